@@ -1,0 +1,1 @@
+"""Benchmarks of raftlog beside its peers, with the defaults it ships with."""

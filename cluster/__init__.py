@@ -1,0 +1,1 @@
+"""The running service: everything that touches files, sockets and clocks."""

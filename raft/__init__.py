@@ -1,0 +1,1 @@
+"""The consensus machine: values in, values out."""

@@ -1,0 +1,1 @@
+"""The tests: one folder per package, each itself a package so that `import raft` never finds `tests/raft`."""
