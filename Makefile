@@ -1,0 +1,46 @@
+# raftlog: `make help` lists the targets. Only `fix` edits files of the repository (and `lock` the lock files).
+
+PYTHON ?= python3
+PY := .venv/bin/python
+export PYTHON
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check fix lock sim chaos long bench clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1 - \2/p' $(MAKEFILE_LIST)
+
+setup: ## .venv with the locked packages, a Java runtime, the Toxiproxy server; does nothing the second time
+	@.ci/setup
+
+demo: setup ## the whole job on real input: INPUT=file to use your own, KEEP=1 to leave the cluster up
+	@.venv/bin/raftlog demo $(if $(INPUT),--input "$(INPUT)") $(if $(KEEP),--keep) $(ARGS)
+
+test: check ## check, then every test that does not take minutes
+	@.ci/test
+
+check: setup ## formatting, lint, types, imports, house rules; never edits
+	@.ci/check
+
+fix: setup ## the only target that edits: formatting, safe lint mends, the module table in docs/architecture.md
+	@$(PY) -m ruff check -q --fix-only .
+	@$(PY) -m ruff format -q .
+	@$(PY) -m tests.tidy_architecture
+
+lock: ## write requirements.lock anew from pyproject.toml
+	@.ci/lock
+
+sim: setup ## the deterministic simulator; ARGS="..." goes to `raftlog sim`
+	@.ci/existing sim $(ARGS)
+
+chaos: setup ## real processes under real faults; ARGS="..." goes to `raftlog chaos`
+	@.ci/existing chaos $(ARGS)
+
+long: setup ## the tests that take minutes; ARGS="..." goes to pytest
+	@.ci/existing long $(ARGS)
+
+bench: setup ## the benchmarks; ARGS="..." goes to `python -m bench`
+	@.ci/existing bench $(ARGS)
+
+clean: ## remove everything that these targets made
+	@.ci/clean
