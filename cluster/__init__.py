@@ -1,1 +1,1 @@
-"""The running service: everything that touches files, sockets and clocks."""
+"""The running service: the only package with asyncio, files, sockets and clocks."""

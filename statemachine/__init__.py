@@ -1,1 +1,1 @@
-"""What the log means: a pure state machine that applies entries and yields their effects."""
+"""What the log means: a pure, deterministic key-value state machine over committed entries."""

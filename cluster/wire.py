@@ -1,0 +1,523 @@
+"""Public request and answer types, the outcome table of errors, and the one authorise step.
+
+These are the JSON (and msgpack) shapes of DESIGN section 6; docs/http_api.md shows them with examples. Bytes travel
+as text where they are valid UTF-8 (`key`, `value`), else base64 (`key_b64`, `value_b64`); see `Encoding`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from enum import StrEnum
+from typing import Any, Final, Literal
+
+import msgspec
+
+NUMBER_MAX: Final = 2**53 - 1
+"""index, term, revision, session and sequence are JSON numbers up to here."""
+
+# Request headers.
+H_SESSION: Final = "Raftlog-Session"
+H_SEQUENCE: Final = "Raftlog-Sequence"
+H_SETTLED: Final = "Raftlog-Settled"  # the client's lowest unanswered sequence
+H_DEADLINE: Final = "Raftlog-Deadline-Ms"  # how long the client waits, from now
+H_REQUEST_ID: Final = "Raftlog-Request-Id"
+H_KEY: Final = "Raftlog-Key"  # key of a raw appended record, percent-encoded
+H_TIME: Final = "Raftlog-Time-Ms"  # client event time of a raw appended record
+# Answer headers (every answer that has them in its body repeats them here, raw streams have them only here).
+H_INDEX: Final = "Raftlog-Index"
+H_TERM: Final = "Raftlog-Term"
+H_LOG: Final = "Raftlog-Log"
+H_NODE: Final = "Raftlog-Node"
+H_NEXT: Final = "Raftlog-Next"
+
+JSON: Final = "application/json"
+NDJSON: Final = "application/x-ndjson"
+MSGPACK: Final = "application/msgpack"
+RAW: Final = "application/vnd.raftlog.raw"
+SSE: Final = "text/event-stream"
+PROBLEM: Final = "application/problem+json"
+
+
+class Outcome(StrEnum):
+    """What became of a write. A read's error says not_applied."""
+
+    APPLIED = "applied"
+    NOT_APPLIED = "not_applied"  # nothing changed, and never will
+    UNKNOWN = "unknown"  # it may have happened; the same session and sequence may be retried
+
+
+class Code(StrEnum):
+    """Error codes; `ERRORS` has status, outcome and retryable of each."""
+
+    BAD_REQUEST = "bad_request"  # malformed: body, parameter, header
+    UNAUTHORIZED = "unauthorized"  # reserved: no or wrong token
+    FORBIDDEN = "forbidden"  # authorise said no, foreign Origin
+    BAD_HOST = "bad_host"  # unknown Host value
+    NOT_FOUND = "not_found"  # no such route
+    KEY_NOT_FOUND = "key_not_found"
+    METHOD_NOT_ALLOWED = "method_not_allowed"
+    NOT_ACCEPTABLE = "not_acceptable"  # unknown format=
+    UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
+    TOO_LARGE = "too_large"  # body, key, value, batch over its limit
+    COMPARE_FAILED = "compare_failed"
+    COMPACTED = "compacted"  # index below the oldest, or revision below the kept history
+    INSIDE_ENTRY = "inside_entry"  # digest asked for inside an entry
+    FUTURE_INDEX = (
+        "future_index"  # an index, revision or min_index that this log has not reached within the deadline
+    )
+    SESSION_EXPIRED = "session_expired"  # or never existed
+    SEQUENCE_REUSED = "sequence_reused"  # same sequence, other bytes; or below the settled mark
+    SEQUENCE_VOIDED = "sequence_voided"
+    WINDOW_FULL = "window_full"  # more than 1,024 sequences open in a session
+    SESSIONS_FULL = "sessions_full"
+    REFUSED = (
+        "refused"  # the state machine refused a well-formed request (duplicate key in a transaction, ...)
+    )
+    BUSY = "busy"  # a queue is full
+    NO_LEADER = "no_leader"  # nobody could take it within the deadline; it was never queued
+    LEADER_LOST = "leader_lost"  # queued, and the leader was lost before its fate was known
+    TIMEOUT = "timeout"  # queued, and the deadline passed before its fate was known
+    DEADLINE = "deadline"  # the deadline passed before it was queued, or a read's deadline passed
+    OVERWRITTEN = "overwritten"  # another entry was committed in its place
+    SHUTTING_DOWN = "shutting_down"
+    FENCED = "fenced"  # this node met a disk error and serves no more
+    FOREIGN_LOG = "foreign_log"  # a position that belongs to another log id
+    UNSUPPORTED = "unsupported"  # reserved for a later version
+    INTERNAL = "internal"
+
+
+class ErrorRow(msgspec.Struct, frozen=True):
+    """One row of the table of errors."""
+
+    status: int
+    outcome: Outcome
+    retryable: bool
+
+
+_N, _U = Outcome.NOT_APPLIED, Outcome.UNKNOWN
+ERRORS: Final[dict[Code, ErrorRow]] = {
+    Code.BAD_REQUEST: ErrorRow(400, _N, False),
+    Code.UNAUTHORIZED: ErrorRow(401, _N, False),
+    Code.FORBIDDEN: ErrorRow(403, _N, False),
+    Code.BAD_HOST: ErrorRow(421, _N, False),
+    Code.NOT_FOUND: ErrorRow(404, _N, False),
+    Code.KEY_NOT_FOUND: ErrorRow(404, _N, False),
+    Code.METHOD_NOT_ALLOWED: ErrorRow(405, _N, False),
+    Code.NOT_ACCEPTABLE: ErrorRow(406, _N, False),
+    Code.UNSUPPORTED_MEDIA_TYPE: ErrorRow(415, _N, False),
+    Code.TOO_LARGE: ErrorRow(413, _N, False),
+    Code.COMPARE_FAILED: ErrorRow(412, _N, False),
+    Code.COMPACTED: ErrorRow(410, _N, False),
+    Code.INSIDE_ENTRY: ErrorRow(422, _N, False),
+    Code.FUTURE_INDEX: ErrorRow(425, _N, True),
+    Code.SESSION_EXPIRED: ErrorRow(409, _N, False),
+    Code.SEQUENCE_REUSED: ErrorRow(409, _N, False),
+    Code.SEQUENCE_VOIDED: ErrorRow(409, _N, False),
+    Code.WINDOW_FULL: ErrorRow(429, _N, True),
+    Code.SESSIONS_FULL: ErrorRow(429, _N, True),
+    Code.REFUSED: ErrorRow(422, _N, False),
+    Code.BUSY: ErrorRow(429, _N, True),
+    Code.NO_LEADER: ErrorRow(503, _N, True),
+    Code.LEADER_LOST: ErrorRow(504, _U, True),
+    Code.TIMEOUT: ErrorRow(504, _U, True),
+    Code.DEADLINE: ErrorRow(503, _N, True),
+    Code.OVERWRITTEN: ErrorRow(503, _N, True),
+    Code.SHUTTING_DOWN: ErrorRow(503, _N, True),
+    Code.FENCED: ErrorRow(503, _N, True),
+    Code.FOREIGN_LOG: ErrorRow(409, _N, False),
+    Code.UNSUPPORTED: ErrorRow(501, _N, False),
+    Code.INTERNAL: ErrorRow(500, _U, True),
+}
+
+
+class LeaderHint(msgspec.Struct, frozen=True):
+    """Where the leader was last seen."""
+
+    node: int
+    url: str
+
+
+class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The one shape of every error (RFC 9457 members `type`, `title`, `status`, `detail`; the rest is ours)."""
+
+    code: Code
+    message: str  # names the node, what was wrong, and how to mend it
+    status: int
+    outcome: Outcome
+    retryable: bool
+    request_id: str
+    node: int
+    leader: LeaderHint | None = None
+    index: int | None = None  # compare_failed: where that was decided; compacted: the oldest that can be read
+    term: int | None = None
+    revision: int | None = (
+        None  # compare_failed: the key's current mod revision (0: missing); compacted: the oldest
+    )
+    nearest: tuple[int, int] | None = None  # inside_entry: the ends of the entry before and of this one
+    oldest: int | None = None
+    type: str = "about:blank"
+    title: str = ""
+    detail: str = ""
+
+
+class ApiError(Exception):
+    """Raised by handlers and by clients: a `Problem` on its way."""
+
+    def __init__(self, code: Code, message: str, **more: Any) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+        self.more = more
+        self.problem: Problem | None = None  # set by clients from the answer
+
+    @property
+    def row(self) -> ErrorRow:
+        """Status, outcome and retryable of its code."""
+        return ERRORS[self.code]
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Bytes as text or base64.
+
+Encoding = Literal["auto", "base64"]
+"""auto: text where valid UTF-8; base64: always the `_b64` fields."""
+
+
+def as_text(data: bytes, encoding: Encoding = "auto") -> str | None:
+    """The bytes as text, or None where the `_b64` field must be used."""
+    if encoding == "base64":
+        return None
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def to_b64(data: bytes) -> str:
+    """Standard base64 with padding."""
+    return base64.b64encode(data).decode("ascii")
+
+
+def from_b64(text: str, what: str) -> bytes:
+    """Strict base64 (standard or URL alphabet). Raises ApiError bad_request naming `what`."""
+    try:
+        return base64.b64decode(text.replace("-", "+").replace("_", "/"), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ApiError(Code.BAD_REQUEST, f"{what} is not base64: {error}") from error
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Log.
+
+
+class RecordIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A record to append. Text or base64, not both; all may be absent except that some value is usual."""
+
+    value: str | None = None
+    value_b64: str | None = None
+    key: str | None = None
+    key_b64: str | None = None
+    headers: list[tuple[str, str]] | None = None  # values as text
+    time_ms: int | None = None  # the client's event time
+
+
+class Appended(msgspec.Struct, frozen=True):
+    """The answer to an append. The records have the indexes first..last. `index` = last."""
+
+    outcome: Outcome
+    result: str  # applied | repeated
+    first: int
+    last: int
+    count: int
+    index: int
+    term: int
+
+
+class LogRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A committed record as JSON. In msgpack, `key`/`value` are bytes and there are no `_b64` fields."""
+
+    index: int
+    term: int
+    time_ms: int
+    kind: str  # noop | configuration | clock | commands
+    operation: str  # append | put | delete | delete_range | txn | ... ; "" where the kind has none
+    result: str = "applied"
+    key: str | None = None
+    key_b64: str | None = None
+    value: str | None = None
+    value_b64: str | None = None
+    headers: list[tuple[str, str]] | None = None
+    client_time_ms: int | None = None
+    session: int | None = None
+    sequence: int | None = None
+    revision: int | None = None
+    succeeded: bool | None = None  # transactions
+    changes: list[dict[str, Any]] | None = (
+        None  # {key|key_b64, value|value_b64, deleted, create, mod, version}
+    )
+
+
+class LogPage(msgspec.Struct, frozen=True):
+    """One page of the log (format=json). NDJSON sends one LogRecord a line and ends with a {"next": ...} line."""
+
+    log: str
+    records: list[LogRecord]
+    next: int  # read on from here
+    oldest: int
+    committed: int
+    last_user_index: int
+    index: int  # applied index of the answering node
+    term: int
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Key-value store.
+
+
+class KeyValue(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One key with its version numbers."""
+
+    create: int
+    mod: int
+    version: int
+    key: str | None = None
+    key_b64: str | None = None
+    value: str | None = None
+    value_b64: str | None = None
+
+
+class Got(msgspec.Struct, frozen=True):
+    """The answer to a get (JSON); with `Accept: application/octet-stream` the bare value and headers instead."""
+
+    kv: KeyValue
+    revision: int
+    index: int
+    term: int
+
+
+class Ranged(msgspec.Struct, frozen=True):
+    """One page of a range, all pages at the state of the first: pass `continuation` back to go on."""
+
+    kvs: list[KeyValue]
+    more: bool
+    count: int  # keys in the range in all
+    continuation: str | None
+    revision: int
+    index: int
+    term: int
+
+
+class Written(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The answer to a put or delete."""
+
+    outcome: Outcome
+    result: str  # applied | repeated
+    revision: int
+    index: int
+    term: int
+    deleted: int = 0  # keys deleted
+    previous: KeyValue | None = None  # reserved: with prev_kv=true
+
+
+class CompareIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One comparison; `end` makes it a range."""
+
+    target: Literal["value", "version", "create", "mod"]
+    operator: Literal["=", "!=", "<", ">"]
+    key: str | None = None
+    key_b64: str | None = None
+    end: str | None = None
+    end_b64: str | None = None
+    value: str | None = None
+    value_b64: str | None = None
+    number: int | None = None
+
+
+class OperationIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One step of a branch."""
+
+    operation: Literal["put", "delete", "delete_range", "get"]
+    key: str | None = None
+    key_b64: str | None = None
+    value: str | None = None
+    value_b64: str | None = None
+    end: str | None = None
+    end_b64: str | None = None
+    limit: int = 0
+
+
+class TxnIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"orelse": "else"}):
+    """A transaction: {"compare": [...], "then": [...], "else": [...]}."""
+
+    compare: list[CompareIn] = []
+    then: list[OperationIn] = []
+    orelse: list[OperationIn] = []
+
+
+class TxnResponse(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one step of the branch answered."""
+
+    operation: str
+    kvs: list[KeyValue] | None = None  # get
+    count: int | None = None  # get
+    deleted: int | None = None  # delete, delete_range
+
+
+class TxnAnswer(msgspec.Struct, frozen=True):
+    """The answer to a transaction; `succeeded` is false when the else branch ran: that too is applied."""
+
+    outcome: Outcome
+    result: str
+    succeeded: bool
+    responses: list[TxnResponse]
+    revision: int
+    index: int
+    term: int
+
+
+class Compacted(msgspec.Struct, frozen=True):
+    """The answer to a compaction of key history."""
+
+    outcome: Outcome
+    oldest_revision: int
+    revision: int
+    index: int
+    term: int
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Sessions.
+
+
+class SessionIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a new session asks for."""
+
+    ttl_ms: int = 600_000
+
+
+class SessionAnswer(msgspec.Struct, frozen=True):
+    """A session; its id is the index of its registration."""
+
+    session: int
+    ttl_ms: int
+    index: int
+    term: int
+    outcome: Outcome = Outcome.APPLIED
+
+
+class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What became of a sequence. `state`: applied | not_seen | voided | settled (below the client's settled mark)."""
+
+    session: int
+    sequence: int
+    state: str
+    index: int  # state as of here
+    term: int
+    first: int | None = None  # applied: indexes of its records
+    last: int | None = None
+    revision: int | None = None
+    result: str | None = None  # applied | compare_failed | refused
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Verify and operate.
+
+
+class SetDigest(msgspec.Struct, frozen=True):
+    """Digest of a set of rows: count, xor and the two half sums of their 64-bit hashes, the last three as hex."""
+
+    count: int
+    xor: str  # 16 hex digits
+    sum_low: str  # hex
+    sum_high: str  # hex
+
+
+class DigestAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """State digest at the end of entry `index`, and, where `log_from` was asked, the log digest of [log_from, index]."""
+
+    log: str
+    index: int
+    term: int
+    revision: int
+    state: SetDigest
+    format: int = 1
+    log_from: int | None = None
+    log_digest: SetDigest | None = None
+
+
+class FollowerStatus(msgspec.Struct, frozen=True):
+    """The leader's view of one follower."""
+
+    node: int
+    state: str  # probe | replicate | snapshot
+    match: int
+    lag: int  # entries' records behind the leader's last index
+    lag_seconds: float  # age of the oldest record it lacks
+    last_contact_ms: int  # since its last answer; -1: never
+
+
+class Status(msgspec.Struct, frozen=True):
+    """`GET /v1/status`: one node's view."""
+
+    log: str
+    node: int
+    incarnation: str
+    role: str  # leader | follower | candidate | pre_candidate | learner | fenced
+    term: int
+    leader: LeaderHint | None
+    last: int  # last index in this node's log
+    persisted: int
+    committed: int
+    applied: int
+    oldest: int
+    last_user_index: int
+    revision: int
+    state: SetDigest
+    followers: list[FollowerStatus]  # empty unless leader
+    sessions: int
+    uptime_ms: int
+    version: str
+    index: int
+
+
+class MemberAnswer(msgspec.Struct, frozen=True):
+    """One member of the cluster."""
+
+    node: int
+    incarnation: str
+    peer: str
+    url: str
+    role: str  # voter | learner
+
+
+class Members(msgspec.Struct, frozen=True):
+    """`GET /v1/members`."""
+
+    log: str
+    members: list[MemberAnswer]
+    leader: LeaderHint | None
+    index: int
+    term: int
+
+
+class Position(msgspec.Struct, frozen=True):
+    """Position of a consumer, checkpoint or manifest: {"log": id, "next": {"0": index}}; the 0 is the shard."""
+
+    log: str
+    next: dict[str, int]
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Who may.
+
+
+class Principal(msgspec.Struct, frozen=True):
+    """Who asks. Number 0 is everyone: the only one until tokens exist."""
+
+    number: int = 0
+    name: str = "anyone"
+
+
+def authorise(principal: Principal, verb: str, namespace: int, key: bytes | None) -> None:
+    """The one step that every route and the peer hello pass; today it allows. Raises ApiError forbidden."""

@@ -1,0 +1,642 @@
+"""Messages, entries, blocks and records to bytes and back; operations are only numbers here.
+
+All integers are little-endian. Golden bytes are in tests/raft/test_codec.py and docs/formats.md. Every structure
+starts with a version; a version, kind or flag that is not known raises `UnknownVersion`, bytes that fail their check
+raise `Corrupt`, and nothing else is raised, whatever the bytes.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from struct import Struct
+from typing import Final, NamedTuple
+
+import google_crc32c
+import msgpack
+
+from raft.configuration import Configuration, Member
+from raft.messages import (
+    AppendEntries,
+    AppendEntriesReply,
+    InstallSnapshot,
+    InstallSnapshotReply,
+    Message,
+    RequestVote,
+    RequestVoteReply,
+    TimeoutNow,
+)
+from raft.types import Entry, EntryKind, Mark
+
+INDEX_MAX: Final = 2**53 - 1
+"""Indexes, terms, revisions, sessions and sequences stay exact as JSON numbers (DESIGN section 6)."""
+
+
+class Corrupt(ValueError):
+    """Bytes that fail their check: damage on disk, or a peer that does not speak the protocol."""
+
+
+class UnknownVersion(ValueError):
+    """Intact bytes of a version, kind or flag that this code does not know: upgrade before going on."""
+
+
+def crc32c(data: bytes | memoryview, start: int = 0) -> int:
+    """CRC32C (Castagnoli) of `data`, continuing from `start`."""
+    return google_crc32c.extend(start, data if type(data) is bytes else bytes(data))
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Entry: header (64 bytes), then data.
+
+ENTRY_MAGIC: Final = b"RLEN"
+ENTRY_VERSION: Final = 1
+# magic, version, kind, flags (0), data length, count, index, term, time_ms, clock_ms, data CRC, header CRC of the
+# entry before, reserved (0); then the CRC of these 60 bytes.
+_HEADER: Final = Struct("<4sBBHIIQQqQIII")
+_CRC: Final = Struct("<I")
+HEADER_SIZE: Final = _HEADER.size + _CRC.size
+
+
+class EntryHeader(NamedTuple):
+    """A decoded entry header; `crc` is its own CRC, which the next entry's `previous_crc` repeats."""
+
+    kind: EntryKind
+    length: int
+    count: int
+    index: int
+    term: int
+    time_ms: int
+    clock_ms: int
+    data_crc: int
+    previous_crc: int
+    crc: int
+
+
+def seal_entry(
+    previous: Mark, *, term: int, kind: EntryKind, count: int, time_ms: int, clock_ms: int, data: bytes
+) -> Entry:
+    """The entry after `previous`, with its header encoded: done once, by the leader.
+
+    `time_ms` and `clock_ms` are raised to the previous entry's where they are below it (DESIGN section 3).
+    """
+    index = previous.index + count
+    if index > INDEX_MAX:
+        raise ValueError(f"index {index} is above {INDEX_MAX}: this log is full")
+    time_ms = max(time_ms, previous.time_ms)
+    clock_ms = max(clock_ms, previous.clock_ms)
+    head = _HEADER.pack(
+        ENTRY_MAGIC, ENTRY_VERSION, kind, 0, len(data), count, index, term, time_ms, clock_ms,
+        google_crc32c.value(data), previous.header_crc, 0,
+    )  # fmt: skip
+    header = head + _CRC.pack(google_crc32c.value(head))
+    return Entry(index, term, kind, count, time_ms, clock_ms, header, data)
+
+
+def header_crc(entry: Entry) -> int:
+    """The CRC of the entry's header: what the next entry must name."""
+    crc: int = _CRC.unpack_from(entry.header, _HEADER.size)[0]
+    return crc
+
+
+def entry_mark(entry: Entry) -> Mark:
+    """The end of that entry as a mark."""
+    return Mark(entry.index, entry.term, header_crc(entry), entry.time_ms, entry.clock_ms)
+
+
+def decode_header(buffer: bytes | memoryview, offset: int = 0) -> EntryHeader:
+    """The entry header at `offset`. Raises Corrupt (also when the buffer ends) or UnknownVersion."""
+    if len(buffer) - offset < HEADER_SIZE:
+        raise Corrupt(f"entry header cut short: {len(buffer) - offset} of {HEADER_SIZE} bytes")
+    (
+        magic,
+        version,
+        kind,
+        flags,
+        length,
+        count,
+        index,
+        term,
+        time_ms,
+        clock_ms,
+        data_crc,
+        previous,
+        reserved,
+    ) = _HEADER.unpack_from(buffer, offset)
+    if magic != ENTRY_MAGIC:
+        raise Corrupt(f"no entry here: magic is {magic!r}")
+    crc = _CRC.unpack_from(buffer, offset + _HEADER.size)[0]
+    if crc != google_crc32c.value(bytes(buffer[offset : offset + _HEADER.size])):
+        raise Corrupt("entry header fails its CRC")
+    if version != ENTRY_VERSION or flags or reserved:
+        raise UnknownVersion(
+            f"entry {index} has version {version}, flags {flags}: this code knows {ENTRY_VERSION}, 0"
+        )
+    if kind not in _KINDS:
+        raise UnknownVersion(f"entry {index} has kind {kind}, which this code does not know")
+    if count < 1 or index < count or index > INDEX_MAX:
+        raise Corrupt(f"entry header names count {count} and index {index}")
+    return EntryHeader(_KINDS[kind], length, count, index, term, time_ms, clock_ms, data_crc, previous, crc)
+
+
+_KINDS: Final = {int(kind): kind for kind in EntryKind}
+
+
+def decode_entry(buffer: bytes | memoryview, offset: int = 0) -> Entry:
+    """The whole entry at `offset`, both CRCs checked. Raises Corrupt or UnknownVersion."""
+    header = decode_header(buffer, offset)
+    start = offset + HEADER_SIZE
+    data = bytes(buffer[start : start + header.length])
+    if len(data) != header.length:
+        raise Corrupt(f"data of entry {header.index} cut short: {len(data)} of {header.length} bytes")
+    if google_crc32c.value(data) != header.data_crc:
+        raise Corrupt(f"data of entry {header.index} fails its CRC")
+    return Entry(
+        header.index, header.term, header.kind, header.count, header.time_ms, header.clock_ms,
+        bytes(buffer[offset:start]), data,
+    )  # fmt: skip
+
+
+def decode_entries(buffer: bytes | memoryview) -> tuple[Entry, ...]:
+    """A row of entries that fills the buffer, each following the one before (index and chain checked)."""
+    entries: list[Entry] = []
+    offset = 0
+    previous: Entry | None = None
+    while offset < len(buffer):
+        entry = decode_entry(buffer, offset)
+        if previous is not None and (
+            entry.before != previous.index
+            or previous_crc(entry) != header_crc(previous)
+            or entry.term < previous.term
+        ):
+            raise Corrupt(f"entry {entry.index} does not follow entry {previous.index}")
+        entries.append(entry)
+        offset += entry.size
+        previous = entry
+    return tuple(entries)
+
+
+def previous_crc(entry: Entry) -> int:
+    """The header CRC of the entry before, as this one names it."""
+    crc: int = _HEADER.unpack_from(entry.header)[11]
+    return crc
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Durable mark: local to a node's segments, between entries; says what had been synced when it was written.
+
+MARK_MAGIC: Final = b"RLMK"
+_MARK: Final = Struct(
+    "<4sB3xQQIII"
+)  # magic, version, index, term, header CRC of that entry, reserved, own CRC
+MARK_SIZE: Final = _MARK.size
+
+
+def encode_mark(mark: Mark) -> bytes:
+    """`everything up to this end of an entry is synced`, as bytes for the segment (40 bytes, padding included)."""
+    head = _MARK.pack(MARK_MAGIC, ENTRY_VERSION, mark.index, mark.term, mark.header_crc, 0, 0)[
+        : MARK_SIZE - 4
+    ]
+    return head + _CRC.pack(google_crc32c.value(head))
+
+
+def decode_mark(buffer: bytes | memoryview, offset: int = 0) -> Mark:
+    """The mark at `offset` (its times are not stored and read as 0). Raises Corrupt or UnknownVersion."""
+    if len(buffer) - offset < MARK_SIZE:
+        raise Corrupt("durable mark cut short")
+    magic, version, index, term, entry_crc, _, crc = _MARK.unpack_from(buffer, offset)
+    if magic != MARK_MAGIC or crc != google_crc32c.value(bytes(buffer[offset : offset + MARK_SIZE - 4])):
+        raise Corrupt("durable mark fails its CRC")
+    if version != ENTRY_VERSION:
+        raise UnknownVersion(f"durable mark of version {version}")
+    return Mark(index, term, entry_crc)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Request blocks: the data of an entry of kind COMMANDS is a row of them. Encoded once, where the request came in.
+
+BLOCK_VERSION: Final = 1
+# version, flags, reserved, length of what follows the header, count, namespace, principal, reserved, session,
+# sequence, settled (the client's lowest unanswered sequence), time_ms (the client's)
+_BLOCK: Final = Struct("<BBHIIIIIQQQq")
+BLOCK_SIZE: Final = _BLOCK.size
+BLOCK_SESSION: Final = 1  # session, sequence and settled count
+BLOCK_TIME: Final = 2  # time_ms is given
+BLOCK_PLAIN: Final = 4  # every record is an append: nothing in it touches the store
+_BLOCK_FLAGS: Final = BLOCK_SESSION | BLOCK_TIME | BLOCK_PLAIN
+
+# operation, flags, key length, value length, headers length, reserved, argument
+_RECORD: Final = Struct("<BBHIIIq")
+RECORD_SIZE: Final = _RECORD.size
+RECORD_KEY: Final = 1
+RECORD_VALUE: Final = 2
+RECORD_HEADERS: Final = 4
+RECORD_ARGUMENT: Final = 8
+_RECORD_FLAGS: Final = RECORD_KEY | RECORD_VALUE | RECORD_HEADERS | RECORD_ARGUMENT
+
+
+class Record(NamedTuple):
+    """One record: what an operation number means is `statemachine.commands`' business. None is absent, not empty."""
+
+    operation: int
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: bytes | None = (
+        None  # msgpack array of [name, value] pairs, ordered, may repeat (`encode_headers`)
+    )
+    argument: int | None = None  # meaning depends on the operation: client time, expected revision
+
+
+class Block(NamedTuple):
+    """A request block, its records not yet decoded: `body` is what follows the header."""
+
+    flags: int
+    count: int
+    namespace: int
+    principal: int
+    session: int
+    sequence: int
+    settled: int
+    time_ms: int
+    position: int  # of the block header within the entry's data
+    body: memoryview
+
+
+def encode_block(
+    records: Sequence[Record], *, namespace: int = 0, principal: int = 0, session: int = 0, sequence: int = 0,
+    settled: int = 0, time_ms: int | None = None, plain: bool = False,
+) -> bytes:  # fmt: skip
+    """A request as bytes: header, records, and for more than one record a table of their positions (u32 each,
+    from the start of the body), so that a reader finds all of them at once."""
+    parts: list[bytes] = []
+    for operation, key, value, headers, argument in records:
+        flags = (
+            (key is not None)
+            | (value is not None) << 1
+            | (headers is not None) << 2
+            | (argument is not None) << 3
+        )
+        key, value, headers = key or b"", value or b"", headers or b""
+        parts.append(
+            _RECORD.pack(operation, flags, len(key), len(value), len(headers), 0, argument or 0)
+            + key + value + headers
+        )  # fmt: skip
+    body = b"".join(parts)
+    if len(parts) > 1:
+        table = array("I")
+        position = 0
+        for part in parts:
+            table.append(position)
+            position += len(part)
+        body += table.tobytes()
+    flags = BLOCK_SESSION * bool(session) | BLOCK_TIME * (time_ms is not None) | BLOCK_PLAIN * plain
+    return (
+        _BLOCK.pack(
+            BLOCK_VERSION, flags, 0, len(body), len(parts), namespace, principal, 0, session, sequence, settled,
+            time_ms or 0,
+        )
+        + body
+    )  # fmt: skip
+
+
+def decode_blocks(data: bytes) -> list[Block]:
+    """The request blocks of an entry's data. Raises Corrupt or UnknownVersion."""
+    blocks: list[Block] = []
+    view = memoryview(data)
+    offset, end = 0, len(data)
+    while offset < end:
+        if end - offset < BLOCK_SIZE:
+            raise Corrupt(f"block header cut short at byte {offset}")
+        (
+            version,
+            flags,
+            reserved,
+            length,
+            count,
+            namespace,
+            principal,
+            reserved2,
+            session,
+            sequence,
+            settled,
+            time_ms,
+        ) = _BLOCK.unpack_from(data, offset)
+        if version != BLOCK_VERSION or flags & ~_BLOCK_FLAGS or reserved or reserved2:
+            raise UnknownVersion(f"block at byte {offset} has version {version}, flags {flags:#x}")
+        start = offset + BLOCK_SIZE
+        if (
+            count < 1
+            or start + length > end
+            or length < count * RECORD_SIZE + (4 * count if count > 1 else 0)
+        ):
+            raise Corrupt(
+                f"block at byte {offset} names {count} records in {length} bytes, {end - start} are left"
+            )
+        blocks.append(
+            Block(
+                flags, count, namespace, principal, session, sequence, settled, time_ms, offset,
+                view[start : start + length],
+            )
+        )  # fmt: skip
+        offset = start + length
+    return blocks
+
+
+def record_positions(block: Block) -> Sequence[int]:
+    """Where each record starts within the block's body."""
+    if block.count == 1:
+        return (0,)
+    table = array("I")
+    table.frombytes(block.body[len(block.body) - 4 * block.count :])
+    return table
+
+
+def decode_records(block: Block) -> Iterator[Record]:
+    """The block's records in order; the position table is checked against them. Raises Corrupt or UnknownVersion."""
+    body = block.body
+    end = len(body) - (4 * block.count if block.count > 1 else 0)
+    position = 0
+    for expected in record_positions(block):
+        if position != expected or position + RECORD_SIZE > end:
+            raise Corrupt(f"record table names byte {expected}, the record is at {position} of {end}")
+        operation, flags, key_size, value_size, headers_size, reserved, argument = _RECORD.unpack_from(
+            body, position
+        )
+        if flags & ~_RECORD_FLAGS or reserved:
+            raise UnknownVersion(f"record with flags {flags:#x}")
+        key_start = position + RECORD_SIZE
+        value_start = key_start + key_size
+        headers_start = value_start + value_size
+        position = headers_start + headers_size
+        if position > end:
+            raise Corrupt("record runs past its block")
+        yield Record(
+            operation,
+            bytes(body[key_start:value_start]) if flags & RECORD_KEY else None,
+            bytes(body[value_start:headers_start]) if flags & RECORD_VALUE else None,
+            bytes(body[headers_start:position]) if flags & RECORD_HEADERS else None,
+            argument if flags & RECORD_ARGUMENT else None,
+        )
+    if position != end:
+        raise Corrupt(f"{end - position} bytes after the last record of a block")
+
+
+def encode_headers(headers: Sequence[tuple[str, bytes]]) -> bytes:
+    """Record headers: ordered, names may repeat."""
+    packed: bytes = msgpack.packb([[name, value] for name, value in headers], use_bin_type=True)
+    return packed
+
+
+def decode_headers(data: bytes) -> list[tuple[str, bytes]]:
+    """The pairs of `encode_headers`. Raises Corrupt."""
+    try:
+        pairs = msgpack.unpackb(data, raw=False, use_list=False)
+        if any(type(name) is not str or type(value) is not bytes for name, value in pairs):
+            raise TypeError("a header is a text name and a bytes value")
+    except Exception as error:
+        raise Corrupt(f"record headers: {error}") from error
+    return list(pairs)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# .idx rows: one per record, positions within the segment file (below 4 GiB, checked where segments are made).
+
+IDX_ROW: Final = Struct("<IIII")
+"""entry header, block header, record header, entry kind. Entries without blocks (no-op, clock, configuration) have
+0 for the block and the record header."""
+
+
+def index_rows(entry: Entry, position: int) -> bytes:
+    """The .idx rows of an entry whose header is at `position` of its segment."""
+    if entry.kind is not EntryKind.COMMANDS:
+        return IDX_ROW.pack(position, 0, 0, entry.kind) * entry.count
+    data_start = position + HEADER_SIZE
+    rows: list[bytes] = []
+    total = 0
+    for block in decode_blocks(entry.data):
+        block_position = data_start + block.position
+        body_position = block_position + BLOCK_SIZE
+        count = block.count
+        total += count
+        if count == 1:
+            rows.append(IDX_ROW.pack(position, block_position, body_position, entry.kind))
+            continue
+        row = array("I", bytes(16 * count))
+        row[0::4] = array("I", [position]) * count
+        row[1::4] = array("I", [block_position]) * count
+        row[2::4] = array("I", [body_position + offset for offset in record_positions(block)])
+        row[3::4] = array("I", [entry.kind]) * count
+        rows.append(row.tobytes())
+    if total != entry.count:
+        raise Corrupt(f"entry {entry.index} says {entry.count} records, its blocks hold {total}")
+    return b"".join(rows)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Raw chunks: what `GET /v1/log?format=raw` sends; a run of whole entries of one segment with rows and effects.
+
+RAW_MAGIC: Final = b"RLRW"
+RAW_VERSION: Final = 1
+# magic, version, flags (0), rows, segment bytes, ledger bytes, CRC of the rows, base, first, next, oldest, committed,
+# last_user_index, reserved; then the CRC of the header.
+_RAW: Final = Struct("<4sBBxxIIIIQQQQQQI")
+RAW_SIZE: Final = _RAW.size + _CRC.size
+
+
+class RawHeader(NamedTuple):
+    """The head of a raw chunk; after it follow `rows` .idx rows, `segment_bytes` and `ledger_bytes`.
+
+    `base` is the position in its segment of the first of the segment bytes: subtract it from the positions in the
+    rows. The rows are of the records `first` to `next - 1`. A chunk without rows is a progress mark.
+    """
+
+    rows: int
+    segment_bytes: int
+    ledger_bytes: int
+    rows_crc: int
+    base: int
+    first: int
+    next: int
+    oldest: int
+    committed: int
+    last_user_index: int
+
+
+def encode_raw_header(header: RawHeader) -> bytes:
+    """The head of a raw chunk as bytes (RAW_SIZE)."""
+    head = _RAW.pack(RAW_MAGIC, RAW_VERSION, 0, *header, 0)
+    return head + _CRC.pack(google_crc32c.value(head))
+
+
+def decode_raw_header(buffer: bytes | memoryview, offset: int = 0) -> RawHeader:
+    """The head of a raw chunk. Raises Corrupt or UnknownVersion."""
+    if len(buffer) - offset < RAW_SIZE:
+        raise Corrupt("raw chunk header cut short")
+    magic, version, flags, *fields, reserved = _RAW.unpack_from(buffer, offset)
+    crc = _CRC.unpack_from(buffer, offset + _RAW.size)[0]
+    if magic != RAW_MAGIC or crc != google_crc32c.value(bytes(buffer[offset : offset + _RAW.size])):
+        raise Corrupt("raw chunk header fails its CRC")
+    if version != RAW_VERSION or flags or reserved:
+        raise UnknownVersion(f"raw chunk of version {version}, flags {flags}")
+    return RawHeader(*fields)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Configuration entries.
+
+
+def encode_configuration(configuration: Configuration) -> bytes:
+    """The data of a CONFIGURATION entry: a msgpack array, its format version first."""
+    packed: bytes = msgpack.packb(
+        [
+            1,
+            configuration.version,
+            [[m.node, m.incarnation, m.peer, m.url] for m in configuration.members],
+            list(configuration.voters),
+            list(configuration.outgoing),
+            list(configuration.learners),
+            [list(pair) for pair in configuration.parameters],
+        ],
+        use_bin_type=True,
+    )
+    return packed
+
+
+def decode_configuration(data: bytes) -> Configuration:
+    """The configuration of a CONFIGURATION entry. Raises Corrupt or UnknownVersion."""
+    try:
+        version, *rest = msgpack.unpackb(data, raw=False, use_list=False)
+    except Exception as error:
+        raise Corrupt(f"configuration: {error}") from error
+    if version != 1:
+        raise UnknownVersion(f"configuration of format version {version}")
+    try:
+        cluster_version, members, voters, outgoing, learners, parameters = rest
+        return Configuration(
+            tuple(Member(*m) for m in members), voters, outgoing, learners, cluster_version, parameters
+        )
+    except Exception as error:
+        raise Corrupt(f"configuration: {error}") from error
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Peer frames: length of header and payload, CRC32C of what follows it, header length, version, kind; then a msgpack
+# header and a payload (entries as on disk, block bytes, a chunk).
+
+FRAME_VERSION: Final = 1
+_FRAME: Final = Struct("<IIHBB")
+FRAME_SIZE: Final = _FRAME.size
+FRAME_BYTES_MAX: Final = 32 << 20
+
+FRAME_HELLO: Final = 1
+FRAME_MESSAGE: Final = 2  # consensus: `encode_message`
+FRAME_FORWARD: Final = 3  # a request passed to the leader
+FRAME_FORWARD_REPLY: Final = 4
+FRAME_READ: Final = 5  # a follower asks the leader for a read index
+FRAME_READ_REPLY: Final = 6
+_FRAME_KINDS: Final = range(FRAME_HELLO, FRAME_READ_REPLY + 1)
+
+
+class Frame(NamedTuple):
+    """A peer frame: its kind, its decoded msgpack header (a tuple), its payload."""
+
+    kind: int
+    header: tuple[object, ...]
+    payload: bytes
+
+
+def encode_frame(kind: int, header: Sequence[object], payload: bytes = b"") -> bytes:
+    """A frame as bytes. `header` holds what msgpack takes: integers, booleans, text, bytes, None, lists of them."""
+    packed: bytes = msgpack.packb(header, use_bin_type=True)
+    tail = _FRAME.pack(0, 0, len(packed), FRAME_VERSION, kind)[8:]
+    crc = google_crc32c.extend(google_crc32c.value(tail + packed), payload)
+    return b"".join((len(packed + payload).to_bytes(4, "little"), _CRC.pack(crc), tail, packed, payload))
+
+
+class FrameDecoder:
+    """Cuts a stream of bytes into frames. After Corrupt or UnknownVersion the connection is worthless."""
+
+    __slots__ = ("_buffer", "_max")
+
+    def __init__(self, bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self._buffer = bytearray()
+        self._max = bytes_max
+
+    def feed(self, data: bytes | memoryview) -> list[Frame]:
+        """The frames completed by `data`. Raises Corrupt or UnknownVersion."""
+        buffer = self._buffer
+        buffer += data
+        frames: list[Frame] = []
+        offset = 0
+        while len(buffer) - offset >= FRAME_SIZE:
+            length, crc, header_size, version, kind = _FRAME.unpack_from(buffer, offset)
+            if length > self._max or header_size > length:
+                raise Corrupt(f"frame of {length} bytes (header {header_size}): the limit is {self._max}")
+            end = offset + FRAME_SIZE + length
+            if len(buffer) < end:
+                break
+            body = bytes(memoryview(buffer)[offset + 8 : end])
+            if google_crc32c.value(body) != crc:
+                raise Corrupt("frame fails its CRC")
+            if version != FRAME_VERSION or kind not in _FRAME_KINDS:
+                raise UnknownVersion(f"frame of version {version}, kind {kind}")
+            try:
+                header = msgpack.unpackb(body[4 : 4 + header_size], raw=False, use_list=False)
+            except Exception as error:
+                raise Corrupt(f"frame header: {error}") from error
+            if type(header) is not tuple:
+                raise Corrupt("frame header is no array")
+            frames.append(Frame(kind, header, body[4 + header_size :]))
+            offset = end
+        if offset:
+            del buffer[:offset]
+        return frames
+
+
+_MESSAGE_FIELDS: Final[dict[int, tuple[type, tuple[str, ...]]]] = {
+    1: (RequestVote, ("last_index", "last_term", "pre", "transfer", "link_closed")),
+    2: (RequestVoteReply, ("request_term", "granted", "pre")),
+    3: (AppendEntries, ("prev_index", "prev_term", "commit", "round")),
+    4: (AppendEntriesReply, ("success", "match", "prev_index", "round", "hint_index", "hint_term")),
+    5: (InstallSnapshot, ("snapshot_index", "snapshot_term", "offset", "total", "crc", "done")),
+    6: (InstallSnapshotReply, ("snapshot_index", "snapshot_term", "offset", "accepted")),
+    7: (TimeoutNow, ("last_index",)),
+}
+_MESSAGE_NUMBERS: Final = {kind: number for number, (kind, _) in _MESSAGE_FIELDS.items()}
+_BOOLEANS: Final = frozenset({"pre", "transfer", "link_closed", "granted", "success", "done", "accepted"})
+
+
+def encode_message(message: Message) -> bytes:
+    """A consensus message as a whole frame."""
+    number = _MESSAGE_NUMBERS[type(message)]
+    names = _MESSAGE_FIELDS[number][1]
+    header = [number, message.shard, message.sender, message.to, message.term]
+    header += [getattr(message, name) for name in names]
+    payload = b""
+    if isinstance(message, AppendEntries):
+        payload = b"".join([part for entry in message.entries for part in (entry.header, entry.data)])
+    elif isinstance(message, InstallSnapshot):
+        payload = message.data
+    return encode_frame(FRAME_MESSAGE, header, payload)
+
+
+def decode_message(frame: Frame) -> Message:
+    """The message of a FRAME_MESSAGE frame. Raises Corrupt or UnknownVersion."""
+    number, *values = frame.header or (0,)
+    if number not in _MESSAGE_FIELDS:
+        raise UnknownVersion(f"message number {number!r}")
+    kind, names = _MESSAGE_FIELDS[number]  # type: ignore[index]
+    names = ("shard", "sender", "to", "term", *names)
+    if len(values) != len(names):
+        raise Corrupt(f"{kind.__name__} has {len(values)} fields, not {len(names)}")
+    for name, value in zip(names, values, strict=True):
+        if type(value) is not (bool if name in _BOOLEANS else int) or (
+            type(value) is int and not 0 <= value <= INDEX_MAX
+        ):
+            raise Corrupt(f"{kind.__name__}.{name} is {value!r}")
+    fields = dict(zip(names, values, strict=True))
+    if kind is AppendEntries:
+        fields["entries"] = decode_entries(frame.payload)
+    elif kind is InstallSnapshot:
+        fields["data"] = frame.payload
+    message: Message = kind(**fields)
+    return message

@@ -1,0 +1,64 @@
+"""Who votes, with which incarnation: configurations, joint ones and learners among them, and their pure transitions.
+
+A configuration is the data of an entry of kind CONFIGURATION. The first one is the entry at index 1, written by
+`raftlog format`. Raft paper section 6; thesis chapter 4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raft.types import NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member: who it is, which disk it has, where it listens."""
+
+    node: NodeId
+    incarnation: (
+        str  # 32 hex digits, made once by `raftlog format`; a wiped disk has none, a clone is refused
+    )
+    peer: str  # host:port of the peer listener; an address, never an identity
+    url: str  # base URL of its HTTP API, as clients should see it
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """The members and their roles. `outgoing` is not empty only while a joint change is under way."""
+
+    members: tuple[Member, ...] = ()  # everyone named, sorted by node
+    voters: tuple[NodeId, ...] = ()  # sorted; the (new) majority
+    outgoing: tuple[NodeId, ...] = ()  # sorted; the old majority of a joint configuration
+    learners: tuple[NodeId, ...] = ()  # sorted; receive entries, never counted
+    version: int = 1  # cluster version: raised only when every member knows it; apply branches on it
+    # Numbers every replica must agree on (limits of the state machine), sorted by name. Raft only carries them.
+    parameters: tuple[tuple[str, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        known = [member.node for member in self.members]
+        if known != sorted(set(known)):
+            raise ValueError(f"members must be sorted and distinct: {known}")
+        for name in ("voters", "outgoing", "learners"):
+            ids = list(getattr(self, name))
+            if ids != sorted(set(ids)):
+                raise ValueError(f"{name} must be sorted and distinct: {ids}")
+            if missing := [node for node in ids if node not in known]:
+                raise ValueError(f"{name} names nodes that are no members: {missing}")
+        if both := [node for node in self.learners if node in self.voters]:
+            raise ValueError(f"nodes cannot be voter and learner at once: {both}")
+
+    def is_voter(self, node: NodeId) -> bool:
+        """Whether the node counts in either majority."""
+        return node in self.voters or node in self.outgoing
+
+    def member(self, node: NodeId) -> Member | None:
+        """The member of that number, or None."""
+        for member in self.members:
+            if member.node == node:
+                return member
+        return None
+
+    def peers(self, node: NodeId) -> tuple[NodeId, ...]:
+        """Everyone else who receives entries, sorted."""
+        return tuple(member.node for member in self.members if member.node != node)

@@ -1,0 +1,97 @@
+"""What happened inside the core, as values: the driver turns them into log lines and metrics.
+
+The core itself never logs. Each event is one frozen dataclass; the node binds its own name and the time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raft.types import NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class BecameFollower:
+    """A step down, or a new term or leader seen. `reason` is one phrase."""
+
+    term: int
+    leader: NodeId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BecamePreCandidate:
+    """Asks whether an election could be won, without touching the term (thesis 9.6)."""
+
+    term: int
+    reason: str  # "election timeout", "leader's link closed"
+
+
+@dataclass(frozen=True, slots=True)
+class BecameCandidate:
+    """Campaigns in a new term."""
+
+    term: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BecameLeader:
+    """Won the election of `term`; its no-op is at `index`."""
+
+    term: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConflictTruncated:
+    """Uncommitted entries after `kept` up to `lost` were replaced by the leader's (figure 2, AppendEntries step 3)."""
+
+    kept: int
+    lost: int
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerProbing:
+    """The leader fell back to probing that follower, at `index`."""
+
+    follower: NodeId
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransferStarted:
+    """Leadership is being handed to that node."""
+
+    to: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class TransferEnded:
+    """The hand-over was given up, or done (then a BecameFollower follows)."""
+
+    to: NodeId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MessageIgnored:
+    """A message that cannot be believed: wrong addressee, shard, impossible positions. Counted, and shown."""
+
+    sender: NodeId
+    kind: str
+    reason: str
+
+
+Event = (
+    BecameFollower
+    | BecamePreCandidate
+    | BecameCandidate
+    | BecameLeader
+    | ConflictTruncated
+    | FollowerProbing
+    | TransferStarted
+    | TransferEnded
+    | MessageIgnored
+)

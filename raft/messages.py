@@ -1,0 +1,114 @@
+"""The messages that peers exchange: one frozen dataclass each, with a shared header.
+
+Names are the paper's (figure 2, thesis 3.10, 6.4, 9.6). `shard` is 0 today: one Raft group, more later without a
+new format. Answers echo what they answer, so that a late one can be told from a current one (pitfall 20).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raft.types import Entry, NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """What every message carries. `term` is the sender's current term, except in a pre-vote request (its next)."""
+
+    sender: NodeId
+    to: NodeId
+    term: int
+    shard: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestVote(Header):
+    """A (pre-)candidate asks for a vote. With `pre`, `term` is the term it *would* campaign in (thesis 9.6)."""
+
+    last_index: int
+    last_term: int
+    pre: bool = False
+    transfer: bool = (
+        False  # the leader asked for this campaign (TimeoutNow): overrides vote stickiness (thesis 4.2.3)
+    )
+    link_closed: bool = (
+        False  # the candidate's link to the leader closed; who saw the same may grant a pre-vote
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestVoteReply(Header):
+    """The answer. `request_term` echoes the request's term (a pre-vote's is not the voter's own: pitfall 8)."""
+
+    request_term: int
+    granted: bool
+    pre: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendEntries(Header):
+    """Entries after (prev_index, prev_term), possibly none; also the heartbeat and the read round."""
+
+    prev_index: int
+    prev_term: int
+    commit: int  # leader's commit; the follower takes min(commit, last entry this message proved)
+    round: int  # newest round of the term; echoed: a quorum of echoes confirms the reads registered at or before it
+    entries: tuple[Entry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendEntriesReply(Header):
+    """The answer, sent only after what it promises is durable.
+
+    On success `match` is the end of what this message proved: prev + its entries, never the follower's own last index
+    (pitfall 17). On a mismatch `match` is 0 and (hint_index, hint_term) is the last end of an entry at or below
+    prev_index in the follower's log whose term is not above prev_term: the leader steps back to it or below.
+    """
+
+    success: bool
+    match: int
+    prev_index: int  # echoed
+    round: int  # echoed
+    hint_index: int = 0
+    hint_term: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallSnapshot(Header):
+    """One chunk of a snapshot (behaviour comes with snapshots over the wire; the frame is fixed now)."""
+
+    snapshot_index: int
+    snapshot_term: int
+    offset: int
+    total: int
+    crc: int  # CRC32C of the chunk
+    done: bool
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallSnapshotReply(Header):
+    """How much of the snapshot is durable at the follower."""
+
+    snapshot_index: int
+    snapshot_term: int
+    offset: int
+    accepted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeoutNow(Header):
+    """The leader asks a caught-up follower to campaign at once (thesis 3.10). `last_index` is the leader's."""
+
+    last_index: int
+
+
+Message = (
+    RequestVote
+    | RequestVoteReply
+    | AppendEntries
+    | AppendEntriesReply
+    | InstallSnapshot
+    | InstallSnapshotReply
+    | TimeoutNow
+)

@@ -1,0 +1,56 @@
+"""Tunables of the consensus core, in milliseconds, counts and bytes, validated once.
+
+Every limit has its name here; defaults follow DESIGN section 3 (a local network: heartbeat 60 ms, elections
+drawn from 300 to 600 ms).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a core may be told. Raises ValueError naming the field, its value and the bound it breaks."""
+
+    heartbeat_ms: int = 60
+    election_timeout_min_ms: int = 300
+    election_timeout_max_ms: int = 600
+    # After a leader's link closed: a pre-vote starts after a random delay in [0, link_closed_delay_max_ms].
+    link_closed_delay_max_ms: int = 40
+    # Give up a leadership transfer after this long and take writes again (thesis section 3.10).
+    transfer_timeout_ms: int = 1_000
+    # Replication: entries and bytes in one AppendEntries, and messages in flight to one follower.
+    append_bytes_max: int = 1 << 20
+    append_entries_max: int = 4_096
+    inflight_messages_max: int = 64
+    inflight_bytes_max: int = 16 << 20
+    # Appended but not committed: beyond it proposals are refused as busy (pitfall 29).
+    uncommitted_bytes_max: int = 64 << 20
+    # The in-memory tail of the log; committed, applied, persisted entries beyond it are dropped from memory.
+    tail_bytes_max: int = 32 << 20
+    tail_entries_max: int = 16_384
+    # One entry: what the driver may pack together. A request larger than this is refused at the edge.
+    entry_bytes_max: int = 8 << 20
+    # Linearizable reads waiting for their round.
+    reads_pending_max: int = 65_536
+
+    def __post_init__(self) -> None:
+        for name in self.__dataclass_fields__:
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} is {value!r}: it must be a whole number of at least 1")
+        if self.election_timeout_max_ms <= self.election_timeout_min_ms:
+            raise ValueError(
+                f"election_timeout_max_ms ({self.election_timeout_max_ms}) must be above "
+                f"election_timeout_min_ms ({self.election_timeout_min_ms}): equal timeouts never break a tie"
+            )
+        if self.heartbeat_ms * 2 > self.election_timeout_min_ms:
+            raise ValueError(
+                f"heartbeat_ms ({self.heartbeat_ms}) must be at most half of election_timeout_min_ms "
+                f"({self.election_timeout_min_ms}), or one lost heartbeat costs an election"
+            )
+        if self.entry_bytes_max > self.uncommitted_bytes_max:
+            raise ValueError(
+                "entry_bytes_max must not exceed uncommitted_bytes_max: such an entry could never be taken"
+            )

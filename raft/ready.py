@@ -1,0 +1,127 @@
+"""Ready, and the order in which a driver carries it out; the server and the simulator share it.
+
+The core fills a `Ready`; the driver sends `messages` at once, hands the rest to a `SyncQueue`, and carries out one
+`SyncBatch` at a time: persist, then promise. etcd-io/raft's Ready; thesis section 10.2.1 (the leader may write to
+its disk in parallel with replicating).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raft.events import Event
+from raft.messages import Message
+from raft.types import Entry, HardState, NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Entries wanted from disk: after the end `after`, up to the end `to`, at most about `bytes_max`.
+
+    `peer` is the follower they are for, or NOBODY when committed entries below the tail are wanted for apply.
+    The driver answers with `RaftCore.fetched(fetch, entries)`: at least one whole entry, consecutive, or () when the
+    disk could not deliver.
+    """
+
+    peer: NodeId
+    after: int
+    to: int
+    bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadReady:
+    """The read registered as `context` may be answered from a state that has applied `index`."""
+
+    context: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFailed:
+    """The read registered as `context` got no answer: leadership was lost before its round. Ask again."""
+
+    context: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Everything the core wants done since the last one. Order: see the fields, top to bottom.
+
+    `messages` may leave at once. `hard_state`, then `cut_after`, then `entries` must be durable before
+    `messages_after_sync` may leave and before `persisted` is called.
+    """
+
+    messages: tuple[Message, ...] = ()
+    hard_state: HardState | None = None
+    cut_after: int | None = None  # drop everything on disk after this end of an entry, then append
+    entries: tuple[Entry, ...] = ()
+    messages_after_sync: tuple[Message, ...] = ()
+    committed: tuple[Entry, ...] = ()  # apply in order; then call `applied(index)`
+    reads: tuple[ReadReady, ...] = ()
+    reads_failed: tuple[ReadFailed, ...] = ()
+    fetches: tuple[Fetch, ...] = ()
+    events: tuple[Event, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SyncBatch:
+    """One trip to the disk: write `hard_state` and sync it, cut, append, sync; then send `messages`, then tell the
+    core `persisted(term, index)` where `last` is not None."""
+
+    hard_state: HardState | None
+    cut_after: int | None
+    entries: tuple[Entry, ...]
+    messages: tuple[Message, ...]
+
+    @property
+    def last(self) -> Entry | None:
+        """The newest entry this batch makes durable, or None."""
+        return self.entries[-1] if self.entries else None
+
+
+class SyncQueue:
+    """Gathers the durable part of Readies while a sync is under way, and gives it out as one batch.
+
+    A cut that falls on entries still waiting here drops them from the queue; what remains of it reaches the disk
+    only where the disk already has what is cut.
+    """
+
+    __slots__ = ("_cut_after", "_entries", "_hard_state", "_messages")
+
+    def __init__(self) -> None:
+        self._hard_state: HardState | None = None
+        self._cut_after: int | None = None
+        self._entries: list[Entry] = []
+        self._messages: list[Message] = []
+
+    def add(self, ready: Ready) -> None:
+        """Queue what of `ready` must be durable, behind what waits already."""
+        if ready.hard_state is not None:
+            self._hard_state = ready.hard_state
+        if ready.cut_after is not None:
+            while self._entries and self._entries[-1].index > ready.cut_after:
+                self._entries.pop()
+            if self._cut_after is None:
+                # The disk may hold more than the cut even when entries wait here: they follow the cut point.
+                self._cut_after = ready.cut_after if not self._entries else None
+            else:
+                self._cut_after = min(self._cut_after, ready.cut_after)
+        self._entries.extend(ready.entries)
+        self._messages.extend(ready.messages_after_sync)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to carry out."""
+        return (
+            self._hard_state is None and self._cut_after is None and not self._entries and not self._messages
+        )
+
+    def take(self) -> SyncBatch:
+        """Everything queued, as one batch; the queue is empty afterwards."""
+        batch = SyncBatch(self._hard_state, self._cut_after, tuple(self._entries), tuple(self._messages))
+        self._hard_state = None
+        self._cut_after = None
+        self._entries = []
+        self._messages = []
+        return batch

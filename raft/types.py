@@ -1,0 +1,101 @@
+"""The nouns of the log: entries, their kinds, the hard state, marks and clocks.
+
+Every value is frozen. Positions that the core compares (match, commit, applied, snapshot) are always ends of
+entries; see `Entry.index`. Raft paper, figure 2; thesis section 3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+NodeId = int
+"""A member's number, 1 to 2**31 - 1. It is an identity, never an address."""
+
+NOBODY: NodeId = 0
+"""No node: no vote given, no leader known."""
+
+
+class EntryKind(IntEnum):
+    """What an entry's data is. Numbers are on disk for ever; 0 is invalid so that zeroed bytes are never an entry."""
+
+    NOOP = 1  # empty data; the first entry of a leader's term
+    CONFIGURATION = 2  # data: `raft.codec.encode_configuration`
+    CLOCK = 3  # empty data; carries the cluster clock forward on an idle log
+    COMMANDS = 4  # data: a row of request blocks
+
+
+class Now(NamedTuple):
+    """The two clocks as read once per turn of the driver."""
+
+    monotonic_ms: int  # never goes backward within a process; drives every timeout and the cluster clock
+    wall_ms: int  # Unix time; only for people, Spark and retention
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One element of the log: `count` records that share a term, committed or lost together.
+
+    `index` is the index of its *last* record; its first is `first`. `header` is the encoded entry header
+    (`raft.codec.HEADER_SIZE` bytes) that the leader sealed once: the same bytes go to disk, peers and consumers.
+    """
+
+    index: int
+    term: int
+    kind: EntryKind
+    count: int
+    time_ms: int
+    clock_ms: int
+    header: bytes
+    data: bytes
+
+    @property
+    def first(self) -> int:
+        """Index of the entry's first record."""
+        return self.index - self.count + 1
+
+    @property
+    def before(self) -> int:
+        """Index of the end of the entry before this one (its prevLogIndex)."""
+        return self.index - self.count
+
+    @property
+    def size(self) -> int:
+        """Bytes on the wire and in a segment: header and data."""
+        return len(self.header) + len(self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class HardState:
+    """What must be on disk before any promise made in it is sent (figure 2: currentTerm, votedFor)."""
+
+    term: int = 0
+    vote: NodeId = NOBODY
+    boot: int = 0  # how often this node was started; part of the peer hello
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The end of an entry: its index, its term, and the CRC32C of its header (the chain that the next one names).
+
+    `clock_ms` and `time_ms` are the entry's, so that a log whose older entries are not in memory goes on from them.
+    """
+
+    index: int = 0
+    term: int = 0
+    header_crc: int = 0
+    time_ms: int = 0
+    clock_ms: int = 0
+
+
+GENESIS = Mark()
+"""The end before the first entry of any log."""
+
+
+@dataclass(frozen=True, slots=True)
+class TermRun:
+    """Entries from `first` on (a record index) have `term`, until the next run. Sorted by both."""
+
+    first: int
+    term: int

@@ -1,0 +1,170 @@
+"""Operations, command and result types: what the bytes of a record mean.
+
+The numbers are in every log for ever. What etcd calls mod_revision is `mod` here, and so on: revisions are etcd's
+(DESIGN section 6).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+KEY_BYTES_MAX: Final = 4_096
+SESSION_WINDOW_MAX: Final = 1_024
+"""Sequences a session may have open at once (DESIGN section 5)."""
+
+
+class Operation(IntEnum):
+    """What a record does. 0 is invalid. User operations come first; internal ones from 32 on."""
+
+    APPEND = 1  # key?, value, headers?; argument: the client's event time in Unix ms
+    PUT = 2  # key, value, headers?; argument: the mod revision the key must have (0: must not exist)
+    DELETE = 3  # key; argument: the mod revision the key must have
+    DELETE_RANGE = 4  # key: start, value: end (exclusive; empty: to the last key); see `encode_range`
+    TXN = 5  # value: `encode_txn`
+    COMPACT = 32  # argument: history below this revision may go
+    SESSION_OPEN = 33  # argument: time to live in ms of the cluster clock
+    SESSION_KEEPALIVE = 34  # argument: the session
+    SESSION_CLOSE = 35  # argument: the session
+    VOID = 36  # argument: sequence of the session named by the block; makes "not seen" final
+    # Reserved for later formats: TRIM = 40, DIGEST_POINT = 41, CONSUMER = 42.
+
+
+INTERNAL_FIRST: Final = 32
+"""Operations from this number on are internal: read only with internal=true, never counted as user records."""
+
+
+class Result(IntEnum):
+    """What became of a request. Numbers are in every ledger for ever."""
+
+    APPLIED = 1
+    REPEATED = (
+        2  # the session had applied this sequence already; the first answer was returned, nothing was done
+    )
+    COMPARE_FAILED = 3  # an expected revision did not match; nothing changed
+    REFUSED = 4  # malformed or over a limit of the state machine; nothing changed
+    EXPIRED = 5  # the session is not known (any more); nothing changed
+    VOIDED = 6  # the sequence had been made void; nothing changed, and never will
+
+
+class Command(NamedTuple):
+    """One record of a request, decoded by the composer (`raft.codec.Record` has the same fields)."""
+
+    operation: int
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: bytes | None = None
+    argument: int | None = None
+
+
+class Request(NamedTuple):
+    """One request block of an entry.
+
+    For a plain request (nothing but appends) `commands` is empty and `count` says how many records it has.
+    `payload_hash` is xxh64 of the block's body where the request has a session, else 0: a repeated sequence with
+    other bytes is refused by it.
+    """
+
+    count: int
+    commands: tuple[Command, ...]
+    session: int = 0
+    sequence: int = 0
+    settled: int = 0
+    payload_hash: int = 0
+    namespace: int = 0
+    principal: int = 0
+    time_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """An entry as the state machine sees it: `index` is that of its last record, `count` its records.
+
+    `requests` is empty for kinds that carry none (no-op, clock, configuration).
+    """
+
+    index: int
+    term: int
+    count: int
+    time_ms: int
+    clock_ms: int
+    requests: tuple[Request, ...] = ()
+    # A configuration entry's parameters by name (fields of `Limits`); None for every other kind.
+    parameters: tuple[tuple[str, int], ...] | None = None
+
+
+class Version(NamedTuple):
+    """A key's value at some revision. `index` is the log index of the request that wrote it."""
+
+    value: bytes
+    create: int
+    mod: int
+    version: int
+    index: int
+
+
+class CompareTarget(IntEnum):
+    """What of a key a comparison looks at. A missing key has version, create and mod 0; its value compares as unequal
+    to every value (etcd's rules)."""
+
+    VALUE = 1
+    VERSION = 2
+    CREATE = 3
+    MOD = 4
+
+
+class CompareOperator(IntEnum):
+    """How it is compared."""
+
+    EQUAL = 1
+    NOT_EQUAL = 2
+    LESS = 3
+    GREATER = 4
+
+
+class Compare(NamedTuple):
+    """One comparison; with `end` it must hold for every key of [key, end) (b"" for end: to the last key)."""
+
+    key: bytes
+    target: CompareTarget
+    operator: CompareOperator
+    operand: bytes | int
+    end: bytes | None = None
+
+
+class TxnOperation(NamedTuple):
+    """One step of a branch: PUT, DELETE, DELETE_RANGE, or a read (`GET_OPERATION`, with `end` a range)."""
+
+    operation: int
+    key: bytes
+    value: bytes | None = None
+    end: bytes | None = None
+    limit: int = 0
+
+
+GET_OPERATION: Final = 0
+"""A read inside a transaction; it has no number in `Operation` because it is never a record."""
+
+
+class Txn(NamedTuple):
+    """Compare, then one of two branches; atomic. All its changes share one revision."""
+
+    compare: tuple[Compare, ...]
+    then: tuple[TxnOperation, ...]
+    orelse: tuple[TxnOperation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of the state machine. They are part of the state, equal on every node: the configuration entry at index 1
+    carries them as its parameters."""
+
+    history_revisions_max: int = 100_000
+    sessions_max: int = 10_000
+    session_window_max: int = SESSION_WINDOW_MAX
+    session_ttl_min_ms: int = 1_000
+    session_ttl_max_ms: int = 7 * 24 * 3_600_000
+    txn_operations_max: int = 128
+    answer_bytes_max: int = 1 << 20
+    digests_kept: int = 10_000
