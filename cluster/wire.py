@@ -63,17 +63,13 @@ class Code(StrEnum):
     COMPARE_FAILED = "compare_failed"
     COMPACTED = "compacted"  # index below the oldest, or revision below the kept history
     INSIDE_ENTRY = "inside_entry"  # digest asked for inside an entry
-    FUTURE_INDEX = (
-        "future_index"  # an index, revision or min_index that this log has not reached within the deadline
-    )
+    FUTURE_INDEX = "future_index"  # an index, revision or min_index that this log has not reached within the deadline
     SESSION_EXPIRED = "session_expired"  # or never existed
     SEQUENCE_REUSED = "sequence_reused"  # same sequence, other bytes; or below the settled mark
     SEQUENCE_VOIDED = "sequence_voided"
     WINDOW_FULL = "window_full"  # more than 1,024 sequences open in a session
     SESSIONS_FULL = "sessions_full"
-    REFUSED = (
-        "refused"  # the state machine refused a well-formed request (duplicate key in a transaction, ...)
-    )
+    REFUSED = "refused"  # the state machine refused a well-formed request (duplicate key in a transaction, ...)
     BUSY = "busy"  # a queue is full
     NO_LEADER = "no_leader"  # nobody could take it within the deadline; it was never queued
     LEADER_LOST = "leader_lost"  # queued, and the leader was lost before its fate was known
@@ -151,9 +147,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     leader: LeaderHint | None = None
     index: int | None = None  # compare_failed: where that was decided; compacted: the oldest that can be read
     term: int | None = None
-    revision: int | None = (
-        None  # compare_failed: the key's current mod revision (0: missing); compacted: the oldest
-    )
+    revision: int | None = None  # compare_failed: the key's current mod revision (0: missing); compacted: the oldest
     nearest: tuple[int, int] | None = None  # inside_entry: the ends of the entry before and of this one
     oldest: int | None = None
     type: str = "about:blank"
@@ -253,9 +247,7 @@ class LogRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     sequence: int | None = None
     revision: int | None = None
     succeeded: bool | None = None  # transactions
-    changes: list[dict[str, Any]] | None = (
-        None  # {key|key_b64, value|value_b64, deleted, create, mod, version}
-    )
+    changes: list[dict[str, Any]] | None = None  # {key|key_b64, value|value_b64, deleted, create, mod, version}
 
 
 class LogPage(msgspec.Struct, frozen=True):
@@ -434,7 +426,7 @@ class SetDigest(msgspec.Struct, frozen=True):
 
 
 class DigestAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """State digest at the end of entry `index`, and, where `log_from` was asked, the log digest of [log_from, index]."""
+    """State digest at the end of entry `index`; where `log_from` was asked also the log digest of [log_from, index]."""
 
     log: str
     index: int

@@ -42,7 +42,8 @@ class UnknownVersion(ValueError):
 
 def crc32c(data: bytes | memoryview, start: int = 0) -> int:
     """CRC32C (Castagnoli) of `data`, continuing from `start`."""
-    return google_crc32c.extend(start, data if type(data) is bytes else bytes(data))
+    crc: int = google_crc32c.extend(start, data if type(data) is bytes else bytes(data))
+    return crc
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -62,8 +63,8 @@ class EntryHeader(NamedTuple):
 
     kind: EntryKind
     length: int
-    count: int
-    index: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody calls on it
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls on it
     term: int
     time_ms: int
     clock_ms: int
@@ -128,9 +129,7 @@ def decode_header(buffer: bytes | memoryview, offset: int = 0) -> EntryHeader:
     if crc != google_crc32c.value(bytes(buffer[offset : offset + _HEADER.size])):
         raise Corrupt("entry header fails its CRC")
     if version != ENTRY_VERSION or flags or reserved:
-        raise UnknownVersion(
-            f"entry {index} has version {version}, flags {flags}: this code knows {ENTRY_VERSION}, 0"
-        )
+        raise UnknownVersion(f"entry {index} has version {version}, flags {flags}: this code knows {ENTRY_VERSION}, 0")
     if kind not in _KINDS:
         raise UnknownVersion(f"entry {index} has kind {kind}, which this code does not know")
     if count < 1 or index < count or index > INDEX_MAX:
@@ -164,9 +163,7 @@ def decode_entries(buffer: bytes | memoryview) -> tuple[Entry, ...]:
     while offset < len(buffer):
         entry = decode_entry(buffer, offset)
         if previous is not None and (
-            entry.before != previous.index
-            or previous_crc(entry) != header_crc(previous)
-            or entry.term < previous.term
+            entry.before != previous.index or previous_crc(entry) != header_crc(previous) or entry.term < previous.term
         ):
             raise Corrupt(f"entry {entry.index} does not follow entry {previous.index}")
         entries.append(entry)
@@ -185,17 +182,13 @@ def previous_crc(entry: Entry) -> int:
 # Durable mark: local to a node's segments, between entries; says what had been synced when it was written.
 
 MARK_MAGIC: Final = b"RLMK"
-_MARK: Final = Struct(
-    "<4sB3xQQIII"
-)  # magic, version, index, term, header CRC of that entry, reserved, own CRC
+_MARK: Final = Struct("<4sB3xQQIII")  # magic, version, index, term, header CRC of that entry, reserved, own CRC
 MARK_SIZE: Final = _MARK.size
 
 
 def encode_mark(mark: Mark) -> bytes:
     """`everything up to this end of an entry is synced`, as bytes for the segment (40 bytes, padding included)."""
-    head = _MARK.pack(MARK_MAGIC, ENTRY_VERSION, mark.index, mark.term, mark.header_crc, 0, 0)[
-        : MARK_SIZE - 4
-    ]
+    head = _MARK.pack(MARK_MAGIC, ENTRY_VERSION, mark.index, mark.term, mark.header_crc, 0, 0)[: MARK_SIZE - 4]
     return head + _CRC.pack(google_crc32c.value(head))
 
 
@@ -240,9 +233,7 @@ class Record(NamedTuple):
     operation: int
     key: bytes | None = None
     value: bytes | None = None
-    headers: bytes | None = (
-        None  # msgpack array of [name, value] pairs, ordered, may repeat (`encode_headers`)
-    )
+    headers: bytes | None = None  # msgpack array of [name, value] pairs, ordered, may repeat (`encode_headers`)
     argument: int | None = None  # meaning depends on the operation: client time, expected revision
 
 
@@ -250,7 +241,7 @@ class Block(NamedTuple):
     """A request block, its records not yet decoded: `body` is what follows the header."""
 
     flags: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody calls on it
     namespace: int
     principal: int
     session: int
@@ -269,12 +260,7 @@ def encode_block(
     from the start of the body), so that a reader finds all of them at once."""
     parts: list[bytes] = []
     for operation, key, value, headers, argument in records:
-        flags = (
-            (key is not None)
-            | (value is not None) << 1
-            | (headers is not None) << 2
-            | (argument is not None) << 3
-        )
+        flags = (key is not None) | (value is not None) << 1 | (headers is not None) << 2 | (argument is not None) << 3
         key, value, headers = key or b"", value or b"", headers or b""
         parts.append(
             _RECORD.pack(operation, flags, len(key), len(value), len(headers), 0, argument or 0)
@@ -323,14 +309,8 @@ def decode_blocks(data: bytes) -> list[Block]:
         if version != BLOCK_VERSION or flags & ~_BLOCK_FLAGS or reserved or reserved2:
             raise UnknownVersion(f"block at byte {offset} has version {version}, flags {flags:#x}")
         start = offset + BLOCK_SIZE
-        if (
-            count < 1
-            or start + length > end
-            or length < count * RECORD_SIZE + (4 * count if count > 1 else 0)
-        ):
-            raise Corrupt(
-                f"block at byte {offset} names {count} records in {length} bytes, {end - start} are left"
-            )
+        if count < 1 or start + length > end or length < count * RECORD_SIZE + (4 * count if count > 1 else 0):
+            raise Corrupt(f"block at byte {offset} names {count} records in {length} bytes, {end - start} are left")
         blocks.append(
             Block(
                 flags, count, namespace, principal, session, sequence, settled, time_ms, offset,
@@ -358,9 +338,7 @@ def decode_records(block: Block) -> Iterator[Record]:
     for expected in record_positions(block):
         if position != expected or position + RECORD_SIZE > end:
             raise Corrupt(f"record table names byte {expected}, the record is at {position} of {end}")
-        operation, flags, key_size, value_size, headers_size, reserved, argument = _RECORD.unpack_from(
-            body, position
-        )
+        operation, flags, key_size, value_size, headers_size, reserved, argument = _RECORD.unpack_from(body, position)
         if flags & ~_RECORD_FLAGS or reserved:
             raise UnknownVersion(f"record with flags {flags:#x}")
         key_start = position + RECORD_SIZE
@@ -624,7 +602,7 @@ def decode_message(frame: Frame) -> Message:
     number, *values = frame.header or (0,)
     if number not in _MESSAGE_FIELDS:
         raise UnknownVersion(f"message number {number!r}")
-    kind, names = _MESSAGE_FIELDS[number]  # type: ignore[index]
+    kind, names = _MESSAGE_FIELDS[number]
     names = ("shard", "sender", "to", "term", *names)
     if len(values) != len(names):
         raise Corrupt(f"{kind.__name__} has {len(values)} fields, not {len(names)}")

@@ -16,9 +16,7 @@ class Member:
     """One member: who it is, which disk it has, where it listens."""
 
     node: NodeId
-    incarnation: (
-        str  # 32 hex digits, made once by `raftlog format`; a wiped disk has none, a clone is refused
-    )
+    incarnation: str  # 32 hex digits, made once by `raftlog format`; a wiped disk has none, a clone is refused
     peer: str  # host:port of the peer listener; an address, never an identity
     url: str  # base URL of its HTTP API, as clients should see it
 

@@ -28,12 +28,8 @@ class RequestVote(Header):
     last_index: int
     last_term: int
     pre: bool = False
-    transfer: bool = (
-        False  # the leader asked for this campaign (TimeoutNow): overrides vote stickiness (thesis 4.2.3)
-    )
-    link_closed: bool = (
-        False  # the candidate's link to the leader closed; who saw the same may grant a pre-vote
-    )
+    transfer: bool = False  # the leader asked for this campaign (TimeoutNow): overrides vote stickiness (thesis 4.2.3)
+    link_closed: bool = False  # the candidate's link to the leader closed; who saw the same may grant a pre-vote
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

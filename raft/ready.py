@@ -113,9 +113,7 @@ class SyncQueue:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to carry out."""
-        return (
-            self._hard_state is None and self._cut_after is None and not self._entries and not self._messages
-        )
+        return self._hard_state is None and self._cut_after is None and not self._entries and not self._messages
 
     def take(self) -> SyncBatch:
         """Everything queued, as one batch; the queue is empty afterwards."""

@@ -39,9 +39,7 @@ class Result(IntEnum):
     """What became of a request. Numbers are in every ledger for ever."""
 
     APPLIED = 1
-    REPEATED = (
-        2  # the session had applied this sequence already; the first answer was returned, nothing was done
-    )
+    REPEATED = 2  # the session had applied this sequence already; the first answer was returned, nothing was done
     COMPARE_FAILED = 3  # an expected revision did not match; nothing changed
     REFUSED = 4  # malformed or over a limit of the state machine; nothing changed
     EXPIRED = 5  # the session is not known (any more); nothing changed
@@ -66,7 +64,7 @@ class Request(NamedTuple):
     other bytes is refused by it.
     """
 
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody calls on it
     commands: tuple[Command, ...]
     session: int = 0
     sequence: int = 0
@@ -101,7 +99,7 @@ class Version(NamedTuple):
     create: int
     mod: int
     version: int
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls on it
 
 
 class CompareTarget(IntEnum):

@@ -84,9 +84,7 @@ class Effects:
     index: int
     revision: int
     requests: tuple[RequestEffect, ...] = ()
-    is_plain: bool = (
-        False  # all applied, nothing changed: `requests` is empty although the entry may have some
-    )
+    is_plain: bool = False  # all applied, nothing changed: `requests` is empty although the entry may have some
 
 
 def encode_effects(effects: Effects) -> bytes:
@@ -104,9 +102,7 @@ def encode_effects(effects: Effects) -> bytes:
             flags = CHANGE_DELETED * change.is_delete | CHANGE_EXPLICIT * change.is_explicit
             key, value = (change.key, change.value or b"") if change.is_explicit else (b"", b"")
             changes.append(
-                _CHANGE.pack(
-                    change.prior_index, change.create, change.version, flags, 0, len(key), len(value)
-                )
+                _CHANGE.pack(change.prior_index, change.create, change.version, flags, 0, len(key), len(value))
                 + key
                 + value
             )
@@ -122,7 +118,7 @@ class EffectsHeader(NamedTuple):
     """The head of one entry's effects in a ledger."""
 
     is_plain: bool
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls on it
     revision: int
     rows: int
     payload_bytes: int
@@ -158,9 +154,7 @@ def decode_effects(buffer: bytes | memoryview, offset: int = 0) -> Effects:
                 raise UnknownEffects(f"effects of entry {header.index}: row flags {flags:#x}")
             changes: list[Change] = []
             for _ in range(count):
-                prior, create, version, change_flags, _, key_size, value_size = _CHANGE.unpack_from(
-                    payload, position
-                )
+                prior, create, version, change_flags, _, key_size, value_size = _CHANGE.unpack_from(payload, position)
                 if change_flags & ~(CHANGE_DELETED | CHANGE_EXPLICIT):
                     raise UnknownEffects(f"effects of entry {header.index}: change flags {change_flags:#x}")
                 position += CHANGE_SIZE
@@ -169,12 +163,8 @@ def decode_effects(buffer: bytes | memoryview, offset: int = 0) -> Effects:
                 value = payload[position + key_size : position + key_size + value_size]
                 position += key_size + value_size
                 gone = bool(change_flags & CHANGE_DELETED)
-                changes.append(
-                    Change(key, value if explicit and not gone else None, prior, create, version, explicit)
-                )
-            requests.append(
-                RequestEffect(Result(result), revision, bool(flags & ROW_SUCCEEDED), first, tuple(changes))
-            )
+                changes.append(Change(key, value if explicit and not gone else None, prior, create, version, explicit))
+            requests.append(RequestEffect(Result(result), revision, bool(flags & ROW_SUCCEEDED), first, tuple(changes)))
     except UnknownEffects:
         raise
     except Exception as error:
