@@ -1,7 +1,7 @@
 """Finds the Toxiproxy server and checks that it is the version the harness was measured with.
 
-Order: the one that set-up built into `.tools/bin`, then `toxiproxy-server` on PATH. Standard library only, so that set-up
-can run it before anything else works: `python -m chaos.toxiproxy_server`.
+Order: the one that set-up built into `.tools/bin`, then `toxiproxy-server` on PATH. Standard library only, so that
+set-up can run it before anything else works: `python -m chaos.toxiproxy_server`.
 """
 
 import os
@@ -30,8 +30,8 @@ def server_path() -> Path:
         refused.append(f"{path} is version {version or 'unknown'}")
     looked_at = "; ".join(refused) or f"there is none in .tools/bin and no `{_NAME}` on PATH"
     raise ToxiproxyNotFoundError(
-        f"the Toxiproxy server {VERSION} is needed: {looked_at}. Run `make setup`, which builds it, or put that version "
-        f"on PATH as `{_NAME}`."
+        f"the Toxiproxy server {VERSION} is needed: {looked_at}. Run `make setup`, which builds it, or put that "
+        f"version on PATH as `{_NAME}`."
     )
 
 

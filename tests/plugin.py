@@ -1,0 +1,85 @@
+"""A pytest plugin: a table of what was skipped and why, no skips for want of a tool in CI, long tests only on request.
+
+- Tests marked `spark` or `toxiproxy` start processes, so they are marked `serial` too.
+- Tests marked `long` run only when the marker expression or a `file::test` argument names them.
+- With CI set, a skip whose reason is Java, Toxiproxy or Spark is a failure: there the machine is meant to have them.
+- RAFTLOG_SKIPS_FILE names a file that carries the table from one pytest run to the next (.ci/test runs two).
+"""
+
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+_REQUIRED_IN_CI = re.compile(r"java|jdk|toxiproxy|spark", re.IGNORECASE)
+
+Skip = tuple[str, str]  # reason, file
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest itself applies the marker expression
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("spark") or item.get_closest_marker("toxiproxy"):
+            item.add_marker("serial")
+    named = "long" in config.option.markexpr or any("::" in argument for argument in config.args)
+    if not named:
+        long = [item for item in items if item.get_closest_marker("long")]
+        if long:
+            config.hook.pytest_deselected(items=long)
+            items[:] = [item for item in items if item not in long]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail"):
+        _fail_if_required(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    if report.skipped:
+        _fail_if_required(report)
+    return report
+
+
+def _fail_if_required(report: pytest.TestReport | pytest.CollectReport) -> None:
+    reason = _reason(report)
+    if os.environ.get("CI") and _REQUIRED_IN_CI.search(reason):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, which CI does not accept: {reason}"
+
+
+def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    longrepr = report.longrepr
+    reason = longrepr[2] if isinstance(longrepr, tuple | list) else str(longrepr)
+    return reason.removeprefix("Skipped: ")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = terminalreporter.getreports("skipped")
+    skips: list[Skip] = [(_reason(report), report.nodeid.partition("::")[0]) for report in reports]
+    if shared := os.environ.get("RAFTLOG_SKIPS_FILE"):
+        file = Path(shared)
+        if file.exists():
+            skips = [(reason, where) for reason, where in json.loads(file.read_text("utf-8"))] + skips
+        file.write_text(json.dumps(skips), encoding="utf-8")
+    terminalreporter.section("skipped, and why")
+    for line in table(skips):
+        terminalreporter.line(line)
+
+
+def table(skips: list[Skip]) -> list[str]:
+    """One line per reason and file, most frequent first, under a heading; or one line that says that there is none."""
+    if not skips:
+        return ["nothing was skipped"]
+    rows = [("tests", "file", "why")]
+    rows += [(str(count), where, reason) for (reason, where), count in Counter(skips).most_common()]
+    width = max(len(row[1]) for row in rows)
+    return [f"{count:>5}  {where:<{width}}  {reason}" for count, where, reason in rows]

@@ -1,0 +1,87 @@
+"""Helpers that every test may use: free ports, and waiting for a condition instead of sleeping.
+
+The only file of the tests that sleeps: a test that sleeps a fixed time is either slow or wrong on a busy machine.
+"""
+
+import asyncio
+import inspect
+import os
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar, overload
+
+T = TypeVar("T")
+
+# Below the range from which Linux takes ports for outgoing connections (32768 and up), so that nobody's connection
+# takes a port between the moment it is found here and the moment the process under test listens on it.
+_PORT_MIN, _PORT_MAX = 10_240, 32_000
+# Parallel workers start far from each other.
+_next_port = _PORT_MIN + os.getpid() * 97 % (_PORT_MAX - _PORT_MIN)
+
+
+def free_ports(count: int) -> list[int]:
+    """`count` different TCP ports of 127.0.0.1 on which nobody listens; no port is given twice by one process."""
+    global _next_port
+    ports: list[int] = []
+    for _ in range(_PORT_MAX - _PORT_MIN):
+        port, _next_port = _next_port, _next_port + 1
+        if _next_port >= _PORT_MAX:
+            _next_port = _PORT_MIN
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        ports.append(port)
+        if len(ports) == count:
+            return ports
+    raise AssertionError(f"found {len(ports)} of {count} free ports between {_PORT_MIN} and {_PORT_MAX}")
+
+
+def free_port() -> int:
+    """One TCP port of 127.0.0.1 on which nobody listens."""
+    return free_ports(1)[0]
+
+
+def wait_until(condition: Callable[[], T], deadline_s: float = 10.0, *, what: str = "", every_s: float = 0.01) -> T:
+    """Calls `condition` until it answers something true, and returns that.
+
+    Raises AssertionError after `deadline_s`, with `what` was waited for and the last answer. What the condition raises
+    goes through: catch in it what may happen meanwhile.
+    """
+    end = time.monotonic() + deadline_s
+    while not (answer := condition()):
+        if time.monotonic() >= end:
+            raise AssertionError(_too_late(condition, deadline_s, what, answer))
+        time.sleep(every_s)
+    return answer
+
+
+@overload
+async def wait_until_async(
+    condition: Callable[[], Awaitable[T]], deadline_s: float = ..., *, what: str = ..., every_s: float = ...
+) -> T: ...
+@overload
+async def wait_until_async(
+    condition: Callable[[], T], deadline_s: float = ..., *, what: str = ..., every_s: float = ...
+) -> T: ...
+async def wait_until_async(
+    condition: Callable[[], object], deadline_s: float = 10.0, *, what: str = "", every_s: float = 0.01
+) -> object:
+    """As wait_until, for a plain or a coroutine function, and the event loop goes on meanwhile."""
+    end = time.monotonic() + deadline_s
+    while True:
+        answer = condition()
+        if inspect.isawaitable(answer):
+            answer = await answer
+        if answer:
+            return answer
+        if time.monotonic() >= end:
+            raise AssertionError(_too_late(condition, deadline_s, what, answer))
+        await asyncio.sleep(every_s)
+
+
+def _too_late(condition: Callable[[], object], deadline_s: float, what: str, answer: object) -> str:
+    waited_for = what or getattr(condition, "__qualname__", repr(condition))
+    return f"waited {deadline_s:g} s for: {waited_for}; the last answer was {answer!r}"

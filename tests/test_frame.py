@@ -1,0 +1,149 @@
+"""The frame that every other test stands on: the plugin's skip table and CI rule, long tests, free ports, waiting."""
+
+import asyncio
+import json
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.plugin import table
+from tests.support import free_ports, wait_until, wait_until_async
+
+SKIPPING = """
+import pytest
+
+def test_java():
+    pytest.skip("no Java: none found")
+
+@pytest.mark.skip(reason="waits for issue 9")
+def test_other():
+    pass
+
+def test_fine():
+    pass
+"""
+
+
+def _run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+    # The inner run has none of this project's settings, so markers and plugins are named here.
+    pytester.makeini("[pytest]\nmarkers =\n  long:\n  serial:\n  spark:\n  toxiproxy:\nasyncio_mode = auto\n")
+    options = ["-p", "tests.plugin", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "ignore", *arguments]
+    return pytester.runpytest_inprocess(*options)
+
+
+def test_skips_end_in_a_table(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without CI a skip is a skip, and the run ends with how many, where and why."""
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.delenv("RAFTLOG_SKIPS_FILE", raising=False)
+    pytester.makepyfile(test_skipping=SKIPPING)
+    result = _run(pytester)
+    result.assert_outcomes(passed=1, skipped=2)
+    result.stdout.fnmatch_lines(["*skipped, and why*", "*1 *test_skipping.py *no Java: none found"])
+    result.stdout.fnmatch_lines(["*1 *test_skipping.py *waits for issue 9"])
+
+
+def test_ci_accepts_no_skip_for_a_missing_tool(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With CI set, a skip for Java, Toxiproxy or Spark fails the run, for a test or a module; other skips do not."""
+    monkeypatch.setenv("CI", "true")
+    monkeypatch.delenv("RAFTLOG_SKIPS_FILE", raising=False)
+    pytester.makepyfile(
+        test_skipping=SKIPPING,
+        test_module="import pytest\npytest.skip('no Toxiproxy: none found', allow_module_level=True)\n",
+    )
+    result = _run(pytester, "--continue-on-collection-errors")
+    result.assert_outcomes(passed=1, skipped=1, failed=1, errors=1)
+    result.stdout.fnmatch_lines(["skipped, which CI does not accept: no Java: none found"])
+
+
+def test_long_tests_run_only_on_request(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test marked long is deselected unless the marker expression or a file::test argument names it."""
+    monkeypatch.delenv("RAFTLOG_SKIPS_FILE", raising=False)
+    pytester.makepyfile(test_l="import pytest\n\n@pytest.mark.long\ndef test_a(): pass\n\ndef test_b(): pass\n")
+    _run(pytester).assert_outcomes(passed=1, deselected=1)
+    _run(pytester, "-m", "not serial").assert_outcomes(passed=1, deselected=1)
+    _run(pytester, "-m", "long").assert_outcomes(passed=1, deselected=1)
+    _run(pytester, "test_l.py::test_a").assert_outcomes(passed=1)
+
+
+def test_spark_and_toxiproxy_tests_are_serial(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What starts processes runs in the serial part without being marked twice."""
+    monkeypatch.delenv("RAFTLOG_SKIPS_FILE", raising=False)
+    pytester.makepyfile(
+        test_s="import pytest\n\n@pytest.mark.spark\ndef test_a(): pass\n\n"
+        "@pytest.mark.toxiproxy\ndef test_b(): pass\n\ndef test_c(): pass\n"
+    )
+    _run(pytester, "-m", "serial").assert_outcomes(passed=2, deselected=1)
+    _run(pytester, "-m", "not serial").assert_outcomes(passed=1, deselected=2)
+
+
+def test_table_of_two_runs_is_one(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With RAFTLOG_SKIPS_FILE the second run's table also shows what the first run skipped."""
+    monkeypatch.delenv("CI", raising=False)
+    shared = tmp_path / "skips.json"
+    shared.write_text(json.dumps([["no root", "tests/first.py"]]), encoding="utf-8")
+    monkeypatch.setenv("RAFTLOG_SKIPS_FILE", str(shared))
+    pytester.makepyfile(test_skipping=SKIPPING)
+    _run(pytester).stdout.fnmatch_lines(["*1 *tests/first.py *no root"])
+    assert len(json.loads(shared.read_text(encoding="utf-8"))) == 3
+
+
+def test_table_counts_equal_reasons() -> None:
+    """Skips of one file for one reason are one line with their number, the most frequent first."""
+    rows = table([("no root", "a.py"), ("no Java", "b.py"), ("no Java", "b.py")])
+    assert [row.split() for row in rows] == [
+        ["tests", "file", "why"],
+        ["2", "b.py", "no", "Java"],
+        ["1", "a.py", "no", "root"],
+    ]
+
+
+def test_free_ports_are_different_and_free() -> None:
+    """Every port given can be bound, and none is given twice."""
+    ports = free_ports(5) + free_ports(5)
+    assert len(set(ports)) == 10
+    for port in ports:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", port))
+
+
+def test_free_ports_passes_over_a_busy_one() -> None:
+    """A port on which somebody listens is not given."""
+    first = free_ports(1)[0]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", first + 1))
+        listener.listen()
+        assert first + 1 not in free_ports(3)
+
+
+def test_wait_until_returns_what_became_true() -> None:
+    """The answer itself comes back, as soon as it is true."""
+    answers = iter([None, 0, "here"])
+    assert wait_until(lambda: next(answers)) == "here"
+
+
+def test_wait_until_says_what_it_waited_for() -> None:
+    """After the deadline the error names the thing and the last answer."""
+    began = time.monotonic()
+    with pytest.raises(AssertionError, match=r"waited 0\.05 s for: a leader; the last answer was \[\]"):
+        wait_until(list, 0.05, what="a leader")
+    assert time.monotonic() - began < 5
+
+
+async def test_wait_until_async_lets_others_run() -> None:
+    """Plain and coroutine conditions both work, and a task that they wait for makes progress meanwhile."""
+    done = asyncio.Event()
+
+    async def condition() -> bool:
+        return done.is_set()
+
+    async def finish() -> None:
+        done.set()
+
+    task = asyncio.create_task(finish())
+    assert await wait_until_async(condition)
+    assert await wait_until_async(done.is_set)
+    await task
+    with pytest.raises(AssertionError, match="the last answer was 0"):
+        await wait_until_async(lambda: 0, 0.01)

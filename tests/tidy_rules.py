@@ -1,0 +1,329 @@
+"""The house rules as functions: each takes the project's files and yields what breaks the rule, where, and the mend.
+
+tests/test_tidy.py runs them. Exceptions are tables here, each with its reason: add a row, do not weaken a rule.
+"""
+
+import ast
+import fnmatch
+import functools
+import re
+import subprocess
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("raft", "statemachine", "cluster", "chaos", "spark_export")
+LINES_MAX = 450  # about 400 is where a file is split by topic; this leaves room for the topic to end
+
+TOP_LEVEL = {
+    *PACKAGES,
+    *("tests", "bench", "docs", ".ci"),
+    *("pyproject.toml", "requirements.lock", "Makefile", ".gitignore"),
+    *("README.md", "CHANGELOG.md", "LICENSE"),
+}
+
+# path -> why this file is one topic although it is long
+LONG_FILES: dict[str, str] = {
+    "raft/codec.py": "every byte layout of the core side by side, so that one page answers what a file or frame holds",
+    "cluster/wire.py": "every public request and answer, and the one table of outcomes",
+}
+
+# pattern -> why this file of cluster/ opens files although that is the work of cluster/disk.py
+MAY_OPEN_FILES = {
+    "cluster/disk.py": "the file that opens files",
+    "cluster/settings.py": "reads the settings file",
+    "cluster/launcher.py": "makes the folders and log files of the processes that it starts",
+    "cluster/cli*.py": "a user's tool: reads what the user names",
+    "cluster/demo*.py": "a user's tool: writes its input, reads its output",
+    "cluster/import*.py": "a user's tool: reads the input, keeps its position beside it",
+}
+
+# pattern -> why this file of cluster/ reads time although that is the work of cluster/clock.py
+MAY_READ_TIME = {
+    "cluster/clock.py": "the file that reads time",
+    "cluster/launcher.py": "waits for processes",
+    "cluster/cli*.py": "a user's tool: shows rates and ages",
+    "cluster/demo*.py": "a user's tool: shows how long things took",
+    "cluster/import*.py": "a user's tool: shows a rate",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One file of the project: its path from the top, with slashes, and its text."""
+
+    path: str
+    text: str
+
+    @property
+    def is_python(self) -> bool:
+        return self.path.endswith(".py")
+
+    @property
+    def top(self) -> str:
+        return self.path.partition("/")[0]
+
+    @property
+    def tree(self) -> ast.Module:
+        return _parse(self.text)
+
+    def lines(self) -> Iterator[tuple[int, str]]:
+        return enumerate(self.text.splitlines(), start=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One place that breaks a rule."""
+
+    path: str
+    line: int
+    what: str
+    mend: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.what}; mend: {self.mend}"
+
+
+Rule = Callable[[Iterable[Source]], Iterator[Finding]]
+
+
+@functools.lru_cache(maxsize=1024)
+def _parse(text: str) -> ast.Module:
+    return ast.parse(text)
+
+
+def project_files() -> list[Source]:
+    """What git tracks, and what it would if it were added; binary files are left out."""
+    told = subprocess.run(
+        ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, check=True, capture_output=True,
+    ).stdout.decode()  # fmt: skip
+    sources = []
+    for path in sorted(set(told.split("\0")) - {""}):
+        try:
+            sources.append(Source(path, (ROOT / path).read_text(encoding="utf-8")))
+        except (UnicodeDecodeError, FileNotFoundError, IsADirectoryError):
+            continue  # binary; deleted but not yet committed; a link to a folder
+    return sources
+
+
+def first_sentence(source: Source) -> str | None:
+    """The first line of the module's docstring, or None without a docstring."""
+    docstring = ast.get_docstring(source.tree)
+    return docstring.splitlines()[0].strip() if docstring else None
+
+
+def modules_open_with_a_sentence(files: Iterable[Source]) -> Iterator[Finding]:
+    """Every module opens with a docstring whose first line is one sentence: its single responsibility."""
+    for source in files:
+        if not source.is_python:
+            continue
+        line = first_sentence(source)
+        if line is None:
+            mend = "open with one sentence that says what the file is for"
+            yield Finding(source.path, 1, "no docstring", mend)
+        elif not line.endswith("."):
+            mend = "put one whole sentence, with its full stop, on the first line"
+            yield Finding(source.path, 1, f"the docstring's first line is no sentence: {line!r}", mend)
+        elif re.search(r"[.!?] +[A-Z]", line):
+            what = "the docstring's first line is more than one sentence"
+            yield Finding(source.path, 1, what, "keep the first on it, move the rest below")
+
+
+def files_are_short(files: Iterable[Source]) -> Iterator[Finding]:
+    """No Python file is much longer than 400 lines, except those named with a reason."""
+    for source in files:
+        count = source.text.count("\n")
+        if source.is_python and count > LINES_MAX and source.path not in LONG_FILES:
+            mend = "split it by topic, or name it with the reason in LONG_FILES of tests/tidy_rules.py"
+            yield Finding(source.path, LINES_MAX, f"{count} lines, more than {LINES_MAX}", mend)
+
+
+def exceptions_are_needed(files: Iterable[Source]) -> Iterator[Finding]:
+    """Every file that LONG_FILES excuses is there and is long."""
+    long = {source.path for source in files if source.text.count("\n") > LINES_MAX}
+    for path in LONG_FILES:
+        if path not in long:
+            yield Finding("tests/tidy_rules.py", 1, f"LONG_FILES excuses {path} for nothing", "take it out")
+
+
+# Written so that this file does not match itself.
+_HOST = re.compile(
+    r"py[p]i\.org|python[h]osted\.org|proxy\.golang\.[o]rg|repo1?\.maven\.(?:apache\.)?[o]rg"
+    r"|https?://\S+/(?:s[i]mple\b|artifactory|nexus)|--(?:extra-)?index-ur[l][ =]\S|--find-link[s][ =]\S"
+)
+_MACHINE_PATH = re.compile(r"(?<![\w.~$}-])/(?:work|root|home)/")
+
+
+def no_registry_is_named(files: Iterable[Source]) -> Iterator[Finding]:
+    """No file names the host or the index URL of a package registry: each machine has its own."""
+    for source in files:
+        for number, line in source.lines():
+            if found := _HOST.search(line):
+                mend = "leave it to the machine's own settings (`make lock` writes locks without a host)"
+                yield Finding(source.path, number, f"names a package registry: {found[0]}", mend)
+
+
+def no_path_of_a_machine(files: Iterable[Source]) -> Iterator[Finding]:
+    """No file holds an absolute path that exists only on the machine of whoever wrote it."""
+    for source in files:
+        for number, line in source.lines():
+            if found := _MACHINE_PATH.search(line):
+                yield Finding(source.path, number, f"a path of one machine: {found[0]}", "make it relative")
+
+
+def test_folders_are_packages(files: Iterable[Source]) -> Iterator[Finding]:
+    """Every folder of tests is a package, else `import raft` can find tests/raft."""
+    paths = {source.path for source in files if source.is_python and source.top == "tests"}
+    for folder in sorted({path.rpartition("/")[0] for path in paths}):
+        if f"{folder}/__init__.py" not in paths:
+            yield Finding(folder, 1, "not a package", f"add {folder}/__init__.py with a docstring")
+
+
+def top_level_is_known(files: Iterable[Source]) -> Iterator[Finding]:
+    """Nothing lies at the top but what the layout names."""
+    for top in sorted({source.top for source in files} - TOP_LEVEL):
+        mend = "move it into a package, tests/, bench/, docs/ or .ci/"
+        yield Finding(top, 1, "not one of the names at the top", mend)
+
+
+def tests_do_not_sleep(files: Iterable[Source]) -> Iterator[Finding]:
+    """No test sleeps to wait for something; `sleep(0)`, which only lets others run, is no wait."""
+    for source in files:
+        if not source.is_python or source.top != "tests" or source.path == "tests/support.py":
+            continue
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.Call) and _dotted(node.func) in {"time.sleep", "asyncio.sleep", "sleep"}:
+                if node.args and isinstance(node.args[0], ast.Constant) and node.args[0].value == 0:
+                    continue
+                mend = "wait for the thing itself: tests.support.wait_until or wait_until_async"
+                yield Finding(source.path, node.lineno, "a test sleeps", mend)
+
+
+def tests_say_what_they_prove(files: Iterable[Source]) -> Iterator[Finding]:
+    """Every test function has a docstring."""
+    for source in files:
+        if not source.is_python or source.top != "tests" or not Path(source.path).name.startswith("test_"):
+            continue
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+                if not ast.get_docstring(node):
+                    yield Finding(source.path, node.lineno, f"{node.name} has no docstring", "say what it proves")
+
+
+def pure_packages_are_deterministic(files: Iterable[Source]) -> Iterator[Finding]:
+    """raft and statemachine have no floats, and no set or hash whose order could leak."""
+    for source in files:
+        if not source.is_python or source.top not in {"raft", "statemachine"}:
+            continue
+        harmless = _harmless_sets(source.tree)
+        for node in ast.walk(source.tree):
+            match node:
+                case ast.Constant(value=float() | complex()) | ast.Name(id="float"):
+                    what, mend = "a float", "count in whole milliseconds, bytes or thousandths"
+                case ast.BinOp(op=ast.Div()) | ast.AugAssign(op=ast.Div()):
+                    what, mend = "`/` makes a float", "use `//`"
+                case ast.Set() | ast.SetComp() | ast.Call(func=ast.Name(id="set" | "frozenset")):
+                    if id(node) in harmless:
+                        continue
+                    what = "a set, whose order is not that of the log"
+                    mend = "use a dict or a sorted tuple (`x in {…}`, sorted(set(…)), len(set(…)) are fine)"
+                case ast.Call(func=ast.Name(id="hash" | "id")):
+                    what, mend = "a hash that differs between processes", "use xxhash or a CRC"
+                case _:
+                    continue
+            yield Finding(source.path, node.lineno, what, mend)
+
+
+def _harmless_sets(tree: ast.Module) -> set[int]:
+    """Sets of which nobody sees the order: right of `in`, within sorted() or len(), constants at the top."""
+    harmless: set[int] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Compare(ops=ops, comparators=right):
+                pairs = zip(ops, right, strict=True)
+                harmless |= {id(side) for op, side in pairs if isinstance(op, ast.In | ast.NotIn)}
+            case ast.Call(func=ast.Name(id="sorted" | "len"), args=[argument, *_]):
+                harmless.add(id(argument))
+    for statement in tree.body:
+        match statement:
+            case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value):
+                harmless.add(id(value))
+                if isinstance(value, ast.Call):  # frozenset({…})
+                    harmless |= {id(argument) for argument in value.args}
+    return harmless
+
+
+_FILE_METHODS = {"read_text", "write_text", "read_bytes", "write_bytes"}
+_MODE = re.compile(r"^[rwaxbt+]+$")
+
+
+def only_disk_opens_files(files: Iterable[Source]) -> Iterator[Finding]:
+    """In cluster/, disk.py alone opens files; tools for a user may read what the user names."""
+    for source in _of_cluster(files, MAY_OPEN_FILES):
+        for node in ast.walk(source.tree):
+            if not isinstance(node, ast.Call):
+                continue
+            name = _dotted(node.func)
+            method = name.rpartition(".")[2]
+            mode = node.args[0] if node.args else None
+            is_open = name in {"open", "os.open", "os.fdopen", "io.open"} or method in _FILE_METHODS
+            if method == "open" and isinstance(mode, ast.Constant) and _MODE.match(str(mode.value)):
+                is_open = True
+            if is_open:
+                mend = "let cluster/disk.py do it, or name the file with the reason in MAY_OPEN_FILES"
+                yield Finding(source.path, node.lineno, f"opens a file ({name})", mend)
+
+
+def only_clock_reads_time(files: Iterable[Source]) -> Iterator[Finding]:
+    """In cluster/, clock.py alone reads time, so that time can be tested."""
+    for source in _of_cluster(files, MAY_READ_TIME):
+        for node in ast.walk(source.tree):
+            match node:
+                case ast.Import(names=names) if any(name.name == "time" for name in names):
+                    what = "imports time"
+                case ast.ImportFrom(module="time"):
+                    what = "imports time"
+                case ast.Call(func=ast.Attribute(attr="now" | "utcnow" | "today")):
+                    what = f"reads time ({_dotted(node.func)})"
+                case ast.Call(func=ast.Attribute(attr="time"), args=[]):
+                    what = f"reads time ({_dotted(node.func)})"
+                case _:
+                    continue
+            mend = "ask cluster/clock.py, or name the file with the reason in MAY_READ_TIME"
+            yield Finding(source.path, node.lineno, what, mend)
+
+
+def _of_cluster(files: Iterable[Source], excepted: Iterable[str]) -> Iterator[Source]:
+    for source in files:
+        if source.is_python and source.top == "cluster":
+            if not any(fnmatch.fnmatchcase(source.path, pattern) for pattern in excepted):
+                yield source
+
+
+def _dotted(node: ast.expr) -> str:
+    """`a.b.c` as text; what is not a plain name is `?`."""
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=value, attr=attr):
+            return f"{_dotted(value)}.{attr}"
+        case _:
+            return "?"
+
+
+RULES: tuple[Rule, ...] = (
+    modules_open_with_a_sentence,
+    files_are_short,
+    exceptions_are_needed,
+    no_registry_is_named,
+    no_path_of_a_machine,
+    test_folders_are_packages,
+    top_level_is_known,
+    tests_do_not_sleep,
+    tests_say_what_they_prove,
+    pure_packages_are_deterministic,
+    only_disk_opens_files,
+    only_clock_reads_time,
+)
