@@ -1,0 +1,59 @@
+"""What the node says about itself: structlog set up once, one line per event, JSON unless on a terminal.
+
+Nothing logs per entry or per message: loggers are bound once and cached, and what happens often is a metric.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any, Final, Literal
+
+import structlog
+
+from raft import events
+
+_LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+Logger = structlog.typing.FilteringBoundLogger
+
+
+def configure(level: str, form: Literal["auto", "json", "text"]) -> None:
+    """Sets the process up: lines go to standard error. Call once, before the first logger is used."""
+    as_text = form == "text" or (form == "auto" and sys.stderr.isatty())
+    renderer: Any = (
+        structlog.dev.ConsoleRenderer() if as_text else structlog.processors.JSONRenderer(separators=(",", ":"))
+    )
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+def get_logger(**bound: Any) -> Logger:
+    """A logger that puts `bound` (node, component) on every line."""
+    logger: Logger = structlog.get_logger(**bound)
+    return logger
+
+
+_QUIET: Final = (events.FollowerProbing, events.BecamePreCandidate)
+
+
+def log_event(logger: Logger, event: events.Event, term: int) -> None:
+    """One line for an event of the core; its name is the event's type in snake case."""
+    values = {name: getattr(event, name) for name in event.__dataclass_fields__}
+    values.setdefault("term", term)
+    name = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in type(event).__name__)[1:]
+    if isinstance(event, events.MessageIgnored):
+        logger.warning(name, **values)
+    elif isinstance(event, _QUIET):
+        logger.debug(name, **values)
+    else:
+        logger.info(name, **values)

@@ -1,0 +1,358 @@
+"""The settings of a node: every key with its default, read from a TOML file, the environment and flags.
+
+Later sources win: default, file, `RAFTLOG_<SECTION>_<KEY>`, flag. Unknown keys are refused with the nearest valid
+name. `load_settings` also tells where each value came from (`raftlog settings show --origin`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+
+from cluster.cluster_file import ClusterFile, SettingsError, parse_cluster_file, split_address
+from raft.options import Options
+
+ENVIRONMENT_PREFIX: Final = "RAFTLOG_"
+
+
+class NodeExit(IntEnum):
+    """How a node process ends; docs/http_api.md and `raftlog node --help` list these."""
+
+    OK = 0  # stopped when asked to
+    FAILURE = 1  # a bug, or something nobody foresaw: the last log line has the traceback
+    SETTINGS = 2  # a setting, a cluster file or a flag that cannot be taken
+    ADDRESS_IN_USE = 10  # somebody listens there already
+    DATA = 11  # the data folder is missing, damaged, or of another node or cluster
+    READ_ONLY = 12  # the data folder cannot be written
+    FENCED = 13  # a disk error while running: what was promised may not be on disk any more
+    UNKNOWN_VERSION = 14  # the log holds something that only a newer raftlog knows
+
+
+class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The public API."""
+
+    listen: str = ""  # host:port; empty: where the cluster file's url says
+    hosts: list[str] = []  # further Host values that are taken, besides the url's and loopback names
+    access_log: bool = True  # one line per request
+
+
+class PeerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The links between nodes."""
+
+    listen: str = ""  # host:port; empty: where the cluster file says
+    redial_max_ms: int = 100  # longest pause between two dials of a peer that refuses
+    connect_timeout_ms: int = 1_200  # a dial that takes longer is given up
+
+
+class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Every bound of the server that is not one of the core (section raft) or of the log's state machine (cluster
+    file). What is over a bound is refused at once with a message that names it."""
+
+    inbox_requests_max: int = 16_384  # writes that wait to be proposed or forwarded
+    inbox_bytes_max: int = 64 << 20
+    inflight_requests_max: int = 65_536  # writes proposed or forwarded whose fate is not known yet
+    batch_bytes_max: int = 1 << 20  # packed into one entry; a single larger request makes one by itself
+    batch_records_max: int = 8_192
+    batch_eager_bytes: int = 256 << 10  # this much waiting is proposed although a sync is under way
+    waiters_max: int = 65_536  # reads and long polls that wait for an index
+    apply_slice_ms: int = 8  # applying yields to the event loop after this long
+    recent_bytes_max: int = 32 << 20  # newest applied entries kept in memory for readers
+    ledger_queue_bytes_max: int = 64 << 20  # effects not yet written: beyond it applying waits
+    fetch_bytes_max: int = 4 << 20  # read from disk for one follower at once
+    snapshot_log_bytes: int = 256 << 20  # a snapshot begins after this much log since the last one
+    link_bytes_max: int = 16 << 20  # consensus messages waiting for a peer's socket; more are dropped
+    bulk_bytes_max: int = 32 << 20  # forwards waiting for the leader's socket; more are refused
+    peer_connections_max: int = 64  # accepted peer connections
+    hello_bytes_max: int = 4_096
+    hello_timeout_ms: int = 2_000
+    disk_stall_ms: int = 2_000  # a disk operation that hangs longer makes a leader step down
+    stop_timeout_ms: int = 5_000  # hand-over and last answers at a clean stop
+    deadline_default_ms: int = 10_000  # of a request that names none
+    deadline_max_ms: int = 120_000
+    body_bytes_max: int = 8 << 20  # of one HTTP request
+    records_max: int = 50_000  # in one request
+    page_bytes_max: int = 8 << 20  # of one answer
+    page_records_max: int = 10_000
+    open_requests_max: int = 8_192  # HTTP requests being served
+    watchers_max: int = 1_024  # open watch and follow streams
+    stream_buffer_bytes_max: int = 4 << 20  # unsent bytes of one stream; a slower reader is closed with its `next`
+
+
+class DiskSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Files."""
+
+    segment_bytes: int = 64 << 20  # preallocated size of one segment
+    mark_idle_ms: int = 50  # a durable mark is written by itself after this long without a sync
+
+
+class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the node says about itself."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "json", "text"] = "auto"  # auto: text on a terminal, else JSON
+
+
+class SecuritySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Reserved: setting any of them is refused until this version can honour it."""
+
+    tokens_file: str = ""
+    tls_certificate: str = ""
+    tls_key: str = ""
+
+
+RaftSettings = msgspec.defstruct(
+    "RaftSettings",
+    [(field.name, int, field.default) for field in fields(Options)],
+    frozen=True,
+    forbid_unknown_fields=True,
+)
+"""`raft.options.Options`, key by key."""
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything a node is told at its start."""
+
+    node: int = 0
+    cluster_file: str = ""
+    data: str = ""  # the data folder; empty: what the cluster file says
+    http: HttpSettings = msgspec.field(default_factory=HttpSettings)
+    peer: PeerSettings = msgspec.field(default_factory=PeerSettings)
+    dial: dict[int, str] = {}  # node id -> host:port to dial instead of its own address (proxies, tunnels)
+    raft: Any = msgspec.field(default_factory=RaftSettings)
+    limits: LimitSettings = msgspec.field(default_factory=LimitSettings)
+    disk: DiskSettings = msgspec.field(default_factory=DiskSettings)
+    log: LogSettings = msgspec.field(default_factory=LogSettings)
+    security: SecuritySettings = msgspec.field(default_factory=SecuritySettings)
+
+    def options(self) -> Options:
+        """The core's tunables. Raises SettingsError."""
+        try:
+            return Options(**msgspec.structs.asdict(self.raft))
+        except ValueError as error:
+            raise SettingsError(f"raft.{error}") from error
+
+
+_SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
+    "http": HttpSettings,
+    "peer": PeerSettings,
+    "raft": RaftSettings,
+    "limits": LimitSettings,
+    "disk": DiskSettings,
+    "log": LogSettings,
+    "security": SecuritySettings,
+}
+_TOP: Final = ("node", "cluster_file", "data")
+
+
+def setting_types() -> dict[str, Any]:
+    """Every key (`section.name`) with its type, in the order of the struct; `dial.<node id>` is besides."""
+    types: dict[str, Any] = {}
+    for field in msgspec.structs.fields(Settings):
+        if field.name in _TOP:
+            types[field.name] = field.type
+        elif field.name in _SECTIONS:
+            section = _SECTIONS[field.name]
+            types |= {f"{field.name}.{each.name}": each.type for each in msgspec.structs.fields(section)}
+    return types
+
+
+@dataclass(frozen=True, slots=True)
+class SettingOrigin:
+    """One key, its value, and where the value came from: `default`, a file, a variable or a flag."""
+
+    key: str
+    value: Any
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSettings:
+    """The settings, the origin of each, and the cluster file that they name (None without one)."""
+
+    settings: Settings
+    origins: tuple[SettingOrigin, ...]
+    cluster: ClusterFile | None
+    folder: Path  # what relative paths are relative to: the folder of the cluster file, else the current one
+
+    @property
+    def data(self) -> Path:
+        """The data folder."""
+        own = self.cluster.of(self.settings.node) if self.cluster else None
+        return self.folder / (self.settings.data or (own.data if own else ""))
+
+
+def load_settings(
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[str, Any] | None = None,
+) -> LoadedSettings:
+    """The settings of those sources, checked.
+
+    `file` may be a settings file, or a cluster file itself (then `node` comes from a flag or the environment).
+    `flags` maps keys (`limits.waiters_max`) to values. Raises SettingsError.
+    """
+    types = setting_types()
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    text = _read(file) if file is not None else ""
+    if file is not None:
+        table = _table(text, str(file))
+        if "cluster" in table:
+            table = {"cluster_file": str(file.resolve())}
+        for key, value in _flat(table):
+            _take(types, values, key, value, f"{file}: {key}")
+            origins[key] = str(file)
+    for key, name, value in _from_environment(types, environment or {}):
+        _take(types, values, key, value, name)
+        origins[key] = name
+    for key, value in (flags or {}).items():
+        _take(types, values, key, value, f"flag {key}")
+        origins[key] = f"flag --{key}"
+
+    settings = _build(values)
+    cluster, folder = None, Path()
+    if settings.cluster_file:
+        base = file.parent if file is not None and origins["cluster_file"] == str(file) else Path()
+        path = base / settings.cluster_file
+        cluster, folder = parse_cluster_file(_read(path), str(path)), path.parent
+    settings = _with_addresses(settings, cluster)
+    _check(settings, cluster)
+    shown = _flat(msgspec.to_builtins(settings, str_keys=True))
+    return LoadedSettings(
+        settings,
+        tuple(SettingOrigin(key, value, origins.get(key, _default_origin(key, settings))) for key, value in shown),
+        cluster,
+        folder,
+    )
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can reach `host:port`."""
+    host, _ = split_address(address, "address")
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _default_origin(key: str, settings: Settings) -> str:
+    return settings.cluster_file if key in {"http.listen", "peer.listen"} and settings.cluster_file else "default"
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise SettingsError(f"{path}: {reason}; `raftlog up` makes a cluster with its files") from error
+
+
+def _table(text: str, name: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{name}: {error}") from error
+
+
+def _flat(table: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """`section.name` -> value, one level deep; an empty section has none."""
+    flat: list[tuple[str, Any]] = []
+    for key, value in table.items():
+        if isinstance(value, dict):
+            flat += [(f"{key}.{name}", each) for name, each in value.items()]
+        else:
+            flat.append((key, value))
+    return flat
+
+
+def _take(types: Mapping[str, Any], values: dict[str, Any], key: str, value: Any, where: str) -> None:
+    """Sets values[key], converted; raises SettingsError naming `where`."""
+    if key.startswith("dial."):
+        wanted: Any = str
+        if not key.removeprefix("dial.").isdigit():
+            raise SettingsError(f"{where}: what follows dial is a node id, as in dial.2")
+    elif key in types:
+        wanted = types[key]
+    else:
+        near = difflib.get_close_matches(key, types, 1)
+        raise SettingsError(f"{where} is no setting" + (f"; did you mean {near[0]}?" if near else ""))
+    if isinstance(value, str) and wanted == list[str]:
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    try:
+        values[key] = msgspec.convert(value, wanted, strict=not isinstance(value, str))
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"{where} is {value!r}: {str(error)[0].lower()}{str(error)[1:]}") from error
+
+
+def _from_environment(types: Mapping[str, Any], environment: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """key, variable, value of every variable that names a setting; a near miss of one is refused."""
+    keys = {ENVIRONMENT_PREFIX + key.replace(".", "_").upper(): key for key in types}
+    for name, value in environment.items():
+        if name in keys:
+            yield keys[name], name, value
+        elif name.startswith(f"{ENVIRONMENT_PREFIX}DIAL_"):
+            yield f"dial.{name.removeprefix(f'{ENVIRONMENT_PREFIX}DIAL_')}", name, value
+        elif name.startswith(ENVIRONMENT_PREFIX) and (near := difflib.get_close_matches(name, keys, 1, 0.85)):
+            raise SettingsError(f"environment: {name} is no setting; did you mean {near[0]}?")
+
+
+def _build(values: Mapping[str, Any]) -> Settings:
+    tree: dict[str, Any] = {}
+    for key, value in values.items():
+        section, _, name = key.rpartition(".")
+        if section:
+            tree.setdefault(section, {})[name] = value
+        else:
+            tree[key] = value
+    sections: dict[str, Any] = {name: kind(**tree.pop(name, {})) for name, kind in _SECTIONS.items()}
+    dial = {int(node): address for node, address in tree.pop("dial", {}).items()}
+    return Settings(**tree, **sections, dial=dial)
+
+
+def _with_addresses(settings: Settings, cluster: ClusterFile | None) -> Settings:
+    """Fills in where to listen from the cluster file."""
+    own = cluster.of(settings.node) if cluster else None
+    if own is None:
+        return settings
+    http, peer = settings.http, settings.peer
+    if not http.listen:
+        http = msgspec.structs.replace(http, listen=urlsplit(own.url).netloc)
+    if not peer.listen:
+        peer = msgspec.structs.replace(peer, listen=own.peer)
+    return msgspec.structs.replace(settings, http=http, peer=peer)
+
+
+def _check(settings: Settings, cluster: ClusterFile | None) -> None:
+    if cluster is not None and cluster.of(settings.node) is None:
+        ids = ", ".join(str(each.id) for each in cluster.node)
+        raise SettingsError(f"node is {settings.node}: {settings.cluster_file} has the nodes {ids}; say --node ID")
+    settings.options()
+    for section in (settings.limits, settings.disk, settings.peer):
+        for name in section.__struct_fields__:
+            value = getattr(section, name)
+            if isinstance(value, int) and value < 1:
+                raise SettingsError(f"{name} is {value}: it must be at least 1")
+    for key, address in (("http.listen", settings.http.listen), ("peer.listen", settings.peer.listen)):
+        if address:
+            split_address(address, key)
+            if not is_loopback(address):
+                raise SettingsError(
+                    f"{key} is {address}: beyond loopback a node needs tokens and TLS (section security), which this "
+                    "version does not have yet; listen on 127.0.0.1 and put a tunnel in front"
+                )
+    for node, address in settings.dial.items():
+        split_address(address, f"dial.{node}")
+    for name in settings.security.__struct_fields__:
+        if getattr(settings.security, name):
+            raise SettingsError(f"security.{name} is reserved for a later version; leave it out")
