@@ -1,0 +1,189 @@
+"""Drives one real Toxiproxy server through toxiproxy-python, with a watchdog around its missing time-outs.
+
+What the server does to connections (measured on 2.12.0, and relied on): `timeout` with 0 swallows bytes without a sign
+and closes the connection when it is taken away; a disabled proxy refuses connections and drops those it has; `bandwidth`
+with rate 0 holds bytes back and delivers all of them later. A cut of one direction is `timeout` 0 on one stream.
+
+Every method blocks for some milliseconds (from asyncio: `await asyncio.to_thread(…)`) and ends after `CALL_S` at the
+latest. toxiproxy-python keeps the server's address in a class, so a process can drive one server at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Final, Literal, TypeVar
+
+import toxiproxy
+from toxiproxy.exceptions import InvalidToxic, NotFound, ProxyExists
+
+from chaos import toxiproxy_server
+from chaos.processes import Process, Processes
+
+T = TypeVar("T")
+Stream = Literal["upstream", "downstream"]
+"""upstream: from who dialled to who listens; downstream: back."""
+
+CALL_S: Final = 5.0  # an add and a remove take 2 ms; the server itself cuts its API calls at 25 s
+START_S: Final = 10.0
+
+
+class ToxiproxyError(RuntimeError):
+    """The server refused, or is not what was expected; the message names the proxy and the mend."""
+
+
+class ToxiproxyHungError(ToxiproxyError):
+    """The server did not answer in time: what the call was to do may or may not have happened."""
+
+
+class Toxiproxy:
+    """A running server with its proxies; a context manager that ends it."""
+
+    _current: ClassVar[Toxiproxy | None] = None
+
+    def __init__(self, processes: Processes, port: int, folder: Path) -> None:
+        """Starts the server with its API on `port` of 127.0.0.1 and its log in `folder`.
+
+        Raises ToxiproxyNotFoundError without the server's executable, ToxiproxyError when it does not come up.
+        """
+        if Toxiproxy._current is not None:
+            raise ToxiproxyError("this process drives a Toxiproxy server already; close that one first")
+        path = toxiproxy_server.server_path()
+        _never_through_a_web_proxy()
+        self.port = port
+        self.call_s = CALL_S
+        self._api = toxiproxy.Toxiproxy()
+        self._api.update_api_consumer("127.0.0.1", port)
+        if self._api.running():
+            raise ToxiproxyError(f"somebody listens on 127.0.0.1:{port} already: give Toxiproxy another port")
+        self._proxies: dict[str, toxiproxy.Proxy] = {}
+        self.process: Process = processes.start(
+            "toxiproxy", [path, "-host", "127.0.0.1", "-port", str(port)], log=folder / "toxiproxy.log"
+        )
+        Toxiproxy._current = self
+        try:
+            self._wait_until_up()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Toxiproxy:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the server, and with it every connection through it."""
+        self.process.kill()
+        if Toxiproxy._current is self:
+            Toxiproxy._current = None
+
+    def add_proxy(self, name: str, *, listen: str, upstream: str) -> None:
+        """A new proxy: what dials `listen` reaches `upstream` (both host:port)."""
+        try:
+            self._proxies[name] = self._call(
+                f"add proxy {name}", lambda: self._api.create(upstream=upstream, name=name, listen=listen)
+            )
+        except KeyError:  # what toxiproxy-python makes of the server's 500
+            raise ToxiproxyError(f"proxy {name}: Toxiproxy cannot listen on {listen}: is the port taken?") from None
+
+    def add_toxic(
+        self,
+        proxy: str,
+        name: str,
+        kind: str,
+        stream: Stream,
+        attributes: dict[str, int] | None = None,
+        toxicity: float = 1.0,
+    ) -> None:
+        """Puts a toxic on one direction of a proxy. Raises ToxiproxyError when it has one of that name."""
+        self._call(
+            f"add toxic {name} to {proxy}",
+            lambda: self._proxy(proxy).add_toxic(
+                type=kind, stream=stream, name=name, toxicity=toxicity, attributes=attributes or {}
+            ),
+        )
+
+    def remove_toxic(self, proxy: str, name: str) -> None:
+        """Takes a toxic away. Raises ToxiproxyError when there is none of that name."""
+        self._call(f"remove toxic {name} from {proxy}", lambda: self._proxy(proxy).destroy_toxic(name))
+
+    def disable(self, proxy: str) -> None:
+        """Drops the proxy's connections and refuses new ones."""
+        self._call(f"disable {proxy}", self._proxy(proxy).disable)
+
+    def enable(self, proxy: str) -> None:
+        """Takes connections again."""
+        self._call(f"enable {proxy}", self._proxy(proxy).enable)
+
+    def toxics(self) -> dict[str, list[str]]:
+        """Names of the toxics of each proxy, as the server tells them; `disabled` for a proxy that is."""
+        told = self._call("list proxies", self._api.proxies)
+        return {
+            name: ([] if proxy.enabled else ["disabled"]) + sorted(self._call(f"list toxics of {name}", proxy.toxics))
+            for name, proxy in sorted(told.items())
+        }
+
+    def reset(self) -> None:
+        """Enables every proxy and takes every toxic away."""
+        self._call("reset", self._api.reset)
+
+    def _proxy(self, name: str) -> toxiproxy.Proxy:
+        try:
+            return self._proxies[name]
+        except KeyError:
+            known = ", ".join(self._proxies) or "none"
+            raise ToxiproxyError(f"there is no proxy {name}; there are: {known}") from None
+
+    def _call(self, what: str, call: Callable[[], T]) -> T:
+        """Runs a blocking call of toxiproxy-python, at most for `call_s`.
+
+        The thread of a call that hangs is left behind: it ends with the server, and a daemon thread holds nobody up.
+        """
+        answer: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                answer.set_result(call())
+            except BaseException as error:
+                answer.set_exception(error)
+
+        threading.Thread(target=run, name=f"toxiproxy: {what}", daemon=True).start()
+        try:
+            return answer.result(self.call_s)
+        except TimeoutError:
+            raise ToxiproxyHungError(
+                f"Toxiproxy did not answer within {self.call_s:g} s to: {what}\n{self.process.tail()}"
+            ) from None
+        except (ProxyExists, NotFound, InvalidToxic) as error:
+            raise ToxiproxyError(f"Toxiproxy refused to {what}: {_said(error)}") from error
+        except OSError as error:  # requests' errors are some
+            raise ToxiproxyError(f"Toxiproxy was lost at: {what}: {error}\n{self.process.tail()}") from error
+
+    def _wait_until_up(self) -> None:
+        end = time.monotonic() + START_S
+        while not self._call("connect", self._api.running):
+            if not self.process.is_running or time.monotonic() > end:
+                raise ToxiproxyError(f"Toxiproxy did not come up on port {self.port}\n{self.process.tail()}")
+            time.sleep(0.005)
+
+
+def _said(error: Exception) -> str:
+    told: Any = error.args[0] if error.args else ""
+    return told.decode("utf-8", "replace").strip() if isinstance(told, bytes) else str(told)
+
+
+def _never_through_a_web_proxy() -> None:
+    """requests obeys HTTP_PROXY; for loopback addresses it must not."""
+    for name in ("NO_PROXY", "no_proxy"):
+        hosts = [host for host in os.environ.get(name, "").split(",") if host]
+        if "127.0.0.1" not in hosts:
+            os.environ[name] = ",".join([*hosts, "127.0.0.1"])
