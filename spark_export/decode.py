@@ -1,0 +1,327 @@
+"""Turns checked frames into Arrow columns, all rows at once.
+
+Work per row in Python is left only to rows that carry record headers and to requests whose changes are spelled out in
+the ledger (transactions, range deletes). Keys and values are taken from ONE binary array over the segment's own bytes,
+whose offsets alternate between key, value and what lies between.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, lru_cache
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from raft.codec import (
+    BLOCK_SESSION,
+    BLOCK_TIME,
+    HEADER_SIZE,
+    INDEX_MAX,
+    RECORD_ARGUMENT,
+    RECORD_HEADERS,
+    RECORD_KEY,
+    RECORD_SIZE,
+    RECORD_VALUE,
+    Corrupt,
+    decode_headers,
+)
+from spark_export.frames import Frames
+from spark_export.ledger import Outcomes, outcomes
+from spark_export.schema import (
+    APPEND,
+    ARROW,
+    COLUMNS,
+    INTERNAL_FIRST,
+    KIND_CONFIGURATION,
+    KINDS,
+    OPERATIONS,
+    RESULT_APPLIED,
+    RESULTS,
+    TXN,
+    USER_RESULTS,
+)
+
+Mask = npt.NDArray[np.bool_]
+_CONSTANT_ROWS: Final = 1 << 16  # constant columns of up to so many rows are slices of one that is kept
+
+
+def decode(frames: Frames, columns: Sequence[str] = COLUMNS) -> pa.RecordBatch:
+    """The rows of the frames as a batch with these columns (names of `schema.COLUMNS`), in this order.
+
+    Raises Corrupt, CorruptEffects or UnknownEffects where the effects do not fit the entries.
+    """
+    rows = _Rows(frames)
+    arrays = [_COLUMNS[name](rows) for name in columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([ARROW.field(name) for name in columns]))
+
+
+class _Rows:
+    """The frames, with what several columns need computed once and only when asked for."""
+
+    def __init__(self, frames: Frames) -> None:
+        self.frames = frames
+        self.count = frames.count
+        self._outcomes: Outcomes | None = None
+        self._bytes: pa.Array | None = None
+
+    @property
+    def outcomes(self) -> Outcomes:
+        if self._outcomes is None:
+            self._outcomes = outcomes(self.frames)
+        return self._outcomes
+
+    def of_entry(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """One value per entry, as one per row."""
+        return values if len(values) == self.count else values[self.frames.entry_of_row]
+
+    def of_block(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """One value per block, as one per row; zero (or false) where the row has no block."""
+        spread = self.frames.block_of_row
+        if spread is None:
+            return values
+        if self.frames.is_command is None:
+            return values[spread]
+        return np.append(values, np.zeros(1, values.dtype))[spread]  # -1 finds the zero at the end
+
+    def has(self, flag: int) -> Mask:
+        """Rows whose record has this flag."""
+        return np.asarray((self.frames.record["flags"] & np.uint8(flag)) != 0)
+
+    def block_has(self, flag: int) -> Mask:
+        """Rows whose block has this flag."""
+        return self.of_block((self.frames.block["flags"] & np.uint8(flag)) != 0)
+
+    @property
+    def bytes(self) -> pa.Array:
+        """Three binaries per row: key, value, and what lies before the next row's key."""
+        if self._bytes is None:
+            frames = self.frames
+            record = frames.record
+            bounds = np.empty((self.count, 3), np.int32)
+            bounds[:, 0] = frames.record_at + RECORD_SIZE
+            key, value = record["key"], record["value"]
+            if frames.is_command is not None:
+                other = ~frames.is_command
+                kind = frames.entry["kind"][frames.entry_of_row[other]]
+                length = frames.entry["length"][frames.entry_of_row[other]]
+                bounds[other, 0] = frames.entry_at[frames.entry_of_row[other]] + HEADER_SIZE
+                value = value.copy()
+                value[other] = np.where(kind == KIND_CONFIGURATION, length, 0)
+            np.add(bounds[:, 0], key, out=bounds[:, 1], casting="unsafe")
+            np.add(bounds[:, 1], value, out=bounds[:, 2], casting="unsafe")
+            offsets = np.append(bounds.reshape(-1), bounds[-1, 2])
+            buffers = [None, pa.py_buffer(offsets), pa.py_buffer(frames.segment)]
+            self._bytes = pa.Array.from_buffers(pa.binary(), 3 * self.count, buffers)
+        return self._bytes
+
+    def binary(self, which: int, valid: Mask) -> pa.Array:
+        """Keys (which=0) or values (which=1)."""
+        if not valid.any():
+            return _nulls("key", self.count)
+        places = pa.array(np.arange(which, 3 * self.count, 3), mask=None if valid.all() else ~valid)
+        return self.bytes.take(places)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Arrays.
+
+
+def _validity(valid: Mask | None) -> pa.Buffer | None:
+    if valid is None or valid.all():
+        return None
+    return pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+def _numbers(name: str, values: npt.NDArray[Any], valid: Mask | None = None) -> pa.Array:
+    """A column of 64-bit numbers (or timestamps in microseconds) over `values`."""
+    if valid is not None and not valid.any():
+        return _nulls(name, len(values))
+    data = np.ascontiguousarray(values, np.int64)
+    return pa.Array.from_buffers(ARROW.field(name).type, len(data), [_validity(valid), pa.py_buffer(data)])
+
+
+def _times(name: str, milliseconds: npt.NDArray[np.int64], valid: Mask | None = None) -> pa.Array:
+    beyond = (milliseconds > INDEX_MAX) | (milliseconds < -INDEX_MAX)
+    if beyond.any():
+        raise Corrupt(f"a time of {int(milliseconds[beyond][0])} ms since 1970 is beyond what a timestamp holds")
+    return _numbers(name, milliseconds * 1000, valid)
+
+
+def _nulls(name: str, count: int) -> pa.Array:
+    if count > _CONSTANT_ROWS:
+        return pa.nulls(count, ARROW.field(name).type)
+    return _many_nulls(name).slice(0, count)
+
+
+@cache
+def _many_nulls(name: str) -> pa.Array:
+    return pa.nulls(_CONSTANT_ROWS, ARROW.field(name).type)
+
+
+@lru_cache(maxsize=64)
+def _many(text: str) -> pa.Array:
+    return pa.array([text] * _CONSTANT_ROWS, pa.string())
+
+
+def _texts(name: str, names: tuple[str | None, ...], numbers: npt.NDArray[Any]) -> pa.Array:
+    """A column of names by number; a number without a name is null."""
+    first = int(numbers[0])
+    if len(numbers) <= _CONSTANT_ROWS and (numbers == first).all():
+        text = names[first]
+        return _nulls(name, len(numbers)) if text is None else _many(text).slice(0, len(numbers))
+    return pa.array(names, pa.string()).take(pa.array(numbers, pa.uint8()))
+
+
+def _some(name: str, count: int, values: dict[int, Any]) -> pa.Array:
+    """A nested column: null but for a few rows."""
+    if not values:
+        return _nulls(name, count)
+    places = np.zeros(count, np.int64)
+    valid = np.zeros(count, bool)
+    rows = np.fromiter(values, np.int64, len(values))
+    places[rows] = np.arange(len(values))
+    valid[rows] = True
+    return pa.array(list(values.values()), ARROW.field(name).type).take(pa.array(places, mask=~valid))
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Columns.
+
+
+def _index(rows: _Rows) -> pa.Array:
+    return _numbers("index", np.arange(rows.frames.first, rows.frames.first + rows.count))
+
+
+def _term(rows: _Rows) -> pa.Array:
+    return _numbers("term", rows.of_entry(rows.frames.entry["term"]))
+
+
+def _time(rows: _Rows) -> pa.Array:
+    return _times("time", rows.of_entry(rows.frames.entry["time_ms"]))
+
+
+def _kind(rows: _Rows) -> pa.Array:
+    return _texts("kind", KINDS, rows.of_entry(rows.frames.entry["kind"]))
+
+
+def _operation(rows: _Rows) -> pa.Array:
+    return _texts("operation", OPERATIONS, rows.frames.record["operation"])
+
+
+def _key(rows: _Rows) -> pa.Array:
+    return rows.binary(0, rows.has(RECORD_KEY))
+
+
+def _value(rows: _Rows) -> pa.Array:
+    valid = rows.has(RECORD_VALUE)
+    if rows.frames.is_command is not None:
+        valid = valid | rows.of_entry(rows.frames.entry["kind"] == KIND_CONFIGURATION)
+    return rows.binary(1, valid)
+
+
+def _headers(rows: _Rows) -> pa.Array:
+    record, segment = rows.frames.record, memoryview(rows.frames.segment)
+    some = np.flatnonzero(rows.has(RECORD_HEADERS))
+    part = record[some]
+    start = rows.frames.record_at[some] + RECORD_SIZE + part["key"] + part["value"]
+    ends = start + part["headers"]
+    return _some(
+        "headers",
+        rows.count,
+        {
+            row: [{"name": name, "value": value} for name, value in decode_headers(bytes(segment[a:b]))]
+            for row, a, b in zip(some.tolist(), start.tolist(), ends.tolist(), strict=True)
+        },
+    )
+
+
+def _client_time(rows: _Rows) -> pa.Array:
+    record = rows.frames.record
+    own = rows.has(RECORD_ARGUMENT) & (record["operation"] == APPEND)
+    valid = rows.block_has(BLOCK_TIME)
+    times = rows.of_block(rows.frames.block["time_ms"])
+    if own.any():
+        times, valid = np.where(own, record["argument"], times), valid | own
+    if not valid.any():
+        return _nulls("client_time", rows.count)
+    return _times("client_time", np.where(valid, times, 0), valid)
+
+
+def _argument(rows: _Rows) -> pa.Array:
+    record = rows.frames.record
+    return _numbers("argument", record["argument"], rows.has(RECORD_ARGUMENT) & (record["operation"] != APPEND))
+
+
+def _of_session(name: str) -> Callable[[_Rows], pa.Array]:
+    def column(rows: _Rows) -> pa.Array:
+        return _numbers(name, rows.of_block(rows.frames.block[name]), rows.block_has(BLOCK_SESSION))
+
+    return column
+
+
+def _result(rows: _Rows) -> pa.Array:
+    return _texts("result", RESULTS, _or_applied(rows, rows.of_block(rows.outcomes.result)))
+
+
+def _or_applied(rows: _Rows, results: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    if rows.frames.is_command is None:
+        return results
+    return np.where(rows.frames.is_command, results, np.uint8(RESULT_APPLIED))
+
+
+def _revision(rows: _Rows) -> pa.Array:
+    revisions = rows.of_block(rows.outcomes.revision)
+    if rows.frames.is_command is not None:
+        of_entry = rows.of_entry(rows.frames.effects["revision"].astype(np.int64))
+        revisions = np.where(rows.frames.is_command, revisions, of_entry)
+    return _numbers("revision", revisions)
+
+
+def _succeeded(rows: _Rows) -> pa.Array:
+    valid = (rows.frames.record["operation"] == TXN) & rows.of_block(rows.outcomes.has_row)
+    if not valid.any():
+        return _nulls("succeeded", rows.count)
+    return pa.array(rows.of_block(rows.outcomes.succeeded), mask=~valid)
+
+
+def _of_change(name: str) -> Callable[[_Rows], pa.Array]:
+    def column(rows: _Rows) -> pa.Array:
+        single = rows.outcomes.single
+        if single is None:
+            return _nulls(name, rows.count)
+        values = np.ascontiguousarray(single[name])
+        return _numbers(name, rows.of_block(values), rows.of_block(np.ascontiguousarray(single["valid"])))
+
+    return column
+
+
+def _changes(rows: _Rows) -> pa.Array:
+    explicit = rows.outcomes.explicit
+    if not explicit:
+        return _nulls("changes", rows.count)
+    of_row = rows.frames.block_of_row
+    row_of: Iterable[tuple[int, int]] = ((block, block) for block in explicit)
+    if of_row is not None:  # a request with changes has one record
+        blocks = np.fromiter(explicit, np.int64, len(explicit))
+        found = np.flatnonzero(np.isin(of_row, blocks))
+        row_of = zip(found.tolist(), of_row[found].tolist(), strict=True)
+    return _some("changes", rows.count, {row: explicit[block] for row, block in row_of})
+
+
+_COLUMNS: Final[dict[str, Callable[[_Rows], pa.Array]]] = {
+    "index": _index, "term": _term, "time": _time, "kind": _kind, "operation": _operation, "key": _key,
+    "value": _value, "headers": _headers, "client_time": _client_time, "argument": _argument,
+    "session": _of_session("session"), "sequence": _of_session("sequence"), "result": _result, "revision": _revision,
+    "succeeded": _succeeded, "prior_index": _of_change("prior_index"), "create": _of_change("create"),
+    "version": _of_change("version"), "changes": _changes,
+}  # fmt: skip
+
+
+def user_records(frames: Frames) -> Mask:
+    """Which rows are user records: a user's operation that was applied, or whose comparison failed."""
+    rows = _Rows(frames)
+    results = rows.of_block(rows.outcomes.result)
+    is_user = np.isin(results, [RESULTS.index(name) for name in USER_RESULTS])
+    is_user &= rows.frames.record["operation"] < INTERNAL_FIRST
+    return is_user if frames.is_command is None else is_user & frames.is_command

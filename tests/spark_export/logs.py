@@ -1,0 +1,272 @@
+"""Makes logs in memory, and reads them record by record as naively as can be."""
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from raft import codec
+from raft.types import GENESIS, Entry, EntryKind, Mark
+from statemachine.commands import INTERNAL_FIRST, Operation, Result
+from statemachine.effects import Change, Effects, RequestEffect, decode_effects, encode_effects
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+START_MS = 1_700_000_000_000
+Row = dict[str, Any]
+
+
+@dataclass
+class Log:
+    """Entries with the bytes of their effects, in order from index 1 (or after `last`)."""
+
+    entries: list[Entry] = field(default_factory=list)
+    effects: list[bytes] = field(default_factory=list)
+    last: Mark = GENESIS
+    revision: int = 1
+
+    def add(
+        self, kind: EntryKind, data: bytes, count: int = 1, *, requests: Sequence[RequestEffect] = (),
+        is_plain: bool = False, term: int | None = None,
+    ) -> None:  # fmt: skip
+        """One entry, 7 ms after the one before, and what it did."""
+        entry = codec.seal_entry(
+            self.last, term=term or max(self.last.term, 1), kind=kind, count=count,
+            time_ms=max(self.last.time_ms, START_MS) + 7, clock_ms=self.last.clock_ms + 7, data=data,
+        )  # fmt: skip
+        self.last = codec.entry_mark(entry)
+        self.entries.append(entry)
+        if requests:
+            self.revision = max(self.revision, *(request.revision for request in requests))
+        self.effects.append(encode_effects(Effects(entry.index, self.revision, tuple(requests), is_plain)))
+
+    def plain(self, records: Sequence[codec.Record], **block: Any) -> None:
+        """One entry with one block of appends."""
+        self.add(EntryKind.COMMANDS, codec.encode_block(records, plain=True, **block), len(records), is_plain=True)
+
+    def chunk(self, first: int = 0, last: int | None = None, *, marks: bool = False, base: int = 0) -> bytes:
+        """Entries number `first` to `last` (exclusive) as a raw chunk, with a durable mark after each if asked for."""
+        entries, effects = self.entries[first:last], self.effects[first:last]
+        rows, segment = [], bytearray()
+        for entry in entries:
+            if marks and segment:
+                mark = Mark(entry.before, entry.term, codec.previous_crc(entry))
+                segment += codec.encode_mark(mark, base + len(segment))
+            rows.append(codec.index_rows(entry, base + len(segment)))
+            segment += entry.header + entry.data
+        return raw_chunk(
+            b"".join(rows), bytes(segment), b"".join(effects), base, entries[0].first, entries[-1].index + 1,
+            committed=self.last.index,
+        )  # fmt: skip
+
+
+def raw_chunk(
+    rows: bytes, segment: bytes, ledger: bytes, base: int, first: int, following: int, *, committed: int = 0
+) -> bytes:
+    """A raw chunk of these parts, its CRCs in order."""
+    head = codec.RawHeader(
+        len(rows) // codec.IDX_ROW.size, len(segment), len(ledger), codec.crc32c(rows), base, first, following, 1,
+        committed, committed,
+    )  # fmt: skip
+    return codec.encode_raw_header(head) + rows + segment + ledger
+
+
+def progress_chunk(following: int, *, oldest: int = 1, committed: int, last_user: int | None = None) -> bytes:
+    """What ends a raw answer."""
+    head = codec.RawHeader(
+        0, 0, 0, 0, 0, following, following, oldest, committed, committed if last_user is None else last_user
+    )
+    return codec.encode_raw_header(head)
+
+
+def split(chunk: bytes) -> tuple[codec.RawHeader, bytes, bytes, bytes]:
+    """A raw chunk as head, rows, segment and ledger."""
+    head = codec.decode_raw_header(chunk)
+    rows_end = codec.RAW_SIZE + head.rows * codec.IDX_ROW.size
+    segment_end = rows_end + head.segment_bytes
+    return head, chunk[codec.RAW_SIZE : rows_end], chunk[rows_end:segment_end], chunk[segment_end:]
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Contents.
+
+
+def appends(entries: int, per_entry: int, *, value_bytes: int = 100, first_term: int = 1) -> Log:
+    """Plain appends with a key of 11 bytes and a client's time: what most logs hold."""
+    log = Log()
+    log.add(EntryKind.NOOP, b"", term=first_term)
+    for number in range(entries):
+        log.plain(
+            [
+                codec.Record(Operation.APPEND, b"key-%07d" % (number * per_entry + i), b"v" * value_bytes)
+                for i in range(per_entry)
+            ],
+            time_ms=START_MS + number,
+        )
+    return log
+
+
+def mixed(seed: int, entries: int, *, records_max: int = 1) -> Log:
+    """Every kind of entry, block, record and effect in a random row. What the effects say is not what a state machine
+    would: only that they can be told apart matters here."""
+    chance = random.Random(seed)
+    log = Log()
+    log.add(EntryKind.CONFIGURATION, b"a configuration", term=1)
+    for _ in range(entries):
+        kind = chance.choices(
+            [EntryKind.COMMANDS, EntryKind.NOOP, EntryKind.CLOCK, EntryKind.CONFIGURATION], [9, 1, 1, 1]
+        )[0]
+        if kind is not EntryKind.COMMANDS:
+            data = b"configuration %d" % chance.randrange(99) if kind is EntryKind.CONFIGURATION else b""
+            log.add(kind, data, term=log.last.term + chance.randrange(2))
+        elif chance.random() < 0.3:
+            log.plain(_appends(chance, records_max), **_block(chance))
+        else:
+            blocks, requests, count = [], [], 0
+            for _ in range(chance.randint(1, 4)):
+                records, request = _request(chance, records_max, log)
+                blocks.append(codec.encode_block(records, **_block(chance)))
+                requests.append(request)
+                count += len(records)
+            log.add(EntryKind.COMMANDS, b"".join(blocks), count, requests=requests)
+    return log
+
+
+def _block(chance: random.Random) -> dict[str, Any]:
+    block: dict[str, Any] = {}
+    if chance.random() < 0.5:
+        block |= {"session": chance.randint(1, 99), "sequence": chance.randint(0, 9), "settled": 1}
+    if chance.random() < 0.5:
+        block["time_ms"] = chance.randint(-(10**6), 2 * START_MS)
+    return block
+
+
+def _bytes(chance: random.Random) -> bytes:
+    return chance.choice([b"", b"x", b"RLFXRLEN", chance.randbytes(chance.randint(0, 40))])
+
+
+def _headers(chance: random.Random) -> bytes | None:
+    if chance.random() < 0.7:
+        return None
+    return codec.encode_headers([(chance.choice(["a", "ü", ""]), _bytes(chance)) for _ in range(chance.randint(0, 3))])
+
+
+def _appends(chance: random.Random, records_max: int) -> list[codec.Record]:
+    return [
+        codec.Record(
+            Operation.APPEND,
+            chance.choice([None, b"", b"k"]),
+            chance.choice([None, b"", _bytes(chance)]),
+            _headers(chance),
+            chance.choice([None, 0, START_MS, -5]),
+        )
+        for _ in range(chance.randint(1, records_max))
+    ]
+
+
+def _request(chance: random.Random, records_max: int, log: Log) -> tuple[list[codec.Record], RequestEffect]:
+    operation = chance.choice(list(Operation))
+    revision = log.revision + chance.randint(0, 3)
+    result = chance.choice(list(Result))
+    if operation is Operation.APPEND:
+        return _appends(chance, records_max), RequestEffect(result, revision)
+    record = codec.Record(
+        operation, chance.choice([None, b"k%d" % chance.randrange(9)]), chance.choice([None, _bytes(chance)]),
+        _headers(chance), chance.choice([None, 0, 17]),
+    )  # fmt: skip
+    if operation in (Operation.TXN, Operation.DELETE_RANGE) and chance.random() < 0.8:
+        changes = tuple(
+            Change(b"k%d" % i, None, chance.randrange(9), 0, 0, True) if chance.random() < 0.4
+            else Change(b"k%d" % i, _bytes(chance), chance.randrange(9), 3, chance.randint(1, 5), True)
+            for i in range(chance.randint(0, 3))
+        )  # fmt: skip
+        return [record], RequestEffect(result, revision, chance.random() < 0.5, 0, changes)
+    if operation in (Operation.PUT, Operation.DELETE) and chance.random() < 0.7:
+        version = chance.randint(1, 9) if operation is Operation.PUT else 0
+        change = Change(b"", None, chance.randrange(9), version, version, False)
+        return [record], RequestEffect(result, revision, False, 0, (change,))
+    return [record], RequestEffect(result, revision, False, chance.randrange(3))
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The naive reader: one record at a time, from the same bytes, with the codecs alone.
+
+
+def naive_rows(entries: Iterable[Entry], effects: Iterable[bytes]) -> Iterator[Row]:
+    """The rows as `pyarrow.RecordBatch.to_pylist` shows them."""
+    for entry, ledger in zip(entries, effects, strict=True):
+        did = decode_effects(ledger)
+        base = {"term": entry.term, "time": _time(entry.time_ms), "kind": entry.kind.name.lower()}
+        if entry.kind is not EntryKind.COMMANDS:
+            value = entry.data if entry.kind is EntryKind.CONFIGURATION else None
+            yield {
+                "index": entry.index,
+                **base,
+                **_NOTHING,
+                "value": value,
+                "result": "applied",
+                "revision": did.revision,
+            }
+            continue
+        index = entry.first
+        for number, block in enumerate(codec.decode_blocks(entry.data)):
+            request = did.requests[number] if did.requests else None
+            for record in codec.decode_records(block):
+                yield {"index": index, **base, **_record(block, record), **_effect(did, request, record)}
+                index += 1
+
+
+_NOTHING: Row = dict.fromkeys(
+    ("operation", "key", "value", "headers", "client_time", "argument", "session", "sequence", "result", "revision",
+     "succeeded", "prior_index", "create", "version", "changes")
+)  # fmt: skip
+
+
+def _time(ms: int) -> datetime:
+    return EPOCH + timedelta(milliseconds=ms)
+
+
+def _record(block: codec.Block, record: codec.Record) -> Row:
+    is_append = record.operation == Operation.APPEND
+    time_ms = block.time_ms if block.flags & codec.BLOCK_TIME else None
+    if is_append and record.argument is not None:
+        time_ms = record.argument
+    has_session = bool(block.flags & codec.BLOCK_SESSION)
+    headers = None
+    if record.headers is not None:
+        headers = [{"name": name, "value": value} for name, value in codec.decode_headers(record.headers)]
+    return {
+        "operation": Operation(record.operation).name.lower(), "key": record.key, "value": record.value,
+        "headers": headers, "client_time": None if time_ms is None else _time(time_ms),
+        "argument": None if is_append else record.argument, "session": block.session if has_session else None,
+        "sequence": block.sequence if has_session else None,
+    }  # fmt: skip
+
+
+def _effect(did: Effects, request: RequestEffect | None, record: codec.Record) -> Row:
+    row: Row = dict.fromkeys(("succeeded", "prior_index", "create", "version", "changes"))
+    if request is None:
+        return row | {"result": "applied", "revision": did.revision}
+    row |= {"result": request.result.name.lower(), "revision": request.revision}
+    if record.operation == Operation.TXN:
+        row["succeeded"] = request.succeeded
+    explicit = [change for change in request.changes if change.is_explicit]
+    if explicit:
+        row["changes"] = [
+            {
+                "key": change.key, "value": change.value, "deleted": change.is_delete, "create": change.create,
+                "mod": request.revision, "version": change.version,
+            }
+            for change in explicit
+        ]  # fmt: skip
+    elif request.changes:
+        change = request.changes[0]
+        row |= {"prior_index": change.prior_index, "create": change.create, "version": change.version}
+    return row
+
+
+def is_user(row: Row) -> bool:
+    """Whether the contract counts this row as a user's."""
+    if row["kind"] != "commands" or row["result"] not in ("applied", "compare_failed"):
+        return False
+    return Operation[row["operation"].upper()] < INTERNAL_FIRST

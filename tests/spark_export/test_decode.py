@@ -1,0 +1,88 @@
+"""Decoding all rows at once gives what reading them one by one gives."""
+
+from itertools import pairwise
+
+import pytest
+
+from raft.codec import Record
+from raft.types import EntryKind
+from spark_export.decode import decode, user_records
+from spark_export.frames import join, locate
+from spark_export.schema import ARROW, COLUMNS
+from statemachine.commands import Operation
+from tests.spark_export import logs
+from tests.spark_export.logs import Log
+
+
+def decoded(*chunks: bytes) -> list[logs.Row]:
+    """The rows of chunks that follow one another."""
+    rows: list[logs.Row] = decode(locate(join([logs.split(chunk) for chunk in chunks]))).to_pylist()
+    return rows
+
+
+@pytest.mark.parametrize("records_max", [1, 5])
+@pytest.mark.parametrize("seed", range(20))
+def test_decode_equals_reading_record_by_record(seed: int, records_max: int) -> None:
+    """Every kind of entry, operation, flag and effect in random order: column-wise and naive reading agree, null and
+    empty told apart, with durable marks between the entries and without."""
+    log = logs.mixed(seed, 60, records_max=records_max)
+    expected = list(logs.naive_rows(log.entries, log.effects))
+    assert decoded(log.chunk(marks=seed % 2 == 0, base=seed * 1000)) == expected
+    assert [row["index"] for row in expected] == list(range(1, log.last.index + 1))
+
+
+@pytest.mark.parametrize("per_entry", [1, 1000])
+def test_decode_of_plain_appends(per_entry: int) -> None:
+    """The common case, with one record per entry and with a thousand."""
+    log = logs.appends(3000 // per_entry, per_entry)
+    assert decoded(log.chunk()) == list(logs.naive_rows(log.entries, log.effects))
+
+
+@pytest.mark.parametrize("kind", [EntryKind.NOOP, EntryKind.CONFIGURATION, EntryKind.CLOCK])
+def test_decode_of_an_entry_without_commands(kind: EntryKind) -> None:
+    """A chunk may hold nothing but a no-op, a configuration or a clock entry."""
+    log = Log()
+    log.add(kind, b"configuration" if kind is EntryKind.CONFIGURATION else b"")
+    assert decoded(log.chunk()) == list(logs.naive_rows(log.entries, log.effects))
+
+
+def test_chunks_are_joined_whatever_their_base() -> None:
+    """Chunks of several segments decode as one, positions moved, and each chunk may begin anywhere in its segment."""
+    log = logs.mixed(3, 40, records_max=3)
+    cuts = [0, 1, 7, 8, 30, 41]
+    chunks = [log.chunk(a, b, base=4096 * a, marks=True) for a, b in pairwise(cuts)]
+    assert decoded(*chunks) == list(logs.naive_rows(log.entries, log.effects))
+
+
+def test_only_the_columns_asked_for() -> None:
+    """A projection gives these columns in this order, of the schema's types."""
+    log = logs.mixed(4, 30)
+    frames = locate(join([logs.split(log.chunk())]))
+    batch = decode(frames, ("changes", "key", "index"))
+    assert batch.schema.names == ["changes", "key", "index"]
+    assert all(field.equals(ARROW.field(field.name)) for field in batch.schema)
+    for name in COLUMNS:
+        batch = decode(frames, (name,))
+        batch.validate(full=True)
+        assert batch.column(0).to_pylist() == [row[name] for row in logs.naive_rows(log.entries, log.effects)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_user_records_are_told_from_internal_ones(seed: int) -> None:
+    """Only a user's operation that was applied, or whose comparison failed, is a user record."""
+    log = logs.mixed(seed, 80, records_max=2)
+    expected = [logs.is_user(row) for row in logs.naive_rows(log.entries, log.effects)]
+    assert user_records(locate(join([logs.split(log.chunk())]))).tolist() == expected
+    assert any(expected)
+    assert not all(expected)
+
+
+def test_values_that_look_like_frames() -> None:
+    """Values that hold the magic of entries, marks and effects at every alignment mislead nobody."""
+    log = Log()
+    for shift in range(9):
+        bait = b"x" * shift + b"RLFX" * 12 + b"RLEN" * 12 + b"RLMK" * 12
+        log.plain([Record(Operation.APPEND, bait, bait)])
+    mixed = logs.mixed(11, 50)
+    assert decoded(log.chunk()) == list(logs.naive_rows(log.entries, log.effects))
+    assert decoded(mixed.chunk()) == list(logs.naive_rows(mixed.entries, mixed.effects))
