@@ -61,6 +61,14 @@ class FollowerProbing:
 
 
 @dataclass(frozen=True, slots=True)
+class FollowerNeedsSnapshot:
+    """What that follower needs, from `index` on, is older than this node's log."""
+
+    follower: NodeId
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
 class TransferStarted:
     """Leadership is being handed to that node."""
 
@@ -91,6 +99,7 @@ Event = (
     | BecameLeader
     | ConflictTruncated
     | FollowerProbing
+    | FollowerNeedsSnapshot
     | TransferStarted
     | TransferEnded
     | MessageIgnored

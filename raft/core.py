@@ -1,0 +1,315 @@
+"""RaftCore: feed it inputs, ask it what it wants done, do it, tell it that it is done.
+
+No clock, no chance of its own, no disk, no network: the same code runs in the server and in the simulator. DESIGN
+section 3; the order in which a Ready is carried out is in `raft.ready`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from raft import election, membership, reads, replication
+from raft.configuration import Configuration
+from raft.log import Log, LogStart
+from raft.messages import (
+    AppendEntries,
+    AppendEntriesReply,
+    InstallSnapshot,
+    InstallSnapshotReply,
+    Message,
+    RequestVote,
+    RequestVoteReply,
+    TimeoutNow,
+)
+from raft.options import Options
+from raft.ready import Fetch, Ready
+from raft.refusals import Busy, NotLeader, TransferInProgress
+from raft.roles import ROLE_NAMES, Follower, Leader, RoleName
+from raft.state import Outbox, State, append_own, become_follower, ignore
+from raft.types import NOBODY, Entry, EntryKind, HardState, Mark, NodeId, Now
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """Where a proposal was put. Its fate: committed at that index with that term, or never there."""
+
+    term: int
+    first: int  # its first record
+    last: int  # its last record: the entry's index
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerStatus:
+    """The leader's view of one follower."""
+
+    node: NodeId
+    match: int
+    sent: int
+    mode: str  # probe, replicate, snapshot
+    inflight_messages: int
+    inflight_bytes: int
+    last_contact_ms: int  # monotonic
+
+
+@dataclass(frozen=True, slots=True)
+class CoreStatus:
+    """What a core knows of itself. `followers` is empty but at a leader."""
+
+    node: NodeId
+    role: RoleName
+    term: int
+    vote: NodeId
+    leader: NodeId
+    last: Mark
+    persisted: int
+    commit: int
+    applied: int
+    configuration_index: int
+    uncommitted_bytes: int
+    transfer_to: NodeId
+    followers: tuple[FollowerStatus, ...]
+
+
+class RaftCore:
+    """One node's consensus. Not thread-safe: one task owns it.
+
+    After any input, take `ready()` until it is None.
+    """
+
+    __slots__ = ("state",)
+
+    def __init__(
+        self,
+        node: NodeId,
+        options: Options,
+        *,
+        hard_state: HardState,
+        log: LogStart,
+        configuration: Configuration,
+        configuration_index: int,
+        commit: int,
+        applied: int,
+        random: Callable[[int, int], int],
+        now: Now,
+    ) -> None:
+        """`hard_state` and `log` are what is durable; `commit` is what is known to be committed (at least the
+        snapshot), `applied` what the state machine holds. `random(low, high)` includes both bounds."""
+        role = Follower(NOBODY, now.monotonic_ms, 0, now.monotonic_ms)
+        self.state = State(
+            node=node, options=options, random=random, now=now, term=hard_state.term, vote=hard_state.vote,
+            boot=hard_state.boot, durable_term=hard_state.term,
+            log=Log(log, committed=commit, applied=applied, now_ms=now.monotonic_ms),
+            configurations=[(configuration_index, configuration)], role=role,
+        )  # fmt: skip
+        assert hard_state.term >= log.last.term, "the log holds a term that the hard state does not know (pitfall 2)"
+        become_follower(self.state, hard_state.term, NOBODY, "started")
+
+    # -- inputs ------------------------------------------------------------------------------------------------
+
+    def tick(self, now: Now) -> None:
+        """Do what is due at `now`; see `next_deadline_ms`. Process waiting messages first (pitfall 14)."""
+        self.state.now = now
+        election.tick(self.state)
+
+    def step(self, message: Message, now: Now) -> None:
+        """Take a peer's message."""
+        state = self.state
+        state.now = now
+        if message.to != state.node or message.sender == state.node or message.shard != 0:
+            ignore(state, message, f"it is for node {message.to}, shard {message.shard} (pitfall 28)")
+        elif _meet_term(state, message):
+            _dispatch(state, message)
+
+    def propose(self, kind: EntryKind, count: int, data: bytes, now: Now) -> Proposed:
+        """Append one entry of `count` records. Raises NotLeader, Busy or TransferInProgress: then nothing happened."""
+        state = self.state
+        state.now = now
+        role = state.role
+        if not isinstance(role, Leader):
+            raise NotLeader(state.leader)
+        if role.transfer is not None:
+            raise TransferInProgress(role.transfer.to)
+        if role.uncommitted_bytes and role.uncommitted_bytes + len(data) > state.options.uncommitted_bytes_max:
+            raise Busy(f"{role.uncommitted_bytes} bytes wait for their commit")
+        assert kind is EntryKind.COMMANDS or (kind is EntryKind.CLOCK and count == 1 and not data), kind
+        entry = append_own(state, role, kind, count, data)
+        return Proposed(entry.term, entry.first, entry.index)
+
+    def propose_configuration(self, change: object) -> None:
+        """Change the members. Raises ConfigurationRefused: this version cannot."""
+        membership.propose(self.state, change)
+
+    def read(self, context: int, now: Now) -> None:
+        """Register a linearizable read: a ReadReady or a ReadFailed with `context` follows. Raises NotLeader or
+        ReadsFull."""
+        self.state.now = now
+        reads.register(self.state, context)
+
+    def transfer(self, to: NodeId, now: Now) -> NodeId:
+        """Hand leadership to `to`, or to the most caught-up voter (NOBODY); returns who it is. A TransferEnded event
+        tells the end. Raises NotLeader, TransferInProgress or CannotTransfer."""
+        self.state.now = now
+        return election.transfer(self.state, to)
+
+    def link_closed(self, peer: NodeId, now: Now) -> None:
+        """The connection to `peer` closed."""
+        self.state.now = now
+        election.link_closed(self.state, peer)
+
+    def compact(self, mark: Mark) -> None:
+        """A snapshot up to `mark` is durable: state can be had from there. The log on disk stays as it is."""
+        log = self.state.log
+        assert mark.index <= log.applied, (mark, log.applied)
+        assert log.term_at(mark.index) == mark.term, mark
+        if mark.index > log.snapshot.index:
+            log.snapshot = mark
+            log.trim(self.state.options)
+
+    def persisted(self, term: int, index: int, now: Now) -> None:
+        """The entry (term, index) and all before it are durable."""
+        state = self.state
+        state.now = now
+        if state.log.acknowledge(term, index):
+            if term == state.term:
+                state.durable_term = term  # the hard state went to the disk before the term's entries
+            if isinstance(state.role, Leader):
+                replication.advance_commit(state, state.role)
+            state.log.trim(state.options)
+
+    def fetched(self, fetch: Fetch, entries: tuple[Entry, ...], now: Now) -> None:
+        """What a Fetch brought; () if the disk could not deliver."""
+        state = self.state
+        state.now = now
+        if fetch.peer != NOBODY:
+            if isinstance(state.role, Leader):
+                replication.on_fetched(state, state.role, fetch, entries)
+        elif fetch == state.apply_fetch:
+            state.apply_fetch = None
+            log = state.log
+            if entries and entries[0].before == log.given and log.term_at(entries[-1].index) == entries[-1].term:
+                assert entries[-1].index <= min(log.committed, log.persisted)
+                log.given = entries[-1].index
+                state.out.fetched += entries
+
+    def applied(self, index: int) -> None:
+        """The state machine holds everything up to `index`, the end of an entry that a Ready gave out."""
+        log = self.state.log
+        assert log.applied <= index <= log.given, (log.applied, index, log.given)
+        log.applied = index
+        log.trim(self.state.options)
+
+    # -- outputs -----------------------------------------------------------------------------------------------
+
+    def ready(self) -> Ready | None:
+        """What is to be done since the last one, or None."""
+        state = self.state
+        log, role = state.log, state.role
+        if isinstance(role, Leader):
+            reads.open_round(state, role)
+            replication.replicate(state, role)
+            if role.transfer is not None:
+                election.advance_transfer(state, role)
+        if state.apply_fetch is None and (wanted := log.wants()) is not None:
+            state.apply_fetch = Fetch(NOBODY, *wanted, state.options.append_bytes_max)
+            state.out.fetches.append(state.apply_fetch)
+        out = state.out
+        committed = (*out.fetched, *log.take_committed())
+        if not committed and log.handed == log.last.index and out.is_empty:
+            return None
+        cut_after, entries = log.take_unpersisted()
+        state.out = Outbox()
+        return Ready(
+            messages=tuple(out.messages),
+            hard_state=HardState(state.term, state.vote, state.boot) if out.hard_state else None,
+            cut_after=cut_after,
+            entries=entries,
+            messages_after_sync=tuple(out.after_sync),
+            committed=committed,
+            reads=tuple(out.reads),
+            reads_failed=tuple(out.reads_failed),
+            fetches=tuple(out.fetches),
+            events=tuple(out.events),
+        )
+
+    def next_deadline_ms(self) -> int:
+        """The earliest monotonic time at which `tick` has something to do."""
+        return election.next_deadline_ms(self.state)
+
+    def status(self) -> CoreStatus:
+        """A frozen picture of this node."""
+        state = self.state
+        log, role = state.log, state.role
+        followers: tuple[FollowerStatus, ...] = ()
+        if isinstance(role, Leader):
+            followers = tuple(
+                FollowerStatus(
+                    peer, progress.match, progress.sent, progress.mode.value, len(progress.inflight),
+                    progress.inflight_bytes, progress.contact_ms,
+                )
+                for peer, progress in role.progress.items()
+            )  # fmt: skip
+        return CoreStatus(
+            node=state.node,
+            role=ROLE_NAMES[type(role)],
+            term=state.term,
+            vote=state.vote,
+            leader=state.leader,
+            last=log.last,
+            persisted=log.persisted,
+            commit=log.committed,
+            applied=log.applied,
+            configuration_index=state.configurations[-1][0],
+            uncommitted_bytes=role.uncommitted_bytes if isinstance(role, Leader) else 0,
+            transfer_to=role.transfer.to if isinstance(role, Leader) and role.transfer else NOBODY,
+            followers=followers,
+        )
+
+
+def _meet_term(state: State, message: Message) -> bool:
+    """Settle which of the two terms is newer (raft paper section 5.1); whether the message is to be looked at."""
+    if message.term == state.term:
+        return True
+    if isinstance(message, RequestVote) and message.pre:
+        return True  # the term in it is a question (pitfall 7)
+    if message.term < state.term:
+        _enlighten(state, message)
+        return False
+    if isinstance(message, RequestVote) and election.is_bound(state, message):
+        ignore(state, message, "this node still hears its leader")
+        return False
+    is_from_leader = isinstance(message, AppendEntries | InstallSnapshot)
+    leader = message.sender if is_from_leader or isinstance(message, TimeoutNow) else NOBODY
+    become_follower(state, message.term, leader, f"node {message.sender} is in a newer term")
+    return True
+
+
+def _enlighten(state: State, message: Message) -> None:
+    """Tell the sender of an older term the current one, where it would not learn it otherwise (pitfall 8)."""
+    if isinstance(message, RequestVote):
+        election.refuse_vote(state, message)
+    elif isinstance(message, AppendEntries):
+        state.out.messages.append(
+            AppendEntriesReply(
+                sender=state.node, to=message.sender, term=state.term, success=False, match=0,
+                prev_index=message.prev_index, round=message.round,
+            )
+        )  # fmt: skip
+
+
+def _dispatch(state: State, message: Message) -> None:
+    match message:
+        case AppendEntries():
+            replication.on_append(state, message)
+        case AppendEntriesReply():
+            if isinstance(state.role, Leader):
+                replication.on_append_reply(state, state.role, message)
+                reads.confirm(state, state.role)
+        case RequestVote():
+            election.on_request_vote(state, message)
+        case RequestVoteReply():
+            election.on_vote_reply(state, message)
+        case TimeoutNow():
+            election.on_timeout_now(state, message)
+        case InstallSnapshot() | InstallSnapshotReply():
+            ignore(state, message, "this version does not send or take snapshots over the wire")

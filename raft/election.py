@@ -1,0 +1,264 @@
+"""Elections: time-outs, pre-votes, votes, check-quorum, closed links and leadership transfer.
+
+Raft paper section 5.2; thesis 3.10 (transfer), 4.2.3 (disruptive servers), 6.2 (a leader steps down without a
+quorum), 9.6 (pre-vote).
+"""
+
+from __future__ import annotations
+
+from raft import replication
+from raft.events import TransferEnded, TransferStarted
+from raft.messages import RequestVote, RequestVoteReply, TimeoutNow
+from raft.progress import Mode
+from raft.quorum import Outcome, agreed, outcome
+from raft.refusals import CannotTransfer, NotLeader, TransferInProgress
+from raft.roles import Candidate, Follower, Leader, PreCandidate, Transfer
+from raft.state import (
+    State,
+    become_candidate,
+    become_follower,
+    become_leader,
+    become_pre_candidate,
+    ignore,
+)
+from raft.types import NOBODY, NodeId
+
+# ---------------------------------------------------------------------------------------------------------------
+# Time.
+
+
+def next_deadline_ms(state: State) -> int:
+    """The earliest monotonic time at which `tick` has something to do."""
+    role = state.role
+    if not isinstance(role, Leader):
+        return role.deadline_ms
+    if role.transfer is not None:
+        return min(role.heartbeat_ms, role.transfer.deadline_ms)
+    return role.heartbeat_ms
+
+
+def tick(state: State) -> None:
+    """Do what is due. A tick that comes an election timeout late tells that this process stood still, not that the
+    others did: what they sent may lie unread, so the timers start anew (pitfall 14)."""
+    role, now_ms = state.role, state.now.monotonic_ms
+    if isinstance(role, Leader):
+        _tick_leader(state, role)
+        return
+    if now_ms < role.deadline_ms:
+        return
+    if now_ms - role.deadline_ms >= state.options.election_timeout_min_ms:
+        role.deadline_ms = now_ms + state.draw_timeout()
+        return
+    if not state.configuration.is_voter(state.node):
+        role.deadline_ms = now_ms + state.draw_timeout()
+        return
+    link_closed = isinstance(role, Follower) and role.link_closed
+    pre_campaign(state, "leader's link closed" if link_closed else "election timeout", link_closed=link_closed)
+
+
+def _tick_leader(state: State, role: Leader) -> None:
+    now_ms, options = state.now.monotonic_ms, state.options
+    if role.transfer is not None and now_ms >= role.transfer.deadline_ms:
+        _end_transfer(state, role, "gave up: it did not take over in time")
+    if now_ms < role.heartbeat_ms:
+        return
+    if now_ms - role.heartbeat_ms >= options.election_timeout_min_ms:
+        role.quorum_since_ms = now_ms
+    role.heartbeat_ms = now_ms + options.heartbeat_ms
+    # Check-quorum: a leader that a majority does not answer is one that nobody should wait for (thesis 6.2).
+    contacts = {peer: progress.contact_ms for peer, progress in role.progress.items()}
+    contacts[state.node] = now_ms
+    heard_ms = max(agreed(state.configuration, contacts), role.quorum_since_ms)
+    if now_ms - heard_ms > options.election_timeout_max_ms:
+        become_follower(state, state.term, NOBODY, "no majority answers")
+        return
+    replication.heartbeat(state, role)
+    replication.retry(state, role)
+    if role.transfer is not None:
+        role.transfer.is_told = False  # TimeoutNow may be lost
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Asking.
+
+
+def pre_campaign(state: State, reason: str, *, link_closed: bool) -> None:
+    """Ask whether an election could be won."""
+    become_pre_candidate(state, reason, link_closed=link_closed)
+    _ask(state, pre=True, link_closed=link_closed)
+    _count(state)
+
+
+def campaign(state: State, reason: str, *, transfer: bool = False, link_closed: bool = False) -> None:
+    """Begin a new term and ask for its votes; the requests leave when term and own vote are durable (pitfall 1)."""
+    become_candidate(state, reason)
+    _ask(state, pre=False, transfer=transfer, link_closed=link_closed)
+    _count(state)
+
+
+def _ask(state: State, *, pre: bool, transfer: bool = False, link_closed: bool = False) -> None:
+    configuration, last = state.configuration, state.log.last
+    box = state.out.messages if pre else state.out.after_sync
+    for peer in configuration.peers(state.node):
+        if configuration.is_voter(peer):
+            box.append(
+                RequestVote(
+                    sender=state.node, to=peer, term=state.term + 1 if pre else state.term, last_index=last.index,
+                    last_term=last.term, pre=pre, transfer=transfer, link_closed=link_closed,
+                )
+            )  # fmt: skip
+
+
+def on_vote_reply(state: State, message: RequestVoteReply) -> None:
+    """Count an answer to the question that this node asks now; any other is old (pitfalls 4, 8, 20)."""
+    role = state.role
+    if isinstance(role, PreCandidate):
+        if not message.pre or message.request_term != state.term + 1:
+            return
+    elif not isinstance(role, Candidate) or message.pre or message.request_term != state.term:
+        return
+    role.votes[message.sender] = message.granted
+    _count(state)
+
+
+def _count(state: State) -> None:
+    role = state.role
+    assert isinstance(role, PreCandidate | Candidate), role
+    result = outcome(state.configuration, role.votes)
+    if result is Outcome.WON:
+        if isinstance(role, PreCandidate):
+            campaign(state, "won the pre-vote", link_closed=role.link_closed)
+        else:
+            become_leader(state)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Answering.
+
+
+def is_bound(state: State, message: RequestVote) -> bool:
+    """Whether this node has a leader that it still hears, and so must not help to unseat it (thesis 4.2.3).
+
+    A hand-over overrides that. So does a closed link, but only if this node's own link to the leader closed too: a
+    killed process closes all of its connections, a cut between two nodes does not.
+    """
+    role = state.role
+    if message.transfer:
+        return False
+    if isinstance(role, Leader):
+        return True
+    if not isinstance(role, Follower) or role.leader == NOBODY:
+        return False
+    if message.link_closed and role.link_closed:
+        return False
+    return state.now.monotonic_ms - role.contact_ms < state.options.election_timeout_min_ms
+
+
+def on_request_vote(state: State, message: RequestVote) -> None:
+    """Answer a candidate of the current term, or a pre-candidate of any. Whether the node is a voter in the
+    configuration that this node happens to know does not matter (pitfall 11): the candidate counts by its own."""
+    up_to_date = state.log.is_up_to_date(message.last_index, message.last_term)
+    if message.pre:
+        granted = message.term > state.term and up_to_date and not is_bound(state, message)
+        state.out.messages.append(_reply(state, message, granted=granted))  # promises nothing, changes nothing
+        return
+    assert message.term == state.term, (message.term, state.term)
+    granted = up_to_date and (state.vote == message.sender or (state.vote == NOBODY and state.leader == NOBODY))
+    if granted and state.vote == NOBODY:
+        state.vote = message.sender
+        state.out.hard_state = True
+    if granted and isinstance(state.role, Follower):
+        state.role.deadline_ms = state.now.monotonic_ms + state.role.timeout_ms
+    state.out.after_sync.append(_reply(state, message, granted=granted))
+
+
+def refuse_vote(state: State, message: RequestVote) -> None:
+    """Tell a candidate of an old term the current one."""
+    state.out.messages.append(_reply(state, message, granted=False))
+
+
+def _reply(state: State, message: RequestVote, *, granted: bool) -> RequestVoteReply:
+    return RequestVoteReply(
+        sender=state.node, to=message.sender, term=state.term, request_term=message.term, granted=granted,
+        pre=message.pre,
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Closed links.
+
+
+def link_closed(state: State, peer: NodeId) -> None:
+    """The connection to `peer` closed. Followers of it ask for votes after a short random delay; a leader knows that
+    what was in flight to it is lost."""
+    role = state.role
+    if isinstance(role, Leader):
+        progress = role.progress.get(peer)
+        if progress is not None and progress.mode is Mode.REPLICATE:
+            progress.probe(progress.match)
+            progress.is_waiting = True  # until the next heartbeat: nobody listens right now
+        if role.transfer is not None and role.transfer.to == peer:
+            _end_transfer(state, role, "gave up: its link closed")
+    elif isinstance(role, Follower) and role.leader == peer and not role.link_closed:
+        role.link_closed = True
+        delay_ms = state.random(0, state.options.link_closed_delay_max_ms)
+        role.deadline_ms = min(role.deadline_ms, state.now.monotonic_ms + delay_ms)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Transfer.
+
+
+def transfer(state: State, to: NodeId) -> NodeId:
+    """Begin to hand leadership to `to`, or with NOBODY to the most caught-up voter that answers; returns who it is.
+
+    Raises NotLeader, TransferInProgress (to another) or CannotTransfer.
+    """
+    role = state.role
+    if not isinstance(role, Leader):
+        raise NotLeader(state.leader)
+    if role.transfer is not None:
+        if to not in {NOBODY, role.transfer.to}:
+            raise TransferInProgress(role.transfer.to)
+        return role.transfer.to
+    now_ms, options = state.now.monotonic_ms, state.options
+    candidates = [peer for peer in role.progress if peer in state.configuration.voters]
+    if to == NOBODY:
+        since_ms = now_ms - options.election_timeout_min_ms
+        near = [peer for peer in candidates if role.progress[peer].contact_ms >= since_ms]
+        if not near:
+            raise CannotTransfer("no other voter answers")
+        to = max(near, key=lambda peer: (role.progress[peer].match, -peer))
+    elif to not in candidates:
+        raise CannotTransfer(f"node {to} is not another voter; the others are {candidates}")
+    role.transfer = Transfer(to, now_ms + options.transfer_timeout_ms)
+    state.out.events.append(TransferStarted(to))
+    return to
+
+
+def advance_transfer(state: State, role: Leader) -> None:
+    """Tell the target to campaign, once it has everything (pitfall 82): no new entries are taken meanwhile."""
+    transfer = role.transfer
+    if transfer is None or transfer.is_told:
+        return
+    if role.progress[transfer.to].match == state.log.last.index:
+        transfer.is_told = True
+        state.out.messages.append(
+            TimeoutNow(sender=state.node, to=transfer.to, term=state.term, last_index=state.log.last.index)
+        )
+
+
+def on_timeout_now(state: State, message: TimeoutNow) -> None:
+    """The leader asks this node to campaign at once, without a pre-vote."""
+    if not isinstance(state.role, Follower) or state.role.leader != message.sender:
+        ignore(state, message, "the sender is not the leader that this node follows")
+    elif state.log.last.index < message.last_index or not state.configuration.is_voter(state.node):
+        ignore(state, message, f"this node, at {state.log.last.index}, could not win")
+    else:
+        campaign(state, f"node {message.sender} hands over", transfer=True)
+
+
+def _end_transfer(state: State, role: Leader, reason: str) -> None:
+    assert role.transfer is not None
+    state.out.events.append(TransferEnded(role.transfer.to, reason))
+    role.transfer = None

@@ -1,0 +1,264 @@
+"""The log as the core knows it: the newest entries in memory, the terms of what went before, and the marks.
+
+Every position is the end of an entry or `first - 1`; "out of bounds" is an answer (None), never an exception
+(pitfall 52). Entries that are persisted and applied leave memory when the tail is over its bounds; the driver reads
+them back from disk. Raft paper section 5.3 (Log Matching), thesis 3.5.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from raft.codec import entry_mark, previous_crc
+from raft.options import Options
+from raft.types import GENESIS, Entry, Mark, TermRun
+
+
+@dataclass(frozen=True, slots=True)
+class LogStart:
+    """What a starting node has on disk, all of it synced.
+
+    `tail` are the newest entries, as many as the driver had at hand; it may be empty. `first` is the oldest index on
+    disk, `snapshot` the end of an entry up to which state was restored (GENESIS without one).
+    """
+
+    first: int
+    runs: tuple[TermRun, ...]
+    last: Mark
+    tail: tuple[Entry, ...] = ()
+    snapshot: Mark = GENESIS
+
+
+class Log:
+    """The log of one node: plain data with look-ups; who may append or cut is decided elsewhere."""
+
+    __slots__ = (
+        "appended_ms",
+        "applied",
+        "bytes",
+        "committed",
+        "cut_after",
+        "doubtful_index",
+        "doubtful_term",
+        "ends",
+        "entries",
+        "first",
+        "given",
+        "handed",
+        "last",
+        "persisted",
+        "run_firsts",
+        "run_terms",
+        "snapshot",
+        "start",
+    )  # fmt: skip
+
+    def __init__(self, start: LogStart, *, committed: int, applied: int, now_ms: int) -> None:
+        self.first = start.first  # oldest record on disk
+        self.snapshot = start.snapshot
+        self.run_firsts = [run.first for run in start.runs]
+        self.run_terms = [run.term for run in start.runs]
+        self.entries = list(start.tail)
+        self.ends = [entry.index for entry in start.tail]
+        self.bytes = sum(entry.size for entry in start.tail)
+        self.last = start.last
+        self.start = start.last  # the end before the tail
+        self.appended_ms = now_ms  # monotonic time at which the last entry came: the cluster clock goes on from it
+        self.persisted = start.last.index
+        self.handed = start.last.index  # up to here a Ready carried the entries to the disk
+        self.committed = committed
+        self.given = applied  # up to here a Ready carried the entries to the state machine
+        self.applied = applied
+        self.cut_after: int | None = None  # what the next Ready must cut from disk
+        # A write that was under way when its entries were cut may still be acknowledged: see `acknowledge`.
+        self.doubtful_index = 0
+        self.doubtful_term = 0
+        if start.tail:
+            head = start.tail[0]
+            assert entry_mark(start.tail[-1]) == start.last, "the tail must end at the last mark"
+            self.start = Mark(head.before, self.term_at(head.before) or 0, previous_crc(head))
+        assert applied <= committed <= start.last.index, (applied, committed, start.last.index)
+
+    # -- questions ---------------------------------------------------------------------------------------------
+
+    def term_at(self, index: int) -> int | None:
+        """The term of the record at `index`; None where this log does not know (above last, or compacted away)."""
+        firsts = self.run_firsts
+        if firsts and firsts[-1] <= index <= self.last.index:
+            return self.run_terms[-1]
+        if index > self.last.index:
+            return None
+        run = bisect_right(firsts, index) - 1
+        if run >= 0:
+            return self.run_terms[run]
+        if index == self.snapshot.index:
+            return self.snapshot.term
+        return 0 if index == 0 else None
+
+    def is_end(self, index: int) -> bool:
+        """Whether an entry surely ends at `index`: below the tail only run boundaries and known marks are sure."""
+        if index > self.start.index:
+            position = bisect_left(self.ends, index)
+            return position < len(self.ends) and self.ends[position] == index
+        if index in {self.start.index, self.snapshot.index, self.committed, self.applied, self.first - 1}:
+            return True
+        run = bisect_left(self.run_firsts, index + 1)
+        return run < len(self.run_firsts) and self.run_firsts[run] == index + 1
+
+    def mark_at(self, index: int) -> Mark | None:
+        """The mark of the entry that ends at `index`, with its header CRC; None where it is not in memory."""
+        if index == self.last.index:
+            return self.last
+        if index == self.start.index:
+            return self.start
+        position = bisect_left(self.ends, index)
+        if position < len(self.ends) and self.ends[position] == index:
+            return entry_mark(self.entries[position])
+        return None
+
+    def last_end(self, index: int, term: int) -> tuple[int, bool]:
+        """The last place at or below `index` whose term is not above `term`, rounded down to an entry's end.
+
+        The flag is False where it lies below the tail, so that only the disk knows whether an entry ends there.
+        """
+        index = min(index, self.last.index)
+        run = bisect_right(self.run_terms, term)  # the first run with a higher term
+        if run < len(self.run_firsts):
+            index = min(index, self.run_firsts[run] - 1)
+        if index < self.first:
+            return self.first - 1, True
+        if index > self.start.index:
+            position = bisect_right(self.ends, index)
+            return (self.ends[position - 1] if position else self.start.index), True
+        return index, self.is_end(index)
+
+    def last_sure_end(self, index: int, term: int) -> int:
+        """As `last_end`, but rounded down to a place that is an end for sure: what a follower may offer as a hint."""
+        index, is_end = self.last_end(index, term)
+        if is_end:
+            return index
+        boundary = self.run_firsts[bisect_right(self.run_firsts, index) - 1] - 1
+        return max([boundary, *(mark for mark in (self.committed, self.snapshot.index) if mark <= index)])
+
+    def slice(self, after: int, bytes_max: int, entries_max: int) -> tuple[Entry, ...]:
+        """Consecutive entries of the tail after the end `after`: at least one if there is one, else within limits."""
+        entries = self.entries
+        position = bisect_right(self.ends, after)
+        assert after == self.start.index if position == 0 else self.ends[position - 1] == after, after
+        stop = min(len(entries), position + entries_max)
+        size = 0
+        for end in range(position, stop):
+            size += entries[end].size
+            if size > bytes_max and end > position:
+                return tuple(entries[position:end])
+        return tuple(entries[position:stop])
+
+    def between(self, after: int, to: int) -> tuple[Entry, ...]:
+        """The entries of the tail after the end `after`, up to the end `to`."""
+        return tuple(self.entries[bisect_right(self.ends, after) : bisect_right(self.ends, to)])
+
+    def is_up_to_date(self, last_index: int, last_term: int) -> bool:
+        """Whether a log that ends so is at least as up to date as this one: term first, then index (pitfall 5)."""
+        return (last_term, last_index) >= (self.last.term, self.last.index)
+
+    # -- changes -----------------------------------------------------------------------------------------------
+
+    def append(self, entries: Sequence[Entry], now_ms: int) -> None:
+        """Put `entries` at the end; each must follow the one before."""
+        index, term = self.last.index, self.last.term
+        for entry in entries:
+            assert entry.before == index, (entry.index, entry.count, index)
+            assert entry.term >= term, (entry.index, entry.term, term)
+            if entry.term != term or not self.run_firsts:
+                self.run_firsts.append(entry.first)
+                self.run_terms.append(entry.term)
+            index, term = entry.index, entry.term
+            self.entries.append(entry)
+            self.ends.append(index)
+            self.bytes += entry.size
+        self.last = entry_mark(entries[-1])
+        self.appended_ms = now_ms
+
+    def cut(self, after: int, replacement: Entry, term: int) -> None:
+        """Drop everything after the end `after`: the leader of `term` has `replacement` there, appended next.
+
+        Raises AssertionError if that would touch a committed entry: the node must halt (pitfall 19).
+        """
+        assert after >= self.committed, f"cut after {after} would drop committed entries (commit {self.committed})"
+        assert after < self.last.index, (after, self.last.index)
+        assert replacement.before == after, (after, replacement.index)
+        if after < self.handed:
+            if self.persisted < self.handed:  # a write is under way, of entries that are now void
+                self.doubtful_index = max(self.handed, self.doubtful_index)
+                self.doubtful_term = term
+            self.cut_after = after if self.cut_after is None else min(self.cut_after, after)
+            self.handed = after
+        self.persisted = min(self.persisted, after)
+        position = bisect_right(self.ends, after)
+        self.bytes -= sum(entry.size for entry in self.entries[position:])
+        del self.entries[position:]
+        del self.ends[position:]
+        # Below the tail only the disk knows the mark; the entry that follows it names its CRC.
+        self.last = self.mark_at(after) or Mark(after, self.term_at(after) or 0, previous_crc(replacement))
+        if not self.entries:
+            self.start = self.last
+        runs = bisect_right(self.run_firsts, after)
+        del self.run_firsts[runs:]
+        del self.run_terms[runs:]
+
+    def acknowledge(self, term: int, index: int) -> bool:
+        """A write whose last entry is (term, index) is durable; whether `persisted` rose by it.
+
+        Pitfall 21: entries may have been cut and written anew at the same index while that write was under way, even
+        with the very same entry (A, B, A). An acknowledgement that could still be that of the old write, because its
+        entry is no newer than those cut, proves nothing: the cut that follows it on disk may yet take the entry away.
+        """
+        if index <= self.persisted or self.term_at(index) != term:
+            return False
+        if index <= self.doubtful_index and term < self.doubtful_term:
+            return False
+        assert index <= self.handed, (index, self.handed)
+        self.persisted = index
+        self.doubtful_index = self.doubtful_term = 0
+        return True
+
+    def take_unpersisted(self) -> tuple[int | None, tuple[Entry, ...]]:
+        """What the next Ready brings to the disk: the cut, if any, and the entries after it."""
+        cut_after, self.cut_after = self.cut_after, None
+        entries = self.between(self.handed, self.last.index)
+        self.handed = self.last.index
+        return cut_after, entries
+
+    def take_committed(self) -> tuple[Entry, ...]:
+        """What may be applied and is in memory. Only entries that are durable here are given out, so that whatever
+        was applied can be read from this node's disk; below the tail there is nothing to take (see `wants`)."""
+        to = min(self.committed, self.persisted)
+        if self.given >= to or self.given < self.start.index:
+            return ()
+        entries = self.between(self.given, to)
+        self.given = to
+        return entries
+
+    def wants(self) -> tuple[int, int] | None:
+        """The range to read from disk for apply, as (after, to), when what comes next is below the tail."""
+        to = min(self.committed, self.persisted, self.start.index)
+        return (self.given, to) if self.given < to else None
+
+    def trim(self, options: Options) -> None:
+        """Drop applied, persisted entries from memory when the tail is over its bounds, down to 7/8 of them: dropping
+        one by one would move the rest of the list each time."""
+        if self.bytes <= options.tail_bytes_max and len(self.entries) <= options.tail_entries_max:
+            return
+        free = bisect_right(self.ends, min(self.applied, self.persisted))
+        bytes_left = options.tail_bytes_max * 7 // 8
+        entries_left = options.tail_entries_max * 7 // 8
+        drop = 0
+        while drop < free and (self.bytes > bytes_left or len(self.entries) - drop > entries_left):
+            self.bytes -= self.entries[drop].size
+            drop += 1
+        if drop:
+            self.start = entry_mark(self.entries[drop - 1])
+            del self.entries[:drop]
+            del self.ends[:drop]

@@ -1,0 +1,87 @@
+"""The leader's view of one follower: how far its log is proved equal, what was sent, what is in flight.
+
+States as in etcd-io/raft: *probe* sends one message and waits (where do the logs agree?), *replicate* streams within a
+window, *snapshot* means that what the follower needs is no longer in the log. `sent` is what etcd calls next - 1, so
+that every position is the end of an entry.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from raft.options import Options
+from raft.ready import Fetch
+
+
+class Mode(StrEnum):
+    """How the leader treats a follower."""
+
+    PROBE = "probe"
+    REPLICATE = "replicate"
+    SNAPSHOT = "snapshot"
+
+
+@dataclass(slots=True)
+class Progress:
+    """One follower. `match <= sent` always (pitfall 23)."""
+
+    sent: int  # probe: where to ask; replicate: up to here entries were sent
+    contact_ms: int  # monotonic time at which it was last heard in this term
+    match: int = 0  # proved equal and durable there
+    mode: Mode = Mode.PROBE
+    is_exact: bool = True  # whether an entry is known to end at `sent` (below the tail only the disk knows)
+    is_waiting: bool = False  # probe: the question is out; also: the disk had nothing. Until the next heartbeat
+    commit_sent: int = 0  # highest commit index that a message could convey
+    round: int = 0  # newest read round it echoed
+    fetch: Fetch | None = None  # asked from disk for it
+    match_at_heartbeat: int = -1
+    inflight: deque[tuple[int, int]] = field(default_factory=deque)  # (end, bytes) of each unanswered message
+    inflight_bytes: int = 0
+
+    def has_room(self, options: Options) -> bool:
+        """Whether another message with entries may be sent."""
+        return len(self.inflight) < options.inflight_messages_max and self.inflight_bytes < options.inflight_bytes_max
+
+    def note_sent(self, end: int, size: int) -> None:
+        """A message with entries up to `end` left, in replicate."""
+        self.sent = end
+        self.inflight.append((end, size))
+        self.inflight_bytes += size
+
+    def note_match(self, match: int) -> bool:
+        """It proved equality up to `match`; whether that is news. Ends a probe that asked at or below it."""
+        is_news = match > self.match
+        if is_news:
+            self.match = match
+            inflight = self.inflight
+            while inflight and inflight[0][0] <= match:
+                self.inflight_bytes -= inflight.popleft()[1]
+        if self.mode is Mode.REPLICATE:
+            self.sent = max(self.sent, match)
+        elif match >= self.sent and self.is_exact:
+            self.sent = match
+            self._restart(Mode.REPLICATE)
+        return is_news
+
+    def probe(self, sent: int, *, is_exact: bool = True) -> None:
+        """Ask (again) whether the logs agree at `sent`."""
+        self.sent = max(sent, self.match)
+        self.is_exact = is_exact or self.sent == self.match
+        self._restart(Mode.PROBE)
+
+    def need_snapshot(self, sent: int) -> None:
+        """What it needs is below the log: only ask now and then whether it got there by other means."""
+        self.sent = max(sent, self.match)
+        self.is_exact = True
+        self._restart(Mode.SNAPSHOT)
+        self.is_waiting = True
+
+    def _restart(self, mode: Mode) -> None:
+        self.mode = mode
+        self.is_waiting = False
+        self.commit_sent = 0
+        self.fetch = None
+        self.inflight.clear()
+        self.inflight_bytes = 0

@@ -1,0 +1,60 @@
+"""What a majority says: the commit index and the outcome of a vote, for one majority and for a joint pair.
+
+Pure arithmetic on a `Configuration`; learners and strangers are never counted. Thesis sections 3.6 and 4.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+from raft.configuration import Configuration
+from raft.types import NodeId
+
+
+class Outcome(Enum):
+    """What the votes counted so far decide."""
+
+    WON = "won"
+    LOST = "lost"
+    OPEN = "open"
+
+
+def majority(voters: int) -> int:
+    """How many of `voters` are a majority (pitfall 34: of 4 it is 3, never 2)."""
+    return voters // 2 + 1
+
+
+def agreed(configuration: Configuration, values: Mapping[NodeId, int]) -> int:
+    """The highest value that a majority has reached; in a joint configuration, a majority of each side.
+
+    A voter without a value counts as 0. Used for match indexes (commit), read rounds and times of contact.
+    """
+    value = _agreed(configuration.voters, values)
+    return min(value, _agreed(configuration.outgoing, values)) if configuration.outgoing else value
+
+
+def _agreed(voters: tuple[NodeId, ...], values: Mapping[NodeId, int]) -> int:
+    if not voters:
+        return 0  # nobody can agree to anything
+    reached = sorted([values.get(voter, 0) for voter in voters])
+    return reached[len(reached) - majority(len(reached))]
+
+
+def outcome(configuration: Configuration, votes: Mapping[NodeId, bool]) -> Outcome:
+    """Whether the votes win: one per voter, however many replies came (pitfall 4)."""
+    sides = [_outcome(configuration.voters, votes)]
+    if configuration.outgoing:
+        sides.append(_outcome(configuration.outgoing, votes))
+    if Outcome.LOST in sides:
+        return Outcome.LOST
+    return Outcome.OPEN if Outcome.OPEN in sides else Outcome.WON
+
+
+def _outcome(voters: tuple[NodeId, ...], votes: Mapping[NodeId, bool]) -> Outcome:
+    needed = majority(len(voters))
+    granted = sum(votes.get(voter, False) for voter in voters)
+    refused = sum(not votes.get(voter, True) for voter in voters)
+    if granted >= needed:
+        return Outcome.WON
+    return Outcome.LOST if len(voters) - refused < needed else Outcome.OPEN

@@ -1,0 +1,278 @@
+"""AppendEntries both ways: sending, probing, backing off, acknowledging, and the commit rule.
+
+Messages are made when the driver asks for a Ready, so that everything proposed in one turn travels together. Raft paper
+figure 2 and section 5.3; thesis 3.6.2 (commit rule), 10.2.1 (the leader's disk works in parallel).
+"""
+
+from __future__ import annotations
+
+from raft import membership
+from raft.codec import previous_crc
+from raft.events import ConflictTruncated, FollowerNeedsSnapshot, FollowerProbing
+from raft.messages import AppendEntries, AppendEntriesReply
+from raft.progress import Mode, Progress
+from raft.quorum import agreed
+from raft.ready import Fetch
+from raft.roles import Follower, Leader
+from raft.state import State, become_follower, ignore
+from raft.types import Entry, NodeId
+
+# ---------------------------------------------------------------------------------------------------------------
+# The leader's side.
+
+
+def replicate(state: State, role: Leader) -> None:
+    """Send to each follower what it may have: entries within its window, a probe, or a new commit index."""
+    log = state.log
+    last, committed = log.last.index, log.committed
+    for peer, progress in role.progress.items():
+        if progress.mode is Mode.REPLICATE:
+            if progress.sent < last:
+                _stream(state, role, peer, progress)
+            if progress.commit_sent < committed and progress.commit_sent < progress.sent:
+                _send(state, role, peer, progress, progress.sent)
+        elif not progress.is_waiting:
+            _probe(state, role, peer, progress)
+
+
+def heartbeat(state: State, role: Leader) -> None:
+    """Send everyone an empty AppendEntries from its match: what is durable there can be answered without a sync."""
+    for peer, progress in role.progress.items():
+        _send(state, role, peer, progress, progress.match)
+
+
+def retry(state: State, role: Leader) -> None:
+    """Once per heartbeat: ask again where a question or a message may be lost."""
+    for peer, progress in role.progress.items():
+        if progress.mode is not Mode.REPLICATE:
+            progress.is_waiting = False
+        elif progress.inflight and progress.match == progress.match_at_heartbeat:
+            _send(state, role, peer, progress, progress.sent)  # lost before it: the answer is a mismatch
+        progress.match_at_heartbeat = progress.match
+
+
+def _stream(state: State, role: Leader, peer: NodeId, progress: Progress) -> None:
+    log, options = state.log, state.options
+    while progress.sent < log.last.index and progress.has_room(options):
+        if progress.sent < log.start.index:
+            _fetch(state, peer, progress, options.append_bytes_max)
+            return
+        entries = log.slice(progress.sent, options.append_bytes_max, options.append_entries_max)
+        _send(state, role, peer, progress, progress.sent, entries)
+
+
+def _probe(state: State, role: Leader, peer: NodeId, progress: Progress) -> None:
+    """One question, then wait for its answer or the next heartbeat; entries ride along where they are at hand."""
+    log, options = state.log, state.options
+    if progress.sent < log.first - 1 or log.term_at(progress.sent) is None:
+        state.out.events.append(FollowerNeedsSnapshot(peer, progress.sent + 1))
+        progress.need_snapshot(log.first - 1)
+        return
+    if not progress.is_exact:
+        _fetch(state, peer, progress, 1)  # one entry tells where the one before it ends
+        return
+    entries: tuple[Entry, ...] = ()
+    if progress.mode is Mode.PROBE and progress.sent >= log.start.index:
+        entries = log.slice(progress.sent, options.append_bytes_max, options.append_entries_max)
+    progress.is_waiting = True
+    _send(state, role, peer, progress, progress.sent, entries)
+
+
+def _fetch(state: State, peer: NodeId, progress: Progress, bytes_max: int) -> None:
+    if progress.fetch is None and not progress.is_waiting:
+        progress.fetch = Fetch(peer, progress.sent, state.log.start.index, bytes_max)
+        state.out.fetches.append(progress.fetch)
+
+
+def _send(
+    state: State, role: Leader, peer: NodeId, progress: Progress, prev: int, entries: tuple[Entry, ...] = ()
+) -> None:
+    log = state.log
+    prev_term = log.term_at(prev)
+    if prev_term is None:
+        return  # compacted away: the follower needs a snapshot, and hears of us through that
+    proved = entries[-1].index if entries else prev
+    # Never above what this message proves to the follower (pitfalls 16 and 27).
+    commit = min(log.committed, proved)
+    if progress.mode is Mode.REPLICATE:
+        progress.commit_sent = max(progress.commit_sent, commit)
+        if entries:
+            progress.note_sent(proved, sum([entry.size for entry in entries]))
+    state.out.messages.append(
+        AppendEntries(
+            sender=state.node, to=peer, term=state.term, prev_index=prev, prev_term=prev_term, commit=commit,
+            round=role.round, entries=entries,
+        )
+    )  # fmt: skip
+
+
+def on_append_reply(state: State, role: Leader, message: AppendEntriesReply) -> None:
+    """A follower's answer in this term."""
+    progress = role.progress.get(message.sender)
+    if progress is None:
+        ignore(state, message, "the sender is not in this configuration")
+        return
+    if message.match > state.log.last.index or message.round > role.round:
+        ignore(state, message, "it answers what was never sent")
+        return
+    progress.contact_ms = state.now.monotonic_ms
+    progress.round = max(progress.round, message.round)
+    if not message.success:
+        _back_off(state, progress, message)
+    elif progress.note_match(message.match):
+        advance_commit(state, role)
+
+
+def _back_off(state: State, progress: Progress, message: AppendEntriesReply) -> None:
+    """The logs do not agree at `prev_index`: step back by index and term (raft paper section 5.3, pitfall 25)."""
+    log = state.log
+    if progress.mode is Mode.REPLICATE:
+        if progress.match < message.prev_index <= progress.sent:
+            progress.probe(progress.match)  # a message was lost on the way; what is proved stays proved
+            state.out.events.append(FollowerProbing(message.sender, progress.sent))
+        return
+    if message.prev_index != progress.sent:
+        return  # answers an older question
+    if log.term_at(message.hint_index) == message.hint_term:
+        index, is_exact = message.hint_index, True  # same index and term: the same entry, so it ends here too
+    else:
+        index, is_exact = log.last_end(message.hint_index, message.hint_term)
+    if index >= message.prev_index:
+        ignore(state, message, f"its hint {message.hint_index} does not lead back")
+        return
+    progress.probe(index, is_exact=is_exact)
+
+
+def advance_commit(state: State, role: Leader) -> None:
+    """Commit what a majority holds durably, if it is of this term (thesis 3.6.2; pitfalls 15 and 22).
+
+    The leader counts itself by what its own disk confirmed, and only if it is a voter.
+    """
+    log = state.log
+    matches = {peer: progress.match for peer, progress in role.progress.items()}
+    matches[state.node] = log.persisted
+    index = agreed(state.configuration, matches)
+    if index <= log.committed or log.term_at(index) != state.term:
+        return
+    assert log.is_end(index), f"commit {index} is not the end of an entry"
+    role.uncommitted_bytes -= sum([entry.size for entry in log.between(log.committed, index)])
+    log.committed = index
+    membership.forget(state)
+
+
+def on_fetched(state: State, role: Leader, fetch: Fetch, entries: tuple[Entry, ...]) -> None:
+    """Entries that a follower needs came back from disk; () if the disk could not deliver."""
+    progress = role.progress.get(fetch.peer)
+    if progress is None or progress.fetch != fetch:
+        return  # asked before something changed
+    progress.fetch = None
+    if not entries or state.log.term_at(entries[-1].index) != entries[-1].term:
+        progress.is_waiting = True  # until the next heartbeat
+    elif progress.mode is Mode.PROBE:
+        progress.probe(min(entries[0].before, progress.sent))
+    elif entries[0].before == progress.sent:
+        _send(state, role, fetch.peer, progress, progress.sent, entries)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The follower's side.
+
+
+def on_append(state: State, message: AppendEntries) -> None:
+    """AppendEntries of the current term (figure 2, receiver implementation)."""
+    role = state.role
+    assert not isinstance(role, Leader), f"node {message.sender} and this one both lead term {state.term}"
+    now_ms = state.now.monotonic_ms
+    if isinstance(role, Follower) and role.leader == message.sender:
+        role.contact_ms = now_ms
+        role.deadline_ms = now_ms + role.timeout_ms
+        role.link_closed = False
+    else:
+        become_follower(state, state.term, message.sender, "heard from the leader")
+    log = state.log
+    prev = message.prev_index
+    if prev > log.committed and log.term_at(prev) != message.prev_term:
+        hint = log.last_sure_end(prev, message.prev_term)
+        _answer(state, message, success=False, match=0, hint=(hint, log.term_at(hint) or 0))
+        return
+    # At or below the commit index the logs agree by leader completeness, whatever is still known of it here.
+    entries = message.entries
+    if entries and not _is_chain(state, message):
+        return
+    fresh = _skip_known(state, entries)
+    if fresh:
+        if fresh[0].before < log.last.index:
+            _cut(state, fresh[0])
+        log.append(fresh, now_ms)
+        membership.take_effect(state, fresh)
+    proved = entries[-1].index if entries else prev
+    commit = min(message.commit, proved)
+    if commit > log.committed:
+        assert log.is_end(commit), f"the leader commits {commit}, which is not the end of an entry here"
+        log.committed = commit
+        membership.forget(state)
+    _answer(state, message, success=True, match=proved)
+
+
+def _is_chain(state: State, message: AppendEntries) -> bool:
+    """Whether the entries follow prev and each other, and the first names the header that is really there."""
+    index, term = message.prev_index, message.prev_term
+    for entry in message.entries:
+        if entry.before != index or not term <= entry.term <= message.term:
+            ignore(state, message, f"entry {entry.index} (term {entry.term}) does not follow {index} (term {term})")
+            return False
+        index, term = entry.index, entry.term
+    mark = state.log.mark_at(message.prev_index)
+    named = previous_crc(message.entries[0])
+    if mark is not None and mark.index > 0 and mark.header_crc != named:
+        ignore(state, message, f"entry {mark.index} has header CRC {mark.header_crc:08x} here, {named:08x} there")
+        return False
+    return True
+
+
+def _skip_known(state: State, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    """Without the leading entries that the log has already: an old message must not shorten it (pitfall 18)."""
+    log = state.log
+    last = log.last.index
+    known = 0
+    for entry in entries:
+        if entry.index > last or (entry.index > log.committed and log.term_at(entry.index) != entry.term):
+            break
+        known += 1
+    return entries[known:] if known else entries
+
+
+def _cut(state: State, replacement: Entry) -> None:
+    """Figure 2, AppendEntries step 3: an existing entry conflicts with a new one."""
+    log = state.log
+    lost = log.last.index
+    log.cut(replacement.before, replacement, state.term)
+    membership.roll_back(state, replacement.before)
+    state.out.events.append(ConflictTruncated(replacement.before, lost, state.term))
+
+
+def _answer(state: State, message: AppendEntries, *, success: bool, match: int, hint: tuple[int, int] = (0, 0)) -> None:
+    """Reply; at once only if nothing in the reply has still to reach the disk (persist, then promise)."""
+    reply = AppendEntriesReply(
+        sender=state.node, to=message.sender, term=state.term, success=success, match=match,
+        prev_index=message.prev_index, round=message.round, hint_index=hint[0], hint_term=hint[1],
+    )  # fmt: skip
+    if match <= state.log.persisted and state.term == state.durable_term:
+        state.out.messages.append(reply)
+        return
+    waiting = state.out.after_sync
+    if success and waiting and _is_covered(waiting[-1], reply):
+        waiting[-1] = reply
+    else:
+        waiting.append(reply)
+
+
+def _is_covered(older: object, newer: AppendEntriesReply) -> bool:
+    """Whether `newer`, which waits for the same sync, says all that `older` does."""
+    return (
+        isinstance(older, AppendEntriesReply)
+        and older.success
+        and (older.to, older.term) == (newer.to, newer.term)
+        and older.match <= newer.match
+        and older.round <= newer.round
+    )

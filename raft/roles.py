@@ -1,0 +1,93 @@
+"""The four roles, each with only the fields that it needs: what a role does not have cannot be stale.
+
+A pre-candidate, for one, has no leader (pitfall 8). Raft paper figure 4; thesis sections 3.3, 3.10, 6.4, 9.6.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from raft.progress import Progress
+from raft.types import NodeId
+
+
+class RoleName(StrEnum):
+    """A role's name, as status shows it."""
+
+    FOLLOWER = "follower"
+    PRE_CANDIDATE = "pre_candidate"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+
+
+@dataclass(slots=True)
+class Follower:
+    """Follows `leader` (or NOBODY), and starts an election at `deadline_ms`."""
+
+    leader: NodeId
+    contact_ms: int  # when that leader was last heard
+    timeout_ms: int  # drawn once per stay in this role; each contact moves the deadline by it
+    deadline_ms: int
+    link_closed: bool = False  # the link to that leader closed since it was last heard
+
+
+@dataclass(slots=True)
+class PreCandidate:
+    """Asks whether it could win (thesis 9.6)."""
+
+    votes: dict[NodeId, bool]
+    deadline_ms: int
+    link_closed: bool  # started because the leader's link closed
+
+
+@dataclass(slots=True)
+class Candidate:
+    """Campaigns in the current term."""
+
+    votes: dict[NodeId, bool]
+    deadline_ms: int
+
+
+@dataclass(slots=True)
+class Transfer:
+    """A hand-over under way (thesis 3.10)."""
+
+    to: NodeId
+    deadline_ms: int
+    is_told: bool = False  # TimeoutNow left since the last heartbeat
+
+
+class ReadRound(NamedTuple):
+    """Reads registered before `round` was opened; they may see what was committed then."""
+
+    round: int
+    read_index: int
+    contexts: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Leader:
+    """Leads the current term."""
+
+    progress: dict[NodeId, Progress]  # everyone else of the configuration, in its order
+    heartbeat_ms: int  # when the next heartbeat is due
+    quorum_since_ms: int  # check-quorum does not look further back than this
+    uncommitted_bytes: int = 0
+    round: int = 0
+    reads_new: list[int] = field(default_factory=list)  # registered, no round yet
+    reads_open: deque[ReadRound] = field(default_factory=deque)
+    reads_count: int = 0
+    transfer: Transfer | None = None
+
+
+Role = Follower | PreCandidate | Candidate | Leader
+
+ROLE_NAMES = {
+    Follower: RoleName.FOLLOWER,
+    PreCandidate: RoleName.PRE_CANDIDATE,
+    Candidate: RoleName.CANDIDATE,
+    Leader: RoleName.LEADER,
+}

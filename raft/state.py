@@ -1,0 +1,159 @@
+"""Everything one node knows, and the transitions between roles.
+
+Data and the `become_…` functions; what triggers them is in `election`, `replication` and `core`. Raft paper figures 2
+and 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from raft.codec import seal_entry
+from raft.configuration import Configuration
+from raft.events import (
+    BecameCandidate,
+    BecameFollower,
+    BecameLeader,
+    BecamePreCandidate,
+    Event,
+    MessageIgnored,
+    TransferEnded,
+)
+from raft.log import Log
+from raft.messages import Message
+from raft.options import Options
+from raft.progress import Progress
+from raft.ready import Fetch, ReadFailed, ReadReady
+from raft.roles import Candidate, Follower, Leader, PreCandidate, Role
+from raft.types import NOBODY, Entry, EntryKind, NodeId, Now
+
+
+@dataclass(slots=True)
+class Outbox:
+    """What the next Ready will carry, beside what the log itself knows."""
+
+    messages: list[Message] = field(default_factory=list)
+    after_sync: list[Message] = field(default_factory=list)
+    hard_state: bool = False  # term or vote changed
+    fetched: list[Entry] = field(default_factory=list)  # committed entries that came back from disk
+    reads: list[ReadReady] = field(default_factory=list)
+    reads_failed: list[ReadFailed] = field(default_factory=list)
+    fetches: list[Fetch] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it asks for nothing."""
+        return not (
+            self.messages or self.after_sync or self.hard_state or self.fetched or self.reads or self.reads_failed
+            or self.fetches or self.events
+        )  # fmt: skip
+
+
+@dataclass(slots=True)
+class State:
+    """One node. Only the functions of this package change it, in one thread."""
+
+    node: NodeId
+    options: Options
+    random: Callable[[int, int], int]
+    now: Now
+    term: int
+    vote: NodeId
+    boot: int
+    durable_term: int  # a term whose hard state is certainly on disk: replies of that term may leave at once
+    log: Log
+    configurations: list[tuple[int, Configuration]]  # (index, value): newest last; older ones for roll-back
+    role: Role
+    apply_fetch: Fetch | None = None  # committed entries asked from disk
+    out: Outbox = field(default_factory=Outbox)
+
+    @property
+    def configuration(self) -> Configuration:
+        """The one in force: the newest in the log, committed or not (thesis 4.1)."""
+        return self.configurations[-1][1]
+
+    @property
+    def leader(self) -> NodeId:
+        """Who leads this term, as far as known."""
+        if isinstance(self.role, Follower):
+            return self.role.leader
+        return self.node if isinstance(self.role, Leader) else NOBODY
+
+    def draw_timeout(self) -> int:
+        """A fresh election timeout (raft paper section 5.2; pitfall 12: drawn anew each time)."""
+        return self.random(self.options.election_timeout_min_ms, self.options.election_timeout_max_ms)
+
+
+def become_follower(state: State, term: int, leader: NodeId, reason: str) -> None:
+    """Follow `leader` (or nobody) in `term`. The vote is forgotten only with its term (pitfall 3)."""
+    assert term >= state.term, (term, state.term)
+    if isinstance(state.role, Leader):
+        _leave_leadership(state, state.role, term)
+    if term > state.term:
+        state.term = term
+        state.vote = NOBODY
+        state.out.hard_state = True
+    now_ms, timeout_ms = state.now.monotonic_ms, state.draw_timeout()
+    state.role = Follower(leader, now_ms, timeout_ms, now_ms + timeout_ms)
+    state.out.events.append(BecameFollower(term, leader, reason))
+
+
+def become_pre_candidate(state: State, reason: str, *, link_closed: bool) -> None:
+    """Start to ask; term and vote stay as they are (pitfall 7), the old leader is forgotten (pitfall 8)."""
+    deadline_ms = state.now.monotonic_ms + state.draw_timeout()
+    state.role = PreCandidate({state.node: True}, deadline_ms, link_closed)
+    state.out.events.append(BecamePreCandidate(state.term, reason))
+
+
+def become_candidate(state: State, reason: str) -> None:
+    """A new term, with the own vote in it (figure 2, Candidates)."""
+    state.term += 1
+    state.vote = state.node
+    state.out.hard_state = True
+    state.role = Candidate({state.node: True}, state.now.monotonic_ms + state.draw_timeout())
+    state.out.events.append(BecameCandidate(state.term, reason))
+
+
+def become_leader(state: State) -> None:
+    """Lead the current term; its first entry is a no-op (thesis 6.4: nothing of older terms commits by counting)."""
+    assert isinstance(state.role, Candidate), state.role
+    now_ms, log = state.now.monotonic_ms, state.log
+    state.role = Leader(
+        progress={
+            peer: Progress(sent=log.last.index, contact_ms=now_ms) for peer in state.configuration.peers(state.node)
+        },
+        heartbeat_ms=now_ms + state.options.heartbeat_ms,
+        quorum_since_ms=now_ms,
+        uncommitted_bytes=sum(entry.size for entry in log.between(log.committed, log.last.index)),
+    )
+    entry = append_own(state, state.role, EntryKind.NOOP, 1, b"")
+    state.out.events.append(BecameLeader(state.term, entry.index))
+
+
+def _leave_leadership(state: State, role: Leader, term: int) -> None:
+    """Whoever waits for a read must ask again; what was proposed may still be committed by others (pitfall 30)."""
+    failed = [ReadFailed(context) for opened in role.reads_open for context in opened.contexts]
+    state.out.reads_failed += failed
+    state.out.reads_failed += [ReadFailed(context) for context in role.reads_new]
+    if role.transfer is not None:
+        reason = "another term began" if term > state.term else "leadership was lost"
+        state.out.events.append(TransferEnded(role.transfer.to, reason))
+
+
+def append_own(state: State, role: Leader, kind: EntryKind, count: int, data: bytes) -> Entry:
+    """Append one entry of this leader; the cluster clock goes on by its monotonic time since the last entry."""
+    log, now = state.log, state.now
+    clock_ms = log.last.clock_ms + max(0, now.monotonic_ms - log.appended_ms)
+    entry = seal_entry(
+        log.last, term=state.term, kind=kind, count=count, time_ms=now.wall_ms, clock_ms=clock_ms, data=data
+    )
+    log.append((entry,), now.monotonic_ms)
+    role.uncommitted_bytes += entry.size
+    return entry
+
+
+def ignore(state: State, message: Message, reason: str) -> None:
+    """Drop a message that cannot be believed, visibly."""
+    state.out.events.append(MessageIgnored(message.sender, type(message).__name__, reason))
