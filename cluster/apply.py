@@ -1,0 +1,65 @@
+"""Turns an entry of the log into what the state machine understands.
+
+The only place where raft's bytes meet the state machine's values. A repetition of a session's sequence is recognised
+by the hash of its block's body, so equal requests must have equal bytes.
+"""
+
+from __future__ import annotations
+
+import xxhash
+
+from raft.codec import (
+    BLOCK_PLAIN,
+    BLOCK_SESSION,
+    BLOCK_TIME,
+    Corrupt,
+    decode_blocks,
+    decode_configuration,
+    decode_records,
+)
+from raft.types import Entry, EntryKind
+from statemachine.commands import INTERNAL_FIRST, Command, LogEntry, Request, Result
+from statemachine.effects import Effects
+
+
+def log_entry(entry: Entry) -> LogEntry:
+    """The entry for `StateMachine.apply`. Raises Corrupt or UnknownVersion: the node must stop, never skip."""
+    index, count = entry.index, entry.count
+    if entry.kind is EntryKind.COMMANDS:
+        requests: list[Request] = []
+        total = 0
+        for block in decode_blocks(entry.data):
+            flags = block.flags
+            total += block.count
+            commands = () if flags & BLOCK_PLAIN else tuple([Command(*record) for record in decode_records(block)])
+            time_ms = block.time_ms if flags & BLOCK_TIME else None
+            if flags & BLOCK_SESSION:
+                requests.append(
+                    Request(
+                        block.count, commands, block.session, block.sequence, block.settled,
+                        xxhash.xxh64_intdigest(block.body), block.namespace, block.principal, time_ms,
+                    )
+                )  # fmt: skip
+            else:
+                requests.append(Request(block.count, commands, 0, 0, 0, 0, block.namespace, block.principal, time_ms))
+        if total != count:
+            raise Corrupt(f"entry {index} says {count} records, its blocks hold {total}")
+        return LogEntry(index, entry.term, count, entry.time_ms, entry.clock_ms, tuple(requests))
+    parameters = decode_configuration(entry.data).parameters if entry.kind is EntryKind.CONFIGURATION else None
+    return LogEntry(index, entry.term, count, entry.time_ms, entry.clock_ms, (), parameters)
+
+
+_USER_RESULTS = (Result.APPLIED, Result.COMPARE_FAILED)
+
+
+def last_user_index(entry: LogEntry, effects: Effects) -> int | None:
+    """Index of the entry's newest user record, or None: a user operation that was applied or whose compare failed."""
+    if effects.is_plain:
+        return entry.index if entry.requests else None
+    end = entry.index
+    for request, effect in zip(reversed(entry.requests), reversed(effects.requests), strict=True):
+        is_user = not request.commands or request.commands[-1].operation < INTERNAL_FIRST
+        if is_user and effect.result in _USER_RESULTS:
+            return end
+        end -= request.count
+    return None

@@ -1,0 +1,152 @@
+"""One accepted peer connection: a hello that is checked, then frames, decoded and handed over chunk by chunk."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from cluster.peer_links import tune_socket
+from cluster.peer_protocol import Hello, Purpose, decode_hello, encode_refusal, refusal
+from cluster.wire import ApiError, Principal, authorise
+from raft.codec import (
+    FRAME_HELLO,
+    FRAME_MESSAGE,
+    FRAME_SIZE,
+    Corrupt,
+    Frame,
+    FrameDecoder,
+    UnknownVersion,
+    decode_message,
+)
+from raft.messages import Message
+
+if TYPE_CHECKING:
+    from cluster.transport import Transport
+
+
+class Accepted(asyncio.Protocol):
+    """A connection that a peer dialled: a hello, then frames."""
+
+    def __init__(self, owner: Transport) -> None:
+        self._owner = owner
+        self._transport: asyncio.Transport | None = None
+        self._decoder = FrameDecoder()
+        self._early = b""  # bytes of the hello that came so far
+        self._hello: Hello | None = None
+        self._who = "?"
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Somebody dialled; a hello must come soon."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        host, port, *_ = transport.get_extra_info("peername") or ("?", 0)
+        self._who = f"{host}:{port}"
+        limits = self._owner.limits
+        if len(self._owner.accepted) >= limits.peer_connections_max or self._owner.is_closing:
+            self._end(f"more than {limits.peer_connections_max} connections (limits.peer_connections_max)")
+            return
+        self._owner.accepted.add(self)
+        tune_socket(transport, self._owner.silence_s)
+        self._timer = asyncio.get_running_loop().call_later(
+            limits.hello_timeout_ms / 1_000, self._end, "no hello within limits.hello_timeout_ms"
+        )
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of the peer."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        try:
+            if self._hello is None:
+                data = self._take_hello(data)
+                if self._hello is None or not data:
+                    return
+            frames = self._decoder.feed(data)
+            if frames:
+                self._deliver(self._hello, frames)
+        except (Corrupt, UnknownVersion) as error:
+            self._end(str(error))
+
+    def _take_hello(self, data: bytes) -> bytes:
+        """Reads the hello and answers what follows it. Nothing is kept beyond limits.hello_bytes_max."""
+        self._early += data
+        if len(self._early) < FRAME_SIZE:
+            return b""
+        size = FRAME_SIZE + int.from_bytes(self._early[:4], "little")
+        if size > self._owner.limits.hello_bytes_max:
+            raise Corrupt(f"no raftlog hello: a first frame of {size} bytes")
+        if len(self._early) < size:
+            return b""
+        early, self._early = self._early, b""
+        hello = decode_hello(FrameDecoder().feed(early[:size])[0])
+        owner = self._owner
+        reason = refusal(
+            hello,
+            log=owner.identity.log,
+            node=owner.identity.node,
+            configuration=owner.configuration,
+            boot_seen=owner.boots.get(hello.sender, 0),
+        )
+        try:
+            authorise(Principal(), "peer", 0, None)
+        except ApiError as error:
+            reason = error.message
+        self._who = f"node {hello.sender} at {self._who}"
+        if reason is not None:
+            assert self._transport is not None
+            self._transport.write(encode_refusal(f"node {owner.identity.node}: {reason}"))
+            self._end(reason)
+            return b""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._hello = hello
+        owner.boots[hello.sender] = hello.boot
+        key = (hello.sender, hello.purpose)
+        older = owner.current.get(key)
+        owner.current[key] = self
+        if older is not None:
+            older.abort()
+        elif hello.purpose is Purpose.CONSENSUS:
+            owner.logger.info("peer_connected", peer=hello.sender, boot=hello.boot)
+        return early[size:]
+
+    def _deliver(self, hello: Hello, frames: list[Frame]) -> None:
+        owner = self._owner
+        if hello.purpose is Purpose.BULK:
+            if any(frame.kind in (FRAME_HELLO, FRAME_MESSAGE) for frame in frames):
+                raise Corrupt("a consensus message on the bulk link")
+            owner.receiver.peer_requests(hello.sender, frames)
+            return
+        messages: list[Message] = []
+        for frame in frames:
+            if frame.kind != FRAME_MESSAGE:
+                raise Corrupt(f"a frame of kind {frame.kind} on the consensus link")
+            message = decode_message(frame)
+            if message.sender != hello.sender:
+                raise Corrupt(f"a message of node {message.sender} on the link of node {hello.sender}")
+            messages.append(message)
+        owner.heard(hello.sender)
+        owner.receiver.peer_messages(hello.sender, messages)
+
+    def _end(self, reason: str) -> None:
+        """Closes this connection with one line that names the peer and why."""
+        self._owner.refused(self._who, reason)
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Closes it at once, without a line."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The end; news only if no newer connection of that peer took its place."""
+        if self._timer is not None:
+            self._timer.cancel()
+        owner, hello = self._owner, self._hello
+        owner.accepted.discard(self)
+        if hello is not None and owner.current.get((hello.sender, hello.purpose)) is self:
+            del owner.current[hello.sender, hello.purpose]
+            if hello.purpose is Purpose.CONSENSUS and not owner.is_closing:
+                owner.logger.info("peer_disconnected", peer=hello.sender, error=str(exc or "closed"))
+                owner.receiver.peer_link_closed(hello.sender)

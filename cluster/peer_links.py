@@ -1,0 +1,184 @@
+"""One outgoing peer connection: dialled again and again, with a bounded queue; only this side writes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+from typing import TYPE_CHECKING, Final
+
+from cluster import clock
+from cluster.cluster_file import split_address
+from cluster.peer_protocol import Hello, Purpose, decode_refusal, encode_hello
+from raft.codec import Corrupt, FrameDecoder, UnknownVersion
+from raft.types import NodeId
+
+if TYPE_CHECKING:
+    from cluster.transport import Transport
+
+REDIAL_MIN_MS: Final = 10
+REFUSED_REDIAL_S: Final = 1.0  # after a refused hello: somebody has to mend something first
+STABLE_S: Final = 1.0  # a connection that lived this long resets the pause between dials
+ANSWER_BYTES_MAX: Final = 4_096  # of the only thing that may come back: a refusal
+
+
+class Link:
+    """One outgoing connection, dialled again and again; only this side writes."""
+
+    def __init__(
+        self,
+        owner: Transport,
+        node: NodeId,
+        purpose: Purpose,
+        address: str,
+        bytes_max: int,
+    ) -> None:
+        self.node = node
+        self.purpose = purpose
+        self.address = address
+        self.waiting_since = 0.0  # when the oldest message left that nothing was heard after; 0: none
+        self._owner = owner
+        self._bytes_max = bytes_max
+        self._parts: list[bytes] = []
+        self._queued = 0
+        self._transport: asyncio.Transport | None = None
+        self._is_unreachable = False  # was logged so
+        self.task = asyncio.get_running_loop().create_task(self._run(), name=f"dial {node} {purpose.name.lower()}")
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it is connected."""
+        return self._transport is not None
+
+    def send(self, data: bytes) -> bool:
+        """Queues until flush; False when down or over its limit."""
+        if self._transport is None:
+            return False
+        if not self._parts:
+            self._queued = self._transport.get_write_buffer_size()
+            self._owner.queued(self)
+        self._queued += len(data)
+        if self._queued > self._bytes_max and self._queued > len(data):
+            self._queued -= len(data)
+            return False
+        self._parts.append(data)
+        return True
+
+    def flush(self) -> None:
+        """Hands what is queued to the socket."""
+        parts, self._parts = self._parts, []
+        if self._transport is not None and parts:
+            self._transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
+
+    def redial(self) -> None:
+        """Closes the connection; the dialling task makes another."""
+        self.waiting_since = 0.0
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close(self) -> None:
+        """Ends it for good. What was queued before is still written."""
+        self.flush()
+        if self._transport is not None:
+            self._transport.close()
+        self.task.cancel()
+
+    async def _run(self) -> None:
+        pause_s = 0.0
+        while True:
+            started = clock.monotonic()
+            try:
+                refusal = await self._connected_once()
+                error = "closed by the peer"
+            except (OSError, TimeoutError) as failure:
+                refusal = None
+                error = (failure.strerror if isinstance(failure, OSError) else None) or "timed out"
+            lived_s = clock.monotonic() - started
+            if refusal is not None:
+                pause_s = REFUSED_REDIAL_S
+                self._owner.refused_by(self.node, refusal)
+            elif lived_s > STABLE_S and error == "closed by the peer":
+                pause_s = REDIAL_MIN_MS / 1_000
+            else:
+                pause_s = min(max(2 * pause_s, REDIAL_MIN_MS / 1_000), self._owner.settings.redial_max_ms / 1_000)
+                if not self._is_unreachable and self.purpose is Purpose.CONSENSUS:
+                    self._is_unreachable = True
+                    self._owner.logger.warning("peer_unreachable", peer=self.node, address=self.address, error=error)
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+
+    async def _connected_once(self) -> str | None:
+        """Dials, says hello, and returns when the connection has closed: the peer's reason, if it gave one.
+
+        Raises OSError or TimeoutError.
+        """
+        host, port = split_address(self.address, f"peer of node {self.node}")
+        loop = asyncio.get_running_loop()
+        closed: asyncio.Future[str | None] = loop.create_future()
+        async with asyncio.timeout(self._owner.settings.connect_timeout_ms / 1_000):
+            transport, _ = await loop.create_connection(lambda: _Dialled(closed), host, port)
+        tune_socket(transport, self._owner.silence_s)
+        identity = self._owner.identity
+        transport.write(
+            encode_hello(
+                Hello(
+                    log=identity.log, sender=identity.node, to=self.node, incarnation=identity.incarnation,
+                    boot=identity.boot, purpose=self.purpose,
+                )
+            )
+        )  # fmt: skip
+        self._parts.clear()
+        self._transport = transport
+        self.waiting_since = 0.0
+        if self.purpose is Purpose.BULK:
+            self._owner.receiver.bulk_link_opened(self.node)
+        stable = loop.call_later(STABLE_S, self._reached)
+        try:
+            return await closed
+        finally:
+            stable.cancel()
+            self._transport = None
+            self._parts.clear()
+            transport.abort()
+            if self.purpose is Purpose.BULK and not self._owner.is_closing:
+                self._owner.receiver.bulk_link_closed(self.node)
+
+    def _reached(self) -> None:
+        if self._is_unreachable:
+            self._is_unreachable = False
+            self._owner.logger.info("peer_reached", peer=self.node, address=self.address)
+
+
+class _Dialled(asyncio.Protocol):
+    """The receiving side of a connection that we dialled: nothing comes, but for a refusal or the end."""
+
+    def __init__(self, closed: asyncio.Future[str | None]) -> None:
+        self._closed = closed
+        self._decoder = FrameDecoder(ANSWER_BYTES_MAX)
+
+    def data_received(self, data: bytes) -> None:
+        """Only a refusal may come; whatever it is, this connection is over."""
+        try:
+            frames = self._decoder.feed(data)
+            if not frames:
+                return
+            reason = decode_refusal(frames[0])
+        except (Corrupt, UnknownVersion):
+            reason = None
+        self._end(reason or "it answers, but not as a raftlog peer does: is it the right port?")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The end."""
+        self._end(None)
+
+    def _end(self, reason: str | None) -> None:
+        if not self._closed.done():
+            self._closed.set_result(reason)
+
+
+def tune_socket(transport: asyncio.BaseTransport, timeout_s: float) -> None:
+    """Small frames leave at once; unacknowledged bytes end the connection after `timeout_s`."""
+    sock = transport.get_extra_info("socket")
+    if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, int(timeout_s * 1_000)))

@@ -1,0 +1,128 @@
+"""The first words on a peer link: the hello, why one is refused, and how that is said; pure.
+
+DESIGN section 5, peer link. A connection is directed: who dialled sends a hello and then frames, who accepted sends
+nothing, but for one last frame with the reason when it refuses the hello, so that both sides can log it. Identity is
+not address (promise 8): log id, node ids and the disk's incarnation are compared on every connection.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from raft.codec import FRAME_HELLO, Corrupt, Frame, encode_frame
+from raft.configuration import Configuration
+from raft.types import NodeId
+
+MAGIC: Final = "raftlog-peer"
+PEER_VERSION_MIN: Final = 1
+PEER_VERSION_MAX: Final = 1
+SHARD: Final = 0
+_REFUSED: Final = "raftlog-refused"
+
+
+class Purpose(IntEnum):
+    """What a connection carries: bulk never delays a heartbeat."""
+
+    CONSENSUS = 1  # `raft.messages`
+    BULK = 2  # forwards, read indexes and their answers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """Who dials whom, with which disk, in which cluster."""
+
+    log: str
+    sender: NodeId
+    to: NodeId
+    incarnation: str
+    boot: int
+    purpose: Purpose
+    shard: int = SHARD
+    version_min: int = PEER_VERSION_MIN
+    version_max: int = PEER_VERSION_MAX
+    authorisation: str | None = None  # reserved
+
+
+_TYPES: Final = (str, int, int, str, int, str, int, int, str, int, int)
+
+
+def encode_hello(hello: Hello) -> bytes:
+    """The first frame of a connection."""
+    return encode_frame(
+        FRAME_HELLO,
+        [
+            MAGIC, hello.version_min, hello.version_max, hello.log, hello.shard, hello.authorisation or "",
+            hello.sender, hello.to, hello.incarnation, hello.boot, int(hello.purpose),
+        ],
+    )  # fmt: skip
+
+
+def decode_hello(frame: Frame) -> Hello:
+    """The hello of a connection's first frame. Raises Corrupt."""
+    values = frame.header
+    if frame.kind != FRAME_HELLO or not values or values[0] != MAGIC:
+        raise Corrupt("the first frame is no raftlog hello")
+    if len(values) != len(_TYPES) or any(type(value) is not kind for value, kind in zip(values, _TYPES, strict=True)):
+        raise Corrupt(f"hello of another form: {values!r:.200}")
+    _, version_min, version_max, log, shard, authorisation, sender, to, incarnation, boot, purpose = values
+    if purpose not in Purpose.__members__.values():
+        raise Corrupt(f"hello for an unknown purpose {purpose!r}")
+    return Hello(
+        log=str(log), sender=_int(sender), to=_int(to), incarnation=str(incarnation), boot=_int(boot),
+        purpose=Purpose(_int(purpose)), shard=_int(shard), version_min=_int(version_min),
+        version_max=_int(version_max), authorisation=str(authorisation) or None,
+    )  # fmt: skip
+
+
+def _int(value: object) -> int:
+    assert isinstance(value, int)
+    return value
+
+
+def refusal(hello: Hello, *, log: str, node: NodeId, configuration: Configuration, boot_seen: int) -> str | None:
+    """Why that hello cannot be taken by node `node`, with the mend; None: it can.
+
+    `boot_seen` is the highest boot counter that this process has met of the sender: a lower one is a disk that was
+    rolled back to an old copy.
+    """
+    if hello.version_max < PEER_VERSION_MIN or hello.version_min > PEER_VERSION_MAX:
+        return (
+            f"it speaks peer protocol {hello.version_min} to {hello.version_max}, "
+            f"here {PEER_VERSION_MIN} to {PEER_VERSION_MAX}: upgrade the older one"
+        )
+    if hello.log != log:
+        return f"it belongs to log {hello.log}, this node to log {log}: two clusters share an address"
+    if hello.shard != SHARD:
+        return f"it asks for shard {hello.shard}, here is only {SHARD}"
+    if hello.to != node:
+        return f"it wants node {hello.to}, this is node {node}: an address names the wrong node"
+    member = configuration.member(hello.sender)
+    if member is None or hello.sender == node:
+        return f"node {hello.sender} is no other member of this cluster"
+    if member.incarnation != hello.incarnation:
+        return (
+            f"node {hello.sender} comes with the disk {hello.incarnation}, the configuration names "
+            f"{member.incarnation}: a wiped or foreign data folder cannot vote"
+        )
+    if hello.boot < boot_seen:
+        return (
+            f"node {hello.sender} says it was started {hello.boot} times, but {boot_seen} were seen: "
+            "its data folder is an old copy"
+        )
+    return None
+
+
+def encode_refusal(reason: str) -> bytes:
+    """The last words of a node that refuses a hello."""
+    return encode_frame(FRAME_HELLO, [_REFUSED, reason])
+
+
+def decode_refusal(frame: Frame) -> str | None:
+    """The reason in such a frame, or None when it is something else."""
+    match frame.header:
+        case (str(magic), str(reason)) if frame.kind == FRAME_HELLO and magic == _REFUSED:
+            return reason
+        case _:
+            return None

@@ -1,0 +1,438 @@
+"""Requests that wait for their fate, each settled exactly once.
+
+A request is queued, then either proposed by this node (a `Batch`, one per entry) or sent to the leader (a `Flight`, one
+per frame). Its fate is decided when this node applies the index it was given: the same term there means that it was
+applied, another term that it never will be. What is still queued can fail as `not_applied`; afterwards only `unknown`
+is honest (pitfall 30). Futures, not tasks: settling an entry's requests is one pass (DESIGN section 5).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from cluster.metrics import Metrics
+from cluster.settings import LimitSettings
+from cluster.wire import ERRORS, ApiError, Code
+from raft.codec import BLOCK_SIZE
+from raft.types import NOBODY, NodeId
+from statemachine.commands import Result
+from statemachine.effects import Effects, RequestEffect
+
+NEVER: Final = float("inf")
+
+
+class Settled(NamedTuple):
+    """A request that this node has applied: the indexes of its records, the entry's term, what it did."""
+
+    first: int
+    last: int
+    term: int
+    effect: RequestEffect
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One request block on its way. `future` is None for one that a peer forwarded: `peer` is told its position."""
+
+    block: bytes
+    count: int
+    deadline: float  # seconds of `clock.monotonic`
+    session: int
+    sequence: int
+    future: asyncio.Future[Settled] | None
+    peer: NodeId = NOBODY  # who forwarded it
+    number: int = 0  # names it between this node and the other one
+    first: int = 0  # index of its first record, once proposed
+    joined: list[Request] | None = None  # repetitions of it that share its fate
+    flight: Flight | None = None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nobody waits for it any more."""
+        return self.future is None or self.future.done()
+
+    def settle(self, term: int, effect: RequestEffect) -> None:
+        """It was applied."""
+        if self.future is not None and not self.future.done():
+            self.future.set_result(Settled(self.first, self.first + self.count - 1, term, effect))
+
+    def fail(self, code: Code, message: str) -> None:
+        """It was not, or nobody knows."""
+        if self.future is not None and not self.future.done():
+            self.future.set_exception(ApiError(code, message))
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """The requests of one entry that this node proposed, in order."""
+
+    term: int
+    last: int
+    requests: Sequence[Request]
+    deadline_min: float
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """The requests of one frame to the leader; `open` of them are not settled."""
+
+    peer: NodeId
+    requests: Sequence[Request]
+    deadline_min: float
+    open: int
+
+
+class Answer(NamedTuple):
+    """What the leader tells the node that forwarded a request: its first index, or why it was not taken."""
+
+    peer: NodeId
+    number: int
+    first: int
+    code: Code | None = None
+
+
+class Pending:
+    """All requests of one node. Not thread-safe: it belongs to the node's event loop."""
+
+    def __init__(self, limits: LimitSettings, metrics: Metrics, node: NodeId) -> None:
+        self._limits = limits
+        self._metrics = metrics
+        self._name = f"node {node}"
+        self._queue: deque[Request] = deque()
+        self.queued_bytes = 0
+        self._queue_deadline_min = NEVER
+        self._batches: deque[Batch] = deque()
+        self._flights: dict[int, Flight] = {}  # by their first number
+        self._sent: dict[int, Request] = {}  # forwarded, no answer yet
+        self._expected: list[tuple[int, int, int, Request]] = []  # heap of (last index, number, term, request)
+        self._open: dict[tuple[int, int], Request] = {}  # (session, sequence) proposed in this term, not applied
+        self._number = 0
+        self._batched = 0
+        self.answers: list[Answer] = []  # for peers, since the last turn
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait to be proposed or forwarded."""
+        return len(self._queue)
+
+    @property
+    def inflight(self) -> int:
+        """Requests proposed or forwarded whose fate is not known."""
+        return self._batched + len(self._sent) + len(self._expected)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody waits here for anything."""
+        return not self._queue and not self.inflight
+
+    # -- the queue ------------------------------------------------------------------------------------------------
+
+    def submit(self, request: Request) -> None:
+        """Queues it. Raises ApiError busy at the named limits."""
+        limits = self._limits
+        if len(self._queue) >= limits.inbox_requests_max:
+            raise ApiError(
+                Code.BUSY, f"{self._name}: {limits.inbox_requests_max} writes wait already (limits.inbox_requests_max)"
+            )
+        if self.queued_bytes and self.queued_bytes + len(request.block) > limits.inbox_bytes_max:
+            raise ApiError(
+                Code.BUSY, f"{self._name}: {self.queued_bytes} bytes of writes wait already (limits.inbox_bytes_max)"
+            )
+        self._queue.append(request)
+        self.queued_bytes += len(request.block)
+        if request.deadline < self._queue_deadline_min:
+            self._queue_deadline_min = request.deadline
+
+    def take(self, now: float, *, joining: bool) -> list[Request]:
+        """The next requests for one entry (or one frame), in order; never empty-handed but for want of requests.
+
+        Past their deadline they are refused. With `joining` (on the leader) a repetition of a sequence that is
+        proposed and not yet applied joins the first one instead of being taken; other bytes under the same sequence
+        are taken, and refused when they are applied.
+        """
+        taken: list[Request] = []
+        size = records = 0
+        queue = self._queue
+        room = self._limits.inflight_requests_max - self.inflight
+        while queue and len(taken) < room:
+            request = queue[0]
+            length = len(request.block)
+            if taken and (
+                size + length > self._limits.batch_bytes_max or records + request.count > self._limits.batch_records_max
+            ):
+                break
+            queue.popleft()
+            self.queued_bytes -= length
+            if request.future is not None and request.future.done():
+                continue  # whoever asked went away before it was queued anywhere
+            if request.deadline <= now:
+                self.refuse(request, Code.DEADLINE, "the deadline passed before the write was taken up")
+                continue
+            if joining and request.session and self._joins(request):
+                continue
+            taken.append(request)
+            size += length
+            records += request.count
+        return taken
+
+    def put_back(self, requests: Sequence[Request]) -> None:
+        """What `take` gave could not be proposed: it waits again, in front, repetitions behind their first."""
+        for request in reversed(requests):
+            self._forget(request)
+            again = [request, *(request.joined or ())]
+            request.joined = None
+            self._queue.extendleft(reversed(again))
+            self.queued_bytes += sum(len(each.block) for each in again)
+
+    def _joins(self, request: Request) -> bool:
+        key = (request.session, request.sequence)
+        primary = self._open.setdefault(key, request)
+        if primary is request or primary.block[BLOCK_SIZE:] != request.block[BLOCK_SIZE:]:
+            return False
+        if primary.joined is None:
+            primary.joined = []
+        primary.joined.append(request)
+        if primary.first:
+            self._place(request, primary.first)
+            last = primary.first + primary.count - 1
+            batch = next(batch for batch in self._batches if batch.last >= last)
+            batch.deadline_min = min(batch.deadline_min, request.deadline)
+        return True
+
+    def _place(self, request: Request, first: int) -> None:
+        request.first = first
+        if request.future is None:
+            self.answers.append(Answer(request.peer, request.number, first))
+
+    def _forget(self, request: Request) -> None:
+        key = (request.session, request.sequence)
+        if request.session and self._open.get(key) is request:
+            del self._open[key]
+
+    # -- proposed by this node ------------------------------------------------------------------------------------
+
+    def proposed(self, requests: Sequence[Request], term: int, first: int) -> None:
+        """`requests` became the entry whose first record is `first`."""
+        deadline_min = NEVER
+        for request in requests:
+            self._place(request, first)
+            for repetition in request.joined or ():
+                self._place(repetition, first)
+                deadline_min = min(deadline_min, repetition.deadline)
+            first += request.count
+            if request.deadline < deadline_min:
+                deadline_min = request.deadline
+        self._batches.append(Batch(term, first - 1, requests, deadline_min))
+        self._batched += len(requests)
+        self._metrics.batch_requests.observe(len(requests))
+
+    def leadership_changed(self) -> None:
+        """Positions given in another term do not hold for new repetitions."""
+        self._open.clear()
+
+    # -- forwarded to the leader ----------------------------------------------------------------------------------
+
+    def forwarding(self, requests: Sequence[Request], peer: NodeId) -> int:
+        """`requests` are about to be sent to `peer` in one frame; answers the number of the first of them."""
+        number = self._number + 1
+        flight = Flight(peer, requests, min(request.deadline for request in requests), len(requests))
+        for request in requests:
+            self._number += 1
+            request.number = self._number
+            request.flight = flight
+            self._sent[request.number] = request
+        self._flights[number] = flight
+        return number
+
+    def answered(self, number: int, first: int, term: int) -> None:
+        """The leader of `term` gave the forwarded request its place."""
+        request = self._sent.pop(number, None)
+        if request is None:
+            return
+        if request.is_settled:
+            self._landed(request)
+            return
+        request.first = first
+        heapq.heappush(self._expected, (first + request.count - 1, number, term, request))
+
+    def refused(self, number: int, code: Code, message: str) -> None:
+        """The leader did not take it, or it never left: nothing changed, and never will."""
+        request = self._sent.pop(number, None)
+        if request is not None:
+            self.fail(request, code, message)
+            self._landed(request)
+
+    def link_lost(self, peer: NodeId, reason: str) -> None:
+        """Nothing will be heard of what was sent to that peer and not answered: its fate is unknown."""
+        for number, request in list(self._sent.items()):
+            assert request.flight is not None
+            if request.flight.peer == peer:
+                del self._sent[number]
+                self.fail(request, Code.LEADER_LOST, f"{self._name}: {reason} before the fate of the write was known")
+                self._landed(request)
+
+    def leader_is(self, leader: NodeId) -> None:
+        """Somebody else leads now: nobody answers for what was sent to another node."""
+        for peer in {flight.peer for flight in self._flights.values()} - {leader}:
+            self.link_lost(peer, f"node {peer} lost the leadership")
+
+    def _landed(self, request: Request) -> None:
+        flight = request.flight
+        if flight is not None:
+            request.flight = None
+            flight.open -= 1
+            if not flight.open:
+                del self._flights[flight.requests[0].number]
+
+    # -- fates ----------------------------------------------------------------------------------------------------
+
+    def applied(self, index: int, term: int, counts: Iterable[int], effects: Effects) -> None:
+        """This node applied the entry that ends at `index`; `counts` are the records of each of its requests."""
+        batches = self._batches
+        while batches and batches[0].last <= index:
+            batch = batches.popleft()
+            self._batched -= len(batch.requests)
+            if batch.term == term:
+                assert batch.last == index, (batch.last, index, term)
+                self._settle(batch, effects)
+            else:
+                for request in batch.requests:
+                    self._overwritten(request, term)
+        if self._expected and self._expected[0][0] <= index:
+            self._applied_expected(index, term, counts, effects)
+
+    def _settle(self, batch: Batch, effects: Effects) -> None:
+        term, requests = batch.term, batch.requests
+        each: Iterable[RequestEffect] = effects.requests
+        if effects.is_plain:
+            each = [RequestEffect(Result.APPLIED, effects.revision)] * len(requests)
+        settled = 0
+        for request, effect in zip(requests, each, strict=True):
+            if request.future is not None:
+                request.settle(term, effect)
+                settled += 1
+            if request.session:
+                self._forget(request)
+                for repetition in request.joined or ():
+                    repetition.settle(term, effect)
+        self._count("applied", settled)
+
+    def _applied_expected(self, index: int, term: int, counts: Iterable[int], effects: Effects) -> None:
+        expected = self._expected
+        sizes = list(counts)
+        effect_of: dict[int, RequestEffect] = {}
+        plain = RequestEffect(Result.APPLIED, effects.revision)
+        end = index - sum(sizes)
+        for position, size in enumerate(sizes):
+            end += size
+            effect_of[end] = plain if effects.is_plain else effects.requests[position]
+        settled = 0
+        while expected and expected[0][0] <= index:
+            last, _, expected_term, request = heapq.heappop(expected)
+            if expected_term == term:
+                request.settle(term, effect_of[last])
+                settled += 1
+            else:
+                self._overwritten(request, term)
+            self._landed(request)
+        self._count("applied", settled)
+
+    def _overwritten(self, request: Request, term: int) -> None:
+        self._forget(request)
+        for each in (request, *(request.joined or ())):
+            message = f"{self._name}: an entry of term {term} was committed in its place"
+            self.fail(each, Code.OVERWRITTEN, message)
+
+    def expire(self, now: float, *, leader: NodeId) -> None:
+        """Fails what is past its deadline: queued as not_applied, else as unknown."""
+        if self._queue_deadline_min <= now:
+            code = Code.DEADLINE if leader else Code.NO_LEADER
+            reason = "could not be taken up" if leader else "found no leader"
+            waiting = deque[Request]()
+            for request in self._queue:
+                if request.deadline <= now:
+                    self.queued_bytes -= len(request.block)
+                    self.refuse(request, code, f"the write {reason} within its deadline")
+                else:
+                    waiting.append(request)
+            self._queue = waiting
+            self._queue_deadline_min = min((request.deadline for request in waiting), default=NEVER)
+        for batch in self._batches:
+            if batch.deadline_min <= now:
+                repeated = [each for request in batch.requests for each in request.joined or ()]
+                batch.deadline_min = self._expire([*batch.requests, *repeated], now)
+        for flight in list(self._flights.values()):
+            if flight.deadline_min <= now:
+                flight.deadline_min = self._expire(flight.requests, now)
+                for request in flight.requests:
+                    if request.is_settled and self._sent.pop(request.number, None) is not None:
+                        self._landed(request)
+
+    def _expire(self, requests: Iterable[Request], now: float) -> float:
+        """Fails the due ones as unknown; the earliest deadline of the others."""
+        earliest = NEVER
+        for request in requests:
+            if request.is_settled:
+                continue
+            if request.deadline <= now:
+                self.fail(
+                    request, Code.TIMEOUT, f"{self._name}: the write was queued, its fate unknown within the deadline"
+                )
+            else:
+                earliest = min(earliest, request.deadline)
+        return earliest
+
+    def refuse(self, request: Request, code: Code, message: str) -> None:
+        """It was never queued in any log, and is not taken."""
+        if request.future is None:
+            self.answers.append(Answer(request.peer, request.number, 0, code))
+        else:
+            self.fail(request, code, f"{self._name}: {message}")
+
+    def refuse_forwarded(self, message: str) -> None:
+        """Refuses what peers forwarded and is still queued: a request is passed on once only."""
+        if any(request.future is None for request in self._queue):
+            kept = deque[Request]()
+            for request in self._queue:
+                if request.future is None:
+                    self.queued_bytes -= len(request.block)
+                    self.refuse(request, Code.NO_LEADER, message)
+                else:
+                    kept.append(request)
+            self._queue = kept
+
+    def fail_all(self, queued: Code, inflight: Code, message: str) -> None:
+        """The end: nothing more will be learned here."""
+        for request in self._queue:
+            self.refuse(request, queued, message)
+        self._queue.clear()
+        self.queued_bytes = 0
+        for batch in self._batches:
+            for request in batch.requests:
+                for each in (request, *(request.joined or ())):
+                    self.fail(each, inflight, f"{self._name}: {message}")
+        for _, _, _, request in self._expected:
+            self.fail(request, inflight, f"{self._name}: {message}")
+        for request in self._sent.values():
+            self.fail(request, inflight, f"{self._name}: {message}")
+        self._batches.clear()
+        self._batched = 0
+        self._expected.clear()
+        self._sent.clear()
+        self._flights.clear()
+        self._open.clear()
+
+    def fail(self, request: Request, code: Code, message: str) -> None:
+        """Fails it and counts the outcome."""
+        if not request.is_settled:
+            request.fail(code, message)
+            self._count(ERRORS[code].outcome, 1)
+
+    def _count(self, outcome: str, number: int) -> None:
+        if number:
+            self._metrics.outcomes.labels(outcome).inc(number)

@@ -1,0 +1,203 @@
+"""Peer links: directed connections with bounded queues that drop when full and never block the node.
+
+To every other member there are two outgoing links (consensus and bulk), each dialled again when it closes; what
+others dialled comes in through `Accepted`. Protocols, not streams: a chunk of bytes becomes decoded messages in one
+call and is handed to the node at once. DESIGN section 5.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from cluster import clock
+from cluster.logging import Logger
+from cluster.metrics import Metrics
+from cluster.peer_accept import Accepted
+from cluster.peer_links import Link
+from cluster.peer_protocol import Purpose
+from cluster.settings import LimitSettings, PeerSettings
+from raft.codec import Frame, encode_message
+from raft.configuration import Configuration
+from raft.messages import Message
+from raft.types import NodeId
+
+REFUSALS_REMEMBERED_MAX: Final = 64  # so that the same refusal is not logged ten times a second
+REFUSAL_LOG_EVERY_S: Final = 10.0
+
+
+class Receiver(Protocol):
+    """What the transport calls in the node. None of these may block."""
+
+    def peer_messages(self, peer: NodeId, messages: Sequence[Message]) -> None:
+        """Consensus messages of one chunk, in order."""
+
+    def peer_requests(self, peer: NodeId, frames: Sequence[Frame]) -> None:
+        """Frames of the bulk link. Raises Corrupt when one makes no sense: its connection is closed."""
+
+    def peer_link_closed(self, peer: NodeId) -> None:
+        """The peer's consensus connection to this node closed."""
+
+    def bulk_link_closed(self, peer: NodeId) -> None:
+        """This node's bulk connection to the peer closed: what was sent on it may or may not have arrived."""
+
+    def bulk_link_opened(self, peer: NodeId) -> None:
+        """This node's bulk connection to the peer is up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who this node is in every hello."""
+
+    log: str
+    node: NodeId
+    incarnation: str
+    boot: int
+
+
+class Transport:
+    """All links of one node. Made on the event loop; `start` listens, `set_members` dials, `close` ends everything."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        receiver: Receiver,
+        *,
+        peer: PeerSettings,
+        limits: LimitSettings,
+        dial: dict[int, str],
+        silence_ms: int,
+        metrics: Metrics,
+        logger: Logger,
+    ) -> None:
+        self.identity = identity
+        self.receiver = receiver
+        self.settings = peer
+        self.limits = limits
+        self.metrics = metrics
+        self.logger = logger
+        self.silence_s = silence_ms / 1_000
+        self.configuration = Configuration()
+        self.boots: dict[NodeId, int] = {}
+        self.accepted: set[Accepted] = set()
+        self.current: dict[tuple[NodeId, Purpose], Accepted] = {}
+        self._dial = dial
+        self._links: dict[tuple[NodeId, Purpose], Link] = {}
+        self._consensus: dict[NodeId, Link] = {}
+        self._bulk: dict[NodeId, Link] = {}
+        self._dirty: list[Link] = []
+        self._server: asyncio.Server | None = None
+        self._refusals: dict[str, float] = {}
+        self.is_closing = False
+
+    async def start(self, host: str, port: int) -> None:
+        """Listens for peers. Raises OSError when the address is taken."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: Accepted(self), host, port)
+
+    def set_members(self, configuration: Configuration) -> None:
+        """Dials every other member; links to those who are none any more are closed."""
+        self.configuration = configuration
+        wanted = {
+            (member.node, purpose): self._dial.get(member.node, member.peer)
+            for member in configuration.members
+            if member.node != self.identity.node
+            for purpose in Purpose
+        }
+        for key, link in list(self._links.items()):
+            if wanted.get(key) != link.address:
+                del self._links[key]
+                link.close()
+        for (node, purpose), address in wanted.items():
+            if (node, purpose) not in self._links:
+                bytes_max = self.limits.link_bytes_max if purpose is Purpose.CONSENSUS else self.limits.bulk_bytes_max
+                link = Link(self, node, purpose, address, bytes_max)
+                self._links[node, purpose] = link
+        self._consensus = {node: link for (node, purpose), link in self._links.items() if purpose is Purpose.CONSENSUS}
+        self._bulk = {node: link for (node, purpose), link in self._links.items() if purpose is Purpose.BULK}
+
+    def send(self, message: Message) -> None:
+        """Queues a consensus message until `flush`; dropped (and counted) when the link is down or full."""
+        link = self._consensus.get(message.to)
+        if link is None or not link.send(encode_message(message)):
+            self.metrics.link_dropped.labels(str(message.to)).inc()
+        elif not link.waiting_since:
+            link.waiting_since = clock.monotonic()
+
+    def send_bulk(self, to: NodeId, frame: bytes) -> bool:
+        """Queues a frame on the bulk link; False: it was not, and never will be, sent."""
+        link = self._bulk.get(to)
+        return link is not None and link.send(frame)
+
+    def is_bulk_up(self, to: NodeId) -> bool:
+        """Whether the bulk link to that node is connected."""
+        link = self._bulk.get(to)
+        return link is not None and link.is_up
+
+    def flush(self) -> None:
+        """Writes what was queued in this turn: one write per link."""
+        if self._dirty:
+            for link in self._dirty:
+                link.flush()
+            self._dirty.clear()
+
+    def heard(self, peer: NodeId) -> None:
+        """Something came from that peer: its silence ends."""
+        link = self._consensus.get(peer)
+        if link is not None:
+            link.waiting_since = 0.0
+
+    def check_silence(self) -> None:
+        """Dials anew whoever left a message unanswered for two election timeouts: the connection may be dead."""
+        limit = clock.monotonic() - self.silence_s
+        for node, link in self._consensus.items():
+            if link.is_up and 0.0 < link.waiting_since < limit:
+                self.logger.info("peer_silent", peer=node, silence_s=self.silence_s)
+                link.redial()
+                self._bulk[node].redial()
+
+    def queued(self, link: Link) -> None:
+        """That link has something for the next `flush`."""
+        self._dirty.append(link)
+
+    def refused(self, who: str, reason: str) -> None:
+        """This node closed a connection that somebody else made."""
+        self.metrics.link_closed.labels("refused").inc()
+        if self._is_new(f"{who.rpartition(':')[0]} {reason}"):
+            self.logger.warning("peer_refused", who=who, reason=reason)
+
+    def refused_by(self, node: NodeId, reason: str) -> None:
+        """A peer closed a connection that this node made."""
+        if self._is_new(f"{node} {reason}"):
+            self.logger.error("peer_refuses_this_node", peer=node, reason=reason)
+
+    def _is_new(self, reason: str) -> bool:
+        """Whether that was not logged within the last REFUSAL_LOG_EVERY_S seconds."""
+        now = clock.monotonic()
+        if now - self._refusals.get(reason, -REFUSAL_LOG_EVERY_S) >= REFUSAL_LOG_EVERY_S:
+            if len(self._refusals) >= REFUSALS_REMEMBERED_MAX:
+                self._refusals.clear()
+            self._refusals[reason] = now
+            return True
+        return False
+
+    def connections(self) -> dict[str, float]:
+        """1 for each outgoing link that is up, else 0; by `peer/purpose`. For /metrics."""
+        return {f"{node}/{purpose.name.lower()}": float(link.is_up) for (node, purpose), link in self._links.items()}
+
+    async def close(self) -> None:
+        """Ends every link and stops listening."""
+        self.is_closing = True
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.accepted):
+            connection.abort()
+        links = list(self._links.values())
+        self._links.clear()
+        for link in links:
+            link.close()
+        await asyncio.gather(*(link.task for link in links), return_exceptions=True)
+        if self._server is not None:
+            await self._server.wait_closed()
