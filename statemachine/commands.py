@@ -6,7 +6,7 @@ The numbers are in every log for ever. What etcd calls mod_revision is `mod` her
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -21,8 +21,8 @@ class Operation(IntEnum):
     APPEND = 1  # key?, value, headers?; argument: the client's event time in Unix ms
     PUT = 2  # key, value, headers?; argument: the mod revision the key must have (0: must not exist)
     DELETE = 3  # key; argument: the mod revision the key must have
-    DELETE_RANGE = 4  # key: start, value: end (exclusive; empty: to the last key); see `encode_range`
-    TXN = 5  # value: `encode_txn`
+    DELETE_RANGE = 4  # key: start, value: end (exclusive; empty: to the last key)
+    TXN = 5  # value: `statemachine.txn.encode_txn`
     COMPACT = 32  # argument: history below this revision may go
     SESSION_OPEN = 33  # argument: time to live in ms of the cluster clock
     SESSION_KEEPALIVE = 34  # argument: the session
@@ -103,8 +103,8 @@ class Version(NamedTuple):
 
 
 class CompareTarget(IntEnum):
-    """What of a key a comparison looks at. A missing key has version, create and mod 0; its value compares as unequal
-    to every value (etcd's rules)."""
+    """What of a key a comparison looks at. A missing key has version, create and mod 0; comparing its value
+    fails, whatever the operator: there is nothing to compare (etcd's rules)."""
 
     VALUE = 1
     VERSION = 2
@@ -153,16 +153,42 @@ class Txn(NamedTuple):
     orelse: tuple[TxnOperation, ...]
 
 
+LIMIT_MAX: Final = 2**53 - 1
+
+
+class BadParameter(ValueError):
+    """A limit that is unknown or out of its range."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Bounds of the state machine. They are part of the state, equal on every node: the configuration entry at index 1
     carries them as its parameters."""
 
-    history_revisions_max: int = 100_000
+    history_revisions_max: int = 100_000  # older revisions of the store than the newest this many may go
+    history_bytes_max: int = 256 << 20  # keys and values of replaced versions that are kept
     sessions_max: int = 10_000
     session_window_max: int = SESSION_WINDOW_MAX
     session_ttl_min_ms: int = 1_000
     session_ttl_max_ms: int = 7 * 24 * 3_600_000
-    txn_operations_max: int = 128
-    answer_bytes_max: int = 1 << 20
+    session_answers_bytes_max: int = 256 << 20  # kept answers of all sessions together
+    txn_operations_max: int = 128  # comparisons, and operations of either branch (etcd's default)
+    request_keys_max: int = 10_000  # keys that one request's ranges may compare or delete: bounds the time of an apply
+    answer_bytes_max: int = 1 << 20  # what the reads of one transaction may answer
     digests_kept: int = 10_000
+
+    def __post_init__(self) -> None:
+        for name in self.__dataclass_fields__:
+            value = getattr(self, name)
+            if type(value) is not int or not 1 <= value <= LIMIT_MAX:
+                raise BadParameter(f"{name} is {value!r}: it must be a whole number from 1 to {LIMIT_MAX}")
+        if self.session_ttl_min_ms > self.session_ttl_max_ms:
+            raise BadParameter("session_ttl_min_ms is above session_ttl_max_ms: lower the one or raise the other")
+
+    def with_parameters(self, parameters: tuple[tuple[str, int], ...]) -> Limits:
+        """These limits with the named ones replaced: what a configuration entry does. Raises BadParameter; whoever
+        proposes a configuration calls this first, because a node stops at an entry that it cannot apply."""
+        known = self.__dataclass_fields__
+        if unknown := [name for name, _ in parameters if name not in known]:
+            raise BadParameter(f"no such limit: {', '.join(unknown)}; there are {', '.join(known)}")
+        return replace(self, **dict(parameters))

@@ -1,0 +1,281 @@
+"""Exactly-once: the table of sessions, their windows of sequences, and the answers kept for repeated requests.
+
+The id of a session is the index of its registration, so an id is never used twice, and a session that has expired is
+never made anew by a late request. A session keeps a window: everything below its client's settled mark is done with;
+above it are the sequences that were applied, in any order, each with its answer and a hash of its bytes. It expires by
+the cluster clock of the entries alone. Thesis section 6.3; DESIGN section 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from heapq import heapify, heappop, heappush, heapreplace
+from struct import Struct
+from typing import Final, NamedTuple
+
+from statemachine.answers import Answer, Reason, decode_answer
+from statemachine.commands import Limits, Request, Result
+
+_HASH: Final = Struct("<Q")
+VOID: Final = b""
+"""What is kept for a sequence that was made void; every other has its payload hash and its answer."""
+
+
+class ReceiptKind(StrEnum):
+    """What became of a sequence."""
+
+    APPLIED = "applied"  # decided: its answer says how
+    NOT_SEEN = "not_seen"  # it may still come, unless it is made void
+    VOIDED = "voided"
+    SETTLED = "settled"  # the client said that it has the answer, which is no longer kept
+    EXPIRED = "expired"  # the session is not known (any more)
+
+
+class ReceiptState(NamedTuple):
+    """The receipt of a sequence; `answer` only where it was applied."""
+
+    state: ReceiptKind
+    answer: Answer | None = None
+
+
+class Verdict(NamedTuple):
+    """Why a request is not carried out, and for a repeated one the answer that it got the first time."""
+
+    result: Result
+    reason: Reason | None = None
+    answer: bytes = b""
+
+
+class Session:
+    """One session. `kept` maps a sequence above `low` to payload hash and answer (`VOID` where it was made void)."""
+
+    __slots__ = ("answer_bytes", "expires_ms", "id", "kept", "low", "ttl_ms")
+
+    def __init__(self, session: int, ttl_ms: int, expires_ms: int, low: int, kept: dict[int, bytes]) -> None:
+        self.id = session
+        self.ttl_ms = ttl_ms
+        self.expires_ms = expires_ms  # of the cluster clock: at this time it is gone
+        self.low = low  # everything up to it is settled
+        self.kept = kept
+        self.answer_bytes = sum(map(len, kept.values()))
+
+    def copy(self) -> Session:
+        """As it is now."""
+        return Session(self.id, self.ttl_ms, self.expires_ms, self.low, self.kept.copy())
+
+
+class SessionTable:
+    """All live sessions. It never evicts one: a full table refuses new ones."""
+
+    __slots__ = ("_due", "_sessions", "_walks", "answer_bytes")
+
+    def __init__(self) -> None:
+        self.answer_bytes = 0  # of all sessions
+        self._sessions: dict[int, Session] = {}  # in order of their ids, which only grow
+        # (a time at or before which it does not expire, session): put right when it comes up
+        self._due: list[tuple[int, int]] = []
+        self._walks: list[SessionWalk] = []
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    # -- time -------------------------------------------------------------------------------------------------
+
+    def next_expiry_ms(self) -> int | None:
+        """The clock at which the next session expires if nothing is heard of it; None without sessions."""
+        due = self._due
+        while due:
+            time_ms, number = due[0]
+            session = self._sessions.get(number)
+            if session is None:
+                heappop(due)
+            elif session.expires_ms > time_ms:
+                heapreplace(due, (session.expires_ms, number))
+            else:
+                return time_ms
+        return None
+
+    def expire(self, clock_ms: int) -> None:
+        """Drops every session whose time is up: in time that grows with those, not with the table."""
+        while self._due and self._due[0][0] <= clock_ms:
+            due_ms = self.next_expiry_ms()
+            if due_ms is None or due_ms > clock_ms:
+                return
+            self._remove(self._sessions[self._due[0][1]])
+
+    # -- the life of a session --------------------------------------------------------------------------------
+
+    def open(self, session: int, ttl_ms: int | None, clock_ms: int, limits: Limits) -> Reason | None:
+        """Registers a session under the index of its registration, or says why not."""
+        if ttl_ms is None or not limits.session_ttl_min_ms <= ttl_ms <= limits.session_ttl_max_ms:
+            return Reason.BAD_TTL
+        if len(self._sessions) >= limits.sessions_max:
+            return Reason.SESSIONS_FULL
+        self._add(Session(session, ttl_ms, clock_ms + ttl_ms, 0, {}))
+        return None
+
+    def keep_alive(self, session: int, clock_ms: int) -> bool:
+        """Lets its time start anew; False where it is not known."""
+        return self._touch(session, clock_ms) is not None
+
+    def close(self, session: int) -> bool:
+        """Ends it at once; False where it is not known."""
+        known = self._sessions.get(session)
+        if known is not None:
+            self._remove(known)
+        return known is not None
+
+    def load(self, session: Session) -> None:
+        """Takes back a session from a snapshot; they come in the order of their ids. Raises ValueError."""
+        if self._sessions and session.id <= next(reversed(self._sessions)):
+            raise ValueError(f"session {session.id} comes out of order")
+        if any(sequence <= session.low for sequence in session.kept):
+            raise ValueError(f"session {session.id} keeps sequences that are settled")
+        self._add(session)
+        self.answer_bytes += session.answer_bytes
+
+    def _add(self, session: Session) -> None:
+        self._sessions[session.id] = session
+        heappush(self._due, (session.expires_ms, session.id))
+
+    def _remove(self, session: Session) -> None:
+        self._before_change(session)
+        del self._sessions[session.id]
+        self.answer_bytes -= session.answer_bytes
+        if len(self._due) > 2 * len(self._sessions) + 16:  # closed ones leave their row behind
+            self._due = [(known.expires_ms, known.id) for known in self._sessions.values()]
+            heapify(self._due)
+
+    def _touch(self, session: int, clock_ms: int) -> Session | None:
+        known = self._sessions.get(session)
+        if known is not None:
+            if self._walks:
+                self._before_change(known)
+            known.expires_ms = clock_ms + known.ttl_ms
+        return known
+
+    # -- sequences --------------------------------------------------------------------------------------------
+
+    def admit(self, request: Request, clock_ms: int, limits: Limits) -> Session | Verdict:
+        """The request's session if it is to be carried out (then `keep` its answer), else what it gets instead."""
+        session = self._touch(request.session, clock_ms)
+        if session is None:
+            return Verdict(Result.EXPIRED)
+        sequence = request.sequence
+        if sequence < 1 or request.settled > sequence:
+            return Verdict(Result.REFUSED, Reason.MALFORMED)
+        self._settle(session, request.settled)
+        if sequence <= session.low:
+            return Verdict(Result.REFUSED, Reason.SEQUENCE_SETTLED)
+        kept = session.kept.get(sequence)
+        if kept is None:
+            reason = self._refusal(session, limits)
+            return Verdict(Result.REFUSED, reason) if reason else session
+        if kept == VOID:
+            return Verdict(Result.VOIDED)
+        if _HASH.unpack_from(kept)[0] != request.payload_hash:
+            return Verdict(Result.REFUSED, Reason.PAYLOAD_DIFFERS)
+        return Verdict(Result.REPEATED, None, kept[_HASH.size :])
+
+    def keep(self, session: Session, sequence: int, payload_hash: int, answer: bytes) -> None:
+        """Remembers what an admitted request was answered."""
+        self._keep(session, sequence, _HASH.pack(payload_hash) + answer)
+
+    def void(self, request: Request, sequence: int | None, clock_ms: int, limits: Limits) -> Verdict:
+        """Makes a sequence of the request's session void, if it was not applied: it never will be."""
+        session = self._touch(request.session, clock_ms)
+        if session is None:
+            return Verdict(Result.EXPIRED)
+        if sequence is None or sequence < 1 or request.sequence:
+            return Verdict(Result.REFUSED, Reason.MALFORMED)
+        self._settle(session, request.settled)
+        if sequence <= session.low:
+            return Verdict(Result.REFUSED, Reason.SEQUENCE_SETTLED)
+        kept = session.kept.get(sequence)
+        if kept is None:
+            if reason := self._refusal(session, limits):
+                return Verdict(Result.REFUSED, reason)
+            self._keep(session, sequence, VOID)
+        elif kept != VOID:
+            return Verdict(Result.REFUSED, Reason.SEQUENCE_APPLIED)
+        return Verdict(Result.APPLIED)
+
+    def receipt(self, session: int, sequence: int) -> ReceiptState:
+        """What became of a sequence."""
+        known = self._sessions.get(session)
+        if known is None:
+            return ReceiptState(ReceiptKind.EXPIRED)
+        if sequence <= known.low:
+            return ReceiptState(ReceiptKind.SETTLED)
+        kept = known.kept.get(sequence)
+        if kept is None:
+            return ReceiptState(ReceiptKind.NOT_SEEN)
+        if kept == VOID:
+            return ReceiptState(ReceiptKind.VOIDED)
+        return ReceiptState(ReceiptKind.APPLIED, decode_answer(kept[_HASH.size :]))
+
+    def _refusal(self, session: Session, limits: Limits) -> Reason | None:
+        """Why the session can keep no more answers."""
+        if len(session.kept) >= limits.session_window_max:
+            return Reason.WINDOW_FULL
+        if session.answer_bytes >= limits.answer_bytes_max or self.answer_bytes >= limits.session_answers_bytes_max:
+            return Reason.ANSWERS_FULL
+        return None
+
+    def _keep(self, session: Session, sequence: int, kept: bytes) -> None:
+        session.kept[sequence] = kept
+        session.answer_bytes += len(kept)
+        self.answer_bytes += len(kept)
+
+    def _settle(self, session: Session, settled: int) -> None:
+        """The client has the answers of all sequences below `settled`."""
+        low = settled - 1
+        if low <= session.low:
+            return
+        kept = session.kept
+        if low - session.low <= len(kept):
+            done = [sequence for sequence in range(session.low + 1, low + 1) if sequence in kept]
+        else:
+            done = [sequence for sequence in kept if sequence <= low]
+        for sequence in done:
+            size = len(kept.pop(sequence))
+            session.answer_bytes -= size
+            self.answer_bytes -= size
+        session.low = low
+
+    # -- snapshots --------------------------------------------------------------------------------------------
+
+    def start_walk(self) -> SessionWalk:
+        """A walk of all sessions as they are now; `end_walk` it, whether it was finished or not."""
+        walk = SessionWalk(list(self._sessions))
+        self._walks.append(walk)
+        return walk
+
+    def walked(self, walk: SessionWalk) -> Iterator[Session]:
+        """The sessions in order of their ids, each as it was at the start: use it before the table changes again."""
+        for number in walk.sessions:
+            walk.reached = number
+            before = walk.before.pop(number, None)
+            yield self._sessions[number] if before is None else before
+
+    def end_walk(self, walk: SessionWalk) -> None:
+        """Nothing is copied for it any more."""
+        self._walks.remove(walk)
+
+    def _before_change(self, session: Session) -> None:
+        for walk in self._walks:
+            if walk.reached < session.id <= walk.newest and session.id not in walk.before:
+                walk.before[session.id] = session.copy()
+
+
+class SessionWalk:
+    """A walk under way: sessions beyond `reached` that change are copied first."""
+
+    __slots__ = ("before", "newest", "reached", "sessions")
+
+    def __init__(self, sessions: list[int]) -> None:
+        self.sessions = sessions
+        self.newest = sessions[-1] if sessions else 0
+        self.reached = 0
+        self.before: dict[int, Session] = {}

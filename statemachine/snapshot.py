@@ -1,0 +1,298 @@
+"""Snapshots: the whole state as canonical bytes, made in slices while apply goes on, and back.
+
+A snapshot is a row of frames, each at most CHUNK_BYTES_MAX long, with magic, version, kind and CRC32C: head (indexes,
+clocks, revisions, digest, limits), then keys with the history that can still be read, sessions with their kept
+answers, remembered digests, and an end that counts them. Everything is in an order of its own (keys by key, sessions
+by id, sequences by number), so equal states give equal bytes, whatever way they came about. Layout: docs/formats.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+import google_crc32c
+import msgpack
+
+from statemachine.answers import ANSWER_SIZE
+from statemachine.commands import BadParameter, Limits
+from statemachine.digest import DigestHistory, SetDigest
+from statemachine.sessions import VOID, Session, SessionTable
+from statemachine.store import Store
+from statemachine.store_load import Loader
+
+CHUNK_BYTES_MAX: Final = 128 << 10
+"""A frame, header included: some milliseconds of work, and below the 256 KiB that a bulk link carries at once."""
+
+SNAPSHOT_MAGIC: Final = b"RLSN"
+SNAPSHOT_VERSION: Final = 1
+CONTINUED: Final = 1
+"""Flag: the one item of this frame goes on in the next."""
+
+_FRAME: Final = Struct("<4sBBHI")  # magic, version, kind, flags, payload bytes; then the CRC of these and the payload
+_CRC: Final = Struct("<I")
+FRAME_SIZE: Final = _FRAME.size + _CRC.size
+PAYLOAD_BYTES_MAX: Final = CHUNK_BYTES_MAX - FRAME_SIZE
+
+HEAD, KEYS, SESSIONS, DIGESTS, END = 1, 2, 3, 4, 5
+"""Kinds of frames, in their order."""
+
+_KEPT_MIN: Final = 8 + ANSWER_SIZE  # payload hash and the shortest answer
+
+
+class CorruptSnapshot(ValueError):
+    """Bytes that are no whole snapshot, or fail a check."""
+
+
+class UnknownSnapshot(ValueError):
+    """A snapshot of a version, kind or limit that this code does not know: upgrade before going on."""
+
+
+class State(NamedTuple):
+    """All that a state machine is."""
+
+    limits: Limits
+    applied_index: int
+    applied_term: int
+    time_ms: int
+    clock_ms: int
+    store: Store
+    sessions: SessionTable
+    digests: DigestHistory
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Out.
+
+
+class SnapshotWalk:
+    """The chunks of a snapshot, consistent as of its making although the state changes between two of them.
+
+    Take the chunks where apply runs too, never in another thread. It holds versions in memory that would otherwise be
+    dropped, until it is exhausted or closed.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._is_open = False
+        self.index = state.applied_index
+        self.term = state.applied_term
+        self._state = state
+        self._revision = state.store.revision
+        self._compacted = state.store.compacted
+        self._head = _head(state)
+        self._digests = state.digests.copied_rows()
+        self._sessions = state.sessions.start_walk()
+        state.store.pin(self._compacted)
+        self._is_open = True
+        self._chunks = self._frames()
+
+    def __iter__(self) -> SnapshotWalk:
+        return self
+
+    def __next__(self) -> bytes:
+        try:
+            return next(self._chunks)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Lets go of what it holds; it gives no more chunks."""
+        if self._is_open:
+            self._is_open = False
+            self._chunks.close()
+            self._state.store.unpin(self._compacted)
+            self._state.sessions.end_walk(self._sessions)
+
+    def __enter__(self) -> SnapshotWalk:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _frames(self) -> Generator[bytes, None, None]:
+        pack = msgpack.Packer(use_bin_type=True).pack
+        store, sessions = self._state.store, self._state.sessions
+        counts = [0, 0, 0]
+
+        def counted(place: int, rows: Iterable[Any]) -> Iterator[bytes]:
+            for row in rows:
+                counts[place] += 1
+                yield pack(row)
+
+        yield from _framed(HEAD, [pack(self._head)])
+        yield from _framed(KEYS, counted(0, store.walk(self._compacted, self._revision)))
+        yield from _framed(SESSIONS, counted(1, map(_session_row, sessions.walked(self._sessions))))
+        yield from _framed(DIGESTS, counted(2, self._digests))
+        yield from _framed(END, [pack(counts)])
+
+
+def _head(state: State) -> list[Any]:
+    limits = [[name, getattr(state.limits, name)] for name in sorted(state.limits.__dataclass_fields__)]
+    store = state.store
+    return [
+        state.applied_index, state.applied_term, state.time_ms, state.clock_ms, store.revision, store.compacted,
+        list(store.digest()), limits,
+    ]  # fmt: skip
+
+
+def _session_row(session: Session) -> list[Any]:
+    kept = [part for sequence in sorted(session.kept) for part in (sequence, session.kept[sequence])]
+    return [session.id, session.ttl_ms, session.expires_ms, session.low, kept]
+
+
+def _framed(kind: int, items: Iterable[bytes]) -> Iterator[bytes]:
+    """Frames full of whole items; an item that is longer than a frame has frames of its own."""
+    parts: list[bytes] = []
+    size = 0
+    for item in items:
+        if parts and size + len(item) > PAYLOAD_BYTES_MAX:
+            yield _frame(kind, 0, b"".join(parts))
+            parts.clear()
+            size = 0
+        while len(item) > PAYLOAD_BYTES_MAX:
+            yield _frame(kind, CONTINUED, item[:PAYLOAD_BYTES_MAX])
+            item = item[PAYLOAD_BYTES_MAX:]
+        parts.append(item)
+        size += len(item)
+    if parts:
+        yield _frame(kind, 0, b"".join(parts))
+
+
+def _frame(kind: int, flags: int, payload: bytes) -> bytes:
+    head = _FRAME.pack(SNAPSHOT_MAGIC, SNAPSHOT_VERSION, kind, flags, len(payload))
+    crc = google_crc32c.extend(google_crc32c.value(head), payload)
+    return head + _CRC.pack(crc) + payload
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# In.
+
+
+class Restorer:
+    """Takes a snapshot's bytes in any slices and builds the state; every frame is checked before it is believed."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._position = 0  # of the buffer's start, for messages
+        self._item = bytearray()  # an item that goes on in the next frame
+        self._kind = 0
+        self._counts = [0, 0, 0]
+        self._state: State | None = None
+        self._loader: Loader | None = None
+        self._digest = SetDigest()
+
+    def feed(self, chunk: bytes) -> None:
+        """The next bytes. Raises CorruptSnapshot or UnknownSnapshot."""
+        buffer = self._buffer
+        buffer += chunk
+        offset = 0
+        while len(buffer) - offset >= FRAME_SIZE:
+            magic, version, kind, flags, size = _FRAME.unpack_from(buffer, offset)
+            where = f"frame at byte {self._position + offset}"
+            if magic != SNAPSHOT_MAGIC:
+                raise CorruptSnapshot(f"{where}: its magic is {magic!r}")
+            if version != SNAPSHOT_VERSION:
+                raise UnknownSnapshot(f"{where} has version {version}: this code knows {SNAPSHOT_VERSION}, upgrade it")
+            if size > PAYLOAD_BYTES_MAX:
+                raise CorruptSnapshot(f"{where} claims {size} bytes, {PAYLOAD_BYTES_MAX} is the most")
+            end = offset + FRAME_SIZE + size
+            if end > len(buffer):
+                break
+            head = bytes(buffer[offset : offset + _FRAME.size])
+            payload = bytes(buffer[offset + FRAME_SIZE : end])
+            crc = _CRC.unpack_from(buffer, offset + _FRAME.size)[0]
+            if crc != google_crc32c.extend(google_crc32c.value(head), payload):
+                raise CorruptSnapshot(f"{where} fails its CRC")
+            self._take(kind, flags, payload, where)
+            offset = end
+        del buffer[:offset]
+        self._position += offset
+
+    def _take(self, kind: int, flags: int, payload: bytes, where: str) -> None:
+        if not HEAD <= kind <= END or flags & ~CONTINUED:
+            raise UnknownSnapshot(f"{where} has kind {kind}, flags {flags:#x}: upgrade this code")
+        if kind < self._kind or self._kind == END or (self._kind == 0) != (kind == HEAD):
+            raise CorruptSnapshot(f"{where} of kind {kind} comes after one of kind {self._kind}")
+        if self._item and kind != self._kind:
+            raise CorruptSnapshot(f"{where}: the item before it does not go on")
+        self._kind = kind
+        self._item += payload
+        if flags & CONTINUED:
+            return
+        unpacker = msgpack.Unpacker(raw=False, use_list=False, max_buffer_size=len(self._item) or 1)
+        unpacker.feed(bytes(self._item))
+        self._item.clear()
+        try:
+            for row in unpacker:
+                self._TAKE[kind](self, row)
+            if unpacker.read_bytes(1):
+                raise ValueError("half an item")
+        except BadParameter as error:
+            raise UnknownSnapshot(f"{where}: {error}") from error
+        except Exception as error:
+            raise CorruptSnapshot(f"{where}: {error}") from error
+
+    def _take_head(self, row: Any) -> None:
+        if self._state is not None:
+            raise ValueError("a second head")
+        index, term, time_ms, clock_ms, revision, compacted, digest, limits = row
+        self._digest = SetDigest(*digest)
+        self._loader = Loader(_whole(revision), _whole(compacted))
+        self._state = State(
+            Limits().with_parameters(limits), _whole(index), _whole(term), _whole(time_ms), _whole(clock_ms),
+            Store(), SessionTable(), DigestHistory(),
+        )  # fmt: skip
+
+    def _take_keys(self, row: Any) -> None:
+        key, records = row
+        assert self._loader is not None, "the head comes first"
+        self._loader.add(key, records)
+        self._counts[0] += 1
+
+    def _take_session(self, row: Any) -> None:
+        number, ttl_ms, expires_ms, low, parts = row
+        kept: dict[int, bytes] = dict(zip(map(_whole, parts[::2]), parts[1::2], strict=True))
+        for answer in kept.values():
+            if type(answer) is not bytes or (answer != VOID and len(answer) < _KEPT_MIN):
+                raise ValueError(f"session {number} keeps {answer!r}")
+        assert self._state is not None, "the head comes first"
+        self._state.sessions.load(Session(_whole(number), _whole(ttl_ms), _whole(expires_ms), _whole(low), kept))
+        self._counts[1] += 1
+
+    def _take_digest(self, row: Any) -> None:
+        end, *digest = map(_whole, row)
+        count, xor, low, high = digest
+        assert self._state is not None, "the head comes first"
+        self._state.digests.remember(end, (count, xor, low, high), self._state.limits.digests_kept)
+        self._counts[2] += 1
+
+    def _take_end(self, row: Any) -> None:
+        if list(row) != self._counts:
+            raise ValueError(f"it has {self._counts} keys, sessions and digests, its end says {row}")
+
+    _TAKE: Final[dict[int, Callable[[Restorer, Any], None]]] = {
+        HEAD: _take_head, KEYS: _take_keys, SESSIONS: _take_session, DIGESTS: _take_digest, END: _take_end,
+    }  # fmt: skip
+
+    def finish(self) -> State:
+        """The state, once all bytes were fed. Raises CorruptSnapshot where they are not a whole snapshot."""
+        if self._state is None or self._loader is None or self._kind != END or self._buffer or self._item:
+            raise CorruptSnapshot(f"the snapshot is cut short after {self._position + len(self._buffer)} bytes")
+        try:
+            store = self._loader.finish()
+        except ValueError as error:
+            raise CorruptSnapshot(f"keys of the snapshot: {error}") from error
+        if store.digest() != self._digest:
+            raise CorruptSnapshot(f"its keys have digest {store.digest()}, its head says {tuple(self._digest)}")
+        return self._state._replace(store=store)
+
+
+def _whole(number: Any) -> int:
+    if type(number) is not int or number < 0:
+        raise TypeError(f"{number!r} is not a whole number from 0 on")
+    return number
