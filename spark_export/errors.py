@@ -1,0 +1,36 @@
+"""Everything that can go wrong for a reader of the log, each with the exit code of the command line."""
+
+from typing import ClassVar, Final
+
+EXIT_USAGE: Final = 2
+EXIT_UNREACHABLE: Final = 5
+EXIT_NOT_VERIFIED: Final = 7
+EXIT_NOT_CHECKED: Final = 8
+
+
+class ExportError(RuntimeError):
+    """A message that names what went wrong, where, and the mend."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class UsageError(ExportError):
+    """An option or a folder that cannot be used as it is."""
+
+    exit_code = EXIT_USAGE
+
+
+class UnreachableError(ExportError):
+    """No node could answer within the patience of the caller."""
+
+    exit_code = EXIT_UNREACHABLE
+
+
+class DataLossError(ExportError):
+    """Records that were asked for are no longer kept, or belong to another log."""
+
+
+class NotCheckedError(ExportError):
+    """A check could not be made: neither right nor wrong was found."""
+
+    exit_code = EXIT_NOT_CHECKED

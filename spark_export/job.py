@@ -1,0 +1,100 @@
+"""Starts Spark with the defaults that the log as a table wants: quiet, in UTC, on loopback, with this very Python."""
+
+import importlib.metadata
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_export.errors import ExportError
+from spark_export.java import JavaNotFoundError, java_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MASTER: Final = "local[2,4]"
+"""Two cores; a task may fail three times before the job does (plain local[2] gives up at the first)."""
+
+_SETTINGS: Final = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.pyspark.udf.profiler": "",
+}
+_QUIET: Final = """\
+rootLogger.level = {level}
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = spark: %p %c{{1}}: %m%n
+"""
+
+
+class SparkMissingError(ExportError):
+    """A package that Spark needs is missing or of a version that it does not work with."""
+
+    exit_code = 8
+
+
+class NoJavaError(ExportError):
+    """There is no Java runtime that Spark could start with."""
+
+    exit_code = 8
+
+
+def check_packages() -> None:
+    """Raises SparkMissingError, naming package, version and mend: Spark's own errors name none of them."""
+    mend = "install raftlog with its extra: pip install 'raftlog[spark]'"
+    for package, lowest, below in (
+        ("pyspark", (4, 1), (5,)), ("pyarrow", (18,), None), ("pandas", (2, 2), (3,)), ("protobuf", (6, 33, 5), None),
+        ("numpy", (2,), (3,)),
+    ):  # fmt: skip
+        try:
+            text = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError as error:
+            raise SparkMissingError(
+                f"the export needs the package {package}, which is not installed; {mend}"
+            ) from error
+        version = tuple(int(part) for part in text.split(".")[:3] if part.isdigit())
+        if version < lowest or (below is not None and version >= below):
+            wanted = f">={_dotted(lowest)}" + (f",<{_dotted(below)}" if below else "")
+            raise SparkMissingError(f"{package} {text} does not work with Spark here, {wanted} does; {mend}")
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+def session(
+    name: str = "raftlog", *, master: str | None = None, level: str = "error", **settings: str
+) -> "SparkSession":
+    """A Spark session that reads `format("raftlog")`. `settings` are Spark's own, with `__` for each dot.
+
+    One that runs already in this process is used as it is. Raises NoJavaError or SparkMissingError.
+    """
+    check_packages()
+    try:
+        os.environ["JAVA_HOME"] = str(java_home())
+    except JavaNotFoundError as error:
+        raise NoJavaError(str(error)) from error
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    from spark_export.source import RaftlogDataSource
+
+    builder: Any = SparkSession.builder
+    builder = builder.appName(name).master(master or os.environ.get("RAFTLOG_SPARK_MASTER") or MASTER)
+    for key, value in _SETTINGS.items():
+        builder = builder.config(key, value)
+    for key, value in settings.items():
+        builder = builder.config(key.replace("__", "."), value)
+    spark: SparkSession = builder.getOrCreate()
+    spark.sparkContext.setLogLevel(level.upper())
+    spark.dataSource.register(RaftlogDataSource)
+    return spark

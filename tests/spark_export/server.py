@@ -1,0 +1,161 @@
+"""A node in a thread that serves one log from memory as the real one does, and misbehaves on request."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import msgspec
+
+from cluster.wire import ERRORS, H_LOG, Code, DigestAnswer, LogPage, Problem, SetDigest
+from statemachine.digest import ChangeRow, LogRow, log_digest, set_digest, state_row_hash
+from tests.spark_export import logs
+from tests.spark_export.logs import Log, Row
+
+LOG_ID = "0123456789abcdef0123456789abcdef"
+
+
+@dataclass
+class Served:
+    """What the node serves, and how it fails: each fault is taken for one raw answer, in order."""
+
+    log: Log
+    log_id: str = LOG_ID
+    oldest: int = 1
+    entries_per_chunk: int = 3
+    chunks_per_answer: int = 1000
+    faults: list[Callable[[bytes], bytes | Code]] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    digest: DigestAnswer | Code | None = None  # None: the right one
+
+    def raw(self, start: int, stop: int) -> bytes:
+        """Whole entries from the one that holds `start`, in chunks, and the progress mark that ends an answer."""
+        log = self.log
+        first = next((n for n, entry in enumerate(log.entries) if entry.index >= start), len(log.entries))
+        last = next((n for n, entry in enumerate(log.entries) if entry.index >= stop - 1), len(log.entries) - 1) + 1
+        parts = []
+        for number, place in enumerate(range(first, last, self.entries_per_chunk)):
+            if number == self.chunks_per_answer:
+                break
+            end = min(place + self.entries_per_chunk, last)
+            parts.append(log.chunk(place, end, marks=True, base=1000 * place))
+            start = log.entries[end - 1].index + 1
+        return b"".join(parts) + logs.progress_chunk(start, oldest=self.oldest, committed=log.last.index)
+
+
+@contextmanager
+def serving(served: Served) -> Iterator[str]:
+    """The URL of a node that serves this."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            served.asked.append(self.path)
+            path, query = urlsplit(self.path).path, dict(parse_qsl(urlsplit(self.path).query))
+            if path == "/v1/digest":
+                self._digest(int(query["index"]), int(query["log_from"]))
+            elif path != "/v1/log":
+                self.send_error(404)
+            elif query.get("format") != "raw":
+                last = served.log.last.index
+                page = LogPage(served.log_id, [], last + 1, served.oldest, last, last, last, served.log.last.term)
+                self._json(200, page)
+            elif int(query["from"]) < served.oldest:
+                self._problem(Code.COMPACTED)
+            else:
+                body: bytes | Code = served.raw(int(query["from"]), int(query["to"]))
+                if served.faults:
+                    body = served.faults.pop(0)(body)  # type: ignore[arg-type]  # bytes until then
+                if isinstance(body, Code):
+                    self._problem(body)
+                else:
+                    self._stream(body)
+
+        def _digest(self, index: int, log_from: int) -> None:
+            if isinstance(served.digest, Code):
+                self._problem(served.digest)
+            else:
+                self._json(200, served.digest or right_digest(served.log, index, log_from, served.log_id))
+
+        def _stream(self, body: bytes) -> None:
+            self.send_response(200)
+            self.send_header(H_LOG, served.log_id)
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            parts = [body[start : start + 1000] for start in range(0, len(body), 1000)]
+            with suppress(ConnectionError):  # a reader that has seen enough
+                for part in [*parts, b""]:
+                    self.wfile.write(b"%x\r\n%b\r\n" % (len(part), part))
+
+        def _problem(self, code: Code) -> None:
+            row = ERRORS[code]
+            self._json(row.status, Problem(
+                code, f"node 1: {code}", row.status, row.outcome, row.retryable, "r", 1, oldest=served.oldest
+            ))  # fmt: skip
+
+        def _json(self, status: int, value: object) -> None:
+            body = msgspec.json.encode(value)
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Says nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def right_digest(log: Log, index: int, log_from: int, log_id: str = LOG_ID) -> DigestAnswer:
+    """What the cluster would answer, computed row by row with the state machine's own digests."""
+    rows = [row for row in logs.naive_rows(log.entries, log.effects) if row["index"] <= index]
+    entry = next(entry for entry in log.entries if entry.index >= index)
+    return DigestAnswer(
+        log_id, index, entry.term, log.revision, _answer(set_digest(state_row_hash(*row) for row in folded(rows))),
+        log_from=log_from, log_digest=_answer(log_digest(log_row(row) for row in rows if row["index"] >= log_from)),
+    )  # fmt: skip
+
+
+def _answer(digest: Any) -> SetDigest:
+    return SetDigest(*digest.as_hex())
+
+
+def log_row(row: Row) -> LogRow:
+    """A row as the digest takes it."""
+    values = {name: value for name, value in row.items() if name not in ("time", "client_time")}
+    values["time_ms"], values["client_time_ms"] = _ms(row["time"]), _ms(row["client_time"])
+    if row["headers"] is not None:
+        values["headers"] = tuple((header["name"], header["value"]) for header in row["headers"])
+    if row["changes"] is not None:
+        values["changes"] = tuple(ChangeRow(**change) for change in row["changes"])
+    return LogRow(**values)
+
+
+def _ms(time: Any) -> int | None:
+    return None if time is None else round((time - logs.EPOCH).total_seconds() * 1000)
+
+
+def folded(rows: list[Row]) -> Iterator[tuple[bytes, bytes, int, int, int]]:
+    """The live keys after these rows: key, value, create, mod, version."""
+    live: dict[bytes, tuple[bytes, int, int, int]] = {}
+    for row in rows:
+        changes = row["changes"] or []
+        if row["version"] is not None:
+            changes = [row | {"mod": row["revision"]}]
+        for change in changes:
+            live.pop(change["key"], None)
+            if change["version"]:
+                live[change["key"]] = (change["value"], change["create"], change["mod"], change["version"])
+    return ((key, *rest) for key, rest in live.items())

@@ -1,0 +1,152 @@
+"""A range is read whole from whichever node has it intact, or refused with a reason; never short, never with a gap."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import pytest
+
+from cluster.wire import Code
+from spark_export import door
+from spark_export.errors import DataLossError, ExportError, UnreachableError, UsageError
+from spark_export.reader import Range, read
+from tests.spark_export import logs
+from tests.spark_export.server import LOG_ID, Served, serving
+from tests.support import free_port
+
+LOG = logs.mixed(1, 40, records_max=4)
+ROWS = list(logs.naive_rows(LOG.entries, LOG.effects))
+END = LOG.last.index + 1
+
+
+def rows_of(
+    *served: Served,
+    start: int = 1,
+    stop: int = END,
+    log_id: str = LOG_ID,
+    patience_s: float = 0.2,
+    with_internal: bool = True,
+) -> list[logs.Row]:
+    """The rows of [start, stop) read from these nodes."""
+    with ExitStack() as stack:
+        urls = tuple(stack.enter_context(serving(node)) for node in served)
+        wanted = Range(urls, log_id, start, stop, patience_s=patience_s)
+        return [row for batch in read(wanted, with_internal=with_internal) for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize(("start", "stop"), [(1, END), (1, 2), (5, 6), (7, 30), (END - 1, END), (2, END - 1), (9, 9)])
+def test_a_range_is_read_exactly(start: int, stop: int) -> None:
+    """Ranges may begin and end inside entries; exactly their rows arrive, however many chunks and requests it takes."""
+    expected = [row for row in ROWS if start <= row["index"] < stop]
+    for per_chunk, per_answer in ((1, 1), (3, 2), (1000, 1000)):
+        node = Served(LOG, entries_per_chunk=per_chunk, chunks_per_answer=per_answer)
+        assert rows_of(node, start=start, stop=stop) == expected
+
+
+def test_every_cut_of_the_log_reads_the_same() -> None:
+    """Split anywhere into two ranges, the log is the same rows."""
+    node = Served(LOG)
+    with serving(node) as url:
+        for cut in range(1, END, 7):
+            parts = [Range((url,), LOG_ID, 1, cut), Range((url,), LOG_ID, cut, END)]
+            assert [row for part in parts for batch in read(part) for row in batch.to_pylist()] == ROWS
+
+
+def test_internal_records_can_be_left_out() -> None:
+    """Without them exactly the user records arrive."""
+    assert rows_of(Served(LOG), with_internal=False) == [row for row in ROWS if logs.is_user(row)]
+
+
+def flipped(body: bytes) -> bytes:
+    """One bit in the middle."""
+    return body[: len(body) // 2] + bytes([body[len(body) // 2] ^ 4]) + body[len(body) // 2 + 1 :]
+
+
+FAULTS: list[Callable[[bytes], bytes | Code]] = [
+    flipped,
+    lambda body: body[: len(body) // 3],
+    lambda body: b"",
+    lambda body: b"no chunk at all, but long enough for the head of one: " + body,
+    lambda body: logs.progress_chunk(1, committed=0),
+    lambda body: Code.NO_LEADER,
+    lambda body: Code.FUTURE_INDEX,
+    lambda body: Code.FENCED,
+    lambda body: LOG.chunk(5, 9),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=range(len(FAULTS)))
+def test_another_node_is_asked_after_a_fault(fault: Callable[[bytes], bytes | Code]) -> None:
+    """Damaged bytes, a cut answer, one of another place, a node that lags or cannot: the next node gives the rest, and
+    no row arrives twice."""
+    bad, good = Served(LOG, faults=[fault] * 99), Served(LOG)
+    assert rows_of(bad, good) == ROWS
+    assert bad.asked
+    assert good.asked
+
+
+def test_one_node_alone_is_asked_again() -> None:
+    """Where there is only one node, passing faults are waited out."""
+    assert rows_of(Served(LOG, chunks_per_answer=4, faults=FAULTS[:5]), patience_s=60) == ROWS
+
+
+def test_a_dead_node_is_passed_over() -> None:
+    """A refused connection is a reason to ask the next node."""
+    with serving(Served(LOG)) as url:
+        wanted = Range((f"http://127.0.0.1:{free_port()}", url), LOG_ID, 1, END)
+        assert sum(len(batch) for batch in read(wanted)) == len(ROWS)
+
+
+def test_no_node_at_all_names_each_with_its_reason() -> None:
+    """When the patience ends, the message names every endpoint with what it said, and what to look at."""
+    port = free_port()
+    with pytest.raises(UnreachableError, match=rf"127.0.0.1:{port}: .*refused.*raftlog status"):
+        list(read(Range((f"http://127.0.0.1:{port}",), LOG_ID, 1, 5, patience_s=0.05)))
+    with pytest.raises(UnreachableError, match="CRC"):
+        rows_of(Served(LOG, faults=[flipped] * 999))
+
+
+def test_a_trimmed_range_is_an_error() -> None:
+    """Below the oldest index nothing is skipped: the error names the oldest index and the remedies."""
+    with pytest.raises(DataLossError, match=r"index 3 is no longer kept: the log begins at index 9 now.*earliest"):
+        rows_of(Served(LOG, oldest=9), start=3)
+
+
+def test_another_log_is_an_error() -> None:
+    """A cluster with another log id behind the same endpoint is never read as if it were the first."""
+    with pytest.raises(DataLossError, match=r"serves log ffff.*expected 0123"):
+        rows_of(Served(LOG, log_id="f" * 32))
+
+
+def test_a_node_with_another_history_is_left() -> None:
+    """The chain of header CRCs is followed from answer to answer: entries of another history are refused, although
+    their index and term fit."""
+    other = logs.mixed(2, 40, records_max=4)
+    mixture = logs.Log(LOG.entries[:4] + other.entries[4:], LOG.effects[:4] + other.effects[4:], other.last)
+    with pytest.raises(UnreachableError, match="index"):
+        rows_of(Served(mixture, entries_per_chunk=2, chunks_per_answer=2), stop=30)
+
+
+def test_something_else_at_the_endpoint() -> None:
+    """An HTTP server that is no raftlog node is named as such."""
+    with serving(Served(LOG)) as url, pytest.raises(ExportError, match="is it a raftlog node"):
+        with door.answering(url, "/elsewhere", {}):
+            pass
+
+
+@pytest.mark.parametrize("text", ["", " , ", "http://h", "h:0", "https://h:1", "h:x"])
+def test_endpoints_that_are_none_are_usage_errors(text: str) -> None:
+    """What is no URL of a node is refused before anything is dialled."""
+    with pytest.raises(UsageError, match="endpoints"):
+        door.parse_endpoints(text)
+
+
+def test_bounds_and_digest() -> None:
+    """The two questions that a plan asks: where the log begins and ends, and the digests there."""
+    with serving(Served(LOG, oldest=4)) as url:
+        page = door.bounds((url,))
+        assert (page.log, page.oldest, page.index) == (LOG_ID, 4, LOG.last.index)
+        answer = door.digest((url,), LOG.last.index, 1)
+        assert answer.log_digest is not None
+        assert answer.log_digest.count == LOG.last.index
+    with serving(Served(LOG, digest=Code.COMPACTED)) as url, pytest.raises(DataLossError):
+        door.digest((url,), LOG.last.index, 1)
