@@ -1,0 +1,377 @@
+"""What a client does next, given an answer or a failure: pure decisions without input, output, clock or chance.
+
+The shells (`cluster.client`, `cluster.client_sync`) and the simulator do what a `Step` says and come back with what
+happened. Times are monotonic milliseconds that the caller passes in, and so is the source of chance.
+
+- **Three outcomes.** A request remembers whether any of its attempts may have been carried out (`Call.maybe`). From
+  then on only an answer of the state machine about this very session and sequence settles it; every other end is
+  `unknown`. A write without a session is never sent again once it may have happened.
+- **No redirect loops** (pitfall 83, thesis section 6.2). Within one round a URL is tried at most once, whatever the
+  hints say, and at most `HINTS_MAX` hints are followed; when a round is used up, time passes before the next. A hint
+  from an older term than one already believed is ignored, and a URL learned from a hint is forgotten when it fails.
+- **Sessions** (DESIGN section 5). `SessionBook` hands out sequences and keeps the lowest unanswered one; one given up
+  with outcome unknown stays open, so that its receipt can still be asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum, StrEnum
+from typing import Final
+
+from cluster.client_errors import ClientError, OutcomeUnknown, Unavailable, problem_error
+from cluster.wire import Code, LeaderHint, Outcome, Problem
+
+Random = Callable[[int, int], int]
+"""Draws an integer between two inclusive bounds."""
+
+HINTS_MAX: Final = 3
+"""Leader hints followed within one round; an election moves the leader once, seldom twice."""
+
+URLS_LEARNED_MAX: Final = 64
+"""URLs taken from hints and member lists; more than any cluster has."""
+
+WINDOW_MAX: Final = 1_024
+"""Sequences a session may have open at once (`statemachine.commands.SESSION_WINDOW_MAX`, DESIGN section 5)."""
+
+RENEWALS_MAX: Final = 3
+"""New sessions tried for one request; one that expires at once is no use a fourth time."""
+
+
+class Safety(Enum):
+    """What sending a request twice would do."""
+
+    FREE = "free"  # reads, and what may happen twice: opening a session, keepalive
+    ONCE = "once"  # a write with session and sequence: the state machine sees to it
+    PLAIN = "plain"  # a write without: it must not be sent again once it may have happened
+
+
+class Failure(StrEnum):
+    """How an attempt ended without a proper answer."""
+
+    NOT_SENT = "not_sent"  # no connection: the node has not seen it
+    BROKEN = "broken"  # the connection ended before the answer
+    TIMED_OUT = "timed_out"  # no answer within the attempt's time
+    GARBLED = "garbled"  # an answer that is not raftlog's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """How patient a client is."""
+
+    back_off_first_ms: int = 20  # a killed leader is replaced within about 100 ms (closed link)
+    back_off_max_ms: int = 1_000
+    attempt_ms: int = 1_000  # first attempt at a node; doubled each round, so that a slow cluster is not flooded
+    grace_ms: int = 250  # longer than the node was told, so that its own verdict arrives
+    penalty_ms: int = 2_000  # a node that failed is tried last for that long
+    unreachable_ms: int | None = None  # give up before the deadline if by then no connection could be made at all
+
+
+@dataclass(slots=True)
+class Routes:
+    """Where the nodes are, as far as one client knows; shared by all its requests.
+
+    `configured` are the URLs the user gave. A `bound` client uses nothing else. `dial` maps node ids to URLs that
+    stand for whatever URL a hint names (proxies stay in the path).
+    """
+
+    configured: tuple[str, ...]
+    bound: bool = False
+    dial: Mapping[int, str] = field(default_factory=dict)
+    learned: list[str] = field(default_factory=list)
+    leader: str | None = None
+    leader_term: int = 0
+    preferred: str | None = None  # the last that answered
+    penalised: dict[str, int] = field(default_factory=dict)  # URL -> until when
+
+    def __post_init__(self) -> None:
+        self.configured = tuple(dict.fromkeys(normal_url(url) for url in self.configured))
+        if not self.configured:
+            raise ValueError("a client needs the URL of at least one node, such as http://127.0.0.1:7001")
+
+    @property
+    def urls(self) -> list[str]:
+        """Every URL known, the configured ones first."""
+        return [*self.configured, *self.learned]
+
+
+def normal_url(url: str) -> str:
+    """`127.0.0.1:7001` or `http://127.0.0.1:7001/` as `http://127.0.0.1:7001`. Raises ValueError naming the mend."""
+    text = url.strip().rstrip("/")
+    if "://" not in text:
+        text = f"http://{text}"
+    scheme, _, rest = text.partition("://")
+    host, colon, port = rest.rpartition(":")
+    if scheme != "http" or not host or not colon or not port.isascii() or not port.isdigit() or "/" in rest:
+        raise ValueError(f"{url!r} is not the URL of a node; write it as http://HOST:PORT")
+    if not 0 < int(port) < 65_536:
+        raise ValueError(f"{url!r} names port {port}; ports go from 1 to 65535")
+    return f"http://{host}:{int(port)}"
+
+
+def learn_url(routes: Routes, node: int, url: str) -> str | None:
+    """Takes note of a node's URL; returns the URL to dial for it, or None where it may not be used."""
+    if node in routes.dial:
+        url = routes.dial[node]
+    if routes.bound:
+        return None
+    try:
+        url = normal_url(url)
+    except ValueError:
+        return None  # a node that advertises nonsense is no reason to fail
+    if url not in routes.configured and url not in routes.learned:
+        if len(routes.learned) >= URLS_LEARNED_MAX:
+            return None
+        routes.learned.append(url)
+    return url
+
+
+def learn_leader(routes: Routes, hint: LeaderHint | None, term: int | None) -> str | None:
+    """Believes a leader hint unless it is of an older term; returns the URL to dial, or None."""
+    if hint is None or (term is not None and term < routes.leader_term):
+        return None
+    url = learn_url(routes, hint.node, hint.url)
+    if url is not None:
+        routes.leader = url
+        routes.leader_term = max(routes.leader_term, term or 0)
+    return url
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One request on its way."""
+
+    safety: Safety
+    started_ms: int
+    deadline_ms: int
+    url: str = ""  # of the attempt under way
+    round: int = 0  # how often time had to pass
+    visited: tuple[str, ...] = ()  # in this round
+    hints: int = 0  # followed in this round
+    attempts: int = 0
+    maybe: bool = False  # an attempt may have been carried out, or may yet be
+    connected: bool = False  # some node was reached
+    failures: tuple[tuple[str, str], ...] = ()  # newest reason per URL
+    last: Problem | None = None  # what the newest attempt was answered, unless it was not answered at all
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Wait, then send the request to `url`, telling the node `node_ms`, and wait `timeout_ms` for the answer."""
+
+    url: str
+    wait_ms: int
+    node_ms: int
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """The session is gone and nothing was applied: open a new one, take a new sequence, begin again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The answer is the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The end, with what became of the request."""
+
+    error: ClientError
+
+
+Step = Attempt | Renew | Done | GiveUp
+
+
+# Answers of the state machine about this very session and sequence: they settle it, whatever earlier attempts did.
+_SETTLES: Final = frozenset({Code.COMPARE_FAILED, Code.REFUSED, Code.SEQUENCE_VOIDED})
+# The node itself has no room, and every other node would pass the request to the same leader.
+_CROWDED: Final = frozenset({Code.BUSY, Code.WINDOW_FULL, Code.SESSIONS_FULL})
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Decisions.
+
+
+def begin(
+    routes: Routes, policy: Policy, safety: Safety, *, now_ms: int, deadline_ms: int, random: Random
+) -> tuple[Call, Step]:
+    """A new request and its first step."""
+    call = Call(safety=safety, started_ms=now_ms, deadline_ms=deadline_ms)
+    return _next_url(routes, policy, call, now_ms, random)
+
+
+def answered(routes: Routes, call: Call, *, leader: LeaderHint | None = None, term: int | None = None) -> Done:
+    """The attempt's node answered with success (`leader` only where the answer names one)."""
+    routes.preferred = call.url
+    routes.penalised.pop(call.url, None)
+    learn_leader(routes, leader, term)
+    return Done()
+
+
+def refused(
+    routes: Routes, policy: Policy, call: Call, problem: Problem, *, now_ms: int, random: Random
+) -> tuple[Call, Step]:
+    """The attempt's node answered with a problem."""
+    call = replace(call, connected=True, last=problem, failures=_noted(call, f"{problem.code}: {problem.message}"))
+    if call.safety is not Safety.FREE and problem.outcome is Outcome.UNKNOWN:
+        call = replace(call, maybe=True)
+    hint = learn_leader(routes, problem.leader, problem.term)
+    if hint is None and routes.leader == call.url and problem.code in (Code.NO_LEADER, Code.LEADER_LOST, Code.FENCED):
+        routes.leader = None
+    if problem.code in _SETTLES:
+        return call, GiveUp(_error(call, maybe=False))
+    if problem.code is Code.SESSION_EXPIRED and call.safety is Safety.ONCE and not call.maybe:
+        return call, Renew()
+    if not problem.retryable or (call.safety is Safety.PLAIN and call.maybe):
+        return call, GiveUp(_error(call, maybe=call.maybe))
+    if problem.code in _CROWDED:
+        return _back_off(routes, policy, call, now_ms, random, url=call.url)
+    if hint is not None and hint not in call.visited and call.hints < HINTS_MAX:
+        return _attempt(policy, replace(call, hints=call.hints + 1), hint, 0, now_ms)
+    if problem.code in (Code.FENCED, Code.SHUTTING_DOWN):
+        routes.penalised[call.url] = now_ms + policy.penalty_ms
+    return _next_url(routes, policy, call, now_ms, random)
+
+
+def failed(
+    routes: Routes, policy: Policy, call: Call, failure: Failure, reason: str, *, now_ms: int, random: Random
+) -> tuple[Call, Step]:
+    """The attempt ended without an answer; `reason` is for people."""
+    call = replace(call, last=None, failures=_noted(call, reason))
+    if failure is not Failure.NOT_SENT:
+        call = replace(call, connected=True, maybe=call.maybe or call.safety is not Safety.FREE)
+    penalise(routes, policy, call.url, now_ms)
+    if failure is Failure.NOT_SENT and call.url in routes.learned:
+        routes.learned.remove(call.url)  # a removed member; a hint may bring it back
+        del routes.penalised[call.url]
+    if call.safety is Safety.PLAIN and call.maybe:
+        return call, GiveUp(_error(call, maybe=True))
+    return _next_url(routes, policy, call, now_ms, random)
+
+
+def penalise(routes: Routes, policy: Policy, url: str, now_ms: int) -> None:
+    """A node broke off a stream or failed otherwise: others first, for a while."""
+    routes.penalised[url] = now_ms + policy.penalty_ms
+    if routes.leader == url:
+        routes.leader = None
+    if routes.preferred == url:
+        routes.preferred = None
+
+
+def pause_ms(policy: Policy, round: int, random: Random) -> int:
+    """How long to wait after that many rounds (or broken streams) in a row that led nowhere."""
+    ceiling = min(policy.back_off_max_ms, policy.back_off_first_ms << min(round, 20))
+    return random(ceiling - ceiling // 2, ceiling)
+
+
+def _next_url(routes: Routes, policy: Policy, call: Call, now_ms: int, random: Random) -> tuple[Call, Step]:
+    """At once to the best URL not yet tried in this round, else after a while to the best of all."""
+    left = [url for url in routes.urls if url not in call.visited]
+    if not left:
+        return _back_off(routes, policy, call, now_ms, random)
+    return _attempt(policy, call, _best(routes, left, now_ms, random), 0, now_ms)
+
+
+def _best(routes: Routes, urls: Sequence[str], now_ms: int, random: Random) -> str:
+    healthy = [url for url in urls if routes.penalised.get(url, now_ms) <= now_ms] or urls
+    for url in (routes.leader, routes.preferred):
+        if url is not None and url in healthy:
+            return url
+    return healthy[random(0, len(healthy) - 1)]
+
+
+def _back_off(
+    routes: Routes, policy: Policy, call: Call, now_ms: int, random: Random, url: str | None = None
+) -> tuple[Call, Step]:
+    """A new round after a random wait between half of the back-off and all of it."""
+    wait_ms = pause_ms(policy, call.round, random)
+    call = replace(call, round=call.round + 1, visited=(), hints=0)
+    if url is None:
+        url = _best(routes, routes.urls, now_ms, random)
+    return _attempt(policy, call, url, wait_ms, now_ms)
+
+
+def _attempt(policy: Policy, call: Call, url: str, wait_ms: int, now_ms: int) -> tuple[Call, Step]:
+    left_ms = call.deadline_ms - now_ms - wait_ms
+    if policy.unreachable_ms is not None and not call.connected and wait_ms:
+        left_ms = min(left_ms, call.started_ms + policy.unreachable_ms - now_ms - wait_ms)
+    if left_ms <= 0:
+        return call, GiveUp(_error(call, maybe=call.maybe))
+    # A plain write has only one try once it is on its way; the others go on elsewhere when a node says nothing.
+    node_ms = left_ms
+    if call.safety is not Safety.PLAIN:
+        node_ms = min(left_ms, policy.attempt_ms << min(call.round, 16))
+    call = replace(call, url=url, visited=(*call.visited, url), attempts=call.attempts + 1)
+    return call, Attempt(url, wait_ms, node_ms, node_ms + policy.grace_ms)
+
+
+def _noted(call: Call, reason: str) -> tuple[tuple[str, str], ...]:
+    return (*(pair for pair in call.failures if pair[0] != call.url), (call.url, reason))
+
+
+def _error(call: Call, *, maybe: bool) -> ClientError:
+    tried = [url for url, _ in call.failures]
+    told = "; ".join(f"{url}: {reason}" for url, reason in call.failures) or "there was no time to try any node"
+    problem = call.last
+    if maybe:
+        code = problem.code if problem is not None and problem.outcome is Outcome.UNKNOWN else Code.TIMEOUT
+        return OutcomeUnknown(code, f"it may or may not have been applied. {told}", problem=problem, tried=tried)
+    if problem is not None:
+        return problem_error(problem, told if problem.retryable else problem.message, tried)
+    return Unavailable(Code.NO_LEADER, f"no node answered. {told}", tried=tried)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Sessions.
+
+
+@dataclass(slots=True)
+class SessionBook:
+    """The sequences of one session: which are out, which are answered, and the lowest that is not (`settled`)."""
+
+    session: int
+    next: int = 1
+    settled: int = 1
+    window_max: int = WINDOW_MAX
+    answered_above: set[int] = field(default_factory=set)
+    given_up: set[int] = field(default_factory=set)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another sequence may be taken."""
+        return self.next - self.settled < self.window_max
+
+    @property
+    def is_stuck(self) -> bool:
+        """No room, and the lowest open sequence is one that nobody waits for any more: time for a new session."""
+        return not self.has_room and self.settled in self.given_up
+
+    @property
+    def is_idle(self) -> bool:
+        """Nobody waits for any of its sequences."""
+        return self.next - self.settled == len(self.answered_above) + len(self.given_up)
+
+    def take(self) -> int:
+        """The next sequence."""
+        if not self.has_room:
+            raise ValueError(f"{self.window_max} sequences of session {self.session} are open")
+        sequence = self.next
+        self.next += 1
+        return sequence
+
+    def answer(self, sequence: int) -> None:
+        """The sequence is settled: applied, or certainly never to be."""
+        self.given_up.discard(sequence)
+        if sequence >= self.settled:
+            self.answered_above.add(sequence)
+        while self.settled in self.answered_above:
+            self.answered_above.remove(self.settled)
+            self.settled += 1
+
+    def give_up(self, sequence: int) -> None:
+        """Nobody waits for it any more, and what became of it is unknown: it stays open."""
+        self.given_up.add(sequence)

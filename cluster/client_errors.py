@@ -1,0 +1,85 @@
+"""What the clients raise: one class per outcome, and below it one per cause that callers tell apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from cluster.wire import ApiError, Code, Outcome, Problem
+
+
+class ClientError(ApiError):
+    """A request that failed. `outcome` is that of the whole request, over all its attempts; `code` that of the last."""
+
+    outcome: Outcome = Outcome.NOT_APPLIED
+
+    def __init__(self, code: Code, message: str, *, problem: Problem | None = None, tried: Sequence[str] = ()) -> None:
+        super().__init__(code, message)
+        self.problem = problem
+        self.tried = tuple(tried)
+
+
+class NotApplied(ClientError):
+    """Nothing changed, and never will by this request."""
+
+
+class OutcomeUnknown(ClientError):
+    """It may have happened, or may yet; `session` and `sequence` (if it had them) tell whose receipt to ask for."""
+
+    outcome = Outcome.UNKNOWN
+    session: int | None = None
+    sequence: int | None = None
+
+
+class Unavailable(NotApplied):
+    """No node could take it within the deadline: unreachable, no leader, overloaded."""
+
+
+class KeyNotFound(NotApplied):
+    """There is no such key."""
+
+
+class CompareFailed(NotApplied):
+    """An expected revision did not match; `problem.revision` is the key's current one."""
+
+
+class Compacted(NotApplied):
+    """Below what is kept; `problem.oldest` or `problem.index` names what is."""
+
+
+class SessionExpired(NotApplied):
+    """The session is not known (any more)."""
+
+
+_CLASSES: Final[dict[Code, type[NotApplied]]] = {
+    Code.KEY_NOT_FOUND: KeyNotFound,
+    Code.COMPARE_FAILED: CompareFailed,
+    Code.COMPACTED: Compacted,
+    Code.SESSION_EXPIRED: SessionExpired,
+    Code.NO_LEADER: Unavailable,
+    Code.BUSY: Unavailable,
+    Code.DEADLINE: Unavailable,
+    Code.SHUTTING_DOWN: Unavailable,
+    Code.FENCED: Unavailable,
+    Code.OVERWRITTEN: Unavailable,
+    Code.WINDOW_FULL: Unavailable,
+    Code.SESSIONS_FULL: Unavailable,
+}
+
+
+def problem_error(problem: Problem, message: str | None = None, tried: Sequence[str] = ()) -> NotApplied:
+    """The error for a problem after which nothing was, or will be, changed."""
+    kind = _CLASSES.get(problem.code, NotApplied)
+    return kind(problem.code, message or problem.message, problem=problem, tried=tried)
+
+
+def window_full(session: int, window_max: int) -> Unavailable:
+    """The error of a write that found no free sequence within its deadline."""
+    why = f"{window_max} writes of session {session} wait for their answers: wait for some, or use two clients"
+    return Unavailable(Code.WINDOW_FULL, why)
+
+
+def renewed_in_vain(times: int) -> SessionExpired:
+    """The error of a write whose new sessions expired one after the other."""
+    why = f"{times} new sessions in a row expired before their first write: give them a longer time to live"
+    return SessionExpired(Code.SESSION_EXPIRED, why)

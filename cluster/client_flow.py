@@ -1,0 +1,201 @@
+"""One request from its first byte to its answer, as a generator that both client shells drive.
+
+The generator says what to do (`Send`, `Sleep`) and is sent what came of it together with the time; decisions are
+`cluster.client_core`'s, bytes are `cluster.client_http`'s. So the two shells differ only in how they wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+import msgspec
+
+from cluster.client_core import (
+    Attempt,
+    Call,
+    Done,
+    Failure,
+    GiveUp,
+    Policy,
+    Random,
+    Renew,
+    Routes,
+    Safety,
+    SessionBook,
+    Step,
+    answered,
+    begin,
+    failed,
+    refused,
+)
+from cluster.client_http import Head, encode_request
+from cluster.wire import H_DEADLINE, H_INDEX, H_SEQUENCE, H_SESSION, H_SETTLED, H_TERM, JSON, LeaderHint, Problem
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Request(Generic[T]):
+    """A request before it knows its node, session and deadline. `target` is the raw path and query."""
+
+    method: str
+    target: str
+    decode: Callable[[Head, bytes], T]
+    body: bytes | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+    accept: str = JSON
+    writes: bool = False  # changes something: takes a session and sequence where the client has one
+    hold_ms: int = 0  # how long the node may hold the answer back (long poll)
+
+
+@dataclass(slots=True)
+class State:
+    """What one client knows and remembers, shared by all its requests."""
+
+    routes: Routes
+    policy: Policy
+    random: Random
+    index: int = 0  # the highest index seen in any answer: the read-your-writes token
+
+    def saw(self, head: Head) -> None:
+        """Takes note of the index of an answer."""
+        index = head.headers.get(_INDEX, "")
+        if index.isascii() and index.isdigit():
+            self.index = max(self.index, int(index))
+
+
+_INDEX = H_INDEX.lower()
+_TERM = H_TERM.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A sequence of a session, taken for one request."""
+
+    book: SessionBook
+    sequence: int
+
+
+class SessionGone(Exception):
+    """The session has expired and the request was not applied: again, with a new session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Let that much time pass."""
+
+    ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send these bytes to that node, and wait that long for the whole response (of a stream: for its head)."""
+
+    url: str
+    data: bytes
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A complete answer; of a stream that was accepted the body is still to come and `body` is empty."""
+
+    head: Head
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """No answer."""
+
+    failure: Failure
+    reason: str
+
+
+Happened = tuple[int, Response | Lost | None]
+"""The time in monotonic ms after a command, and what came of it (None after a Sleep)."""
+
+Flow = Generator[Send | Sleep, Happened, T]
+
+
+def exchange(state: State, request: Request[T], ticket: Ticket | None, *, now_ms: int, deadline_ms: int) -> Flow[T]:
+    """Carries the request out. Returns what `request.decode` makes of the answer; raises ClientError, SessionGone."""
+    policy = state.policy
+    if request.hold_ms:
+        policy = replace(policy, attempt_ms=policy.attempt_ms + request.hold_ms)
+    safety = Safety.FREE
+    if request.writes:
+        safety = Safety.PLAIN if ticket is None else Safety.ONCE
+    call, step = begin(state.routes, policy, safety, now_ms=now_ms, deadline_ms=deadline_ms, random=state.random)
+    while True:
+        match step:
+            case Attempt():
+                pass
+            case GiveUp(error):
+                raise error
+            case Renew():
+                raise SessionGone
+            case Done():
+                raise AssertionError("the answer was not returned")
+        if step.wait_ms:
+            yield Sleep(step.wait_ms)
+        data = _bytes_of(request, ticket, step)
+        now_ms, happened = yield Send(step.url, data, step.timeout_ms)
+        if isinstance(happened, Response):
+            state.saw(happened.head)
+            if 200 <= happened.head.status < 300:
+                try:
+                    result = request.decode(happened.head, happened.body)
+                except (msgspec.MsgspecError, ValueError, KeyError) as error:
+                    happened = Lost(Failure.GARBLED, f"an answer that cannot be read: {error}")
+                else:
+                    term = happened.head.headers.get(_TERM, "")
+                    leader = getattr(result, "leader", None)
+                    answered(
+                        state.routes,
+                        call,
+                        leader=leader if isinstance(leader, LeaderHint) else None,
+                        term=int(term) if term.isascii() and term.isdigit() else None,
+                    )
+                    return result
+        call, step = _after(state, policy, call, happened, now_ms)
+
+
+def _after(
+    state: State, policy: Policy, call: Call, happened: Response | Lost | None, now_ms: int
+) -> tuple[Call, Step]:
+    match happened:
+        case Response(head, body):
+            try:
+                problem = _problem(body)
+            except msgspec.MsgspecError:
+                lost = Lost(Failure.GARBLED, f"HTTP {head.status} that is not raftlog's: {_glimpse(body)}")
+            else:
+                return refused(state.routes, policy, call, problem, now_ms=now_ms, random=state.random)
+        case Lost():
+            lost = happened
+        case None:
+            raise AssertionError("a Send was answered as a Sleep")
+    return failed(state.routes, policy, call, lost.failure, lost.reason, now_ms=now_ms, random=state.random)
+
+
+_problem = msgspec.json.Decoder(Problem).decode
+
+
+def _glimpse(body: bytes) -> str:
+    text = body[:80].decode("utf-8", "replace").strip()
+    return repr(text) if text else "an empty body"
+
+
+def _bytes_of(request: Request[T], ticket: Ticket | None, attempt: Attempt) -> bytes:
+    headers = [("Accept", request.accept), *request.headers, (H_DEADLINE, str(attempt.node_ms))]
+    if ticket is not None:
+        headers += [
+            (H_SESSION, str(ticket.book.session)),
+            (H_SEQUENCE, str(ticket.sequence)),
+            (H_SETTLED, str(ticket.book.settled)),
+        ]
+    host = attempt.url.partition("://")[2]
+    return encode_request(request.method, request.target, host, headers, request.body)

@@ -1,0 +1,322 @@
+"""Every request of the public API as a value, ready for either client shell.
+
+Routes and parameters are those of docs/http_api.md. Keys travel percent-encoded byte by byte in the path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Literal, NamedTuple
+from urllib.parse import quote, urlencode
+
+import msgpack
+import msgspec
+
+from cluster import client_answers as answers
+from cluster import wire
+from cluster.client_flow import Request
+
+Consistency = Literal["linearizable", "stale"]
+
+_OCTETS: Final = "application/octet-stream"
+
+
+class NewRecord(NamedTuple):
+    """A record to append. `time_ms` is the client's event time; headers may repeat."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes], ...] = ()
+    time_ms: int | None = None
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Log.
+
+
+def append(records: Sequence[NewRecord]) -> Request[wire.Appended]:
+    """Appends the records as one request: all of them, one after the other, or none."""
+    if not records:
+        raise ValueError("nothing to append: give at least one record")
+    headers: tuple[tuple[str, str], ...]
+    if len(records) == 1 and not records[0].headers and records[0].value is not None:
+        value, key, _, time_ms = records[0]
+        headers = (("Content-Type", _OCTETS),)
+        if key is not None:
+            headers += ((wire.H_KEY, quote(key, safe="")),)
+        if time_ms is not None:
+            headers += ((wire.H_TIME, str(time_ms)),)
+        body = value
+    else:
+        headers = (("Content-Type", wire.MSGPACK),)
+        body = msgpack.packb([_packed(record) for record in records], use_bin_type=True)
+    return Request("POST", "/v1/log", _appended, body, headers, writes=True)
+
+
+def _packed(record: NewRecord) -> bytes | list[Any]:
+    value, key, headers, time_ms = record
+    if key is None and not headers and time_ms is None and value is not None:
+        return value
+    return [key, value, time_ms, [[name, each] for name, each in headers] or None]
+
+
+_appended = answers.plain(wire.Appended)
+
+
+def log_page(
+    from_index: int,
+    *,
+    to: int | None = None,
+    from_time_ms: int | None = None,
+    limit: int | None = None,
+    wait_ms: int = 0,
+    internal: bool = False,
+    consistency: Consistency = "linearizable",
+    min_index: int = 0,
+) -> Request[answers.LogPage]:
+    """Reads the records [from_index, to), at most `limit` scanned; waits up to `wait_ms` for one to come."""
+    query = _log_query(from_index, to, from_time_ms, internal, consistency, min_index)
+    query |= {"limit": limit, "wait": wait_ms or None}
+    return Request("GET", _target("/v1/log", query), answers.log_page, hold_ms=wait_ms)
+
+
+def log_stream(
+    from_index: int,
+    *,
+    to: int | None = None,
+    from_time_ms: int | None = None,
+    follow: bool = False,
+    internal: bool = False,
+    consistency: Consistency = "linearizable",
+    min_index: int = 0,
+) -> Request[None]:
+    """Opens a stream of NDJSON lines, to the present end or (`follow`) for ever."""
+    query = _log_query(from_index, to, from_time_ms, internal, consistency, min_index)
+    query |= {"format": "ndjson", "follow": True if follow else None}
+    return Request("GET", _target("/v1/log", query), answers.nothing, accept=wire.NDJSON)
+
+
+def log_raw(from_index: int, *, to: int | None = None, min_index: int = 0) -> Request[None]:
+    """Opens a stream of raw chunks (`raft.codec`): entries and effects as they are on the node's disk."""
+    query = _log_query(from_index, to, None, False, "linearizable", min_index) | {"format": "raw"}
+    return Request("GET", _target("/v1/log", query), answers.nothing, accept=wire.RAW)
+
+
+def _log_query(
+    from_index: int,
+    to: int | None,
+    from_time_ms: int | None,
+    internal: bool,
+    consistency: Consistency,
+    min_index: int,
+) -> dict[str, Any]:
+    return {
+        "from": from_index if from_time_ms is None else None,
+        "to": to,
+        "from_time": from_time_ms,
+        "internal": True if internal else None,
+        **_reading(consistency, min_index),
+    }
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Key-value store.
+
+
+def get(
+    key: bytes, *, at: int | None = None, consistency: Consistency = "linearizable", min_index: int = 0
+) -> Request[answers.Item]:
+    """Reads one key, as it is or as it was at a revision."""
+    return Request("GET", _target(_kv(key), {"at": at, **_reading(consistency, min_index)}), answers.got)
+
+
+def put(key: bytes, value: bytes, *, if_revision: int | None = None) -> Request[wire.Written]:
+    """Writes one key; with `if_revision` only if its mod revision is that (0: only if there is none)."""
+    return Request(
+        "PUT", _target(_kv(key), {"if_revision": if_revision}), _written, value, (("Content-Type", _OCTETS),),
+        writes=True,
+    )  # fmt: skip
+
+
+def delete(key: bytes, *, if_revision: int | None = None) -> Request[wire.Written]:
+    """Deletes one key."""
+    return Request("DELETE", _target(_kv(key), {"if_revision": if_revision}), _written, writes=True)
+
+
+def delete_range(start: bytes, end: bytes | None) -> Request[wire.Written]:
+    """Deletes the keys [start, end); None: to the last key."""
+    return Request("DELETE", _target("/v1/kv", _span(start, end)), _written, writes=True)
+
+
+_written = answers.plain(wire.Written)
+
+
+def range_page(
+    start: bytes,
+    end: bytes | None,
+    *,
+    limit: int | None = None,
+    continuation: str | None = None,
+    at: int | None = None,
+    keys_only: bool = False,
+    consistency: Consistency = "linearizable",
+    min_index: int = 0,
+) -> Request[answers.Page]:
+    """Reads one page of the keys [start, end); None: to the last key."""
+    query = {
+        **_span(start, end),
+        "limit": limit,
+        "continuation": continuation,
+        "at": at,
+        "keys_only": True if keys_only else None,
+        **_reading(consistency, min_index),
+    }
+    return Request("GET", _target("/v1/kv", query), answers.page)
+
+
+def prefix_end(prefix: bytes) -> bytes | None:
+    """The first key after all those that begin with `prefix`; None: there is none."""
+    stem = prefix.rstrip(b"\xff")
+    return stem[:-1] + bytes([stem[-1] + 1]) if stem else None
+
+
+def txn(transaction: wire.TxnIn) -> Request[answers.TxnResult]:
+    """Compares, then carries out one of two branches, at once."""
+    return Request("POST", "/v1/kv/txn", answers.txn_result, msgspec.json.encode(transaction), _JSON_BODY, writes=True)
+
+
+def compare(
+    key: bytes,
+    target: Literal["value", "version", "create", "mod"],
+    operator: Literal["=", "!=", "<", ">"],
+    operand: bytes | int,
+    *,
+    end: bytes | None = None,
+) -> wire.CompareIn:
+    """One comparison of a transaction, such as `compare(b"a", "mod", "=", 3)`."""
+    fields = {**_both("key", key), **_both("end", end)}
+    if isinstance(operand, int):
+        return wire.CompareIn(target, operator, **fields, number=operand)
+    return wire.CompareIn(target, operator, **fields, **_both("value", operand))
+
+
+def step(
+    operation: Literal["put", "delete", "delete_range", "get"],
+    key: bytes,
+    value: bytes | None = None,
+    *,
+    end: bytes | None = None,
+    limit: int = 0,
+) -> wire.OperationIn:
+    """One step of a branch of a transaction."""
+    return wire.OperationIn(operation, **_both("key", key), **_both("value", value), **_both("end", end), limit=limit)
+
+
+def compact(revision: int) -> Request[wire.Compacted]:
+    """Lets go of the history of keys below a revision."""
+    body = msgspec.json.encode({"revision": revision})
+    return Request("POST", "/v1/kv/compact", answers.plain(wire.Compacted), body, _JSON_BODY, writes=True)
+
+
+def watch(
+    *,
+    prefix: bytes | None = None,
+    key: bytes | None = None,
+    from_index: int | None = None,
+    from_revision: int | None = None,
+) -> Request[None]:
+    """Opens a stream of change events, from an index, a revision or (neither) from now on."""
+    query: dict[str, Any] = {"format": "ndjson", "from": from_index, "from_revision": from_revision}
+    query |= _both("prefix", prefix) | _both("key", key)
+    return Request("GET", _target("/v1/watch", query), answers.nothing, accept=wire.NDJSON)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Sessions.
+
+
+def open_session(ttl_ms: int) -> Request[wire.SessionAnswer]:
+    """A new session."""
+    body = msgspec.json.encode(wire.SessionIn(ttl_ms=ttl_ms))
+    return Request("POST", "/v1/sessions", _session, body, _JSON_BODY)
+
+
+_session = answers.plain(wire.SessionAnswer)
+
+
+def keep_session(session: int) -> Request[bytes]:
+    """Keeps a session alive for another of its times to live."""
+    return Request("POST", f"/v1/sessions/{session}/keepalive", answers.raw_body, b"")
+
+
+def close_session(session: int) -> Request[bytes]:
+    """Ends a session."""
+    return Request("DELETE", f"/v1/sessions/{session}", answers.raw_body)
+
+
+def receipt(session: int, sequence: int) -> Request[wire.Receipt]:
+    """What became of a sequence."""
+    return Request("GET", f"/v1/sessions/{session}/receipts/{sequence}", _receipt)
+
+
+def void(session: int, sequence: int) -> Request[wire.Receipt]:
+    """Makes a "not seen" final; of an applied sequence the answer is its receipt."""
+    return Request("POST", f"/v1/sessions/{session}/receipts/{sequence}/void", _receipt, b"")
+
+
+_receipt = answers.plain(wire.Receipt)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Verify and operate.
+
+
+def digest(index: int | None = None, *, log_from: int | None = None) -> Request[wire.DigestAnswer]:
+    """The state digest at an index (None: now), with `log_from` also that of the log rows [log_from, index]."""
+    query = {"index": index, "log_from": log_from}
+    return Request("GET", _target("/v1/digest", query), answers.plain(wire.DigestAnswer))
+
+
+def status() -> Request[wire.Status]:
+    """The view of the node that answers."""
+    return Request("GET", "/v1/status", answers.plain(wire.Status))
+
+
+def members() -> Request[wire.Members]:
+    """Who belongs to the cluster."""
+    return Request("GET", "/v1/members", answers.plain(wire.Members))
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Paths and parameters.
+
+_JSON_BODY: Final = (("Content-Type", wire.JSON),)
+
+
+def _kv(key: bytes) -> str:
+    if not key:
+        raise ValueError("a key has at least one byte")
+    # A path of dots would be taken as a folder by whatever stands in between.
+    path = "".join("%2E" for _ in key) if key in (b".", b"..") else quote(key, safe="")
+    return f"/v1/kv/{path}"
+
+
+def _target(path: str, query: dict[str, Any]) -> str:
+    given = {name: "true" if value is True else value for name, value in query.items() if value is not None}
+    return f"{path}?{urlencode(given, quote_via=quote)}" if given else path
+
+
+def _reading(consistency: Consistency, min_index: int) -> dict[str, Any]:
+    return {"consistency": None if consistency == "linearizable" else consistency, "min_index": min_index or None}
+
+
+def _span(start: bytes, end: bytes | None) -> dict[str, Any]:
+    return _both("start", start) | _both("end", end)
+
+
+def _both(name: str, data: bytes | None) -> dict[str, Any]:
+    """A field or parameter of bytes: as text where they are, else as its base64 twin."""
+    if data is None:
+        return {}
+    text = wire.as_text(data)
+    return {name: text} if text is not None else {f"{name}_b64": wire.to_b64(data)}
