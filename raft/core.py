@@ -109,8 +109,11 @@ class RaftCore:
 
     def tick(self, now: Now) -> None:
         """Do what is due at `now`; see `next_deadline_ms`. Process waiting messages first (pitfall 14)."""
-        self.state.now = now
-        election.tick(self.state)
+        state = self.state
+        state.now = now
+        if state.apply_retry_ms is not None and now.monotonic_ms >= state.apply_retry_ms:
+            state.apply_retry_ms = None
+        election.tick(state)
 
     def step(self, message: Message, now: Now) -> None:
         """Take a peer's message."""
@@ -188,9 +191,11 @@ class RaftCore:
             state.apply_fetch = None
             log = state.log
             if entries and entries[0].before == log.given and log.term_at(entries[-1].index) == entries[-1].term:
-                assert entries[-1].index <= min(log.committed, log.persisted)
+                assert entries[-1].index <= fetch.to, (entries[-1].index, fetch)
                 log.given = entries[-1].index
                 state.out.fetched += entries
+            else:
+                state.apply_retry_ms = now.monotonic_ms + state.options.heartbeat_ms
 
     def applied(self, index: int) -> None:
         """The state machine holds everything up to `index`, the end of an entry that a Ready gave out."""
@@ -210,9 +215,8 @@ class RaftCore:
             replication.replicate(state, role)
             if role.transfer is not None:
                 election.advance_transfer(state, role)
-        if state.apply_fetch is None and (wanted := log.wants()) is not None:
-            state.apply_fetch = Fetch(NOBODY, *wanted, state.options.append_bytes_max)
-            state.out.fetches.append(state.apply_fetch)
+        if log.given < log.start.index:
+            _fetch_committed(state)
         out = state.out
         committed = (*out.fetched, *log.take_committed())
         if not committed and log.handed == log.last.index and out.is_empty:
@@ -234,7 +238,9 @@ class RaftCore:
 
     def next_deadline_ms(self) -> int:
         """The earliest monotonic time at which `tick` has something to do."""
-        return election.next_deadline_ms(self.state)
+        deadline_ms = election.next_deadline_ms(self.state)
+        retry_ms = self.state.apply_retry_ms
+        return deadline_ms if retry_ms is None else min(deadline_ms, retry_ms)
 
     def status(self) -> CoreStatus:
         """A frozen picture of this node."""
@@ -295,6 +301,13 @@ def _enlighten(state: State, message: Message) -> None:
                 prev_index=message.prev_index, round=message.round,
             )
         )  # fmt: skip
+
+
+def _fetch_committed(state: State) -> None:
+    """After a restart, what is committed may be older than the tail: ask the disk for it, piece by piece."""
+    if state.apply_fetch is None and state.apply_retry_ms is None and (wanted := state.log.wants()) is not None:
+        state.apply_fetch = Fetch(NOBODY, *wanted, state.options.append_bytes_max)
+        state.out.fetches.append(state.apply_fetch)
 
 
 def _dispatch(state: State, message: Message) -> None:

@@ -107,6 +107,10 @@ class Log:
         run = bisect_left(self.run_firsts, index + 1)
         return run < len(self.run_firsts) and self.run_firsts[run] == index + 1
 
+    def may_end(self, index: int) -> bool:
+        """Whether an entry may end at `index`, as far as memory tells: below the tail only the disk knows."""
+        return index < self.start.index or self.is_end(index)
+
     def mark_at(self, index: int) -> Mark | None:
         """The mark of the entry that ends at `index`, with its header CRC; None where it is not in memory."""
         if index == self.last.index:

@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from raft.codec import decode_configuration
-from raft.progress import Progress
 from raft.refusals import ConfigurationRefused
-from raft.roles import Leader
 from raft.state import State
 from raft.types import Entry, EntryKind
 
@@ -21,7 +19,6 @@ def take_effect(state: State, entries: Sequence[Entry]) -> None:
     for entry in entries:
         if entry.kind is EntryKind.CONFIGURATION:
             state.configurations.append((entry.index, decode_configuration(entry.data)))
-            _follow(state)
 
 
 def roll_back(state: State, after: int) -> None:
@@ -45,12 +42,3 @@ def propose(state: State, change: object) -> None:
         f"this version cannot change the members ({change!r}): "
         f"the configuration of entry {state.configurations[-1][0]} stays in force"
     )
-
-
-def _follow(state: State) -> None:
-    """A leader sends to everyone its configuration names, and to nobody else."""
-    role = state.role
-    if not isinstance(role, Leader):
-        return
-    fresh = Progress(sent=state.log.last.index, contact_ms=state.now.monotonic_ms)
-    role.progress = {peer: role.progress.get(peer) or fresh for peer in state.configuration.peers(state.node)}

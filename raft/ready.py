@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from raft.events import Event
-from raft.messages import Message
+from raft.messages import AppendEntriesReply, Message
 from raft.types import Entry, HardState, NodeId
 
 
@@ -80,6 +80,18 @@ class SyncBatch:
         return self.entries[-1] if self.entries else None
 
 
+def without_void_promises(messages: list[Message], cut_after: int) -> list[Message]:
+    """`messages` that wait for a sync, less the acknowledgements of entries that were cut before they got there.
+
+    They answer a leader of an older term and would promise what never reached the disk.
+    """
+    return [
+        message
+        for message in messages
+        if not (isinstance(message, AppendEntriesReply) and message.success and message.match > cut_after)
+    ]
+
+
 class SyncQueue:
     """Gathers the durable part of Readies while a sync is under way, and gives it out as one batch.
 
@@ -100,6 +112,7 @@ class SyncQueue:
         if ready.hard_state is not None:
             self._hard_state = ready.hard_state
         if ready.cut_after is not None:
+            self._messages = without_void_promises(self._messages, ready.cut_after)
             while self._entries and self._entries[-1].index > ready.cut_after:
                 self._entries.pop()
             if self._cut_after is None:

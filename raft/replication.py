@@ -12,7 +12,7 @@ from raft.events import ConflictTruncated, FollowerNeedsSnapshot, FollowerProbin
 from raft.messages import AppendEntries, AppendEntriesReply
 from raft.progress import Mode, Progress
 from raft.quorum import agreed
-from raft.ready import Fetch
+from raft.ready import Fetch, without_void_promises
 from raft.roles import Follower, Leader
 from raft.state import State, become_follower, ignore
 from raft.types import Entry, NodeId
@@ -44,9 +44,8 @@ def heartbeat(state: State, role: Leader) -> None:
 def retry(state: State, role: Leader) -> None:
     """Once per heartbeat: ask again where a question or a message may be lost."""
     for peer, progress in role.progress.items():
-        if progress.mode is not Mode.REPLICATE:
-            progress.is_waiting = False
-        elif progress.inflight and progress.match == progress.match_at_heartbeat:
+        progress.is_waiting = False
+        if progress.inflight and progress.match == progress.match_at_heartbeat:
             _send(state, role, peer, progress, progress.sent)  # lost before it: the answer is a mismatch
         progress.match_at_heartbeat = progress.match
 
@@ -65,7 +64,8 @@ def _probe(state: State, role: Leader, peer: NodeId, progress: Progress) -> None
     """One question, then wait for its answer or the next heartbeat; entries ride along where they are at hand."""
     log, options = state.log, state.options
     if progress.sent < log.first - 1 or log.term_at(progress.sent) is None:
-        state.out.events.append(FollowerNeedsSnapshot(peer, progress.sent + 1))
+        if progress.mode is not Mode.SNAPSHOT:
+            state.out.events.append(FollowerNeedsSnapshot(peer, progress.sent + 1))
         progress.need_snapshot(log.first - 1)
         return
     if not progress.is_exact:
@@ -139,8 +139,8 @@ def _back_off(state: State, progress: Progress, message: AppendEntriesReply) -> 
         index, is_exact = log.last_end(message.hint_index, message.hint_term)
     if index >= message.prev_index:
         ignore(state, message, f"its hint {message.hint_index} does not lead back")
-        return
-    progress.probe(index, is_exact=is_exact)
+    elif progress.mode is Mode.PROBE or index >= log.first - 1:
+        progress.probe(index, is_exact=is_exact)
 
 
 def advance_commit(state: State, role: Leader) -> None:
@@ -154,7 +154,7 @@ def advance_commit(state: State, role: Leader) -> None:
     index = agreed(state.configuration, matches)
     if index <= log.committed or log.term_at(index) != state.term:
         return
-    assert log.is_end(index), f"commit {index} is not the end of an entry"
+    assert log.may_end(index), f"commit {index} is not the end of an entry"
     role.uncommitted_bytes -= sum([entry.size for entry in log.between(log.committed, index)])
     log.committed = index
     membership.forget(state)
@@ -208,7 +208,7 @@ def on_append(state: State, message: AppendEntries) -> None:
     proved = entries[-1].index if entries else prev
     commit = min(message.commit, proved)
     if commit > log.committed:
-        assert log.is_end(commit), f"the leader commits {commit}, which is not the end of an entry here"
+        assert log.may_end(commit), f"the leader commits {commit}, which is not the end of an entry here"
         log.committed = commit
         membership.forget(state)
     _answer(state, message, success=True, match=proved)
@@ -248,6 +248,7 @@ def _cut(state: State, replacement: Entry) -> None:
     lost = log.last.index
     log.cut(replacement.before, replacement, state.term)
     membership.roll_back(state, replacement.before)
+    state.out.after_sync = without_void_promises(state.out.after_sync, replacement.before)
     state.out.events.append(ConflictTruncated(replacement.before, lost, state.term))
 
 

@@ -67,6 +67,7 @@ class State:
     configurations: list[tuple[int, Configuration]]  # (index, value): newest last; older ones for roll-back
     role: Role
     apply_fetch: Fetch | None = None  # committed entries asked from disk
+    apply_retry_ms: int | None = None  # the disk could not deliver them: ask again then
     out: Outbox = field(default_factory=Outbox)
 
     @property

@@ -1,0 +1,136 @@
+"""What must hold of one node at any time, and between any two moments of its life.
+
+`check_state` and `check_step` cost a few microseconds, so that the server may call them after every step;
+`check_log` walks the whole tail. What must hold between nodes (election safety, log matching, leader completeness,
+state machine safety: raft paper figure 3) is the simulator's business. The idea is LogCabin's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raft.codec import header_crc, previous_crc
+from raft.log import Log
+from raft.progress import Mode
+from raft.roles import ROLE_NAMES, Candidate, Leader, RoleName
+from raft.state import State
+from raft.types import NOBODY, NodeId
+
+
+class InvariantBroken(AssertionError):
+    """Something that must never happen did: the node must stop, and not write another byte."""
+
+    def __init__(self, node: NodeId, what: str, section: str, detail: object = "") -> None:
+        super().__init__(f"node {node}: {what} ({section}): {detail}")
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What `check_step` compares of one node."""
+
+    role: RoleName
+    term: int
+    vote: NodeId
+    leader: NodeId
+    last: int
+    committed: int
+    committed_term: int
+    applied: int
+
+
+def observe(state: State) -> Observed:
+    """The node as it is now."""
+    log = state.log
+    return Observed(
+        ROLE_NAMES[type(state.role)],
+        state.term,
+        state.vote,
+        state.leader,
+        log.last.index,
+        log.committed,
+        log.term_at(log.committed) or 0,
+        log.applied,
+    )
+
+
+def check_state(state: State) -> None:
+    """Basic invariants. Raises InvariantBroken."""
+    log, node = state.log, state.node
+    if not log.applied <= log.given <= log.committed <= log.last.index:
+        marks = (log.applied, log.given, log.committed, log.last.index)
+        raise InvariantBroken(node, "applied <= given <= commit <= last", "figure 2", marks)
+    if not log.persisted <= log.handed <= log.last.index:
+        ends = (log.persisted, log.handed, log.last.index)
+        raise InvariantBroken(node, "persisted <= handed to disk <= last", "thesis 10.2.1", ends)
+    if log.given > log.persisted:
+        raise InvariantBroken(node, "only durable entries are applied here", "DESIGN 5", (log.given, log.persisted))
+    last = log.last.index
+    for mark in (log.applied, log.committed, log.persisted, log.handed):
+        if mark != last and not log.may_end(mark):
+            raise InvariantBroken(node, "every mark is the end of an entry", "DESIGN 3", mark)
+    if state.term < log.last.term or state.durable_term > state.term:
+        terms = (state.term, log.last.term, state.durable_term)
+        raise InvariantBroken(node, "no entry or promise is of a later term than the node", "figure 2", terms)
+    if state.configurations[-1][0] > log.last.index:
+        raise InvariantBroken(node, "the configuration in force is in the log", "thesis 4.1", state.configurations[-1])
+    role = state.role
+    if isinstance(role, Candidate | Leader) and state.vote != node:
+        raise InvariantBroken(node, "who campaigns or leads has its own vote", "thesis 3.4", state.vote)
+    if isinstance(role, Leader):
+        _check_leader(state, role)
+
+
+def _check_leader(state: State, role: Leader) -> None:
+    log, node = state.log, state.node
+    if log.last.term != state.term:
+        raise InvariantBroken(node, "a leader's log ends in its term", "thesis 6.4", (log.last, state.term))
+    for peer, progress in role.progress.items():
+        if not progress.match <= progress.sent <= log.last.index:
+            detail = (peer, progress.match, progress.sent, log.last.index)
+            raise InvariantBroken(node, "match <= sent <= last", "figure 2", detail)
+        if progress.match != log.last.index and not log.may_end(progress.match):
+            raise InvariantBroken(node, "match is the end of an entry", "DESIGN 3", (peer, progress.match))
+        if progress.inflight and progress.mode is not Mode.REPLICATE:
+            raise InvariantBroken(node, "only a streamed follower has messages in flight", "etcd progress", peer)
+        if progress.commit_sent > log.committed:
+            raise InvariantBroken(node, "no commit is announced before it is one", "5.3", (peer, progress.commit_sent))
+
+
+def check_log(log: Log, node: NodeId = NOBODY) -> None:
+    """The tail is one unbroken chain, and what is counted about it is true. Raises InvariantBroken."""
+    index, term, crc = log.start.index, log.start.term, log.start.header_crc
+    for entry, end in zip(log.entries, log.ends, strict=True):
+        if entry.before != index or entry.index != end or entry.term < term or log.term_at(end) != entry.term:
+            raise InvariantBroken(node, "entries follow each other", "5.3", (index, term, entry.index, entry.term))
+        if index and previous_crc(entry) != crc:
+            raise InvariantBroken(node, "each entry names the one before", "DESIGN 4", (index, entry.index))
+        index, term, crc = entry.index, entry.term, header_crc(entry)
+    if (index, term) != (log.last.index, log.last.term):
+        raise InvariantBroken(node, "the tail ends at last", "DESIGN 3", (index, log.last))
+    if log.bytes != sum(entry.size for entry in log.entries):
+        raise InvariantBroken(node, "the tail's bytes are counted", "DESIGN 1", log.bytes)
+    runs = list(zip(log.run_firsts, log.run_terms, strict=True))
+    if runs != sorted(runs) or len(runs) != len({term for _, term in runs}):
+        raise InvariantBroken(node, "terms only rise along the log", "3.6", runs)
+
+
+def check_step(node: NodeId, before: Observed, after: Observed) -> None:
+    """Delta invariants between two moments of one process. Raises InvariantBroken."""
+    if after.term < before.term:
+        raise InvariantBroken(node, "the term never falls", "5.1", (before.term, after.term))
+    if after.term == before.term:
+        if before.vote not in {NOBODY, after.vote}:
+            raise InvariantBroken(node, "one vote per term", "5.2", (before.term, before.vote, after.vote))
+        if NOBODY not in {before.leader, after.leader} and before.leader != after.leader:
+            raise InvariantBroken(node, "one leader per term", "figure 3", (before.term, before.leader, after.leader))
+        if before.role is after.role is RoleName.LEADER and after.last < before.last:
+            raise InvariantBroken(node, "a leader only appends", "figure 3", (before.last, after.last))
+    if after.committed < before.committed:
+        raise InvariantBroken(node, "commit never falls", "figure 3", (before.committed, after.committed))
+    if after.applied < before.applied:
+        raise InvariantBroken(node, "applied never falls", "figure 3", (before.applied, after.applied))
+    if after.last < before.committed:
+        raise InvariantBroken(node, "committed entries stay", "figure 3", (before.committed, after.last))
+    if after.committed == before.committed and after.committed_term != before.committed_term:
+        detail = (before.committed, before.committed_term, after.committed_term)
+        raise InvariantBroken(node, "committed entries are immutable", "figure 3", detail)
