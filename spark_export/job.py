@@ -3,6 +3,7 @@
 import importlib.metadata
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_export.errors import ExportError
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 MASTER: Final = "local[2,4]"
 """Two cores; a task may fail three times before the job does (plain local[2] gives up at the first)."""
 
+_LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 _SETTINGS: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -22,17 +24,8 @@ _SETTINGS: Final = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.sql.pyspark.udf.profiler": "",
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
 }
-_QUIET: Final = """\
-rootLogger.level = {level}
-rootLogger.appenderRef.stderr.ref = console
-appender.console.type = Console
-appender.console.name = console
-appender.console.target = SYSTEM_ERR
-appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = spark: %p %c{{1}}: %m%n
-"""
 
 
 class SparkMissingError(ExportError):

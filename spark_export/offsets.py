@@ -41,7 +41,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         if name not in known:
             near = get_close_matches(name, known, 1)
             hint = f"; did you mean {known[near[0]]}?" if near else ""
-            raise UsageError(f"unknown option {name!r}{hint} The options are {', '.join(NAMES)}.")
+            raise UsageError(f"unknown option {name!r}{hint or '.'} The options are {', '.join(NAMES)}.")
     if "endpoints" not in given:
         raise UsageError('option endpoints is missing: .option("endpoints", "http://127.0.0.1:7001,...")')
     return SourceOptions(

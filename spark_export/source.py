@@ -94,13 +94,11 @@ class LogReader(DataSourceReader):
 
 def _columns(schema: "StructType") -> tuple[str, ...]:
     """The columns of a user's schema. Raises UsageError where one is not ours, or of another type."""
-    from pyspark.sql.pandas.types import to_arrow_type
-
     names: Sequence[str] = schema.names
     for field in schema.fields:
         if field.name not in ARROW.names:
             raise UsageError(f"there is no column {field.name!r}; the columns are {', '.join(ARROW.names)}")
         expected = spark_schema()[field.name].dataType
-        if to_arrow_type(field.dataType) != to_arrow_type(expected):
+        if field.dataType.simpleString() != expected.simpleString():
             raise UsageError(f"column {field.name} is {expected.simpleString()}, not {field.dataType.simpleString()}")
     return tuple(names)

@@ -184,6 +184,7 @@ def _request(chance: random.Random, records_max: int, log: Log) -> tuple[list[co
     if operation in (Operation.PUT, Operation.DELETE) and chance.random() < 0.7:
         version = chance.randint(1, 9) if operation is Operation.PUT else 0
         change = Change(b"", None, chance.randrange(9), version, version, False)
+        record = record._replace(key=record.key or b"k", value=record.value or b"")
         return [record], RequestEffect(result, revision, False, 0, (change,))
     return [record], RequestEffect(result, revision, False, chance.randrange(3))
 
