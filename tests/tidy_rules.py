@@ -31,7 +31,7 @@ LONG_FILES: dict[str, str] = {
 
 # pattern -> why this file of cluster/ opens files although that is the work of cluster/disk.py
 MAY_OPEN_FILES = {
-    "cluster/disk.py": "the file that opens files",
+    "cluster/disk*.py": "the disk: all other files ask it",
     "cluster/settings.py": "reads the settings file",
     "cluster/launcher.py": "makes the folders and log files of the processes that it starts",
     "cluster/cli*.py": "a user's tool: reads what the user names",

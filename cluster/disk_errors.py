@@ -1,0 +1,92 @@
+"""What can be wrong with a node's data folder, one error for each thing that a person must do about it."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+from raft.formats import ForeignFile
+from raft.recovery import Damage
+
+
+class DiskError(Exception):
+    """Something is wrong with the data folder; the message names what, where, and what to do."""
+
+
+class FolderMissing(DiskError):
+    """There is no data folder: a node never makes one at start."""
+
+
+class FolderExists(DiskError):
+    """`raftlog format` was told to make a folder that is there already."""
+
+
+class FolderLocked(DiskError):
+    """Another process has the folder open."""
+
+
+class FolderForeign(DiskError):
+    """The folder, or a file in it, belongs to another node, log or shard."""
+
+
+class FolderReadOnly(DiskError):
+    """The folder cannot be written."""
+
+
+class FormatUnknown(DiskError):
+    """The files were written by a newer version of raftlog."""
+
+
+class FolderDamaged(DiskError):
+    """The identity, the hard state or the log cannot be read: the node may neither vote nor acknowledge."""
+
+    def __init__(self, message: str, damage: Damage | None = None) -> None:
+        super().__init__(message)
+        self.damage = damage
+
+
+class DiskFenced(DiskError):
+    """A write or a sync failed, or the log is damaged: this process never writes again (a retry could lie)."""
+
+
+class NoSpace(DiskError):
+    """The disk is full; no byte of an entry was written. The same call may be repeated once there is room."""
+
+
+class ReadDamaged(DiskError):
+    """Entries or effects read from disk fail their check: another node must serve them."""
+
+    def __init__(self, damage: Damage) -> None:
+        super().__init__(f"{damage}; read it from another node, and look at this node's disk")
+        self.damage = damage
+
+
+class SnapshotDamaged(DiskError):
+    """A snapshot fails its check."""
+
+
+def is_full(error: OSError) -> bool:
+    """Whether the operating system says that there is no room."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def explain(folder: Path, error: OSError) -> DiskError:
+    """The named error for what the operating system said while the folder was opened or made."""
+    match error.errno:
+        case errno.EROFS:
+            return FolderReadOnly(
+                f"{folder}: the file system is read-only; remount it writable, or name another folder"
+            )
+        case errno.EACCES | errno.EPERM:
+            return FolderReadOnly(f"{folder}: {error}; give this user the right to write there")
+        case errno.ENOSPC | errno.EDQUOT:
+            return NoSpace(f"{folder}: the disk is full ({error}); make room, then start again")
+        case errno.ENOENT | errno.ENOTDIR:
+            return FolderMissing(f"{folder}: {error}; make it with `raftlog format`")
+        case _:
+            return DiskError(f"{folder}: {error}; look at the disk and at the system's log")
+
+
+def foreign(folder: Path, error: ForeignFile) -> FolderForeign:
+    """The named error for a file that belongs elsewhere."""
+    return FolderForeign(f"{folder}: {error}; give this node its own folder, or restore the files that belong here")

@@ -1,0 +1,193 @@
+"""Carries out journal operations and reads for them: opens, writes, syncs and deletes the files of one shard.
+
+One object belongs to one thread. Errors of the operating system go through as OSError; what they mean is decided by the
+caller.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+from raft.journal import Allocate, Create, Delete, Operation, Rename, Sync, SyncFolder, Truncate, Write, Zero
+
+OPEN_FILES_MAX: Final = 16
+ZEROS: Final = bytes(1 << 20)
+
+
+class ShortWrite(OSError):
+    """The operating system took fewer bytes than it was given."""
+
+    def __init__(self, name: str, written: int, size: int) -> None:
+        super().__init__(errno.EIO, f"{written} of {size} bytes were written", name)
+
+
+class ShardFiles:
+    """The files below one folder, by relative name; keeps the last few open."""
+
+    __slots__ = ("_flags", "_open", "on_sync", "root")
+
+    def __init__(self, root: Path, *, on_sync: Callable[[str], None] | None = None, read_only: bool = False) -> None:
+        self.root = root
+        self._open: OrderedDict[str, int] = OrderedDict()
+        self._flags = os.O_CLOEXEC | (os.O_RDONLY if read_only else os.O_RDWR)
+        self.on_sync = on_sync or self.sync  # a place to measure
+
+    # -- reading (raft.recovery.Files)
+
+    def names(self, folder: str) -> list[str]:
+        """The names in a folder, sorted; [] where it does not exist."""
+        try:
+            return sorted(os.listdir(self.root / folder))
+        except FileNotFoundError:
+            return []
+
+    def size(self, name: str) -> int:
+        """Bytes in a file; -1 where it does not exist."""
+        try:
+            return os.stat(self.root / name).st_size
+        except FileNotFoundError:
+            return -1
+
+    def read(self, name: str, position: int, size: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file, none where it does not exist."""
+        try:
+            descriptor = self._descriptor(name)
+        except FileNotFoundError:
+            return b""
+        data = os.pread(descriptor, size, position)
+        if len(data) == size or not data:
+            return data
+        parts = [data]  # a read may be short for other reasons than the end
+        got = len(data)
+        while got < size and (data := os.pread(descriptor, size - got, position + got)):
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    # -- writing
+
+    def execute(self, operations: Iterable[Operation]) -> None:
+        """Carries out operations in order. Raises OSError at the first that fails."""
+        for operation in operations:
+            match operation:
+                case Write(name, position, data):
+                    self.write(name, position, data)
+                case Sync(name):
+                    self.on_sync(name)
+                case Zero(name, start, end):
+                    for position in range(start, end, len(ZEROS)):
+                        self.write(name, position, ZEROS[: end - position])
+                case Create(name, data):
+                    self.close(name)
+                    flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+                    self._keep(name, os.open(self.root / name, flags, 0o644))
+                    self.write(name, 0, data)
+                case Allocate(name, size):
+                    if self.size(name) < size:
+                        allocation = Allocation(self.root / name, size)
+                        while not allocation.step():
+                            pass
+                case Truncate(name, size):
+                    if self.size(name) >= 0:
+                        os.ftruncate(self._descriptor(name), size)
+                case Rename(name, to):
+                    self.close(to)
+                    if (descriptor := self._open.pop(name, None)) is not None:
+                        self._keep(to, descriptor)
+                    os.rename(self.root / name, self.root / to)
+                case Delete(name):
+                    self.close(name)
+                    (self.root / name).unlink(missing_ok=True)
+                case SyncFolder(name):
+                    sync_folder(self.root / name)
+
+    def write(self, name: str, position: int, data: bytes) -> None:
+        """One pwrite; raises ShortWrite where not all of it was taken."""
+        if (written := os.pwrite(self._descriptor(name), data, position)) != len(data):
+            raise ShortWrite(name, written, len(data))
+
+    def sync(self, name: str) -> None:
+        """fdatasync of a file."""
+        os.fdatasync(self._descriptor(name))
+
+    def close(self, name: str | None = None) -> None:
+        """Closes one file, or all of them."""
+        for known in [name] if name is not None else list(self._open):
+            if (descriptor := self._open.pop(known, None)) is not None:
+                os.close(descriptor)
+
+    def _descriptor(self, name: str) -> int:
+        if (descriptor := self._open.get(name)) is not None:
+            self._open.move_to_end(name)
+            return descriptor
+        return self._keep(name, os.open(self.root / name, self._flags))
+
+    def _keep(self, name: str, descriptor: int) -> int:
+        while len(self._open) >= OPEN_FILES_MAX:
+            os.close(self._open.popitem(last=False)[1])
+        self._open[name] = descriptor
+        return descriptor
+
+
+class Allocation:
+    """Makes a file of zero bytes, a step at a time, so that whoever shares the thread need not wait for all of it.
+
+    The zeros are really written: fdatasync of a file that only had its space reserved costs twice as much.
+    """
+
+    __slots__ = ("_descriptor", "_path", "_position", "_size")
+
+    def __init__(self, path: Path, size: int) -> None:
+        self._path, self._size, self._position = path, size, 0
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+
+    def step(self) -> bool:
+        """Writes some more zeros; the last step syncs the file. Returns whether it is done.
+
+        Raises OSError: then the file is gone again.
+        """
+        try:
+            if self._position == 0:
+                os.posix_fallocate(self._descriptor, 0, self._size)  # fails at once where there is no room
+            if self._position < self._size:
+                part = ZEROS[: self._size - self._position]
+                if (written := os.pwrite(self._descriptor, part, self._position)) != len(part):
+                    raise ShortWrite(str(self._path), written, len(part))
+                self._position += len(part)
+                return False
+            os.fsync(self._descriptor)
+        except OSError:
+            self.abandon()
+            raise
+        os.close(self._descriptor)
+        return True
+
+    def abandon(self) -> None:
+        """Closes and removes the unfinished file."""
+        os.close(self._descriptor)
+        self._path.unlink(missing_ok=True)
+
+
+def sync_folder(path: Path) -> None:
+    """fsync of a folder: its names are durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_new(path: Path, data: bytes) -> None:
+    """Writes a new file and syncs it; its name is durable only after `sync_folder`."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        if (written := os.write(descriptor, data)) != len(data):
+            raise ShortWrite(str(path), written, len(data))
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

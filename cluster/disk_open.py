@@ -1,0 +1,301 @@
+"""Makes a data folder, and opens one: whose it is, that nobody else has it, what is in it, what had to be mended.
+
+    identity.json           log id, node, incarnation, format version; locked while a process has the folder open
+    shard-0/hard_state      shard-0/log/…      shard-0/snapshots/…
+
+`raftlog format` makes it once; a node never does at start (promise 8).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from cluster.disk_errors import (
+    DiskError,
+    FolderDamaged,
+    FolderExists,
+    FolderForeign,
+    FolderLocked,
+    FolderMissing,
+    FormatUnknown,
+    SnapshotDamaged,
+    explain,
+    foreign,
+)
+from cluster.disk_files import ShardFiles, sync_folder, write_new
+from cluster.disk_ledger import Ledger
+from cluster.disk_read import Reader
+from cluster.disk_snapshots import SNAPSHOTS, RecoveredSnapshot, drop_old, list_snapshots, open_snapshot
+from raft.codec import UnknownVersion, decode_configuration
+from raft.configuration import Configuration
+from raft.formats import FORMAT_VERSION, ForeignFile, Log, Slot, term_runs
+from raft.journal import LOG_FOLDER, SEGMENT_BYTES, Journal, check_segment_bytes, keep_slot, make_log
+from raft.recovery import HardStateDamaged, rebuild_index, recover_hard_state, recover_log
+from raft.types import Entry, EntryKind, HardState, Mark, TermRun
+
+IDENTITY: Final = "identity.json"
+SHARD: Final = "shard-0"
+TAIL_BYTES_MAX: Final = 8 << 20
+_HEX32: Final = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose data folder it is; made once by `raftlog format`, never at start, never changed."""
+
+    log_id: str  # 32 hex digits
+    node: int
+    incarnation: str  # 32 hex digits: this very disk
+    format: int = FORMAT_VERSION
+
+    def __post_init__(self) -> None:
+        for name in ("log_id", "incarnation"):
+            value = getattr(self, name)
+            if type(value) is not str or not _HEX32.fullmatch(value):
+                raise ValueError(f"{name} is {value!r}: it must be 32 lower-case hex digits")
+        if type(self.node) is not int or not 1 <= self.node < 1 << 31:
+            raise ValueError(f"node is {self.node!r}: it must be a whole number from 1 to 2147483647")
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What a folder held when it was opened; all of it is durable and intact."""
+
+    identity: Identity
+    hard_state: HardState  # the boot counter is that of this start
+    first: int  # oldest index on disk
+    runs: tuple[TermRun, ...]
+    last: Mark
+    tail: tuple[Entry, ...]  # newest entries
+    configuration: Configuration  # the newest in the log
+    configuration_index: int
+    snapshot: RecoveredSnapshot | None  # the newest intact one that the ledger reaches
+    ledger_last: int  # newest entry with effects: replay makes those behind it
+    notices: tuple[str, ...]  # what was found and mended
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What the disk works with. `lock` is the open descriptor that keeps others out."""
+
+    recovered: Recovered
+    lock: int
+    shard: Path
+    log: Log
+    journal: Journal
+    ledger: Ledger
+    files: ShardFiles
+
+
+def format_node(directory: Path | str, identity: Identity, entry: Entry, *, segment_bytes: int = SEGMENT_BYTES) -> None:
+    """Makes the data folder of a node with its first segment, whose only entry is `entry`: the configuration, index 1.
+
+    identity.json comes last: a folder without it is unfinished. Raises FolderExists, NoSpace, FolderReadOnly,
+    DiskError, or ValueError.
+    """
+    folder = Path(directory)
+    if (entry.index, entry.term, entry.kind) != (1, 1, EntryKind.CONFIGURATION):
+        raise ValueError("the first entry of a log is its configuration, index 1 of term 1")
+    check_segment_bytes(segment_bytes)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FolderExists(
+            f"{folder}: there is something already; name another folder, or remove it if it is not needed"
+        )
+    try:
+        shard = folder / SHARD
+        for path in (shard / LOG_FOLDER, shard / SNAPSHOTS):
+            path.mkdir(parents=True)
+        files = ShardFiles(shard)
+        try:
+            log = Log(bytes.fromhex(identity.log_id))
+            files.execute(make_log(log, entry, HardState(term=1), segment_bytes))
+        finally:
+            files.close()
+        sync_folder(shard)
+        aside = folder / f"{IDENTITY}.new"
+        write_new(aside, _encode_identity(identity))
+        aside.rename(folder / IDENTITY)
+        sync_folder(folder)
+        sync_folder(folder.parent)
+    except OSError as error:
+        raise explain(folder, error) from error
+
+
+def open_node(
+    directory: Path | str, *, log_id: str | None, node: int | None, segment_bytes: int, tail_bytes_max: int
+) -> Opened:
+    """Locks the folder, reads it, mends what may be mended, and counts this start in the hard state.
+
+    Where the log is damaged nothing is written. Raises the errors of `cluster.disk_errors`.
+    """
+    folder = Path(directory)
+    check_segment_bytes(segment_bytes)
+    lock = _lock(folder)
+    try:
+        identity = _read_identity(folder, lock)
+        if log_id is not None and log_id != identity.log_id:
+            raise FolderForeign(f"{folder}: it belongs to log {identity.log_id}, this node serves log {log_id}; {_OWN}")
+        if node is not None and node != identity.node:
+            raise FolderForeign(f"{folder}: it belongs to node {identity.node}, this is node {node}; {_OWN}")
+        return _open_shard(folder, identity, lock, segment_bytes, tail_bytes_max)
+    except BaseException as error:
+        os.close(lock)
+        match error:
+            case ForeignFile():
+                raise foreign(folder, error) from error
+            case UnknownVersion():
+                raise FormatUnknown(f"{folder}: {error}; start a version of raftlog that knows it") from error
+            case HardStateDamaged():
+                raise FolderDamaged(
+                    f"{folder}: {error}; term and vote are lost, so this node may not vote again: format it anew under "
+                    "a new incarnation and let it catch up from its peers"
+                ) from error
+            case OSError():
+                raise explain(folder, error) from error
+        raise
+
+
+_OWN: Final = "name this node's own folder"
+
+
+def _open_shard(folder: Path, identity: Identity, lock: int, segment_bytes: int, tail_bytes_max: int) -> Opened:
+    shard = folder / SHARD
+    log = Log(bytes.fromhex(identity.log_id))
+    files = ShardFiles(shard)
+    slot, notices = recover_hard_state(log, files)
+    snapshots = _open_snapshots(shard, log, notices)
+    durable = snapshots[0].mark.index if snapshots else 0
+    recovery = recover_log(log, files, slot, durable, tail_bytes_max)
+    notices += recovery.notices
+    if recovery.damage is not None:
+        raise FolderDamaged(
+            f"{folder}: {recovery.damage}; nothing was changed. What this node had acknowledged is not all there: "
+            "restore the file from a copy of this very disk, or format the node anew under a new incarnation",
+            recovery.damage,
+        )
+    files.execute(recovery.operations)
+    for segment in recovery.rebuild:
+        files.execute(rebuild_index(log, files, segment))
+    slot = _count_boot(log, files, slot)
+    journal = Journal(log, recovery.segments, slot, segment_bytes, recovery.marked)
+    files.execute(journal.mark())
+    sync_folder(shard)
+    drop_old(shard)
+    ledger = Ledger(log)
+    ledger.recover(files, journal.segments, notices)
+    snapshot = _choose(snapshots, ledger.last, notices)
+    if snapshot is None and journal.first > 1:
+        raise FolderDamaged(
+            f"{folder}: the log begins at {journal.first} and no snapshot reaches that far; format this node anew "
+            "and let it catch up from its peers"
+        )
+    configuration, configuration_index = _configuration(journal, ledger, files, snapshot)
+    last = journal.last
+    recovered = Recovered(
+        identity, slot.state, journal.first, term_runs([segment.runs for segment in journal.segments]), last,
+        recovery.tail, configuration, configuration_index, snapshot, ledger.last, tuple(notices),
+    )  # fmt: skip
+    return Opened(recovered, lock, shard, log, journal, ledger, files)
+
+
+def _count_boot(log: Log, files: ShardFiles, slot: Slot) -> Slot:
+    """Both slots anew: one more boot, and no cut under way (it was finished, and synced, before)."""
+    state = replace(slot.state, boot=slot.state.boot + 1)
+    slot = Slot(slot.sequence + 1, state)
+    for operations in keep_slot(log, slot):
+        files.execute(operations)
+    return slot
+
+
+def _open_snapshots(shard: Path, log: Log, notices: list[str]) -> list[RecoveredSnapshot]:
+    """Every intact snapshot, newest first; a damaged one is told of and passed over."""
+    intact: list[RecoveredSnapshot] = []
+    for path in list_snapshots(shard):
+        try:
+            intact.append(open_snapshot(path, log))
+        except SnapshotDamaged as error:
+            notices.append(f"{error}: passed over for an older one, or for the log from its start")
+    return intact
+
+
+def _choose(snapshots: list[RecoveredSnapshot], ledger_last: int, notices: list[str]) -> RecoveredSnapshot | None:
+    """The newest snapshot that the ledger reaches: replay from an older one makes the effects that are missing."""
+    for snapshot in snapshots:
+        if snapshot.mark.index <= ledger_last:
+            return snapshot
+        notices.append(f"{snapshot.folder} is passed over: effects are intact only up to index {ledger_last}")
+    return None
+
+
+def _configuration(
+    journal: Journal, ledger: Ledger, files: ShardFiles, snapshot: RecoveredSnapshot | None
+) -> tuple[Configuration, int]:
+    """The newest configuration of the log, or of the snapshot where the log no longer has it."""
+    for segment in reversed(journal.segments):
+        if segment.configurations:
+            index = segment.configurations[-1]
+            (entry,) = Reader(journal, ledger, files).entries(index - 1, index, 0)
+            return decode_configuration(entry.data), index
+    if snapshot is None:
+        raise FolderDamaged("neither the log nor a snapshot has a configuration; format this node anew")
+    return snapshot.configuration, snapshot.configuration_index
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Identity and lock
+
+
+def _lock(folder: Path) -> int:
+    """The open, locked identity file. Raises FolderMissing, FolderLocked or FolderReadOnly."""
+    path = folder / IDENTITY
+    if not folder.is_dir():
+        raise FolderMissing(f"{folder}: there is no such folder; make it with `raftlog format`")
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError as error:
+        raise FolderMissing(
+            f"{folder}: it has no {IDENTITY}, so it is no (finished) data folder; make one with `raftlog format`"
+        ) from error
+    except OSError as error:
+        raise explain(folder, error) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(lock)
+        raise FolderLocked(f"{folder}: another process has it open; stop that one first") from error
+    return lock
+
+
+def _encode_identity(identity: Identity) -> bytes:
+    """The bytes of identity.json."""
+    fields = {
+        "format": identity.format,
+        "log": identity.log_id,
+        "node": identity.node,
+        "incarnation": identity.incarnation,
+    }
+    return (json.dumps(fields, indent=2) + "\n").encode()
+
+
+def _read_identity(folder: Path, lock: int) -> Identity:
+    path = folder / IDENTITY
+    try:
+        fields = json.loads(os.pread(lock, 65_536, 0))
+        version = fields["format"]
+        if version != FORMAT_VERSION:
+            raise FormatUnknown(f"{path}: format {version!r}, this code knows {FORMAT_VERSION}; start a newer raftlog")
+        if sorted(fields) != ["format", "incarnation", "log", "node"]:
+            raise ValueError(f"it has the keys {sorted(fields)}")
+        return Identity(fields["log"], fields["node"], fields["incarnation"])
+    except DiskError:
+        raise
+    except (ValueError, KeyError, TypeError) as error:
+        raise FolderDamaged(
+            f"{path}: {error!r}; restore it from a copy: what it names was fixed by `raftlog format`"
+        ) from error

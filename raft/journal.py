@@ -1,0 +1,451 @@
+"""What to do to the files of the log, as values: append, roll, cut, mark, keep the hard state.
+
+The driver executes the operations in their order and tells when they are done; nothing here opens a file, so the
+server, the simulator and the crash tests run the same decisions. Layout: DESIGN section 4 and docs/formats.md. Paths
+are relative to the folder of one shard.
+
+Order is what makes it safe:
+- entries go behind all that was synced before, in one write, after the mark that says so;
+- a segment is synced before the next one's header is written, and that header is synced before the file gets its name,
+  so a file called *.seg has a valid header and all before it is durable;
+- before a cut, the hard state says that it has begun, and after it that it is over: a crash half-way is finished at the
+  next start and never looks like damage.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from raft.codec import HEADER_SIZE, IDX_ROW, MARK_SIZE, crc32c, encode_mark, entry_mark, index_rows, previous_crc
+from raft.formats import (
+    HARD_STATE_BYTES,
+    HARD_STATE_SLOT,
+    INDEX_MAGIC,
+    LEDGER_MAGIC,
+    SEGMENT_BYTES_LIMIT,
+    SEGMENT_HEADER_SIZE,
+    SIDE_HEADER_SIZE,
+    Log,
+    SegmentHeader,
+    Slot,
+    Summary,
+    encode_index_footer,
+    encode_segment_header,
+    encode_side_header,
+    encode_slot,
+)
+from raft.types import Entry, EntryKind, HardState, Mark, TermRun
+
+SEGMENT_BYTES: Final = 64 << 20
+SEGMENT_BYTES_MIN: Final = 4_096
+
+LOG_FOLDER: Final = "log"
+HARD_STATE: Final = "hard_state"
+
+
+class ImpossibleBatch(ValueError):
+    """A batch that cannot follow what the log holds: a mistake of the caller, found before anything was written."""
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Operations
+
+
+class Write(NamedTuple):
+    """Write `data` at `position` of an existing file."""
+
+    name: str
+    position: int
+    data: bytes
+
+
+class Zero(NamedTuple):
+    """Write zeros from `start` to `end` of an existing file."""
+
+    name: str
+    start: int
+    end: int
+
+
+class Sync(NamedTuple):
+    """fdatasync of a file."""
+
+    name: str
+
+
+class Allocate(NamedTuple):
+    """Make a file of `size` zero bytes, written and synced; nothing to do where it is there with at least that size."""
+
+    name: str
+    size: int
+
+
+class Create(NamedTuple):
+    """Make a file that holds `data`, replacing one of that name."""
+
+    name: str
+    data: bytes
+
+
+class Truncate(NamedTuple):
+    """Make a file that long; nothing to do where it does not exist."""
+
+    name: str
+    size: int
+
+
+class Rename(NamedTuple):
+    """Give a file a new name."""
+
+    name: str
+    to: str
+
+
+class Delete(NamedTuple):
+    """Remove a file; nothing to do where it does not exist."""
+
+    name: str
+
+
+class SyncFolder(NamedTuple):
+    """fsync of a folder: its names are durable."""
+
+    name: str
+
+
+Operation = Write | Zero | Sync | Allocate | Create | Truncate | Rename | Delete | SyncFolder
+
+
+def segment_name(first: int) -> str:
+    """The file of the segment whose first record has that index."""
+    return f"{LOG_FOLDER}/{first:020d}.seg"
+
+
+def index_name(first: int) -> str:
+    """The .idx beside it."""
+    return f"{LOG_FOLDER}/{first:020d}.idx"
+
+
+def ledger_name(first: int) -> str:
+    """The .ledger beside it."""
+    return f"{LOG_FOLDER}/{first:020d}.ledger"
+
+
+def spare_name(number: int) -> str:
+    """A segment file made ahead: it gets its name when it is used."""
+    return f"{LOG_FOLDER}/spare-{number}"
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# State
+
+
+@dataclass(slots=True)
+class Segment:
+    """What is known of one segment file. Only the newest one changes."""
+
+    previous: Mark  # end of the entry before its first
+    size: int
+    last: Mark  # end of its newest entry; `previous` while it is empty
+    end: int = SEGMENT_HEADER_SIZE  # where the next byte goes
+    time_first_ms: int = 0
+    runs: list[TermRun] = field(default_factory=list)
+    configurations: list[int] = field(default_factory=list)  # indexes of its configuration entries
+
+    @property
+    def first(self) -> int:
+        """Index of its first record."""
+        return self.previous.index + 1
+
+    @property
+    def summary(self) -> Summary:
+        """What the footer of its .idx says."""
+        return Summary(self.last, self.end, self.time_first_ms, tuple(self.runs), tuple(self.configurations))
+
+    def add(self, entry: Entry, position: int) -> None:
+        """Takes note of an entry at `position`, behind all others."""
+        if self.last.index == self.previous.index:
+            self.time_first_ms = entry.time_ms
+        if not self.runs or self.runs[-1].term != entry.term:
+            self.runs.append(TermRun(entry.first, entry.term))
+        if entry.kind is EntryKind.CONFIGURATION:
+            self.configurations.append(entry.index)
+        self.last = entry_mark(entry)
+        self.end = position + entry.size
+
+    def add_summary(self, summary: Summary) -> None:
+        """Takes over what a footer says."""
+        self.last = summary.last
+        self.end = summary.end
+        self.time_first_ms = summary.time_first_ms
+        self.runs = list(summary.runs)
+        self.configurations = list(summary.configurations)
+
+
+class Placed(NamedTuple):
+    """Where an entry was put: its .idx rows are still to be written."""
+
+    segment: Segment
+    position: int
+    entry: Entry
+
+
+class Journal:
+    """The files of one shard's log as they are once every operation given out so far was executed."""
+
+    __slots__ = ("cuts", "indexed", "log", "marked", "segment_bytes", "segments", "slot")
+
+    def __init__(
+        self, log: Log, segments: list[Segment], slot: Slot, segment_bytes: int = SEGMENT_BYTES, marked: int = 0
+    ) -> None:
+        check_segment_bytes(segment_bytes)
+        self.log = log
+        self.segments = segments
+        self.slot = slot
+        self.segment_bytes = segment_bytes
+        # The newest index that a mark or a segment header says is synced.
+        self.marked = max(marked, segments[-1].previous.index)
+        self.indexed = segments[-1].last.index  # the newest index whose .idx rows are written: the driver's to raise
+        self.cuts = 0  # how often the log was cut: what was read from disk before may be gone
+
+    @property
+    def active(self) -> Segment:
+        """The segment that is appended to."""
+        return self.segments[-1]
+
+    @property
+    def last(self) -> Mark:
+        """The end of the newest entry; durable whenever no append is under way."""
+        return self.segments[-1].last
+
+    @property
+    def first(self) -> int:
+        """The oldest index on disk."""
+        return self.segments[0].first
+
+    def segment_of(self, index: int) -> Segment:
+        """The segment that holds that index; raises IndexError where the log does not."""
+        if not self.first <= index <= self.last.index:
+            raise IndexError(f"index {index} is not in the log, which holds {self.first} to {self.last.index}")
+        return self.segments[bisect_right(self.segments, index, key=_first_of) - 1]
+
+    # -- hard state
+
+    def set_hard_state(self, state: HardState, cut: int = 0) -> tuple[list[Operation], list[Operation]]:
+        """The operations that make it durable, and those that repeat it in the other slot: `keep_slot`."""
+        self.slot = Slot(self.slot.sequence + 1, state, cut)
+        return keep_slot(self.log, self.slot)
+
+    # -- append
+
+    def check(self, entries: Sequence[Entry], after: Mark | None = None) -> None:
+        """Raises ImpossibleBatch unless the entries follow each other and `after` (else the newest entry)."""
+        mark = after or self.last
+        index, crc = mark.index, mark.header_crc
+        for entry in entries:
+            if entry.before != index or previous_crc(entry) != crc:
+                raise ImpossibleBatch(
+                    f"entry {entry.first}..{entry.index} of term {entry.term} does not follow the log, which ends at "
+                    f"{index} with header CRC {crc:08x} (the entry names {previous_crc(entry):08x})"
+                )
+            index, crc = entry.index, int.from_bytes(entry.header[HEADER_SIZE - 4 :], "little")
+
+    def spares(self, entries: Sequence[Entry]) -> list[Operation]:
+        """The segment files that must be there before `append(entries)`: the only step that may run out of space."""
+        return [Allocate(spare_name(i), size) for i, (size, _) in enumerate(self._split(entries)[1:])]
+
+    def append(self, entries: Sequence[Entry]) -> tuple[list[Operation], list[Placed]]:
+        """The operations that make `entries` durable, and where each entry goes. Call `check` and `spares` before."""
+        operations: list[Operation] = []
+        placed: list[Placed] = []
+        for number, (size, group) in enumerate(self._split(entries)):
+            if number:
+                operations += self._roll(number - 1, size)
+            if not group:
+                continue
+            segment = self.active
+            start = position = segment.end
+            parts: list[bytes] = []
+            if self.marked != segment.last.index:
+                self.marked = segment.last.index
+                parts.append(encode_mark(segment.last, position))
+                position += MARK_SIZE
+            for entry in group:
+                placed.append(Placed(segment, position, entry))
+                parts += (entry.header, entry.data)
+                segment.add(entry, position)
+                position = segment.end
+            name = segment_name(segment.first)
+            operations += (Write(name, start, b"".join(parts)), Sync(name))
+        return operations, placed
+
+    def mark(self) -> list[Operation]:
+        """A durable mark behind the newest entry, where there is none yet: at idle times and at a clean stop."""
+        segment = self.active
+        if self.marked == segment.last.index or segment.end + MARK_SIZE > segment.size:
+            return []
+        self.marked = segment.last.index
+        name = segment_name(segment.first)
+        write = Write(name, segment.end, encode_mark(segment.last, segment.end))
+        segment.end += MARK_SIZE
+        return [write, Sync(name)]
+
+    def _split(self, entries: Sequence[Entry]) -> list[tuple[int, Sequence[Entry]]]:
+        """The entries by segment, with the segment's size: the active one first (perhaps with none), then new ones.
+
+        An entry is never split; one that is larger than a segment gets one of its own size. Behind the newest entry
+        there is always room for a mark.
+        """
+        active = self.active
+        needed = MARK_SIZE + sum([entry.size for entry in entries]) + MARK_SIZE
+        if active.end + needed <= active.size:
+            return [(active.size, entries)]
+        groups: list[tuple[int, list[Entry]]] = [(active.size, [])]
+        position = active.end + MARK_SIZE
+        for entry in entries:
+            if position + entry.size + MARK_SIZE > groups[-1][0]:
+                position = SEGMENT_HEADER_SIZE
+                groups.append((max(self.segment_bytes, position + entry.size + MARK_SIZE), []))
+            groups[-1][1].append(entry)
+            position += entry.size
+        for size, _ in groups:
+            check_segment_bytes(size)
+        return list(groups)
+
+    def _roll(self, number: int, size: int) -> list[Operation]:
+        previous = self.last
+        segment = Segment(previous, size, previous)
+        self.segments.append(segment)
+        self.marked = previous.index
+        return make_segment(self.log, previous, size, spare_name(number))
+
+    def index_writes(self, placed: Sequence[Placed]) -> list[Operation]:
+        """The .idx rows of appended entries, one write for each segment. Raises Corrupt or UnknownVersion."""
+        writes: list[Operation] = []
+        start = 0
+        while start < len(placed):
+            segment = placed[start].segment
+            stop = start + 1
+            while stop < len(placed) and placed[stop].segment is segment:
+                stop += 1
+            rows = b"".join([index_rows(entry, position) for _, position, entry in placed[start:stop]])
+            writes.append(Write(index_name(segment.first), row_position(segment, placed[start].entry.first), rows))
+            start = stop
+        return writes
+
+    # -- cut
+
+    def cut(self, kept: Mark, end: int) -> Iterator[list[Operation]]:
+        """Drops every entry after `kept`, which ends at `end` of its segment: groups of operations, in order.
+
+        The last group must be executed too before anything is appended: then the hard state no longer says that a cut
+        is under way. The caller cuts the ledger of the segment that becomes the active one.
+        """
+        if not self.first <= kept.index <= self.last.index:
+            raise ImpossibleBatch(f"a cut after {kept.index}: the log holds {self.first} to {self.last.index}")
+        state = self.slot.state
+        self.cuts += 1
+        promise, repeat = self.set_hard_state(state, cut=kept.index)
+        yield promise + repeat
+        yield from self._drop(kept, end)
+        promise, repeat = self.set_hard_state(state)
+        yield promise + repeat
+
+    def _drop(self, kept: Mark, end: int) -> Iterator[list[Operation]]:
+        while self.active.first > kept.index:
+            yield drop_segment(self.segments.pop().first)
+        segment = self.active
+        name = segment_name(segment.first)
+        rows = row_position(segment, kept.index + 1)
+        yield [Zero(name, end, segment.end), Sync(name), Truncate(index_name(segment.first), rows)]
+        segment.last, segment.end = kept, end
+        self.indexed = kept.index
+        segment.runs = [run for run in segment.runs if run.first <= kept.index]
+        segment.configurations = [index for index in segment.configurations if index <= kept.index]
+        self.marked = segment.previous.index
+
+
+def keep_slot(log: Log, slot: Slot) -> tuple[list[Operation], list[Operation]]:
+    """The operations that make a slot durable, and those that repeat it in the other place.
+
+    What it promises may be said after the first. The second makes sure that one damaged slot never takes a node back
+    to a vote that it has forgotten.
+    """
+    data = encode_slot(log, slot)
+    one, other = (slot.sequence % 2) * HARD_STATE_SLOT, (1 - slot.sequence % 2) * HARD_STATE_SLOT
+    return [Write(HARD_STATE, one, data), Sync(HARD_STATE)], [Write(HARD_STATE, other, data), Sync(HARD_STATE)]
+
+
+def _first_of(segment: Segment) -> int:
+    return segment.first
+
+
+def check_segment_bytes(size: int) -> None:
+    """Raises ValueError where segment files of that size would break the format."""
+    if not SEGMENT_BYTES_MIN <= size <= SEGMENT_BYTES_LIMIT:
+        raise ValueError(
+            f"a segment file of {size} bytes: it must have {SEGMENT_BYTES_MIN} to {SEGMENT_BYTES_LIMIT} "
+            "(positions in .idx are 32 bits wide)"
+        )
+
+
+def row_position(segment: Segment, index: int) -> int:
+    """Where in the .idx the row of that record is."""
+    return SIDE_HEADER_SIZE + IDX_ROW.size * (index - segment.first)
+
+
+def make_segment(log: Log, previous: Mark, size: int, spare: str) -> list[Operation]:
+    """Turns the spare file into the segment that follows `previous`, and makes its .idx and .ledger."""
+    first = previous.index + 1
+    return [
+        Write(spare, 0, encode_segment_header(log, SegmentHeader(previous, size))),
+        Sync(spare),
+        Create(index_name(first), encode_side_header(log, INDEX_MAGIC, previous)),
+        Create(ledger_name(first), encode_side_header(log, LEDGER_MAGIC, previous)),
+        Rename(spare, segment_name(first)),
+        SyncFolder(LOG_FOLDER),
+    ]
+
+
+def drop_segment(first: int) -> list[Operation]:
+    """Removes a segment, its entries first."""
+    return [
+        Delete(segment_name(first)),
+        SyncFolder(LOG_FOLDER),
+        Delete(index_name(first)),
+        Delete(ledger_name(first)),
+    ]
+
+
+def make_log(log: Log, entry: Entry, state: HardState, segment_bytes: int = SEGMENT_BYTES) -> list[Operation]:
+    """A new shard: its hard state in both slots, and a first segment that holds `entry`."""
+    previous = Mark()
+    size = max(segment_bytes, SEGMENT_HEADER_SIZE + entry.size + 2 * MARK_SIZE)
+    journal = Journal(log, [Segment(previous, size, previous)], Slot(0, state), segment_bytes)
+    journal.check([entry])
+    promise, repeat = journal.set_hard_state(state)
+    operations, placed = journal.append([entry])
+    return [
+        Allocate(HARD_STATE, HARD_STATE_BYTES),
+        *promise,
+        *repeat,
+        Allocate(spare_name(0), size),
+        *make_segment(log, previous, size, spare_name(0)),
+        *operations,
+        *journal.index_writes(placed),
+        *journal.mark(),
+        Sync(index_name(1)),
+        Sync(ledger_name(1)),
+        SyncFolder(LOG_FOLDER),
+    ]
+
+
+def seal_index(segment: Segment, rows: bytes) -> list[Operation]:
+    """The footer of a sealed segment's .idx, whose rows are `rows`."""
+    name = index_name(segment.first)
+    position = row_position(segment, segment.last.index + 1)
+    footer = encode_index_footer(segment.summary, crc32c(rows))
+    return [Write(name, position, footer), Sync(name)]

@@ -1,0 +1,427 @@
+"""What a starting node makes of its files: what is intact, what is a torn tail, what is damage, and how to mend it.
+
+The rule (DESIGN section 4): a bad record at or below the newest durable mark is damage, above it is a torn tail, which
+is cut. Marks are those in the newest segment, the header of every segment (all before it was synced when it was made)
+and the newest snapshot. Nothing is written where there is damage. Protocol-Aware Recovery (FAST'18).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final, NamedTuple, Protocol
+
+from raft.codec import (
+    ENTRY_MAGIC,
+    HEADER_SIZE,
+    IDX_ROW,
+    MARK_MAGIC,
+    MARK_SIZE,
+    Corrupt,
+    UnknownVersion,
+    crc32c,
+    decode_entry,
+    decode_header,
+    decode_mark,
+    encode_mark,
+    index_rows,
+    previous_crc,
+)
+from raft.formats import (
+    HARD_STATE_SLOT,
+    INDEX_MAGIC,
+    SEGMENT_HEADER_SIZE,
+    SIDE_HEADER_SIZE,
+    SLOT_SIZE,
+    ForeignFile,
+    Log,
+    SegmentHeader,
+    Slot,
+    check_side_header,
+    decode_index_footer,
+    decode_segment_header,
+    decode_slot,
+    encode_index_footer,
+    encode_side_header,
+)
+from raft.journal import (
+    HARD_STATE,
+    LOG_FOLDER,
+    Create,
+    Delete,
+    Operation,
+    Segment,
+    Sync,
+    SyncFolder,
+    Write,
+    Zero,
+    drop_segment,
+    index_name,
+    segment_name,
+)
+from raft.types import GENESIS, Entry, Mark
+
+WINDOW: Final = 4 << 20
+"""Bytes read at a time while a segment is scanned."""
+
+
+class Files(Protocol):
+    """Reading, as the driver offers it; paths are relative to the folder of one shard."""
+
+    def names(self, folder: str) -> list[str]:
+        """The names in a folder, sorted; [] where it does not exist."""
+
+    def size(self, name: str) -> int:
+        """Bytes in a file; -1 where it does not exist."""
+
+    def read(self, name: str, position: int, size: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Something that was durable cannot be read any more."""
+
+    file: str
+    position: int
+    index: int  # the newest index before it that is intact
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: damaged at byte {self.position}, after index {self.index}: {self.reason}"
+
+
+class Damaged(ValueError):
+    """Raised with a `Damage`."""
+
+    def __init__(self, damage: Damage) -> None:
+        super().__init__(str(damage))
+        self.damage = damage
+
+
+class HardStateDamaged(ValueError):
+    """Neither slot of the hard state can be read: this node may not vote, nor count as one that has not voted."""
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Hard state
+
+
+def recover_hard_state(log: Log, files: Files) -> tuple[Slot, list[str]]:
+    """The newest intact slot, and what should be told. Raises HardStateDamaged, UnknownVersion or ForeignFile."""
+    slots: list[Slot] = []
+    reasons: list[str] = []
+    for number in range(2):
+        try:
+            slots.append(decode_slot(log, files.read(HARD_STATE, number * HARD_STATE_SLOT, SLOT_SIZE)))
+        except Corrupt as error:
+            reasons.append(f"{HARD_STATE}: slot {number}: {error}")
+    if not slots:
+        raise HardStateDamaged("; ".join(reasons))
+    return max(slots, key=lambda slot: slot.sequence), reasons
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Scanning one segment
+
+
+class Found(NamedTuple):
+    """One intact entry and where it is; or, as the last of a scan, why it ended (`entry` is None)."""
+
+    position: int
+    entry: Entry | None
+    from_mark: int  # where the newest durable mark so far starts, or what follows the header if there is none
+    reason: str = ""  # of the end; empty at a clean one: zeros
+    is_mark_damaged: bool = False  # the mark right before the entry
+
+
+class _Window:
+    """A sliding view of a file: any range of up to WINDOW bytes, or more for one large entry."""
+
+    __slots__ = ("_base", "_buffer", "_files", "_name", "_size")
+
+    def __init__(self, files: Files, name: str, size: int) -> None:
+        self._files, self._name, self._size = files, name, size
+        self._base, self._buffer = 0, b""
+
+    def at(self, position: int, size: int) -> tuple[bytes, int]:
+        """A buffer and the offset in it at which up to `size` bytes of `position` start (fewer at the end)."""
+        offset = position - self._base
+        if offset < 0 or offset + size > len(self._buffer):
+            wanted = min(max(WINDOW, size), max(0, self._size - position))
+            self._base, self._buffer = position, self._files.read(self._name, position, wanted)
+            offset = 0
+        return self._buffer, offset
+
+
+def scan(files: Files, name: str, header: SegmentHeader, stop_after: int | None = None) -> Iterator[Found]:
+    """The intact entries of a segment in order, then one Found that says where and why it ends.
+
+    Chain, index and CRCs are checked, so an old but valid block is noticed. A damaged mark between two entries that
+    belong together is passed over: it says nothing that they do not. Raises UnknownVersion.
+    """
+    window = _Window(files, name, header.size)
+    position, from_mark = SEGMENT_HEADER_SIZE, SEGMENT_HEADER_SIZE
+    index, term, crc = header.previous.index, header.previous.term, header.previous.header_crc
+    passed = 0  # MARK_SIZE while a damaged mark has just been passed over
+    while stop_after is None or index < stop_after:
+        buffer, offset = window.at(position, HEADER_SIZE)
+        try:
+            magic = buffer[offset : offset + 4]
+            if magic == ENTRY_MAGIC:
+                length = decode_header(buffer, offset).length
+                buffer, offset = window.at(position, HEADER_SIZE + length)
+                entry = decode_entry(buffer, offset)
+                if entry.before != index or previous_crc(entry) != crc:
+                    raise Corrupt(f"an intact entry {entry.index} of term {entry.term} that belongs elsewhere")
+                yield Found(position, entry, from_mark, "", bool(passed))
+                index, term = entry.index, entry.term
+                crc = int.from_bytes(entry.header[HEADER_SIZE - 4 :], "little")
+                position += entry.size
+                passed = 0
+                continue
+            if magic == MARK_MAGIC and not passed:
+                mark = decode_mark(buffer, offset, position)
+                if (mark.index, mark.term, mark.header_crc) != (index, term, crc):
+                    raise Corrupt(f"a durable mark of {mark.index} behind entry {index}")
+                from_mark = position
+                position += MARK_SIZE
+                continue
+            reason = "" if not passed and not any(buffer[offset : offset + HEADER_SIZE]) else "no entry starts here"
+        except Corrupt as error:
+            reason = str(error)
+        if passed or not reason or not _is_entry_after(window, position + MARK_SIZE, index, crc):
+            yield Found(position - passed, None, from_mark, reason)
+            return
+        passed = MARK_SIZE
+        position += MARK_SIZE
+    yield Found(position, None, from_mark)
+
+
+def _is_entry_after(window: _Window, position: int, index: int, crc: int) -> bool:
+    """Whether the header at `position` is that of the entry after `index`: what was before it is a damaged mark."""
+    buffer, offset = window.at(position, HEADER_SIZE)
+    try:
+        header = decode_header(buffer, offset)
+    except (Corrupt, UnknownVersion):
+        return False
+    return header.index - header.count == index and header.previous_crc == crc
+
+
+def _newest_mark(files: Files, name: str, start: int, end: int) -> int:
+    """The highest index that a durable mark between two positions names; 0: there is none."""
+    newest, position = 0, start
+    while position < end:
+        window = files.read(name, position, min(WINDOW, end - position) + MARK_SIZE - 1)
+        found = window.find(MARK_MAGIC)
+        while found >= 0:
+            try:
+                newest = max(newest, decode_mark(window, found, position + found).index)
+            except (Corrupt, UnknownVersion):
+                pass  # not a mark of this place
+            found = window.find(MARK_MAGIC, found + 1)
+        position += WINDOW
+    return newest
+
+
+def _end_of_bytes(files: Files, name: str, start: int, end: int) -> int:
+    """Behind the last byte between two positions that is not zero; `start` where all are."""
+    last, position = start, start
+    while position < end:
+        window = files.read(name, position, min(WINDOW, end - position))
+        if stripped := window.rstrip(b"\0"):
+            last = position + len(stripped)
+        position += WINDOW
+    return last
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The whole log
+
+
+@dataclass(slots=True)
+class Recovery:
+    """What the log folder holds. Where there is `damage`, nothing may be written, and `segments` end before it."""
+
+    segments: list[Segment] = field(default_factory=list)
+    tail: tuple[Entry, ...] = ()  # the newest entries
+    damage: Damage | None = None
+    notices: list[str] = field(default_factory=list)  # what was found and mended, for people
+    # To execute in order, before anything else; then a new hard state that names no cut.
+    operations: list[Operation] = field(default_factory=list)
+    rebuild: list[Segment] = field(default_factory=list)  # sealed, without a usable .idx: `rebuild_index`
+    marked: int = 0  # the newest index that a mark or header says is synced
+
+
+def recover_log(log: Log, files: Files, slot: Slot, durable: int = 0, tail_bytes_max: int = 8 << 20) -> Recovery:
+    """Reads the log folder and decides. `durable` is an index known to be synced otherwise (the newest snapshot's).
+
+    Raises UnknownVersion or ForeignFile: then another version, or another node, wrote these files.
+    """
+    recovery = Recovery()
+    firsts = _list_segments(files, recovery)
+    if slot.cut:
+        recovery.notices.append(f"a cut of the log after index {slot.cut} had begun: it is finished now")
+        while firsts and firsts[-1] > slot.cut:
+            recovery.operations += drop_segment(firsts.pop())
+    try:
+        headers = [_read_header(log, files, first) for first in firsts]
+        if not headers:
+            raise Damaged(Damage(LOG_FOLDER, 0, 0, "there is no segment"))
+        for header, following in pairwise(headers):
+            _recover_sealed(log, files, header, following.previous, recovery)
+        _recover_active(log, files, headers[-1], slot.cut, durable, tail_bytes_max, recovery)
+    except Damaged as error:
+        recovery.damage = error.damage
+        recovery.operations.clear()
+        recovery.rebuild.clear()
+    return recovery
+
+
+def _list_segments(files: Files, recovery: Recovery) -> list[int]:
+    """First indexes of all segments, sorted; spare files and what has no segment are dropped."""
+    names = files.names(LOG_FOLDER)
+    firsts = [int(name[:-4]) for name in names if name.endswith(".seg") and name[:-4].isdigit()]
+    known = [segment_name(first) for first in firsts]
+    for name in names:
+        path = f"{LOG_FOLDER}/{name}"
+        stem = path.rpartition(".")[0]
+        if name.startswith("spare-") or (name.endswith((".idx", ".ledger")) and f"{stem}.seg" not in known):
+            recovery.operations.append(Delete(path))
+        elif name.endswith(".seg") and path not in known:
+            recovery.notices.append(f"{path} is not the name of a segment: left alone")
+    return sorted(firsts)
+
+
+def _read_header(log: Log, files: Files, first: int) -> SegmentHeader:
+    name = segment_name(first)
+    try:
+        header = decode_segment_header(log, files.read(name, 0, SEGMENT_HEADER_SIZE))
+    except Corrupt as error:
+        raise Damaged(Damage(name, 0, first - 1, str(error))) from error
+    if header.first != first:
+        raise ForeignFile(f"{name} is a segment that starts at {header.first}")
+    if first == 1 and header.previous != GENESIS:
+        raise Damaged(Damage(name, 0, 0, "the first segment names an entry before it"))
+    if files.size(name) < header.size:
+        raise Damaged(
+            Damage(name, files.size(name), first - 1, f"the file is shorter than the {header.size} bytes made")
+        )
+    return header
+
+
+def _recover_sealed(log: Log, files: Files, header: SegmentHeader, end: Mark, recovery: Recovery) -> None:
+    """A segment that another follows: its .idx tells all about it, else it is scanned."""
+    segment = Segment(header.previous, header.size, header.previous)
+    try:
+        _read_footer(log, files, segment, end)
+    except Corrupt as error:
+        found = None
+        for found in scan(files, segment_name(segment.first), header):
+            if found.entry is not None:
+                segment.add(found.entry, found.position)
+        if segment.last != end:
+            raise Damaged(_sealed_damage(segment, found, end)) from error
+        recovery.notices.append(f"{index_name(segment.first)} is made anew: {error}")
+        recovery.rebuild.append(segment)
+    recovery.segments.append(segment)
+
+
+def _sealed_damage(segment: Segment, found: Found | None, end: Mark) -> Damage:
+    position, reason = (found.position, found.reason) if found else (SEGMENT_HEADER_SIZE, "")
+    reason = f"{reason or 'the entries end'}; the next segment follows entry {end.index} of term {end.term}"
+    return Damage(segment_name(segment.first), position, segment.last.index, reason)
+
+
+def _read_footer(log: Log, files: Files, segment: Segment, end: Mark) -> None:
+    """Fills the segment from its .idx; every byte of that file is checked. Raises Corrupt where it cannot be used."""
+    name = index_name(segment.first)
+    try:
+        check_side_header(log, INDEX_MAGIC, segment.previous, files.read(name, 0, SIDE_HEADER_SIZE))
+    except ForeignFile as error:
+        raise Corrupt(str(error)) from error
+    position = SIDE_HEADER_SIZE
+    footer_position = position + IDX_ROW.size * (end.index - segment.previous.index)
+    crc = 0
+    while position < footer_position:
+        rows = files.read(name, position, min(WINDOW, footer_position - position))
+        if not rows:
+            raise Corrupt("its rows are cut short")
+        crc = crc32c(rows, crc)
+        position += len(rows)
+    summary, rows_crc = decode_index_footer(files.read(name, position, max(0, files.size(name) - position)))
+    if summary.last != end or rows_crc != crc:
+        raise Corrupt("its rows fail their CRC" if summary.last == end else "it is of other entries")
+    segment.add_summary(summary)
+
+
+def rebuild_index(log: Log, files: Files, segment: Segment) -> list[Operation]:
+    """Makes the .idx of a sealed segment anew from the segment itself."""
+    all_found = scan(files, segment_name(segment.first), SegmentHeader(segment.previous, segment.size))
+    content = b"".join([index_rows(found.entry, found.position) for found in all_found if found.entry is not None])
+    name = index_name(segment.first)
+    header = encode_side_header(log, INDEX_MAGIC, segment.previous)
+    return [
+        Create(name, header + content + encode_index_footer(segment.summary, crc32c(content))),
+        Sync(name),
+        SyncFolder(LOG_FOLDER),
+    ]
+
+
+def _recover_active(
+    log: Log, files: Files, header: SegmentHeader, cut: int, durable: int, tail_bytes_max: int, recovery: Recovery
+) -> None:
+    """The newest segment: scanned whole, its torn tail cut, what follows its last mark written anew."""
+    segment = Segment(header.previous, header.size, header.previous)
+    name = segment_name(segment.first)
+    tail: deque[Entry] = deque()
+    tail_bytes = 0
+    rows: list[bytes] = []
+    mends: list[Operation] = []
+    ended = Found(SEGMENT_HEADER_SIZE, None, SEGMENT_HEADER_SIZE)
+    for found in scan(files, name, header, stop_after=cut or None):
+        if (entry := found.entry) is None:
+            ended = found
+            break
+        if found.is_mark_damaged:
+            position = found.position - MARK_SIZE
+            recovery.notices.append(f"{name}: the durable mark at byte {position} was damaged: made anew")
+            mends.append(Write(name, position, encode_mark(segment.last, position)))
+        segment.add(entry, found.position)
+        try:
+            rows.append(index_rows(entry, found.position))
+        except Corrupt as error:
+            raise Damaged(Damage(name, found.position, entry.before, str(error))) from error
+        tail.append(entry)
+        tail_bytes += entry.size
+        while tail_bytes > tail_bytes_max and len(tail) > 1:
+            tail_bytes -= tail.popleft().size
+    recovery.segments.append(segment)
+    recovery.tail = tuple(tail)
+    segment.end = ended.position
+
+    bytes_end = _end_of_bytes(files, name, ended.position, header.size)
+    if cut:
+        newest = cut
+    else:
+        newest = max(durable, _newest_mark(files, name, ended.position, bytes_end))
+    if newest > segment.last.index:
+        reason = f"{ended.reason or 'the entries end'}; a durable mark says that index {newest} was synced"
+        raise Damaged(Damage(name, ended.position, segment.last.index, reason))
+    if bytes_end > ended.position:
+        recovery.notices.append(
+            f"{name}: a torn tail of {bytes_end - ended.position} bytes behind index {segment.last.index} was cut "
+            f"({ended.reason or 'bytes behind the end'}): nothing in it had been acknowledged"
+        )
+        recovery.operations.append(Zero(name, ended.position, bytes_end))
+    is_mark_last = ended.from_mark + MARK_SIZE == ended.position and ended.from_mark > SEGMENT_HEADER_SIZE
+    recovery.marked = segment.last.index if is_mark_last else segment.previous.index
+    # What was read may be only in the page cache (a kill before the sync, a failed sync): write it anew, then sync.
+    again = files.read(name, ended.from_mark, ended.position - ended.from_mark)
+    index = encode_side_header(log, INDEX_MAGIC, segment.previous) + b"".join(rows)
+    recovery.operations += [Write(name, ended.from_mark, again), Sync(name)]
+    if mends:
+        recovery.operations += [*mends, Sync(name)]
+    recovery.operations += [Create(index_name(segment.first), index), SyncFolder(LOG_FOLDER)]
