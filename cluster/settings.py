@@ -80,11 +80,19 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     deadline_max_ms: int = 120_000
     body_bytes_max: int = 8 << 20  # of one HTTP request
     records_max: int = 50_000  # in one request
+    value_bytes_max: int = 1 << 20  # of one value
+    record_headers_bytes_max: int = 64 << 10  # of one record
+    head_bytes_max: int = 32 << 10  # request line, and each header field, of one HTTP request
+    head_fields_max: int = 64  # headers of one HTTP request
+    wait_max_ms: int = 60_000  # of a long poll
     page_bytes_max: int = 8 << 20  # of one answer
     page_records_max: int = 10_000
     open_requests_max: int = 8_192  # HTTP requests being served
     watchers_max: int = 1_024  # open watch and follow streams
-    stream_buffer_bytes_max: int = 4 << 20  # unsent bytes of one stream; a slower reader is closed with its `next`
+    stream_stall_ms: int = 10_000  # a stream whose reader takes nothing for so long is closed with its `next`
+    progress_ms: int = 4_000  # streams say how far they are at least this often
+    digests_max: int = 2  # log digests being computed
+    request_lines_max: int = 16_384  # lines of the request log that wait to be written; more are counted, not kept
 
 
 class DiskSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -9,12 +9,15 @@ from __future__ import annotations
 import base64
 import binascii
 from enum import StrEnum
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
 NUMBER_MAX: Final = 2**53 - 1
 """index, term, revision, session and sequence are JSON numbers up to here."""
+
+Number = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
+"""A number in a request body: refused by name when it is negative or not exact in JSON."""
 
 # Request headers.
 H_SESSION: Final = "Raftlog-Session"
@@ -145,11 +148,12 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     request_id: str
     node: int
     leader: LeaderHint | None = None
-    index: int | None = None  # compare_failed: where that was decided; compacted: the oldest that can be read
+    index: int | None = None  # applied index of the node; compare_failed and refused: where that was decided
     term: int | None = None
     revision: int | None = None  # compare_failed: the key's current mod revision (0: missing); compacted: the oldest
     nearest: tuple[int, int] | None = None  # inside_entry: the ends of the entry before and of this one
-    oldest: int | None = None
+    oldest: int | None = None  # compacted, of the log: the oldest index that can be read
+    next: int | None = None  # a stream that ends with this problem: go on from here
     type: str = "about:blank"
     title: str = ""
     detail: str = ""
@@ -213,7 +217,7 @@ class RecordIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key: str | None = None
     key_b64: str | None = None
     headers: list[tuple[str, str]] | None = None  # values as text
-    time_ms: int | None = None  # the client's event time
+    time_ms: Number | None = None  # the client's event time
 
 
 class Appended(msgspec.Struct, frozen=True):
@@ -228,8 +232,33 @@ class Appended(msgspec.Struct, frozen=True):
     term: int
 
 
+class ChangeJson(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One key's change: in a log record, and in a message of a watch (which alone has `prior_index`)."""
+
+    deleted: bool
+    create: int
+    mod: int
+    version: int
+    key: str | None = None
+    key_b64: str | None = None
+    value: str | None = None
+    value_b64: str | None = None
+    prior_index: int | None = None  # log index of the request that wrote the version replaced; 0: there was none
+
+
+class ChangePacked(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One key's change in msgpack."""
+
+    deleted: bool
+    create: int
+    mod: int
+    version: int
+    key: bytes
+    value: bytes | None = None
+
+
 class LogRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A committed record as JSON. In msgpack, `key`/`value` are bytes and there are no `_b64` fields."""
+    """A committed record as JSON. `headers` are text where every value is UTF-8, else `headers_b64`."""
 
     index: int
     term: int
@@ -242,16 +271,45 @@ class LogRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     value: str | None = None
     value_b64: str | None = None
     headers: list[tuple[str, str]] | None = None
+    headers_b64: list[tuple[str, str]] | None = None
     client_time_ms: int | None = None
+    argument: int | None = None  # if_revision of a put or delete, ttl of a session, …; see statemachine.commands
     session: int | None = None
     sequence: int | None = None
     revision: int | None = None
     succeeded: bool | None = None  # transactions
-    changes: list[dict[str, Any]] | None = None  # {key|key_b64, value|value_b64, deleted, create, mod, version}
+    prior_index: int | None = None  # a put or delete that applied: index of the version it replaced (0: none)
+    create: int | None = None
+    version: int | None = None
+    changes: list[ChangeJson] | None = None  # what the command's own bytes do not tell: transactions, range deletes
+
+
+class LogRecordPacked(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The same as msgpack: bytes are bytes."""
+
+    index: int
+    term: int
+    time_ms: int
+    kind: str
+    operation: str
+    result: str = "applied"
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: list[tuple[str, bytes]] | None = None
+    client_time_ms: int | None = None
+    argument: int | None = None
+    session: int | None = None
+    sequence: int | None = None
+    revision: int | None = None
+    succeeded: bool | None = None
+    prior_index: int | None = None
+    create: int | None = None
+    version: int | None = None
+    changes: list[ChangePacked] | None = None
 
 
 class LogPage(msgspec.Struct, frozen=True):
-    """One page of the log (format=json). NDJSON sends one LogRecord a line and ends with a {"next": ...} line."""
+    """One page of the log (format=json)."""
 
     log: str
     records: list[LogRecord]
@@ -261,6 +319,49 @@ class LogPage(msgspec.Struct, frozen=True):
     last_user_index: int
     index: int  # applied index of the answering node
     term: int
+
+
+class LogPagePacked(msgspec.Struct, frozen=True):
+    """One page of the log (format=msgpack)."""
+
+    log: str
+    records: list[LogRecordPacked]
+    next: int
+    oldest: int
+    committed: int
+    last_user_index: int
+    index: int
+    term: int
+
+
+class LogProgress(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line of an NDJSON stream that is no record (it has no `operation`): how far it is. The last line is one."""
+
+    log: str
+    next: int
+    oldest: int
+    committed: int
+    last_user_index: int
+    index: int
+    term: int
+    problem: Problem | None = None  # why the stream ends here: a slow reader, a stop, a compaction
+
+
+class WatchMessage(msgspec.Struct, frozen=True):
+    """All changes of one index, in order. Its event id is the index."""
+
+    index: int
+    term: int
+    time_ms: int
+    revision: int
+    changes: list[ChangeJson]
+
+
+class WatchProgress(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Everything up to this index has been told; the first message of a watch is one."""
+
+    progress: int
+    problem: Problem | None = None
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -323,7 +424,7 @@ class CompareIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     end_b64: str | None = None
     value: str | None = None
     value_b64: str | None = None
-    number: int | None = None
+    number: Number | None = None
 
 
 class OperationIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -336,7 +437,7 @@ class OperationIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     value_b64: str | None = None
     end: str | None = None
     end_b64: str | None = None
-    limit: int = 0
+    limit: Number = 0
 
 
 class TxnIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"orelse": "else"}):
@@ -368,6 +469,12 @@ class TxnAnswer(msgspec.Struct, frozen=True):
     term: int
 
 
+class CompactIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Key history below `revision` may go."""
+
+    revision: Number
+
+
 class Compacted(msgspec.Struct, frozen=True):
     """The answer to a compaction of key history."""
 
@@ -385,7 +492,7 @@ class Compacted(msgspec.Struct, frozen=True):
 class SessionIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a new session asks for."""
 
-    ttl_ms: int = 600_000
+    ttl_ms: Number = 600_000
 
 
 class SessionAnswer(msgspec.Struct, frozen=True):
@@ -393,6 +500,15 @@ class SessionAnswer(msgspec.Struct, frozen=True):
 
     session: int
     ttl_ms: int
+    index: int
+    term: int
+    outcome: Outcome = Outcome.APPLIED
+
+
+class SessionDone(msgspec.Struct, frozen=True):
+    """The answer to keepalive and close."""
+
+    session: int
     index: int
     term: int
     outcome: Outcome = Outcome.APPLIED

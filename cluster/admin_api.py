@@ -1,0 +1,71 @@
+"""Routes for operators and machines: status, members, liveness, readiness, metrics, version, the list of routes."""
+
+from __future__ import annotations
+
+import pkgutil
+from importlib.metadata import version
+from typing import Final
+
+from cluster import metrics
+from cluster.http_answer import Answer
+from cluster.http_call import Call, Service
+
+VERSION: Final = version("raftlog")
+OPENAPI: Final = pkgutil.get_data("cluster", "openapi.yaml") or b""
+_TEXT: Final = "text/plain; charset=utf-8"
+_YAML: Final = "application/yaml"
+
+
+async def get_status(service: Service, call: Call) -> Answer:
+    """This node's view of itself and, on the leader, of its followers."""
+    call.query()
+    return service.answer(service.node.status())
+
+
+async def get_members(service: Service, call: Call) -> Answer:
+    """Who is in the cluster, as of the newest configuration."""
+    call.query()
+    return service.answer(service.node.members())
+
+
+async def get_livez(service: Service, call: Call) -> Answer:
+    """200 as long as the process serves; it never depends on a leader."""
+    return _text(service, b"ok\n")
+
+
+async def get_readyz(service: Service, call: Call) -> Answer:
+    """200 when this node knows a leader and has caught up, else 503 with the reason."""
+    node = service.node
+    if service.is_stopping:
+        return _text(service, b"stopping\n", 503)
+    if node.is_fenced:
+        return _text(service, b"fenced: this node met a disk error and serves no more\n", 503)
+    if not node.is_ready:
+        return _text(service, b"not ready: no leader is known, or this node has not caught up\n", 503)
+    return _text(service, b"ok\n")
+
+
+async def get_metrics(service: Service, call: Call) -> Answer:
+    """Everything that is counted, for Prometheus."""
+    return _text(service, service.node.metrics.text(), content_type=metrics.CONTENT_TYPE)
+
+
+async def get_version(service: Service, call: Call) -> Answer:
+    """Which raftlog this is."""
+    return service.answer({"version": VERSION, "api": "v1", "node": service.node.node_id, "log": service.node.log_id})
+
+
+async def get_openapi(service: Service, call: Call) -> Answer:
+    """The description of these routes."""
+    return _text(service, OPENAPI, content_type=_YAML)
+
+
+async def get_routes(service: Service, call: Call) -> Answer:
+    """The routes, one line each."""
+    lines = [f"raftlog {VERSION}, node {service.node.node_id}, log {service.node.log_id}", "", *service.routes, ""]
+    return _text(service, "\n".join(lines).encode())
+
+
+def _text(service: Service, body: bytes, status: int = 200, content_type: str = _TEXT) -> Answer:
+    node = service.node
+    return Answer(service.identity, body, node.applied, node.term, status=status, content_type=content_type)

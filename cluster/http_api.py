@@ -1,0 +1,253 @@
+"""The HTTP server of a node: every request passes one gate, then its route; every failure becomes one problem.
+
+Built on aiohttp's low-level server: no application, no middlewares, raw paths. `build_runner` gives what
+`aiohttp.web.TCPSite` listens with.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import itertools
+import secrets
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from aiohttp import web
+from aiohttp.http_exceptions import LineTooLong
+from aiohttp.web_protocol import RequestHandler
+
+from cluster import clock, wire
+from cluster.http_answer import Answer, Identity, make_problem, problem_answer
+from cluster.http_call import Call, Service, request_id
+from cluster.http_routes import Route, allowed_methods, find_route, route_lines
+from cluster.http_stream import Stream
+from cluster.logging import get_logger
+from cluster.node_face import NodeFace
+from cluster.request_log import RequestLog
+from cluster.settings import Settings
+from cluster.wire import ApiError, Code, Principal, authorise
+
+_ANYONE: Final = Principal()
+_READS: Final = frozenset({"GET", "HEAD"})
+_HOSTS_SEEN_MAX: Final = 64
+"""Host values remembered as good; a client may come by any number of proxies' ports."""
+_KEEPALIVE_SECONDS: Final = 75.0
+_LINGER_SECONDS: Final = 2.0
+"""How long what is left of a refused body is read and dropped, so that the client gets to see the answer."""
+_DEFAULT_NAMESPACE: Final = 0
+
+
+class Api:
+    """The gate, one per node, shared by all its connections."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        node = service.node.node_id
+        self._logger = get_logger(node=node)
+        self._hosts_seen: set[str] = set()
+        self._id_prefix = f"{node}-{secrets.token_hex(4)}-"
+        self._ids = itertools.count(1)
+        self._counters: dict[tuple[str, int], Any] = {}  # children of the metrics, looked up once
+        self._timers: dict[str, Any] = {}
+        lines = RequestLog(node, service.limits.request_lines_max) if service.http.access_log else None
+        self._lines = lines if lines is not None and lines.is_enabled else None
+
+    async def handle(self, request: web.BaseRequest) -> Answer | Stream:
+        """Serves one request; whatever goes wrong becomes a problem."""
+        service = self.service
+        started = service.clock()
+        call = Call(request, request_id(request.headers.get(wire.H_REQUEST_ID), f"{self._id_prefix}{next(self._ids)}"))
+        code = ""
+        service.open_requests += 1
+        answer: Answer | Stream
+        try:
+            route = self._admit(call)
+            answer = await route.handler(service, call)
+        except ApiError as error:
+            code = error.code
+            answer = self.problem(call.request_id, error, call)
+        except ConnectionError:
+            code = "client_gone"
+            answer = self.problem(call.request_id, ApiError(Code.INTERNAL, "the client is gone"))
+        except Exception:
+            code = Code.INTERNAL
+            self._logger.exception("request_failed", request_id=call.request_id, target=request.raw_path[:200])
+            bug = ApiError(Code.INTERNAL, f"a bug, or something nobody foresaw: see the log for {call.request_id}")
+            answer = call.stream or self.problem(call.request_id, bug)
+        finally:
+            service.open_requests -= 1
+        if isinstance(answer, Answer):
+            answer.request_id = call.request_id
+        self._note(call, answer.status, service.clock() - started, code)
+        return answer
+
+    def problem(self, identifier: str, error: ApiError, call: Call | None = None) -> Answer:
+        """The error as an answer."""
+        service = self.service
+        node = service.node
+        problem = make_problem(
+            error, identity=service.identity, request_id=identifier, leader=node.leader_hint(), index=node.applied,
+            term=node.term,
+        )  # fmt: skip
+        extra: list[tuple[str, str]] = []
+        if error.code is Code.METHOD_NOT_ALLOWED and call is not None:
+            extra.append(("Allow", allowed_methods(call)))
+        if error.code is Code.BUSY:
+            extra.append(("Retry-After", "1"))
+        return problem_answer(service.identity, problem, extra)
+
+    def _admit(self, call: Call) -> Route:
+        """What every request passes: Host, route, Origin, authorise, deadline, bounds. Raises ApiError."""
+        service = self.service
+        host = call.headers.get("Host", "")
+        if host not in self._hosts_seen:
+            self._check_host(host)
+        route = find_route(call)
+        call.route = route.pattern
+        if call.method not in _READS and (origin := call.headers.get("Origin")) is not None:
+            self._check_origin(origin, host)
+        authorise(_ANYONE, route.verb, _DEFAULT_NAMESPACE, None)
+        call.set_deadline(service)
+        if not route.serves_fenced:
+            if service.is_stopping:
+                raise ApiError(Code.SHUTTING_DOWN, "this node is being stopped: ask another one")
+            if service.node.is_fenced:
+                raise ApiError(Code.FENCED, "this node met a disk error and serves no more: ask another one")
+            if service.open_requests > service.limits.open_requests_max:
+                raise ApiError(
+                    Code.BUSY,
+                    f"{service.limits.open_requests_max} requests are being served (limits.open_requests_max): "
+                    "try again, or another node",
+                )
+        return route
+
+    def _check_host(self, host: str) -> None:
+        """Refuses what a browser was tricked into sending here under somebody else's name (DNS rebinding)."""
+        name = _hostname(host)
+        if name is None or not (_is_loopback(name) or name in self._own_hosts()):
+            raise ApiError(
+                Code.BAD_HOST,
+                f"Host {host[:100]!r} is not a name of this node: use its advertised URL, or add it to http.hosts",
+            )
+        if len(self._hosts_seen) < _HOSTS_SEEN_MAX:
+            self._hosts_seen.add(host)
+
+    def _own_hosts(self) -> set[str]:
+        service = self.service
+        urls = [member.url for member in service.node.members().members if member.node == service.node.node_id]
+        return {host.lower() for host in service.http.hosts} | {urlsplit(url).hostname or "" for url in urls}
+
+    @staticmethod
+    def _check_origin(origin: str, host: str) -> None:
+        if origin.partition("://")[2].lower() != host.lower():
+            raise ApiError(
+                Code.FORBIDDEN, f"a write from a page of {origin[:100]!r}: only this node's own pages may write"
+            )
+
+    def _note(self, call: Call, status: int, seconds: float, code: str) -> None:
+        """Counts it, and writes its line."""
+        key = (call.route, status)
+        counter = self._counters.get(key)
+        if counter is None:
+            metrics = self.service.node.metrics
+            counter = self._counters[key] = metrics.http_requests.labels(call.route, str(status))
+            self._timers[call.route] = metrics.http_seconds.labels(call.route)
+        counter.inc()
+        self._timers[call.route].observe(seconds)
+        if self._lines is not None:
+            self._lines.add(call.method, call.request.raw_path, status, seconds, call.request_id, code)
+
+    async def close(self) -> None:
+        """Writes the last lines of the request log."""
+        if self._lines is not None:
+            await self._lines.close()
+
+
+def _hostname(host: str) -> str | None:
+    try:
+        return urlsplit(f"//{host}").hostname
+    except ValueError:
+        return None
+
+
+def _is_loopback(name: str) -> bool:
+    if name == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+class _Handler(RequestHandler):
+    """A connection; what is not even HTTP gets a problem too."""
+
+    __slots__ = ("_api",)
+
+    def __init__(self, manager: _Server, **options: Any) -> None:
+        super().__init__(manager, **options)
+        self._api = manager.api
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """aiohttp calls this for bytes that its parser refuses; the connection ends."""
+        code = Code.TOO_LARGE if isinstance(exc, LineTooLong) else Code.BAD_REQUEST
+        text = " ".join((message or "malformed HTTP").split())[:300]
+        answer = self._api.problem("malformed", ApiError(code, f"this is not a request that HTTP/1.1 knows: {text}"))
+        answer.keep_alive = False
+        return answer  # type: ignore[return-value]  # has what aiohttp calls of a response
+
+
+class _Server(web.Server):
+    """Makes those connections."""
+
+    def __init__(self, api: Api, **options: Any) -> None:
+        super().__init__(api.handle, **options)  # type: ignore[arg-type]  # answers have what aiohttp calls
+        self.api = api
+        self._options = options
+
+    def __call__(self) -> RequestHandler:
+        return _Handler(self, loop=self._loop, **self._options)
+
+
+class ApiRunner(web.ServerRunner):
+    """The server with a clean end: long polls and streams finish with what they have."""
+
+    __slots__ = ("_api",)
+
+    def __init__(self, api: Api, server: web.Server, shutdown_timeout: float) -> None:
+        super().__init__(server, shutdown_timeout=shutdown_timeout)
+        self._api = api
+
+    async def shutdown(self) -> None:
+        """Called once nothing new is taken."""
+        self._api.service.stop()
+
+    async def cleanup(self) -> None:
+        """Ends everything; what is under way gets `limits.stop_timeout_ms`."""
+        await super().cleanup()
+        await self._api.close()
+
+
+def build_runner(node: NodeFace, settings: Settings) -> ApiRunner:
+    """The HTTP server of `node`: `await runner.setup()`, then listen with `aiohttp.web.TCPSite`, then `cleanup()`.
+
+    Call it in the running event loop.
+    """
+    limits = settings.limits
+    service = Service(
+        node, settings.http, limits, settings.options().entry_bytes_max, clock.monotonic,
+        Identity(node.log_id, node.node_id, limits.stream_stall_ms / 1000), routes=route_lines(),
+    )  # fmt: skip
+    api = Api(service)
+    server = _Server(
+        api, access_log=None, keepalive_timeout=_KEEPALIVE_SECONDS, lingering_time=_LINGER_SECONDS,
+        auto_decompress=False, max_line_size=limits.head_bytes_max, max_field_size=limits.head_bytes_max,
+        max_headers=limits.head_fields_max,
+    )  # fmt: skip
+    return ApiRunner(api, server, limits.stop_timeout_ms / 1000)

@@ -1,0 +1,171 @@
+"""`POST /v1/log`: one record or a batch, in any of four body formats, committed as one request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from cluster import wire
+from cluster.http_answer import Answer
+from cluster.http_call import Call, Service, decode
+from cluster.http_outcomes import submit
+from cluster.http_query import Query, check_key, unescape
+from cluster.wire import NUMBER_MAX, ApiError, Appended, Code, Outcome, RecordIn
+from raft.codec import Record, encode_headers
+from statemachine.commands import Operation
+
+_APPEND: Final = int(Operation.APPEND)
+_JSON_BODY: Final = msgspec.json.Decoder(list[RecordIn] | RecordIn)
+_NDJSON_LINE: Final = msgspec.json.Decoder(RecordIn)
+_PACKED_BODY: Final = msgspec.msgpack.Decoder(list[bytes | list[Any]])
+_BATCHES: Final = (wire.JSON, wire.NDJSON, wire.MSGPACK)
+_PARAMETERS: Final = frozenset({"key", "key_b64"})
+
+
+async def append(service: Service, call: Call) -> Answer:
+    """Appends what the body holds. The records get the indexes first..last, in their order, all or none of them."""
+    body = await call.body(service.limits.body_bytes_max)
+    media_type = call.media_type()
+    query = call.query(_PARAMETERS)
+    if media_type in _BATCHES:
+        if not query.is_empty:
+            raise ApiError(Code.BAD_REQUEST, f"key= is for a body that is one bare value: in {media_type} it is inside")
+        if media_type == wire.MSGPACK:
+            records = _from_msgpack(service, decode(_PACKED_BODY, body, "the body as msgpack"))
+        elif media_type == wire.NDJSON:
+            records = _from_json(service, _lines(body))
+        else:
+            records = _from_json(service, decode(_JSON_BODY, body, "the body as JSON"))
+    else:
+        records = [Record(_APPEND, _bare_key(call, query), _checked_value(service, body, "the body"))]
+    done = await submit(service, call, records, is_plain=True)
+    appended = Appended(
+        Outcome.APPLIED, done.result, done.first, done.last, done.last - done.first + 1, done.last, done.term
+    )
+    return service.answer(appended, done.last, done.term)
+
+
+def _bare_key(call: Call, query: Query) -> bytes | None:
+    """The key of a record whose value is the body: parameter or header."""
+    key = query.key()
+    header = call.headers.get(wire.H_KEY)
+    if header is None:
+        return key
+    if key is not None:
+        raise ApiError(Code.BAD_REQUEST, f"the key is given twice, as a parameter and as {wire.H_KEY}: give one")
+    return check_key(unescape(header, f"header {wire.H_KEY}"), f"header {wire.H_KEY}")
+
+
+def _lines(body: bytes) -> list[RecordIn]:
+    """One record a line; empty lines are passed over. The error names the line."""
+    try:
+        return _NDJSON_LINE.decode_lines(body)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        for number, line in enumerate(body.split(b"\n"), start=1):  # slow, and only to say which one it is
+            if line.strip():
+                decode(_NDJSON_LINE, line, f"line {number} of the body")
+        raise
+
+
+def _from_json(service: Service, body: list[RecordIn] | RecordIn) -> list[Record]:
+    items = body if type(body) is list else [body]
+    _check_count(service, len(items))
+    value_max = service.limits.value_bytes_max
+    records: list[Record] = []
+    for number, item in enumerate(items):
+        key = value = headers = None
+        if item.key is not None or item.key_b64 is not None:
+            key = check_key(_bytes_of(item.key, item.key_b64, "key", number), f"key of record {number}")
+        if item.value is not None or item.value_b64 is not None:
+            value = _bytes_of(item.value, item.value_b64, "value", number)
+            if len(value) > value_max:
+                _checked_value(service, value, f"value of record {number}")
+        if item.headers is not None:
+            pairs = [(name, content.encode()) for name, content in item.headers]
+            headers = _checked_headers(service, pairs, number)
+        records.append(Record(_APPEND, key, value, headers, item.time_ms))
+    return records
+
+
+def _bytes_of(text: str | None, coded: str | None, what: str, number: int) -> bytes:
+    if text is None:
+        return wire.from_b64(coded or "", f"{what}_b64 of record {number}")
+    if coded is not None:
+        raise ApiError(Code.BAD_REQUEST, f"record {number} has both {what} and {what}_b64: give one")
+    return text.encode()
+
+
+def _from_msgpack(service: Service, items: Sequence[bytes | list[Any]]) -> list[Record]:
+    """Each record is its value, or [key, value, time_ms, headers] of which each may be nil."""
+    _check_count(service, len(items))
+    records: list[Record] = []
+    for number, item in enumerate(items):
+        if type(item) is bytes:
+            records.append(Record(_APPEND, None, _checked_value(service, item, f"value of record {number}")))
+            continue
+        if len(item) != 4:
+            raise ApiError(
+                Code.BAD_REQUEST, f"record {number} has {len(item)} elements: it is [key, value, time_ms, headers]"
+            )
+        key, value, time_ms, pairs = item
+        if key is not None:
+            key = check_key(_expect_bytes(key, f"key of record {number}"), f"key of record {number}")
+        if value is not None:
+            what = f"value of record {number}"
+            value = _checked_value(service, _expect_bytes(value, what), what)
+        if time_ms is not None and (type(time_ms) is not int or not 0 <= time_ms <= NUMBER_MAX):
+            raise ApiError(
+                Code.BAD_REQUEST,
+                f"time_ms of record {number} is {time_ms!r:.40}: it must be a whole number from 0 to {NUMBER_MAX}",
+            )
+        headers = None if pairs is None else _checked_headers(service, _packed_pairs(pairs, number), number)
+        records.append(Record(_APPEND, key, value, headers, time_ms))
+    return records
+
+
+def _expect_bytes(value: object, what: str) -> bytes:
+    if type(value) is bytes:
+        return value
+    raise ApiError(Code.BAD_REQUEST, f"{what} is {type(value).__name__}: in msgpack it is bin or nil")
+
+
+def _packed_pairs(pairs: object, number: int) -> list[tuple[str, bytes]]:
+    try:
+        checked = [(name, content) for name, content in pairs]  # type: ignore[attr-defined]  # what is none raises
+        if all(type(name) is str and type(content) is bytes for name, content in checked):
+            return checked
+    except (TypeError, ValueError):
+        pass
+    raise ApiError(Code.BAD_REQUEST, f"headers of record {number} must be an array of [str, bin] pairs, or nil")
+
+
+def _check_count(service: Service, count: int) -> None:
+    if count == 0:
+        raise ApiError(Code.BAD_REQUEST, "the body holds no record: send at least one")
+    if count > service.limits.records_max:
+        raise ApiError(
+            Code.TOO_LARGE,
+            f"the body holds {count} records: the limit is {service.limits.records_max} (limits.records_max)",
+        )
+
+
+def _checked_value(service: Service, value: bytes, what: str) -> bytes:
+    if len(value) > service.limits.value_bytes_max:
+        raise ApiError(
+            Code.TOO_LARGE,
+            f"{what} has {len(value)} bytes: the limit is {service.limits.value_bytes_max} (limits.value_bytes_max)",
+        )
+    return value
+
+
+def _checked_headers(service: Service, pairs: list[tuple[str, bytes]], number: int) -> bytes:
+    packed = encode_headers(pairs)
+    if len(packed) > service.limits.record_headers_bytes_max:
+        raise ApiError(
+            Code.TOO_LARGE,
+            f"headers of record {number} take {len(packed)} bytes: the limit is "
+            f"{service.limits.record_headers_bytes_max} (limits.record_headers_bytes_max)",
+        )
+    return packed

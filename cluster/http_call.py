@@ -1,0 +1,225 @@
+"""One request being served: its raw target, headers, deadline and body, each read only when it is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from cluster import wire
+from cluster.http_answer import Answer, Identity, encode_answer
+from cluster.http_query import Query, parse_number, split_target
+from cluster.node_face import NodeFace
+from cluster.settings import HttpSettings, LimitSettings
+from cluster.wire import NUMBER_MAX, ApiError, Code
+
+if TYPE_CHECKING:
+    from cluster.http_stream import Stream
+
+T = TypeVar("T")
+_REQUEST_ID: Final = re.compile(r"[!-~]{1,128}")
+CONSISTENCY: Final = ("linearizable", "stale")
+READ_PARAMETERS: Final = frozenset({"consistency", "min_index"})
+
+
+@dataclass(slots=True)
+class Service:
+    """What all handlers share."""
+
+    node: NodeFace
+    http: HttpSettings
+    limits: LimitSettings
+    entry_bytes_max: int
+    clock: Callable[[], float]  # seconds of the event loop
+    identity: Identity
+    open_requests: int = 0
+    open_streams: int = 0
+    open_digests: int = 0
+    is_stopping: bool = False
+    routes: list[str] = field(default_factory=list)  # what `/` lists
+    _waits: set[asyncio.Future[None]] = field(default_factory=set)
+
+    def answer(self, body: Any, index: int | None = None, term: int | None = None) -> Answer:
+        """A struct as JSON; index and term are the node's if they are not given."""
+        node = self.node
+        return encode_answer(
+            self.identity, body, node.applied if index is None else index, node.term if term is None else term
+        )
+
+    async def wait_beyond(self, index: int, deadline: float) -> None:
+        """Until something after `index` is applied, or the deadline. Raises ApiError shutting_down at a stop."""
+        if self.is_stopping:
+            raise _stopping()
+        wait = asyncio.ensure_future(self.node.wait_beyond(index, deadline))
+        self._waits.add(wait)
+        try:
+            await wait
+        except asyncio.CancelledError:
+            if self.is_stopping and wait.cancelled():
+                raise _stopping() from None
+            raise
+        finally:
+            self._waits.discard(wait)
+            wait.cancel()
+
+    def stop(self) -> None:
+        """No new request is taken; long polls and streams end with what they have."""
+        self.is_stopping = True
+        for wait in self._waits:
+            wait.cancel()
+
+
+def _stopping() -> ApiError:
+    return ApiError(Code.SHUTTING_DOWN, "this node is being stopped: ask another one")
+
+
+class SessionHeaders(NamedTuple):
+    """What a request says of its session; all 0 without one."""
+
+    session: int = 0
+    sequence: int = 0
+    settled: int = 0
+
+
+NO_SESSION: Final = SessionHeaders()
+
+
+class Call:
+    """One request."""
+
+    __slots__ = (
+        "deadline", "headers", "method", "parts", "path", "query_text", "request", "request_id", "route", "stream",
+    )  # fmt: skip
+
+    def __init__(self, request: web.BaseRequest, request_id: str) -> None:
+        self.request = request
+        self.method = request.method
+        self.headers = request.headers
+        self.path, self.query_text = split_target(request.raw_path)
+        self.request_id = request_id
+        self.route = "none"  # its pattern, for metrics
+        self.stream: Stream | None = None  # once its head has been sent
+        self.parts: tuple[str, ...] = ()  # the raw variable parts of the path
+        self.deadline = 0.0
+
+    def set_deadline(self, service: Service) -> None:
+        """From the header, else the default. Raises ApiError bad_request."""
+        text = self.headers.get(wire.H_DEADLINE)
+        limits = service.limits
+        ms = (
+            limits.deadline_default_ms
+            if text is None
+            else parse_number(text, f"header {wire.H_DEADLINE}", 1, limits.deadline_max_ms)
+        )
+        self.deadline = service.clock() + ms / 1000
+
+    def query(self, known: Collection[str] = ()) -> Query:
+        """The parameters, of which only those known may be given."""
+        return Query(self.query_text, known)
+
+    def session(self) -> SessionHeaders:
+        """The session headers. Raises ApiError bad_request if one of session and sequence is missing."""
+        headers = self.headers
+        session = headers.get(wire.H_SESSION)
+        sequence = headers.get(wire.H_SEQUENCE)
+        settled = headers.get(wire.H_SETTLED)
+        if session is None and sequence is None and settled is None:
+            return NO_SESSION
+        if session is None or sequence is None:
+            raise ApiError(
+                Code.BAD_REQUEST,
+                f"{wire.H_SESSION}, {wire.H_SEQUENCE} go together ({wire.H_SETTLED} is optional): give both or none",
+            )
+        number = parse_number(sequence, f"header {wire.H_SEQUENCE}", 1)
+        return SessionHeaders(
+            parse_number(session, f"header {wire.H_SESSION}", 1),
+            number,
+            0 if settled is None else parse_number(settled, f"header {wire.H_SETTLED}", 0, number),
+        )
+
+    def time_ms(self) -> int | None:
+        """The client's time header, if any."""
+        text = self.headers.get(wire.H_TIME)
+        return None if text is None else parse_number(text, f"header {wire.H_TIME}", 0, NUMBER_MAX)
+
+    def media_type(self) -> str:
+        """The body's media type in lower case without parameters."""
+        return self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+
+    async def body(self, bytes_max: int) -> bytes:
+        """The whole body. Raises ApiError too_large, bad_request (cut short) or deadline."""
+        if (coding := self.headers.get("Content-Encoding")) is not None and coding.lower() != "identity":
+            raise ApiError(Code.UNSUPPORTED_MEDIA_TYPE, f"Content-Encoding {coding[:40]!r}: send the body as it is")
+        content = self.request.content
+        length = self.headers.get("Content-Length")
+        if length is not None and int(length) > bytes_max:  # aiohttp's parser let only digits through
+            raise _body_too_large(length, bytes_max)
+        if content.is_eof():
+            return self._checked(content.read_nowait(), bytes_max)
+        if self.headers.get("Expect", "").lower() == "100-continue" and self.request.transport is not None:
+            self.request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout_at(self.deadline):
+                while part := await content.readany():
+                    size += len(part)
+                    if size > bytes_max:
+                        raise _body_too_large(f"more than {bytes_max}", bytes_max)
+                    parts.append(part)
+        except TimeoutError:
+            raise ApiError(Code.DEADLINE, f"the deadline passed while the body was read, after {size} bytes") from None
+        except (web.RequestPayloadError, asyncio.IncompleteReadError) as error:
+            raise ApiError(Code.BAD_REQUEST, f"the body ended before its end: {error}") from error
+        return b"".join(parts)
+
+    @staticmethod
+    def _checked(body: bytes, bytes_max: int) -> bytes:
+        if len(body) > bytes_max:
+            raise _body_too_large(str(len(body)), bytes_max)
+        return body
+
+
+def _body_too_large(size: str, bytes_max: int) -> ApiError:
+    return ApiError(Code.TOO_LARGE, f"the body has {size} bytes: the limit is {bytes_max} (limits.body_bytes_max)")
+
+
+def request_id(text: str | None, made: str) -> str:
+    """The client's request id if it can stand in a header and a log line, else the one made here."""
+    return text if text is not None and _REQUEST_ID.fullmatch(text) else made
+
+
+def decode(decoder: msgspec.json.Decoder[T] | msgspec.msgpack.Decoder[T], body: bytes, what: str) -> T:
+    """The body as that type. Raises ApiError bad_request with msgspec's words: what was expected, and where."""
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise ApiError(Code.BAD_REQUEST, f"{what}: {error}") from error
+
+
+async def read_index(service: Service, call: Call, query: Query) -> None:
+    """Waits until this node may answer: by the barrier, or, for a stale read, by its `min_index` alone."""
+    node = service.node
+    minimum = query.number("min_index")
+    if query.choice("consistency", CONSISTENCY) == "linearizable":
+        await node.read_barrier(call.deadline)
+    if minimum is not None and minimum > node.applied:
+        await wait_applied(service, call, minimum)
+
+
+async def wait_applied(service: Service, call: Call, index: int) -> None:
+    """Waits for an index that another node may have named. Raises ApiError future_index at the deadline."""
+    try:
+        await service.node.wait_applied(index, call.deadline)
+    except ApiError as error:
+        if error.code is not Code.DEADLINE:
+            raise
+        raise ApiError(
+            Code.FUTURE_INDEX,
+            f"index {index} was not reached within the deadline: this node has applied {service.node.applied}",
+        ) from error

@@ -1,0 +1,101 @@
+"""`GET /v1/digest`: what the state and a range of the log hash to, for `raftlog verify` and for comparing replicas."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from cluster.http_answer import Answer
+from cluster.http_call import READ_PARAMETERS, Call, Service, read_index, wait_applied
+from cluster.http_log import SLICE_BYTES, SLICE_RECORDS
+from cluster.records import decode_rows
+from cluster.wire import ApiError, Code, DigestAnswer, SetDigest
+from raft.types import Entry
+from statemachine import digest
+from statemachine.effects import Effects
+
+_PARAMETERS: Final = READ_PARAMETERS | {"index", "log_from"}
+
+
+async def get_digest(service: Service, call: Call) -> Answer:
+    """The state's digest at the end of an entry, and with `log_from` that of the log [log_from, index]."""
+    query = call.query(_PARAMETERS)
+    index, log_from = query.number("index", 1), query.number("log_from", 1)
+    node = service.node
+    if index is None or index > node.applied:
+        await read_index(service, call, query)
+    if index is None:
+        index = node.applied
+    elif index > node.applied:
+        await wait_applied(service, call, index)
+    state = _state_digest(service, index)
+    _check_oldest(service, "index", index)
+    revision = (await node.read_log(index, 1, 1))[0][1].revision
+    log_digest: SetDigest | None = None
+    if log_from is not None:
+        if log_from > index:
+            raise ApiError(Code.BAD_REQUEST, f"log_from {log_from} is above index {index}: it is [log_from, index]")
+        _check_oldest(service, "log_from", log_from)
+        log_digest = _public(await _log_digest(service, log_from, index, call.deadline))
+    answer = DigestAnswer(
+        node.log_id, index, node.term, revision, _public(state), log_from=log_from, log_digest=log_digest
+    )
+    return service.answer(answer, index)
+
+
+def _state_digest(service: Service, index: int) -> digest.SetDigest:
+    try:
+        return service.node.machine.digest_at(index)
+    except digest.Inside as error:
+        raise ApiError(
+            Code.INSIDE_ENTRY,
+            f"index {index} lies inside an entry: ask for {error.before} or {error.after}",
+            nearest=(error.before, error.after),
+        ) from error
+    except digest.TooOld as error:
+        raise ApiError(Code.COMPACTED, str(error), oldest=error.oldest) from error
+    except digest.NotYet as error:
+        raise ApiError(Code.FUTURE_INDEX, str(error)) from error
+
+
+def _check_oldest(service: Service, what: str, index: int) -> None:
+    oldest = service.node.oldest
+    if index < oldest:
+        raise ApiError(Code.COMPACTED, f"{what} {index} is below the oldest index, {oldest}", oldest=oldest)
+
+
+async def _log_digest(service: Service, first: int, last: int, deadline: float) -> digest.SetDigest:
+    """Over every record of [first, last], slice by slice in a worker thread."""
+    if service.open_digests >= service.limits.digests_max:
+        raise ApiError(
+            Code.BUSY,
+            f"{service.open_digests} log digests are being computed: the limit is {service.limits.digests_max} "
+            "(limits.digests_max); ask again later, or another node",
+        )
+    service.open_digests += 1
+    try:
+        total = digest.EMPTY
+        position = first
+        while position <= last:
+            if service.clock() > deadline:
+                raise ApiError(
+                    Code.DEADLINE,
+                    f"the deadline passed at index {position} of [{first}, {last}]: ask for parts of the range, whose "
+                    "digests add up",
+                )
+            pairs = await service.node.read_log(position, SLICE_RECORDS, SLICE_BYTES)
+            total = total.merged(await asyncio.to_thread(_digest_of, pairs, position, last))
+            position = pairs[-1][0].index + 1
+        return total
+    finally:
+        service.open_digests -= 1
+
+
+def _digest_of(pairs: Sequence[tuple[Entry, Effects]], first: int, last: int) -> digest.SetDigest:
+    rows = (row for entry, effects in pairs for row in decode_rows(entry, effects, first) if row.index <= last)
+    return digest.log_digest(rows)
+
+
+def _public(value: digest.SetDigest) -> SetDigest:
+    return SetDigest(*value.as_hex())

@@ -1,0 +1,144 @@
+"""`GET /v1/log`: one page of committed records as JSON or msgpack, at once or after a long poll.
+
+Streams of the same records (NDJSON, raw, follow) are in `http_log_stream`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from cluster import wire
+from cluster.http_answer import Answer, encode_json, encode_msgpack
+from cluster.http_call import READ_PARAMETERS, Call, Service, read_index
+from cluster.records import as_packed, as_record, decode_rows, is_user_row, row_bytes
+from cluster.wire import NUMBER_MAX, ApiError, Code, Encoding, LogPage, LogPagePacked
+from statemachine.digest import LogRow
+
+FORMATS: Final = ("json", "ndjson", "msgpack", "raw")
+ENCODINGS: Final = ("auto", "base64")
+PARAMETERS: Final = READ_PARAMETERS | {
+    "from", "to", "from_time", "limit", "wait", "format", "follow", "internal", "encoding",
+}  # fmt: skip
+SLICE_RECORDS: Final = 1_000
+"""Records decoded without a pause of the event loop: some milliseconds."""
+SLICE_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class LogQuery:
+    """What a reader of the log asks for."""
+
+    start: int
+    stop: int  # exclusive
+    limit: int  # records scanned
+    wait_ms: int
+    format: str
+    encoding: Encoding
+    with_internal: bool
+    is_follow: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Some rows that a reader asked for; `next` is behind the last one scanned."""
+
+    rows: list[LogRow]
+    scanned: int
+    next: int
+
+
+async def parse_log_query(service: Service, call: Call) -> LogQuery:
+    """The query, after the wait that its consistency asks for. Raises ApiError."""
+    query = call.query(PARAMETERS)
+    limits = service.limits
+    form = query.choice("format", FORMATS, Code.NOT_ACCEPTABLE)
+    is_stream = form in ("ndjson", "raw")
+    is_follow = query.flag("follow")
+    if is_follow and not is_stream:
+        raise ApiError(Code.BAD_REQUEST, f"follow=true is for format=ndjson and format=raw, not for {form}")
+    if "from" in query and "from_time" in query:
+        raise ApiError(Code.BAD_REQUEST, "both from and from_time are given: give one")
+    wait_ms = query.number_or("wait", 0, 0, limits.wait_max_ms)
+    start = query.number("from", 1)
+    from_time = query.number("from_time")
+    stop = query.number_or("to", NUMBER_MAX, 1)
+    limit = query.number_or(
+        "limit",
+        NUMBER_MAX if is_stream else min(1_000, limits.page_records_max),
+        1,
+        NUMBER_MAX if is_stream else limits.page_records_max,
+    )
+    with_internal = query.flag("internal")
+    encoding: Encoding = "base64" if query.choice("encoding", ENCODINGS) == "base64" else "auto"
+    await read_index(service, call, query)
+    if from_time is not None:
+        start = await service.node.find_time(from_time)
+    if start is None:
+        start = service.node.oldest
+    return LogQuery(start, stop, limit, wait_ms, form, encoding, with_internal, is_follow)
+
+
+async def scan(service: Service, query: LogQuery, start: int, left: int, bytes_max: int) -> Scan:
+    """The next slice: at most `left` records from `start` on, and not many more than `bytes_max` bytes of them.
+
+    Nothing is scanned where nothing is there yet. Raises ApiError compacted below the oldest index.
+    """
+    node = service.node
+    if start < node.oldest:
+        raise ApiError(
+            Code.COMPACTED, f"index {start} is below the oldest that can be read, {node.oldest}", oldest=node.oldest
+        )
+    count = min(left, SLICE_RECORDS, query.stop - start, node.applied + 1 - start)
+    rows: list[LogRow] = []
+    if count <= 0:
+        return Scan(rows, 0, start)
+    end = start + count
+    position = start
+    size = 0
+    for entry, effects in await node.read_log(start, count, SLICE_BYTES):
+        for row in decode_rows(entry, effects, start):
+            if row.index >= end or size >= bytes_max:
+                return Scan(rows, position - start, position)
+            position = row.index + 1
+            if query.with_internal or is_user_row(row):
+                rows.append(row)
+                size += row_bytes(row)
+    return Scan(rows, position - start, position)
+
+
+async def read_page(service: Service, call: Call, query: LogQuery) -> Answer:
+    """One page; one that would be empty waits for up to `wait` ms for a record to show."""
+    limits = service.limits
+    wait_until = service.clock() + query.wait_ms / 1000
+    rows: list[LogRow] = []
+    position, left, bytes_left = query.start, query.limit, limits.page_bytes_max
+    while left > 0 and bytes_left > 0 and position < query.stop:
+        found = await scan(service, query, position, left, bytes_left)
+        position = found.next
+        left -= found.scanned
+        rows += found.rows
+        bytes_left -= sum(row_bytes(row) for row in found.rows)
+        if found.scanned:
+            await asyncio.sleep(0)  # one slice at a time: nobody waits for a whole page to be decoded
+        elif rows or service.clock() >= wait_until:
+            break
+        else:
+            await service.wait_beyond(position - 1, wait_until)
+    return _page_answer(service, query, rows, position)
+
+
+def _page_answer(service: Service, query: LogQuery, rows: list[LogRow], position: int) -> Answer:
+    node = service.node
+    marks = (position, node.oldest, node.committed, node.last_user_index, node.applied, node.term)
+    if query.format == "msgpack":
+        body = encode_msgpack(LogPagePacked(node.log_id, [as_packed(row) for row in rows], *marks))
+        content_type = wire.MSGPACK
+    else:
+        body = encode_json(LogPage(node.log_id, [as_record(row, query.encoding) for row in rows], *marks))
+        content_type = wire.JSON
+    return Answer(
+        service.identity, body, node.applied, node.term, content_type=content_type,
+        extra=((wire.H_NEXT, str(position)),),
+    )  # fmt: skip

@@ -1,0 +1,104 @@
+"""From what the state machine said of a request to what its client is told: one of the three outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple, NoReturn
+
+from cluster.http_call import Call, Service, SessionHeaders
+from cluster.pending import Settled
+from cluster.wire import ApiError, Code
+from raft.codec import Record, encode_block
+from statemachine.answers import Answer, Reason, answer_of
+from statemachine.commands import Result
+
+_CODES: Final = {
+    Reason.SEQUENCE_SETTLED: Code.SEQUENCE_REUSED,
+    Reason.PAYLOAD_DIFFERS: Code.SEQUENCE_REUSED,
+    Reason.WINDOW_FULL: Code.WINDOW_FULL,
+    Reason.ANSWERS_FULL: Code.WINDOW_FULL,
+    Reason.SESSIONS_FULL: Code.SESSIONS_FULL,
+    Reason.FUTURE_REVISION: Code.FUTURE_INDEX,
+}
+"""Reasons of the machine that have a code of their own; every other one is `refused`."""
+
+
+class Done(NamedTuple):
+    """A request that was applied, now or (repeated) before; `answer` is the machine's, None for plain appends."""
+
+    first: int
+    last: int
+    term: int
+    result: str  # applied | repeated
+    revision: int
+    answer: Answer | None
+
+
+async def commit(
+    service: Service, call: Call, records: Sequence[Record], session: SessionHeaders, *, is_plain: bool = False
+) -> Settled:
+    """Commits the records as one request and returns what the state machine did with it."""
+    block = encode_block(
+        records, session=session.session, sequence=session.sequence, settled=session.settled,
+        time_ms=call.time_ms(), plain=is_plain,
+    )  # fmt: skip
+    if len(block) > service.entry_bytes_max:
+        raise ApiError(
+            Code.TOO_LARGE,
+            f"the request makes {len(block)} bytes in the log: the limit is {service.entry_bytes_max} "
+            "(raft.entry_bytes_max); send smaller batches",
+        )
+    return await service.node.submit(
+        block, len(records), deadline=call.deadline, session=session.session, sequence=session.sequence
+    )
+
+
+async def submit(
+    service: Service, call: Call, records: Sequence[Record], *, is_plain: bool = False,
+    session: SessionHeaders | None = None,
+) -> Done:  # fmt: skip
+    """Commits the records as one request and returns what became of them. Raises ApiError for every other outcome.
+
+    `session` is what the headers say if it is not given.
+    """
+    session = call.session() if session is None else session
+    settled = await commit(service, call, records, session, is_plain=is_plain)
+    effect = settled.effect
+    if effect.result is Result.APPLIED and not effect.answer:
+        return Done(settled.first, settled.last, settled.term, "applied", effect.revision, None)
+    answer = told(settled, session)
+    if answer.result is Result.APPLIED:
+        result = "repeated" if effect.result is Result.REPEATED else "applied"
+        return Done(answer.first, answer.last, settled.term, result, answer.revision, answer)
+    refuse(answer, settled.term, session)
+
+
+def told(settled: Settled, session: SessionHeaders) -> Answer:
+    """The machine's answer; of a repeated request the first one. Raises ApiError for an expired session and a sequence
+    that was made void."""
+    result = settled.effect.result
+    if result is Result.EXPIRED:
+        raise ApiError(
+            Code.SESSION_EXPIRED, f"session {session.session} is not known: it expired, was closed, or never was; "
+            "open a new one", index=settled.last, term=settled.term,
+        )  # fmt: skip
+    if result is Result.VOIDED:
+        raise ApiError(
+            Code.SEQUENCE_VOIDED,
+            f"sequence {session.sequence} of session {session.session} was made void: it never applies",
+            index=settled.last, term=settled.term,
+        )  # fmt: skip
+    return answer_of(settled.effect, settled.effect.revision, settled.first, settled.last)
+
+
+def refuse(answer: Answer, term: int, session: SessionHeaders) -> NoReturn:
+    """Raises what an answer other than applied means."""
+    if answer.result is Result.COMPARE_FAILED:
+        raise ApiError(
+            Code.COMPARE_FAILED,
+            f"the key is at revision {answer.current_mod}, not at if_revision: nothing was changed",
+            index=answer.last, term=term, revision=answer.current_mod,
+        )  # fmt: skip
+    code = _CODES.get(answer.reason, Code.REFUSED) if answer.reason is not None else Code.REFUSED
+    where = f" (session {session.session}, sequence {session.sequence})" if session.session else ""
+    raise ApiError(code, f"refused: {answer.reason or 'no reason given'}{where}", index=answer.last, term=term)

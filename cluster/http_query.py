@@ -1,0 +1,152 @@
+"""The request target as bytes and numbers: raw path keys, query parameters, each refused by name when it is wrong.
+
+Paths are never normalised: `/`, `..`, `%2F` and `//` in a key are what they are (DESIGN section 6). In a query `+` is a
+space, as every form encoder writes it; in a path it is a plus. Pure.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Sequence
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+from cluster.wire import NUMBER_MAX, ApiError, Code, from_b64
+from statemachine.commands import KEY_BYTES_MAX
+
+_NUMBER: Final = re.compile(r"[0-9]{1,20}")
+_BAD_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_AUTHORITY_FORM: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?]*")
+_TRUE_FALSE: Final = {"true": True, "1": True, "": True, "false": False, "0": False}
+
+
+def split_target(target: str) -> tuple[str, str]:
+    """Raw path and raw query of a request target (origin form, or absolute form as proxies send it)."""
+    if not target.startswith("/") and (authority := _AUTHORITY_FORM.match(target)):
+        target = target[authority.end() :] or "/"
+    path, _, query = target.partition("?")
+    return path, query
+
+
+def unescape(text: str, what: str) -> bytes:
+    """Percent-decoded bytes. Raises ApiError bad_request where a `%` is not followed by two hex digits."""
+    raw = text.encode("utf-8", "surrogateescape")
+    if b"%" not in raw:
+        return raw
+    if bad := _BAD_ESCAPE.search(raw):
+        raise ApiError(
+            Code.BAD_REQUEST,
+            f"{what} has a % at byte {bad.start()} that two hex digits do not follow: write %25 for a percent sign",
+        )
+    return unquote_to_bytes(raw)
+
+
+def check_key(key: bytes, what: str = "the key") -> bytes:
+    """The key, if its length is allowed. Raises ApiError bad_request (empty) or too_large."""
+    if not key:
+        raise ApiError(Code.BAD_REQUEST, f"{what} is empty: a key has 1 to {KEY_BYTES_MAX} bytes")
+    if len(key) > KEY_BYTES_MAX:
+        raise ApiError(Code.TOO_LARGE, f"{what} has {len(key)} bytes: the limit is {KEY_BYTES_MAX}")
+    return key
+
+
+def parse_number(text: str, what: str, low: int = 0, high: int = NUMBER_MAX) -> int:
+    """A whole number within bounds. Raises ApiError bad_request naming `what`."""
+    if _NUMBER.fullmatch(text) and low <= (number := int(text)) <= high:
+        return number
+    raise ApiError(Code.BAD_REQUEST, f"{what} is {text[:40]!r}: it must be a whole number from {low} to {high}")
+
+
+def nearest_name(name: str, known: Collection[str]) -> str:
+    """What to say after an unknown name: the nearest valid one, else all of them."""
+    if near := difflib.get_close_matches(name, known, 1):
+        return f"did you mean {near[0]}?"
+    return f"known are {', '.join(sorted(known))}" if known else "none is taken here"
+
+
+class Query:
+    """The parameters of one request, by name, as bytes."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, text: str, known: Collection[str]) -> None:
+        """Raises ApiError bad_request for unknown, repeated and badly escaped ones."""
+        self._values: dict[str, bytes] = {}
+        for part in text.split("&") if text else ():
+            if not part:
+                continue
+            raw_name, _, raw_value = part.partition("=")
+            name = unescape(raw_name, "a parameter's name").decode("utf-8", "replace")
+            if name not in known:
+                raise ApiError(Code.BAD_REQUEST, f"unknown parameter {name[:60]!r}: {nearest_name(name, known)}")
+            if name in self._values:
+                raise ApiError(Code.BAD_REQUEST, f"parameter {name} is given twice: give it once")
+            self._values[name] = unescape(raw_value.replace("+", " "), f"parameter {name}")
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was given."""
+        return not self._values
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    def text(self, name: str, default: str = "") -> str:
+        """The parameter as text."""
+        value = self._values.get(name)
+        if value is None:
+            return default
+        try:
+            return value.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ApiError(Code.BAD_REQUEST, f"parameter {name} is not UTF-8 text") from error
+
+    def number(self, name: str, low: int = 0, high: int = NUMBER_MAX) -> int | None:
+        """The parameter as a whole number within bounds, None if it is not given."""
+        if name not in self._values:
+            return None
+        return parse_number(self.text(name), f"parameter {name}", low, high)
+
+    def number_or(self, name: str, default: int, low: int = 0, high: int = NUMBER_MAX) -> int:
+        """The same with a default."""
+        number = self.number(name, low, high)
+        return default if number is None else number
+
+    def flag(self, name: str) -> bool:
+        """The parameter as true or false; false if it is not given."""
+        if name not in self._values:
+            return False
+        text = self.text(name)
+        if text not in _TRUE_FALSE:
+            raise ApiError(Code.BAD_REQUEST, f"parameter {name} is {text[:40]!r}: it must be true or false")
+        return _TRUE_FALSE[text]
+
+    def choice(self, name: str, choices: Sequence[str], code: Code = Code.BAD_REQUEST) -> str:
+        """The parameter as one of `choices`, of which the first is the default."""
+        text = self.text(name, choices[0])
+        if text not in choices:
+            raise ApiError(code, f"parameter {name} is {text[:40]!r}: it must be one of {', '.join(choices)}")
+        return text
+
+    def data(self, name: str) -> bytes | None:
+        """The bytes of `name` or of `name_b64`; None if neither is given."""
+        plain, coded = self._values.get(name), self._values.get(f"{name}_b64")
+        if coded is None:
+            return plain
+        if plain is not None:
+            raise ApiError(Code.BAD_REQUEST, f"both {name} and {name}_b64 are given: give one")
+        # A plus of the standard alphabet that was not escaped has become a space.
+        return from_b64(coded.decode("ascii", "replace").replace(" ", "+"), f"parameter {name}_b64")
+
+    def bound(self, name: str) -> bytes | None:
+        """As `data`, for the bound of a range: may be empty, is never longer than a key."""
+        value = self.data(name)
+        if value is not None and len(value) > KEY_BYTES_MAX:
+            raise ApiError(Code.TOO_LARGE, f"{name} has {len(value)} bytes: the limit is {KEY_BYTES_MAX}")
+        return value
+
+    def key(self, name: str = "key") -> bytes | None:
+        """As `data`, for a key."""
+        value = self.data(name)
+        return None if value is None else check_key(value, f"parameter {name}")

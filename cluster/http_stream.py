@@ -1,0 +1,135 @@
+"""A stream on its way: chunks with a bounded buffer, and an end that a slow reader still gets to see.
+
+What is not sent yet is at most aiohttp's write limit plus one slice. A reader that takes nothing for
+`limits.stream_stall_ms` is closed: its last message says where to go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Final
+
+from cluster import wire
+from cluster.http_answer import make_problem
+from cluster.http_call import Call, Service
+from cluster.wire import ApiError, Code, Problem
+
+_END: Final = b"0\r\n\r\n"
+
+
+class SlowReader(Exception):
+    """The reader took nothing for too long."""
+
+
+class Stream:
+    """One streamed answer; aiohttp is handed it when it has ended. Used as a context: it counts while it is open."""
+
+    __slots__ = ("_call", "_has_ended", "_is_chunked", "_service", "keep_alive", "status")
+
+    def __init__(self, service: Service, call: Call) -> None:
+        self._service = service
+        self._call = call
+        self._is_chunked = call.request.version.minor >= 1
+        self._has_ended = False
+        self.keep_alive = False
+        self.status = 200
+
+    def __enter__(self) -> Stream:
+        service = self._service
+        if service.open_streams >= service.limits.watchers_max:
+            raise ApiError(
+                Code.BUSY, f"{service.open_streams} streams are open: the limit is {service.limits.watchers_max} "
+                "(limits.watchers_max); ask another node",
+            )  # fmt: skip
+        service.open_streams += 1
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._service.open_streams -= 1
+
+    def start(self, content_type: str, extra: Sequence[tuple[str, str]] = ()) -> None:
+        """Sends the head. Errors before it are answers, errors after it are last messages."""
+        self._call.stream = self
+        node = self._service.node
+        names = [
+            *self._service.identity.headers(content_type),
+            (wire.H_INDEX, str(node.applied)),
+            (wire.H_TERM, str(node.term)),
+            (wire.H_REQUEST_ID, self._call.request_id),
+            *extra,
+            ("Transfer-Encoding", "chunked") if self._is_chunked else ("Connection", "close"),
+        ]
+        self._transport().write(
+            ("HTTP/1.1 200 OK\r\n" + "".join(f"{name}: {value}\r\n" for name, value in names) + "\r\n").encode()
+        )
+
+    async def write(self, *parts: bytes | memoryview) -> None:
+        """Sends one message. Raises SlowReader, or ConnectionResetError when the reader is gone."""
+        self._send(parts)
+        drain = self._call.request.writer.drain()
+        try:
+            async with asyncio.timeout(self._service.limits.stream_stall_ms / 1000):
+                await drain
+        except TimeoutError:
+            raise SlowReader from None
+
+    def end(self, *parts: bytes) -> None:
+        """Sends the last message and ends the stream."""
+        if any(parts):
+            self._send(parts)
+        if self._is_chunked:
+            self._transport().write(_END)
+            self.keep_alive = self._call.request.keep_alive
+        self._has_ended = True
+
+    def close_slow(self, *parts: bytes) -> None:
+        """As `end`, for a reader that takes nothing: what is in the buffer stays there for a while, then it is cut."""
+        self.end(*parts)
+        self.keep_alive = False
+        transport = self._transport()
+        transport.close()  # sends what is buffered first
+        asyncio.get_running_loop().call_later(self._service.limits.stream_stall_ms / 1000, transport.abort)
+
+    def problem(self, error: ApiError, **more: int) -> Problem:
+        """The error that ends it, as the last message carries it."""
+        node = self._service.node
+        return make_problem(
+            ApiError(error.code, error.message, **{**error.more, **more}), identity=self._service.identity,
+            request_id=self._call.request_id, leader=node.leader_hint(), index=node.applied, term=node.term,
+        )  # fmt: skip
+
+    def _send(self, parts: Sequence[bytes | memoryview]) -> None:
+        transport = self._transport()
+        if not self._is_chunked:
+            transport.writelines(parts)
+            return
+        size = sum(len(part) for part in parts)
+        transport.writelines([b"%x\r\n" % size, *parts, b"\r\n"])
+
+    def _transport(self) -> asyncio.Transport:
+        transport = self._call.request.transport
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError("the reader is gone")
+        return transport
+
+    async def prepare(self, request: object) -> None:
+        """aiohttp calls this once it is over: everything has been sent."""
+
+    async def write_eof(self) -> None:
+        """The same. A stream that broke off must not look complete: its connection is closed."""
+        if not self._has_ended:
+            self.keep_alive = False
+            transport = self._call.request.transport
+            if transport is not None:
+                transport.abort()
+
+
+def slow_reader(stall_ms: int) -> ApiError:
+    """What a slow reader's last message says."""
+    return ApiError(
+        Code.BUSY, f"this reader took nothing for {stall_ms} ms (limits.stream_stall_ms): read faster, go on from next"
+    )

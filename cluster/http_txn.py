@@ -1,0 +1,127 @@
+"""`POST /v1/kv/txn`: compare, then one of two branches, atomically."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from cluster import wire
+from cluster.http_answer import Answer
+from cluster.http_call import Call, Service, decode
+from cluster.http_kv import encoding_of
+from cluster.http_outcomes import submit
+from cluster.http_query import check_key
+from cluster.records import key_value
+from cluster.wire import ApiError, Code, CompareIn, Encoding, OperationIn, Outcome, TxnAnswer, TxnIn, TxnResponse
+from raft.codec import Record
+from statemachine import answers
+from statemachine.commands import (
+    GET_OPERATION,
+    KEY_BYTES_MAX,
+    Compare,
+    CompareOperator,
+    CompareTarget,
+    Operation,
+    Txn,
+    TxnOperation,
+)
+from statemachine.txn import encode_txn
+
+_BODY: Final = msgspec.json.Decoder(TxnIn)
+_PARAMETERS: Final = frozenset({"encoding"})
+_TARGETS: Final = {target.name.lower(): target for target in CompareTarget}
+_OPERATORS: Final = {
+    "=": CompareOperator.EQUAL, "!=": CompareOperator.NOT_EQUAL,
+    "<": CompareOperator.LESS, ">": CompareOperator.GREATER,
+}  # fmt: skip
+_STEPS: Final = {
+    "put": int(Operation.PUT), "delete": int(Operation.DELETE),
+    "delete_range": int(Operation.DELETE_RANGE), "get": GET_OPERATION,
+}  # fmt: skip
+_STEP_NAMES: Final = {number: name for name, number in _STEPS.items()}
+
+
+async def transact(service: Service, call: Call) -> Answer:
+    """Runs a transaction; one that took its else branch is applied too, with `succeeded` false."""
+    encoding = encoding_of(call.query(_PARAMETERS))
+    body = decode(_BODY, await call.body(service.limits.body_bytes_max), "the body as JSON")
+    txn = Txn(
+        tuple(_compare(item, f"compare[{number}]") for number, item in enumerate(body.compare)),
+        tuple(_step(service, item, f"then[{number}]") for number, item in enumerate(body.then)),
+        tuple(_step(service, item, f"else[{number}]") for number, item in enumerate(body.orelse)),
+    )
+    limit = service.node.machine.limits.txn_operations_max
+    if (most := max(map(len, txn))) > limit:
+        raise ApiError(Code.TOO_LARGE, f"{most} operations in one list: the limit is {limit} (txn_operations_max)")
+    done = await submit(service, call, (Record(int(Operation.TXN), None, encode_txn(txn)),))
+    answer = done.answer
+    assert answer is not None, "a transaction is never a plain append"
+    responses = [_response(response, encoding) for response in answer.responses]
+    body_out = TxnAnswer(Outcome.APPLIED, done.result, answer.succeeded, responses, done.revision, done.last, done.term)
+    return service.answer(body_out, done.last, done.term)
+
+
+def _compare(item: CompareIn, where: str) -> Compare:
+    key = _bytes(item.key, item.key_b64, "key", where)
+    if key is None:
+        raise ApiError(Code.BAD_REQUEST, f"{where} has no key: give key or key_b64")
+    end = _bytes(item.end, item.end_b64, "end", where)
+    if end is None:
+        check_key(key, f"{where}.key")
+    value = _bytes(item.value, item.value_b64, "value", where)
+    operand: bytes | int | None = item.number
+    if item.target == "value":
+        if item.number is not None:
+            raise ApiError(Code.BAD_REQUEST, f"{where} compares the value: give value or value_b64, not number")
+        operand = value
+    elif value is not None:
+        raise ApiError(Code.BAD_REQUEST, f"{where} compares {item.target}: give number, not value")
+    if operand is None:
+        what = "value or value_b64" if item.target == "value" else "number"
+        raise ApiError(Code.BAD_REQUEST, f"{where} has nothing to compare with: give {what}")
+    return Compare(key, _TARGETS[item.target], _OPERATORS[item.operator], operand, end)
+
+
+def _step(service: Service, item: OperationIn, where: str) -> TxnOperation:
+    key = _bytes(item.key, item.key_b64, "key", where)
+    value = _bytes(item.value, item.value_b64, "value", where)
+    end = _bytes(item.end, item.end_b64, "end", where)
+    name = item.operation
+    if key is None:
+        raise ApiError(Code.BAD_REQUEST, f"{where} ({name}) has no key: give key or key_b64")
+    if (value is not None) is not (name == "put"):
+        raise ApiError(Code.BAD_REQUEST, f"{where} ({name}): put, and nothing else, has a value")
+    if end is not None and name not in ("delete_range", "get"):
+        raise ApiError(Code.BAD_REQUEST, f"{where} ({name}): only delete_range and get have an end")
+    if end is None and name == "delete_range":
+        raise ApiError(Code.BAD_REQUEST, f"{where} (delete_range) has no end: an empty one is behind the last key")
+    if item.limit and name != "get":
+        raise ApiError(Code.BAD_REQUEST, f"{where} ({name}): only get has a limit")
+    if end is None:
+        check_key(key, f"{where}.key")
+    if value is not None and len(value) > service.limits.value_bytes_max:
+        raise ApiError(
+            Code.TOO_LARGE,
+            f"{where}.value has {len(value)} bytes: the limit is {service.limits.value_bytes_max} "
+            "(limits.value_bytes_max)",
+        )
+    return TxnOperation(_STEPS[name], key, value, end, item.limit)
+
+
+def _bytes(text: str | None, coded: str | None, what: str, where: str) -> bytes | None:
+    """The bytes of a pair of fields of which at most one may be given."""
+    if text is not None and coded is not None:
+        raise ApiError(Code.BAD_REQUEST, f"{where} has both {what} and {what}_b64: give one")
+    data = text.encode() if text is not None else None if coded is None else wire.from_b64(coded, f"{where}.{what}_b64")
+    if data is not None and what != "value" and len(data) > KEY_BYTES_MAX:
+        raise ApiError(Code.TOO_LARGE, f"{where}.{what} has {len(data)} bytes: the limit is {KEY_BYTES_MAX}")
+    return data
+
+
+def _response(response: answers.TxnResponse, encoding: Encoding) -> TxnResponse:
+    name = _STEP_NAMES[response.operation]
+    if name == "get":
+        kvs = [key_value(key, version, encoding) for key, version in response.items]
+        return TxnResponse(name, kvs, response.count)
+    return TxnResponse(name, deleted=None if name == "put" else response.deleted)

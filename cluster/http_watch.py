@@ -1,0 +1,145 @@
+"""`GET /v1/watch`: the changes of keys as they are applied, from any retained index, as server-sent events or NDJSON.
+
+Catch-up and live are one loop over the log, so there is no seam at which a change could be lost or told twice
+(pitfall 80).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from cluster import wire
+from cluster.http_answer import encode_json
+from cluster.http_call import READ_PARAMETERS, Call, Service, read_index
+from cluster.http_kv import encoding_of, unreadable
+from cluster.http_log import SLICE_BYTES, SLICE_RECORDS
+from cluster.http_query import check_key, parse_number
+from cluster.http_stream import SlowReader, Stream, slow_reader
+from cluster.records import watch_messages
+from cluster.wire import ApiError, Code, Encoding, Problem, WatchMessage, WatchProgress
+from statemachine import store
+
+_FORMATS: Final = ("sse", "ndjson")
+_PARAMETERS: Final = READ_PARAMETERS | {
+    "prefix", "prefix_b64", "key", "key_b64", "from", "from_revision", "format", "encoding",
+}  # fmt: skip
+
+_PAUSE_MESSAGES: Final = 500
+"""Encoded without a pause of the event loop: some milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Watch:
+    """What a watcher asks for."""
+
+    start: bytes
+    end: bytes
+    position: int
+    from_revision: int
+    is_sse: bool
+    encoding: Encoding
+
+
+async def watch(service: Service, call: Call) -> Stream:
+    """Sends the whole stream; it ends with the connection, with the node, or behind the compaction edge."""
+    asked = await _parse(service, call)
+    position = asked.position
+    _check_oldest(service, position)
+    progress_s = service.limits.progress_ms / 1000
+    with Stream(service, call) as stream:
+        stream.start(wire.SSE if asked.is_sse else wire.NDJSON, ((wire.H_NEXT, str(position)),))
+        mark_due = service.clock()  # at once: the watcher learns where it stands
+        try:
+            while True:
+                if service.clock() >= mark_due:
+                    await stream.write(_mark(asked, position))
+                    mark_due = service.clock() + progress_s
+                before = position
+                data, position = await _slice(service, asked, position)
+                if data:
+                    await stream.write(data)
+                if position == before:
+                    await service.wait_beyond(position - 1, mark_due)
+                elif not data:
+                    await asyncio.sleep(0)  # a long stretch without changes of these keys
+        except SlowReader:
+            error = slow_reader(service.limits.stream_stall_ms)
+            stream.close_slow(_mark(asked, position, stream.problem(error, next=position)))
+        except ApiError as error:
+            stream.end(_mark(asked, position, stream.problem(error, next=position)))
+    return stream
+
+
+async def _parse(service: Service, call: Call) -> _Watch:
+    query = call.query(_PARAMETERS)
+    prefix, key = query.bound("prefix"), query.data("key")
+    if prefix is not None and key is not None:
+        raise ApiError(Code.BAD_REQUEST, "both prefix and key are given: give one")
+    if key is not None:
+        start, end = check_key(key), store.next_key(key)
+    else:
+        start, end = prefix or b"", store.prefix_end(prefix or b"")
+    position, from_revision = query.number("from", 1), query.number("from_revision", 1)
+    if position is not None and from_revision is not None:
+        raise ApiError(Code.BAD_REQUEST, "both from and from_revision are given: give one")
+    form = query.choice("format", _FORMATS, Code.NOT_ACCEPTABLE)
+    encoding = encoding_of(query)
+    last = call.headers.get("Last-Event-ID")
+    await read_index(service, call, query)
+    if last is not None:  # a browser that reconnects repeats the URL, so this wins
+        position, from_revision = parse_number(last, "header Last-Event-ID") + 1, None
+    machine = service.node.machine
+    if from_revision is not None:
+        from_revision = max(from_revision, 2)  # 1 is the empty store: nothing made it
+    if from_revision is not None and from_revision <= machine.revision:
+        try:
+            position = machine.index_of(from_revision)
+        except store.Compacted as error:
+            raise unreadable(error) from error
+    if position is None:
+        position = service.node.applied + 1
+    return _Watch(start, end, position, from_revision or 0, form == "sse", encoding)
+
+
+def _check_oldest(service: Service, position: int) -> None:
+    oldest = service.node.oldest
+    if position < oldest:
+        raise ApiError(
+            Code.COMPACTED,
+            f"index {position} is below the oldest that can be watched, {oldest}: read the keys, then watch from there",
+            oldest=oldest,
+        )
+
+
+async def _slice(service: Service, asked: _Watch, position: int) -> tuple[bytes, int]:
+    """The messages of the entries that follow, as bytes, and the index behind them."""
+    _check_oldest(service, position)
+    if position > service.node.applied:
+        return b"", position
+    parts: list[bytes] = []
+    following = position
+    told = 0
+    for entry, effects in await service.node.read_log(position, SLICE_RECORDS, SLICE_BYTES):
+        for message in watch_messages(entry, effects, position, asked.start, asked.end, asked.encoding):
+            if message.revision >= asked.from_revision:
+                parts.append(_message(asked, message))
+                told += 1
+                if told % _PAUSE_MESSAGES == 0:
+                    await asyncio.sleep(0)
+        following = entry.index + 1
+    return b"".join(parts), following
+
+
+def _message(asked: _Watch, message: WatchMessage) -> bytes:
+    if asked.is_sse:
+        return b"id: %d\ndata: %b\n\n" % (message.index, encode_json(message))
+    return encode_json(message) + b"\n"
+
+
+def _mark(asked: _Watch, position: int, problem: Problem | None = None) -> bytes:
+    data = encode_json(WatchProgress(position - 1, problem))
+    if asked.is_sse:
+        return b"id: %d\nevent: %b\ndata: %b\n\n" % (position - 1, b"problem" if problem else b"progress", data)
+    return data + b"\n"

@@ -1,0 +1,114 @@
+"""One line per request, written in batches by a thread: a log that is slow to take them never delays an answer.
+
+What structlog does for one line costs as much as the request itself, so where lines are JSON a batch is encoded at
+once; on a terminal structlog renders them one by one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+import structlog
+
+from cluster import clock
+from cluster.logging import get_logger
+
+_FLUSH_SECONDS: Final = 0.05
+_encode_lines: Final = msgspec.json.Encoder().encode_lines
+
+
+class RequestLine(msgspec.Struct, omit_defaults=True):
+    """One request, in the shape of every other line of the log."""
+
+    event: str
+    node: int
+    method: str
+    target: str
+    status: int
+    ms: float
+    request_id: str
+    wall_ms: int
+    code: str = ""  # of the problem
+    level: str = ""
+    timestamp: datetime | None = None
+    dropped: int = 0  # lines lost before this one, because the log was too slow
+
+
+class RequestLog:
+    """Collects lines; `close` writes the last ones. Belongs to the event loop."""
+
+    __slots__ = ("_dropped", "_handle", "_is_json", "_is_writing", "_lines", "_lines_max", "_logger", "_node", "_pool")
+
+    def __init__(self, node: int, lines_max: int) -> None:
+        self._node = node
+        self._lines: list[RequestLine] = []
+        self._lines_max = lines_max
+        self._dropped = 0
+        self._handle: asyncio.TimerHandle | None = None
+        self._is_writing = False
+        self._logger = get_logger(node=node)
+        self._is_json = isinstance(structlog.get_config()["processors"][-1], structlog.processors.JSONRenderer)
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="request-log")
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether lines of this level are wanted at all."""
+        return bool(self._logger.is_enabled_for(logging.INFO))
+
+    def add(self, method: str, target: str, status: int, seconds: float, request_id: str, code: str) -> None:
+        """Notes one request; it is written within a moment."""
+        if len(self._lines) >= self._lines_max:
+            self._dropped += 1
+            return
+        line = RequestLine(
+            "request", self._node, method, target, status, round(seconds * 1000, 2), request_id, clock.wall_ms(), code
+        )
+        self._lines.append(line)
+        if self._handle is None and not self._is_writing:
+            self._handle = asyncio.get_running_loop().call_later(_FLUSH_SECONDS, self._flush)
+
+    async def close(self) -> None:
+        """Writes what is left, and ends the thread."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        lines, self._lines = self._lines, []
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._pool, self._write, lines, self._dropped)
+        self._pool.shutdown(wait=False)
+
+    def _flush(self) -> None:
+        self._handle = None
+        lines, self._lines = self._lines, []
+        dropped, self._dropped = self._dropped, 0
+        self._is_writing = True
+        future = asyncio.get_running_loop().run_in_executor(self._pool, self._write, lines, dropped)
+        future.add_done_callback(self._written)
+
+    def _written(self, future: asyncio.Future[None]) -> None:
+        self._is_writing = False
+        if not future.cancelled() and future.exception() is not None:
+            self._logger.error("request_log_failed", error=repr(future.exception()))
+        if self._lines:
+            self._flush()
+
+    def _write(self, lines: list[RequestLine], dropped: int) -> None:
+        if not lines:
+            return
+        lines[0].dropped = dropped
+        if not self._is_json:
+            for line in lines:
+                values = {name: getattr(line, name) for name in ("method", "target", "status", "ms", "request_id")}
+                self._logger.info("request", **values, **({"code": line.code} if line.code else {}))
+            return
+        for line in lines:
+            line.level = "info"
+            line.timestamp = datetime.fromtimestamp(line.wall_ms / 1000, UTC)
+        sys.stderr.buffer.write(_encode_lines(lines))
+        sys.stderr.buffer.flush()

@@ -1,0 +1,239 @@
+"""A node without consensus, network and disk: it applies at once, and can be told to misbehave.
+
+Behind it is the real StateMachine, so what the HTTP layer answers from it is real.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+from cluster import clock
+from cluster.apply import last_user_index, log_entry
+from cluster.http_api import build_runner
+from cluster.metrics import Metrics
+from cluster.pending import Settled
+from cluster.settings import HttpSettings, LimitSettings, Settings
+from cluster.wire import ApiError, Code, LeaderHint, MemberAnswer, Members, SetDigest, Status
+from raft.codec import IDX_ROW, encode_configuration, entry_mark, index_rows, seal_entry
+from raft.configuration import Configuration, Member
+from raft.types import GENESIS, Entry, EntryKind
+from statemachine.commands import Limits, Result
+from statemachine.effects import Effects, RequestEffect, encode_effects
+from statemachine.machine import StateMachine
+
+LOG_ID = "00112233445566778899aabbccddeeff"
+START_MS = 1_700_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class FakeRaw:
+    """Entries as if they were one segment."""
+
+    rows: bytes
+    segment: bytes
+    ledger: bytes
+    base: int
+    first: int
+    next: int
+
+
+class FakeNode:
+    """Applies what is submitted at once, one entry per request, as the one member of its cluster."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.machine = StateMachine(limits)
+        self.metrics = Metrics()
+        self.log_id = LOG_ID
+        self.node_id = 1
+        self.term = 1
+        self.oldest = 1
+        self.last_user_index = 0
+        self.is_ready = True
+        self.is_fenced = False
+        self.time_ms = START_MS
+        self.clock_ms = 0
+        self.url = "http://127.0.0.1:1"
+        self.leader: LeaderHint | None = None
+        self.log: list[tuple[Entry, Effects]] = []
+        self.held: asyncio.Event | None = None  # while set to an event, nothing is applied until it is set
+        self.refusal: ApiError | None = None  # what the next submits fail with
+        self.barriers = 0
+        self.applied_more = asyncio.Event()
+        member = Member(1, "ab" * 16, "127.0.0.1:2", self.url)
+        self.append(EntryKind.CONFIGURATION, encode_configuration(Configuration((member,), (1,))), 1)
+        self.append(EntryKind.NOOP, b"", 1)
+
+    @property
+    def applied(self) -> int:
+        """Index of the newest entry: everything is applied at once."""
+        return self.machine.applied_index
+
+    committed = applied
+
+    def append(self, kind: EntryKind, data: bytes, count: int) -> tuple[Entry, Effects]:
+        """One more entry, applied."""
+        previous = entry_mark(self.log[-1][0]) if self.log else GENESIS
+        entry = seal_entry(
+            previous, term=self.term, kind=kind, count=count, time_ms=self.time_ms, clock_ms=self.clock_ms, data=data
+        )
+        decoded = log_entry(entry)
+        effects = self.machine.apply(decoded)
+        self.log.append((entry, effects))
+        self.last_user_index = last_user_index(decoded, effects) or self.last_user_index
+        self.applied_more.set()
+        self.applied_more = asyncio.Event()
+        return entry, effects
+
+    def submit_now(self, *blocks: tuple[bytes, int]) -> list[Settled]:
+        """Several requests as one entry."""
+        entry, effects = self.append(
+            EntryKind.COMMANDS, b"".join(block for block, _ in blocks), sum(count for _, count in blocks)
+        )
+        settled: list[Settled] = []
+        first = entry.first
+        for number, (_, count) in enumerate(blocks):
+            effect = RequestEffect(Result.APPLIED, effects.revision) if effects.is_plain else effects.requests[number]
+            settled.append(Settled(first, first + count - 1, entry.term, effect))
+            first += count
+        return settled
+
+    def submit(
+        self, block: bytes, count: int, *, deadline: float, session: int = 0, sequence: int = 0
+    ) -> asyncio.Future[Settled]:
+        """As Node.submit."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Settled] = loop.create_future()
+        if self.refusal is not None:
+            future.set_exception(self.refusal)
+        elif self.held is not None:
+            task = loop.create_task(self._later(future, block, count, deadline))
+            future.add_done_callback(lambda _: task)
+        else:
+            future.set_result(self.submit_now((block, count))[0])
+        return future
+
+    async def _later(self, future: asyncio.Future[Settled], block: bytes, count: int, deadline: float) -> None:
+        assert self.held is not None
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self.held.wait()
+        except TimeoutError:
+            future.set_exception(ApiError(Code.TIMEOUT, "the write was queued, its fate unknown within the deadline"))
+        else:
+            future.set_result(self.submit_now((block, count))[0])
+
+    async def read_barrier(self, deadline: float) -> int:
+        """As Node.read_barrier."""
+        self.barriers += 1
+        if self.refusal is not None:
+            raise self.refusal
+        return self.applied
+
+    async def wait_applied(self, index: int, deadline: float) -> None:
+        """As Node.wait_applied."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                while self.applied < index:
+                    await self.applied_more.wait()
+        except TimeoutError:
+            raise ApiError(Code.DEADLINE, f"index {index} was not applied within the deadline") from None
+
+    async def wait_beyond(self, index: int, deadline: float) -> None:
+        """As Node.wait_beyond."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                while self.applied <= index:
+                    await self.applied_more.wait()
+        except TimeoutError:
+            pass
+
+    def _between(self, from_index: int, limit: int, bytes_max: int) -> list[tuple[Entry, Effects]]:
+        found: list[tuple[Entry, Effects]] = []
+        count = size = 0
+        for entry, effects in self.log:
+            if entry.index < from_index:
+                continue
+            if found and (count >= limit or size >= bytes_max):
+                break
+            found.append((entry, effects))
+            count += entry.index - max(from_index, entry.first) + 1
+            size += entry.size
+        return found
+
+    async def read_log(self, from_index: int, limit: int, bytes_max: int) -> list[tuple[Entry, Effects]]:
+        """As Node.read_log."""
+        return self._between(from_index, limit, bytes_max)
+
+    async def read_raw(self, from_index: int, to_index: int, bytes_max: int) -> FakeRaw:
+        """As Node.read_raw: the segment begins at position 0 with the first entry returned."""
+        pairs = self._between(from_index, to_index - from_index, bytes_max)
+        first = pairs[0][0].first
+        segment, rows = b"", b""
+        for entry, _ in pairs:
+            rows += index_rows(entry, len(segment))
+            segment += entry.header + entry.data
+        assert len(rows) == (pairs[-1][0].index - first + 1) * IDX_ROW.size
+        ledger = b"".join(encode_effects(effects) for _, effects in pairs)
+        return FakeRaw(rows, segment, ledger, 0, first, pairs[-1][0].index + 1)
+
+    async def find_time(self, time_ms: int) -> int:
+        """As Node.find_time."""
+        return next((entry.first for entry, _ in self.log if entry.time_ms >= time_ms), self.applied + 1)
+
+    def leader_hint(self) -> LeaderHint | None:
+        """Whatever the test set."""
+        return self.leader
+
+    def status(self) -> Status:
+        """As Node.status."""
+        return Status(
+            log=self.log_id, node=1, incarnation="ab" * 16, role="leader", term=self.term, leader=self.leader,
+            last=self.applied, persisted=self.applied, committed=self.applied, applied=self.applied,
+            oldest=self.oldest, last_user_index=self.last_user_index, revision=self.machine.revision,
+            state=SetDigest(*self.machine.digest().as_hex()), followers=[], sessions=self.machine.session_count,
+            uptime_ms=1, version="0", index=self.applied,
+        )  # fmt: skip
+
+    def members(self) -> Members:
+        """As Node.members."""
+        member = MemberAnswer(1, "ab" * 16, "127.0.0.1:2", self.url, "voter")
+        return Members(self.log_id, [member], self.leader, self.applied, self.term)
+
+
+@dataclass(slots=True)
+class Served:
+    """A node behind its HTTP server."""
+
+    node: Any
+    url: str
+    port: int
+    settings: Settings = field(default_factory=Settings)
+
+
+@asynccontextmanager
+async def serve(
+    node: FakeNode | None = None, *, http: HttpSettings | None = None, **limits: int
+) -> AsyncIterator[Served]:
+    """The fake node (or the one given) behind the real HTTP server, on a free port of its own."""
+    settings = Settings(http=http or HttpSettings(access_log=False), limits=LimitSettings(**limits))
+    node = node or FakeNode()
+    runner = build_runner(node, settings)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    try:
+        yield Served(node, f"http://127.0.0.1:{port}", port, settings)
+    finally:
+        await runner.cleanup()
+
+
+def now() -> float:
+    """The clock of deadlines."""
+    return clock.monotonic()
