@@ -29,7 +29,12 @@ async def get_digest(service: Service, call: Call) -> Answer:
         index = node.applied
     elif index > node.applied:
         await wait_applied(service, call, index)
-    state = _state_digest(service, index)
+    state: SetDigest | None = None
+    try:
+        state = _public(_state_digest(service, index))
+    except ApiError as error:
+        if log_from is None or error.code not in (Code.INSIDE_ENTRY, Code.COMPACTED):
+            raise
     _check_oldest(service, "index", index)
     revision = (await node.read_log(index, 1, 1))[0][1].revision
     log_digest: SetDigest | None = None
@@ -38,9 +43,7 @@ async def get_digest(service: Service, call: Call) -> Answer:
             raise ApiError(Code.BAD_REQUEST, f"log_from {log_from} is above index {index}: it is [log_from, index]")
         _check_oldest(service, "log_from", log_from)
         log_digest = _public(await _log_digest(service, log_from, index, call.deadline))
-    answer = DigestAnswer(
-        node.log_id, index, node.term, revision, _public(state), log_from=log_from, log_digest=log_digest
-    )
+    answer = DigestAnswer(node.log_id, index, node.term, revision, state, log_from=log_from, log_digest=log_digest)
     return service.answer(answer, index)
 
 

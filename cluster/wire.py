@@ -542,13 +542,17 @@ class SetDigest(msgspec.Struct, frozen=True):
 
 
 class DigestAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """State digest at the end of entry `index`; where `log_from` was asked also the log digest of [log_from, index]."""
+    """State digest at the end of entry `index`; where `log_from` was asked also the log digest of [log_from, index].
+
+    With `log_from`, `state` is None where it is no longer remembered, or `index` lies inside an entry: digests of parts
+    of the log are answered for any range.
+    """
 
     log: str
     index: int
     term: int
     revision: int
-    state: SetDigest
+    state: SetDigest | None
     format: int = 1
     log_from: int | None = None
     log_digest: SetDigest | None = None
