@@ -1,8 +1,9 @@
-"""A pytest plugin: a table of what was skipped and why, no skips for want of a tool in CI, long tests only on request.
+"""A pytest plugin: what was measured, what was skipped and why, no missing tool in CI, long tests only on request.
 
 - Tests marked `spark` or `toxiproxy` start processes, so they are marked `serial` too.
 - Tests marked `long` run only when the marker expression or a `file::test` argument names them.
 - With CI set, a skip whose reason is Java, Toxiproxy or Spark is a failure: there the machine is meant to have them.
+- What a test measures (`record_property("measured", text)`) is shown at the end, also when it passed.
 - RAFTLOG_SKIPS_FILE names a file that carries the table from one pytest run to the next (.ci/test runs two).
 """
 
@@ -63,6 +64,14 @@ def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    ended = [report for word in ("passed", "failed") for report in terminalreporter.getreports(word)]
+    measured = [
+        (report.nodeid, text) for report in ended for name, text in report.user_properties if name == "measured"
+    ]
+    if measured:
+        terminalreporter.section("measured")
+        for where, text in measured:
+            terminalreporter.line(f"{where}\n    {text}")
     reports = terminalreporter.getreports("skipped")
     skips: list[Skip] = [(_reason(report), report.nodeid.partition("::")[0]) for report in reports]
     if shared := os.environ.get("RAFTLOG_SKIPS_FILE"):

@@ -82,6 +82,11 @@ async def wait_until_async(
         await asyncio.sleep(every_s)
 
 
+async def pace(seconds: float) -> None:
+    """Lets time pass between two requests of a load, as a client does; never to wait for something to have happened."""
+    await asyncio.sleep(seconds)
+
+
 def _too_late(condition: Callable[[], object], deadline_s: float, what: str, answer: object) -> str:
     waited_for = what or getattr(condition, "__qualname__", repr(condition))
     return f"waited {deadline_s:g} s for: {waited_for}; the last answer was {answer!r}"

@@ -89,6 +89,13 @@ def test_table_of_two_runs_is_one(pytester: pytest.Pytester, monkeypatch: pytest
     assert len(json.loads(shared.read_text(encoding="utf-8"))) == 3
 
 
+def test_what_was_measured_is_shown(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The numbers of a test that passed stand at the end of the run, under the test's name."""
+    monkeypatch.delenv("RAFTLOG_SKIPS_FILE", raising=False)
+    pytester.makepyfile(test_m="def test_a(record_property):\n    record_property('measured', 'median 7 ms')\n")
+    _run(pytester).stdout.fnmatch_lines(["*measured*", "test_m.py::test_a", "*median 7 ms"])
+
+
 def test_table_counts_equal_reasons() -> None:
     """Skips of one file for one reason are one line with their number, the most frequent first."""
     rows = table([("no root", "a.py"), ("no Java", "b.py"), ("no Java", "b.py")])
