@@ -20,6 +20,7 @@ from cluster.settings import LimitSettings
 from cluster.wire import ERRORS, ApiError, Code
 from raft.codec import BLOCK_SIZE
 from raft.types import NOBODY, NodeId
+from statemachine import commands
 from statemachine.commands import Result
 from statemachine.effects import Effects, RequestEffect
 
@@ -291,8 +292,8 @@ class Pending:
 
     # -- fates ----------------------------------------------------------------------------------------------------
 
-    def applied(self, index: int, term: int, counts: Iterable[int], effects: Effects) -> None:
-        """This node applied the entry that ends at `index`; `counts` are the records of each of its requests."""
+    def applied(self, index: int, term: int, requests: Sequence[commands.Request], effects: Effects) -> None:
+        """This node applied the entry that ends at `index` and holds `requests`."""
         batches = self._batches
         while batches and batches[0].last <= index:
             batch = batches.popleft()
@@ -304,7 +305,7 @@ class Pending:
                 for request in batch.requests:
                     self._overwritten(request, term)
         if self._expected and self._expected[0][0] <= index:
-            self._applied_expected(index, term, counts, effects)
+            self._applied_expected(index, term, [request.count for request in requests], effects)
 
     def _settle(self, batch: Batch, effects: Effects) -> None:
         term, requests = batch.term, batch.requests
@@ -322,9 +323,8 @@ class Pending:
                     repetition.settle(term, effect)
         self._count("applied", settled)
 
-    def _applied_expected(self, index: int, term: int, counts: Iterable[int], effects: Effects) -> None:
+    def _applied_expected(self, index: int, term: int, sizes: list[int], effects: Effects) -> None:
         expected = self._expected
-        sizes = list(counts)
         effect_of: dict[int, RequestEffect] = {}
         plain = RequestEffect(Result.APPLIED, effects.revision)
         end = index - sum(sizes)

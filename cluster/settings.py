@@ -132,6 +132,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     node: int = 0
     cluster_file: str = ""
     data: str = ""  # the data folder; empty: what the cluster file says
+    stop_with_stdin: bool = False  # a clean stop when standard input closes: with whoever started this node
     http: HttpSettings = msgspec.field(default_factory=HttpSettings)
     peer: PeerSettings = msgspec.field(default_factory=PeerSettings)
     dial: dict[int, str] = {}  # node id -> host:port to dial instead of its own address (proxies, tunnels)
@@ -158,7 +159,7 @@ _SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "log": LogSettings,
     "security": SecuritySettings,
 }
-_TOP: Final = ("node", "cluster_file", "data")
+_TOP: Final = ("node", "cluster_file", "data", "stop_with_stdin")
 
 
 def setting_types() -> dict[str, Any]:

@@ -1,0 +1,246 @@
+"""Formats a cluster's data folders, and runs one node with its HTTP API until it is told to stop.
+
+`raftlog format` and `raftlog node` are these functions; `cluster.local_cluster` starts whole clusters of processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from aiohttp import web
+
+from cluster import clock, logging, node_end
+from cluster.cluster_file import (
+    ClusterFile,
+    ClusterHead,
+    ClusterNode,
+    SettingsError,
+    parse_cluster_file,
+    render_cluster_file,
+    split_address,
+)
+from cluster.disk import Disk
+from cluster.disk_errors import DiskError, FolderReadOnly, FormatUnknown, NoSpace
+from cluster.disk_open import Identity, Recovered, format_node
+from cluster.http_api import build_runner
+from cluster.metrics import Metrics
+from cluster.node import Node
+from cluster.settings import LoadedSettings, NodeExit
+from raft.codec import encode_configuration, seal_entry
+from raft.types import GENESIS, Entry, EntryKind
+
+LISTEN_BACKLOG: Final = 1_024
+# Most garbage here is freed by reference counts; a collection walks the whole store, so it is made rare, and what lives
+# from the start is taken out of it (DESIGN section 4: no pause over 50 ms).
+GC_THRESHOLDS: Final = (100_000, 50, 1_000)
+
+
+class StartError(Exception):
+    """A node that cannot start: the message says what and what to do, `code` is how its process ends."""
+
+    def __init__(self, code: NodeExit, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Format.
+
+
+def new_cluster(
+    nodes: int,
+    *,
+    peer_ports: Sequence[int],
+    http_ports: Sequence[int],
+    parameters: Mapping[str, int] | None = None,
+    host: str = "127.0.0.1",
+) -> ClusterFile:
+    """A cluster that does not exist yet: fresh log id and incarnations; data in `node-1` and so on beside its file."""
+    return ClusterFile(
+        ClusterHead(log=secrets.token_hex(16), time_ms=clock.wall_ms(), parameters=dict(parameters or {})),
+        [
+            ClusterNode(
+                id=node,
+                peer=f"{host}:{peer_ports[node - 1]}",
+                url=f"http://{host}:{http_ports[node - 1]}",
+                data=f"node-{node}",
+                incarnation=secrets.token_hex(16),
+            )
+            for node in range(1, nodes + 1)
+        ],
+    )
+
+
+def first_entry(cluster: ClusterFile) -> Entry:
+    """The entry at index 1: the first configuration, the same bytes on every node."""
+    return seal_entry(
+        GENESIS,
+        term=1,
+        kind=EntryKind.CONFIGURATION,
+        count=1,
+        time_ms=cluster.cluster.time_ms,
+        clock_ms=0,
+        data=encode_configuration(cluster.configuration()),
+    )
+
+
+def format_cluster(cluster: ClusterFile, file: Path, *, segment_bytes: int, nodes: Sequence[int] = ()) -> list[Path]:
+    """Writes the cluster file, unless it is there, and makes the data folders: of all nodes, or of `nodes`.
+
+    Returns the folders. Raises SettingsError or DiskError; a folder with something in it is never touched.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if not file.exists():
+        file.write_text(render_cluster_file(cluster), encoding="utf-8")
+    entry = first_entry(cluster)
+    folders: list[Path] = []
+    for node in cluster.node:
+        if nodes and node.id not in nodes:
+            continue
+        folder = file.parent / node.data
+        identity = Identity(cluster.cluster.log, node.id, node.incarnation)
+        format_node(folder, identity, entry, segment_bytes=segment_bytes)
+        folders.append(folder)
+    return folders
+
+
+def format_file(file: Path, *, segment_bytes: int, nodes: Sequence[int] = ()) -> list[Path]:
+    """Makes the data folders that an existing cluster file names. Raises SettingsError or DiskError."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(f"{file}: {error.strerror}") from error
+    cluster = parse_cluster_file(text, str(file))
+    if missing := [node for node in nodes if cluster.of(node) is None]:
+        raise SettingsError(f"{file}: it has no node {missing[0]}")
+    return format_cluster(cluster, file, segment_bytes=segment_bytes, nodes=nodes)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Run.
+
+
+def run_node(loaded: LoadedSettings) -> int:
+    """Runs the node in this process until SIGTERM or SIGINT; its exit code (`NodeExit`). Logs to standard error."""
+    settings = loaded.settings
+    logging.configure(settings.log.level, settings.log.format)
+    logger = logging.get_logger(node=settings.node)
+    try:
+        _refuse_optimised()
+        if loaded.cluster is None or not settings.node:
+            raise StartError(
+                NodeExit.SETTINGS,
+                "a node needs `node` and `cluster_file` in its settings: raftlog node --config FILE --node ID",
+            )
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return int(runner.run(_serve(loaded, loaded.cluster, logger)))
+    except StartError as error:
+        logger.error("not_started", reason=str(error), exit=int(error.code))
+        return int(error.code)
+
+
+def _refuse_optimised() -> None:
+    if not __debug__:
+        raise StartError(NodeExit.SETTINGS, "asserts are part of this program: start it without python -O")
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    """uvloop's where it is installed (extra `fast`)."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+async def _serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Logger) -> NodeExit:
+    settings = loaded.settings
+    disk, recovered = _open_disk(loaded, cluster)
+    for notice in recovered.notices:
+        logger.warning("recovered", notice=notice)
+    metrics = Metrics()
+    try:
+        node = Node(settings, disk, recovered, metrics=metrics, logger=logger)
+    except BaseException:
+        await disk.close()
+        raise
+    runner = build_runner(node, settings)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        await _listen(node, runner, loaded)
+    except StartError:
+        await runner.cleanup()
+        await node.stop()
+        raise
+    if settings.stop_with_stdin:
+        loop.add_reader(sys.stdin.fileno(), _stdin_closed, loop, stop)
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+    logger.info(
+        "serving", url=f"http://{settings.http.listen}", peer=settings.peer.listen, log=node.log_id,
+        data=str(loaded.data), boot=recovered.hard_state.boot, last=recovered.last.index,
+    )  # fmt: skip
+    node.ended.add_done_callback(lambda _: stop.set())
+    await stop.wait()
+    node_end.begin_stop(node)
+    await runner.cleanup()
+    await node.stop()
+    return node.ended.result()
+
+
+async def _listen(node: Node, runner: web.ServerRunner, loaded: LoadedSettings) -> None:
+    settings = loaded.settings
+    try:
+        await node.start()
+    except OSError as error:
+        raise _not_listening("peer.listen", settings.peer.listen, error) from error
+    host, port = split_address(settings.http.listen, "http.listen")
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port, backlog=LISTEN_BACKLOG).start()
+    except OSError as error:
+        raise _not_listening("http.listen", settings.http.listen, error) from error
+
+
+def _not_listening(key: str, address: str, error: OSError) -> StartError:
+    if error.errno == errno.EADDRINUSE:
+        message = f"{key} {address} is in use: stop what listens there, or give this node another {key}"
+        return StartError(NodeExit.ADDRESS_IN_USE, message)
+    return StartError(NodeExit.SETTINGS, f"{key} {address}: {error.strerror}")
+
+
+def _open_disk(loaded: LoadedSettings, cluster: ClusterFile) -> tuple[Disk, Recovered]:
+    settings = loaded.settings
+    own = cluster.of(settings.node)
+    assert own is not None, "load_settings checks this"
+    try:
+        disk, recovered = Disk.open(
+            loaded.data, log_id=cluster.cluster.log, node=settings.node, segment_bytes=settings.disk.segment_bytes
+        )
+    except (FolderReadOnly, NoSpace) as error:
+        raise StartError(NodeExit.READ_ONLY, str(error)) from error
+    except FormatUnknown as error:
+        raise StartError(NodeExit.UNKNOWN_VERSION, str(error)) from error
+    except (DiskError, ValueError) as error:
+        raise StartError(NodeExit.DATA, str(error)) from error
+    return disk, recovered
+
+
+def _stdin_closed(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    if not os.read(sys.stdin.fileno(), 4_096):
+        loop.remove_reader(sys.stdin.fileno())
+        stop.set()

@@ -1,0 +1,86 @@
+"""Reads applied entries with their effects: from memory where they are new, else from the disk.
+
+What the disk gives ends at what is both applied and written to the ledger. A page is bounded, so that decoding never
+holds up the event loop for long.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cluster.applier import Applier
+from cluster.disk import Disk
+from cluster.disk_errors import ReadDamaged
+from cluster.disk_read import RawSlice
+from cluster.recent import Applied
+from cluster.wire import ApiError, Code
+from raft.codec import MARK_MAGIC, MARK_SIZE, Corrupt, decode_entry
+from raft.types import NodeId
+from statemachine.effects import EFFECTS_HEADER_SIZE, decode_effects, decode_effects_header
+
+DECODED_BYTES_MAX: Final = 512 << 10  # decoded in one go
+
+
+class LogReader:
+    """The log of one node, for consumers."""
+
+    def __init__(self, node: NodeId, disk: Disk, applier: Applier) -> None:
+        self._node = node
+        self._disk = disk
+        self._applier = applier
+
+    def check_oldest(self, index: int) -> None:
+        """Raises ApiError compacted for an index below the oldest."""
+        if index < self._disk.oldest:
+            raise ApiError(
+                Code.COMPACTED,
+                f"node {self._node}: index {index} is gone, the oldest is {self._disk.oldest}; read on from there",
+                index=self._disk.oldest,
+                oldest=self._disk.oldest,
+            )
+
+    async def entries(self, from_index: int, limit: int, bytes_max: int) -> list[Applied]:
+        """Whole applied entries that contain or follow `from_index`, about `limit` records and `bytes_max`; at least
+        one if there is any. Raises ApiError."""
+        self.check_oldest(from_index)
+        if from_index > self._applier.applied:
+            return []
+        found = self._applier.recent.read(from_index, limit, bytes_max)
+        if found:
+            return found
+        to = min(from_index + limit - 1, self._applier.applied, self._applier.written)
+        return decode_slice(await self._raw(from_index, to, min(bytes_max, DECODED_BYTES_MAX)))
+
+    async def raw(self, from_index: int, to_index: int, bytes_max: int) -> RawSlice:
+        """Applied entries as they are on disk, from the one that holds `from_index`. Raises ApiError."""
+        self.check_oldest(from_index)
+        return await self._raw(from_index, min(to_index, self._applier.applied, self._applier.written), bytes_max)
+
+    async def find_time(self, time_ms: int) -> int:
+        """First index of the first applied entry with that time or a later one, or one after the last applied."""
+        return min(await self._disk.find_time(time_ms), self._applier.applied + 1)
+
+    async def _raw(self, from_index: int, to_index: int, bytes_max: int) -> RawSlice:
+        try:
+            return await self._disk.read_raw(from_index, to_index, bytes_max)
+        except ReadDamaged as error:
+            raise ApiError(Code.INTERNAL, f"node {self._node}: {error}") from error
+
+
+def decode_slice(raw: RawSlice) -> list[Applied]:
+    """The entries of a raw slice with their effects, every CRC checked. Raises Corrupt or UnknownVersion."""
+    found: list[Applied] = []
+    segment, ledger = raw.segment, raw.ledger
+    position = effects_position = 0
+    while position < len(segment):
+        if segment[position : position + 4] == MARK_MAGIC:
+            position += MARK_SIZE
+            continue
+        entry = decode_entry(segment, position)
+        position += entry.size
+        effects = decode_effects(ledger, effects_position)
+        effects_position += EFFECTS_HEADER_SIZE + decode_effects_header(ledger, effects_position).payload_bytes
+        if effects.index != entry.index:
+            raise Corrupt(f"effects of entry {effects.index} beside entry {entry.index}")
+        found.append((entry, effects))
+    return found

@@ -1,0 +1,450 @@
+"""The one owner of RaftCore and StateMachine: batches what came in, carries out each Ready, and answers.
+
+Everything runs on the event loop, in turns: a turn drains the inbox (requests, peer messages, ticks), asks the core
+what it wants done, does it, applies a slice, and writes to each peer once. One sync is under way at a time; the next
+batch forms meanwhile. `raft.ready` says in which order a Ready is carried out; DESIGN section 5 follows one write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from cluster import clock, node_end, node_requests, node_status
+from cluster.applier import Applier
+from cluster.cluster_file import split_address
+from cluster.disk import Disk
+from cluster.disk_open import Recovered
+from cluster.disk_read import RawSlice
+from cluster.log_reader import LogReader
+from cluster.logging import Logger, log_event
+from cluster.metrics import Metrics
+from cluster.pending import Pending, Request, Settled
+from cluster.recent import Applied
+from cluster.settings import NodeExit, Settings
+from cluster.snapshots import restore
+from cluster.syncer import Syncer
+from cluster.transport import Identity, Transport
+from cluster.waiting import Reader, Reads
+from cluster.wire import ApiError, Code, LeaderHint, Members, Status
+from raft import invariants
+from raft.codec import Frame
+from raft.core import RaftCore
+from raft.log import LogStart
+from raft.messages import Message
+from raft.ready import Fetch, Ready, SyncBatch
+from raft.roles import Leader
+from raft.types import GENESIS, NOBODY, Entry, NodeId
+from statemachine.machine import StateMachine
+
+TICK_S: Final = 0.005
+HOUSEKEEPING_S: Final = 0.05  # deadlines of requests, silent peers, clock entries, snapshots
+LATE_S: Final = 0.1  # a tick that comes later finds messages waiting: they go first (pitfall 14)
+
+
+class Node:
+    """One member of the cluster. Made on the event loop; `start`, then `stop`. `ended` tells how it ended.
+
+    What other modules of this package do to it (`node_requests`, `node_status`, `node_end`) they do as plain functions.
+    """
+
+    def __init__(
+        self, settings: Settings, disk: Disk, recovered: Recovered, *, metrics: Metrics, logger: Logger
+    ) -> None:
+        """Restores the newest snapshot; blocks until then. Raises what `cluster.snapshots.restore` raises."""
+        now = clock.now()
+        identity = recovered.identity
+        self.settings = settings
+        self.options = settings.options()
+        self.disk = disk
+        self.metrics = metrics
+        self.logger = logger
+        self.node_id: NodeId = identity.node
+        self.log_id = identity.log_id
+        self.incarnation = identity.incarnation
+        self.started_at = clock.monotonic()
+        self.ended: asyncio.Future[NodeExit] = asyncio.get_running_loop().create_future()
+
+        snapshot = recovered.snapshot
+        machine, last_user = restore(snapshot.chunks()) if snapshot else (StateMachine(), 0)
+        mark = snapshot.mark if snapshot else GENESIS
+        self.core = RaftCore(
+            identity.node,
+            self.options,
+            hard_state=recovered.hard_state,
+            log=LogStart(recovered.first, recovered.runs, recovered.last, recovered.tail, mark),
+            configuration=recovered.configuration,
+            configuration_index=recovered.configuration_index,
+            commit=mark.index,
+            applied=mark.index,
+            random=random.Random().randint,
+            now=now,
+        )
+        self.pending = Pending(settings.limits, metrics, self.node_id)
+        self.applier = Applier(
+            machine, disk, self.pending, limits=settings.limits, applied=mark, last_user=last_user,
+            ledger_last=recovered.ledger_last, failed=self.fail, wake=self.wake,
+        )  # fmt: skip
+        self.syncer = Syncer(disk, synced=self._synced, failed=self.fail, metrics=metrics, logger=logger)
+        self.reader = LogReader(self.node_id, disk, self.applier)
+        self.reads = Reads()
+        self.peer_reads: list[tuple[NodeId, int]] = []  # asked by followers, for the next round
+        self.contexts: dict[int, tuple[NodeId, int]] = {}  # read rounds at the core: whose, and their number there
+        self.reads_not_before = 0.0
+        self.context = 0  # the newest number given to a read at the core
+        self.transport = Transport(
+            Identity(log=self.log_id, node=self.node_id, incarnation=self.incarnation, boot=recovered.hard_state.boot),
+            self,
+            peer=settings.peer,
+            limits=settings.limits,
+            dial=settings.dial,
+            silence_ms=2 * self.options.election_timeout_max_ms,
+            metrics=metrics,
+            logger=logger,
+        )
+        self.start_index = recovered.last.index  # `is_ready` once this much is applied
+        self.is_stopping = False
+        self.is_fenced = False
+        self.is_muted = False  # the disk hangs, and nobody took the leadership over: stop sounding like a leader
+        self.snapshot_task: asyncio.Task[None] | None = None
+        self.clock_proposed = 0  # index of the newest clock entry proposed here
+        self.appended: list[tuple[int, float]] = []  # (index, when) of newest proposals: how far behind a follower is
+        self._held: tuple[Fetch, tuple[Entry, ...]] | None = None
+        self._is_scheduled = False
+        self._seen_leadership = (0, NOBODY)
+        self._observed = invariants.observe(self.core.state)
+        self._ticker = clock.Ticker(TICK_S, self._tick)
+        self._housekeeping_at = 0.0
+        node_status.register_gauges(self)
+
+    # -- life -------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Listens for peers, dials them, and begins to tick. Raises OSError when the address is taken."""
+        host, port = split_address(self.settings.peer.listen, "peer.listen")
+        await self.transport.start(host, port)
+        self.transport.set_members(self.core.state.configuration)
+        self._ticker.start()
+        self.wake()
+
+    async def stop(self) -> None:
+        """Hands leadership over, lets what waits be answered, writes a durable mark, and closes everything."""
+        await node_end.stop(self)
+
+    def close_inputs(self) -> None:
+        """No further tick, no further sync."""
+        self._ticker.stop()
+        self.syncer.close()
+
+    def fail(self, error: BaseException) -> None:
+        """Something that the node cannot go on after: it says so, answers everyone, and `ended` is set."""
+        node_end.fail(self, error)
+
+    # -- the face ---------------------------------------------------------------------------------------------------
+
+    def submit(
+        self, block: bytes, count: int, *, deadline: float, session: int = 0, sequence: int = 0
+    ) -> asyncio.Future[Settled]:
+        """Takes a request block of `count` records; the future is settled once this node has applied it.
+
+        `deadline` is in seconds of `clock.monotonic`. The future, or this call itself, fails with ApiError.
+        """
+        if self.is_stopping or self.is_fenced or not self.syncer.has_space:
+            raise node_requests.unavailable(self)
+        future: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
+        self.pending.submit(Request(block, count, deadline, session, sequence, future))
+        if not self._is_scheduled:
+            self.wake()
+        return future
+
+    async def read_barrier(self, deadline: float) -> int:
+        """The index that a linearizable read may be answered from; this node has applied it. Raises ApiError."""
+        if self.is_stopping or self.is_fenced:
+            raise node_requests.unavailable(self)
+        if len(self.reads.waiting) >= self.settings.limits.waiters_max:
+            raise node_requests.too_many_waiters(self)
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.reads.waiting.append(Reader(future, deadline))
+        if not self._is_scheduled:
+            self.wake()
+        return await future
+
+    async def wait_applied(self, index: int, deadline: float) -> None:
+        """Returns once `index` is applied here. Raises ApiError future_index when it is not by then."""
+        if not await self._wait(index, deadline):
+            raise ApiError(
+                Code.FUTURE_INDEX,
+                f"node {self.node_id}: index {index} is not applied here within the deadline; "
+                f"this node is at {self.applier.applied}",
+            )
+
+    async def wait_beyond(self, index: int, deadline: float) -> None:
+        """Returns once something after `index` is applied here, or at the deadline."""
+        await self._wait(index + 1, deadline)
+
+    async def _wait(self, index: int, deadline: float) -> bool:
+        if self.applier.applied >= index:
+            return True
+        if self.is_stopping or self.is_fenced:
+            raise node_requests.unavailable(self)
+        if len(self.applier.waiters) >= self.settings.limits.waiters_max:
+            raise node_requests.too_many_waiters(self)
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.applier.waiters.add(index, future, index)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await future
+        except TimeoutError:
+            return False
+        return True
+
+    async def read_log(self, from_index: int, limit: int, bytes_max: int) -> list[Applied]:
+        """See `LogReader.entries`."""
+        return await self.reader.entries(from_index, limit, bytes_max)
+
+    async def read_raw(self, from_index: int, to_index: int, bytes_max: int) -> RawSlice:
+        """See `LogReader.raw`."""
+        return await self.reader.raw(from_index, to_index, bytes_max)
+
+    async def find_time(self, time_ms: int) -> int:
+        """See `LogReader.find_time`."""
+        return await self.reader.find_time(time_ms)
+
+    def status(self) -> Status:
+        """This node's view, for `/v1/status`."""
+        return node_status.status(self)
+
+    def members(self) -> Members:
+        """The cluster as its configuration says, for `/v1/members`."""
+        return node_status.members(self)
+
+    def leader_hint(self) -> LeaderHint | None:
+        """Where the leader was last seen."""
+        return node_status.leader_hint(self)
+
+    @property
+    def machine(self) -> StateMachine:
+        """The state; it changes under whoever waits."""
+        return self.applier.machine
+
+    @property
+    def term(self) -> int:
+        """The current term."""
+        return self.core.state.term
+
+    @property
+    def oldest(self) -> int:
+        """The oldest index that can be read."""
+        return self.disk.oldest
+
+    @property
+    def committed(self) -> int:
+        """The commit index as known here."""
+        return self.core.state.log.committed
+
+    @property
+    def applied(self) -> int:
+        """Up to here the state machine has everything."""
+        return self.applier.applied
+
+    @property
+    def last_user_index(self) -> int:
+        """Index of the newest applied user record."""
+        return self.applier.last_user_index
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this node believes that it leads."""
+        return isinstance(self.core.state.role, Leader)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it knows a leader and has caught up."""
+        return (
+            self.core.state.leader != NOBODY
+            and not self.is_stopping
+            and not self.is_fenced
+            and self.applier.applied >= min(self.start_index, self.core.state.log.last.index)
+            and self.applier.waiting == 0
+        )
+
+    # -- what peers send --------------------------------------------------------------------------------------------
+
+    def peer_messages(self, peer: NodeId, messages: Sequence[Message]) -> None:
+        """Consensus messages: taken at once, in one turn."""
+        if self.ended.done():
+            return
+        try:
+            now = clock.now()
+            for message in messages:
+                self.core.step(message, now)
+        except Exception as error:
+            self.fail(error)
+        self.turn()
+
+    def peer_requests(self, peer: NodeId, frames: Sequence[Frame]) -> None:
+        """Forwards, read indexes and answers. Raises Corrupt for what makes no sense."""
+        if not self.ended.done():
+            for frame in frames:
+                node_requests.take_frame(self, peer, frame)
+            self.turn()
+
+    def peer_link_closed(self, peer: NodeId) -> None:
+        """A closed link is news (DESIGN section 3)."""
+        if not self.ended.done():
+            self.core.link_closed(peer, clock.now())
+            self.wake()
+
+    def bulk_link_closed(self, peer: NodeId) -> None:
+        """What was sent there and not answered may or may not have arrived."""
+        self.pending.link_lost(peer, f"the link to node {peer} closed")
+        self.reads.lost(peer)
+        self.wake()
+
+    def bulk_link_opened(self, peer: NodeId) -> None:
+        """Requests may wait for it."""
+        self.wake()
+
+    # -- turns ------------------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """A turn will come after what is ready on the loop now: that is how requests gather."""
+        if not self._is_scheduled and not self.ended.done():
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._scheduled)
+
+    def _scheduled(self) -> None:
+        self._is_scheduled = False
+        self.turn()
+
+    def turn(self) -> None:
+        """One turn of the node."""
+        if self.ended.done():
+            return
+        try:
+            if self.pending.queued:
+                node_requests.propose_or_forward(self)
+            if self.reads.waiting or self.peer_reads:
+                node_requests.start_reads(self)
+            self._carry_out()
+            if self.applier.waiting and self.applier.run():
+                self.core.applied(self.applier.applied)
+                self._release_held()
+                self._carry_out()
+            self._check()
+            if self.pending.answers:
+                node_requests.send_answers(self)
+            self.transport.flush()
+            if self.applier.waiting and self.applier.has_room:
+                self.wake()
+        except Exception as error:
+            self.fail(error)
+
+    def _carry_out(self) -> None:
+        """Takes every Ready of the core."""
+        core = self.core
+        while (ready := core.ready()) is not None:
+            if not self.is_muted:
+                for message in ready.messages:
+                    self.transport.send(message)
+            self.syncer.add(ready)
+            if ready.committed:
+                self.applier.add(ready.committed)
+            if ready.reads or ready.reads_failed:
+                node_requests.finish_reads(self, ready)
+            for fetch in ready.fetches:
+                read = asyncio.ensure_future(self.disk.read_entries(fetch.after, fetch.to, fetch.bytes_max))
+                read.add_done_callback(partial(self._fetched, fetch))
+            if ready.events:
+                self._tell(ready)
+        while (batch := self.syncer.start()) is not None:
+            self._send_promises(batch)
+
+    def _tell(self, ready: Ready) -> None:
+        for event in ready.events:
+            self.metrics.events.labels(type(event).__name__).inc()
+            log_event(self.logger, event, self.core.state.term)
+
+    def _check(self) -> None:
+        """The invariants that cost little, and what follows from a change of leadership."""
+        state = self.core.state
+        observed = invariants.observe(state)
+        invariants.check_state(state)
+        invariants.check_step(self.node_id, self._observed, observed)
+        self._observed = observed
+        leadership = (state.term, state.leader)
+        if leadership != self._seen_leadership:
+            before = self._seen_leadership[1]
+            self._seen_leadership = leadership
+            self.pending.leadership_changed()
+            self.appended.clear()
+            if state.leader != NOBODY:
+                self.pending.leader_is(state.leader)
+            if before != state.leader:
+                self.reads.lost(before)
+            self.wake()
+
+    # -- the disk ---------------------------------------------------------------------------------------------------
+
+    def _synced(self, batch: SyncBatch) -> None:
+        self._send_promises(batch)
+        if batch.last is not None:
+            try:
+                self.core.persisted(batch.last.term, batch.last.index, clock.now())
+            except Exception as error:
+                self.fail(error)
+        self.turn()
+
+    def _send_promises(self, batch: SyncBatch) -> None:
+        if not self.is_muted:
+            for message in batch.messages:
+                self.transport.send(message)
+
+    def _fetched(self, fetch: Fetch, done: asyncio.Future[tuple[Entry, ...]]) -> None:
+        if done.cancelled() or self.ended.done():
+            return
+        error = done.exception()
+        if error is not None:
+            self.logger.error("read_failed", after=fetch.after, to=fetch.to, reason=str(error))
+        entries = () if error is not None else done.result()
+        if fetch.peer == NOBODY and self.applier.waiting:
+            self._held = (fetch, entries)  # replay reads no faster than it applies
+            return
+        self.core.fetched(fetch, entries, clock.now())
+        self.turn()
+
+    def _release_held(self) -> None:
+        if self._held is not None and not self.applier.waiting:
+            fetch, entries = self._held
+            self._held = None
+            self.core.fetched(fetch, entries, clock.now())
+
+    # -- time -------------------------------------------------------------------------------------------------------
+
+    def _tick(self, lag: float) -> None:
+        self.metrics.loop_lag.observe(lag)
+        if lag > LATE_S:
+            asyncio.get_running_loop().call_later(TICK_S, self._ticked)
+        else:
+            self._ticked()
+
+    def _ticked(self) -> None:
+        if self.ended.done():
+            return
+        now = clock.now()
+        try:
+            is_due = now.monotonic_ms >= self.core.next_deadline_ms()
+            if is_due:
+                self.core.tick(now)
+            mono = clock.monotonic()
+            if mono >= self._housekeeping_at:
+                self._housekeeping_at = mono + HOUSEKEEPING_S
+                node_end.housekeeping(self, now, mono)
+                is_due = True
+        except Exception as error:
+            self.fail(error)
+        if is_due or self.reads.waiting:
+            self.turn()

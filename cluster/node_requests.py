@@ -1,0 +1,202 @@
+"""What a node does with requests: propose them, forward them, ask for read indexes, and answer peers.
+
+Plain functions on `Node`. A request that a peer forwarded is proposed here or refused, never passed on (hop 1).
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from cluster import clock
+from cluster.forwarding import (
+    decode_answers,
+    decode_forward,
+    decode_read,
+    decode_read_reply,
+    encode_answers,
+    encode_forward,
+    encode_read,
+    encode_read_reply,
+    frames_of,
+)
+from cluster.pending import Request
+from cluster.wire import ApiError, Code
+from raft.codec import FRAME_FORWARD, FRAME_FORWARD_REPLY, FRAME_READ, Frame
+from raft.ready import Ready
+from raft.refusals import Refused
+from raft.types import NOBODY, EntryKind, NodeId
+
+if TYPE_CHECKING:
+    from cluster.node import Node
+
+READ_RETRY_S = 0.02  # a leader that could not take a read is asked again after this long
+APPENDED_MAX = 8_192  # proposals whose time is remembered
+
+
+def unavailable(node: Node) -> ApiError:
+    """Why this node takes nothing now."""
+    name = f"node {node.node_id}"
+    if node.is_fenced:
+        return ApiError(Code.FENCED, f"{name} met a disk error and serves no more; ask another node")
+    if node.is_stopping:
+        return ApiError(Code.SHUTTING_DOWN, f"{name} is shutting down; ask another node")
+    return ApiError(Code.BUSY, f"{name} has no space left on its disk; make room, or ask another node")
+
+
+def too_many_waiters(node: Node) -> ApiError:
+    """The named limit is reached."""
+    maximum = node.settings.limits.waiters_max
+    return ApiError(Code.BUSY, f"node {node.node_id}: {maximum} readers wait already (limits.waiters_max)")
+
+
+def propose_or_forward(node: Node) -> None:
+    """Does with the queued requests what can be done now; without a leader they wait."""
+    if node.is_leader:
+        if not node.syncer.is_busy or node.pending.queued_bytes >= node.settings.limits.batch_eager_bytes:
+            _propose(node)
+        return
+    leader = node.core.state.leader
+    if leader == NOBODY:
+        return
+    node.pending.refuse_forwarded(f"node {node.node_id} does not lead any more")
+    if node.transport.is_bulk_up(leader):
+        _forward(node, leader)
+
+
+def _propose(node: Node) -> None:
+    pending = node.pending
+    now = clock.now()
+    mono = clock.monotonic()
+    while requests := pending.take(mono, joining=True):
+        data = b"".join([request.block for request in requests])
+        count = sum([request.count for request in requests])
+        try:
+            proposed = node.core.propose(EntryKind.COMMANDS, count, data, now)
+        except Refused:  # busy, or leadership is being handed over: they wait
+            pending.put_back(requests)
+            return
+        pending.proposed(requests, proposed.term, proposed.first)
+        if len(node.appended) >= APPENDED_MAX:
+            del node.appended[: APPENDED_MAX // 2]
+        node.appended.append((proposed.last, mono))
+
+
+def _forward(node: Node, leader: NodeId) -> None:
+    pending = node.pending
+    mono = clock.monotonic()
+    while requests := pending.take(mono, joining=False):
+        node.metrics.forwards.labels("sent").inc(len(requests))
+        for run in frames_of(requests):
+            number = pending.forwarding(run, leader)
+            if not node.transport.send_bulk(leader, encode_forward(number, run, mono)):
+                message = f"node {node.node_id}: the link to node {leader} is full (limits.bulk_bytes_max)"
+                for request in run:
+                    pending.refused(request.number, Code.BUSY, message)
+
+
+def start_reads(node: Node) -> None:
+    """One round for everyone who waits for a read index: here at the core, or as one frame to the leader."""
+    mono = clock.monotonic()
+    if node.is_leader:
+        for peer, number in node.peer_reads:
+            _register(node, peer, number)
+        node.peer_reads.clear()
+    else:
+        for peer, number in node.peer_reads:
+            node.transport.send_bulk(peer, encode_read_reply(number, 0))
+        node.peer_reads.clear()
+    if mono < node.reads_not_before or not node.reads.may_start(mono, node.options.heartbeat_ms / 1_000):
+        return
+    leader = node.core.state.leader
+    if node.is_leader:
+        _register(node, node.node_id, node.reads.start(node.node_id, mono))
+    elif leader != NOBODY and node.transport.is_bulk_up(leader):
+        number = node.reads.start(leader, mono)
+        if not node.transport.send_bulk(leader, encode_read(number)):
+            read_again(node, number)
+
+
+def _register(node: Node, peer: NodeId, number: int) -> None:
+    node.context = context = node.context + 1
+    try:
+        node.core.read(context, clock.now())
+    except Refused:
+        answer_read(node, peer, number, 0)
+    else:
+        node.contexts[context] = (peer, number)
+
+
+def finish_reads(node: Node, ready: Ready) -> None:
+    """Rounds that a majority confirmed, or that came to nothing."""
+    for read in ready.reads:
+        answer_read(node, *node.contexts.pop(read.context), read.index)
+    for failed in ready.reads_failed:
+        answer_read(node, *node.contexts.pop(failed.context), 0)
+
+
+def answer_read(node: Node, peer: NodeId, number: int, index: int) -> None:
+    """The read index (0: none) for a round of this node or of a peer."""
+    if peer != node.node_id:
+        node.transport.send_bulk(peer, encode_read_reply(number, index))
+    elif index:
+        release_readers(node, number, index)
+    else:
+        read_again(node, number)
+
+
+def read_again(node: Node, number: int) -> None:
+    """That round came to nothing; its readers wait a little for the next."""
+    node.reads.again(number)
+    node.reads_not_before = clock.monotonic() + READ_RETRY_S
+
+
+def release_readers(node: Node, number: int, index: int) -> None:
+    """The readers of that round go on once `index` is applied here."""
+    is_applied = node.applier.applied >= index
+    for reader in node.reads.take(number):
+        if not is_applied:
+            node.applier.waiters.add(index, reader.future, index)
+        elif not reader.future.done():
+            reader.future.set_result(index)
+
+
+def take_frame(node: Node, peer: NodeId, frame: Frame) -> None:
+    """A frame of the bulk link. Raises Corrupt."""
+    if frame.kind == FRAME_FORWARD:
+        _take_forward(node, peer, decode_forward(frame, peer, clock.monotonic()))
+    elif frame.kind == FRAME_FORWARD_REPLY:
+        answers = decode_answers(frame)
+        for number, first in answers.placed:
+            node.pending.answered(number, first, answers.term)
+        for number, code in answers.refused:
+            message = f"node {peer}, asked as the leader by node {node.node_id}, did not take the write: {code}"
+            node.pending.refused(number, code, message)
+    elif frame.kind == FRAME_READ:
+        node.peer_reads.append((peer, decode_read(frame)))
+    else:
+        number, index = decode_read_reply(frame)
+        answer_read(node, node.node_id, number, index)
+
+
+def _take_forward(node: Node, peer: NodeId, requests: list[Request]) -> None:
+    node.metrics.forwards.labels("taken").inc(len(requests))
+    for request in requests:
+        if node.is_stopping or node.is_fenced or not node.syncer.has_space:
+            node.pending.refuse(request, unavailable(node).code, "")
+        elif not node.is_leader:
+            node.pending.refuse(request, Code.NO_LEADER, "")
+        else:
+            try:
+                node.pending.submit(request)
+            except ApiError as error:
+                node.pending.refuse(request, error.code, "")
+
+
+def send_answers(node: Node) -> None:
+    """One frame per peer with what became of the requests that it forwarded."""
+    answers, node.pending.answers = node.pending.answers, []
+    answers.sort(key=attrgetter("peer"))
+    for peer, each in groupby(answers, key=attrgetter("peer")):
+        node.transport.send_bulk(peer, encode_answers(each, node.core.state.term))

@@ -1,0 +1,112 @@
+"""What a node tells of itself: status, members, the leader's address, and the gauges of /metrics.
+
+Plain functions on `Node`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Final
+
+from cluster import clock
+from cluster.wire import FollowerStatus, LeaderHint, MemberAnswer, Members, SetDigest, Status
+from raft import core
+from raft.roles import RoleName
+from raft.types import NOBODY
+
+if TYPE_CHECKING:
+    from cluster.node import Node
+
+
+def _version() -> str:
+    try:
+        return version("raftlog")
+    except PackageNotFoundError:
+        return "0"
+
+
+VERSION: Final = _version()
+NEVER_MS: Final = -1
+
+
+def leader_hint(node: Node) -> LeaderHint | None:
+    """Node id and advertised URL of the leader, as far as known."""
+    leader = node.core.state.leader
+    member = node.core.state.configuration.member(leader) if leader != NOBODY else None
+    return LeaderHint(leader, member.url) if member is not None else None
+
+
+def members(node: Node) -> Members:
+    """Everyone whom the configuration in force names."""
+    configuration = node.core.state.configuration
+    answers = [
+        MemberAnswer(
+            member.node, member.incarnation, member.peer, member.url,
+            "voter" if configuration.is_voter(member.node) else "learner",
+        )
+        for member in configuration.members
+    ]  # fmt: skip
+    return Members(node.log_id, answers, leader_hint(node), node.applied, node.term)
+
+
+def status(node: Node) -> Status:
+    """This node's view."""
+    told = node.core.status()
+    state = node.machine.digest()
+    is_learner = not node.core.state.configuration.is_voter(node.node_id) and told.role is RoleName.FOLLOWER
+    role = "fenced" if node.is_fenced else "learner" if is_learner else str(told.role.value)
+    return Status(
+        log=node.log_id,
+        node=node.node_id,
+        incarnation=node.incarnation,
+        role=role,
+        term=told.term,
+        leader=leader_hint(node),
+        last=told.last.index,
+        persisted=told.persisted,
+        committed=told.commit,
+        applied=node.applied,
+        oldest=node.oldest,
+        last_user_index=node.last_user_index,
+        revision=node.machine.revision,
+        state=SetDigest(*state.as_hex()),
+        followers=[_follower(node, told, each) for each in told.followers],
+        sessions=node.machine.session_count,
+        uptime_ms=int((clock.monotonic() - node.started_at) * 1_000),
+        version=VERSION,
+        index=node.applied,
+    )
+
+
+def _follower(node: Node, told: core.CoreStatus, follower: core.FollowerStatus) -> FollowerStatus:
+    lag = told.last.index - follower.match
+    lag_seconds = 0.0
+    if lag and node.appended:
+        oldest = min(bisect_right(node.appended, (follower.match, float("inf"))), len(node.appended) - 1)
+        lag_seconds = round(clock.monotonic() - node.appended[oldest][1], 3)
+    contact_ms = clock.now().monotonic_ms - follower.last_contact_ms if follower.last_contact_ms else NEVER_MS
+    return FollowerStatus(follower.node, follower.mode, follower.match, lag, lag_seconds, contact_ms)
+
+
+def register_gauges(node: Node) -> None:
+    """Numbers that are read when somebody asks for /metrics."""
+    gauge = node.metrics.gauge
+    gauge("raftlog_term", "Current term", lambda: node.term)
+    gauge("raftlog_is_leader", "1 on the leader", lambda: node.is_leader)
+    gauge("raftlog_last_index", "Last index in this node's log", lambda: node.core.state.log.last.index)
+    gauge("raftlog_persisted_index", "Durable here", lambda: node.core.state.log.persisted)
+    gauge("raftlog_committed_index", "Committed as known here", lambda: node.committed)
+    gauge("raftlog_applied_index", "Applied here", lambda: node.applied)
+    gauge("raftlog_ledger_index", "Effects written here", lambda: node.applier.written)
+    gauge("raftlog_oldest_index", "Oldest index that can be read", lambda: node.oldest)
+    gauge("raftlog_revision", "Revision of the key-value store", lambda: node.machine.revision)
+    gauge("raftlog_sessions", "Live sessions", lambda: node.machine.session_count)
+    gauge("raftlog_queued_requests", "Writes that wait to be proposed", lambda: node.pending.queued)
+    gauge("raftlog_inflight_requests", "Writes whose fate is not known", lambda: node.pending.inflight)
+    gauge("raftlog_waiters", "Reads and long polls that wait", lambda: len(node.applier.waiters))
+    gauge("raftlog_recent_bytes", "Applied entries kept in memory", lambda: node.applier.recent.bytes)
+    gauge("raftlog_disk_stalled_ms", "How long the current disk operation takes", node.disk.stalled_ms)
+    gauge("raftlog_disk_syncs", "fdatasync calls since the start", lambda: node.disk.statistics().syncs)
+    gauge("raftlog_disk_sync_seconds", "Time spent in them", lambda: node.disk.statistics().sync_seconds)
+    node.metrics.gauges("raftlog_link_up", "1: this outgoing link is up", "link", node.transport.connections)

@@ -1,0 +1,115 @@
+"""Brings to the disk what must be durable, one batch at a time, and says when it is.
+
+`raft.ready.SyncQueue` gathers what comes while a sync is under way; a full disk is tried again until there is room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from cluster import clock
+from cluster.disk import Disk
+from cluster.disk_errors import NoSpace
+from cluster.logging import Logger
+from cluster.metrics import Metrics
+from raft.ready import Ready, SyncBatch, SyncQueue
+
+NO_SPACE_RETRY_S: Final = 0.2
+
+
+class Syncer:
+    """The way to the disk. `synced` is called with each batch that is durable, `failed` with what cannot be mended."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        *,
+        synced: Callable[[SyncBatch], None],
+        failed: Callable[[BaseException], None],
+        metrics: Metrics,
+        logger: Logger,
+    ) -> None:
+        self.has_space = True
+        self._disk = disk
+        self._synced = synced
+        self._failed = failed
+        self._metrics = metrics
+        self._logger = logger
+        self._queue = SyncQueue()
+        self._batch: SyncBatch | None = None
+        self._started = 0.0
+        self._ended = clock.monotonic()
+        self._is_marked = True
+        self._is_closed = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a sync is under way."""
+        return self._batch is not None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything is durable."""
+        return self._batch is None and self._queue.is_empty
+
+    def add(self, ready: Ready) -> None:
+        """Queues the durable part of a Ready."""
+        self._queue.add(ready)
+
+    def start(self) -> SyncBatch | None:
+        """Begins the next sync unless one is under way; a batch that needs no disk is given back at once."""
+        if self._batch is not None or self._queue.is_empty:
+            return None
+        batch = self._queue.take()
+        if batch.hard_state is None and batch.cut_after is None and not batch.entries:
+            return batch
+        self._batch = batch
+        self._started = clock.monotonic()
+        self._carry_out()
+        return None
+
+    def close(self) -> None:
+        """Nothing more begins."""
+        self._is_closed = True
+
+    def mark_if_idle(self, idle_s: float) -> None:
+        """A durable mark of its own, once nothing was synced for `idle_s` (DESIGN section 4)."""
+        if not self._is_marked and self.is_idle and clock.monotonic() - self._ended >= idle_s:
+            self._is_marked = True
+            asyncio.ensure_future(self._disk.write_mark()).add_done_callback(self._marked)
+
+    def _marked(self, done: asyncio.Future[None]) -> None:
+        error = None if done.cancelled() else done.exception()
+        if isinstance(error, NoSpace):
+            self._is_marked = False
+        elif error is not None:
+            self._failed(error)
+
+    def _carry_out(self) -> None:
+        if self._batch is not None and not self._is_closed:
+            asyncio.ensure_future(self._disk.carry_out(self._batch)).add_done_callback(self._done)
+
+    def _done(self, done: asyncio.Future[None]) -> None:
+        batch = self._batch
+        if done.cancelled() or self._is_closed or batch is None:
+            return
+        error = done.exception()
+        if isinstance(error, NoSpace):
+            if self.has_space:
+                self.has_space = False
+                self._logger.error("disk_full", reason=str(error), mend="make room: the node goes on by itself")
+            asyncio.get_running_loop().call_later(NO_SPACE_RETRY_S, self._carry_out)
+            return
+        self._batch = None
+        if error is not None:
+            self._failed(error)
+            return
+        if not self.has_space:
+            self.has_space = True
+            self._logger.info("disk_has_room_again")
+        self._ended = clock.monotonic()
+        self._is_marked = False
+        self._metrics.sync_seconds.observe(self._ended - self._started)
+        self._synced(batch)
