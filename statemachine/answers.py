@@ -151,7 +151,7 @@ def _item(item: Any) -> tuple[bytes, Version]:
 def answer_of(effect: RequestEffect | None, revision: int, first: int, last: int) -> Answer:
     """The answer of a request of an applied entry: `effect` is its own, or None where the entry's effects are plain.
 
-    Appends that were applied carry no answer bytes, because their effect and their indexes say it all.
+    Appends and puts that were applied carry no answer bytes, because their effect and their indexes say it all.
     """
     if effect is None:
         return Answer(Result.APPLIED, revision, first, last)

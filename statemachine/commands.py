@@ -75,16 +75,15 @@ class Request(NamedTuple):
     time_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LogEntry:
+class LogEntry(NamedTuple):
     """An entry as the state machine sees it: `index` is that of its last record, `count` its records.
 
     `requests` is empty for kinds that carry none (no-op, clock, configuration).
     """
 
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls on it
     term: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody calls on it
     time_ms: int
     clock_ms: int
     requests: tuple[Request, ...] = ()

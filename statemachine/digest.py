@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -130,15 +130,14 @@ _MASKS: Final = tuple(pack_long(mask) for mask in range(1 << len(MASKED)))
 
 def log_row_hashes(rows: Iterable[LogRow]) -> Iterator[int]:
     """The hash of each row, in order. Some µs a row: long ranges belong off the event loop."""
-    chain: Callable[[bytes | str, int], int] = xxh64_intdigest  # type: ignore[assignment]  # text goes in as UTF-8
-    pack, masks = pack_long, _MASKS
+    chain, pack, masks = xxh64_intdigest, pack_long, _MASKS
     for (
         index, term, time_ms, kind, operation, key, value, headers, client_time_ms, argument, session, sequence,
         result, revision, succeeded, prior_index, create, version, changes,
     ) in rows:  # fmt: skip
         mask = 0
         h = chain(pack(time_ms), chain(pack(term), chain(pack(index), SEED)))
-        h = chain(kind, h)
+        h = chain(kind.encode(), h)
         if operation is not None:
             mask = 1
         if key is not None:
@@ -167,7 +166,7 @@ def log_row_hashes(rows: Iterable[LogRow]) -> Iterator[int]:
             mask |= 4096
         h = chain(masks[mask], h)
         if operation is not None:
-            h = chain(operation, h)
+            h = chain(operation.encode(), h)
         if key is not None:
             h = chain(key, h)
         if value is not None:
@@ -175,7 +174,7 @@ def log_row_hashes(rows: Iterable[LogRow]) -> Iterator[int]:
         if headers is not None:
             h = chain(pack(len(headers)), h)
             for name, content in headers:
-                h = chain(content, chain(name, h))
+                h = chain(content, chain(name.encode(), h))
         if client_time_ms is not None:
             h = chain(pack(client_time_ms), h)
         if argument is not None:
@@ -184,7 +183,7 @@ def log_row_hashes(rows: Iterable[LogRow]) -> Iterator[int]:
             h = chain(pack(session), h)
         if sequence is not None:
             h = chain(pack(sequence), h)
-        h = chain(pack(revision), chain(result, h))
+        h = chain(pack(revision), chain(result.encode(), h))
         if mask >= 256:
             if succeeded is not None:
                 h = chain(pack(succeeded), h)

@@ -7,7 +7,6 @@ docs/formats.md. All integers are little-endian.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -17,7 +16,7 @@ from statemachine.commands import Result
 
 EFFECTS_MAGIC: Final = b"RLFX"
 EFFECTS_VERSION: Final = 1
-EFFECTS_PLAIN: Final = 1  # every request was applied and changed nothing: no rows follow
+EFFECTS_PLAIN: Final = 1  # every request is appends, applied for the first time, or there is none: no rows follow
 
 # magic, version, flags, reserved, index of the entry, store revision after it, rows, payload bytes, payload CRC; then
 # the CRC of these bytes
@@ -66,8 +65,9 @@ class Change(NamedTuple):
 
 
 class RequestEffect(NamedTuple):
-    """What one request did. `answer` is what its client is told beyond this (see `statemachine.machine`); it is kept by
-    the session table, not by the ledger (it reads as b"" when decoded)."""
+    """What one request did. `answer` is what its client is told, as `statemachine.answers.encode_answer` bytes, or b""
+    where this effect tells it all (`answers.answer_of` gives either). It is not in the ledger: it reads as b"" when
+    decoded."""
 
     result: Result
     revision: int  # store revision after the request (of the first answer, where repeated)
@@ -77,14 +77,13 @@ class RequestEffect(NamedTuple):
     answer: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Effects:
+class Effects(NamedTuple):
     """What one entry did, request by request in order. Entries without requests have no rows."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls on it
     revision: int
     requests: tuple[RequestEffect, ...] = ()
-    is_plain: bool = False  # all applied, nothing changed: `requests` is empty although the entry may have some
+    is_plain: bool = False  # nothing but appends applied for the first time, if anything: `requests` is empty
 
 
 def encode_effects(effects: Effects) -> bytes:

@@ -7,7 +7,7 @@ node stops then; it never skips. An entry is checked for what is not known befor
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from statemachine.answers import Answer, Reason, decode_answer, encode_answer, encode_brief
@@ -17,12 +17,11 @@ from statemachine.effects import Change, Effects, RequestEffect
 from statemachine.sessions import ReceiptState, SessionTable, Verdict
 from statemachine.snapshot import Restorer, SnapshotWalk, State
 from statemachine.store import Store
-from statemachine.txn import MalformedTxn, check_known, decode_txn, run_txn
+from statemachine.txn import MalformedTxn, check_known, decode_txn, is_key, run_txn
 
 _KNOWN: Final = frozenset(int(operation) for operation in Operation)
-_OF_SESSIONS: Final = frozenset(
-    (Operation.SESSION_OPEN, Operation.SESSION_KEEPALIVE, Operation.SESSION_CLOSE, Operation.VOID)
-)
+_OF_SESSIONS: Final = (Operation.SESSION_OPEN, Operation.SESSION_KEEPALIVE, Operation.SESSION_CLOSE)
+_APPEND: Final = int(Operation.APPEND)
 _PUT: Final = int(Operation.PUT)
 _TXN: Final = int(Operation.TXN)
 _new: Final = tuple.__new__  # a NamedTuple without the cost of its constructor
@@ -72,54 +71,61 @@ class StateMachine:
 
         Raises OutOfOrder, BadEntry, UnknownOperation, UnknownTxn, BadParameter or HalfApplied: the node must stop.
         """
-        index, requests = entry.index, entry.requests
+        index, term, count, time_ms, clock_ms, requests, parameters = entry
         is_plain = self._check(entry)
         limits = self.limits
-        if entry.parameters is not None:
-            limits = limits.with_parameters(entry.parameters)
+        if parameters is not None:
+            limits = limits.with_parameters(parameters)
         store = self._store
         self._under_way = index
-        self.clock_ms = entry.clock_ms
-        self._sessions.expire(entry.clock_ms)
+        self.clock_ms = clock_ms
+        self._sessions.expire(clock_ms)
         if limits is not self.limits:
             self.limits = limits
             store.trim(limits)
         effects: tuple[RequestEffect, ...] = ()
         if not is_plain:
-            effects = self._requests(requests, index - entry.count)
+            effects = self._requests(requests, index - count)
             is_plain = not effects
-            self._digest = store.digest()
+            self._digest = (len(store.head), store.xor, store.sum_low, store.sum_high)
         if not store.is_swept:
             store.sweep()
         self._digests.remember(index, self._digest, limits.digests_kept)
-        self.applied_index, self.applied_term, self.time_ms = index, entry.term, entry.time_ms
+        self.applied_index, self.applied_term, self.time_ms = index, term, time_ms
         self._under_way = 0
-        return Effects(index, store.revision, effects, is_plain)
+        return _new(Effects, (index, store.revision, effects, is_plain))
 
     def _check(self, entry: LogEntry) -> bool:
         """Raises what `apply` says before anything is changed; whether every request is plain and without session."""
-        index, count = entry.index, entry.count
+        index, term, count, _, clock_ms, requests, _ = entry
         if index - count != self.applied_index or count < 1:
             raise OutOfOrder(f"entry {index} of {count} records cannot be applied after index {self.applied_index}")
-        if entry.clock_ms < self.clock_ms or entry.term < self.applied_term:
+        if clock_ms < self.clock_ms or term < self.applied_term:
             raise OutOfOrder(
-                f"entry {index} has clock {entry.clock_ms} and term {entry.term}, "
+                f"entry {index} has clock {clock_ms} and term {term}, "
                 f"the one before {self.clock_ms} and {self.applied_term}"
             )
         if self._under_way:
             raise HalfApplied(f"the apply of entry {self._under_way} was broken off: restart from snapshot and log")
         total, is_plain = 0, True
-        for request in entry.requests:
+        for request in requests:
             records, commands = request[0], request[1]
             total += records
             if commands:
                 is_plain = False
                 if len(commands) != records:
                     raise BadEntry(f"entry {index}: a request of {records} records has {len(commands)} commands")
-                _check_known(commands, index)
-            elif request.session:
+                for command in commands:
+                    operation = command[0]
+                    if operation not in _KNOWN:
+                        raise UnknownOperation(
+                            f"entry {index} has operation {operation}, unknown to this version: upgrade it"
+                        )
+                    if operation == _TXN and command[2]:
+                        check_known(command[2])
+            elif request[2]:
                 is_plain = False
-        if total != count and entry.requests:
+        if total != count and requests:
             raise BadEntry(f"entry {index} names {count} records, its requests hold {total}")
         return is_plain
 
@@ -128,8 +134,12 @@ class StateMachine:
         effects: list[RequestEffect] = []
         is_plain = True
         for request in requests:
+            commands = request[1]
             last += request[0]
-            effect = self._request(request, last) if request.session or request[1] else None
+            if request[2]:
+                effect = self._session_request(request, last)
+            else:
+                effect = self._execute(commands, last) if commands else None
             if effect is None:
                 effect = _new(RequestEffect, (Result.APPLIED, self._store.revision, False, 0, (), b""))
             else:
@@ -137,19 +147,24 @@ class StateMachine:
             effects.append(effect)
         return () if is_plain else tuple(effects)
 
-    def _request(self, request: Request, last: int) -> RequestEffect | None:
-        """What it did; None for appends applied for the first time."""
-        first = last - request[0] + 1
+    def _session_request(self, request: Request, last: int) -> RequestEffect | None:
+        """What a request under a session did; None for appends applied for the first time."""
         commands = request[1]
-        if len(commands) == 1 and commands[0].operation in _OF_SESSIONS:
-            return self._verdict(self._session_request(request, commands[0], last), first, last)
-        if not request.session:
-            return self._execute(commands, first, last)
+        first = last - request[0] + 1
+        if len(commands) == 1 and commands[0].operation == Operation.VOID:
+            voided = self._sessions.void(request, commands[0].argument, self.clock_ms, self.limits)
+            return self._verdict(voided, first, last)
         admitted = self._sessions.admit(request, self.clock_ms, self.limits)
         if isinstance(admitted, Verdict):
             return self._verdict(admitted, first, last)
-        effect = self._execute(commands, first, last)
-        answer = encode_brief(Result.APPLIED, self._store.revision, first, last) if effect is None else effect.answer
+        if len(commands) == 1 and commands[0].operation in _OF_SESSIONS:
+            effect: RequestEffect | None = self._refused(Reason.MALFORMED, last)
+        else:
+            effect = self._execute(commands, last) if commands else None
+        if effect is None or not effect.answer:
+            answer = encode_brief(Result.APPLIED, self._store.revision, first, last)
+        else:
+            answer = effect.answer
         self._sessions.keep(admitted, request.sequence, request.payload_hash, answer)
         return effect
 
@@ -163,105 +178,114 @@ class StateMachine:
         answer = encode_answer(Answer(result, revision, first, last, reason=reason))
         return RequestEffect(result, revision, answer=answer)
 
-    def _session_request(self, request: Request, command: Command, index: int) -> Verdict:
-        sessions, argument = self._sessions, command.argument
-        if command.operation == Operation.VOID:
-            return sessions.void(request, argument, self.clock_ms, self.limits)
-        if request.session or (argument is None and command.operation != Operation.SESSION_OPEN):
-            return Verdict(Result.REFUSED, Reason.MALFORMED)
-        if command.operation == Operation.SESSION_OPEN:
-            reason = sessions.open(index, argument, self.clock_ms, self.limits)
-            return Verdict(Result.REFUSED if reason else Result.APPLIED, reason)
-        assert argument is not None, "checked above"
-        if command.operation == Operation.SESSION_KEEPALIVE:
-            is_known = sessions.keep_alive(argument, self.clock_ms)
-        else:
-            is_known = sessions.close(argument)
-        return Verdict(Result.APPLIED if is_known else Result.EXPIRED)
-
     # -- the operations ---------------------------------------------------------------------------------------
 
-    def _execute(self, commands: tuple[Command, ...], first: int, last: int) -> RequestEffect | None:
+    def _execute(self, commands: tuple[Command, ...], last: int) -> RequestEffect | None:
         """Carries out a request; None for appends, which change nothing."""
         if len(commands) != 1:
-            if all(command.operation == Operation.APPEND for command in commands):
+            if all(command.operation == _APPEND for command in commands):
                 return None
-            return self._refused(Reason.MALFORMED, first, last)
-        command = commands[0]
-        operation, key, value, _, argument = command
-        if operation == Operation.APPEND:
+            return self._refused(Reason.MALFORMED, last, len(commands))
+        operation, key, value, _, argument = commands[0]
+        if operation == _PUT:
+            if key is None or not 1 <= len(key) <= KEY_BYTES_MAX or value is None:
+                return self._refused(Reason.MALFORMED, last)
+            store = self._store
+            if argument is not None and store.mod(key) != argument:
+                return self._mod_differs(key, argument, last)
+            change = store.put(key, value, last)
+            store.commit(last, self.limits)
+            return _new(RequestEffect, (Result.APPLIED, store.revision, False, 0, (change,), b""))
+        if operation == _APPEND:
             return None
-        store = self._store
-        if operation == _PUT or operation == Operation.DELETE:
-            if (
-                key is None or not 1 <= len(key) <= KEY_BYTES_MAX or (argument is not None and argument < 0)
-                or (value is None) == (operation == _PUT)
-            ):  # fmt: skip
-                return self._refused(Reason.MALFORMED, first, last)
-            if argument is not None:
-                mod = store.mod(key)
-                if mod != argument:
-                    revision = store.revision
-                    answer = encode_brief(Result.COMPARE_FAILED, revision, first, last, 0, mod)
-                    return RequestEffect(Result.COMPARE_FAILED, revision, answer=answer)
-            if value is not None:
-                change: Change | None = store.put(key, value, last)
-            else:
-                change = store.delete(key, last)
-            store.commit(self.limits)
-            revision = store.revision
-            deleted = 1 if value is None and change is not None else 0
-            answer = encode_brief(Result.APPLIED, revision, first, last, deleted)
-            changes = () if change is None else (change,)
-            return _new(RequestEffect, (Result.APPLIED, revision, False, 0, changes, answer))
-        if operation == Operation.DELETE_RANGE:
-            return self._delete_range(key, value, first, last)
-        if operation == _TXN:
-            return self._txn(value, first, last)
-        assert operation == Operation.COMPACT, f"operation {operation} is known and not carried out"
-        return self._compact(argument, first, last)
+        return self._OPERATIONS[operation](self, commands[0], last)
 
-    def _refused(self, reason: Reason, first: int, last: int) -> RequestEffect:
-        return self._verdict(Verdict(Result.REFUSED, reason), first, last)
+    def _refused(self, reason: Reason, last: int, count: int = 1) -> RequestEffect:
+        return self._verdict(Verdict(Result.REFUSED, reason), last - count + 1, last)
 
-    def _delete_range(self, start: bytes | None, end: bytes | None, first: int, last: int) -> RequestEffect:
-        store = self._store
+    def _mod_differs(self, key: bytes, argument: int, last: int) -> RequestEffect:
+        """The key has not the revision that the request wants it to have."""
+        if argument < 0:
+            return self._refused(Reason.MALFORMED, last)
+        revision = self._store.revision
+        answer = encode_brief(Result.COMPARE_FAILED, revision, last, last, 0, self._store.mod(key))
+        return RequestEffect(Result.COMPARE_FAILED, revision, answer=answer)
+
+    def _delete(self, command: Command, last: int) -> RequestEffect:
+        store, key, argument = self._store, command.key, command.argument
+        if key is None or not is_key(key) or command.value is not None:
+            return self._refused(Reason.MALFORMED, last)
+        if argument is not None and store.mod(key) != argument:
+            return self._mod_differs(key, argument, last)
+        change = store.delete(key, last)
+        return self._changed((change,) if change else (), last)
+
+    def _delete_range(self, command: Command, last: int) -> RequestEffect:
+        store, start, end = self._store, command.key, command.value
         if start is None or end is None:
-            return self._refused(Reason.MALFORMED, first, last)
+            return self._refused(Reason.MALFORMED, last)
         if store.count(start, end) > self.limits.request_keys_max:
-            return self._refused(Reason.TOO_MANY_KEYS, first, last)
+            return self._refused(Reason.TOO_MANY_KEYS, last)
         changes = [store.delete(key, last, True) for key in list(store.keys(start, end))]
-        store.commit(self.limits)
-        revision = store.revision
-        answer = encode_brief(Result.APPLIED, revision, first, last, len(changes))
-        return RequestEffect(
-            Result.APPLIED, revision, changes=tuple(change for change in changes if change), answer=answer
-        )
+        return self._changed(tuple(change for change in changes if change), last)
 
-    def _txn(self, value: bytes | None, first: int, last: int) -> RequestEffect:
+    def _changed(self, deletes: tuple[Change, ...], last: int) -> RequestEffect:
+        self._store.commit(last, self.limits)
+        revision = self._store.revision
+        answer = encode_brief(Result.APPLIED, revision, last, last, len(deletes))
+        return RequestEffect(Result.APPLIED, revision, False, 0, deletes, answer)
+
+    def _txn(self, command: Command, last: int) -> RequestEffect:
         try:
-            txn = decode_txn(value or b"")
+            txn = decode_txn(command.value or b"")
         except MalformedTxn:
-            return self._refused(Reason.MALFORMED, first, last)
+            return self._refused(Reason.MALFORMED, last)
         done = run_txn(self._store, txn, last, self.limits)
         if isinstance(done, Reason):
-            return self._refused(done, first, last)
+            return self._refused(done, last)
         revision = self._store.revision
         answer = encode_answer(
-            Answer(Result.APPLIED, revision, first, last, succeeded=done.succeeded, responses=done.responses)
+            Answer(Result.APPLIED, revision, last, last, succeeded=done.succeeded, responses=done.responses)
         )
         return RequestEffect(Result.APPLIED, revision, done.succeeded, 0, done.changes, answer)
 
-    def _compact(self, revision: int | None, first: int, last: int) -> RequestEffect:
+    def _compact(self, command: Command, last: int) -> RequestEffect:
         """What is below may go; that it is gone already is no error, so that a repetition is none either."""
-        store = self._store
+        store, revision = self._store, command.argument
         if revision is None or revision < 1:
-            return self._refused(Reason.MALFORMED, first, last)
+            return self._refused(Reason.MALFORMED, last)
         if revision > store.revision:
-            return self._refused(Reason.FUTURE_REVISION, first, last)
+            return self._refused(Reason.FUTURE_REVISION, last)
         store.compact(revision)
-        answer = encode_brief(Result.APPLIED, store.revision, first, last)
-        return RequestEffect(Result.APPLIED, store.revision, answer=answer)
+        return self._verdict(Verdict(Result.APPLIED), last, last)
+
+    def _open_session(self, command: Command, last: int) -> RequestEffect:
+        reason = self._sessions.open(last, command.argument, self.clock_ms, self.limits)
+        return self._verdict(Verdict(Result.REFUSED if reason else Result.APPLIED, reason), last, last)
+
+    def _keep_session(self, command: Command, last: int) -> RequestEffect:
+        if command.argument is None:
+            return self._refused(Reason.MALFORMED, last)
+        if command.operation == Operation.SESSION_KEEPALIVE:
+            is_known = self._sessions.keep_alive(command.argument, self.clock_ms)
+        else:
+            is_known = self._sessions.close(command.argument)
+        return self._verdict(Verdict(Result.APPLIED if is_known else Result.EXPIRED), last, last)
+
+    def _void_nothing(self, command: Command, last: int) -> RequestEffect:
+        """A void without a session."""
+        return self._refused(Reason.MALFORMED, last)
+
+    _OPERATIONS: Final[dict[int, Callable[[StateMachine, Command, int], RequestEffect]]] = {
+        Operation.DELETE: _delete,
+        Operation.DELETE_RANGE: _delete_range,
+        Operation.TXN: _txn,
+        Operation.COMPACT: _compact,
+        Operation.SESSION_OPEN: _open_session,
+        Operation.SESSION_KEEPALIVE: _keep_session,
+        Operation.SESSION_CLOSE: _keep_session,
+        Operation.VOID: _void_nothing,
+    }
 
     # -- queries ----------------------------------------------------------------------------------------------
 
@@ -353,12 +377,3 @@ class StateMachine:
         machine._store, machine._sessions, machine._digests = state.store, state.sessions, state.digests
         machine._digest = state.store.digest()
         return machine
-
-
-def _check_known(commands: tuple[Command, ...], index: int) -> None:
-    for command in commands:
-        operation = command[0]
-        if operation not in _KNOWN:
-            raise UnknownOperation(f"entry {index} has operation {operation}, unknown to this version: upgrade it")
-        if operation == _TXN and command[2]:
-            check_known(command[2])

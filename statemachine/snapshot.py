@@ -83,7 +83,7 @@ class SnapshotWalk:
         self._head = _head(state)
         self._digests = state.digests.copied_rows()
         self._sessions = state.sessions.start_walk()
-        state.store.pin(self._compacted)
+        state.store.pin()
         self._is_open = True
         self._chunks = self._frames()
 
@@ -102,7 +102,7 @@ class SnapshotWalk:
         if self._is_open:
             self._is_open = False
             self._chunks.close()
-            self._state.store.unpin(self._compacted)
+            self._state.store.unpin()
             self._state.sessions.end_walk(self._sessions)
 
     def __enter__(self) -> SnapshotWalk:

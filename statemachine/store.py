@@ -1,17 +1,15 @@
 """An ordered map of keys to their versions: etcd's revisions, ranges, time travel, and a bounded history.
 
 The newest version of a live key is one packed bytes object in a dict: no Python object per field, nothing for the
-garbage collector to walk. Versions that were replaced are kept, oldest first, only for keys that have some; they go
-when the revision that replaced them is no longer above `compacted`. What a read may see depends on `compacted` alone;
-when the memory is given back (`sweep`) does not, so that no single request has to do it all, and a walk as of a
-revision can hold it back while writes go on.
+garbage collector to walk. Every revision has one step: the keys that it changed, each with the version that it
+replaced. That is the whole history: from a key's newest version the steps lead back to any older one, and trimming
+takes steps off the old end. What a read may see depends on `compacted` alone; when memory is given back (`sweep`) does
+not, so that no single request has to do it all, and a walk as of a revision can hold it back while writes go on.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from heapq import merge
 from itertools import islice
 from struct import Struct
@@ -27,6 +25,8 @@ from statemachine.effects import Change
 # create, mod, version, log index, row hash; then the value. Version 0 is a delete: create and hash 0, no value.
 RECORD: Final = Struct("<QQQQQ")
 RECORD_SIZE: Final = RECORD.size
+_unpack_record: Final = RECORD.unpack_from
+_pack_record: Final = RECORD.pack
 _mod_of: Final = Struct("<8xQ").unpack_from
 _version_of: Final = Struct("<16xQ").unpack_from
 
@@ -34,15 +34,20 @@ STORED: Final = Struct("<QQQQ")
 STORED_SIZE: Final = STORED.size
 """A record in a snapshot: the same without the row hash, which is computed anew."""
 
-LIST_MAX: Final = 64
-"""Replaced versions of one key up to which a list, smaller than a deque, drops its first quickly enough."""
+Step = tuple[int, int, bytes | None, Any]
+"""What made a revision: log index, bytes of history, then a key and the record that it replaced (None: there was
+none), or, where several keys changed, None and a dict of them."""
+
 SWEEP_STEPS: Final = 4
-"""Steps that one sweep takes up: more than the one that a request adds, so that it catches up."""
+"""Steps that one sweep gives back: more than the one that a request adds, so that it catches up."""
+GAP_MAX: Final = 4_096
+"""Steps given back before the list of steps is moved together, if they are most of it."""
 SLICE_KEYS: Final = 256
 """Keys that a walk looks up at once."""
 SLICE_VERSIONS: Final = 64
 """Versions of one key that a walk yields at once."""
 
+_PACKED_ONE: Final = pack_long(1)
 _new: Final = tuple.__new__  # a NamedTuple without the cost of its constructor
 
 
@@ -83,25 +88,24 @@ class Store:
     a step that is half done because nothing runs between them."""
 
     __slots__ = (
-        "_dead", "_pins", "_step_bytes", "_step_keys", "changed", "compacted", "gone", "head", "history",
-        "history_bytes", "live", "revision", "sizes", "sum_high", "sum_low", "xor",
+        "_freed", "_pins", "_start", "_step", "_step_bytes", "compacted", "gone", "head", "history_bytes", "live",
+        "revision", "steps", "sum_high", "sum_low", "tombs", "xor",
     )  # fmt: skip
 
-    def __init__(self) -> None:
-        self.revision = 1
-        self.compacted = 1  # the oldest revision that can be read
-        self.history_bytes = 0  # of what replaced versions still readable hold
+    def __init__(self, revision: int = 1, compacted: int = 1) -> None:
+        self.revision = revision
+        self.compacted = compacted  # the oldest revision that can be read
+        self.history_bytes = 0  # that the steps above `compacted` hold
         self.xor = self.sum_low = self.sum_high = 0  # digest of the live keys
         self.head: dict[bytes, bytes] = {}  # `RECORD` bytes of the newest version of each live key
-        self.history: dict[bytes, list[bytes] | deque[bytes]] = {}
+        self.tombs: dict[bytes, bytes] = {}  # of keys that are deleted, but still have history: the delete's
         self.live: Any = SortedList()  # the keys of head
-        self.gone: Any = SortedList()  # keys that are deleted, but still have history
-        # For each revision above `compacted`, in order: the keys it changed, and the bytes it moved into history.
-        self.changed: deque[tuple[bytes, ...]] = deque()
-        self.sizes: deque[int] = deque()
-        self._dead: deque[tuple[bytes, ...]] = deque()  # steps whose replaced versions may be dropped
-        self._pins: list[int] = []  # walks under way: nothing that they may see is dropped
-        self._step_keys: list[bytes] = []
+        self.gone: Any = SortedList()  # the keys of tombs
+        self.steps: list[Step | None] = []  # of the revisions above `_start`; None where given back
+        self._start = compacted
+        self._freed = compacted  # the steps up to this revision are given back
+        self._pins = 0  # walks under way: nothing is given back
+        self._step: dict[bytes, bytes | None] = {}  # of the step under way
         self._step_bytes = 0
 
     def __len__(self) -> int:
@@ -116,27 +120,34 @@ class Store:
     def put(self, key: bytes, value: bytes, index: int, is_explicit: bool = False) -> Change:
         """Sets the key under the next revision; `index` is the log index of the request. `commit` ends the step."""
         mod = self.revision + 1
+        row_hash = xxh64_intdigest(value, xxh64_intdigest(key, SEED))
         old = self.head.get(key)
         if old is None:
-            create, version, prior, old_hash = mod, 1, 0, 0
-            if key in self.history:
+            create, version, prior = mod, 1, 0
+            packed_mod = pack_long(mod)
+            row_hash = xxh64_intdigest(packed_mod, xxh64_intdigest(packed_mod, row_hash))
+            row_hash = xxh64_intdigest(_PACKED_ONE, row_hash)
+            self.xor ^= row_hash
+            self.sum_low += row_hash & LOW
+            self.sum_high += row_hash >> 32
+            if self.tombs and (tomb := self.tombs.pop(key, None)) is not None:
                 self.gone.remove(key)
+                self._step[key] = tomb
+            else:
+                self._step[key] = None
             self.live.add(key)
+            self._step_bytes += len(key)
         else:
-            create, _, version, prior, old_hash = RECORD.unpack_from(old)
+            create, _, version, prior, old_hash = _unpack_record(old)
             version += 1
-            self.keep(key, old)
+            row_hash = xxh64_intdigest(pack_long(mod), xxh64_intdigest(pack_long(create), row_hash))
+            row_hash = xxh64_intdigest(pack_long(version), row_hash)
+            self.xor ^= old_hash ^ row_hash
+            self.sum_low += (row_hash & LOW) - (old_hash & LOW)
+            self.sum_high += (row_hash >> 32) - (old_hash >> 32)
+            self._step[key] = old
             self._step_bytes += len(key) + len(old)
-            self.sum_low -= old_hash & LOW
-            self.sum_high -= old_hash >> 32
-        new_hash = xxh64_intdigest(value, xxh64_intdigest(key, SEED))
-        new_hash = xxh64_intdigest(pack_long(mod), xxh64_intdigest(pack_long(create), new_hash))
-        new_hash = xxh64_intdigest(pack_long(version), new_hash)
-        self.xor ^= old_hash ^ new_hash
-        self.sum_low += new_hash & LOW
-        self.sum_high += new_hash >> 32
-        self.head[key] = RECORD.pack(create, mod, version, index, new_hash) + value
-        self._step_keys.append(key)
+        self.head[key] = _pack_record(create, mod, version, index, row_hash) + value
         return _new(Change, (key, value, prior, create, version, is_explicit))
 
     def delete(self, key: bytes, index: int, is_explicit: bool = False) -> Change | None:
@@ -144,39 +155,37 @@ class Store:
         old = self.head.pop(key, None)
         if old is None:
             return None
-        prior, old_hash = RECORD.unpack_from(old)[3:]
+        prior, old_hash = _unpack_record(old)[3:]
         self.xor ^= old_hash
         self.sum_low -= old_hash & LOW
         self.sum_high -= old_hash >> 32
-        self.keep(key, old)
-        self.keep(key, RECORD.pack(0, self.revision + 1, 0, index, 0))
-        self._step_bytes += 2 * len(key) + len(old) + RECORD_SIZE
+        self.tombs[key] = _pack_record(0, self.revision + 1, 0, index, 0)
         self.live.remove(key)
         self.gone.add(key)
-        self._step_keys.append(key)
+        self._step[key] = old
+        self._step_bytes += len(key) + len(old) + RECORD_SIZE
         return _new(Change, (key, None, prior, 0, 0, is_explicit))
 
-    def keep(self, key: bytes, record: bytes) -> None:
-        """Moves a record into history."""
-        past = self.history.get(key)
-        if past is None:
-            self.history[key] = [record]
-        else:
-            if len(past) == LIST_MAX and type(past) is list:
-                past = self.history[key] = deque(past)
-            past.append(record)
-
-    def commit(self, limits: Limits) -> None:
-        """Ends a step: it gets its revision if it changed something, and what is now too old is trimmed."""
-        if not self._step_keys:
+    def commit(self, index: int, limits: Limits) -> None:
+        """Ends the step of the request at `index`: it gets its revision if it changed something, and history that the
+        limits no longer ask for is trimmed."""
+        step = self._step
+        if not step:
             return
-        self.revision += 1
-        self.changed.append(tuple(self._step_keys))
-        self.sizes.append(self._step_bytes)
-        self.history_bytes += self._step_bytes
-        self._step_keys.clear()
+        size = self._step_bytes
+        if len(step) == 1:
+            self.steps.append((index, size, *step.popitem()))
+        else:
+            self.steps.append((index, size, None, step))
+            self._step = {}
         self._step_bytes = 0
-        self.trim(limits)
+        self.history_bytes += size
+        self.revision += 1
+        if (
+            self.revision - self.compacted > limits.history_revisions_max
+            or self.history_bytes > limits.history_bytes_max
+        ):
+            self.trim(limits)
 
     def trim(self, limits: Limits) -> None:
         """Raises `compacted` as far as the limits of history ask: by revisions and bytes, never by time."""
@@ -184,50 +193,45 @@ class Store:
             self.compact(self.revision - limits.history_revisions_max)
         while self.history_bytes > limits.history_bytes_max:
             self.compact(self.compacted + 1)
-        if self._dead:
-            self.sweep()
+        self.sweep()
 
     def compact(self, revision: int) -> None:
         """Makes `revision` (not above the newest) the oldest that can be read, unless the oldest is above it."""
         while self.compacted < revision:
-            self._dead.append(self.changed.popleft())
-            self.history_bytes -= self.sizes.popleft()
+            step = self.steps[self.compacted - self._start]
+            assert step is not None, "only steps that cannot be read are given back"
+            self.history_bytes -= step[1]
             self.compacted += 1
 
     def sweep(self) -> None:
-        """Drops versions that nobody can read any more: a few steps' worth, none while a walk needs them."""
+        """Gives back what nobody can read any more: a few steps, none while a walk needs them."""
         if self._pins:
             return
-        for _ in range(min(SWEEP_STEPS, len(self._dead))):
-            for key in self._dead.popleft():
-                if key in self.history:
-                    self._drop_old(key)
+        for _ in range(min(SWEEP_STEPS, self.compacted - self._freed)):
+            place = self._freed - self._start
+            step = self.steps[place]
+            assert step is not None, "given back only once"
+            self._freed += 1
+            if self.tombs:
+                self._forget_tombs(step)
+            self.steps[place] = None
+        gap = self._freed - self._start
+        if gap >= GAP_MAX and 2 * gap >= len(self.steps):
+            del self.steps[:gap]
+            self._start = self._freed
 
     @property
     def is_swept(self) -> bool:
-        """Whether all that nobody can read any more is dropped."""
-        return not self._dead
+        """Whether all that nobody can read any more is given back."""
+        return self._freed == self.compacted
 
-    def _drop_old(self, key: bytes) -> None:
-        past = self.history[key]
-        head = self.head.get(key)
-        while past:
-            if _version_of(past[0])[0] == 0:
-                until = _mod_of(past[0])[0]  # a delete with nothing before it is the same as nothing
-            elif len(past) > 1:
-                until = _mod_of(past[1])[0]
-            else:
-                assert head is not None, "the history of a key that is gone ends with its delete"
-                until = _mod_of(head)[0]
-            if until > self.compacted:
-                return
-            if isinstance(past, list):
-                past.pop(0)
-            else:
-                past.popleft()
-        del self.history[key]
-        if head is None:
-            self.gone.remove(key)
+    def _forget_tombs(self, step: Step) -> None:
+        """The deletes of this step need no trace any more: before them nothing can be read."""
+        for key in step[3] if step[2] is None else (step[2],):
+            tomb = self.tombs.get(key)
+            if tomb is not None and record_mod(tomb) == self._freed:
+                del self.tombs[key]
+                self.gone.remove(key)
 
     # -- reads ------------------------------------------------------------------------------------------------
 
@@ -241,7 +245,7 @@ class Store:
     def mod(self, key: bytes) -> int:
         """The key's mod revision, 0 where it is missing."""
         record = self.head.get(key)
-        return 0 if record is None else _mod_of(record)[0]
+        return 0 if record is None else record_mod(record)
 
     def get(self, key: bytes, at: int | None = None) -> Version | None:
         """The key's version, as of revision `at` where given. Raises Compacted or FutureRevision."""
@@ -253,17 +257,23 @@ class Store:
         return None if record is None else _unpack(record)
 
     def _record_at(self, key: bytes, at: int) -> bytes | None:
-        """The record that was the newest at that revision; None where there was none."""
-        head = self.head.get(key)
-        if head is not None and _mod_of(head)[0] <= at:
-            return head
-        past = self.history.get(key)
-        if past is None:
-            return None
-        place = bisect_right(past, at, key=record_mod)
-        if place == 0 or _version_of(past[place - 1])[0] == 0:
-            return None
-        return past[place - 1]
+        """The record that was the newest at that revision; None where there was none. Goes back version by version."""
+        record = self._newest(key, at)
+        return None if record is None or is_delete(record) else record
+
+    def _newest(self, key: bytes, at: int) -> bytes | None:
+        """The same, deletes included."""
+        record = self.head.get(key) or self.tombs.get(key)
+        while record is not None and (mod := record_mod(record)) > at:
+            record = self._older(key, mod)
+        return record
+
+    def _older(self, key: bytes, mod: int) -> bytes | None:
+        """What the record of revision `mod` replaced."""
+        step = self.steps[mod - self._start - 1]
+        assert step is not None, "a revision that can be read has its step"
+        old: bytes | None = step[3] if step[2] is not None else step[3][key]
+        return old
 
     def keys(self, start: bytes, end: bytes | None) -> Iterator[bytes]:
         """The live keys of [start, end) in order; not to be used across a change."""
@@ -272,21 +282,22 @@ class Store:
 
     def count(self, start: bytes, end: bytes | None, at: int | None = None) -> int:
         """How many keys [start, end) has (as of revision `at`): in logarithmic time, plus what changed since `at`."""
-        live = _between(self.live, start, end)
+        count = _between(self.live, start, end)
         if at is None or at == self.revision:
-            return live
+            return count
         self.check(at)
         changes = self.revision - at
-        if live + _between(self.gone, start, end) <= changes:
+        if count + _between(self.gone, start, end) <= changes:
             return sum(self._record_at(key, at) is not None for key in self._all_keys(start, end))
         since: dict[bytes, None] = {}
-        for step in islice(reversed(self.changed), changes):
-            for key in step:
+        for step in islice(self.steps, len(self.steps) - changes, None):
+            assert step is not None, "a revision that can be read has its step"
+            for key in step[3] if step[2] is None else (step[2],):
                 if start <= key and (not end or key < end):
                     since[key] = None
         for key in since:
-            live += (self._record_at(key, at) is not None) - (key in self.head)
-        return live
+            count += (self._record_at(key, at) is not None) - (key in self.head)
+        return count
 
     def _all_keys(self, start: bytes, end: bytes | None, inclusive: bool = True) -> Iterator[bytes]:
         """Live keys and those that are gone but have history."""
@@ -310,11 +321,10 @@ class Store:
             first, inclusive = start, True
         found: list[tuple[bytes, Version]] = []
         size = 0
+        records: Iterable[tuple[bytes, bytes | None]]
         if at is None or at == self.revision:
-            head = self.head
-            records: Iterable[tuple[bytes, bytes | None]] = (
-                (key, head[key]) for key in self.live.irange(first, end or None, (inclusive, False))
-            )
+            keys = self.live.irange(first, end or None, (inclusive, False))
+            records = ((key, self.head[key]) for key in keys)
         else:
             records = ((key, self._record_at(key, at)) for key in self._all_keys(first, end, inclusive))
         for key, record in records:
@@ -327,34 +337,27 @@ class Store:
         return found, count, False
 
     def index_of(self, revision: int) -> int:
-        """Log index of the request that made that revision. Raises Compacted (for `compacted` itself too: what made
-        it may be gone) or FutureRevision."""
+        """Log index of the request that made that revision. Raises FutureRevision or Compacted (for `compacted` itself
+        too: what made it is gone)."""
         self.check(revision)
         if revision == self.compacted:
             raise Compacted(revision, self.compacted + 1)
-        key = self.changed[revision - self.compacted - 1][0]
-        head = self.head.get(key)
-        past = self.history.get(key, [])
-        record = head
-        if head is None or _mod_of(head)[0] != revision:
-            record = past[bisect_right(past, revision, key=record_mod) - 1]
-        assert record is not None, "a kept revision has its versions"
-        _, mod, _, index, _ = RECORD.unpack_from(record)
-        assert mod == revision, "a kept revision has its versions"
-        return int(index)
+        step = self.steps[revision - self._start - 1]
+        assert step is not None, "a revision that can be read has its step"
+        return step[0]
 
     # -- snapshots --------------------------------------------------------------------------------------------
 
-    def pin(self, revision: int) -> None:
-        """Nothing that can be read now is dropped until `unpin` of the same revision."""
-        self._pins.append(revision)
+    def pin(self) -> None:
+        """Nothing that can be read now is given back until `unpin`."""
+        self._pins += 1
 
-    def unpin(self, revision: int) -> None:
+    def unpin(self) -> None:
         """Ends a pin."""
-        self._pins.remove(revision)
+        self._pins -= 1
 
     def walk(self, oldest: int, newest: int) -> Iterator[tuple[bytes, list[bytes]]]:
-        """Every key with what reads from `oldest` to `newest` may see of it, oldest first, in key order.
+        """Every key with what reads from `oldest` to `newest` may see of it, newest first, in key order.
 
         Records are bytes for `store_load.Loader.add`. A key with many versions comes several times. The store may
         change between two steps: what comes stays as of the start, if the store was pinned then.
@@ -362,34 +365,17 @@ class Store:
         keys = list(islice(self._all_keys(b"", None), SLICE_KEYS))
         while keys:
             for key in keys:
-                yield from self._walk_key(key, oldest, newest)
+                record = self._newest(key, newest)
+                while record is not None:
+                    stored: list[bytes] = []
+                    while record is not None and len(stored) < SLICE_VERSIONS:
+                        mod = record_mod(record)
+                        if mod > oldest or not is_delete(record):
+                            stored.append(record[:STORED_SIZE] + record[RECORD_SIZE:])
+                        record = self._older(key, mod) if mod > oldest else None
+                    if stored:
+                        yield key, stored
             keys = list(islice(self._all_keys(keys[-1], None, inclusive=False), SLICE_KEYS))
-
-    def _walk_key(self, key: bytes, oldest: int, newest: int) -> Iterator[tuple[bytes, list[bytes]]]:
-        # Between two yields a head may become a past record, at the end of what is past: so the head is looked at in
-        # the same moment in which the past records turn out to be at their end.
-        place = -1
-        while True:
-            past, head = self.history.get(key, ()), self.head.get(key)
-            if place < 0:
-                place = _first_visible(past, head, oldest)
-            records = list(islice(past, place, place + SLICE_VERSIONS))
-            is_end = len(records) < SLICE_VERSIONS
-            if is_end and head is not None:
-                records.append(head)
-            stored = [_without_hash(record) for record in records if _mod_of(record)[0] <= newest]
-            if stored:
-                yield key, stored
-            if is_end or len(stored) < len(records):
-                return
-            place += SLICE_VERSIONS
-
-
-def _between(keys: Any, start: bytes, end: bytes | None) -> int:
-    """How many of the sorted keys are in [start, end)."""
-    above: int = keys.bisect_left(end) if end else len(keys)
-    below: int = keys.bisect_left(start)
-    return max(0, above - below)
 
 
 def record_mod(record: bytes) -> int:
@@ -398,15 +384,13 @@ def record_mod(record: bytes) -> int:
     return mod
 
 
-def _first_visible(past: Sequence[bytes], head: bytes | None, oldest: int) -> int:
-    """Place in `past` of the first record that a read at `oldest` or later may see."""
-    if head is not None and record_mod(head) <= oldest:
-        return len(past)
-    place = bisect_right(past, oldest, key=record_mod)
-    if place and _version_of(past[place - 1])[0]:
-        place -= 1  # it was replaced or deleted only later
-    return place
+def is_delete(record: bytes) -> bool:
+    """Whether the record says that its key is gone."""
+    return not _version_of(record)[0]
 
 
-def _without_hash(record: bytes) -> bytes:
-    return record[:STORED_SIZE] + record[RECORD_SIZE:]
+def _between(keys: Any, start: bytes, end: bytes | None) -> int:
+    """How many of the sorted keys are in [start, end)."""
+    above: int = keys.bisect_left(end) if end else len(keys)
+    below: int = keys.bisect_left(start)
+    return max(0, above - below)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 
 from sortedcontainers import SortedList
 
 from statemachine.digest import set_digest, state_row_hash
-from statemachine.store import RECORD, RECORD_SIZE, STORED, STORED_SIZE, Store, record_mod
+from statemachine.store import RECORD, RECORD_SIZE, STORED, STORED_SIZE, Store
 
 
 class Loader:
@@ -17,72 +16,71 @@ class Loader:
     def __init__(self, revision: int, compacted: int) -> None:
         if not 1 <= compacted <= revision:
             raise ValueError(f"revision {revision} with the oldest at {compacted}")
-        self._store = Store()
-        self._store.revision, self._store.compacted = revision, compacted
-        self._steps: list[list[bytes]] = [[] for _ in range(revision - compacted)]
+        self._store = Store(revision, compacted)
+        # Of each revision above `compacted`: keys with what they replaced, bytes, log index.
+        self._replaced: list[dict[bytes, bytes | None]] = [{} for _ in range(revision - compacted)]
         self._sizes = [0] * (revision - compacted)
-        self._last = b""
+        self._indexes = [0] * (revision - compacted)
+        self._key = b""
+        self._newer = 0  # mod revision of the record that replaced the one to come; 0: there is none
 
     def add(self, key: bytes, records: Sequence[bytes]) -> None:
-        """Takes the next records. Raises ValueError where they are not what a walk gives."""
-        if not key or key < self._last or not records:
-            raise ValueError(f"key {key!r} comes after {self._last!r}")
-        self._last = key
-        store = self._store
+        """Takes the next records, newest first. Raises ValueError where they are not what a walk gives."""
+        if not records or not self._key <= key or not key:
+            raise ValueError(f"key {key!r} comes after {self._key!r}")
+        if key != self._key:
+            self._key, self._newer = key, 0
         for stored in records:
             if len(stored) < STORED_SIZE:
                 raise ValueError(f"a version of key {key!r} is cut short")
-            create, mod, version, index = STORED.unpack_from(stored)
-            value = stored[STORED_SIZE:]
-            self._replace(key, mod)
-            if version == 0:
-                if create or value or key not in store.history:
-                    raise ValueError(f"key {key!r} is deleted at revision {mod} without having been there")
-                record = RECORD.pack(0, mod, 0, index, 0)
-                store.history[key].append(record)
-                self._count(key, mod, record)
-            else:
-                if not 1 <= create <= mod:
-                    raise ValueError(f"key {key!r} was created at {create}, after revision {mod}")
-                row_hash = state_row_hash(key, value, create, mod, version)
-                store.head[key] = RECORD.pack(create, mod, version, index, row_hash) + value
-            if mod > store.compacted:
-                self._steps[mod - store.compacted - 1].append(key)
+            self._add(key, stored)
 
-    def _replace(self, key: bytes, mod: int) -> None:
-        """A version of revision `mod` comes: what was the newest so far goes into history."""
-        store = self._store
-        old = store.head.pop(key, None)
-        past = store.history.get(key)
-        newest = old if old is not None else past[-1] if past else None
-        if not (0 if newest is None else record_mod(newest)) < mod <= store.revision:
-            raise ValueError(f"versions of key {key!r} do not follow each other up to revision {store.revision}")
-        if old is not None:
-            store.keep(key, old)
-            self._count(key, mod, old)
-
-    def _count(self, key: bytes, mod: int, record: bytes) -> None:
-        """The record went into history with the step that made revision `mod`."""
-        store = self._store
-        if mod <= store.compacted:
-            raise ValueError(f"key {key!r} has a version that was replaced below the oldest that can be read")
-        size = len(key) + len(record)
-        store.history_bytes += size
-        self._sizes[mod - store.compacted - 1] += size
+    def _add(self, key: bytes, stored: bytes) -> None:
+        store, newer = self._store, self._newer
+        create, mod, version, index = STORED.unpack_from(stored)
+        value = stored[STORED_SIZE:]
+        is_old = mod <= store.compacted
+        if version == 0:
+            if create or value or is_old:
+                raise ValueError(f"the delete of key {key!r} at revision {mod} is none that can be read")
+            record = RECORD.pack(0, mod, 0, index, 0)
+        else:
+            if not 1 <= create <= mod:
+                raise ValueError(f"key {key!r} was created at {create}, after revision {mod}")
+            row_hash = state_row_hash(key, value, create, mod, version)
+            record = RECORD.pack(create, mod, version, index, row_hash) + value
+        if newer:
+            if not store.compacted < newer or not mod < newer:
+                raise ValueError(f"version {mod} of key {key!r} cannot come after {newer}")
+            self._replaced[newer - store.compacted - 1][key] = record
+            self._sizes[newer - store.compacted - 1] += len(record) if version else 0
+        else:
+            if mod > store.revision:
+                raise ValueError(f"key {key!r} has revision {mod}, the newest is {store.revision}")
+            (store.head if version else store.tombs)[key] = record
+        if not is_old:
+            place = mod - store.compacted - 1
+            self._replaced[place][key] = None
+            self._sizes[place] += len(key) + (0 if version else RECORD_SIZE)
+            if self._indexes[place] not in (0, index):
+                raise ValueError(f"revision {mod} was made by {self._indexes[place]} and by {index}")
+            self._indexes[place] = index
+        self._newer = mod
 
     def finish(self) -> Store:
         """The store. Raises ValueError where revisions are missing."""
         store = self._store
-        if not all(self._steps):
-            raise ValueError("a revision above the oldest changed no key")
-        store.changed = deque(tuple(step) for step in self._steps)
-        store.sizes = deque(self._sizes)
+        for index, size, replaced in zip(self._indexes, self._sizes, self._replaced, strict=True):
+            if not replaced:
+                raise ValueError("a revision above the oldest changed no key")
+            if len(replaced) == 1:
+                store.steps.append((index, size, *replaced.popitem()))
+            else:
+                store.steps.append((index, size, None, replaced))
+            store.history_bytes += size
         store.live = SortedList(store.head)
-        store.gone = SortedList(key for key in store.history if key not in store.head)
+        store.gone = SortedList(store.tombs)
         _, store.xor, store.sum_low, store.sum_high = set_digest(
             RECORD.unpack_from(record)[4] for record in store.head.values()
         )
         return store
-
-
-assert RECORD_SIZE == STORED_SIZE + 8, "the row hash is the last field, so that a slice leaves it out"

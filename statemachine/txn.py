@@ -346,5 +346,5 @@ class _Staged:
                 changes.append(self._store.put(key, value, self._index, True))
             elif change := self._store.delete(key, self._index, True):
                 changes.append(change)
-        self._store.commit(self._limits)
+        self._store.commit(self._index, self._limits)
         return tuple(changes)
