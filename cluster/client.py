@@ -382,7 +382,8 @@ class Client:
                 return Ticket(self._book, self._book.take())
             self._room.clear()
             try:
-                await asyncio.wait_for(self._room.wait(), (deadline_ms - _now_ms()) / 1000)
+                async with asyncio.timeout((deadline_ms - _now_ms()) / 1000):
+                    await self._room.wait()
             except TimeoutError:
                 raise window_full(self._book.session, self._book.window_max) from None
 

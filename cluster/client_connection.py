@@ -68,7 +68,8 @@ class Connection(asyncio.Protocol):
                 return self._ended
             self._news = asyncio.get_running_loop().create_future()
             try:
-                await asyncio.wait_for(self._news, timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    await self._news
             except TimeoutError:
                 return Lost(Failure.TIMED_OUT, f"a stream that said nothing for {timeout_s:g} s")
             finally:
@@ -174,7 +175,8 @@ class Pool:
     async def send(self, url: str, data: bytes, timeout_s: float) -> Response | Lost:
         """Sends a request and waits for its whole answer."""
         try:
-            await asyncio.wait_for(self._slots.acquire(), timeout_s)
+            async with asyncio.timeout(timeout_s):  # not wait_for: before Python 3.12 it can swallow a cancellation
+                await self._slots.acquire()
         except TimeoutError:
             return Lost(Failure.NOT_SENT, "all connections of this client were busy")
         try:
