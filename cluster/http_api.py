@@ -109,8 +109,7 @@ class Api:
         authorise(_ANYONE, route.verb, _DEFAULT_NAMESPACE, None)
         call.set_deadline(service)
         if not route.serves_fenced:
-            if service.is_stopping:
-                raise ApiError(Code.SHUTTING_DOWN, "this node is being stopped: ask another one")
+            service.refuse_when_stopping()
             if service.node.is_fenced:
                 raise ApiError(Code.FENCED, "this node met a disk error and serves no more: ask another one")
             if service.open_requests > service.limits.open_requests_max:

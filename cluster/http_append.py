@@ -33,11 +33,13 @@ async def append(service: Service, call: Call) -> Answer:
         if not query.is_empty:
             raise ApiError(Code.BAD_REQUEST, f"key= is for a body that is one bare value: in {media_type} it is inside")
         if media_type == wire.MSGPACK:
-            records = _from_msgpack(service, decode(_PACKED_BODY, body, "the body as msgpack"))
+            packed: list[bytes | list[Any]] = decode(_PACKED_BODY, body, "the body as msgpack")
+            records = _from_msgpack(service, packed)
         elif media_type == wire.NDJSON:
             records = _from_json(service, _lines(body))
         else:
-            records = _from_json(service, decode(_JSON_BODY, body, "the body as JSON"))
+            decoded = decode(_JSON_BODY, body, "the body as JSON")
+            records = _from_json(service, decoded if isinstance(decoded, list) else (decoded,))
     else:
         records = [Record(_APPEND, _bare_key(call, query), _checked_value(service, body, "the body"))]
     done = await submit(service, call, records, is_plain=True)
@@ -69,8 +71,7 @@ def _lines(body: bytes) -> list[RecordIn]:
         raise
 
 
-def _from_json(service: Service, body: list[RecordIn] | RecordIn) -> list[Record]:
-    items = body if type(body) is list else [body]
+def _from_json(service: Service, items: Sequence[RecordIn]) -> list[Record]:
     _check_count(service, len(items))
     value_max = service.limits.value_bytes_max
     records: list[Record] = []

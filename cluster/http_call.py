@@ -53,29 +53,28 @@ class Service:
 
     async def wait_beyond(self, index: int, deadline: float) -> None:
         """Until something after `index` is applied, or the deadline. Raises ApiError shutting_down at a stop."""
-        if self.is_stopping:
-            raise _stopping()
+        self.refuse_when_stopping()
         wait = asyncio.ensure_future(self.node.wait_beyond(index, deadline))
         self._waits.add(wait)
         try:
             await wait
         except asyncio.CancelledError:
-            if self.is_stopping and wait.cancelled():
-                raise _stopping() from None
+            self.refuse_when_stopping()
             raise
         finally:
             self._waits.discard(wait)
             wait.cancel()
+
+    def refuse_when_stopping(self) -> None:
+        """Raises ApiError shutting_down once `stop` was called."""
+        if self.is_stopping:
+            raise ApiError(Code.SHUTTING_DOWN, "this node is being stopped: ask another one")
 
     def stop(self) -> None:
         """No new request is taken; long polls and streams end with what they have."""
         self.is_stopping = True
         for wait in self._waits:
             wait.cancel()
-
-
-def _stopping() -> ApiError:
-    return ApiError(Code.SHUTTING_DOWN, "this node is being stopped: ask another one")
 
 
 class SessionHeaders(NamedTuple):

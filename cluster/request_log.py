@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -33,10 +35,9 @@ class RequestLine(msgspec.Struct, omit_defaults=True):
     status: int
     ms: float
     request_id: str
-    wall_ms: int
+    level: str
+    timestamp: datetime
     code: str = ""  # of the problem
-    level: str = ""
-    timestamp: datetime | None = None
     dropped: int = 0  # lines lost before this one, because the log was too slow
 
 
@@ -66,10 +67,12 @@ class RequestLog:
         if len(self._lines) >= self._lines_max:
             self._dropped += 1
             return
-        line = RequestLine(
-            "request", self._node, method, target, status, round(seconds * 1000, 2), request_id, clock.wall_ms(), code
+        when = datetime.fromtimestamp(clock.wall_ms() / 1000, UTC)
+        self._lines.append(
+            RequestLine(
+                "request", self._node, method, target, status, round(seconds * 1000, 2), request_id, "info", when, code
+            )
         )
-        self._lines.append(line)
         if self._handle is None and not self._is_writing:
             self._handle = asyncio.get_running_loop().call_later(_FLUSH_SECONDS, self._flush)
 
@@ -78,37 +81,37 @@ class RequestLog:
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
-        lines, self._lines = self._lines, []
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._pool, self._write, lines, self._dropped)
+        await asyncio.get_running_loop().run_in_executor(self._pool, self._take())
         self._pool.shutdown(wait=False)
 
     def _flush(self) -> None:
         self._handle = None
-        lines, self._lines = self._lines, []
-        dropped, self._dropped = self._dropped, 0
         self._is_writing = True
-        future = asyncio.get_running_loop().run_in_executor(self._pool, self._write, lines, dropped)
-        future.add_done_callback(self._written)
+        asyncio.get_running_loop().run_in_executor(self._pool, self._take()).add_done_callback(self._written)
 
     def _written(self, future: asyncio.Future[None]) -> None:
         self._is_writing = False
         if not future.cancelled() and future.exception() is not None:
             self._logger.error("request_log_failed", error=repr(future.exception()))
         if self._lines:
-            self._flush()
+            self._handle = asyncio.get_running_loop().call_later(_FLUSH_SECONDS, self._flush)
 
-    def _write(self, lines: list[RequestLine], dropped: int) -> None:
-        if not lines:
-            return
-        lines[0].dropped = dropped
-        if not self._is_json:
-            for line in lines:
-                values = {name: getattr(line, name) for name in ("method", "target", "status", "ms", "request_id")}
-                self._logger.info("request", **values, **({"code": line.code} if line.code else {}))
-            return
+    def _take(self) -> Callable[[], None]:
+        """What writes the lines collected so far. Encoded here, at a third of a µs each: a thread that ran Python code
+        would make the event loop wait for the interpreter."""
+        lines, self._lines = self._lines, []
+        if lines:
+            lines[0].dropped, self._dropped = self._dropped, 0
+        if self._is_json:
+            return partial(_write, _encode_lines(lines))
+        return partial(self._render, lines)
+
+    def _render(self, lines: list[RequestLine]) -> None:
         for line in lines:
-            line.level = "info"
-            line.timestamp = datetime.fromtimestamp(line.wall_ms / 1000, UTC)
-        sys.stderr.buffer.write(_encode_lines(lines))
-        sys.stderr.buffer.flush()
+            values = {name: getattr(line, name) for name in ("method", "target", "status", "ms", "request_id")}
+            self._logger.info("request", **values, **({"code": line.code} if line.code else {}))
+
+
+def _write(data: bytes) -> None:
+    sys.stderr.buffer.write(data)
+    sys.stderr.buffer.flush()
