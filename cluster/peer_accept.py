@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from cluster.peer_links import tune_socket
 from cluster.peer_protocol import Hello, Purpose, decode_hello, encode_refusal, refusal
@@ -38,8 +38,7 @@ class Accepted(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Somebody dialled; a hello must come soon."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
         host, port, *_ = transport.get_extra_info("peername") or ("?", 0)
         self._who = f"{host}:{port}"
         limits = self._owner.limits
