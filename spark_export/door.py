@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from cluster.client_core import normal_url
-from cluster.wire import H_DEADLINE, H_LOG, DigestAnswer, LogPage, Problem
+from cluster.wire import H_DEADLINE, H_LOG, LogPage, Problem
 from spark_export.errors import DataLossError, ExportError, UnreachableError, UsageError
 
 PATIENCE_S: Final = 30.0
@@ -155,14 +155,6 @@ def bounds(endpoints: tuple[str, ...], *, is_linearizable: bool = True, patience
     if not is_linearizable:
         query["consistency"] = "stale"
     return ask(endpoints, "/v1/log", query, LogPage, patience_s=patience_s)
-
-
-def digest(
-    endpoints: tuple[str, ...], index: int, log_from: int, *, patience_s: float = PATIENCE_S, wait_s: float = 600
-) -> DigestAnswer:
-    """State digest at `index` and log digest of [log_from, index]; the second takes its time on a long range."""
-    query: dict[str, object] = {"index": index, "log_from": log_from, "min_index": index}
-    return ask(endpoints, "/v1/digest", query, DigestAnswer, patience_s=patience_s, wait_s=wait_s)
 
 
 def check_log(url: str, answer: http.client.HTTPResponse, log_id: str) -> None:

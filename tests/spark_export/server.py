@@ -57,7 +57,7 @@ def serving(served: Served) -> Iterator[str]:
             served.asked.append(self.path)
             path, query = urlsplit(self.path).path, dict(parse_qsl(urlsplit(self.path).query))
             if path == "/v1/digest":
-                self._digest(int(query["index"]), int(query["log_from"]))
+                self._digest(int(query["index"]), int(query.get("log_from", 0)))
             elif path != "/v1/log":
                 self.send_error(404)
             elif query.get("format") != "raw":
@@ -76,10 +76,13 @@ def serving(served: Served) -> Iterator[str]:
                     self._stream(body)
 
         def _digest(self, index: int, log_from: int) -> None:
+            entry = next(entry for entry in served.log.entries if entry.index >= index)
             if isinstance(served.digest, Code):
                 self._problem(served.digest)
+            elif not log_from and entry.index != index:
+                self._problem(Code.INSIDE_ENTRY, nearest=(entry.before, entry.index))
             else:
-                self._json(200, served.digest or right_digest(served.log, index, log_from, served.log_id))
+                self._json(200, served.digest or right_digest(served.log, index, log_from or index, served.log_id))
 
         def _stream(self, body: bytes) -> None:
             self.send_response(200)
@@ -91,10 +94,11 @@ def serving(served: Served) -> Iterator[str]:
                 for part in [*parts, b""]:
                     self.wfile.write(b"%x\r\n%b\r\n" % (len(part), part))
 
-        def _problem(self, code: Code) -> None:
+        def _problem(self, code: Code, nearest: tuple[int, int] | None = None) -> None:
             row = ERRORS[code]
             self._json(row.status, Problem(
-                code, f"node 1: {code}", row.status, row.outcome, row.retryable, "r", 1, oldest=served.oldest
+                code, f"node 1: {code}", row.status, row.outcome, row.retryable, "r", 1, oldest=served.oldest,
+                nearest=nearest,
             ))  # fmt: skip
 
         def _json(self, status: int, value: object) -> None:
@@ -122,10 +126,9 @@ def right_digest(log: Log, index: int, log_from: int, log_id: str = LOG_ID) -> D
     """What the cluster would answer, computed row by row with the state machine's own digests."""
     rows = [row for row in logs.naive_rows(log.entries, log.effects) if row["index"] <= index]
     entry = next(entry for entry in log.entries if entry.index >= index)
-    return DigestAnswer(
-        log_id, index, entry.term, log.revision, _answer(set_digest(state_row_hash(*row) for row in folded(rows))),
-        log_from=log_from, log_digest=_answer(log_digest(log_row(row) for row in rows if row["index"] >= log_from)),
-    )  # fmt: skip
+    state = _answer(set_digest(state_row_hash(*row) for row in folded(rows))) if entry.index == index else None
+    of_log = _answer(log_digest(log_row(row) for row in rows if row["index"] >= log_from))
+    return DigestAnswer(log_id, index, entry.term, log.revision, state, log_from=log_from, log_digest=of_log)
 
 
 def _answer(digest: Any) -> SetDigest:

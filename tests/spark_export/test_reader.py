@@ -7,6 +7,7 @@ import pytest
 
 from cluster.wire import Code
 from spark_export import door
+from spark_export.cluster_digest import check_end, cluster_digests
 from spark_export.errors import DataLossError, ExportError, UnreachableError, UsageError
 from spark_export.reader import Range, read
 from tests.spark_export import logs
@@ -140,13 +141,21 @@ def test_endpoints_that_are_none_are_usage_errors(text: str) -> None:
         door.parse_endpoints(text)
 
 
-def test_bounds_and_digest() -> None:
-    """The two questions that a plan asks: where the log begins and ends, and the digests there."""
+def test_bounds_and_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a plan asks: where the log begins and ends, whether an entry ends there, and the digests, whose parts add up
+    to the whole."""
     with serving(Served(LOG, oldest=4)) as url:
         page = door.bounds((url,))
         assert (page.log, page.oldest, page.index) == (LOG_ID, 4, LOG.last.index)
-        answer = door.digest((url,), LOG.last.index, 1)
-        assert answer.log_digest is not None
-        assert answer.log_digest.count == LOG.last.index
+        whole = cluster_digests((url,), LOG_ID, 1, LOG.last.index)
+        assert whole.log.count == LOG.last.index
+        monkeypatch.setattr("spark_export.cluster_digest.PART_RECORDS", 13)
+        assert cluster_digests((url,), LOG_ID, 1, LOG.last.index) == whole
+        check_end((url,), LOG.last.index)
+        entry = next(entry for entry in LOG.entries if entry.count > 1)
+        with pytest.raises(UsageError, match=f"end the export at {entry.before} or {entry.index}"):
+            check_end((url,), entry.index - 1)
+        with pytest.raises(DataLossError, match="another cluster"):
+            cluster_digests((url,), "f" * 32, 1, 9)
     with serving(Served(LOG, digest=Code.COMPACTED)) as url, pytest.raises(DataLossError):
-        door.digest((url,), LOG.last.index, 1)
+        cluster_digests((url,), LOG_ID, 1, LOG.last.index)
