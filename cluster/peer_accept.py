@@ -56,26 +56,27 @@ class Accepted(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             return
         try:
-            if self._hello is None:
-                data = self._take_hello(data)
-                if self._hello is None or not data:
+            hello = self._hello
+            if hello is None:
+                hello, data = self._take_hello(data)
+                if hello is None:
                     return
             frames = self._decoder.feed(data)
             if frames:
-                self._deliver(self._hello, frames)
+                self._deliver(hello, frames)
         except (Corrupt, UnknownVersion) as error:
             self._end(str(error))
 
-    def _take_hello(self, data: bytes) -> bytes:
-        """Reads the hello and answers what follows it. Nothing is kept beyond limits.hello_bytes_max."""
+    def _take_hello(self, data: bytes) -> tuple[Hello | None, bytes]:
+        """The hello, once it is whole and taken, and what follows it; limits.hello_bytes_max bounds what is kept."""
         self._early += data
         if len(self._early) < FRAME_SIZE:
-            return b""
+            return None, b""
         size = FRAME_SIZE + int.from_bytes(self._early[:4], "little")
         if size > self._owner.limits.hello_bytes_max:
             raise Corrupt(f"no raftlog hello: a first frame of {size} bytes")
         if len(self._early) < size:
-            return b""
+            return None, b""
         early, self._early = self._early, b""
         hello = decode_hello(FrameDecoder().feed(early[:size])[0])
         owner = self._owner
@@ -95,7 +96,7 @@ class Accepted(asyncio.Protocol):
             assert self._transport is not None
             self._transport.write(encode_refusal(f"node {owner.identity.node}: {reason}"))
             self._end(reason)
-            return b""
+            return None, b""
         if self._timer is not None:
             self._timer.cancel()
         self._hello = hello
@@ -107,7 +108,7 @@ class Accepted(asyncio.Protocol):
             older.abort()
         elif hello.purpose is Purpose.CONSENSUS:
             owner.logger.info("peer_connected", peer=hello.sender, boot=hello.boot)
-        return early[size:]
+        return hello, early[size:]
 
     def _deliver(self, hello: Hello, frames: list[Frame]) -> None:
         owner = self._owner

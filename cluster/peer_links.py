@@ -48,11 +48,11 @@ class Link:
     @property
     def is_up(self) -> bool:
         """Whether it is connected."""
-        return self._transport is not None
+        return self._transport is not None and not self._transport.is_closing()
 
     def send(self, data: bytes) -> bool:
         """Queues until flush; False when down or over its limit."""
-        if self._transport is None:
+        if self._transport is None or self._transport.is_closing():
             return False
         if not self._parts:
             self._queued = self._transport.get_write_buffer_size()
@@ -67,8 +67,9 @@ class Link:
     def flush(self) -> None:
         """Hands what is queued to the socket."""
         parts, self._parts = self._parts, []
-        if self._transport is not None and parts:
-            self._transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
+        transport = self._transport
+        if parts and transport is not None and not transport.is_closing():  # uvloop refuses a write after the end
+            transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
 
     def redial(self) -> None:
         """Closes the connection; the dialling task makes another."""
@@ -90,9 +91,9 @@ class Link:
             try:
                 refusal = await self._connected_once()
                 error = "closed by the peer"
-            except (OSError, TimeoutError) as failure:
+            except OSError as failure:  # TimeoutError is one
                 refusal = None
-                error = (failure.strerror if isinstance(failure, OSError) else None) or "timed out"
+                error = failure.strerror or "timed out"
             lived_s = clock.monotonic() - started
             if refusal is not None:
                 pause_s = REFUSED_REDIAL_S
@@ -109,7 +110,7 @@ class Link:
     async def _connected_once(self) -> str | None:
         """Dials, says hello, and returns when the connection has closed: the peer's reason, if it gave one.
 
-        Raises OSError or TimeoutError.
+        Raises OSError.
         """
         host, port = split_address(self.address, f"peer of node {self.node}")
         loop = asyncio.get_running_loop()
