@@ -141,11 +141,6 @@ def nothing(_: Head, __: bytes) -> None:
     """For answers whose body nobody needs."""
 
 
-def raw_body(_: Head, body: bytes) -> bytes:
-    """The body as it is."""
-    return body
-
-
 def item(kv: wire.KeyValue) -> Item:
     """A key of the store, in bytes."""
     key = given(kv.key, kv.key_b64)

@@ -244,14 +244,17 @@ def open_session(ttl_ms: int) -> Request[wire.SessionAnswer]:
 _session = answers.plain(wire.SessionAnswer)
 
 
-def keep_session(session: int) -> Request[bytes]:
+def keep_session(session: int) -> Request[wire.SessionDone]:
     """Keeps a session alive for another of its times to live."""
-    return Request("POST", f"/v1/sessions/{session}/keepalive", answers.raw_body, b"")
+    return Request("POST", f"/v1/sessions/{session}/keepalive", _session_done, b"")
 
 
-def close_session(session: int) -> Request[bytes]:
+def close_session(session: int) -> Request[wire.SessionDone]:
     """Ends a session."""
-    return Request("DELETE", f"/v1/sessions/{session}", answers.raw_body)
+    return Request("DELETE", f"/v1/sessions/{session}", _session_done)
+
+
+_session_done = answers.plain(wire.SessionDone)
 
 
 def receipt(session: int, sequence: int) -> Request[wire.Receipt]:

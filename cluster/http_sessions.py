@@ -47,8 +47,12 @@ async def _of_session(service: Service, call: Call, operation: Operation) -> Ans
     call.query()
     session = _number(call.parts[0], "the session in the path")
     record = Record(int(operation), argument=session)
-    done = await submit(service, call, (record,), session=SessionHeaders(session))
-    return service.answer(SessionDone(session, done.last, done.term), done.last, done.term)
+    # It names the session it is about, but is no sequence of it: the block has none.
+    settled = await commit(service, call, (record,), NO_SESSION)
+    answer = told(settled, SessionHeaders(session))
+    if answer.result is not Result.APPLIED:
+        refuse(answer, settled.term, SessionHeaders(session))
+    return service.answer(SessionDone(session, settled.last, settled.term), settled.last, settled.term)
 
 
 async def get_receipt(service: Service, call: Call) -> Answer:
