@@ -64,9 +64,7 @@ def _probe(state: State, role: Leader, peer: NodeId, progress: Progress) -> None
     """One question, then wait for its answer or the next heartbeat; entries ride along where they are at hand."""
     log, options = state.log, state.options
     if progress.sent < log.first - 1 or log.term_at(progress.sent) is None:
-        if progress.mode is not Mode.SNAPSHOT:
-            state.out.events.append(FollowerNeedsSnapshot(peer, progress.sent + 1))
-        progress.need_snapshot(log.first - 1)
+        _need_snapshot(state, peer, progress, progress.sent)
         return
     if not progress.is_exact:
         _fetch(state, peer, progress, 1)  # one entry tells where the one before it ends
@@ -133,14 +131,24 @@ def _back_off(state: State, progress: Progress, message: AppendEntriesReply) -> 
         return
     if message.prev_index != progress.sent:
         return  # answers an older question
+    oldest = log.first - 1
     if log.term_at(message.hint_index) == message.hint_term:
         index, is_exact = message.hint_index, True  # same index and term: the same entry, so it ends here too
+    elif message.hint_index < oldest or message.prev_index <= oldest:
+        _need_snapshot(state, message.sender, progress, message.hint_index)
+        return
     else:
         index, is_exact = log.last_end(message.hint_index, message.hint_term)
-    if index >= message.prev_index:
-        ignore(state, message, f"its hint {message.hint_index} does not lead back")
-    elif progress.mode is Mode.PROBE or index >= log.first - 1:
+    if index < message.prev_index:
         progress.probe(index, is_exact=is_exact)
+    else:
+        ignore(state, message, f"its hint {message.hint_index} does not lead back")
+
+
+def _need_snapshot(state: State, peer: NodeId, progress: Progress, after: int) -> None:
+    if progress.mode is not Mode.SNAPSHOT:
+        state.out.events.append(FollowerNeedsSnapshot(peer, after + 1))
+    progress.need_snapshot(state.log.first - 1)
 
 
 def advance_commit(state: State, role: Leader) -> None:
@@ -172,6 +180,8 @@ def on_fetched(state: State, role: Leader, fetch: Fetch, entries: tuple[Entry, .
         progress.probe(min(entries[0].before, progress.sent))
     elif entries[0].before == progress.sent:
         _send(state, role, fetch.peer, progress, progress.sent, entries)
+    else:
+        progress.is_waiting = True  # a disk that answers something else must not be asked in a loop
 
 
 # ---------------------------------------------------------------------------------------------------------------

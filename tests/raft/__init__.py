@@ -1,0 +1,1 @@
+"""Tests of the consensus machine, one file per module."""

@@ -1,0 +1,284 @@
+"""How a follower is fed: probing, back-off, windows, fetches from disk (items 23 to 25 and 29 of the pitfalls)."""
+
+import itertools
+
+import pytest
+
+from raft.codec import entry_mark
+from raft.core import RaftCore
+from raft.events import ConflictTruncated, FollowerNeedsSnapshot, FollowerProbing
+from raft.log import LogStart
+from raft.messages import AppendEntries
+from raft.options import Options
+from raft.progress import Mode, Progress
+from raft.ready import Fetch
+from raft.refusals import Busy
+from raft.roles import Leader, RoleName
+from raft.types import NOBODY, EntryKind, HardState, TermRun
+from tests.raft.lab import Drained, Lab, append, at, configuration, drain, lead, log_of, make_core, reply
+
+SMALL = Options(
+    tail_entries_max=8, tail_bytes_max=4_000, append_bytes_max=1_000, append_entries_max=4, inflight_messages_max=2
+)
+
+
+def appends(out: Drained, to: int) -> list[AppendEntries]:
+    """The AppendEntries to one follower."""
+    return [message for message in out.to(to) if isinstance(message, AppendEntries)]
+
+
+def progress(core: RaftCore, peer: int) -> Progress:
+    """The leader's view of that follower."""
+    role = core.state.role
+    assert isinstance(role, Leader)
+    return role.progress[peer]
+
+
+def test_pitfall_23_progress_never_falls_behind_what_is_proved() -> None:
+    """Late successes and mismatches, in any order, leave match where it was and sent at or above it.
+
+    Guard: `note_match` and `probe` in raft/progress.py take the larger of both.
+    """
+    core = make_core(1, 3)
+    lead(core)
+    for _ in range(4):
+        core.propose(EntryKind.COMMANDS, 2, b"x", at(400))
+        drain(core, 400)
+    reply(core, 2, match=2, prev=1)
+    drain(core, 400)
+    reply(core, 2, match=10)
+    reply(core, 2, match=4)
+    reply(core, 2, match=0, success=False, prev=4, hint=(1, 1))
+    assert (progress(core, 2).match, progress(core, 2).sent) == (10, 10)
+    reply(core, 2, match=0, success=False, prev=10, hint=(1, 1))
+    assert (progress(core, 2).match, progress(core, 2).sent) == (10, 10)
+
+
+@pytest.mark.parametrize("over", [-1, 0, 1, 5_000])
+def test_pitfall_24_a_batch_cut_by_size_is_without_gaps(over: int) -> None:
+    """Entries exactly at, one byte over and far over the limit: every message goes on from the one before.
+
+    Guard: `Log.slice` in raft/log.py stops at the first entry that does not fit, and always gives one.
+    """
+    sizes = [100, 300 + over, 50, 900, 2_000, 10, 10]
+    core = make_core(1, 3, options=Options(append_bytes_max=100 + 64 + 300 + 64, inflight_messages_max=1_000))
+    lead(core)
+    reply(core, 2, match=2)
+    drain(core)
+    for size in sizes:
+        core.propose(EntryKind.COMMANDS, 1, bytes(size), at(400))
+    sent = [message for message in appends(drain(core, 400), 2) if message.entries]
+    assert [entry.index for message in sent for entry in message.entries] == list(range(3, 10))
+    assert all(message.prev_index == message.entries[0].before for message in sent)
+    assert len(sent[0].entries) == (2 if over <= 0 else 1)
+
+
+@pytest.mark.parametrize("entries", [50, 2_000])
+def test_pitfall_25_backing_off_over_many_divergent_entries_takes_few_rounds(entries: int) -> None:
+    """Terms that alternate on both sides are skipped a term at a time, long runs at once; both logs end up equal.
+
+    Guard: the term in `last_end` of raft/log.py, used for hints on both sides.
+    """
+    mine: list[int | tuple[int, int]] = [1, *[2] * entries, 6]
+    theirs: list[int | tuple[int, int]] = [1, *[3] * (entries // 2), *[4] * (entries // 2), *[5] * entries]
+    lab = Lab(3, {1: mine, 2: theirs, 3: mine})
+    lab.elect(1)
+    lab.run(300)
+    assert lab.delivered < 60
+    assert lab.terms(2) == lab.terms(1)
+    lab.propose(1)
+    lab.run(100)
+    assert lab.applied[2] == lab.applied[1]
+
+
+def test_pitfall_25_ten_thousand_entries_of_many_terms_take_a_round_for_each_term_at_most() -> None:
+    """A follower with 10,000 entries in 100 terms that nobody else has: the rounds count terms, not entries.
+
+    Guard: as above.
+    """
+    theirs: list[int | tuple[int, int]] = [2 + 2 * (index // 100) for index in range(10_000)]
+    mine: list[int | tuple[int, int]] = [3 + 2 * (index // 100) for index in range(10_000)]
+    mine.append(300)
+    lab = Lab(3, {1: mine, 2: theirs, 3: mine}, options=Options(append_entries_max=100_000, append_bytes_max=1 << 24))
+    lab.elect(1)
+    before = lab.delivered
+    lab.run(60)
+    assert lab.delivered - before < 30
+    assert lab.terms(2) == lab.terms(1)
+    probes = [event for event in lab.events[2] if isinstance(event, ConflictTruncated)]
+    assert len(probes) == 1
+
+
+def test_pitfall_29_an_isolated_leader_refuses_beyond_its_bound() -> None:
+    """What cannot be committed does not pile up: Busy, and again free once it is committed.
+
+    Guard: the `uncommitted_bytes_max` check in `RaftCore.propose` of raft/core.py.
+    """
+    core = make_core(1, 3, options=Options(uncommitted_bytes_max=1_000, entry_bytes_max=1_000))
+    lead(core)
+    reply(core, 2, match=2)
+    for _ in range(2):
+        core.propose(EntryKind.COMMANDS, 1, bytes(400), at(400))
+    with pytest.raises(Busy):
+        core.propose(EntryKind.COMMANDS, 1, bytes(400), at(400))
+    drain(core, 400)
+    reply(core, 2, match=4)
+    assert core.status().uncommitted_bytes == 0
+    core.propose(EntryKind.COMMANDS, 1, bytes(1_000), at(400))
+
+
+def test_a_lost_message_is_found_by_the_next_heartbeat() -> None:
+    """In replicate, unanswered entries are asked after: the mismatch sends the leader back to what is proved."""
+    lab = Lab(3)
+    core = lab.elect(1)
+    lab.run(100)
+    lab.cuts = {(1, 2): True}
+    lab.propose(1)
+    lab.settle()
+    lab.heal()
+    assert lab.cores[2].status().last.index == 2
+    lab.run(150)
+    assert lab.cores[2].status().last.index == 3
+    assert any(isinstance(event, FollowerProbing) for event in lab.events[1])
+    assert progress(core, 2).mode is Mode.REPLICATE
+
+
+def test_a_probe_is_one_message_until_it_is_answered_or_a_heartbeat_passes() -> None:
+    """A follower that does not answer costs one probe a heartbeat, not one a turn."""
+    core = make_core(1, 3)
+    lead(core)
+    assert appends(drain(core), 2) == []
+    core.propose(EntryKind.COMMANDS, 1, b"x", at(400))
+    assert appends(drain(core, 400), 2) == []
+    core.tick(at(core.next_deadline_ms()))
+    assert [len(message.entries) for message in appends(drain(core), 2)] == [0, 2]  # heartbeat, probe
+
+
+def test_the_window_bounds_what_is_in_flight_and_reopens() -> None:
+    """Two messages at most are unanswered; each answer lets the next one go."""
+    core = make_core(1, 3, options=SMALL)
+    lead(core)
+    reply(core, 2, match=2)
+    for _ in range(12):
+        core.propose(EntryKind.COMMANDS, 1, b"x", at(400))
+    assert [len(message.entries) for message in appends(drain(core), 2)] == [4, 4]
+    reply(core, 2, match=6)
+    assert [[entry.index for entry in message.entries] for message in appends(drain(core), 2)] == [[11, 12, 13, 14]]
+
+
+def test_entries_of_one_turn_travel_together() -> None:
+    """What is proposed before the next Ready is one message per follower, and the commit index rides along."""
+    core = make_core(1, 3)
+    lead(core)
+    for sender in (2, 3):
+        reply(core, sender, match=2)
+    drain(core)
+    for _ in range(5):
+        core.propose(EntryKind.COMMANDS, 3, b"x", at(400))
+    out = drain(core)
+    assert [len(message.entries) for message in out.messages if isinstance(message, AppendEntries)] == [5, 5]
+
+
+def test_a_follower_behind_the_tail_is_fed_from_disk() -> None:
+    """The tail holds 8 entries, a follower comes back 300 behind: fetches bridge the gap, a window at a time."""
+    lab = Lab(3, options=SMALL)
+    lab.elect(1)
+    lab.run(100)
+    lab.isolate(3)
+    for _ in range(300):
+        lab.propose(1, count=2, data=bytes(50))
+        lab.settle()
+    assert len(lab.cores[1].state.log.entries) <= 8
+    lab.heal()
+    lab.run(1_000)
+    assert lab.applied[3] == lab.applied[1]
+    assert lab.cores[3].status().commit == lab.cores[1].status().commit == 602
+
+
+def test_a_probe_below_the_tail_asks_the_disk_where_an_entry_ends() -> None:
+    """A hint inside one of the leader's own entries is rounded down with the help of the disk."""
+    mine: list[int | tuple[int, int]] = [(1, 10), (2, 10), (2, 10), (2, 10), *[5] * 20]
+    theirs: list[int | tuple[int, int]] = [(1, 10), (3, 5)]
+    lab = Lab(3, {1: mine, 2: theirs, 3: mine}, options=SMALL)
+    lab.start(1, tail=3)
+    lab.elect(1)
+    lab.run(500)
+    assert lab.terms(2) == lab.terms(1)
+
+
+def test_what_is_older_than_the_log_needs_a_snapshot_and_is_said_once() -> None:
+    """A follower whose next entry was trimmed everywhere is not spammed with what cannot help it."""
+    entries = log_of(configuration(3), *[1] * 10)
+    core = RaftCore(
+        1, Options(), hard_state=HardState(1), configuration=configuration(3), configuration_index=1, commit=7,
+        log=LogStart(8, (TermRun(8, 1),), entry_mark(entries[-1]), tuple(entries[7:]), entry_mark(entries[6])),
+        applied=7, random=lambda low, high: low, now=at(0),
+    )  # fmt: skip
+    lead(core)
+    reply(core, 2, match=0, success=False, prev=11, hint=(3, 1))
+    out = drain(core)
+    assert [event for event in out.events if isinstance(event, FollowerNeedsSnapshot)] == [FollowerNeedsSnapshot(2, 4)]
+    assert progress(core, 2).mode is Mode.SNAPSHOT
+    for now_ms in itertools.islice(itertools.count(core.next_deadline_ms(), 60), 5):
+        core.tick(at(now_ms))
+        out = drain(core, now_ms)
+        reply(core, 2, match=0, success=False, prev=7, hint=(3, 1), now_ms=now_ms)
+        assert not [event for event in out.events if isinstance(event, FollowerNeedsSnapshot)]
+    reply(core, 2, match=7, prev=7)
+    assert progress(core, 2).mode is Mode.REPLICATE
+
+
+def test_a_fetch_that_fails_is_tried_again_after_a_heartbeat() -> None:
+    """Found by seeds 88 and 91 of the simulator: a follower in replicate waited for ever after one failed read."""
+    core = make_core(1, 3, *[1] * 20, tail=2)
+    lead(core)
+    reply(core, 2, match=5, success=True, prev=5)
+    progress(core, 2).probe(5)
+    reply(core, 2, match=5, prev=5)
+    (fetch,) = drain(core).fetches
+    assert fetch == Fetch(2, 5, 19, core.state.options.append_bytes_max)
+    core.fetched(fetch, (), at(400))
+    assert drain(core).fetches == []
+    core.tick(at(core.next_deadline_ms()))
+    assert [again.after for again in drain(core).fetches if again.peer == 2] == [5]
+
+
+def test_committed_entries_below_the_tail_are_fetched_for_apply() -> None:
+    """After a restart what is committed may be older than memory: it is read from disk in order, once each."""
+    lab = Lab(3, options=SMALL)
+    lab.elect(1)
+    for _ in range(40):
+        lab.propose(1, data=bytes(40))
+        lab.settle()
+    lab.run(100)
+    core = lab.start(2, tail=2)
+    lab.run(300)
+    assert core.status().applied == core.status().commit == 42
+    assert [entry.index for entry in lab.applied[2]] == list(range(2, 43))
+
+
+def test_a_failed_fetch_for_apply_waits_a_little() -> None:
+    """The disk that could not deliver is asked again later, not in a loop."""
+    core = make_core(1, 3, *[1] * 10, tail=1)
+    append(core, prev=(11, 1), term=1, commit=11)
+    assert core.state.apply_fetch is not None
+    fetch = core.state.apply_fetch
+    core.fetched(fetch, (), at(10))
+    assert drain(core).fetches == []
+    assert core.next_deadline_ms() == 70
+    core.tick(at(70))
+    assert drain(core).fetches == [fetch]
+    assert fetch.peer == NOBODY
+
+
+def test_a_link_that_closed_at_the_leader_restarts_the_stream_from_what_is_proved() -> None:
+    """What was in flight on it is lost."""
+    core = make_core(1, 3)
+    lead(core)
+    reply(core, 2, match=2)
+    core.propose(EntryKind.COMMANDS, 1, b"x", at(400))
+    drain(core)
+    assert progress(core, 2).sent == 3
+    core.link_closed(2, at(410))
+    assert (progress(core, 2).mode, progress(core, 2).sent) == (Mode.PROBE, 2)
+    assert core.status().role is RoleName.LEADER
