@@ -409,24 +409,36 @@ def index_rows(entry: Entry, position: int) -> bytes:
         version, _, length, count = _BLOCK_START.unpack_from(data, offset)
         if version != BLOCK_VERSION:
             raise UnknownVersion(f"block at byte {offset} of entry {entry.index} has version {version}")
-        body = offset + BLOCK_SIZE
+        block_position, body_position = data_start + offset, data_start + offset + BLOCK_SIZE
         if count == 1:
-            rows += (position, data_start + offset, data_start + body, kind)
+            rows += (position, block_position, body_position, kind)
         else:
-            table = array("I")
-            table.frombytes(data[max(body, body + length - 4 * count) : body + length])
-            if len(table) != count:
-                raise Corrupt(f"block at byte {offset} of entry {entry.index} has no table of {count} records")
-            block_position, body_position = data_start + offset, data_start + body
-            for record in table:
-                rows += (position, block_position, body_position + record, kind)
+            stop = offset + BLOCK_SIZE + length
+            table = data[stop - 4 * count : stop] if 4 * count <= length else b""
+            rows += _table_rows(table, count, length, (position, block_position, body_position, kind), entry.index)
         total += count
-        offset = body + length
+        offset += BLOCK_SIZE + length
     if offset != end or total != entry.count:
         raise Corrupt(
             f"entry {entry.index} says {entry.count} records in {end} bytes, its blocks hold {total} in {offset}"
         )
     return array("I", rows).tobytes()
+
+
+def _table_rows(table: bytes, count: int, length: int, row: tuple[int, int, int, int], index: int) -> array[int]:
+    """The rows of a block of several records, whose position table is `table`."""
+    positions = array("I")
+    if len(table) == 4 * count:
+        positions.frombytes(table)
+    if not positions or max(positions) >= length:
+        raise Corrupt(f"a block of entry {index} has no table of its {count} records")
+    position, block_position, body_position, kind = row
+    rows = array("I", bytes(16 * count))
+    rows[0::4] = array("I", [position]) * count
+    rows[1::4] = array("I", [block_position]) * count
+    rows[2::4] = array("I", [body_position + offset for offset in positions])
+    rows[3::4] = array("I", [kind]) * count
+    return rows
 
 
 _BLOCK_START: Final = Struct("<BB2xII")  # version, flags, length, count

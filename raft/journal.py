@@ -161,6 +161,11 @@ class Segment:
         return self.previous.index + 1
 
     @property
+    def header(self) -> SegmentHeader:
+        """What the file begins with."""
+        return SegmentHeader(self.previous, self.size)
+
+    @property
     def summary(self) -> Summary:
         """What the footer of its .idx says."""
         return Summary(self.last, self.end, self.time_first_ms, tuple(self.runs), tuple(self.configurations))

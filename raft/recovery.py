@@ -359,7 +359,7 @@ def _read_footer(log: Log, files: Files, segment: Segment, end: Mark) -> None:
 
 def rebuild_index(log: Log, files: Files, segment: Segment) -> list[Operation]:
     """Makes the .idx of a sealed segment anew from the segment itself."""
-    all_found = scan(files, segment_name(segment.first), SegmentHeader(segment.previous, segment.size))
+    all_found = scan(files, segment_name(segment.first), segment.header)
     content = b"".join([index_rows(found.entry, found.position) for found in all_found if found.entry is not None])
     name = index_name(segment.first)
     header = encode_side_header(log, INDEX_MAGIC, segment.previous)
