@@ -42,6 +42,8 @@ LISTEN_BACKLOG: Final = 1_024
 # Most garbage here is freed by reference counts; a collection walks the whole store, so it is made rare, and what lives
 # from the start is taken out of it (DESIGN section 4: no pause over 50 ms).
 GC_THRESHOLDS: Final = (100_000, 50, 1_000)
+# The disk's thread needs the interpreter for microseconds between its system calls: by default it might wait 5 ms each.
+SWITCH_INTERVAL_S: Final = 0.0005
 
 
 class StartError(Exception):
@@ -190,6 +192,7 @@ async def _serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.L
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     logger.info(
         "serving", url=f"http://{settings.http.listen}", peer=settings.peer.listen, log=node.log_id,
         data=str(loaded.data), boot=recovered.hard_state.boot, last=recovered.last.index,

@@ -66,7 +66,8 @@ class Node:
         self.log_id = identity.log_id
         self.incarnation = identity.incarnation
         self.started_at = clock.monotonic()
-        self.ended: asyncio.Future[NodeExit] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[NodeExit] = self._loop.create_future()
 
         snapshot = recovered.snapshot
         machine, last_user = restore(snapshot.chunks()) if snapshot else (StateMachine(), 0)
@@ -154,7 +155,7 @@ class Node:
         """
         if self.is_stopping or self.is_fenced or not self.syncer.has_space:
             raise node_requests.unavailable(self)
-        future: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Settled] = self._loop.create_future()
         self.pending.submit(Request(block, count, deadline, session, sequence, future))
         if not self._is_scheduled:
             self.wake()
@@ -166,7 +167,7 @@ class Node:
             raise node_requests.unavailable(self)
         if len(self.reads.waiting) >= self.settings.limits.waiters_max:
             raise node_requests.too_many_waiters(self)
-        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[int] = self._loop.create_future()
         self.reads.waiting.append(Reader(future, deadline))
         if not self._is_scheduled:
             self.wake()
@@ -192,7 +193,7 @@ class Node:
             raise node_requests.unavailable(self)
         if len(self.applier.waiters) >= self.settings.limits.waiters_max:
             raise node_requests.too_many_waiters(self)
-        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[int] = self._loop.create_future()
         self.applier.waiters.add(index, future, index)
         try:
             async with asyncio.timeout_at(deadline):
@@ -314,7 +315,7 @@ class Node:
         """A turn will come after what is ready on the loop now: that is how requests gather."""
         if not self._is_scheduled and not self.ended.done():
             self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._scheduled)
+            self._loop.call_soon(self._scheduled)
 
     def _scheduled(self) -> None:
         self._is_scheduled = False
@@ -427,7 +428,7 @@ class Node:
     def _tick(self, lag: float) -> None:
         self.metrics.loop_lag.observe(lag)
         if lag > LATE_S:
-            asyncio.get_running_loop().call_later(TICK_S, self._ticked)
+            self._loop.call_later(TICK_S, self._ticked)
         else:
             self._ticked()
 

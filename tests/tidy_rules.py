@@ -33,7 +33,8 @@ LONG_FILES: dict[str, str] = {
 MAY_OPEN_FILES = {
     "cluster/disk*.py": "the disk: all other files ask it",
     "cluster/settings.py": "reads the settings file",
-    "cluster/launcher.py": "makes the folders and log files of the processes that it starts",
+    "cluster/launcher.py": "writes and reads the cluster file",
+    "cluster/local_cluster.py": "makes the settings and log files of the processes that it starts",
     "cluster/cli*.py": "a user's tool: reads what the user names",
     "cluster/demo*.py": "a user's tool: writes its input, reads its output",
     "cluster/import*.py": "a user's tool: reads the input, keeps its position beside it",
@@ -42,7 +43,7 @@ MAY_OPEN_FILES = {
 # pattern -> why this file of cluster/ reads time although that is the work of cluster/clock.py
 MAY_READ_TIME = {
     "cluster/clock.py": "the file that reads time",
-    "cluster/launcher.py": "waits for processes",
+    "cluster/local_cluster.py": "waits for processes",
     "cluster/cli*.py": "a user's tool: shows rates and ages",
     "cluster/demo*.py": "a user's tool: shows how long things took",
     "cluster/import*.py": "a user's tool: shows a rate",

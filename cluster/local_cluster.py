@@ -1,0 +1,283 @@
+"""A whole cluster of node processes on this machine, for `raftlog up`, the demo and tests.
+
+Processes are known by pid, are in sessions of their own (Ctrl-C reaches only who started them), and stop by themselves
+when their starter goes, however it goes: they hold the read end of a pipe whose write end only it has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from cluster.cluster_file import ClusterNode, parse_cluster_file, quoted
+from cluster.launcher import format_cluster, new_cluster
+from cluster.settings import DiskSettings
+from cluster.wire import Status
+
+CLUSTER_FILE: Final = "cluster.toml"
+READY_S: Final = 30.0
+STOP_S: Final = 15.0
+ASK_S: Final = 2.0
+_POLL_S: Final = 0.02
+_TAIL_BYTES: Final = 4_096
+
+
+class LocalClusterError(RuntimeError):
+    """The cluster did not do what it should; the message has the end of the log of the node concerned."""
+
+
+def free_ports(count: int) -> list[int]:
+    """`count` different TCP ports of 127.0.0.1 on which nobody listens now."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in sockets]
+
+
+class LocalCluster:
+    """Nodes in `folder`, formatted when it has no cluster file yet, else as they were left; a context manager.
+
+    `settings` are keys of the settings file (`raft.heartbeat_ms`) for every node. `dial` maps a node to the addresses
+    that it dials instead of its peers' own (proxies). `command` runs the command line.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        nodes: int = 3,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        parameters: Mapping[str, int] | None = None,
+        dial: Mapping[int, Mapping[int, str]] | None = None,
+        ports: Sequence[int] = (),
+        command: Sequence[str] = (sys.executable, "-m", "cluster.cli"),
+    ) -> None:
+        """`ports` are the peers' and then the APIs' ports, for a new cluster; free ones without it.
+
+        Raises SettingsError, or DiskError for a data folder that is there already.
+        """
+        self.folder = folder
+        self.file = folder / CLUSTER_FILE
+        self._command = list(command)
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._settings = dict(settings or {})
+        if self.file.exists():
+            self.is_new = False
+            self.cluster = parse_cluster_file(self.file.read_text(encoding="utf-8"), str(self.file))
+        else:
+            self.is_new = True
+            chosen = list(ports) or free_ports(2 * nodes)
+            self.cluster = new_cluster(
+                nodes, peer_ports=chosen[:nodes], http_ports=chosen[nodes:], parameters=parameters
+            )
+            segment_bytes = self._settings.get("disk.segment_bytes", DiskSettings().segment_bytes)
+            format_cluster(self.cluster, self.file, segment_bytes=segment_bytes)
+        for node in self.cluster.node:
+            self._write_settings(node, (dial or {}).get(node.id, {}))
+
+    def __enter__(self) -> LocalCluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # -- where things are -----------------------------------------------------------------------------------------
+
+    @property
+    def nodes(self) -> list[int]:
+        """The ids of all nodes."""
+        return [node.id for node in self.cluster.node]
+
+    @property
+    def urls(self) -> list[str]:
+        """The base URLs of all nodes' APIs."""
+        return [node.url for node in self.cluster.node]
+
+    def place(self, node: int) -> ClusterNode:
+        """What the cluster file says of a node. Raises KeyError."""
+        found = self.cluster.of(node)
+        if found is None:
+            raise KeyError(node)
+        return found
+
+    def data(self, node: int) -> Path:
+        """Its data folder."""
+        return self.folder / self.place(node).data
+
+    def settings_file(self, node: int) -> Path:
+        """Its settings, for `raftlog node --config`."""
+        return self.folder / f"node-{node}.toml"
+
+    def log_file(self, node: int) -> Path:
+        """What its process wrote."""
+        return self.folder / f"node-{node}.log"
+
+    def pid(self, node: int) -> int | None:
+        """The process of a node, or None when it does not run."""
+        process = self._running.get(node)
+        return process.pid if process is not None and process.poll() is None else None
+
+    @property
+    def running(self) -> list[int]:
+        """The nodes whose processes run (or are paused)."""
+        return [node for node in self._running if self.pid(node) is not None]
+
+    # -- processes ------------------------------------------------------------------------------------------------
+
+    def start(self, nodes: Iterable[int] | None = None) -> None:
+        """Starts all nodes (or these) that do not run; `wait_ready` waits until they serve."""
+        for node in nodes if nodes is not None else self.nodes:
+            self.start_node(node)
+
+    def start_node(self, node: int) -> None:
+        """Starts one node unless it runs."""
+        if self.pid(node) is not None:
+            return
+        self._forget(node)
+        command = [*self._command, "node", "--config", str(self.settings_file(node))]
+        with open(self.log_file(node), "ab") as log:
+            self._running[node] = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def stop_node(self, node: int, timeout_s: float = STOP_S) -> int:
+        """Stops a node cleanly (leadership is handed over); its exit code. Killed when it takes too long."""
+        process = self._running.get(node)
+        if process is None:
+            return 0
+        if process.poll() is None:
+            os.kill(process.pid, signal.SIGCONT)
+            os.kill(process.pid, signal.SIGTERM)
+            try:
+                process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._forget(node)
+        return process.returncode
+
+    def kill(self, *nodes: int) -> None:
+        """SIGKILL, to all of them before any is waited for."""
+        killed = [self._running[node] for node in nodes if self.pid(node) is not None]
+        for process in killed:
+            process.kill()
+        for process in killed:
+            process.wait()
+        for node in nodes:
+            self._forget(node)
+
+    def pause(self, node: int) -> None:
+        """SIGSTOP: the process stands, its connections stay open."""
+        self._signal(node, signal.SIGSTOP)
+
+    def resume(self, node: int) -> None:
+        """SIGCONT."""
+        self._signal(node, signal.SIGCONT)
+
+    def stop(self) -> None:
+        """Stops every node that runs, one after another; the last ones have nobody left to hand over to."""
+        for node in list(self._running):
+            self.stop_node(node)
+
+    def remove(self) -> None:
+        """Kills every node and removes the folder."""
+        self.kill(*self.running)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    # -- questions ------------------------------------------------------------------------------------------------
+
+    def ask(self, node: int, path: str, timeout_s: float = ASK_S) -> tuple[int, bytes]:
+        """GET `path` of a node: status and body. Raises OSError."""
+        connection = http.client.HTTPConnection(urlsplit(self.place(node).url).netloc, timeout=timeout_s)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        except http.client.HTTPException as error:
+            raise ConnectionError(f"node {node}: {error!r}") from error
+        finally:
+            connection.close()
+
+    def status(self, node: int) -> Status | None:
+        """A node's status, or None when it does not answer."""
+        try:
+            code, body = self.ask(node, "/v1/status")
+        except OSError:
+            return None
+        return msgspec.json.decode(body, type=Status) if code == 200 else None
+
+    def leader(self, timeout_s: float = READY_S) -> int:
+        """The node that leads. Raises LocalClusterError when none does in time."""
+        end = time.monotonic() + timeout_s
+        while time.monotonic() < end:
+            for node in self.running:
+                status = self.status(node)
+                if status is not None and status.role == "leader":
+                    return node
+            time.sleep(_POLL_S)
+        raise LocalClusterError(f"no leader within {timeout_s:g} s\n{self.tails()}")
+
+    def wait_ready(self, nodes: Iterable[int] | None = None, timeout_s: float = READY_S) -> None:
+        """Waits until these nodes (all that run) serve. Raises LocalClusterError when one ends or takes too long."""
+        waiting = list(nodes if nodes is not None else self.running)
+        end = time.monotonic() + timeout_s
+        while waiting:
+            node = waiting[0]
+            process = self._running.get(node)
+            if process is None or process.poll() is not None:
+                code = None if process is None else process.returncode
+                raise LocalClusterError(f"node {node} ended with {code} instead of serving\n{self.tail(node)}")
+            with contextlib.suppress(OSError):
+                if self.ask(node, "/readyz")[0] == 200:
+                    waiting.pop(0)
+                    continue
+            if time.monotonic() >= end:
+                raise LocalClusterError(f"node {node} is not ready within {timeout_s:g} s\n{self.tail(node)}")
+            time.sleep(_POLL_S)
+
+    def tail(self, node: int) -> str:
+        """The end of a node's log file."""
+        try:
+            return self.log_file(node).read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
+        except OSError:
+            return ""
+
+    def tails(self) -> str:
+        """The ends of all log files."""
+        return "\n".join(f"--- node {node}\n{self.tail(node)}" for node in self.nodes)
+
+    # -- within ---------------------------------------------------------------------------------------------------
+
+    def _signal(self, node: int, number: signal.Signals) -> None:
+        pid = self.pid(node)
+        if pid is None:
+            raise LocalClusterError(f"node {node} does not run\n{self.tail(node)}")
+        os.kill(pid, number)
+
+    def _forget(self, node: int) -> None:
+        process = self._running.pop(node, None)
+        if process is not None and process.stdin is not None:
+            process.stdin.close()
+
+    def _write_settings(self, node: ClusterNode, dial: Mapping[int, str]) -> None:
+        lines = [f"node = {node.id}", f"cluster_file = {quoted(CLUSTER_FILE)}", "stop_with_stdin = true"]
+        lines += [f"{key} = {msgspec.json.encode(value).decode()}" for key, value in self._settings.items()]
+        lines += [f"dial.{to} = {quoted(address)}" for to, address in dial.items()]
+        self.settings_file(node.id).write_text("\n".join(lines) + "\n", encoding="utf-8")
