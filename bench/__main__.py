@@ -228,7 +228,7 @@ def main(
             raise typer.Exit(2) from refusal
         busy = machine.busy_share()
         others, versions = start_peers(folder, tools, stack, skipped) if peers else ({}, {})
-        ours = Raftlog(folder / "raftlog")
+        ours = Raftlog(folder / "raftlog", free_ports)
         stack.callback(ours.stop)
         ours.start()
         ours.prepare(VALUE)

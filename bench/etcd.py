@@ -45,7 +45,8 @@ def build(tools: Path) -> Path:
     work.mkdir(parents=True, exist_ok=True)
     (work / "main.go").write_text(_MAIN)
     (work / "go.mod").unlink(missing_ok=True)
-    environment = os.environ | {"GOFLAGS": "-modcacherw", "GOPATH": str(tools / "go"), "GOCACHE": str(tools / "gocache")}
+    caches = {"GOPATH": str(tools / "go"), "GOCACHE": str(tools / "gocache")}
+    environment = os.environ | caches | {"GOFLAGS": "-modcacherw"}
     for arguments in (
         ["mod", "init", "peer"],
         ["get", f"go.etcd.io/etcd/server/v3@v{NEWEST}"],

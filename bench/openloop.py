@@ -106,8 +106,13 @@ async def offer(
     url: str, *, rate: int, seconds: float, connections: int, method: str = "POST", body: bytes = b"",
     drain_s: float = 10.0,
 ) -> Offered:  # fmt: skip
-    """Offer `rate` requests a second for `seconds` over `connections`; wait `drain_s` at most for the last answers."""
+    """Offer `rate` requests a second for `seconds` over `connections`; wait `drain_s` at most for the last answers.
+
+    Raises ValueError for a URL without host and port, OSError where nothing listens.
+    """
     parts = urlsplit(url)
+    if parts.scheme != "http" or not parts.hostname or not parts.port:
+        raise ValueError(f"{url!r} is no http://host:port/… to send requests to")
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     request = (
         f"{method} {target} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/octet-stream\r\n"
@@ -157,9 +162,7 @@ def main(
     size: Annotated[int, typer.Option(min=0, help="bytes of the body")] = 256,
 ) -> None:
     """Offer a fixed rate to one URL and print what came back as JSON."""
-    seen = asyncio.run(
-        offer(url, rate=rate, seconds=seconds, connections=connections, method=method, body=b"x" * size)
-    )
+    seen = asyncio.run(offer(url, rate=rate, seconds=seconds, connections=connections, method=method, body=b"x" * size))
     typer.echo(msgspec.json.encode(seen).decode())
 
 

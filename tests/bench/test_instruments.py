@@ -1,0 +1,75 @@
+"""The bench measures what it says: no figures from memory disks, no hidden waiting, no ratio of the wrong things."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+
+from bench import machine, openloop, wrk
+from bench.__main__ import Figure, compare
+
+
+def test_a_filesystem_in_memory_is_refused() -> None:
+    """An fsync on tmpfs costs nothing: the bench says so and names the option that mends it."""
+    folder = Path("/dev/shm")
+    if machine.filesystem_of(folder) != "tmpfs":
+        pytest.skip("no tmpfs at /dev/shm on this machine")
+    with pytest.raises(machine.NotADisk, match="--data"):
+        machine.measure_disk(folder)
+
+
+def test_fdatasync_is_timed_on_a_disk(tmp_path: Path) -> None:
+    """The floor is measured where the data will be, and leaves nothing behind."""
+    if machine.filesystem_of(tmp_path) == "tmpfs":
+        pytest.skip("the temporary folder is in memory")
+    disk = machine.measure_disk(tmp_path, samples=20)
+    assert 0 < disk.p50_us <= disk.p99_us
+    assert list(tmp_path.iterdir()) == []
+
+
+async def _serve(hold: asyncio.Event, port: int) -> asyncio.Server:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError), closing(writer):
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                size = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
+                await reader.readexactly(size)
+                await hold.wait()
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+    return await asyncio.start_server(answer, "127.0.0.1", port)
+
+
+async def test_an_open_loop_counts_the_wait_of_requests_that_could_not_be_sent(free_port: int) -> None:
+    """While the server stalls, requests fall due with every connection busy: their wait is in the latencies, so the
+    stall shows in most of them, not in one (no coordinated omission)."""
+    hold = asyncio.Event()
+    server = await _serve(hold, free_port)
+    asyncio.get_running_loop().call_later(0.4, hold.set)
+    try:
+        seen = await openloop.offer(f"http://127.0.0.1:{free_port}/", rate=200, seconds=0.5, connections=2, body=b"x")
+    finally:
+        server.close()
+        await server.wait_closed()
+    assert (seen.sent, seen.answered, seen.bad) == (100, 100, 0)
+    assert seen.max_ms >= 350
+    assert seen.p50_ms >= 100, "half of the requests were due during the stall"
+
+
+async def test_an_open_loop_refuses_what_is_no_address() -> None:
+    """A URL without a port is a mistake of the caller, said at once."""
+    with pytest.raises(ValueError, match="host:port"):
+        await openloop.offer("127.0.0.1:1", rate=1, seconds=1, connections=1)
+
+
+def _figure(name: str, rates: list[float], p99_ms: float) -> Figure:
+    runs = [wrk.Run(64, 100, rate, 0, 1.0, p99_ms, 9.0) for rate in rates]
+    return Figure(name, "write", 64, runs, 10.0, 100.0)
+
+
+def test_a_ratio_is_the_median_of_the_rounds_ratios() -> None:
+    """Round by round, not total by total: a round that the machine spoilt for both does not count double."""
+    (ratio,) = compare([_figure("raftlog", [200, 300, 90], 2.0), _figure("etcd", [100, 100, 10], 8.0)])
+    assert (ratio.throughput, ratio.lowest, ratio.highest, ratio.p99) == (3.0, 2.0, 9.0, 0.25)
