@@ -1,0 +1,251 @@
+"""Waiting requests: each settled exactly once, with the outcome that is true."""
+
+import asyncio
+
+import pytest
+
+from cluster.metrics import Metrics
+from cluster.pending import Pending, Request
+from cluster.settings import LimitSettings
+from cluster.wire import ApiError, Code
+from statemachine import commands
+from statemachine.commands import Result
+from statemachine.effects import Effects, RequestEffect
+from tests.cluster.nodes import append_block
+
+LATER = 1e9
+
+
+def pending_with(**limits: int) -> Pending:
+    """Requests of node 1, with these limits."""
+    return Pending(LimitSettings(**limits), Metrics(), 1)
+
+
+def request(*values: bytes, deadline: float = LATER, session: int = 0, sequence: int = 0, peer: int = 0) -> Request:
+    """A request of this node, or one that `peer` forwarded."""
+    future = None if peer else asyncio.get_running_loop().create_future()
+    block = append_block(*(values or (b"v",)), session=session, sequence=sequence)
+    return Request(block, len(values) or 1, deadline, session, sequence, future, peer, 7 if peer else 0)
+
+
+def plain(index: int) -> Effects:
+    """An entry of nothing but appends."""
+    return Effects(index, 1, (), True)
+
+
+def applied(pending: Pending, index: int, term: int, *counts: int) -> None:
+    """The node applied an entry with requests of so many records."""
+    pending.applied(index, term, [commands.Request(count, ()) for count in counts], plain(index))
+
+
+def code_of(each: Request) -> Code:
+    """Why it failed."""
+    assert each.future is not None
+    error = each.future.exception()
+    assert isinstance(error, ApiError)
+    return error.code
+
+
+def propose(pending: Pending, term: int, first: int, *requests: Request) -> list[Request]:
+    """Queues and proposes them as one entry."""
+    for each in requests:
+        pending.submit(each)
+    taken = pending.take(0.0, joining=True)
+    if taken:
+        pending.proposed(taken, term, first)
+    return taken
+
+
+async def test_an_entry_settles_its_requests_in_one_pass_with_their_indexes() -> None:
+    """Each future gets the indexes of its own records and its own effect."""
+    pending = pending_with()
+    one, two = request(b"a", b"b"), request(b"c")
+    propose(pending, 3, 11, one, two)
+    effects = [RequestEffect(Result.APPLIED, 5), RequestEffect(Result.COMPARE_FAILED, 5)]
+    pending.applied(13, 3, [commands.Request(2, ()), commands.Request(1, ())], Effects(13, 5, tuple(effects)))
+    assert one.future is not None
+    assert two.future is not None
+    assert one.future.result() == (11, 12, 3, effects[0])
+    assert two.future.result() == (13, 13, 3, effects[1])
+    assert pending.is_empty
+
+
+async def test_another_term_at_its_index_means_overwritten() -> None:
+    """What was proposed in term 3 and finds term 4 committed in its place will never be applied: not_applied."""
+    pending = pending_with()
+    lost = request()
+    propose(pending, 3, 11, lost)
+    applied(pending, 12, 4, 2)
+    assert code_of(lost) is Code.OVERWRITTEN
+
+
+async def test_deadline_of_a_queued_request_is_not_applied_and_of_a_proposed_one_unknown() -> None:
+    """The three outcomes: before it was queued anywhere DEADLINE or NO_LEADER, afterwards TIMEOUT; each once."""
+    pending = pending_with()
+    proposed, late, lonely = request(deadline=10.0), request(deadline=11.0), request(deadline=12.0)
+    propose(pending, 3, 11, proposed)
+    pending.submit(late)
+    pending.submit(lonely)
+    pending.expire(9.0, leader=1)
+    assert not proposed.is_settled
+    pending.expire(11.5, leader=1)
+    assert (code_of(proposed), code_of(late)) == (Code.TIMEOUT, Code.DEADLINE)
+    pending.expire(12.5, leader=0)
+    assert code_of(lonely) is Code.NO_LEADER
+    applied(pending, 11, 3, 1)  # its fate comes too late: nothing is settled twice
+    assert pending.is_empty
+
+
+async def test_past_its_deadline_a_request_is_not_taken() -> None:
+    """The leader drops a request past its deadline, its own and a forwarded one: that one is told so."""
+    pending = pending_with()
+    own, forwarded = request(deadline=1.0), request(deadline=1.0, peer=2)
+    pending.submit(own)
+    pending.submit(forwarded)
+    assert pending.take(2.0, joining=True) == []
+    assert code_of(own) is Code.DEADLINE
+    assert pending.answers == [(2, 7, 0, Code.DEADLINE)]
+
+
+async def test_a_repetition_joins_the_first_until_that_is_applied() -> None:
+    """DESIGN section 5: the leader does not append a sequence that is in its unapplied tail; both get one answer."""
+    pending = pending_with()
+    first, again = request(b"a", session=5, sequence=1), request(b"a", session=5, sequence=1)
+    forwarded = request(b"a", session=5, sequence=1, peer=2)
+    assert propose(pending, 3, 11, first, again) == [first]
+    pending.submit(forwarded)
+    assert pending.take(0.0, joining=True) == []
+    assert pending.answers == [(2, 7, 11, None)]
+    applied(pending, 11, 3, 1)
+    assert first.future is not None
+    assert again.future is not None
+    assert first.future.result() == again.future.result()
+    later = request(b"a", session=5, sequence=1)
+    assert propose(pending, 3, 12, later) == [later], "applied: now the session table answers"
+
+
+async def test_other_bytes_under_the_same_sequence_do_not_join() -> None:
+    """They are appended, and the state machine refuses them: the leader decides nothing that apply must check."""
+    pending = pending_with()
+    first, other = request(b"a", session=5, sequence=1), request(b"b", session=5, sequence=1)
+    assert propose(pending, 3, 11, first, other) == [first, other]
+
+
+async def test_what_could_not_be_proposed_waits_again_in_order() -> None:
+    """Busy, or a hand-over: nothing is lost, the order stays, repetitions follow their first."""
+    pending = pending_with()
+    one, again = request(b"a", session=5, sequence=1), request(b"a", session=5, sequence=1)
+    two = request(b"b")
+    for each in (one, again, two):
+        pending.submit(each)
+    size = pending.queued_bytes
+    pending.put_back(pending.take(0.0, joining=True))
+    assert pending.queued_bytes == size
+    assert pending.take(0.0, joining=True) == [one, two]
+    assert one.joined == [again]
+
+
+async def test_a_late_repetition_keeps_its_own_deadline() -> None:
+    """Joined to an entry that never commits, it still fails in time."""
+    pending = pending_with()
+    first = request(b"a", session=5, sequence=1)
+    propose(pending, 3, 11, first)
+    again = request(b"a", session=5, sequence=1, deadline=5.0)
+    pending.submit(again)
+    pending.take(0.0, joining=True)
+    pending.expire(6.0, leader=1)
+    assert code_of(again) is Code.TIMEOUT
+    assert not first.is_settled
+
+
+async def test_a_forwarded_request_is_settled_by_this_nodes_own_apply() -> None:
+    """The leader's answer only names the place; the same term there is applied, another one overwritten."""
+    pending = pending_with()
+    good, bad = request(b"a"), request(b"b")
+    number = pending.forwarding([good, bad], 2)
+    pending.answered(number, 21, 3)
+    pending.answered(number + 1, 22, 3)
+    applied(pending, 21, 3, 1)
+    applied(pending, 22, 4, 1)
+    assert good.future is not None
+    assert good.future.result()[:3] == (21, 21, 3)
+    assert code_of(bad) is Code.OVERWRITTEN
+    assert pending.is_empty
+
+
+async def test_a_lost_link_leaves_unanswered_requests_unknown_and_answered_ones_waiting() -> None:
+    """Pitfall 30: what was sent and not answered may be in the leader's log. What has its place waits for apply."""
+    pending = pending_with()
+    unanswered, placed = request(b"a"), request(b"b")
+    number = pending.forwarding([unanswered, placed], 2)
+    pending.answered(number + 1, 31, 3)
+    pending.leader_is(2)
+    assert not unanswered.is_settled
+    pending.leader_is(3)
+    assert code_of(unanswered) is Code.LEADER_LOST
+    applied(pending, 31, 3, 1)
+    assert placed.future is not None
+    assert placed.future.result().last == 31
+    assert pending.is_empty
+
+
+async def test_a_refused_forward_is_not_applied() -> None:
+    """The leader's refusal comes with its code; a later word about it changes nothing."""
+    pending = pending_with()
+    refused = request()
+    number = pending.forwarding([refused], 2)
+    pending.refused(number, Code.BUSY, "full")
+    pending.answered(number, 5, 3)
+    assert code_of(refused) is Code.BUSY
+    assert pending.is_empty
+
+
+async def test_full_means_busy_at_once() -> None:
+    """Promise 6: the limit has a name, and nothing is queued beyond it, in number or in bytes."""
+    pending = pending_with(inbox_requests_max=1)
+    pending.submit(request())
+    with pytest.raises(ApiError, match=r"limits\.inbox_requests_max"):
+        pending.submit(request())
+    pending = pending_with(inbox_bytes_max=100)
+    pending.submit(request())
+    with pytest.raises(ApiError, match=r"limits\.inbox_bytes_max"):
+        pending.submit(request())
+
+
+async def test_an_entry_is_packed_up_to_its_limits_and_one_large_request_goes_alone() -> None:
+    """Bytes and records bound what is packed together, never what one request may be; flight bounds the rest."""
+    size = len(append_block(b"v"))
+    pending = pending_with(batch_bytes_max=2 * size, batch_records_max=3, inflight_requests_max=5)
+    for each in (request(), request(), request(b"1", b"2", b"3", b"4"), request(), request(), request()):
+        pending.submit(each)
+    counts = []
+    while taken := pending.take(0.0, joining=True):
+        pending.proposed(taken, 1, 1)
+        counts.append([each.count for each in taken])
+    assert counts == [[1, 1], [4], [1, 1]]
+    assert pending.queued == 1, "limits.inflight_requests_max holds the last one back"
+
+
+async def test_at_the_end_nobody_is_left_waiting() -> None:
+    """Queued ones are told not_applied, all others unknown."""
+    pending = pending_with()
+    proposed, forwarded, placed, queued = request(), request(), request(), request()
+    propose(pending, 3, 11, proposed)
+    number = pending.forwarding([forwarded, placed], 2)
+    pending.answered(number + 1, 40, 3)
+    pending.submit(queued)
+    pending.fail_all(Code.SHUTTING_DOWN, Code.LEADER_LOST, "bye")
+    assert code_of(queued) is Code.SHUTTING_DOWN
+    assert [code_of(each) for each in (proposed, forwarded, placed)] == [Code.LEADER_LOST] * 3
+    assert pending.is_empty
+
+
+async def test_who_went_away_is_not_proposed() -> None:
+    """A client that hung up while its request was queued costs no entry."""
+    pending = pending_with()
+    gone = request()
+    pending.submit(gone)
+    assert gone.future is not None
+    gone.future.cancel()
+    assert pending.take(0.0, joining=True) == []
+    assert pending.is_empty
