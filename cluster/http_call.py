@@ -13,7 +13,7 @@ from aiohttp import web
 
 from cluster import wire
 from cluster.http_answer import Answer, Identity, encode_answer
-from cluster.http_query import Query, parse_number, split_target
+from cluster.http_query import Query, nearest_name, parse_number, split_target
 from cluster.node_face import NodeFace
 from cluster.settings import HttpSettings, LimitSettings
 from cluster.wire import NUMBER_MAX, ApiError, Code
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _REQUEST_ID: Final = re.compile(r"[!-~]{1,128}")
+_OWN_NAMES: Final = (
+    wire.H_SESSION, wire.H_SEQUENCE, wire.H_SETTLED, wire.H_DEADLINE, wire.H_REQUEST_ID, wire.H_KEY, wire.H_TIME,
+)  # fmt: skip
+_OWN_HEADERS: Final = frozenset(name.lower() for name in _OWN_NAMES)
 CONSISTENCY: Final = ("linearizable", "stale")
 READ_PARAMETERS: Final = frozenset({"consistency", "min_index"})
 
@@ -128,6 +132,7 @@ class Call:
         sequence = headers.get(wire.H_SEQUENCE)
         settled = headers.get(wire.H_SETTLED)
         if session is None and sequence is None and settled is None:
+            self._check_own_headers()
             return NO_SESSION
         if session is None or sequence is None:
             raise ApiError(
@@ -140,6 +145,12 @@ class Call:
             number,
             0 if settled is None else parse_number(settled, f"header {wire.H_SETTLED}", 0, number),
         )
+
+    def _check_own_headers(self) -> None:
+        """A misspelt session header must not turn exactly-once into at-least-once without a word."""
+        for name in self.headers:
+            if name[:8].lower() == "raftlog-" and name.lower() not in _OWN_HEADERS:
+                raise ApiError(Code.BAD_REQUEST, f"unknown header {name[:60]!r}: {nearest_name(name, _OWN_NAMES)}")
 
     def time_ms(self) -> int | None:
         """The client's time header, if any."""

@@ -18,7 +18,7 @@ from statemachine.commands import KEY_BYTES_MAX
 _NUMBER: Final = re.compile(r"[0-9]{1,20}")
 _BAD_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _AUTHORITY_FORM: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?]*")
-_TRUE_FALSE: Final = {"true": True, "1": True, "": True, "false": False, "0": False}
+_TRUE_FALSE: Final = {"true": True, "false": False}
 
 
 def split_target(target: str) -> tuple[str, str]:
