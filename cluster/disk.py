@@ -184,22 +184,13 @@ class Disk:
         At least one, about `bytes_max` of the segment, with their rows and effects; empty (`first == next`) where
         there is none with effects yet. Raises ReadDamaged.
         """
-        await self._reach(to_index)
+        if to_index > self._ledger.last and self._writer.frames:
+            await self._flush()  # effects that wait in memory
         return await self._read_worker.run(partial(self._reader.raw, from_index, to_index, bytes_max))
-
-    async def read_effects(self, first: int, to: int, bytes_max: int = 1 << 20) -> list[bytes]:
-        """The effects of the entries that `read_raw` would give, a frame each. Raises ReadDamaged."""
-        await self._reach(to)
-        return await self._read_worker.run(partial(self._reader.effects, first, to, bytes_max))
 
     async def find_time(self, time_ms: int) -> int:
         """First index of the first entry of that time or later; last + 1 where there is none. Raises ReadDamaged."""
         return await self._read_worker.run(partial(self._reader.find_time, time_ms))
-
-    async def _reach(self, index: int) -> None:
-        """Effects that wait in memory are written where they are asked for."""
-        if index > self._ledger.last and self._writer.frames:
-            await self._flush()
 
     # -- state
 

@@ -26,7 +26,7 @@ class Background:
         self._journal, self._ledger, self._reader = journal, ledger, reader
         self._files, self._worker = files, worker
         self.structure = Lock()  # held by a cut, and while a sealed segment is finished
-        self._spare = Lock()
+        self.spare = Lock()  # held while a spare file is made, and from there until it has its name
         self._allocation: Allocation | None = None
         self._is_spare_asked = self._is_finish_asked = False
         self._unsealed: list[Segment] = []  # without a footer in .idx
@@ -38,15 +38,14 @@ class Background:
     # -- asked for by the writing thread
 
     def reserve(self, files: ShardFiles, spares: list[Operation]) -> None:
-        """The spare files are there when it returns. Raises OSError."""
-        with self._spare:
-            allocation, self._allocation = self._allocation, None
-            while allocation is not None and not allocation.step():
-                pass
-            files.execute(spares)
+        """The spare files are there when it returns. Raises OSError. The caller holds `spare` until they have names."""
+        allocation, self._allocation = self._allocation, None
+        while allocation is not None and not allocation.step():
+            pass
+        files.execute(spares)
 
     def rolled(self) -> None:
-        """Segments were added: what was the newest is sealed now."""
+        """Segments were added: what was the newest is sealed now. The caller holds `spare`."""
         sealed = self._journal.segments[self._known - 1 : -1]
         self._unsealed += sealed
         self._unclosed += sealed
@@ -74,7 +73,7 @@ class Background:
 
     def stop(self) -> None:
         """Forgets the file that is being made."""
-        with self._spare:
+        with self.spare:
             if self._allocation is not None:
                 self._allocation.abandon()
                 self._allocation = None
@@ -82,7 +81,9 @@ class Background:
     # -- in the reading thread
 
     def _begin_spare(self) -> None:
-        with self._spare:
+        with self.spare:
+            if self._files.size(spare_name(0)) >= self._journal.segment_bytes:
+                return
             try:
                 self._allocation = Allocation(self._files.root / spare_name(0), self._journal.segment_bytes)
             except OSError:
@@ -91,7 +92,7 @@ class Background:
 
     def _make_spare(self) -> None:
         """One step, so that reads come in between."""
-        with self._spare:
+        with self.spare:
             if self._allocation is None:
                 return  # the writing thread could not wait
             try:

@@ -144,7 +144,8 @@ class Allocation:
 
     def __init__(self, path: Path, size: int) -> None:
         self._path, self._size, self._position = path, size, 0
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        path.unlink(missing_ok=True)  # never write to a file that may have another name by now
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
 
     def step(self) -> bool:
         """Writes some more zeros; the last step syncs the file. Returns whether it is done.

@@ -29,7 +29,7 @@ from raft.codec import (
 from raft.journal import ImpossibleBatch, Journal, Segment, index_name, ledger_name, row_position, segment_name
 from raft.recovery import Damage
 from raft.types import Entry, Mark
-from statemachine.effects import EFFECTS_HEADER_SIZE, CorruptEffects, decode_effects_header
+from statemachine.effects import CorruptEffects
 
 T = TypeVar("T")
 
@@ -129,25 +129,6 @@ class Reader:
             return nothing
         except (Corrupt, UnknownVersion, CorruptEffects) as error:
             return self._damaged(cuts, segment, from_index - 1, error, nothing)
-
-    def effects(self, first: int, to: int, bytes_max: int) -> list[bytes]:
-        """The effects of the entries of one segment from the one that holds `first` to the one that holds `to`.
-
-        Frames for `statemachine.effects.decode_effects`; at least one, about `bytes_max`; [] where there is none yet.
-        Raises ReadDamaged.
-        """
-        slice_ = self.raw(first, to, bytes_max)
-        frames: list[bytes] = []
-        offset = 0
-        while offset < len(slice_.ledger):
-            try:
-                size = EFFECTS_HEADER_SIZE + decode_effects_header(slice_.ledger, offset).payload_bytes
-            except CorruptEffects as error:
-                segment = self._journal.segment_of(first)
-                raise ReadDamaged(Damage(ledger_name(segment.first), offset, first, str(error))) from error
-            frames.append(slice_.ledger[offset : offset + size])
-            offset += size
-        return frames
 
     def find_time(self, time_ms: int) -> int:
         """First index of the first entry with that time or a later one; last + 1 where there is none."""

@@ -145,18 +145,23 @@ class Writer:
     def _append(self, entries: tuple[Entry, ...]) -> None:
         self._journal.check(entries)
         if spares := self._journal.spares(entries):
-            try:
-                self._background.reserve(self._files, spares)
-            except OSError as error:
-                _raise_full(error)
-                raise
+            with self._background.spare:
+                try:
+                    self._background.reserve(self._files, spares)
+                except OSError as error:
+                    _raise_full(error)
+                    raise
+                self._write(entries)
+                self._background.rolled()
+        else:
+            self._write(entries)
+        self.counters.entries += len(entries)
+        self.counters.entry_bytes += sum([entry.size for entry in entries])
+
+    def _write(self, entries: tuple[Entry, ...]) -> None:
         operations, placed = self._journal.append(entries)
         self._files.execute(operations)
         self._placed += placed
-        if spares:
-            self._background.rolled()
-        self.counters.entries += len(entries)
-        self.counters.entry_bytes += sum([entry.size for entry in entries])
 
     def _write_rows(self) -> None:
         if not self._placed:
