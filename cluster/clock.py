@@ -13,7 +13,7 @@ from collections.abc import Callable
 from raft.types import Now
 
 
-def now() -> Now:
+def read() -> Now:
     """Both clocks, read together: what the core is told."""
     return Now(time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000)
 

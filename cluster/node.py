@@ -28,7 +28,7 @@ from cluster.settings import NodeExit, Settings
 from cluster.snapshots import restore
 from cluster.syncer import Syncer
 from cluster.transport import Identity, Transport
-from cluster.waiting import Reader, Reads
+from cluster.waiting import Reads
 from cluster.wire import ApiError, Code, LeaderHint, Members, Status
 from raft import invariants
 from raft.codec import Frame
@@ -55,7 +55,7 @@ class Node:
         self, settings: Settings, disk: Disk, recovered: Recovered, *, metrics: Metrics, logger: Logger
     ) -> None:
         """Restores the newest snapshot; blocks until then. Raises what `cluster.snapshots.restore` raises."""
-        now = clock.now()
+        now = clock.read()
         identity = recovered.identity
         self.settings = settings
         self.options = settings.options()
@@ -163,19 +163,11 @@ class Node:
 
     async def read_barrier(self, deadline: float) -> int:
         """The index that a linearizable read may be answered from; this node has applied it. Raises ApiError."""
-        if self.is_stopping or self.is_fenced:
-            raise node_requests.unavailable(self)
-        if len(self.reads.waiting) >= self.settings.limits.waiters_max:
-            raise node_requests.too_many_waiters(self)
-        future: asyncio.Future[int] = self._loop.create_future()
-        self.reads.waiting.append(Reader(future, deadline))
-        if not self._is_scheduled:
-            self.wake()
-        return await future
+        return await node_requests.wait_for_read_index(self, deadline)
 
     async def wait_applied(self, index: int, deadline: float) -> None:
         """Returns once `index` is applied here. Raises ApiError future_index when it is not by then."""
-        if not await self._wait(index, deadline):
+        if not await node_requests.wait_for(self, index, deadline):
             raise ApiError(
                 Code.FUTURE_INDEX,
                 f"node {self.node_id}: index {index} is not applied here within the deadline; "
@@ -184,23 +176,7 @@ class Node:
 
     async def wait_beyond(self, index: int, deadline: float) -> None:
         """Returns once something after `index` is applied here, or at the deadline."""
-        await self._wait(index + 1, deadline)
-
-    async def _wait(self, index: int, deadline: float) -> bool:
-        if self.applier.applied >= index:
-            return True
-        if self.is_stopping or self.is_fenced:
-            raise node_requests.unavailable(self)
-        if len(self.applier.waiters) >= self.settings.limits.waiters_max:
-            raise node_requests.too_many_waiters(self)
-        future: asyncio.Future[int] = self._loop.create_future()
-        self.applier.waiters.add(index, future, index)
-        try:
-            async with asyncio.timeout_at(deadline):
-                await future
-        except TimeoutError:
-            return False
-        return True
+        await node_requests.wait_for(self, index + 1, deadline)
 
     async def read_log(self, from_index: int, limit: int, bytes_max: int) -> list[Applied]:
         """See `LogReader.entries`."""
@@ -279,7 +255,7 @@ class Node:
         if self.ended.done():
             return
         try:
-            now = clock.now()
+            now = clock.read()
             for message in messages:
                 self.core.step(message, now)
         except Exception as error:
@@ -296,7 +272,7 @@ class Node:
     def peer_link_closed(self, peer: NodeId) -> None:
         """A closed link is news (DESIGN section 3)."""
         if not self.ended.done():
-            self.core.link_closed(peer, clock.now())
+            self.core.link_closed(peer, clock.read())
             self.wake()
 
     def bulk_link_closed(self, peer: NodeId) -> None:
@@ -394,7 +370,7 @@ class Node:
         self._send_promises(batch)
         if batch.last is not None:
             try:
-                self.core.persisted(batch.last.term, batch.last.index, clock.now())
+                self.core.persisted(batch.last.term, batch.last.index, clock.read())
             except Exception as error:
                 self.fail(error)
         self.turn()
@@ -414,14 +390,14 @@ class Node:
         if fetch.peer == NOBODY and self.applier.waiting:
             self._held = (fetch, entries)  # replay reads no faster than it applies
             return
-        self.core.fetched(fetch, entries, clock.now())
+        self.core.fetched(fetch, entries, clock.read())
         self.turn()
 
     def _release_held(self) -> None:
         if self._held is not None and not self.applier.waiting:
             fetch, entries = self._held
             self._held = None
-            self.core.fetched(fetch, entries, clock.now())
+            self.core.fetched(fetch, entries, clock.read())
 
     # -- time -------------------------------------------------------------------------------------------------------
 
@@ -435,7 +411,7 @@ class Node:
     def _ticked(self) -> None:
         if self.ended.done():
             return
-        now = clock.now()
+        now = clock.read()
         try:
             is_due = now.monotonic_ms >= self.core.next_deadline_ms()
             if is_due:

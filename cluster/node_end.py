@@ -121,7 +121,7 @@ def begin_stop(node: Node) -> None:
     node.applier.waiters.fail_all(unavailable(node))
     if node.is_leader:
         try:
-            to = node.core.transfer(NOBODY, clock.now())
+            to = node.core.transfer(NOBODY, clock.read())
             node.logger.info("handing_over", to=to)
         except Refused as error:
             node.logger.info("not_handing_over", reason=str(error))

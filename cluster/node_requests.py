@@ -5,9 +5,10 @@ Plain functions on `Node`. A request that a peer forwarded is proposed here or r
 
 from __future__ import annotations
 
+import asyncio
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cluster import clock
 from cluster.forwarding import (
@@ -22,6 +23,7 @@ from cluster.forwarding import (
     frames_of,
 )
 from cluster.pending import Request
+from cluster.waiting import Reader
 from cluster.wire import ApiError, Code
 from raft.codec import FRAME_FORWARD, FRAME_FORWARD_REPLY, FRAME_READ, Frame
 from raft.ready import Ready
@@ -31,8 +33,8 @@ from raft.types import NOBODY, EntryKind, NodeId
 if TYPE_CHECKING:
     from cluster.node import Node
 
-READ_RETRY_S = 0.02  # a leader that could not take a read is asked again after this long
-APPENDED_MAX = 8_192  # proposals whose time is remembered
+READ_RETRY_S: Final = 0.02  # a leader that could not take a read is asked again after this long
+APPENDED_MAX: Final = 8_192  # proposals whose time is remembered
 
 
 def unavailable(node: Node) -> ApiError:
@@ -51,6 +53,36 @@ def too_many_waiters(node: Node) -> ApiError:
     return ApiError(Code.BUSY, f"node {node.node_id}: {maximum} readers wait already (limits.waiters_max)")
 
 
+async def wait_for_read_index(node: Node, deadline: float) -> int:
+    """The index that a linearizable read may be answered from; this node has applied it. Raises ApiError."""
+    if node.is_stopping or node.is_fenced:
+        raise unavailable(node)
+    if len(node.reads.waiting) >= node.settings.limits.waiters_max:
+        raise too_many_waiters(node)
+    future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    node.reads.waiting.append(Reader(future, deadline))
+    node.wake()
+    return await future
+
+
+async def wait_for(node: Node, index: int, deadline: float) -> bool:
+    """Whether `index` is applied here, by the deadline. Raises ApiError."""
+    if node.applied >= index:
+        return True
+    if node.is_stopping or node.is_fenced:
+        raise unavailable(node)
+    if len(node.applier.waiters) >= node.settings.limits.waiters_max:
+        raise too_many_waiters(node)
+    future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    node.applier.waiters.add(index, future, index)
+    try:
+        async with asyncio.timeout_at(deadline):
+            await future
+    except TimeoutError:
+        return False
+    return True
+
+
 def propose_or_forward(node: Node) -> None:
     """Does with the queued requests what can be done now; without a leader they wait."""
     if node.is_leader:
@@ -67,7 +99,7 @@ def propose_or_forward(node: Node) -> None:
 
 def _propose(node: Node) -> None:
     pending = node.pending
-    now = clock.now()
+    now = clock.read()
     mono = clock.monotonic()
     while requests := pending.take(mono, joining=True):
         data = b"".join([request.block for request in requests])
@@ -121,7 +153,7 @@ def start_reads(node: Node) -> None:
 def _register(node: Node, peer: NodeId, number: int) -> None:
     node.context = context = node.context + 1
     try:
-        node.core.read(context, clock.now())
+        node.core.read(context, clock.read())
     except Refused:
         answer_read(node, peer, number, 0)
     else:

@@ -85,7 +85,7 @@ def _follower(node: Node, told: core.CoreStatus, follower: core.FollowerStatus) 
     if lag and node.appended:
         oldest = min(bisect_right(node.appended, (follower.match, float("inf"))), len(node.appended) - 1)
         lag_seconds = round(clock.monotonic() - node.appended[oldest][1], 3)
-    contact_ms = clock.now().monotonic_ms - follower.last_contact_ms if follower.last_contact_ms else NEVER_MS
+    contact_ms = clock.read().monotonic_ms - follower.last_contact_ms if follower.last_contact_ms else NEVER_MS
     return FollowerStatus(follower.node, follower.mode, follower.match, lag, lag_seconds, contact_ms)
 
 

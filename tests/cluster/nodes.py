@@ -80,7 +80,7 @@ class Nodes:
             return leader if leader is not None and leader.is_leader else None
 
         found = await wait_until_async(agreed, what="one leader that all follow")
-        assert found is not None
+        assert isinstance(found, Node)
         return found
 
     async def followers(self) -> list[Node]:

@@ -19,8 +19,14 @@ def write(folder: Path, text: str) -> Path:
 
 def test_later_sources_win_and_every_value_tells_its_origin(tmp_path: Path) -> None:
     """Flag over environment over file over default, and `settings show --origin` can say so for each key."""
-    file = write(tmp_path, "raft.heartbeat_ms = 50\n[limits]\nwaiters_max = 5\nrecords_max = 6\n[dial]\n2 = '127.0.0.1:9'\n")
-    environment = {"RAFTLOG_LIMITS_WAITERS_MAX": "7", "RAFTLOG_LIMITS_RECORDS_MAX": "8", "RAFTLOG_DIAL_3": "127.0.0.1:8"}
+    file = write(
+        tmp_path, "raft.heartbeat_ms = 50\n[limits]\nwaiters_max = 5\nrecords_max = 6\n[dial]\n2 = '127.0.0.1:9'\n"
+    )
+    environment = {
+        "RAFTLOG_LIMITS_WAITERS_MAX": "7",
+        "RAFTLOG_LIMITS_RECORDS_MAX": "8",
+        "RAFTLOG_DIAL_3": "127.0.0.1:8",
+    }
     loaded = load_settings(file, environment, {"limits.records_max": 9})
     settings = loaded.settings
     assert (settings.raft.heartbeat_ms, settings.limits.waiters_max, settings.limits.records_max) == (50, 7, 9)

@@ -1,0 +1,353 @@
+"""Peer links: hellos, refusals, garbage, limits, silence; on real sockets."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+import structlog
+
+from cluster.metrics import Metrics
+from cluster.peer_protocol import (
+    Hello,
+    Purpose,
+    decode_hello,
+    decode_refusal,
+    encode_hello,
+    refusal,
+)
+from cluster.settings import LimitSettings, PeerSettings
+from cluster.transport import Identity, Transport
+from raft.codec import (
+    FRAME_READ,
+    Corrupt,
+    Frame,
+    FrameDecoder,
+    decode_message,
+    encode_frame,
+    encode_message,
+    seal_entry,
+)
+from raft.configuration import Configuration, Member
+from raft.messages import AppendEntries, Message, RequestVoteReply
+from raft.types import GENESIS, EntryKind
+from tests.support import free_ports, wait_until_async
+
+LOG = "ab" * 16
+
+
+class Ear:
+    """Records what a transport hands over."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.frames: list[Frame] = []
+        self.closed: list[int] = []
+        self.bulk_closed: list[int] = []
+        self.bulk_opened: list[int] = []
+
+    def peer_messages(self, peer: int, messages: Sequence[Message]) -> None:
+        """Consensus messages."""
+        self.messages += messages
+
+    def peer_requests(self, peer: int, frames: Sequence[Frame]) -> None:
+        """Bulk frames; the word `bad` makes no sense to this ear."""
+        if any(frame.payload == b"bad" for frame in frames):
+            raise Corrupt("it makes no sense")
+        self.frames += frames
+
+    def peer_link_closed(self, peer: int) -> None:
+        """An incoming consensus link closed."""
+        self.closed.append(peer)
+
+    def bulk_link_closed(self, peer: int) -> None:
+        """An outgoing bulk link closed."""
+        self.bulk_closed.append(peer)
+
+    def bulk_link_opened(self, peer: int) -> None:
+        """An outgoing bulk link opened."""
+        self.bulk_opened.append(peer)
+
+
+def configuration_of(ports: Sequence[int]) -> Configuration:
+    """Nodes 1, 2, … listening there."""
+    members = tuple(
+        Member(node, f"{node:032x}", f"127.0.0.1:{port}", f"http://127.0.0.1:{port}")
+        for node, port in enumerate(ports, start=1)
+    )
+    return Configuration(members, tuple(member.node for member in members))
+
+
+@asynccontextmanager
+async def transports(
+    count: int, *, limits: LimitSettings | None = None, silence_ms: int = 2_000, listening: Sequence[int] = (1, 2)
+) -> AsyncIterator[tuple[list[Transport], list[Ear], list[int]]]:
+    """So many transports that dial each other."""
+    ports = free_ports(max(count, 2))  # node 2 is a member even where the test plays it
+    configuration = configuration_of(ports)
+    ports = ports[:count]
+    ears = [Ear() for _ in ports]
+    made = [
+        Transport(
+            Identity(log=LOG, node=node, incarnation=f"{node:032x}", boot=3),
+            ear,
+            peer=PeerSettings(),
+            limits=limits or LimitSettings(),
+            dial={},
+            silence_ms=silence_ms,
+            metrics=Metrics(),
+            logger=structlog.get_logger(node=node),
+        )
+        for node, ear in enumerate(ears, start=1)
+    ]
+    try:
+        for transport, port in zip(made, ports, strict=True):
+            if transport.identity.node in listening:
+                await transport.start("127.0.0.1", port)
+            transport.set_members(configuration)
+        yield made, ears, ports
+    finally:
+        for transport in made:
+            await transport.close()
+
+
+def hello_of(**changes: object) -> Hello:
+    """What node 2 says to node 1, with changes."""
+    hello = Hello(log=LOG, sender=2, to=1, incarnation=f"{2:032x}", boot=3, purpose=Purpose.CONSENSUS)
+    return replace(hello, **changes)  # type: ignore[arg-type]  # test data
+
+
+def vote(number: int = 1) -> RequestVoteReply:
+    """A small message of node 2 to node 1."""
+    return RequestVoteReply(sender=2, to=1, term=number, request_term=number, granted=True)
+
+
+async def answer_to(port: int, *parts: bytes) -> bytes:
+    """Everything that comes back until the other side closes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+        return await asyncio.wait_for(reader.read(), 5)
+    except ConnectionResetError:
+        return b""
+    finally:
+        writer.close()
+
+
+async def test_messages_arrive_in_order_on_the_link_of_their_sender() -> None:
+    """Both directions, consensus and bulk, each on the connection that its sender dialled."""
+    async with transports(2) as ((one, two), (ear, other), _):
+        await wait_until_async(lambda: all(one.connections().values()) and all(two.connections().values()))
+        entry = seal_entry(
+            GENESIS, term=1, kind=EntryKind.COMMANDS, count=1, time_ms=1, clock_ms=1, data=b"x" * 300_000
+        )
+        append = AppendEntries(sender=1, to=2, term=1, prev_index=0, prev_term=0, commit=0, round=0, entries=(entry,))
+        one.send(append)
+        for number in range(1, 50):
+            two.send(vote(number))
+        assert two.send_bulk(1, encode_frame(FRAME_READ, [9]))
+        one.flush()
+        two.flush()
+        await wait_until_async(lambda: len(ear.messages) == 49 and ear.frames and other.messages)
+        assert ear.messages == [vote(number) for number in range(1, 50)]
+        assert other.messages == [append]
+        assert ear.frames[0].header == (9,)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"log": "cd" * 16}, "two clusters share an address"),
+        ({"to": 2}, "it wants node 2, this is node 1"),
+        ({"sender": 9}, "no other member"),
+        ({"sender": 1}, "no other member"),
+        ({"incarnation": "f" * 32}, "a wiped or foreign data folder cannot vote"),
+        ({"boot": 2}, "its data folder is an old copy"),
+        ({"shard": 1}, "here is only 0"),
+        ({"version_min": 2, "version_max": 3}, "upgrade the older one"),
+    ],
+)
+def test_a_hello_that_cannot_be_taken_is_refused_by_name(changes: dict[str, object], said: str) -> None:
+    """Promise 8 and pitfalls 28 and 46: log, addressee, incarnation, boot and version are compared, each named."""
+    told = refusal(hello_of(**changes), log=LOG, node=1, configuration=configuration_of([1, 2]), boot_seen=3)
+    assert told is not None
+    assert said in told
+    assert refusal(hello_of(), log=LOG, node=1, configuration=configuration_of([1, 2]), boot_seen=3) is None
+
+
+async def test_a_refused_dialler_hears_why() -> None:
+    """Both sides can log the reason; nothing of what followed the hello is delivered."""
+    async with transports(1, listening=[1]) as ((one,), (ear,), (port,)):
+        hello = encode_hello(hello_of(log="cd" * 16))
+        (frame,) = FrameDecoder().feed(await answer_to(port, hello + encode_message(vote())))
+        assert "two clusters share an address" in (decode_refusal(frame) or "")
+        assert not ear.messages
+        assert not one.accepted
+
+
+HELLO = encode_hello(hello_of())
+BULK = encode_hello(hello_of(purpose=Purpose.BULK))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\0" * 64,
+        b"\xff" * 64,
+        HELLO[:-1] + b"\xff",
+        encode_frame(FRAME_READ, [1]),
+        encode_frame(1, ["raftlog-peer"]),
+        encode_frame(1, ["raftlog-peer", *["x"] * 10]),
+        HELLO + b"\xff" * 64,
+        HELLO + HELLO,
+        HELLO + encode_frame(FRAME_READ, [1]),
+        HELLO + encode_message(replace(vote(), sender=1)),
+        HELLO + (33 << 20).to_bytes(4, "little") + bytes(20),
+        BULK + encode_message(vote()),
+        BULK + encode_frame(FRAME_READ, [1], b"bad"),
+    ],
+    ids=str,
+)
+async def test_garbage_closes_only_its_own_connection(data: bytes) -> None:
+    """Bytes that are no frame, no hello, too large, of the wrong kind or sender: that connection ends, others live."""
+    async with transports(2) as ((one, two), (ear, _), (port, _)):
+        await wait_until_async(lambda: all(two.connections().values()))
+        two.boots.clear()
+        await answer_to(port, data)
+        two.send(vote(7))
+        two.flush()
+        # The garbage may have come under node 2's name and taken its place: then node 2 dials again.
+        if not one.accepted:
+            await wait_until_async(lambda: bool(one.accepted))
+
+        def arrived() -> bool:
+            two.send(vote(7))
+            two.flush()
+            return vote(7) in ear.messages
+
+        await wait_until_async(arrived)
+
+
+async def test_a_hello_split_at_every_byte_is_taken() -> None:
+    """TCP gives bytes, not frames."""
+    async with transports(1, listening=[1]) as (_, (ear,), (port,)):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for byte in HELLO + encode_message(vote()):
+            writer.write(bytes([byte]))
+            await writer.drain()
+        await wait_until_async(lambda: ear.messages == [vote()])
+        writer.close()
+        await wait_until_async(lambda: ear.closed == [2])
+        assert reader.at_eof() or await reader.read() == b""
+
+
+async def test_who_says_nothing_is_closed_and_connections_are_bounded() -> None:
+    """limits.hello_timeout_ms and limits.peer_connections_max: silence and numbers cost nothing for long."""
+    limits = LimitSettings(hello_timeout_ms=50, peer_connections_max=2)
+    async with transports(1, limits=limits, listening=[1]) as ((one,), _, (port,)):
+        assert await answer_to(port) == b""
+        opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
+        await wait_until_async(lambda: len(one.accepted) <= 2)
+        for reader, writer in opened:
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+            writer.close()
+
+
+async def test_a_newer_connection_takes_the_place_of_an_older_one_without_news() -> None:
+    """A re-dial is no closed link: the leader's followers must not start an election over it."""
+    async with transports(1, listening=[1]) as ((one,), (ear,), (port,)):
+        first = await asyncio.open_connection("127.0.0.1", port)
+        first[1].write(HELLO)
+        await wait_until_async(lambda: len(one.current) == 1)
+        older = one.current[2, Purpose.CONSENSUS]
+        second = await asyncio.open_connection("127.0.0.1", port)
+        second[1].write(HELLO)
+        await wait_until_async(lambda: one.current[2, Purpose.CONSENSUS] is not older)
+        await wait_until_async(lambda: len(one.accepted) == 1)
+        assert ear.closed == []
+        second[1].close()
+        await wait_until_async(lambda: ear.closed == [2])
+        first[1].close()
+
+
+async def test_a_full_or_missing_link_drops_and_says_so() -> None:
+    """Never blocks, never grows: consensus messages are dropped and counted, a bulk frame is refused at once."""
+    limits = LimitSettings(link_bytes_max=1_000, bulk_bytes_max=1_000)
+    async with transports(2, limits=limits) as ((one, two), _, _):
+        assert not two.send_bulk(9, b"x")
+        await wait_until_async(lambda: all(two.connections().values()))
+        sent = [two.send_bulk(1, bytes(400)) for _ in range(4)]
+        assert sent == [True, True, False, False]
+        for _ in range(100):
+            two.send(vote())
+        dropped = two.metrics.registry.get_sample_value("raftlog_link_dropped_total", {"peer": "1"})
+        assert dropped
+        assert dropped > 50
+        assert one.metrics.registry.get_sample_value("raftlog_link_dropped_total", {"peer": "2"}) is None
+
+
+async def test_a_silent_peer_is_dialled_anew() -> None:
+    """A connection may be dead without saying so: after two election timeouts without an answer there is another."""
+    async with transports(2, silence_ms=30) as ((one, two), (ear, _), _):
+        await wait_until_async(lambda: all(two.connections().values()))
+        older = one.current[2, Purpose.CONSENSUS]
+        two.send(vote())
+        two.flush()
+
+        def is_new() -> bool:
+            two.check_silence()
+            return one.current.get((2, Purpose.CONSENSUS), older) is not older
+
+        await wait_until_async(is_new, what="another connection")
+        two.heard(1)
+        assert vote() in ear.messages
+
+
+async def test_a_dead_peer_is_dialled_until_it_is_back() -> None:
+    """Back-off stays short on loopback, and both links come back by themselves."""
+    async with transports(2, listening=[1]) as ((one, two), (ear, _), ports):
+        await wait_until_async(lambda: all(two.connections().values()))
+        assert not any(one.connections().values())
+        await two.start("127.0.0.1", ports[1])
+        await wait_until_async(lambda: all(one.connections().values()))
+        assert ear.bulk_opened == [2]
+
+
+async def test_dial_overrides_lead_through_a_proxy() -> None:
+    """`dial` names another address for a node; its own is never dialled."""
+    (port, proxy_port) = free_ports(2)
+    dialled: list[bytes] = []
+
+    async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        dialled.append(await reader.read(1_000))
+        writer.close()
+
+    server = await asyncio.start_server(proxy, "127.0.0.1", proxy_port)
+    transport = Transport(
+        Identity(log=LOG, node=1, incarnation=f"{1:032x}", boot=3),
+        Ear(),
+        peer=PeerSettings(),
+        limits=LimitSettings(),
+        dial={2: f"127.0.0.1:{proxy_port}"},
+        silence_ms=1_000,
+        metrics=Metrics(),
+        logger=structlog.get_logger(),
+    )
+    transport.set_members(configuration_of([port, port]))
+    await wait_until_async(lambda: len(dialled) >= 2)
+    await transport.close()
+    server.close()
+    await server.wait_closed()
+    hellos = [decode_hello(FrameDecoder().feed(data)[0]) for data in dialled[:2]]
+    assert {hello.purpose for hello in hellos} == set(Purpose)
+    assert {hello.to for hello in hellos} == {2}
+
+
+def test_decoded_messages_are_what_was_encoded() -> None:
+    """The link adds nothing of its own to a message."""
+    (frame,) = FrameDecoder().feed(encode_message(vote()))
+    assert decode_message(frame) == vote()
