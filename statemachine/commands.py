@@ -172,7 +172,7 @@ class Limits:
     session_ttl_max_ms: int = 7 * 24 * 3_600_000
     session_answers_bytes_max: int = 256 << 20  # kept answers of all sessions together
     txn_operations_max: int = 128  # comparisons, and operations of either branch (etcd's default)
-    request_keys_max: int = 10_000  # keys that one request's ranges may compare or delete: bounds the time of an apply
+    request_keys_max: int = 5_000  # keys that one request's ranges may compare or delete: bounds the time of an apply
     answer_bytes_max: int = 1 << 20  # what the reads of one transaction may answer
     digests_kept: int = 10_000
 

@@ -1,0 +1,1 @@
+"""Tests of the state machine: one file per module, a naive twin, and the pitfalls that concern it."""

@@ -1,0 +1,110 @@
+"""Answers: golden bytes, reversible, and nothing but their own errors for bytes that are none."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from statemachine.answers import (
+    ANSWER_SIZE,
+    Answer,
+    CorruptAnswer,
+    Reason,
+    TxnResponse,
+    UnknownAnswer,
+    answer_of,
+    decode_answer,
+    encode_answer,
+    encode_brief,
+)
+from statemachine.commands import Operation, Result, Version
+from statemachine.effects import RequestEffect
+
+PUT = Answer(Result.APPLIED, 3, 7, 7)
+FAILED = Answer(Result.COMPARE_FAILED, 9, 12, 12, current_mod=4)
+REFUSED = Answer(Result.REFUSED, 2, 5, 6, reason=Reason.MALFORMED)
+TXN = Answer(
+    Result.APPLIED, 5, 8, 8, succeeded=True,
+    responses=(TxnResponse(0, count=1, items=((b"a", Version(b"v", 2, 3, 2, 6)),)), TxnResponse(Operation.DELETE, 1)),
+)  # fmt: skip
+
+GOLDEN = {
+    PUT: "01 01 00 00 00000000 0300000000000000 0700000000000000 0700000000000000 0000000000000000",
+    FAILED: "01 03 00 00 00000000 0900000000000000 0c00000000000000 0c00000000000000 0400000000000000",
+    REFUSED: "01 04 02 00 00000000 0200000000000000 0500000000000000 0600000000000000 0000000000000000"
+    "92 a96d616c666f726d6564 90",
+    TXN: "01 01 03 00 00000000 0500000000000000 0800000000000000 0800000000000000 0000000000000000"
+    "92 c0 92 94 00 00 01 91 96 c40161 c40176 02 03 02 06 94 03 01 00 90",
+}
+
+
+@pytest.mark.parametrize("answer", GOLDEN, ids=["put", "compare_failed", "refused", "txn"])
+def test_golden_bytes(answer: Answer) -> None:
+    """The bytes that sessions and snapshots keep, for ever."""
+    assert encode_answer(answer) == bytes.fromhex(GOLDEN[answer])
+    assert decode_answer(encode_answer(answer)) == answer
+
+
+def test_the_brief_way_gives_the_same_bytes() -> None:
+    """`encode_brief` is `encode_answer` of an answer without reason, branch and responses."""
+    assert encode_brief(Result.COMPARE_FAILED, 9, 12, 12, 0, 4) == encode_answer(FAILED)
+    assert encode_brief(Result.APPLIED, 9, 12, 12, 3) == encode_answer(Answer(Result.APPLIED, 9, 12, 12, 3))
+
+
+def test_the_answer_of_a_request_comes_from_its_effect() -> None:
+    """Plain effects and effects without answer bytes tell it themselves; others carry it."""
+    assert answer_of(None, 4, 7, 9) == Answer(Result.APPLIED, 4, 7, 9)
+    assert answer_of(RequestEffect(Result.APPLIED, 5), 4, 7, 7) == Answer(Result.APPLIED, 5, 7, 7)
+    repeated = RequestEffect(Result.REPEATED, 3, first_answer_index=7, answer=encode_answer(PUT))
+    assert answer_of(repeated, 4, 20, 20) == PUT
+
+
+numbers = st.integers(0, 2**53 - 1)
+items = st.tuples(st.binary(max_size=5), st.builds(Version, st.binary(max_size=5), numbers, numbers, numbers, numbers))
+responses = st.builds(TxnResponse, st.integers(0, 4), numbers, numbers, st.lists(items, max_size=2).map(tuple))
+answers = st.builds(
+    Answer, st.sampled_from(Result), numbers, numbers, numbers, st.integers(0, 2**32 - 1), st.booleans(),
+    st.lists(responses, max_size=3).map(tuple), st.one_of(st.none(), st.sampled_from(Reason)), numbers,
+)  # fmt: skip
+
+
+@settings(max_examples=60)
+@given(answers)
+def test_any_answer_comes_back(answer: Answer) -> None:
+    """Encoding and decoding is the identity."""
+    assert decode_answer(encode_answer(answer)) == answer
+
+
+cuts = st.tuples(answers, st.integers(0, 60)).map(lambda drawn: encode_answer(drawn[0])[: drawn[1]])
+
+
+@settings(max_examples=200)
+@given(st.one_of(st.binary(max_size=60), cuts))
+def test_noise_raises_its_own_errors_and_nothing_else(noise: bytes) -> None:
+    """Whatever the bytes: an answer, CorruptAnswer or UnknownAnswer."""
+    try:
+        decode_answer(noise)
+    except (CorruptAnswer, UnknownAnswer):
+        return
+    assert len(noise) >= ANSWER_SIZE
+
+
+@pytest.mark.parametrize(
+    ("place", "byte", "error"),
+    [
+        (0, 2, UnknownAnswer),
+        (1, 0, UnknownAnswer),
+        (1, 99, UnknownAnswer),
+        (2, 4, UnknownAnswer),
+        (3, 1, UnknownAnswer),
+    ],
+)
+def test_what_is_unknown_is_not_guessed(place: int, byte: int, error: type[Exception]) -> None:
+    """Another version, result or flag is named as unknown; so is a reason of a later version."""
+    data = bytearray(encode_answer(PUT))
+    data[place] = byte
+    with pytest.raises(error):
+        decode_answer(bytes(data))
+    with pytest.raises(UnknownAnswer, match="melformed"):
+        decode_answer(encode_answer(REFUSED).replace(b"malformed", b"melformed"))
+    with pytest.raises(CorruptAnswer, match="too many"):
+        decode_answer(encode_answer(PUT) + b"\0")
