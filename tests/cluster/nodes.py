@@ -35,6 +35,15 @@ def deadline(seconds: float = 5.0) -> float:
     return clock.monotonic() + seconds
 
 
+# Small files, and elections that take tenths of a second; the defaults are for machines that have more to do.
+QUICK: dict[str, Any] = {
+    "disk.segment_bytes": 1 << 20,
+    "raft.heartbeat_ms": 40,
+    "raft.election_timeout_min_ms": 150,
+    "raft.election_timeout_max_ms": 300,
+}
+
+
 class Nodes:
     """The nodes of one cluster, by id; those not running are missing."""
 
@@ -43,9 +52,9 @@ class Nodes:
         ports = free_ports(2 * count)
         self.cluster = new_cluster(count, peer_ports=ports[:count], http_ports=ports[count:])
         self.file = folder / "cluster.toml"
-        self.flags = flags
+        self.flags = QUICK | flags
         self.running: dict[int, Node] = {}
-        format_cluster(self.cluster, self.file, segment_bytes=flags.get("disk.segment_bytes", 64 << 20))
+        format_cluster(self.cluster, self.file, segment_bytes=self.flags["disk.segment_bytes"])
 
     async def start(self, node: int, **flags: Any) -> Node:
         """Starts a node of the cluster; `flags` are further settings, with __ for the dot."""
