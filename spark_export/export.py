@@ -133,6 +133,11 @@ def _plan(wanted: Wanted) -> Plan:
                 f"the unfinished export in {wanted.folder} is of indexes {found.first} to {found.last}; run it without "
                 f"--from and --to-index to finish it, or {remove}"
             )
+        if found.last > page.index:
+            raise DataLossError(
+                f"the unfinished export in {wanted.folder} goes to index {found.last}, the log ends at {page.index}: "
+                f"the cluster lost what it had; {remove}"
+            )
         return found
     first = page.oldest if wanted.first is None else wanted.first
     last = page.index if wanted.last is None else wanted.last

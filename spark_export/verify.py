@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _EXAMPLES: Final = 5  # indexes named per finding
 _FILES_NAMED: Final = 3
+_OUT_OF_PLACE: Final = ("missing", "duplicated", "order")
 
 
 @dataclass(slots=True)
@@ -65,12 +67,12 @@ def verify(
     try:
         step("reading every column")
         _check_log(log, report, told.log)
-        if report.findings:
+        if any(finding.startswith(_OUT_OF_PLACE) for finding in report.findings):
             step("looking for what is wrong")
             _explain(log, report)
         step("folding the rows to the state")
         _check_state(log, report, told.state)
-    except PySparkException as error:
+    except (PySparkException, Py4JError) as error:
         report.findings += _changed(spark, folder, manifest)
         if not report.findings:
             raise NotCheckedError(f"Spark could not read {folder}: {str(error).splitlines()[0]}") from error

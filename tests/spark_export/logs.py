@@ -6,10 +6,23 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from cluster.apply import log_entry
 from raft import codec
+from raft.configuration import Configuration, Member
 from raft.types import GENESIS, Entry, EntryKind, Mark
-from statemachine.commands import INTERNAL_FIRST, Operation, Result
+from statemachine.commands import (
+    INTERNAL_FIRST,
+    Compare,
+    CompareOperator,
+    CompareTarget,
+    Operation,
+    Result,
+    Txn,
+    TxnOperation,
+)
 from statemachine.effects import Change, Effects, RequestEffect, decode_effects, encode_effects
+from statemachine.machine import StateMachine
+from statemachine.txn import encode_txn
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 START_MS = 1_700_000_000_000
@@ -271,3 +284,83 @@ def is_user(row: Row) -> bool:
     if row["kind"] != "commands" or row["result"] not in ("applied", "compare_failed"):
         return False
     return Operation[row["operation"].upper()] < INTERNAL_FIRST
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# A log that means something: what its effects say is what the state machine did.
+
+
+class RealLog(Log):
+    """A log whose entries the state machine has applied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.machine = StateMachine()
+
+    def commit(self, *blocks: bytes, kind: EntryKind = EntryKind.COMMANDS, data: bytes = b"") -> None:
+        """One entry with these blocks, or of another kind with this data."""
+        count = sum(block.count for block in codec.decode_blocks(b"".join(blocks))) if blocks else 1
+        entry = codec.seal_entry(
+            self.last, term=max(self.last.term, 1) + (kind is EntryKind.NOOP), kind=kind, count=count,
+            time_ms=max(self.last.time_ms, START_MS) + 7, clock_ms=self.last.clock_ms + 7,
+            data=b"".join(blocks) or data,
+        )  # fmt: skip
+        self.last = codec.entry_mark(entry)
+        self.entries.append(entry)
+        self.effects.append(encode_effects(self.machine.apply(log_entry(entry))))
+        self.revision = self.machine.revision
+
+
+def real(rounds: int, *, batch: bool) -> RealLog:
+    """Puts, deletes, compares that fail, transactions with both branches, range deletes, sessions with repetitions and
+    appends with headers, nulls and empty bytes: one request per entry, or all of a round in one."""
+    log = RealLog()
+    member = Member(1, "0" * 32, "127.0.0.1:1", "http://127.0.0.1:2")
+    log.commit(kind=EntryKind.CONFIGURATION, data=codec.encode_configuration(Configuration((member,), (1,))))
+    log.commit(kind=EntryKind.NOOP)
+    log.commit(codec.encode_block([codec.Record(Operation.SESSION_OPEN, argument=60_000)]))
+    session = log.last.index
+    for number in range(rounds):
+        blocks = list(_round(number))
+        sequence = number + 1
+        once = codec.encode_block(
+            [codec.Record(Operation.PUT, b"once", b"%d" % number)], session=session, sequence=sequence, settled=sequence
+        )  # fmt: skip
+        blocks += [once, once]
+        if batch:
+            log.commit(*blocks)
+        else:
+            for block in blocks:
+                log.commit(block)
+        if number % 5 == 4:
+            log.commit(kind=EntryKind.CLOCK)
+    return log
+
+
+def _round(number: int) -> Iterator[bytes]:
+    record, block = codec.Record, codec.encode_block
+    name = b"k%d" % (number % 7)
+    yield block([record(Operation.PUT, name, b"v%d" % number)], time_ms=START_MS + number)
+    yield block([record(Operation.PUT, name, b"", argument=999_999)])  # a compare that fails
+    yield block([record(Operation.PUT, b"e%d" % number, b"")])
+    if number % 3 == 0:
+        yield block(
+            [
+                record(Operation.DELETE, name),
+            ]
+        )
+        yield block([record(Operation.DELETE, b"missing")])
+    equal = Compare(name, CompareTarget.VERSION, CompareOperator.EQUAL, 0)
+    txn = Txn(
+        (equal,), (TxnOperation(Operation.PUT, b"then", b"t%d" % number), TxnOperation(Operation.PUT, b"both", b"1")),
+        (TxnOperation(Operation.PUT, b"else", b""), TxnOperation(Operation.DELETE, b"both")),
+    )  # fmt: skip
+    yield block([record(Operation.TXN, value=encode_txn(txn))])
+    if number % 6 == 5:
+        yield block([record(Operation.DELETE_RANGE, b"e", b"f")])
+    headers = codec.encode_headers([("type", b"click"), ("type", b""), ("ü", b"\xff")])
+    yield block(
+        [record(Operation.APPEND, b"a%d" % (number % 3), b"line %d" % number, headers, START_MS - number),
+         record(Operation.APPEND, None, None), record(Operation.APPEND, b"", b"", codec.encode_headers([]))],
+        plain=True,
+    )  # fmt: skip

@@ -1,0 +1,32 @@
+"""One Spark session for all tests of this folder: starting it takes longer than most of them."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spark_export.job import SparkMissingError, check_packages, session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark(java_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
+    """A session with few partitions and a JVM that starts fast; skips (in CI: fails) without Spark."""
+    try:
+        check_packages()
+    except SparkMissingError as error:
+        pytest.skip(f"no Spark: {error}")
+    logging.getLogger("py4j").setLevel(logging.ERROR)
+    started = session(
+        "raftlog tests",
+        spark__sql__shuffle__partitions="2",
+        spark__sql__adaptive__enabled="false",
+        spark__sql__codegen__wholeStage="false",
+        spark__sql__warehouse__dir=str(tmp_path_factory.mktemp("warehouse")),
+    )
+    yield started
+    started.stop()

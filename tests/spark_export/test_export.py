@@ -1,0 +1,333 @@
+"""An export holds every record once and in order, survives being killed, and verify sees whatever is not so."""
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cluster.wire import Code
+from spark_export.cluster_digest import cluster_digests
+from spark_export.errors import DataLossError, NotCheckedError, UsageError
+from spark_export.export import Wanted, export
+from spark_export.manifest import NAME, UNFINISHED, Manifest, Plan, file_name, read_manifest, write_aside
+from spark_export.parquet import write_range
+from spark_export.reader import Range
+from spark_export.schema import COLUMNS
+from spark_export.verify import Report, verify
+from tests.spark_export import logs
+from tests.spark_export.server import LOG_ID, Served, serving
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+LOG = logs.real(24, batch=False)
+ROWS = list(logs.naive_rows(LOG.entries, LOG.effects))
+LAST = len(ROWS)
+PART = next(entry.index for entry in LOG.entries if entry.index >= 200)  # an end of an entry
+PER_FILE = 100
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """A node that serves the log."""
+    with serving(Served(LOG, entries_per_chunk=20)) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def exported(spark: "SparkSession", url: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished export of the whole log, which nobody changes."""
+    folder = tmp_path_factory.mktemp("exported") / "whole"
+    export(spark, Wanted((url,), folder, records_per_file=PER_FILE))
+    return folder
+
+
+@pytest.fixture
+def copy(exported: Path, tmp_path: Path) -> Path:
+    """A copy of the export, to be spoilt."""
+    folder = tmp_path / "copy"
+    (folder / "log").mkdir(parents=True)
+    for path in exported.rglob("*"):
+        if path.is_file():
+            (folder / path.relative_to(exported)).write_bytes(path.read_bytes())
+    return folder
+
+
+def check(spark: "SparkSession", folder: Path, url: str) -> Report:
+    """What verify says, given the cluster's digests."""
+    manifest = read_manifest(folder)
+    digests = cluster_digests((url,), LOG_ID, manifest.first, manifest.last)
+    return verify(spark, folder, digests, "the cluster")
+
+
+def rows_of(folder: Path) -> list[logs.Row]:
+    """The exported rows, file by file as the manifest lists them, read without Spark."""
+    files = [pq.read_table(folder / entry.name, partitioning=None) for entry in read_manifest(folder).files]
+    return [row for file in files for row in file.to_pylist()]
+
+
+def test_export_holds_every_record_once(spark: "SparkSession", exported: Path, url: str) -> None:
+    """The files hold the rows of the log in order; the manifest counts them; verify proves log and state."""
+    assert rows_of(exported) == ROWS
+    manifest = read_manifest(exported)
+    user = sum(map(logs.is_user, ROWS))
+    assert (manifest.first, manifest.last, manifest.log) == (1, LAST, LOG_ID)
+    assert (manifest.records.total, manifest.records.user, manifest.records.internal) == (LAST, user, LAST - user)
+    assert max(entry.rows for entry in manifest.files) <= PER_FILE
+    assert manifest.position.next == {"0": LAST + 1}
+    assert manifest.digests is not None
+    assert not (exported / UNFINISHED).exists()
+    report = check(spark, exported, url)
+    assert report.is_right, report.findings
+    assert report.unproved == []
+    assert report.rows == LAST
+    assert report.state == manifest.digests.state
+    assert report.state is not None
+    assert report.state.count == LOG.machine.digest().count
+
+
+def test_part_of_a_log_is_verified_without_its_state(spark: "SparkSession", url: str, tmp_path: Path) -> None:
+    """An export that begins later is proved row by row; that its state is not provable is said, not hidden."""
+    folder = tmp_path / "part"
+    export(spark, Wanted((url,), folder, 50, PART))
+    assert rows_of(folder) == ROWS[49:PART]
+    report = check(spark, folder, url)
+    assert report.is_right, report.findings
+    assert ["not provable" in line for line in report.unproved] == [True]
+
+
+def other(value: Any, name: str) -> Any:
+    """A value of the same type that differs."""
+    match value:
+        case bool():
+            return not value
+        case int():
+            return value + 1
+        case str():
+            return "txn" if name == "operation" else value + "x"
+        case bytes():
+            return value + b"\0"
+        case list():
+            return [*value, value[0]] if value else [{"name": "", "value": b""}]
+        case _:
+            return value + timedelta(milliseconds=1)
+
+
+def spoilt(folder: Path, spoil: Callable[[list[logs.Row]], list[logs.Row]]) -> None:
+    """Rewrites the export's second file with other rows."""
+    path = folder / read_manifest(folder).files[1].name
+    table = pq.read_table(path, partitioning=None)
+    pq.write_table(pa.Table.from_pylist(spoil(table.to_pylist()), table.schema), path)
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_one_altered_column_is_found(spark: "SparkSession", copy: Path, url: str, name: str) -> None:
+    """One value of any one column, altered in one row: the log digest differs (or, for the index, the order too)."""
+
+    def spoil(rows: list[logs.Row]) -> list[logs.Row]:
+        row = next(row for row in rows if row[name] is not None)
+        row[name] = other(row[name], name)
+        return rows
+
+    spoilt(copy, spoil)
+    report = check(spark, copy, url)
+    assert any("the log digest of the rows is" in finding for finding in report.findings), report.findings
+
+
+def test_every_column_set_to_null_changes_the_digest(spark: "SparkSession", copy: Path, url: str) -> None:
+    """A value taken away is not the same as none: the mask tells, also where two nulls swap places."""
+
+    def spoil(rows: list[logs.Row]) -> list[logs.Row]:
+        row = next(row for row in rows if row["key"] is not None and row["value"] == b"" and row["headers"] is None)
+        row["key"], row["value"] = None, row["key"]
+        return rows
+
+    spoilt(copy, spoil)
+    assert not check(spark, copy, url).is_right
+
+
+def removed(rows: list[logs.Row]) -> list[logs.Row]:
+    """Without one row."""
+    return rows[:30] + rows[31:]
+
+
+def doubled(rows: list[logs.Row]) -> list[logs.Row]:
+    """With one row twice."""
+    return rows[:31] + rows[30:]
+
+
+def replaced(rows: list[logs.Row]) -> list[logs.Row]:
+    """One row twice, in the place of the one after it."""
+    return [*rows[:31], rows[30], *rows[32:]]
+
+
+def swapped(rows: list[logs.Row]) -> list[logs.Row]:
+    """Two rows in each other's place."""
+    return [*rows[:30], rows[31], rows[30], *rows[32:]]
+
+
+def exchanged(rows: list[logs.Row]) -> list[logs.Row]:
+    """Two rows with each other's index: everything in order but the contents."""
+    rows[30]["index"], rows[31]["index"] = rows[31]["index"], rows[30]["index"]
+    return [*rows[:30], rows[31], rows[30], *rows[32:]]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "found"),
+    [
+        (removed, ["missing: log/index", r"missing: index {31}", "altered: the log digest"]),
+        (doubled, ["duplicated: log/index", "duplicated: index {31}", "altered: the log digest"]),
+        (replaced, ["order: ", "missing: index {32}", "duplicated: index {31}"]),
+        (swapped, ["order: the rows of log/index"]),
+        (exchanged, ["altered: the log digest"]),
+    ],
+)
+def test_a_row_out_of_place_is_found(
+    spark: "SparkSession", copy: Path, url: str, spoil: Callable[..., Any], found: list[str]
+) -> None:
+    """A row removed, doubled, put in another's place, swapped: each is found and named for what it is."""
+    first = read_manifest(copy).files[1].first
+    spoilt(copy, spoil)
+    report = check(spark, copy, url)
+    for start in found:
+        wanted = start.format(*range(first - 1, first + 40)) if "{" in start else start
+        assert any(finding.startswith(wanted) for finding in report.findings), report.findings
+    assert any("SHA-256" in finding for finding in report.findings)
+
+
+def test_files_and_manifest_out_of_place_are_found(spark: "SparkSession", copy: Path, url: str) -> None:
+    """A file damaged, lacking, too many; a manifest that disagrees with itself."""
+    entries = read_manifest(copy).files
+    path = copy / entries[0].name
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20])
+    assert any("SHA-256" in finding for finding in check(spark, copy, url).findings)
+    path.unlink()
+    assert check(spark, copy, url).findings == [f"missing: file {entries[0].name} is not there"]
+    path.write_bytes(whole)
+    (copy / "log" / "more.parquet").write_bytes(whole)
+    assert check(spark, copy, url).findings == ["duplicated: file log/more.parquet is not in the manifest"]
+    (copy / "log" / "more.parquet").unlink()
+    manifest = json.loads((copy / NAME).read_text())
+    manifest["records"]["user"] += 1
+    (copy / NAME).write_text(json.dumps(manifest))
+    assert any("do not add up" in finding for finding in check(spark, copy, url).findings)
+
+
+def test_verify_against_another_state_fails(spark: "SparkSession", exported: Path, url: str) -> None:
+    """A right log digest does not excuse a wrong state digest, nor the other way round."""
+    right = cluster_digests((url,), LOG_ID, 1, LAST)
+    assert right.state is not None
+    wrong = msgspec.structs.replace(right, state=msgspec.structs.replace(right.state, count=right.state.count + 1))
+    assert any("fold to the state digest" in line for line in verify(spark, exported, wrong, "the cluster").findings)
+    wrong = msgspec.structs.replace(right, log=msgspec.structs.replace(right.log, sum_high="1"))
+    assert any("log digest" in line for line in verify(spark, exported, wrong, "the cluster").findings)
+    assert verify(spark, exported, None, "the manifest").is_right
+    forgotten = msgspec.structs.replace(right, state=None)
+    report = verify(spark, exported, forgotten, "the cluster")
+    assert report.is_right
+    assert "no longer remembers" in report.unproved[0]
+
+
+def test_an_unfinished_export_is_gone_on_with(spark: "SparkSession", url: str, tmp_path: Path) -> None:
+    """Killed at any moment, the export is recognised, and another run goes on with the same plan: whole files are kept,
+    half-written and foreign ones are not, and what follows the plan's end is not taken in."""
+    folder = tmp_path / "killed"
+    aside = folder / UNFINISHED / "log"
+    aside.mkdir(parents=True)
+    write_aside(folder / UNFINISHED / "plan.json", Plan(LOG_ID, 1, PART, 150))
+    middle = PART // 2
+    kept = write_range(Range((url,), LOG_ID, 1, middle + 1), aside)
+    (aside / f".{file_name(middle + 1, PART)}.0.tmp").write_bytes(b"half")
+    (aside / file_name(middle + 1, PART)).write_bytes(b"no Parquet")
+    (aside / file_name(1, 9)).write_bytes(b"of another plan")
+    with pytest.raises(NotCheckedError, match="not finished: run the same"):
+        read_manifest(folder)
+    with pytest.raises(UsageError, match=f"is of indexes 1 to {PART}"):
+        export(spark, Wanted((url,), folder, None, LAST))
+    before = (aside / file_name(1, middle)).stat().st_ino
+    manifest = export(spark, Wanted((url,), folder))
+    assert manifest.files[0] == kept
+    assert (folder / manifest.files[0].name).stat().st_ino == before
+    assert rows_of(folder) == ROWS[:PART]
+    assert sorted(path.name for path in folder.rglob("*")) == sorted(
+        ["log", NAME, *(Path(entry.name).name for entry in manifest.files)]
+    )
+    assert check(spark, folder, url).is_right
+
+
+def test_killed_between_files_and_manifest(spark: "SparkSession", exported: Path, url: str, copy: Path) -> None:
+    """The moment after the files were published and before the manifest was: the next run writes the manifest."""
+    finished = read_manifest(copy)
+    (copy / NAME).unlink()
+    (copy / UNFINISHED).mkdir()
+    write_aside(copy / UNFINISHED / "plan.json", Plan(LOG_ID, 1, LAST, PER_FILE))
+    again = export(spark, Wanted((url,), copy))
+    assert again.files == finished.files
+    assert check(spark, copy, url).is_right
+
+
+@pytest.mark.parametrize(
+    ("prepare", "wanted", "error", "match"),
+    [
+        (lambda folder: (folder / "mine.txt").write_text("x"), {}, UsageError, "not empty"),
+        (lambda folder: None, {"last": 999_999}, UsageError, "not committed yet"),
+        (lambda folder: None, {"first": 10, "last": 9}, UsageError, "nothing to export"),
+        (lambda folder: write_aside(folder / NAME, _manifest()), {}, UsageError, "holds a finished export"),
+        (lambda folder: _planned(folder, "f" * 32), {}, DataLossError, "is of log ffff"),
+        (lambda folder: _planned(folder, LOG_ID, b"{"), {}, UsageError, "plan.json is damaged"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused(
+    spark: "SparkSession", url: str, tmp_path: Path, prepare: Callable[[Path], Any], wanted: dict[str, int],
+    error: type[Exception], match: str,
+) -> None:  # fmt: skip
+    """A folder that holds something else, ranges that are none, an unfinished export of another log: each is refused
+    before anything is written."""
+    prepare(tmp_path)
+    with pytest.raises(error, match=match):
+        export(spark, Wanted((url,), tmp_path, **wanted))
+
+
+def _manifest() -> Manifest:
+    return msgspec.json.decode(
+        b'{"log": "", "position": {"log": "", "next": {}}, "first": 1, "last": 1, "records": {"total": 1, "user": 1,'
+        b'"internal": 0}, "time_min_ms": 0, "time_max_ms": 0, "files": [], "columns": [], "digests": null,'
+        b'"created_ms": 0, "software": ""}',
+        type=Manifest,
+    )
+
+
+def _planned(folder: Path, log: str, text: bytes | None = None) -> None:
+    (folder / UNFINISHED).mkdir()
+    path = folder / UNFINISHED / "plan.json"
+    write_aside(path, Plan(log, 1, 10, 5))
+    if text is not None:
+        path.write_bytes(text)
+
+
+def test_a_trimmed_log_is_not_exported_in_part(spark: "SparkSession", tmp_path: Path) -> None:
+    """An export of what is no longer kept is refused; by default it begins at the oldest index."""
+    with serving(Served(LOG, oldest=100)) as url:
+        with pytest.raises(DataLossError, match="index 1 is no longer kept"):
+            export(spark, Wanted((url,), tmp_path / "a", 1))
+        assert export(spark, Wanted((url,), tmp_path / "b")).first == 100
+
+
+def test_digests_that_the_cluster_refuses(spark: "SparkSession", tmp_path: Path) -> None:
+    """No manifest is written without the cluster's digests; what was read stays for the next run."""
+    served = Served(LOG, digest=Code.BUSY)
+    with serving(served) as url:
+        with pytest.raises(Exception, match="busy"):
+            export(spark, Wanted((url,), tmp_path / "a", patience_s=0.1))
+        assert not (tmp_path / "a" / NAME).exists()
+        served.digest = None
+        assert export(spark, Wanted((url,), tmp_path / "a")).last == LAST
