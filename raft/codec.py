@@ -635,7 +635,7 @@ def encode_message(message: Message) -> bytes:
 def decode_message(frame: Frame) -> Message:
     """The message of a FRAME_MESSAGE frame. Raises Corrupt or UnknownVersion."""
     number, *values = frame.header or (0,)
-    if number not in _MESSAGE_FIELDS:
+    if type(number) is not int or number not in _MESSAGE_FIELDS:
         raise UnknownVersion(f"message number {number!r}")
     kind, names = _MESSAGE_FIELDS[number]
     names = ("shard", "sender", "to", "term", *names)

@@ -119,8 +119,9 @@ class RaftCore:
         """Take a peer's message."""
         state = self.state
         state.now = now
-        if message.to != state.node or message.sender == state.node or message.shard != 0:
-            ignore(state, message, f"it is for node {message.to}, shard {message.shard} (pitfall 28)")
+        if message.to != state.node or message.shard != 0 or message.sender in {NOBODY, state.node}:
+            reason = f"it is from node {message.sender} for node {message.to}, shard {message.shard}"
+            ignore(state, message, reason)
         elif _meet_term(state, message):
             _dispatch(state, message)
 

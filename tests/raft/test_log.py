@@ -1,0 +1,274 @@
+"""The log in memory: terms, ends, cuts, marks and bounds; checked against a naive twin."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raft.codec import entry_mark, header_crc
+from raft.invariants import InvariantBroken, check_log
+from raft.log import Log, LogStart
+from raft.options import Options
+from raft.types import Entry, Mark, TermRun
+from tests.raft.lab import configuration, extend, log_of, log_start
+
+
+def log_from(*entries: int | tuple[int, int], tail: int | None = None, committed: int = 1) -> Log:
+    """A log whose first entry is the configuration; see `extend` for the others."""
+    made = log_of(configuration(3), *entries)
+    return Log(log_start(made, tail), committed=committed, applied=committed, now_ms=0)
+
+
+def test_entries_are_found_by_their_ends() -> None:
+    """Indexes jump by the count of an entry; an index inside it has its term and is no end."""
+    log = log_from((1, 3), (2, 4), 2)
+    assert [log.term_at(index) for index in range(11)] == [0, 1, 1, 1, 1, 2, 2, 2, 2, 2, None]
+    assert [index for index in range(11) if log.is_end(index)] == [0, 1, 4, 8, 9]
+    assert log.last.index == 9
+
+
+@pytest.mark.parametrize("index", [-5, 10, 1 << 60])
+def test_whatever_is_out_of_bounds_is_none_and_no_error(index: int) -> None:
+    """Term look-ups of anything at all are safe (pitfall 52)."""
+    log = log_from((1, 3), (2, 4), 2)
+    assert log.term_at(index) is None
+    assert log.mark_at(index) is None
+    assert not log.is_end(index)
+
+
+def test_terms_below_the_oldest_entry_are_known_only_at_the_snapshot() -> None:
+    """A log that was trimmed knows the term where the snapshot ends, and nothing before."""
+    entries = log_of(configuration(3), *[1] * 4, 2, 2)
+    start = LogStart(6, (TermRun(6, 2),), entry_mark(entries[-1]), tuple(entries[5:]), entry_mark(entries[4]))
+    log = Log(start, committed=5, applied=5, now_ms=0)
+    assert [log.term_at(index) for index in range(9)] == [0, None, None, None, None, 1, 2, 2, None]
+    assert log.is_end(5)
+    assert log.last_end(5, 1) == (5, True)
+    assert log.last_end(3, 0) == (5, True)
+
+
+def test_below_the_tail_only_sure_ends_are_offered() -> None:
+    """With two entries in memory, a hint is rounded to a run boundary or to the commit index."""
+    log = log_from((1, 5), (1, 5), (2, 5), (2, 5), 3, 3, tail=2, committed=6)
+    assert log.last_end(30, 2) == (21, True)
+    assert log.last_end(18, 2) == (18, False)
+    assert log.last_sure_end(18, 2) == 11
+    assert log.last_sure_end(9, 1) == 6
+    assert log.last_sure_end(11, 2) == 11
+    assert log.may_end(18)
+    assert not log.is_end(18)
+
+
+@pytest.mark.parametrize(
+    ("index", "term", "expected"),
+    [(9, 9, 9), (7, 9, 5), (8, 2, 8), (9, 2, 8), (9, 1, 5), (4, 1, 2), (3, 0, 0), (1, 0, 0), (99, 3, 9)],
+)
+def test_the_last_end_at_or_below_with_no_higher_term(index: int, term: int, expected: int) -> None:
+    """What both sides use to step back: by index and by term, rounded down to an end."""
+    log = log_from(1, (1, 3), (2, 3), 3)
+    assert log.last_end(index, term) == (expected, True)
+
+
+def test_slices_stop_at_the_limits_and_never_inside() -> None:
+    """At least one entry, then as many as fit in bytes and number."""
+    log = log_from(*[1] * 6)
+    size = log.entries[1].size
+    assert [entry.index for entry in log.slice(1, size * 2, 99)] == [2, 3]
+    assert [entry.index for entry in log.slice(1, 1, 99)] == [2]
+    assert [entry.index for entry in log.slice(4, 1 << 20, 2)] == [5, 6]
+    assert log.slice(7, 1 << 20, 99) == ()
+    with pytest.raises(AssertionError):
+        log_from((1, 4)).slice(3, 100, 9)
+
+
+def test_a_cut_returns_to_the_mark_before_and_tells_the_disk_once() -> None:
+    """Persisted and last fall back, runs shrink, and only what the disk has been given is cut there."""
+    log = log_from(1, (2, 3), 2, 3)
+    made = extend(entry_mark(log.entries[1]), 4)
+    log.cut(2, made[0], 4)
+    assert (log.last, log.persisted, log.run_terms) == (entry_mark(log.entries[1]), 2, [1])
+    assert log.last.header_crc == header_crc(log.entries[1])
+    log.append(made, 0)
+    other = extend(entry_mark(log.entries[1]), 5)
+    log.cut(2, other[0], 5)
+    log.append(other, 0)
+    assert log.take_unpersisted() == (2, tuple(other))
+    assert log.take_unpersisted() == (None, ())
+
+
+def test_a_cut_below_the_tail_learns_the_mark_from_what_follows() -> None:
+    """After a restart with a short tail the conflict may lie below it: the new entry names the CRC before it."""
+    entries = log_of(configuration(3), 1, 2, 2, 2)
+    log = Log(log_start(entries, 1), committed=1, applied=1, now_ms=0)
+    (other,) = extend(entry_mark(entries[1]), 3)
+    log.cut(2, other, 3)
+    log.append((other,), 0)
+    assert log.start.header_crc == header_crc(entries[1])
+    check_log(log)
+    assert [log.term_at(index) for index in range(5)] == [0, 1, 1, 3, None]
+
+
+def test_acknowledgements_name_term_and_index() -> None:
+    """An unknown, older or cut position changes nothing; a true one moves the mark once."""
+    log = log_from()
+    log.append(extend(log.last, 1, 1), 0)
+    log.take_unpersisted()
+    assert not log.acknowledge(7, 3)
+    assert not log.acknowledge(1, 9)
+    assert log.acknowledge(1, 2)
+    assert not log.acknowledge(1, 2)
+    assert log.persisted == 2
+
+
+def test_only_durable_entries_are_given_to_the_state_machine() -> None:
+    """Commit may run ahead of the own disk; what is applied can always be read back."""
+    log = log_from()
+    entries = extend(log.last, 1, 1, 1)
+    log.append(entries, 0)
+    log.committed = 4
+    assert log.take_committed() == ()
+    log.take_unpersisted()
+    log.acknowledge(1, 3)
+    assert log.take_committed() == tuple(entries[:2])
+    assert log.take_committed() == ()
+
+
+@pytest.mark.parametrize(
+    "options", [Options(tail_entries_max=16), Options(tail_bytes_max=2_000), Options(tail_entries_max=1)]
+)
+def test_the_tail_is_bounded_but_keeps_what_is_not_applied(options: Options) -> None:
+    """Applied entries leave when it is over its bounds; terms stay known; entries not applied stay in memory."""
+    log = log_from()
+    log.append(extend(log.last, *[1 + index // 50 for index in range(200)]), 0)
+    log.take_unpersisted()
+    log.trim(options)
+    assert log.entries[0].index == 2
+    log.acknowledge(4, 201)
+    log.committed = log.given = log.applied = 150
+    log.trim(options)
+    assert log.start.index <= 150
+    assert len(log.entries) <= max(options.tail_entries_max, 51)
+    log.committed = log.given = log.applied = 201
+    log.trim(options)
+    assert len(log.entries) <= options.tail_entries_max
+    assert log.bytes <= options.tail_bytes_max
+    check_log(log)
+    assert [log.term_at(index) for index in (2, 51, 52, 201)] == [1, 1, 2, 4]
+
+
+def test_a_tail_that_is_not_the_end_of_the_log_is_refused() -> None:
+    """What a starting node hands over must fit together."""
+    entries = log_of(configuration(3), 1, 1)
+    start = log_start(entries)
+    with pytest.raises(AssertionError, match="last mark"):
+        Log(replace(start, tail=tuple(entries[:2])), committed=1, applied=1, now_ms=0)
+    with pytest.raises(AssertionError):
+        Log(start, committed=1, applied=2, now_ms=0)
+
+
+def test_appending_a_gap_or_an_older_term_is_a_fault() -> None:
+    """The log asserts what its callers have checked."""
+    log = log_from(2)
+    made = extend(log.last, 2, 2)
+    with pytest.raises(AssertionError):
+        log.append(made[1:], 0)
+    with pytest.raises(AssertionError):
+        log.append(extend(log.last, 1), 0)
+
+
+class Twin:
+    """A log as a plain list of (index, term) of every entry ever kept."""
+
+    def __init__(self, entries: list[Entry]) -> None:
+        self.entries = list(entries)
+
+    def term_at(self, index: int) -> int | None:
+        if index == 0:
+            return 0
+        return next((entry.term for entry in self.entries if entry.first <= index <= entry.index), None)
+
+    def is_end(self, index: int) -> bool:
+        return index == 0 or any(entry.index == index for entry in self.entries)
+
+    def last_end(self, index: int, term: int) -> int:
+        ends = [entry.index for entry in self.entries if entry.index <= index and entry.term <= term]
+        return max(ends, default=0)
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.lists(st.integers(1, 3), min_size=1, max_size=4), st.integers(0, 1)),
+        st.tuples(st.just("cut"), st.integers(0, 6), st.integers(1, 2)),
+        st.tuples(st.just("persist"), st.integers(0, 3), st.just(0)),
+        st.tuples(st.just("apply"), st.integers(0, 3), st.just(0)),
+    ),
+    max_size=30,
+)
+
+
+@settings(max_examples=150)
+@given(STEPS)
+def test_the_log_agrees_with_a_naive_twin(steps: list[tuple[str, list[int] | int, int]]) -> None:
+    """Whatever is appended, cut, persisted, applied and trimmed: every look-up gives what a plain list gives."""
+    entries = log_of(configuration(3))
+    log = Log(log_start(entries), committed=1, applied=1, now_ms=0)
+    twin = Twin(entries)
+    term = 1
+    for kind, argument, more in steps:
+        match kind, argument:
+            case "append", list(counts):
+                term += more
+                made = extend(log.last, *[(term, count) for count in counts])
+                log.append(made, 0)
+                twin.entries += made
+            case "cut", int(back):
+                position = max(len(twin.entries) - back, 1)
+                after = twin.entries[position - 1]
+                if after.index >= log.committed and after.index < log.last.index:
+                    term += more
+                    made = extend(entry_mark(after), term)
+                    log.cut(after.index, made[0], term)
+                    log.append(made, 0)
+                    twin.entries = twin.entries[:position] + made
+            case "persist", int(back):
+                _, unpersisted = log.take_unpersisted()
+                if unpersisted:
+                    last = unpersisted[max(0, len(unpersisted) - 1 - back)]
+                    log.acknowledge(last.term, last.index)
+            case "apply", int(back):
+                ends = [entry.index for entry in twin.entries if log.committed <= entry.index <= log.persisted]
+                if ends:
+                    log.committed = ends[max(0, len(ends) - 1 - back)]
+                    log.take_committed()
+                    log.applied = log.given
+                    log.trim(Options(tail_entries_max=4))
+        check_log(log)
+        top = twin.entries[-1].index + 2
+        assert [log.term_at(index) for index in range(top)] == [twin.term_at(index) for index in range(top)]
+        for index in range(log.start.index, top):
+            assert log.is_end(index) == twin.is_end(index)
+        for index in range(log.start.index + 1, top):
+            for limit in range(term + 1):
+                end, is_sure = log.last_end(index, limit)
+                assert not is_sure or end == twin.last_end(index, limit) or end < log.start.index
+        assert log.persisted <= log.last.index
+        assert all(twin.is_end(mark) for mark in (log.persisted, log.committed, log.applied, log.handed))
+
+
+def test_a_broken_tail_is_found_by_its_invariant() -> None:
+    """`check_log` sees a missing entry, a wrong chain and a wrong count of bytes."""
+    log = log_from(1, 1, 1)
+    check_log(log)
+    log.bytes += 1
+    with pytest.raises(InvariantBroken, match="bytes"):
+        check_log(log)
+    log = log_from(1, 1, 1)
+    del log.entries[2], log.ends[2]
+    with pytest.raises(InvariantBroken, match="follow"):
+        check_log(log)
+    log = log_from(1, 1)
+    stranger = extend(Mark(2, 1, 12345), 1)[0]
+    log.entries[2] = stranger
+    with pytest.raises(InvariantBroken, match="names the one before"):
+        check_log(log)

@@ -1,0 +1,62 @@
+"""One follower as its leader sees it."""
+
+from raft.options import Options
+from raft.progress import Mode, Progress
+from raft.ready import Fetch
+
+
+def test_a_probe_ends_when_equality_is_proved_where_it_asked() -> None:
+    """An answer below the question (to a heartbeat from an older match) leaves it open."""
+    progress = Progress(sent=10, contact_ms=0)
+    assert not progress.note_match(0)
+    assert progress.mode is Mode.PROBE
+    assert progress.note_match(10)
+    assert (progress.mode, progress.match, progress.sent) == (Mode.REPLICATE, 10, 10)
+
+
+def test_a_probe_at_a_place_that_may_not_be_an_end_does_not_become_a_stream() -> None:
+    """Streaming from inside an entry would never match."""
+    progress = Progress(sent=0, contact_ms=0)
+    progress.probe(5, is_exact=False)
+    progress.note_match(5)
+    assert progress.mode is Mode.PROBE
+
+
+def test_answers_free_the_window_up_to_what_they_prove() -> None:
+    """Messages and bytes in flight are counted exactly; one answer may cover several."""
+    options = Options(inflight_messages_max=3, inflight_bytes_max=1_000)
+    progress = Progress(sent=0, contact_ms=0)
+    progress.note_match(0)
+    for end, size in ((5, 300), (9, 300), (12, 300)):
+        assert progress.has_room(options)
+        progress.note_sent(end, size)
+    assert not progress.has_room(options)
+    progress.note_match(9)
+    assert (list(progress.inflight), progress.inflight_bytes) == ([(12, 300)], 300)
+    assert progress.has_room(options)
+    progress.note_sent(13, 700)
+    assert not progress.has_room(options)  # bytes
+
+
+def test_probing_again_keeps_what_is_proved_and_forgets_what_was_in_flight() -> None:
+    """Match never falls (pitfall 23), the window is empty, an outstanding fetch is void."""
+    progress = Progress(sent=0, contact_ms=0)
+    progress.note_match(0)
+    progress.note_sent(8, 100)
+    progress.note_match(8)
+    progress.note_sent(20, 100)
+    progress.fetch = Fetch(2, 20, 30, 1)
+    progress.commit_sent = 8
+    progress.probe(3)
+    assert (progress.match, progress.sent, progress.mode) == (8, 8, Mode.PROBE)
+    assert (len(progress.inflight), progress.inflight_bytes, progress.commit_sent) == (0, 0, 0)
+    assert progress.fetch is None
+
+
+def test_a_follower_that_needs_a_snapshot_waits() -> None:
+    """It is asked again only after a heartbeat; once it matches, it is streamed to."""
+    progress = Progress(sent=3, contact_ms=0)
+    progress.need_snapshot(7)
+    assert (progress.mode, progress.sent, progress.is_waiting) == (Mode.SNAPSHOT, 7, True)
+    progress.note_match(7)
+    assert progress.mode is Mode.REPLICATE

@@ -1,0 +1,80 @@
+"""Majorities, checked against a twin that counts every subset."""
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raft.configuration import Configuration, Member
+from raft.quorum import Outcome, agreed, majority, outcome
+from tests.raft.lab import configuration
+
+VALUES = st.dictionaries(st.integers(1, 7), st.integers(0, 20))
+
+
+def joint(incoming: int, outgoing: tuple[int, ...]) -> Configuration:
+    """Nodes 1 to 7; voters 1 to `incoming`, and `outgoing` on the other side."""
+    members = tuple(Member(node, f"{node:032x}", "", "") for node in range(1, 8))
+    return Configuration(members, tuple(range(1, incoming + 1)), outgoing)
+
+
+def naive(voters: tuple[int, ...], values: dict[int, int]) -> int:
+    """The highest value that every member of some majority has reached."""
+    groups = combinations(voters, majority(len(voters)))
+    return max(min(values.get(voter, 0) for voter in group) for group in groups)
+
+
+@pytest.mark.parametrize(("voters", "needed"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3), (6, 4), (7, 4)])
+def test_pitfall_34_a_majority_is_more_than_half(voters: int, needed: int) -> None:
+    """Any two majorities share a voter: of an even number it is one more than half, for commit, votes and reads alike.
+
+    Guard: `majority` in raft/quorum.py, which `agreed` and `outcome` both use.
+    """
+    assert majority(voters) == needed
+    members = configuration(voters)
+    assert agreed(members, dict.fromkeys(range(1, needed), 9)) == 0
+    assert agreed(members, dict.fromkeys(range(1, needed + 1), 9)) == 9
+    assert outcome(members, dict.fromkeys(range(1, needed), True)) is not Outcome.WON
+    assert outcome(members, dict.fromkeys(range(1, needed + 1), True)) is Outcome.WON
+
+
+@given(st.integers(1, 7), st.lists(st.integers(1, 7), unique=True), VALUES)
+def test_agreed_is_what_some_majority_of_each_side_reached(
+    incoming: int, outgoing: list[int], values: dict[int, int]
+) -> None:
+    """Equal to the twin, for one majority and for a joint pair."""
+    members = joint(incoming, tuple(sorted(outgoing)))
+    expected = naive(members.voters, values)
+    if outgoing:
+        expected = min(expected, naive(members.outgoing, values))
+    assert agreed(members, values) == expected
+
+
+@given(st.integers(1, 7), st.lists(st.integers(1, 7), unique=True), st.dictionaries(st.integers(1, 7), st.booleans()))
+def test_a_vote_is_decided_when_no_answer_can_change_it(
+    incoming: int, outgoing: list[int], votes: dict[int, bool]
+) -> None:
+    """WON: a majority of each side granted. LOST: not even all open votes could win. Else OPEN."""
+    members = joint(incoming, tuple(sorted(outgoing)))
+    sides = [members.voters] + ([members.outgoing] if outgoing else [])
+
+    def wins(votes: dict[int, bool], default: bool) -> bool:
+        return all(sum(votes.get(voter, default) for voter in side) >= majority(len(side)) for side in sides)
+
+    expected = Outcome.WON if wins(votes, False) else Outcome.OPEN if wins(votes, True) else Outcome.LOST
+    assert outcome(members, votes) is expected
+
+
+def test_learners_and_strangers_are_never_counted() -> None:
+    """Only voters carry a value or a vote."""
+    members = configuration(4, learners=[4])
+    assert agreed(members, {1: 5, 4: 9, 9: 9}) == 0
+    assert outcome(members, {1: True, 4: True, 9: True}) is Outcome.OPEN
+
+
+def test_nobody_agrees_to_nothing() -> None:
+    """A configuration without voters commits nothing and elects nobody."""
+    nobody = Configuration()
+    assert agreed(nobody, {1: 5}) == 0
+    assert outcome(nobody, {1: True}) is Outcome.LOST

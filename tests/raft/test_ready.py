@@ -1,0 +1,127 @@
+"""The order in which a Ready is carried out: the queue before the disk, with a batch in flight."""
+
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raft.codec import entry_mark
+from raft.messages import AppendEntriesReply, Message
+from raft.ready import Ready, SyncQueue, without_void_promises
+from raft.types import GENESIS, Entry, HardState
+from tests.raft.lab import extend
+
+
+def promise(match: int, *, success: bool = True) -> AppendEntriesReply:
+    """An acknowledgement up to `match`."""
+    return AppendEntriesReply(sender=1, to=2, term=1, success=success, match=match, prev_index=0, round=0)
+
+
+def test_what_waits_behind_a_sync_becomes_one_batch() -> None:
+    """The newest hard state, all entries, all messages, in order; then the queue is empty."""
+    first, second = extend(GENESIS, 1, 1)
+    queue = SyncQueue()
+    queue.add(Ready(hard_state=HardState(1, 2), entries=(first,), messages_after_sync=(promise(1),)))
+    queue.add(Ready(hard_state=HardState(2, 3)))
+    queue.add(Ready(entries=(second,), messages_after_sync=(promise(2),)))
+    batch = queue.take()
+    assert (batch.hard_state, batch.cut_after) == (HardState(2, 3), None)
+    assert (batch.entries, batch.last) == ((first, second), second)
+    assert batch.messages == (promise(1), promise(2))
+    assert queue.is_empty
+    assert queue.take().last is None
+
+
+def test_a_cut_on_waiting_entries_only_drops_them() -> None:
+    """The disk has nothing beyond those that stay, so nothing needs to be cut there."""
+    entries = extend(GENESIS, 1, 1, 1)
+    queue = SyncQueue()
+    queue.add(Ready(entries=tuple(entries)))
+    other = extend(entry_mark(entries[0]), 2)
+    queue.add(Ready(cut_after=1, entries=tuple(other)))
+    batch = queue.take()
+    assert (batch.cut_after, batch.entries) == (None, (entries[0], *other))
+
+
+def test_a_cut_that_reaches_what_was_taken_is_carried_out_on_disk() -> None:
+    """Entries of a batch in flight are cut by the next batch, however many cuts there were meanwhile."""
+    entries = extend(GENESIS, 1, 1, 1)
+    queue = SyncQueue()
+    queue.add(Ready(entries=tuple(entries)))
+    queue.take()
+    two = extend(entry_mark(entries[1]), 2)
+    queue.add(Ready(cut_after=2, entries=tuple(two)))
+    three = extend(entry_mark(entries[0]), 3, 3)
+    queue.add(Ready(cut_after=1, entries=tuple(three)))
+    four = extend(entry_mark(three[0]), 4)
+    queue.add(Ready(cut_after=2, entries=tuple(four)))
+    batch = queue.take()
+    assert (batch.cut_after, batch.entries) == (1, (three[0], *four))
+
+
+def test_promises_of_entries_that_were_cut_while_they_waited_are_withdrawn() -> None:
+    """They would say that something is durable which never reached the disk; refusals and votes stay."""
+    entries = extend(GENESIS, 1, 1)
+    queue = SyncQueue()
+    refusal = promise(0, success=False)
+    queue.add(Ready(entries=tuple(entries), messages_after_sync=(promise(1), promise(2), refusal)))
+    queue.add(Ready(cut_after=1, entries=tuple(extend(entry_mark(entries[0]), 2)), messages_after_sync=(promise(2),)))
+    assert queue.take().messages == (promise(1), refusal, promise(2))
+    assert without_void_promises([promise(3), promise(4)], 3) == [promise(3)]
+
+
+@dataclass
+class Disk:
+    """What carrying out a batch leaves, and whether each promise is true when it leaves."""
+
+    entries: list[Entry] = field(default_factory=list)
+    hard_state: HardState = field(default_factory=HardState)
+
+    def carry_out(self, queue: SyncQueue) -> tuple[Message, ...]:
+        batch = queue.take()
+        self.hard_state = batch.hard_state or self.hard_state
+        if batch.cut_after is not None:
+            self.entries = [entry for entry in self.entries if entry.index <= batch.cut_after]
+        for entry in batch.entries:
+            assert entry.before == (self.entries[-1].index if self.entries else 0)
+            self.entries.append(entry)
+        return batch.messages
+
+
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.integers(1, 3)),
+        st.tuples(st.just("cut"), st.integers(1, 6)),
+        st.tuples(st.just("sync"), st.just(0)),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=200)
+@given(ACTIONS)
+def test_whenever_the_disk_is_idle_it_equals_the_log(actions: list[tuple[str, int]]) -> None:
+    """Appends and cuts in any order, with syncs in between: after the last sync the disk holds exactly the log."""
+    log: list[Entry] = []
+    queue, disk = SyncQueue(), Disk()
+    term = 1
+    for kind, number in actions:
+        previous = entry_mark(log[-1]) if log else GENESIS
+        if kind == "append":
+            made = extend(previous, *[term] * number)
+            log += made
+            queue.add(Ready(entries=tuple(made), messages_after_sync=(promise(log[-1].index),)))
+        elif kind == "cut" and number < len(log):
+            term += 1
+            del log[-number:]
+            made = extend(entry_mark(log[-1]), term)
+            cut_after = log[-1].index
+            log += made
+            queue.add(Ready(hard_state=HardState(term), cut_after=cut_after, entries=tuple(made)))
+        elif kind == "sync":
+            for message in disk.carry_out(queue):
+                assert isinstance(message, AppendEntriesReply)
+                assert message.match <= disk.entries[-1].index
+    disk.carry_out(queue)
+    assert disk.entries == log
+    assert queue.is_empty
