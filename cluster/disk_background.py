@@ -28,12 +28,12 @@ class Background:
         self.structure = Lock()  # held by a cut, and while a sealed segment is finished
         self.spare = Lock()  # held while a spare file is made, and from there until it has its name
         self._allocation: Allocation | None = None
-        self._is_spare_asked = self._is_finish_asked = False
+        self._is_spare_asked = self._is_finish_asked = self._is_stopped = False
         self._unsealed: list[Segment] = []  # without a footer in .idx
         self._unclosed: list[Segment] = list(journal.segments[:-1])  # without a footer in .ledger
         self._known = len(journal.segments)
         self.rolls = 0
-        self.on_error: Callable[[OSError], None] = _ignore
+        self.on_error: Callable[[Exception], None] = _ignore
 
     # -- asked for by the writing thread
 
@@ -72,8 +72,9 @@ class Background:
             self._worker.post(self._finish_sealed)
 
     def stop(self) -> None:
-        """Forgets the file that is being made."""
+        """Forgets the file that is being made; makes no other."""
         with self.spare:
+            self._is_stopped = True
             if self._allocation is not None:
                 self._allocation.abandon()
                 self._allocation = None
@@ -82,7 +83,8 @@ class Background:
 
     def _begin_spare(self) -> None:
         with self.spare:
-            if self._files.size(spare_name(0)) >= self._journal.segment_bytes:
+            is_there = self._files.size(spare_name(0)) >= self._journal.segment_bytes
+            if self._is_stopped or self._allocation is not None or is_there:
                 return
             try:
                 self._allocation = Allocation(self._files.root / spare_name(0), self._journal.segment_bytes)
@@ -117,10 +119,10 @@ class Background:
                     self._unsealed.pop(0)
                 while self._unclosed and self._ledger.close(self._files, self._unclosed[0]):
                     self._unclosed.pop(0)
-            except OSError as error:
-                if not is_full(error):  # without a footer, the next start reads the whole segment
-                    self.on_error(error)
+            except Exception as error:  # nobody waits for what is raised here
+                if not (isinstance(error, OSError) and is_full(error)):
+                    self.on_error(error)  # without room for a footer, the next start reads the whole segment
 
 
-def _ignore(_: OSError) -> None:
+def _ignore(_: Exception) -> None:
     """Until the writing thread names its own."""

@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -107,8 +108,8 @@ def format_node(directory: Path | str, identity: Identity, entry: Entry, *, segm
         raise FolderExists(
             f"{folder}: there is something already; name another folder, or remove it if it is not needed"
         )
+    shard = folder / SHARD
     try:
-        shard = folder / SHARD
         for path in (shard / LOG_FOLDER, shard / SNAPSHOTS):
             path.mkdir(parents=True)
         files = ShardFiles(shard)
@@ -124,6 +125,7 @@ def format_node(directory: Path | str, identity: Identity, entry: Entry, *, segm
         sync_folder(folder)
         sync_folder(folder.parent)
     except OSError as error:
+        shutil.rmtree(shard, ignore_errors=True)  # unfinished: it may be tried again
         raise explain(folder, error) from error
 
 

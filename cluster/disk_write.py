@@ -18,7 +18,6 @@ from cluster.disk_errors import DiskFenced, NoSpace, is_full
 from cluster.disk_files import ShardFiles
 from cluster.disk_ledger import Ledger
 from cluster.disk_read import Reader
-from raft.codec import Corrupt, UnknownVersion
 from raft.journal import ImpossibleBatch, Journal, Operation, Placed
 from raft.ready import SyncBatch
 from raft.types import Entry, HardState
@@ -84,8 +83,8 @@ class Writer:
             self._background.look()
         except NoSpace:
             pass
-        except (OSError, Corrupt, UnknownVersion) as error:
-            self.fence = _fenced(error)
+        except Exception as error:  # also an entry that cannot be indexed: nobody waits for what is raised here
+            self._fence_quietly(error)
 
     def flush(self) -> None:
         """Rows and effects are in their files. Raises NoSpace or DiskFenced."""
@@ -114,7 +113,7 @@ class Writer:
         self.fence = _fenced(error)
         raise self.fence from error
 
-    def _fence_quietly(self, error: OSError) -> None:
+    def _fence_quietly(self, error: Exception) -> None:
         self.fence = self.fence or _fenced(error)
 
     # -- the parts of a batch

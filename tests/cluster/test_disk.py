@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -193,7 +194,7 @@ async def test_snapshots(tmp_path: Path) -> None:
 
 
 async def test_a_snapshot_needs_its_log_and_ledger(tmp_path: Path) -> None:
-    """A snapshot of what is not durable here, or without its effects, is refused; a failing walk leaves nothing behind."""
+    """A snapshot of what is not durable here, or without its effects, is refused; a failed walk leaves nothing."""
     folder = make_folder(tmp_path)
     disk, _ = open_disk(folder)
     (entry,) = make_entries(entry_mark(FIRST), 1, (10,))
@@ -234,6 +235,10 @@ async def test_what_the_core_may_not_do(tmp_path: Path) -> None:
     await disk.close()
 
 
+def has_footer(path: Path, magic: bytes) -> bool:
+    return magic in path.read_bytes()
+
+
 async def test_a_segment_is_made_ahead(tmp_path: Path) -> None:
     """Half-way through a segment the next one is made; sealed segments get their footers, and are read by them."""
     folder = make_folder(tmp_path)
@@ -248,10 +253,7 @@ async def test_a_segment_is_made_ahead(tmp_path: Path) -> None:
     assert disk.statistics().rolls >= 3
     for path in sorted((folder / "shard-0" / "log").glob("*.seg"))[:-1]:
         for suffix, magic in ((".idx", b"RLIF"), (".ledger", b"RLLF")):
-            side = path.with_suffix(suffix)
-            await wait_until_async(
-                lambda side=side, magic=magic: magic in side.read_bytes(), what=f"the footer of {side}"
-            )
+            await wait_until_async(partial(has_footer, path.with_suffix(suffix), magic), what=f"the footer of {path}")
     await disk.close()
     disk, recovered = open_disk(folder)
     assert recovered.notices == ()
