@@ -38,7 +38,7 @@ class Page(msgspec.Struct, frozen=True):
     index: int
 
 
-class TxnResponse(msgspec.Struct, frozen=True):
+class TxnResponse(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one step of a transaction's branch answered: `items` and `count` of a get, `deleted` of a delete."""
 
     operation: str

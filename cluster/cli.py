@@ -1,0 +1,60 @@
+"""The command line: puts the commands together, those of other packages by their entry points."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+from typing import Annotated, Final
+
+import typer
+
+from cluster import cli_admin, cli_kv, cli_local, cli_log
+
+HELP: Final = """raftlog: a replicated log, with a key-value store on it.
+
+Start a cluster with [bold]raftlog up[/bold]; in another terminal try [bold]raftlog put hello world[/bold]."""
+
+COMMANDS_GROUP: Final = "raftlog.commands"
+"""Entry points of functions that take the app: chaos and spark_export register themselves here."""
+
+
+def build() -> typer.Typer:
+    """The whole command line."""
+    app = typer.Typer(
+        no_args_is_help=True,
+        add_completion=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+        help=HELP,
+    )
+    app.callback()(_main)
+    for module in (cli_kv, cli_log, cli_admin, cli_local):
+        module.register(app)
+    for entry in importlib.metadata.entry_points(group=COMMANDS_GROUP):
+        try:
+            register = entry.load()
+        except ModuleNotFoundError as error:
+            if error.name is None or not entry.module.startswith(error.name):
+                raise  # it is there, and something that it needs is not
+            continue  # a package of the project that is not built yet, or was left out
+        register(app)
+    return app
+
+
+def _main(
+    version: Annotated[bool, typer.Option("--version", help="Show the version.", is_eager=True)] = False,
+) -> None:
+    if version:
+        print(f"raftlog {importlib.metadata.version('raftlog')}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """The console script `raftlog`."""
+    sys.argv[0] = "raftlog"  # also when started as python -m cluster.cli
+    build()()
+
+
+if __name__ == "__main__":
+    main()

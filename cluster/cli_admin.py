@@ -1,0 +1,292 @@
+"""Commands about the cluster itself: status, members, digest, sessions and receipts, settings."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from cluster import client_requests as requests
+from cluster.cli_frame import Cli, Exit, Failed, command
+from cluster.client_core import Policy, normal_url
+from cluster.client_errors import ClientError
+from cluster.client_sync import SyncClient
+from cluster.cluster_file import SettingsError
+from cluster.output import Column, Format, Row, View, as_row, lines_of
+from cluster.settings import load_settings
+from cluster.wire import Members, Status
+
+ASK_S: Final = 1.0
+"""How long one node may take to say how it is: a paused one must not hold up the others."""
+
+NODE: Final = View(
+    (
+        Column("node"), Column("role"), Column("term"), Column("committed"), Column("applied"), Column("match"),
+        Column("lag"), Column("lag_seconds"), Column("last_contact_ms"), Column("url"),
+    ),
+    lines_of("url"),
+)  # fmt: skip
+MEMBER: Final = View(
+    (Column("node"), Column("role"), Column("url"), Column("peer"), Column("incarnation")), lines_of("url")
+)
+DIGEST: Final = View(
+    (
+        Column("index"), Column("revision"), Column("keys", lambda row: row["state"]["count"]),
+        Column("state", lambda row: row["state"]["xor"]),
+        Column("log", lambda row: (row.get("log_digest") or {}).get("xor")),
+    ),
+    lambda row: (row["state"]["xor"] + "\n").encode(),
+)  # fmt: skip
+SESSION: Final = View((Column("session"), Column("ttl_ms"), Column("index")), lines_of("session"))
+RECEIPT: Final = View(
+    (
+        Column("session"), Column("sequence"), Column("state"), Column("result"), Column("first"), Column("last"),
+        Column("revision"),
+    ),
+    lines_of("state"),
+)  # fmt: skip
+SETTING: Final = View((Column("key"), Column("value")), lines_of("value"))
+SETTING_WITH_ORIGIN: Final = View((Column("key"), Column("value"), Column("origin")), lines_of("value"))
+
+
+def ask_all(urls: Iterable[str], timeout_s: float = ASK_S) -> dict[str, Status | ClientError]:
+    """The status of each node by its own account, or why it has none."""
+
+    def ask(url: str) -> Status | ClientError:
+        # One attempt: what is down now is shown as down.
+        policy = Policy(unreachable_ms=1)
+        try:
+            with SyncClient(url, bound=True, deadline_s=timeout_s, policy=policy) as client:
+                return client.status()
+        except ClientError as error:
+            return error
+
+    urls = list(urls)
+    with ThreadPoolExecutor(max(1, len(urls))) as threads:
+        return dict(zip(urls, threads.map(ask, urls), strict=True))
+
+
+def member_urls(client: SyncClient, endpoints: Sequence[str]) -> dict[int, str]:
+    """The nodes' URLs by the cluster's own account; a client that cannot ask raises ClientError."""
+    members: Members = client.members()
+    return {member.node: member.url for member in members.members}
+
+
+def overview(urls: dict[int, str], told: dict[str, Status | ClientError]) -> dict[str, Any]:
+    """The cluster as one mapping: who leads, and a row per node with what the leader knows of it."""
+    statuses = [status for status in told.values() if isinstance(status, Status)]
+    leaders = [status for status in statuses if status.role == "leader"]
+    leader = max(leaders, key=lambda status: status.term, default=None)
+    followers = {each.node: each for each in leader.followers} if leader is not None else {}
+    nodes: list[dict[str, Any]] = []
+    for node, url in sorted(urls.items()):
+        status = told.get(url)
+        row: dict[str, Any] = {"node": node, "url": url}
+        if isinstance(status, Status):
+            row |= {"role": status.role, "term": status.term, "committed": status.committed, "applied": status.applied}
+        else:
+            row |= {"role": "unreachable", "reason": str(status)}
+        if leader is not None and node == leader.node:
+            row |= {"match": leader.last, "lag": 0, "lag_seconds": 0.0}
+        elif node in followers:
+            seen = followers[node]
+            row |= {"state": seen.state, "match": seen.match, "lag": seen.lag, "lag_seconds": seen.lag_seconds}
+            row |= {"last_contact_ms": None if seen.last_contact_ms < 0 else seen.last_contact_ms}
+        nodes.append(row)
+    newest = leader or max(statuses, key=lambda status: status.committed, default=None)
+    shown: dict[str, Any] = {"leader": None if leader is None else leader.node, "nodes": nodes}
+    if newest is not None:
+        shown = {
+            "log": newest.log, **shown, "term": newest.term, "committed": newest.committed, "oldest": newest.oldest,
+            "last_user_index": newest.last_user_index, "revision": newest.revision, "keys": newest.state.count,
+            "sessions": newest.sessions, "version": newest.version,
+        }  # fmt: skip
+    return shown
+
+
+def status_command(
+    cli: Cli,
+    watch: Annotated[bool, typer.Option("-w", "--watch", help="Again and again, until Ctrl-C.")] = False,
+    interval: Annotated[float, typer.Option("--interval", help="With --watch: seconds between.", min=0.1)] = 1.0,
+    count: Annotated[int | None, typer.Option("--count", help="With --watch: stop after so many times.", min=1)] = None,
+) -> None:
+    """Show who leads, and of every node term, commit, match, lag in entries and seconds, and last contact.
+
+    Exit code 5 if there is no leader.
+    """
+    with cli.client() as client:
+        urls = member_urls(client, cli.endpoints)
+    dialled = {node: _dialled(url) for node, url in urls.items()}
+    if not watch:
+        shown = overview(dialled, ask_all(dialled.values()))
+        _print_status(cli, shown)
+        if shown["leader"] is None:
+            raise Failed("there is no leader now", Exit.UNREACHABLE, "Watch for one with: raftlog status --watch")
+        return
+    console = Console(highlight=False)
+    is_live = cli.printer.format is Format.TABLE and console.is_terminal
+    with Live(console=console, auto_refresh=False, transient=False) as live:
+        while True:
+            shown = overview(dialled, ask_all(dialled.values()))
+            if is_live:
+                live.update(status_table(shown), refresh=True)
+            else:
+                cli.printer.each([shown] if cli.printer.format in (Format.JSON, Format.JSONL) else shown["nodes"], NODE)
+            count = None if count is None else count - 1
+            if count == 0:
+                return
+            time.sleep(interval)
+
+
+def _dialled(url: str) -> str:
+    try:
+        return normal_url(url)
+    except ValueError as error:
+        raise Failed(f"the cluster names a node's URL that cannot be used: {error}") from error
+
+
+def _print_status(cli: Cli, shown: dict[str, Any]) -> None:
+    if cli.printer.format in (Format.JSON, Format.JSONL):
+        cli.printer.one(shown, NODE)
+    elif cli.printer.format is Format.TABLE:
+        Console(highlight=False).print(status_table(shown))
+    else:
+        cli.printer.all(shown["nodes"], NODE)
+
+
+def status_table(shown: Row) -> Table:
+    """The overview as a table, for people."""
+    leader = "[red]no leader[/red]" if shown["leader"] is None else f"leader [bold]{shown['leader']}[/bold]"
+    facts = [leader]
+    if "term" in shown:
+        facts += [
+            f"term {shown['term']}", f"committed {shown['committed']}", f"revision {shown['revision']}",
+            f"{shown['keys']} keys", f"{shown['sessions']} sessions", f"log {shown['log']}",
+        ]  # fmt: skip
+    table = Table(title="  ".join(facts), title_justify="left", title_style="", box=None, pad_edge=False)
+    for name in ("node", "role", "term", "committed", "applied", "match", "lag", "lag s", "contact ms", "url"):
+        table.add_column(name, justify="left" if name in ("role", "url") else "right")
+    for row in shown["nodes"]:
+        style = {"leader": "green", "unreachable": "red"}.get(row["role"], "")
+        cells = [row.get(column.name) for column in NODE.columns]
+        table.add_row(*("" if each is None else f"{each}" for each in cells), style=style)
+    return table
+
+
+def members_command(cli: Cli) -> None:
+    """List the members of the cluster."""
+    with cli.client() as client:
+        members = client.members()
+    if cli.printer.format is Format.JSON:
+        cli.printer.one(as_row(members), MEMBER)
+    else:
+        cli.printer.all([as_row(member) for member in members.members], MEMBER)
+
+
+def digest_command(
+    cli: Cli,
+    index: Annotated[
+        int | None, typer.Option("--index", help="At the end of this entry; now if not given.", min=1)
+    ] = None,
+    log_from: Annotated[
+        int | None, typer.Option("--log-from", help="Also of the log rows from this index on.", min=1)
+    ] = None,
+) -> None:
+    """Show the digest of the state, by which replicas and exports are compared."""
+    with cli.client() as client:
+        cli.printer.one(as_row(client.digest(index, log_from=log_from)), DIGEST)
+
+
+Number = Annotated[int, typer.Argument(help="The session.", min=1)]
+SequenceNumber = Annotated[int, typer.Argument(help="The sequence.", min=1)]
+
+
+def session_open_command(
+    cli: Cli,
+    ttl_ms: Annotated[int, typer.Option("--ttl-ms", help="How long it lives without a sign.", min=1)] = 600_000,
+) -> None:
+    """Open a session for writes with --session and --sequence, each applied once however often it is sent."""
+    with cli.client() as client:
+        cli.printer.one(as_row(client.open_session(ttl_ms)), SESSION)
+
+
+def session_keep_command(cli: Cli, session: Number) -> None:
+    """Keep a session alive for another of its times to live."""
+    with cli.client() as client:
+        cli.printer.one(as_row(client.call(requests.keep_session(session))), SESSION)
+
+
+def session_close_command(cli: Cli, session: Number) -> None:
+    """End a session."""
+    with cli.client() as client:
+        cli.printer.one(as_row(client.call(requests.close_session(session))), SESSION)
+
+
+def session_receipt_command(cli: Cli, session: Number, sequence: SequenceNumber) -> None:
+    """Show what became of a sequence: applied, not_seen, voided or settled."""
+    with cli.client() as client:
+        cli.printer.one(as_row(client.receipt(session, sequence)), RECEIPT)
+
+
+def session_void_command(cli: Cli, session: Number, sequence: SequenceNumber) -> None:
+    """Make sure that a sequence that was not seen never applies."""
+    with cli.client() as client:
+        cli.printer.one(as_row(client.void(session, sequence)), RECEIPT)
+
+
+def settings_show_command(
+    cli: Cli,
+    config: Annotated[Path | None, typer.Option("--config", help="A node's settings file, or a cluster file.")] = None,
+    node: Annotated[
+        int | None, typer.Option("--node", help="The node, where the file is a cluster file.", min=1)
+    ] = None,
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", help="KEY=VALUE, over file and environment.")
+    ] = None,
+    origin: Annotated[bool, typer.Option("--origin", help="Where each value comes from, too.")] = False,
+) -> None:
+    """Show every setting of a node as it would start."""
+    try:
+        loaded = load_settings(config, os.environ, node_flags(node, assignments))
+    except SettingsError as error:
+        raise Failed(str(error), Exit.USAGE) from error
+    rows = [{"key": each.key, "value": each.value, "origin": each.origin} for each in loaded.origins]
+    if not origin:
+        rows = [{"key": row["key"], "value": row["value"]} for row in rows]
+    cli.printer.all(rows, SETTING_WITH_ORIGIN if origin else SETTING)
+
+
+def node_flags(node: int | None, assignments: list[str] | None) -> dict[str, Any]:
+    """The settings that flags give: `--node` and `--set KEY=VALUE`."""
+    flags: dict[str, Any] = {} if node is None else {"node": node}
+    for each in assignments or ():
+        key, equals, value = each.partition("=")
+        if not equals:
+            raise Failed(f"--set {each!r}: write KEY=VALUE, as in limits.watchers_max=10", Exit.USAGE)
+        flags[key] = value
+    return flags
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    command(app, "status")(status_command)
+    command(app, "members")(members_command)
+    command(app, "digest")(digest_command)
+    session = typer.Typer(no_args_is_help=True, help="Sessions and receipts: what became of a write?")
+    command(session, "open")(session_open_command)
+    command(session, "keep")(session_keep_command)
+    command(session, "close")(session_close_command)
+    command(session, "receipt")(session_receipt_command)
+    command(session, "void")(session_void_command)
+    app.add_typer(session, name="session")
+    settings = typer.Typer(no_args_is_help=True, help="The settings of a node.")
+    command(settings, "show")(settings_show_command)
+    app.add_typer(settings, name="settings")
