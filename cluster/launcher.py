@@ -35,8 +35,9 @@ from cluster.http_api import build_runner
 from cluster.metrics import Metrics
 from cluster.node import Node
 from cluster.settings import LoadedSettings, NodeExit
-from raft.codec import encode_configuration, seal_entry
+from raft.codec import Corrupt, UnknownVersion, encode_configuration, seal_entry
 from raft.types import GENESIS, Entry, EntryKind
+from statemachine.snapshot import CorruptSnapshot, UnknownSnapshot
 
 LISTEN_BACKLOG: Final = 1_024
 # Most garbage here is freed by reference counts; a collection walks the whole store, so it is made rare, and what lives
@@ -144,10 +145,13 @@ def run_node(loaded: LoadedSettings) -> int:
                 "a node needs `node` and `cluster_file` in its settings: raftlog node --config FILE --node ID",
             )
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return int(runner.run(_serve(loaded, loaded.cluster, logger)))
+            return int(runner.run(serve(loaded, loaded.cluster, logger)))
     except StartError as error:
         logger.error("not_started", reason=str(error), exit=int(error.code))
         return int(error.code)
+    except Exception as error:
+        logger.error("failed", exc_info=error)
+        return int(NodeExit.FAILURE)
 
 
 def _refuse_optimised() -> None:
@@ -165,7 +169,8 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     return factory
 
 
-async def _serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Logger) -> NodeExit:
+async def serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Logger) -> NodeExit:
+    """Runs the node on this event loop until a signal comes or it ends by itself. Raises StartError."""
     settings = loaded.settings
     disk, recovered = _open_disk(loaded, cluster)
     for notice in recovered.notices:
@@ -173,20 +178,23 @@ async def _serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.L
     metrics = Metrics()
     try:
         node = Node(settings, disk, recovered, metrics=metrics, logger=logger)
-    except BaseException:
+    except (UnknownVersion, UnknownSnapshot) as error:
         await disk.close()
-        raise
+        raise StartError(NodeExit.UNKNOWN_VERSION, f"{loaded.data}: {error}") from error
+    except (Corrupt, CorruptSnapshot) as error:
+        await disk.close()
+        raise StartError(NodeExit.DATA, f"{loaded.data}: {error}; take the newest snapshot away") from error
     runner = build_runner(node, settings)
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
     try:
         await _listen(node, runner, loaded)
     except StartError:
         await runner.cleanup()
         await node.stop()
         raise
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
     if settings.stop_with_stdin:
         loop.add_reader(sys.stdin.fileno(), _stdin_closed, loop, stop)
     gc.collect()

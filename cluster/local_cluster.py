@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -53,7 +53,8 @@ class LocalCluster:
     """Nodes in `folder`, formatted when it has no cluster file yet, else as they were left; a context manager.
 
     `settings` are keys of the settings file (`raft.heartbeat_ms`) for every node. `dial` maps a node to the addresses
-    that it dials instead of its peers' own (proxies). `command` runs the command line.
+    that it dials instead of its peers' own (proxies). `command` runs the command line; `environment` is added to this
+    process's own. `started` is told the pid of every node process.
     """
 
     def __init__(
@@ -66,6 +67,8 @@ class LocalCluster:
         dial: Mapping[int, Mapping[int, str]] | None = None,
         ports: Sequence[int] = (),
         command: Sequence[str] = (sys.executable, "-m", "cluster.cli"),
+        environment: Mapping[str, str] | None = None,
+        started: Callable[[int], None] = lambda pid: None,
     ) -> None:
         """`ports` are the peers' and then the APIs' ports, for a new cluster; free ones without it.
 
@@ -74,6 +77,9 @@ class LocalCluster:
         self.folder = folder
         self.file = folder / CLUSTER_FILE
         self._command = list(command)
+        self._environment = dict(environment or {})
+        self._started = started
+        self._paused: set[int] = set()
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._settings = dict(settings or {})
         if self.file.exists():
@@ -109,6 +115,10 @@ class LocalCluster:
     def urls(self) -> list[str]:
         """The base URLs of all nodes' APIs."""
         return [node.url for node in self.cluster.node]
+
+    def url(self, node: int) -> str:
+        """The base URL of its API."""
+        return self.place(node).url
 
     def place(self, node: int) -> ClusterNode:
         """What the cluster file says of a node. Raises KeyError."""
@@ -153,18 +163,20 @@ class LocalCluster:
         self._forget(node)
         command = [*self._command, "node", "--config", str(self.settings_file(node))]
         with open(self.log_file(node), "ab") as log:
-            self._running[node] = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
-            )
+            process = self._running[node] = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True,
+                env={**os.environ, **self._environment},
+            )  # fmt: skip
+        self._started(process.pid)
 
-    def stop_node(self, node: int, timeout_s: float = STOP_S) -> int:
+    def stop_node(self, node: int, number: signal.Signals = signal.SIGTERM, timeout_s: float = STOP_S) -> int:
         """Stops a node cleanly (leadership is handed over); its exit code. Killed when it takes too long."""
         process = self._running.get(node)
         if process is None:
             return 0
         if process.poll() is None:
             os.kill(process.pid, signal.SIGCONT)
-            os.kill(process.pid, signal.SIGTERM)
+            os.kill(process.pid, number)
             try:
                 process.wait(timeout_s)
             except subprocess.TimeoutExpired:
@@ -184,12 +196,26 @@ class LocalCluster:
             self._forget(node)
 
     def pause(self, node: int) -> None:
-        """SIGSTOP: the process stands, its connections stay open."""
-        self._signal(node, signal.SIGSTOP)
+        """SIGSTOP: the process stands when this returns; its connections stay open."""
+        pid = self._signal(node, signal.SIGSTOP)
+        end = time.monotonic() + READY_S
+        while _state(pid) != "T":
+            if time.monotonic() > end:
+                raise LocalClusterError(f"node {node} (pid {pid}) does not stand {READY_S:g} s after SIGSTOP")
+            time.sleep(0.001)
+        self._paused.add(node)
 
     def resume(self, node: int) -> None:
         """SIGCONT."""
         self._signal(node, signal.SIGCONT)
+        self._paused.discard(node)
+
+    def restore(self, timeout_s: float = READY_S) -> None:
+        """Whatever was done to them: all nodes run and are ready."""
+        for node in list(self._paused):
+            self.resume(node)
+        self.start()
+        self.wait_ready(timeout_s=timeout_s)
 
     def stop(self) -> None:
         """Stops every node that runs, one after another; the last ones have nobody left to hand over to."""
@@ -198,7 +224,7 @@ class LocalCluster:
 
     def remove(self) -> None:
         """Kills every node and removes the folder."""
-        self.kill(*self.running)
+        self.kill(*self.nodes)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     # -- questions ------------------------------------------------------------------------------------------------
@@ -224,13 +250,15 @@ class LocalCluster:
         return msgspec.json.decode(body, type=Status) if code == 200 else None
 
     def leader(self, timeout_s: float = READY_S) -> int:
-        """The node that leads. Raises LocalClusterError when none does in time."""
+        """The node that leads, of several that say so the one in the newest term; paused nodes are not asked.
+
+        Raises LocalClusterError when none does in time.
+        """
         end = time.monotonic() + timeout_s
         while time.monotonic() < end:
-            for node in self.running:
-                status = self.status(node)
-                if status is not None and status.role == "leader":
-                    return node
+            told = [self.status(node) for node in self.running if node not in self._paused]
+            if leaders := [(each.term, each.node) for each in told if each is not None and each.role == "leader"]:
+                return max(leaders)[1]
             time.sleep(_POLL_S)
         raise LocalClusterError(f"no leader within {timeout_s:g} s\n{self.tails()}")
 
@@ -265,13 +293,15 @@ class LocalCluster:
 
     # -- within ---------------------------------------------------------------------------------------------------
 
-    def _signal(self, node: int, number: signal.Signals) -> None:
+    def _signal(self, node: int, number: signal.Signals) -> int:
         pid = self.pid(node)
         if pid is None:
             raise LocalClusterError(f"node {node} does not run\n{self.tail(node)}")
         os.kill(pid, number)
+        return pid
 
     def _forget(self, node: int) -> None:
+        self._paused.discard(node)
         process = self._running.pop(node, None)
         if process is not None and process.stdin is not None:
             process.stdin.close()
@@ -281,3 +311,8 @@ class LocalCluster:
         lines += [f"{key} = {msgspec.json.encode(value).decode()}" for key, value in self._settings.items()]
         lines += [f"dial.{to} = {quoted(address)}" for to, address in dial.items()]
         self.settings_file(node.id).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _state(pid: int) -> str:
+    """The state letter of /proc/PID/stat; what stands before it may hold any byte but ends with the last bracket."""
+    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0].decode()

@@ -18,6 +18,7 @@ from raft.codec import UnknownVersion
 from raft.refusals import CannotTransfer, Refused
 from raft.types import NOBODY, EntryKind, Now
 from statemachine.machine import UnknownOperation
+from statemachine.txn import UnknownTxn
 
 if TYPE_CHECKING:
     from cluster.node import Node
@@ -170,7 +171,7 @@ def fail(node: Node, error: BaseException) -> None:
         node.logger.error(
             "fenced", reason=str(error), mend="look at the disk; then start the node again: it checks what it has"
         )
-    elif isinstance(error, UnknownVersion | UnknownOperation):
+    elif isinstance(error, UnknownVersion | UnknownOperation | UnknownTxn):
         code = NodeExit.UNKNOWN_VERSION
         node.logger.error("unknown_version", reason=str(error), mend="start a newer version of raftlog on this folder")
     else:
