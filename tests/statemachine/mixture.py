@@ -1,0 +1,101 @@
+"""A log with something of everything, the same in every process: for tests of determinism."""
+
+from __future__ import annotations
+
+import hashlib
+
+from xxhash import xxh64_intdigest
+
+from statemachine.commands import (
+    GET_OPERATION,
+    Compare,
+    CompareOperator,
+    CompareTarget,
+    Limits,
+    Operation,
+    Request,
+    Txn,
+    TxnOperation,
+)
+from statemachine.effects import encode_effects
+from statemachine.machine import StateMachine
+from statemachine.txn import encode_txn
+from tests.statemachine.driver import Driver, appends, request, snapshot_bytes
+
+LIMITS = Limits(history_revisions_max=40, sessions_max=5, session_window_max=8, digests_kept=30)
+
+
+class _Dice:
+    """Numbers from a counter: the same everywhere."""
+
+    def __init__(self) -> None:
+        self._thrown = 0
+
+    def below(self, bound: int) -> int:
+        """The next number in [0, bound)."""
+        self._thrown += 1
+        return xxh64_intdigest(b"%d" % self._thrown) % bound
+
+
+def driven(entries: int) -> Driver:
+    """A driver that has applied that many entries."""
+    driver, dice = Driver(LIMITS), _Dice()
+    sessions = [driver.open(60_000), driver.open(2_000)]
+    for _ in range(entries):
+        driver.clock_ms += dice.below(400)
+        if dice.below(15) == 0:
+            sessions[dice.below(2)] = driver.entry(request(Operation.SESSION_OPEN, argument=3_000)).index
+        driver.entry(*(_request(dice, driver, sessions) for _ in range(dice.below(4))))
+    return driver
+
+
+def _request(dice: _Dice, driver: Driver, sessions: list[int]) -> Request:
+    key, value = b"key-%d" % dice.below(20), b"v" * dice.below(40)
+    session, sequence, settled = 0, 0, 0
+    parts: tuple[bytes | None, bytes | None]
+    if dice.below(2):
+        session, sequence = sessions[dice.below(2)], 1 + dice.below(30)
+        settled = max(1, sequence - dice.below(12))
+    match dice.below(12):
+        case 0 | 1:
+            return appends(1 + dice.below(5), session=session, sequence=sequence, settled=settled, payload_hash=1)
+        case 2 | 3 | 4:
+            operation, parts = Operation.PUT, (key, value)
+        case 5:
+            return request(Operation.PUT, key, value, dice.below(driver.machine.revision + 1))
+        case 6:
+            operation, parts = Operation.DELETE, (key, None)
+        case 7:
+            operation, parts = Operation.DELETE_RANGE, (key, key + b"\xff")
+        case 8:
+            operation, parts = Operation.TXN, (None, encode_txn(_txn(dice, key, value)))
+        case 9:
+            return request(Operation.COMPACT, argument=max(1, driver.machine.revision - dice.below(30)))
+        case 10:
+            return request(Operation.VOID, argument=1 + dice.below(30), session=sessions[dice.below(2)])
+        case _:
+            operation_of_session = (Operation.SESSION_KEEPALIVE, Operation.SESSION_CLOSE)[dice.below(2)]
+            return request(operation_of_session, argument=sessions[dice.below(2)])
+    return request(
+        operation, parts[0], parts[1], session=session, sequence=sequence, settled=settled, payload_hash=len(value)
+    )
+
+
+def _txn(dice: _Dice, key: bytes, value: bytes) -> Txn:
+    return Txn(
+        (Compare(key, CompareTarget.VERSION, CompareOperator.GREATER, dice.below(3)),),
+        (TxnOperation(Operation.PUT, key, value), TxnOperation(GET_OPERATION, b"key-1", None, b"key-2", 3)),
+        (TxnOperation(Operation.DELETE_RANGE, b"key-0", None, key), TxnOperation(Operation.PUT, b"other", key)),
+    )
+
+
+def fingerprint(entries: int) -> str:
+    """A hash of all effects, all answers and the snapshot of such a log."""
+    driver = driven(entries)
+    told = hashlib.sha256()
+    for effects in driver.replay(StateMachine(LIMITS)):
+        told.update(encode_effects(effects))
+        for row in effects.requests:
+            told.update(row.answer)
+    told.update(snapshot_bytes(driver.machine))
+    return told.hexdigest()

@@ -1,0 +1,270 @@
+"""Snapshots: whole, canonical, as of their start while writes go on, and believed only when every check holds."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from statemachine.commands import Limits, Operation, Version
+from statemachine.digest import SetDigest
+from statemachine.machine import StateMachine
+from statemachine.sessions import ReceiptKind
+from statemachine.snapshot import (
+    CHUNK_BYTES_MAX,
+    FRAME_SIZE,
+    SNAPSHOT_MAGIC,
+    CorruptSnapshot,
+    Restorer,
+    UnknownSnapshot,
+)
+from statemachine.store import Compacted
+from tests.statemachine import mixture
+from tests.statemachine.driver import Driver, appends, request, snapshot_bytes
+
+
+def test_golden_bytes_of_an_empty_machine() -> None:
+    """Two frames, head and digests, and the end: the layout of docs/formats.md, for ever."""
+    data = snapshot_bytes(StateMachine())
+    assert data[:12] == bytes.fromhex("524c534e 01 01 0000") + (len(HEAD)).to_bytes(4, "little")
+    assert data[FRAME_SIZE : FRAME_SIZE + len(HEAD)] == HEAD
+    rest = data[FRAME_SIZE + len(HEAD) :]
+    assert rest[:12] == bytes.fromhex("524c534e 01 04 0000 06000000")
+    assert rest[FRAME_SIZE : FRAME_SIZE + 6] == bytes.fromhex("95 00 00 00 00 00")
+    end = rest[FRAME_SIZE + 6 :]
+    assert end[:12] == bytes.fromhex("524c534e 01 05 0000 04000000")
+    assert end[FRAME_SIZE:] == bytes.fromhex("93 00 00 01")
+
+
+HEAD = bytes.fromhex("98 00 00 00 00 01 01 94 00 00 00 00 9b") + b"".join(
+    b"\x92" + bytes((0xA0 + len(name),)) + name.encode() + bytes.fromhex(number)
+    for name, number in (
+        ("answer_bytes_max", "ce00100000"),
+        ("digests_kept", "cd2710"),
+        ("history_bytes_max", "ce10000000"),
+        ("history_revisions_max", "ce000186a0"),
+        ("request_keys_max", "cd1388"),
+        ("session_answers_bytes_max", "ce10000000"),
+        ("session_ttl_max_ms", "ce240c8400"),
+        ("session_ttl_min_ms", "cd03e8"),
+        ("session_window_max", "cd0400"),
+        ("sessions_max", "cd2710"),
+        ("txn_operations_max", "cc80"),
+    )
+)
+
+
+def test_pitfall_58_everything_that_apply_looks_at_is_in_the_snapshot() -> None:
+    """Guard: the SESSIONS, DIGESTS and HEAD frames of `SnapshotWalk`. Sessions with windows, voids, kept answers and
+    expiry, history, limits, clocks and remembered digests come back; what is applied after it has the same effects
+    and ends in the same bytes."""
+    driver = mixture.driven(150)
+    restored = StateMachine.restore(driver.machine.snapshot())
+    assert snapshot_bytes(restored) == snapshot_bytes(driver.machine)
+    assert restored.next_expiry_ms == driver.machine.next_expiry_ms
+    assert restored.session_count == driver.machine.session_count > 0
+    assert restored.limits == driver.machine.limits
+    for index in range(restored.applied_index + 1):
+        assert remembered(restored, index) == remembered(driver.machine, index)
+    assert remembered(restored, restored.applied_index) == driver.machine.digest()
+    longer = mixture.driven(300)
+    assert longer.entries[: len(driver.entries)] == driver.entries
+    for entry in longer.entries[len(driver.entries) :]:
+        assert restored.apply(entry) == driver.machine.apply(entry)
+    assert snapshot_bytes(restored) == snapshot_bytes(driver.machine) == snapshot_bytes(longer.machine)
+
+
+def remembered(machine: StateMachine, index: int) -> SetDigest | str:
+    """The digest remembered at an index, or why there is none."""
+    try:
+        return machine.digest_at(index)
+    except LookupError as error:
+        return str(error)
+
+
+def test_equal_states_have_equal_bytes_whatever_way_they_came_about() -> None:
+    """One machine was restored again and again, one compacted and not swept, one walked all the time: same bytes."""
+    log = mixture.driven(120)
+    plain, restored, walked = StateMachine(mixture.LIMITS), StateMachine(mixture.LIMITS), StateMachine(mixture.LIMITS)
+    with walked.snapshot() as walk:
+        next(walk)
+        for place, entry in enumerate(log.entries):
+            plain.apply(entry)
+            restored.apply(entry)
+            walked.apply(entry)
+            if place % 10 == 0:
+                restored = StateMachine.restore(restored.snapshot())
+        assert snapshot_bytes(plain) == snapshot_bytes(restored) == snapshot_bytes(walked)
+
+
+def test_a_walk_stays_as_of_its_start_while_writes_go_on() -> None:
+    """Whatever is applied between two chunks (puts, deletes, new keys, compaction, sessions that move, open, close and
+    expire), the chunks are those that would have come at once."""
+    limits = Limits(history_revisions_max=2_000, digests_kept=50)
+    driver = Driver(limits)
+    sessions = [driver.open(50_000) for _ in range(3)]
+    for number in range(3_000):
+        driver.put(b"k%04d" % (number % 1_500), b"v" * 200)
+    for number in range(0, 1_500, 7):
+        driver.delete(b"k%04d" % number)
+    for sequence in range(1, 40):
+        for session in sessions:
+            driver.entry(appends(session=session, sequence=sequence, payload_hash=1))
+    at_once = list(driver.machine.snapshot())
+    assert len(at_once) > 5
+    walk = driver.machine.snapshot()
+    slices = []
+    for number, chunk in enumerate(walk):
+        slices.append(chunk)
+        driver.clock_ms += 20_000
+        for place in range(0, 1_500, 3):
+            driver.put(b"k%04d" % place, b"later %d" % number)
+        driver.put(b"k0700+%d" % number, b"new")
+        driver.delete_range(b"k1400", b"")
+        driver.compact(driver.machine.revision - 3)
+        driver.entry(request(Operation.SESSION_KEEPALIVE, argument=sessions[1]))
+        driver.entry(appends(session=sessions[1], sequence=41, settled=20, payload_hash=1))
+        driver.entry(request(Operation.SESSION_OPEN, argument=5_000))
+    assert slices == at_once
+    assert driver.machine.receipt(sessions[0], 1).state is ReceiptKind.EXPIRED
+    restored = StateMachine.restore(slices)
+    assert restored.receipt(sessions[0], 39).state is ReceiptKind.APPLIED
+    assert restored.revision == restored.compacted_revision + 2_000
+
+
+def test_a_key_with_a_long_history_comes_in_pieces() -> None:
+    """Thousands of versions of one key are as many slices, newest first, and come back readable at each revision."""
+    driver = Driver()
+    for number in range(3_000):
+        driver.put(b"hot", b"%04d" % number + b"x" * 100)
+    walk = driver.machine.snapshot()
+    chunks = [next(walk), next(walk)]
+    driver.put(b"hot", b"later")
+    chunks += walk
+    restored = StateMachine.restore(chunks)
+    for revision in (2, 1_000, 3_001):
+        assert restored.get(b"hot", revision) == driver.machine.get(b"hot", revision)
+    assert restored.get(b"hot") == Version(b"2999" + b"x" * 100, 2, 3_001, 3_000, 3_000)
+
+
+def test_chunks_are_bounded_and_a_large_value_has_several() -> None:
+    """No chunk is longer than CHUNK_BYTES_MAX, also where one value is; cut in any way they give the same state."""
+    driver = Driver()
+    driver.put(b"large", b"v" * 1_000_000)
+    driver.put(b"small", b"v")
+    chunks = list(driver.machine.snapshot())
+    assert len(chunks) > 8
+    assert max(map(len, chunks)) == CHUNK_BYTES_MAX
+    data = b"".join(chunks)
+    for size in (7_777, len(data)):
+        restored = StateMachine.restore(data[place : place + size] for place in range(0, len(data), size))
+        assert snapshot_bytes(restored) == data
+    restorer = Restorer()
+    for chunk in chunks:
+        restorer.feed(chunk)
+    assert StateMachine.of(restorer.finish()).get(b"large") == driver.machine.get(b"large")
+
+
+def test_an_unfinished_walk_lets_go_when_it_is_closed_or_dropped() -> None:
+    """What it held in memory is given back after close, at the end, and when nobody has it any more."""
+    driver = Driver(Limits(history_revisions_max=5))
+
+    def held() -> int:
+        for _ in range(100):
+            driver.put(b"k", b"v")
+        return sum(step is not None for step in driver.machine._store.steps)
+
+    assert held() <= 10
+    walk = driver.machine.snapshot()
+    next(walk)
+    assert held() > 100
+    walk.close()
+    assert held() <= 10
+    with pytest.raises(StopIteration):
+        next(walk)
+    for chunk in driver.machine.snapshot():
+        assert chunk
+    assert held() <= 10
+    driver.machine.snapshot()
+    assert held() <= 10
+
+
+def test_pitfall_59_the_applied_index_comes_with_the_state() -> None:
+    """Guard: HEAD carries the applied index, term and clocks in the same bytes as the state; a restored machine goes on
+    exactly behind it."""
+    driver = mixture.driven(50)
+    walk = driver.machine.snapshot()
+    assert (walk.index, walk.term) == (driver.machine.applied_index, 1)
+    chunks = [next(walk)]
+    driver.entry(appends(100))
+    chunks += walk
+    restored = StateMachine.restore(chunks)
+    assert restored.applied_index == walk.index == driver.machine.applied_index - 100
+    restored.apply(driver.entries[-1])
+    assert snapshot_bytes(restored) == snapshot_bytes(driver.machine)
+
+
+def test_history_comes_back_as_far_as_it_could_be_read() -> None:
+    """Every readable revision reads the same after a restore, the compacted ones stay compacted."""
+    driver = Driver(Limits(history_revisions_max=30))
+    for number in range(100):
+        driver.put(b"k%d" % (number % 7), b"%d" % number)
+        if number % 5 == 0:
+            driver.delete(b"k%d" % (number % 3))
+    machine, restored = driver.machine, StateMachine.restore(driver.machine.snapshot())
+    for at in range(machine.compacted_revision, machine.revision + 1):
+        assert restored.range(b"", None, 99, at) == machine.range(b"", None, 99, at)
+        if at > machine.compacted_revision:
+            assert restored.index_of(at) == machine.index_of(at)
+    with pytest.raises(Compacted):
+        restored.get(b"k1", machine.compacted_revision - 1)
+
+
+SMALL = mixture.driven(40).machine
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_a_damaged_snapshot_raises_and_nothing_else(data: st.DataObject) -> None:
+    """One flipped bit anywhere, or a cut, a doubled or a missing frame: CorruptSnapshot or UnknownSnapshot."""
+    frames = list(SMALL.snapshot())
+    match data.draw(st.sampled_from(["flip", "cut", "double", "drop", "swap"])):
+        case "flip":
+            place = data.draw(st.integers(0, len(frames) - 1))
+            flipped = bytearray(frames[place])
+            bit = data.draw(st.integers(0, 8 * len(flipped) - 1))
+            flipped[bit // 8] ^= 1 << bit % 8
+            frames[place] = bytes(flipped)
+        case "cut":
+            whole = b"".join(frames)
+            frames = [whole[: data.draw(st.integers(0, len(whole) - 1))]]
+        case "double":
+            place = data.draw(st.integers(0, len(frames) - 1))
+            frames.insert(place, frames[place])
+        case "drop":
+            del frames[data.draw(st.integers(0, len(frames) - 1))]
+        case _:
+            place = data.draw(st.integers(1, len(frames) - 1))
+            frames[place - 1], frames[place] = frames[place], frames[place - 1]
+    with pytest.raises((CorruptSnapshot, UnknownSnapshot)):
+        StateMachine.restore(frames)
+
+
+@pytest.mark.parametrize("noise", [b"", b"RLSN", b"\0" * 100, b"x" * 100, SNAPSHOT_MAGIC + b"\x01" * 40])
+def test_noise_is_no_snapshot(noise: bytes) -> None:
+    """Nothing, half of something, and something else are all refused."""
+    with pytest.raises((CorruptSnapshot, UnknownSnapshot)):
+        StateMachine.restore([noise])
+
+
+def test_another_version_or_limit_is_unknown_and_named() -> None:
+    """A snapshot of a later version is told from damage, with what to do."""
+    frames = list(SMALL.snapshot())
+    with pytest.raises(UnknownSnapshot, match="version 2: this code knows 1, upgrade"):
+        StateMachine.restore([frames[0][:4] + b"\x02" + frames[0][5:]])
+
+
+def test_bytes_after_the_end_are_refused() -> None:
+    """A snapshot ends where it says."""
+    with pytest.raises(CorruptSnapshot):
+        StateMachine.restore([*SMALL.snapshot(), b"x" * FRAME_SIZE])
+    with pytest.raises(CorruptSnapshot, match="cut short"):
+        StateMachine.restore([*SMALL.snapshot(), b"x"])
