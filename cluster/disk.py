@@ -24,7 +24,14 @@ from cluster.disk_snapshots import SnapshotWriter, drop_old
 from cluster.disk_worker import Worker
 from cluster.disk_write import SYNC_BUCKETS_S, Writer
 from raft.configuration import Configuration
-from raft.journal import SEGMENT_BYTES, ImpossibleBatch, Sync, ledger_name
+from raft.journal import (
+    SEGMENT_BYTES,
+    ImpossibleBatch,
+    ledger_name,
+)
+from raft.operations import (
+    Sync,
+)
 from raft.ready import SyncBatch
 from raft.types import Entry, Mark
 

@@ -16,7 +16,16 @@ from cluster.disk_read import Reader
 from cluster.disk_worker import Worker
 from raft.codec import IDX_ROW
 from raft.formats import SIDE_HEADER_SIZE
-from raft.journal import Journal, Operation, Segment, index_name, seal_index, spare_name
+from raft.journal import (
+    Journal,
+    Segment,
+    index_name,
+    seal_index,
+    spare_name,
+)
+from raft.operations import (
+    Operation,
+)
 
 
 class Background:

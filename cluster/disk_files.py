@@ -13,7 +13,18 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from raft.journal import Allocate, Create, Delete, Operation, Rename, Sync, SyncFolder, Truncate, Write, Zero
+from raft.operations import (
+    Allocate,
+    Create,
+    Delete,
+    Operation,
+    Rename,
+    Sync,
+    SyncFolder,
+    Truncate,
+    Write,
+    Zero,
+)
 
 OPEN_FILES_MAX: Final = 16
 ZEROS: Final = bytes(1 << 20)

@@ -28,7 +28,16 @@ from raft.formats import (
     encode_side_header,
     ledger_footer_bytes,
 )
-from raft.journal import Create, Segment, Sync, Truncate, Write, ledger_name
+from raft.journal import (
+    Segment,
+    ledger_name,
+)
+from raft.operations import (
+    Create,
+    Sync,
+    Truncate,
+    Write,
+)
 from statemachine.effects import EFFECTS_HEADER_SIZE, EFFECTS_MAGIC, CorruptEffects, decode_effects_header
 
 SAMPLE_BYTES: Final = 64 << 10

@@ -18,7 +18,14 @@ from cluster.disk_errors import DiskFenced, NoSpace, is_full
 from cluster.disk_files import ShardFiles
 from cluster.disk_ledger import Ledger
 from cluster.disk_read import Reader
-from raft.journal import ImpossibleBatch, Journal, Operation, Placed
+from raft.journal import (
+    ImpossibleBatch,
+    Journal,
+    Placed,
+)
+from raft.operations import (
+    Operation,
+)
 from raft.ready import SyncBatch
 from raft.types import Entry, HardState
 

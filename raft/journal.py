@@ -37,6 +37,7 @@ from raft.formats import (
     encode_side_header,
     encode_slot,
 )
+from raft.operations import Allocate, Create, Delete, Operation, Rename, Sync, SyncFolder, Truncate, Write, Zero
 from raft.types import Entry, EntryKind, HardState, Mark, TermRun
 
 SEGMENT_BYTES: Final = 64 << 20
@@ -48,75 +49,6 @@ HARD_STATE: Final = "hard_state"
 
 class ImpossibleBatch(ValueError):
     """A batch that cannot follow what the log holds: a mistake of the caller, found before anything was written."""
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Operations
-
-
-class Write(NamedTuple):
-    """Write `data` at `position` of an existing file."""
-
-    name: str
-    position: int
-    data: bytes
-
-
-class Zero(NamedTuple):
-    """Write zeros from `start` to `end` of an existing file."""
-
-    name: str
-    start: int
-    end: int
-
-
-class Sync(NamedTuple):
-    """fdatasync of a file."""
-
-    name: str
-
-
-class Allocate(NamedTuple):
-    """Make a file of `size` zero bytes, written and synced; nothing to do where it is there with at least that size."""
-
-    name: str
-    size: int
-
-
-class Create(NamedTuple):
-    """Make a file that holds `data`, replacing one of that name."""
-
-    name: str
-    data: bytes
-
-
-class Truncate(NamedTuple):
-    """Make a file that long; nothing to do where it does not exist."""
-
-    name: str
-    size: int
-
-
-class Rename(NamedTuple):
-    """Give a file a new name."""
-
-    name: str
-    to: str
-
-
-class Delete(NamedTuple):
-    """Remove a file; nothing to do where it does not exist."""
-
-    name: str
-
-
-class SyncFolder(NamedTuple):
-    """fsync of a folder: its names are durable."""
-
-    name: str
-
-
-Operation = Write | Zero | Sync | Allocate | Create | Truncate | Rename | Delete | SyncFolder
 
 
 def segment_name(first: int) -> str:

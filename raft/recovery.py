@@ -49,17 +49,19 @@ from raft.formats import (
 from raft.journal import (
     HARD_STATE,
     LOG_FOLDER,
+    Segment,
+    drop_segment,
+    index_name,
+    segment_name,
+)
+from raft.operations import (
     Create,
     Delete,
     Operation,
-    Segment,
     Sync,
     SyncFolder,
     Write,
     Zero,
-    drop_segment,
-    index_name,
-    segment_name,
 )
 from raft.types import GENESIS, Entry, Mark
 

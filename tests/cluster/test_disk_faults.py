@@ -16,7 +16,10 @@ from cluster.disk import Disk
 from cluster.disk_errors import DiskFenced, NoSpace, ReadDamaged
 from cluster.disk_files import ShardFiles
 from raft.codec import entry_mark
-from raft.journal import Operation, Write
+from raft.operations import (
+    Operation,
+    Write,
+)
 from raft.types import Entry, HardState
 from tests.cluster.disk_lab import batch, effects_of, make_folder, open_disk, read_all
 from tests.raft.journal_driver import CONFIGURATION, FIRST, make_entries

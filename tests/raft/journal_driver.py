@@ -8,7 +8,15 @@ from dataclasses import replace
 from raft.codec import Record, encode_block, encode_configuration, entry_mark, seal_entry
 from raft.configuration import Configuration, Member
 from raft.formats import Log, Slot
-from raft.journal import Journal, Operation, keep_slot, make_log, segment_name
+from raft.journal import (
+    Journal,
+    keep_slot,
+    make_log,
+    segment_name,
+)
+from raft.operations import (
+    Operation,
+)
 from raft.recovery import Recovery, rebuild_index, recover_hard_state, recover_log, scan
 from raft.types import GENESIS, Entry, EntryKind, HardState, Mark
 from tests.raft.memory_files import MemoryFiles

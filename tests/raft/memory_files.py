@@ -11,7 +11,18 @@ from collections.abc import Iterable
 from copy import deepcopy
 from random import Random
 
-from raft.journal import Allocate, Create, Delete, Operation, Rename, Sync, SyncFolder, Truncate, Write, Zero
+from raft.operations import (
+    Allocate,
+    Create,
+    Delete,
+    Operation,
+    Rename,
+    Sync,
+    SyncFolder,
+    Truncate,
+    Write,
+    Zero,
+)
 
 SECTOR = 512
 

@@ -10,22 +10,24 @@ from raft.codec import IDX_ROW, MARK_SIZE, decode_mark, entry_mark
 from raft.formats import SEGMENT_HEADER_SIZE, SIDE_HEADER_SIZE, Slot
 from raft.journal import (
     SEGMENT_BYTES_MIN,
-    Allocate,
-    Create,
-    Delete,
     ImpossibleBatch,
     Journal,
-    Rename,
     Segment,
-    Sync,
-    SyncFolder,
-    Write,
-    Zero,
     check_segment_bytes,
     index_name,
     ledger_name,
     segment_name,
     spare_name,
+)
+from raft.operations import (
+    Allocate,
+    Create,
+    Delete,
+    Rename,
+    Sync,
+    SyncFolder,
+    Write,
+    Zero,
 )
 from raft.types import GENESIS, EntryKind, HardState, TermRun
 from tests.raft.journal_driver import FIRST, LOG, SEGMENT_BYTES, Driver, make_entries, new_files
