@@ -10,7 +10,7 @@ from cluster.http_answer import Answer
 from cluster.http_call import READ_PARAMETERS, Call, Service, read_index, wait_applied
 from cluster.http_log import SLICE_BYTES, SLICE_RECORDS
 from cluster.records import decode_rows
-from cluster.wire import ApiError, Code, DigestAnswer, SetDigest
+from cluster.wire import DIGEST_FORMAT, ApiError, Code, DigestAnswer, SetDigest
 from raft.types import Entry
 from statemachine import digest
 from statemachine.effects import Effects
@@ -43,7 +43,9 @@ async def get_digest(service: Service, call: Call) -> Answer:
             raise ApiError(Code.BAD_REQUEST, f"log_from {log_from} is above index {index}: it is [log_from, index]")
         _check_oldest(service, "log_from", log_from)
         log_digest = _public(await _log_digest(service, log_from, index, call.deadline))
-    answer = DigestAnswer(node.log_id, index, node.term, revision, state, log_from=log_from, log_digest=log_digest)
+    answer = DigestAnswer(
+        node.log_id, index, node.term, revision, state, DIGEST_FORMAT, log_from=log_from, log_digest=log_digest
+    )
     return service.answer(answer, index)
 
 

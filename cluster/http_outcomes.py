@@ -91,6 +91,23 @@ def told(settled: Settled, session: SessionHeaders) -> Answer:
     return answer_of(settled.effect, settled.effect.revision, settled.first, settled.last)
 
 
+_REASONS: Final = {
+    Reason.SEQUENCE_SETTLED: "the client had said that it has the answer of this sequence, which is no longer kept",
+    Reason.SEQUENCE_APPLIED: "this sequence has been applied and cannot be made void",
+    Reason.PAYLOAD_DIFFERS: "this sequence was used for a request with other bytes: give every request its own",
+    Reason.WINDOW_FULL: "too many sequences of the session are open: send Raftlog-Settled",
+    Reason.ANSWERS_FULL: "the kept answers take too many bytes: send Raftlog-Settled",
+    Reason.SESSIONS_FULL: "there are as many sessions as there may be: close some, or let them expire",
+    Reason.BAD_TTL: "ttl_ms is outside the bounds of the cluster (session_ttl_min_ms, session_ttl_max_ms)",
+    Reason.MALFORMED: "the request is malformed",
+    Reason.DUPLICATE_KEY: "a branch puts a key twice, or puts one that it deletes: all its changes share one revision",
+    Reason.TOO_MANY_OPERATIONS: "a list of the transaction is longer than txn_operations_max",
+    Reason.TOO_MANY_KEYS: "its ranges hold more keys than one request may touch (request_keys_max): split them",
+    Reason.ANSWER_TOO_LARGE: "its reads answer more than answer_bytes_max: limit them",
+    Reason.FUTURE_REVISION: "the store has not reached that revision",
+}
+
+
 def refuse(answer: Answer, term: int, session: SessionHeaders) -> NoReturn:
     """Raises what an answer other than applied means."""
     if answer.result is Result.COMPARE_FAILED:
@@ -101,4 +118,5 @@ def refuse(answer: Answer, term: int, session: SessionHeaders) -> NoReturn:
         )  # fmt: skip
     code = _CODES.get(answer.reason, Code.REFUSED) if answer.reason is not None else Code.REFUSED
     where = f" (session {session.session}, sequence {session.sequence})" if session.session else ""
-    raise ApiError(code, f"refused: {answer.reason or 'no reason given'}{where}", index=answer.last, term=term)
+    text = "the request was refused" if answer.reason is None else _REASONS[answer.reason]
+    raise ApiError(code, f"{text}{where}", index=answer.last, term=term)

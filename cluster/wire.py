@@ -541,6 +541,10 @@ class SetDigest(msgspec.Struct, frozen=True):
     sum_high: str  # hex
 
 
+DIGEST_FORMAT: Final = 1
+"""Which columns and chains the digests are made of (statemachine.digest)."""
+
+
 class DigestAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     """State digest at the end of entry `index`; where `log_from` was asked also the log digest of [log_from, index].
 
@@ -553,7 +557,7 @@ class DigestAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     term: int
     revision: int
     state: SetDigest | None
-    format: int = 1
+    format: int  # of both digests: DIGEST_FORMAT
     log_from: int | None = None
     log_digest: SetDigest | None = None
 

@@ -6,14 +6,13 @@ Behind it is the real StateMachine, so what the HTTP layer answers from it is re
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
 
-from cluster import clock
 from cluster.apply import last_user_index, log_entry
 from cluster.http_api import build_runner
 from cluster.metrics import Metrics
@@ -64,6 +63,7 @@ class FakeNode:
         self.held: asyncio.Event | None = None  # while set to an event, nothing is applied until it is set
         self.refusal: ApiError | None = None  # what the next submits fail with
         self.barriers = 0
+        self.barrier_held: asyncio.Event | None = None  # while set to an event, reads wait for it
         self.applied_more = asyncio.Event()
         member = Member(1, "ab" * 16, "127.0.0.1:2", self.url)
         self.append(EntryKind.CONFIGURATION, encode_configuration(Configuration((member,), (1,))), 1)
@@ -131,6 +131,8 @@ class FakeNode:
     async def read_barrier(self, deadline: float) -> int:
         """As Node.read_barrier."""
         self.barriers += 1
+        if self.barrier_held is not None:
+            await self.barrier_held.wait()
         if self.refusal is not None:
             raise self.refusal
         return self.applied
@@ -213,7 +215,7 @@ class Served:
     node: Any
     url: str
     port: int
-    settings: Settings = field(default_factory=Settings)
+    stop: Callable[[], Coroutine[Any, Any, None]]
 
 
 @asynccontextmanager
@@ -229,11 +231,6 @@ async def serve(
     await site.start()
     port = runner.addresses[0][1]
     try:
-        yield Served(node, f"http://127.0.0.1:{port}", port, settings)
+        yield Served(node, f"http://127.0.0.1:{port}", port, runner.cleanup)
     finally:
         await runner.cleanup()
-
-
-def now() -> float:
-    """The clock of deadlines."""
-    return clock.monotonic()

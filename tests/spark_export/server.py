@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-from cluster.wire import ERRORS, H_LOG, Code, DigestAnswer, LogPage, Problem, SetDigest
+from cluster.wire import ERRORS, H_LOG, Code, DIGEST_FORMAT, DigestAnswer, LogPage, Problem, SetDigest
 from statemachine.digest import ChangeRow, LogRow, log_digest, set_digest, state_row_hash
 from tests.spark_export import logs
 from tests.spark_export.logs import Log, Row
@@ -128,7 +128,9 @@ def right_digest(log: Log, index: int, log_from: int, log_id: str = LOG_ID) -> D
     entry = next(entry for entry in log.entries if entry.index >= index)
     state = _answer(set_digest(state_row_hash(*row) for row in folded(rows))) if entry.index == index else None
     of_log = _answer(log_digest(log_row(row) for row in rows if row["index"] >= log_from))
-    return DigestAnswer(log_id, index, entry.term, log.revision, state, log_from=log_from, log_digest=of_log)
+    return DigestAnswer(
+        log_id, index, entry.term, log.revision, state, DIGEST_FORMAT, log_from=log_from, log_digest=of_log
+    )
 
 
 def _answer(digest: Any) -> SetDigest:
