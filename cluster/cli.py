@@ -8,14 +8,16 @@ from typing import Annotated, Final
 
 import typer
 
-from cluster import cli_admin, cli_kv, cli_local, cli_log
+from cluster import cli_admin, cli_demo, cli_kv, cli_local, cli_log
+from cluster.cli_frame import find_endpoints
 
 HELP: Final = """raftlog: a replicated log, with a key-value store on it.
 
 Start a cluster with [bold]raftlog up[/bold]; in another terminal try [bold]raftlog put hello world[/bold]."""
 
 COMMANDS_GROUP: Final = "raftlog.commands"
-"""Entry points of functions that take the app: chaos and spark_export register themselves here."""
+"""Entry points of functions that take the app: chaos and spark_export register themselves here. Their commands find the
+cluster as all others do by `find_endpoints`, the object of the command line's context."""
 
 
 def build() -> typer.Typer:
@@ -25,11 +27,11 @@ def build() -> typer.Typer:
         add_completion=True,
         pretty_exceptions_enable=False,
         rich_markup_mode="rich",
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings={"help_option_names": ["-h", "--help"], "obj": find_endpoints},
         help=HELP,
     )
     app.callback()(_main)
-    for module in (cli_kv, cli_log, cli_admin, cli_local):
+    for module in (cli_kv, cli_log, cli_admin, cli_local, cli_demo):
         module.register(app)
     for entry in importlib.metadata.entry_points(group=COMMANDS_GROUP):
         try:

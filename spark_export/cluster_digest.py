@@ -7,11 +7,14 @@ import msgspec
 
 from cluster.wire import Code, DigestAnswer, SetDigest
 from spark_export.door import PATIENCE_S, RefusedError, TrimmedError, ask
-from spark_export.errors import DataLossError, UsageError
+from spark_export.errors import DataLossError, NotCheckedError, UsageError
 
 PART_RECORDS: Final = 200_000
 """A node hashes some 100,000 records a second beside its work, and no request may last more than two minutes."""
 _PART_S: Final = 100.0
+FORMAT: Final = 1
+"""Of the digests: which columns in which order, and how they are hashed."""
+
 EMPTY: Final = SetDigest(0, "0" * 16, "0", "0")
 
 
@@ -22,7 +25,7 @@ class Digests(msgspec.Struct, frozen=True):
     revision: int
     log: SetDigest
     state: SetDigest | None
-    format: int = 1
+    format: int = FORMAT
 
 
 def merged(digests: Iterable[SetDigest]) -> SetDigest:
@@ -65,6 +68,8 @@ def cluster_digests(
         answer = ask(endpoints, "/v1/digest", query, DigestAnswer, patience_s=patience_s, wait_s=_PART_S)
         if answer.log != log_id:
             raise DataLossError(f"the endpoints serve log {answer.log}, not {log_id}: this is another cluster's")
+        if answer.format != FORMAT:
+            raise NotCheckedError(f"the cluster's digests are of format {answer.format}, this raftlog knows {FORMAT}")
         newest = newest or answer
         parts.append(answer.log_digest or EMPTY)
         end = start - 1

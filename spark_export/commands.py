@@ -29,8 +29,8 @@ _STDERR: Final = Console(stderr=True)
 _TASK_ERROR: Final = re.compile(r"spark_export\.(?:errors|door)\.(\w+): (.+)")
 
 Endpoints = Annotated[
-    str,
-    typer.Option("--endpoints", envvar="RAFTLOG_ENDPOINTS", help="URLs of nodes, with commas between them."),
+    str | None,
+    typer.Option("-e", "--endpoints", envvar="RAFTLOG_ENDPOINTS", help="URLs of nodes, with commas between them."),
 ]
 Master = Annotated[
     str | None, typer.Option("--master", help="Where Spark runs: local[2,4] (two cores here), spark://HOST:PORT, ...")
@@ -48,6 +48,7 @@ def register(app: typer.Typer) -> None:
 
 
 def export_command(
+    context: typer.Context,
     to: Annotated[Path, typer.Option("--to", help="The folder to make; an unfinished export in it is gone on with.")],
     first: Annotated[
         int | None, typer.Option("--from", min=1, help="First index. [default: the oldest that is kept]")
@@ -56,7 +57,7 @@ def export_command(
         int | None,
         typer.Option("--to-index", min=1, help="Last index, the end of an entry. [default: the committed end]"),
     ] = None,
-    endpoints: Endpoints = ENDPOINTS,
+    endpoints: Endpoints = None,
     master: Master = None,
     records_per_file: Annotated[int, typer.Option(min=1, help="Most records in one Parquet file.")] = 500_000,
     top_keys: Annotated[int, typer.Option(min=0, help="Show so many of the most frequent keys.")] = 0,
@@ -69,7 +70,7 @@ def export_command(
         from spark_export.door import parse_endpoints
         from spark_export.export import Wanted, export
 
-        wanted = Wanted(parse_endpoints(endpoints), to, first, last, records_per_file, timeout)
+        wanted = Wanted(parse_endpoints(_where(context, endpoints)), to, first, last, records_per_file, timeout)
         spark = _session(master)
         with _bar("exporting") as tell:
             manifest = export(spark, wanted, tell)
@@ -82,8 +83,9 @@ def export_command(
 
 
 def verify_command(
+    context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="The folder of a finished export.", metavar="DIR")],
-    endpoints: Endpoints = ENDPOINTS,
+    endpoints: Endpoints = None,
     offline: Annotated[
         bool, typer.Option("--offline", help="Compare with the digests in the manifest: not independent of it.")
     ] = False,
@@ -102,7 +104,7 @@ def verify_command(
         source = "the manifest"
         if not offline:
             source = "the cluster"
-            urls = parse_endpoints(endpoints)
+            urls = parse_endpoints(_where(context, endpoints))
             try:
                 digests = cluster_digests(urls, manifest.log, manifest.first, manifest.last, patience_s=timeout)
             except errors.DataLossError as error:
@@ -139,6 +141,14 @@ def top_keys_command(
 
 
 # ---------------------------------------------------------------------------------------------------------------
+
+
+def _where(context: typer.Context, given: str | None) -> str:
+    """The endpoints: as given, else where the command line finds a cluster (its finder is in the context)."""
+    if given is None and callable(context.obj):
+        urls, _ = context.obj(None)
+        return ",".join(urls)
+    return given or ENDPOINTS
 
 
 def _session(master: str | None) -> "SparkSession":
