@@ -1,35 +1,40 @@
 """Kills the processes of a harness that is gone.
 
-`chaos.processes` starts this file as a process of its own and writes one line for every process that it starts
-(`watch PID`) or has seen end (`forget PID`) into its standard input. When that input ends, which it does however the
-harness died, `kill -9` included, what is still watched is killed. A pidfd names the very process: a number that the
-system has given to somebody else meanwhile is never hit. Linux; standard library only, so that it starts fast.
+`chaos.processes` starts this file as a process of its own and writes the pid of every process that is started into its
+standard input. When that input ends, which it does however the harness died, `kill -9` included, what still runs is
+killed. A pidfd names the very process: a number that the system has given to somebody else meanwhile is never hit, and
+one whose process is gone is let go. Linux; standard library only, so that it starts fast.
 """
 
 import os
+import select
 import signal
 import sys
 from collections.abc import Iterable
 
 
 def guard(lines: Iterable[bytes]) -> None:
-    """Reads lines to their end, then kills what is watched."""
-    watched: dict[int, int] = {}
+    """Reads pids to the end of `lines`, then kills what still runs of them."""
+    watched: list[int] = []
     for line in lines:
-        word, _, number = line.partition(b" ")
-        pid = int(number)
-        if word == b"watch":
-            try:
-                watched[pid] = os.pidfd_open(pid)
-            except ProcessLookupError:
-                continue  # it ended, and was waited for, before this line was read
-        elif pid in watched:
-            os.close(watched.pop(pid))
-    for descriptor in watched.values():
+        watched = [descriptor for descriptor in watched if not _has_ended(descriptor)]
+        try:
+            watched.append(os.pidfd_open(int(line)))
+        except ProcessLookupError:
+            continue  # it ended, and was waited for, before this line was read
+    for descriptor in watched:
         try:
             signal.pidfd_send_signal(descriptor, signal.SIGKILL)
         except ProcessLookupError:
             continue
+
+
+def _has_ended(descriptor: int) -> bool:
+    """Whether that process has ended; then its descriptor is closed."""
+    if not select.select([descriptor], [], [], 0)[0]:
+        return False
+    os.close(descriptor)
+    return True
 
 
 if __name__ == "__main__":

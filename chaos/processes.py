@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +18,6 @@ from typing import Final
 
 from chaos import process_guard
 
-STOPPED_WITHIN_S: Final = 5.0  # the kernel stops a process as soon as it leaves a system call; a sync may take a while
 _TAIL_BYTES: Final = 4_096
 
 
@@ -39,7 +37,7 @@ class Process:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has not ended; a paused one runs."""
+        """Whether it has not ended; a stopped one runs."""
         return self._ended() is None
 
     def signal(self, number: signal.Signals) -> None:
@@ -53,19 +51,6 @@ class Process:
         if self.is_running:
             os.kill(self.pid, signal.SIGKILL)
             self.wait(30)
-
-    def pause(self) -> None:
-        """kill -STOP, and waits until the kernel says that it stands."""
-        self.signal(signal.SIGSTOP)
-        end = time.monotonic() + STOPPED_WITHIN_S
-        while _state(self.pid) != "T":
-            if time.monotonic() > end:
-                raise ProcessError(f"{self.name} (pid {self.pid}) did not stop within {STOPPED_WITHIN_S:g} s")
-            time.sleep(0.001)
-
-    def resume(self) -> None:
-        """kill -CONT."""
-        self.signal(signal.SIGCONT)
 
     def wait(self, timeout_s: float) -> int:
         """Its exit code (minus the signal that ended it). Raises ProcessError if it does not end in that time."""
@@ -114,7 +99,6 @@ class Processes:
         folder: Path | None = None,
     ) -> Process:
         """Starts `argv`; `environment` is added to the harness's own."""
-        guard = self._started_guard()
         with log.open("ab") as output:
             popen = subprocess.Popen(
                 [str(word) for word in argv],
@@ -127,13 +111,23 @@ class Processes:
             )
         process = Process(self, name, popen, log)
         self._running[popen.pid] = process
-        _tell(guard, f"watch {popen.pid}")
+        self.watch(popen.pid)
         return process
+
+    def watch(self, pid: int) -> None:
+        """Has the guard kill this child, which somebody else here started, if the harness dies."""
+        if self._guard is None:
+            self._guard = subprocess.Popen(
+                [sys.executable, "-I", "-S", process_guard.__file__], stdin=subprocess.PIPE, start_new_session=True
+            )
+        assert self._guard.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # somebody killed the guard: close() ends what was started
+            self._guard.stdin.write(b"%d\n" % pid)
+            self._guard.stdin.flush()
 
     def forget(self, process: Process) -> None:
         """A process of this harness has ended and was waited for."""
-        if self._running.pop(process.pid, None) is not None and self._guard is not None:
-            _tell(self._guard, f"forget {process.pid}")
+        self._running.pop(process.pid, None)
 
     def close(self) -> None:
         """Kills what still runs, then the guard has nothing to do and ends too."""
@@ -147,22 +141,3 @@ class Processes:
             assert guard.stdin is not None
             guard.stdin.close()
             guard.wait(30)
-
-    def _started_guard(self) -> subprocess.Popen[bytes]:
-        if self._guard is None:
-            self._guard = subprocess.Popen(
-                [sys.executable, "-I", "-S", process_guard.__file__], stdin=subprocess.PIPE, start_new_session=True
-            )
-        return self._guard
-
-
-def _tell(guard: subprocess.Popen[bytes], line: str) -> None:
-    assert guard.stdin is not None
-    with contextlib.suppress(BrokenPipeError):  # somebody killed the guard: the processes are ended by close() still
-        guard.stdin.write(line.encode() + b"\n")
-        guard.stdin.flush()
-
-
-def _state(pid: int) -> str:
-    """The state letter of /proc/PID/stat; what stands before it may hold any byte but ends with the last bracket."""
-    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0].decode()

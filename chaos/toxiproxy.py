@@ -1,8 +1,9 @@
 """Drives one real Toxiproxy server through toxiproxy-python, with a watchdog around its missing time-outs.
 
 What the server does to connections (measured on 2.12.0, and relied on): `timeout` with 0 swallows bytes without a sign
-and closes the connection when it is taken away; a disabled proxy refuses connections and drops those it has; `bandwidth`
-with rate 0 holds bytes back and delivers all of them later. A cut of one direction is `timeout` 0 on one stream.
+and closes the connection when it is taken away; a disabled proxy refuses connections and drops those it has;
+`bandwidth` with rate 0 holds bytes back and delivers all of them later. A cut of one direction is `timeout` 0 on one
+stream.
 
 Every method blocks for some milliseconds (from asyncio: `await asyncio.to_thread(…)`) and ends after `CALL_S` at the
 latest. toxiproxy-python keeps the server's address in a class, so a process can drive one server at a time.

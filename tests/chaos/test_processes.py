@@ -46,7 +46,7 @@ def test_close_ends_what_runs(tmp_path: Path) -> None:
     with Processes() as owner:
         running = owner.start("running", IDLE, log=tmp_path / "a.log")
         paused = owner.start("paused", IDLE, log=tmp_path / "b.log")
-        paused.pause()
+        paused.signal(signal.SIGSTOP)
     assert (running.is_running, paused.is_running) == (False, False)
     assert running.wait(0) == paused.wait(0) == -signal.SIGKILL
 
@@ -67,22 +67,12 @@ def test_processes_end_when_their_harness_dies(tmp_path: Path, number: signal.Si
     wait_until(lambda: _gone(child), what="the child to end with its harness")
 
 
-def test_pause_and_resume(processes: Processes, tmp_path: Path) -> None:
-    """A paused process stands by the kernel's word before pause returns, and goes on after resume."""
-    process = processes.start("idle", IDLE, log=tmp_path / "log")
-    process.pause()
-    assert Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-    process.resume()
-    process.signal(signal.SIGTERM)
-    assert process.wait(10) == -signal.SIGTERM
-
-
 def test_a_signal_to_an_ended_process_tells_its_last_words(processes: Processes, tmp_path: Path) -> None:
     """Nobody else's process is hit under a number that was given away: the error shows the end of the log instead."""
     process = processes.start("brief", [sys.executable, "-c", "raise SystemExit('why')"], log=tmp_path / "log")
     assert process.wait(10) == 1
     with pytest.raises(ProcessError, match=r"brief cannot get SIGSTOP: it has ended(?s:.*)why"):
-        process.pause()
+        process.signal(signal.SIGSTOP)
     process.kill()
 
 

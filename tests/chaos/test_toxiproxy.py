@@ -1,5 +1,6 @@
 """The real Toxiproxy server does to connections what the harness relies on, and a hanging call is cut off."""
 
+import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -206,10 +207,10 @@ def test_a_hanging_server_is_cut_off(proxies: Toxiproxy, through: int) -> None:
     """A stopped server never answers and toxiproxy-python would wait for ever: the call ends with an error that
     says that the outcome is not known."""
     proxies.call_s = 0.2
-    proxies.process.pause()
+    proxies.process.signal(signal.SIGSTOP)
     with pytest.raises(ToxiproxyHungError, match=r"did not answer within 0\.2 s to: disable p"):
         proxies.disable("p")
-    proxies.process.resume()
+    proxies.process.signal(signal.SIGCONT)
 
 
 def test_a_lost_server_is_told(proxies: Toxiproxy, through: int) -> None:

@@ -1,0 +1,57 @@
+"""Clusters of real processes for the acceptance tests; every one of them runs alone on the machine."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from chaos.deployment import Deployment
+from cluster.local_cluster import LocalCluster
+from tests.support import free_ports
+
+Measure = Callable[[str, object], None]
+"""The type of pytest's `record_property`; what is recorded as `measured` is shown at the end of the run."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = str(Path(__file__).parent)
+    for item in items:
+        if str(item.path).startswith(here):
+            item.add_marker("serial")
+
+
+SETTINGS = {"disk.segment_bytes": 16 << 20, "log.format": "json"}
+"""Of clusters that live for minutes, on a disk that others use too."""
+
+# Starting a cluster costs seconds on two cores, so the tests of one file share one, mended before each.
+
+
+@pytest.fixture(scope="module")
+def plain_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Three nodes that meet directly."""
+    ports = free_ports(6)
+    with LocalCluster(tmp_path_factory.mktemp("cluster") / "nodes", settings=SETTINGS, ports=ports) as nodes:
+        yield nodes
+        nodes.kill(*nodes.running)  # quicker than to stop them one by one
+
+
+@pytest.fixture
+def cluster(plain_cluster: LocalCluster) -> LocalCluster:
+    """Three nodes, up and ready, without proxies."""
+    plain_cluster.restore()
+    return plain_cluster
+
+
+@pytest.fixture(scope="module")
+def proxied_cluster(tmp_path_factory: pytest.TempPathFactory, toxiproxy_path: Path) -> Iterator[Deployment]:
+    """Three nodes with the real Toxiproxy on every link."""
+    with Deployment(tmp_path_factory.mktemp("proxied") / "nodes", free_ports, settings=SETTINGS) as deployment:
+        deployment.start()
+        yield deployment
+
+
+@pytest.fixture
+def proxied(proxied_cluster: Deployment) -> Deployment:
+    """Three nodes, up and ready, every link healed."""
+    proxied_cluster.restore()
+    return proxied_cluster
