@@ -58,7 +58,7 @@ def _up(nodes: int, data: Path | None, port: int | None, settings: dict[str, Any
     with tempfile.TemporaryDirectory(prefix="raftlog-") as temporary:
         folder = data or Path(temporary) / "data"
         is_old = (folder / CLUSTER_FILE).exists()
-        ports = () if is_old else _ports(nodes, port)
+        ports = () if is_old else choose_ports(nodes, port)
         try:
             cluster = LocalCluster(folder, nodes, settings=settings, ports=ports)
         except (SettingsError, DiskError) as error:
@@ -80,7 +80,7 @@ def _up(nodes: int, data: Path | None, port: int | None, settings: dict[str, Any
         console.print("stopped" + (f"; start again with: raftlog up --data {data}" if data else ""))
 
 
-def _ports(nodes: int, port: int | None) -> list[int]:
+def choose_ports(nodes: int, port: int | None) -> list[int]:
     """The peers' ports, then the APIs'. Raises Failed where those asked for are taken."""
     from cluster.local_cluster import free_ports
 

@@ -1,0 +1,107 @@
+"""The command `raftlog demo`: where things lie, what is shown, and what is left behind."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.status import Status
+from rich.table import Table
+
+from cluster.cli_frame import Failed, ended
+from cluster.cli_local import choose_ports
+
+
+def demo_command(
+    source: Annotated[
+        Path | None,
+        typer.Option("--input", help="NDJSON, CSV or access log; without it one line per changed file of each commit."),
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", help="The field that becomes the key, as of raftlog import.")
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the cluster up, and everything in its folder.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
+    no_spark: Annotated[bool, typer.Option("--no-spark", hidden=True)] = False,
+) -> None:
+    """Show the whole job: import, a killed leader, the table, an export through Spark, and the proof of it all."""
+    ended(lambda: _demo(source, key, keep, as_json, with_spark=not no_spark))
+
+
+def _demo(source: Path | None, key: str | None, keep: bool, as_json: bool, *, with_spark: bool) -> None:
+    from cluster import demo
+    from cluster.local_cluster import LocalCluster, LocalClusterError
+
+    if source is not None and not source.is_file():
+        raise Failed(f"there is no file {source}")
+    signal.signal(signal.SIGTERM, _interrupted)
+    console = Console(stderr=True, highlight=False)
+    folder = Path(tempfile.mkdtemp(prefix="raftlog-demo-"))
+    story = demo.Story(folder, source or folder / "input.ndjson", key)
+    is_whole = False
+    try:
+        with LocalCluster(folder / "data", demo.NODES, ports=choose_ports(demo.NODES, None)) as cluster:
+            try:
+                with console.status("…") as status:
+                    demo.run(story, cluster, _Teller(console, status), with_spark=with_spark)
+            except (demo.DemoFailed, LocalClusterError) as error:
+                keep = True
+                raise Failed(
+                    f"the demo failed: {error}", hint=f"Everything is in {folder}:\n{cluster.tails()}"
+                ) from error
+        is_whole = True
+    finally:
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+    if as_json:
+        print(json.dumps(msgspec.to_builtins(story, enc_hook=str)))
+    else:
+        _show(demo.sentences(story))
+    if keep and is_whole:
+        log = folder / "up.log"
+        process = demo.kept_up(folder / "data", log)
+        console.print(f"the cluster is up: {', '.join(cluster.urls)}; its folder {folder}")
+        console.print(f"stop it with: kill {process.pid}; start it again with: raftlog up --data {folder / 'data'}")
+
+
+class _Teller:
+    """Shows what is being done: on a terminal in one line that changes, else each step once."""
+
+    def __init__(self, console: Console, status: Status) -> None:
+        self._console = console
+        self._status = status
+        self._step = ""
+
+    def __call__(self, text: str) -> None:
+        self._status.update(text)
+        step = text.partition(":")[0]
+        if not self._console.is_terminal and step != self._step:
+            self._console.print(text)
+        self._step = step
+
+
+def _interrupted(_: int, __: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _show(rows: Sequence[tuple[str, str]]) -> None:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for what, told in rows:
+        table.add_row(what, told)
+    Console(highlight=False).print(table)
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("demo")(demo_command)

@@ -1,0 +1,332 @@
+"""The demo: the whole job once, on real input, with the leader killed half-way, and every step checked.
+
+It drives the command line in subprocesses, as a user would; only the table's small writes go through the client
+(`cluster.demo_table`), and the killing through the cluster that it started. Any step that did not do what it should
+ends it with `DemoFailed`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from cluster import demo_table, import_lines
+from cluster.client_answers import given
+from cluster.client_requests import NewRecord
+from cluster.demo_input import KEY, write_input
+from cluster.import_lines import InputFormat, Reading
+from cluster.local_cluster import LocalCluster
+from cluster.wire import SetDigest
+
+NODES: Final = 3
+BATCHES_MIN: Final = 50
+TABLE_LINES: Final = 2_000
+"""Lines, evenly spread over the input, from which the table is driven."""
+
+WAIT_S: Final = 60.0
+_KEYS: Final = {InputFormat.ACCESS: "host", InputFormat.NDJSON: KEY}
+COMMAND: Final = (sys.executable, "-m", "cluster.cli")
+
+
+class DemoFailed(Exception):
+    """A step did not do what it should: which, and why."""
+
+
+class LogRow(NamedTuple):
+    """What the demo looks at of a record, as it came out of Parquet (or, without Spark, of the log)."""
+
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls on it
+    kind: str
+    operation: str | None
+    result: str
+    key: bytes | None
+    value: bytes | None
+    succeeded: bool | None
+
+
+@dataclass(slots=True)
+class Story:
+    """What happened: the summary's facts."""
+
+    folder: Path
+    source: Path
+    key: str | None = None
+    format: InputFormat = InputFormat.NDJSON
+    lines: int = 0
+    made: dict[str, int] = field(default_factory=dict)  # lines made for the demo, by where they are from
+    acknowledged: int = 0
+    rejected: int = 0
+    import_s: float = 0.0
+    killed: int = 0
+    killed_after: int = 0  # acknowledged records
+    open_at_kill: int = 0
+    new_leader: int = 0
+    without_leader_s: float = 0.0
+    leader_changes: int = 0
+    table: demo_table.Table = field(default_factory=demo_table.Table)
+    index: int = 0
+    state: SetDigest | None = None
+    keys: int = 0
+    records: int = 0
+    effects: Counter[str] = field(default_factory=Counter)
+    top_keys: list[tuple[str, int]] = field(default_factory=list)
+    exported: dict[str, Any] | None = None
+    verified: dict[str, Any] | None = None
+    seconds: float = 0.0
+
+
+Tell = Callable[[str], None]
+"""Told, in one line, what is being done."""
+
+
+def run(story: Story, cluster: LocalCluster, tell: Tell, *, with_spark: bool) -> None:
+    """The whole job on a cluster that does not run yet. Raises DemoFailed; leaves the cluster running."""
+    started = time.monotonic()
+    _prepare(story, tell)
+    tell(f"starting {len(cluster.nodes)} nodes")
+    cluster.start()
+    cluster.wait_ready()
+    with ThreadPoolExecutor(1) as threads:
+        table = threads.submit(_drive_table, story, cluster)
+        try:
+            _import_with_a_kill(story, cluster, table, tell)
+            tell("finishing the table's writes")
+            table.result(WAIT_S)
+        except BaseException:
+            cluster.kill(*cluster.running)  # so that the table's thread ends too
+            raise
+    _check(not story.table.differences, "the table", "; ".join(story.table.differences[:3]))
+    _restart(story, cluster, tell)
+    if with_spark:
+        rows = _export(story, cluster, tell)
+    else:
+        rows = _log(cluster)
+    _compare(story, rows, tell)
+    story.seconds = time.monotonic() - started
+
+
+def _check(is_right: object, step: str, why: str) -> None:
+    if not is_right:
+        raise DemoFailed(f"{step}: {why}")
+
+
+def _prepare(story: Story, tell: Tell) -> None:
+    """Makes the input if there is none, and finds out how to read it."""
+    if not story.source.exists():
+        tell("writing the input from this repository's history")
+        story.made = write_input(story.source)
+    with story.source.open("rb") as file:
+        first = file.readline()
+        story.lines = bool(first) + sum(1 for _ in file)
+    _check(story.lines >= BATCHES_MIN, "the input", f"{story.source} has {story.lines} lines, fewer than {BATCHES_MIN}")
+    story.format = import_lines.detect(story.source.name, first)
+    if story.key is None and story.format in _KEYS:
+        story.key = _KEYS[story.format]
+
+
+def _records(story: Story) -> Iterator[NewRecord]:
+    """The input's records, in order, by the same rules as the import's."""
+    with story.source.open("rb") as file:
+        first = file.readline()
+        reading: Reading = import_lines.begin(story.format, story.key, None, first)
+        lines = import_lines.split_lines(itertools.chain([first], file), reading)
+        if story.format is InputFormat.CSV:
+            next(lines)
+        for line in lines:
+            if isinstance(record := import_lines.read(line, reading), NewRecord):
+                yield record
+
+
+def _drive_table(story: Story, cluster: LocalCluster) -> None:
+    stride = max(1, story.lines // TABLE_LINES)
+    picked = itertools.islice(_records(story), 0, None, stride)
+    keys = [(record.key or (record.value or b"")[:40])[:1_000] for record in picked]
+    asyncio.run(demo_table.drive(story.table, cluster.urls, keys))
+
+
+def _command(cluster: LocalCluster, *arguments: str) -> list[str]:
+    return [*COMMAND, arguments[0], "--endpoints", ",".join(cluster.urls), *arguments[1:]]
+
+
+def _import_with_a_kill(story: Story, cluster: LocalCluster, table: Future[None], tell: Tell) -> None:
+    """`raftlog import`; when half of the lines are acknowledged and a request is open, SIGKILL to the leader."""
+    batch = max(1, story.lines // BATCHES_MIN)
+    arguments = ["import", str(story.source), "--batch", str(batch), "-o", "jsonl"]
+    arguments += ["--state", str(story.folder / "import.json"), "--rejects", str(story.folder / "rejected.ndjson")]
+    arguments += ["--key", story.key] if story.key else []
+    tell(f"importing {story.lines:,} lines in batches of {batch}")
+    began = time.monotonic()
+    killer: threading.Thread | None = None
+    failed: list[BaseException] = []
+    with subprocess.Popen(_command(cluster, *arguments), stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        progress: dict[str, Any] = {}
+        for line in process.stdout:
+            progress = json.loads(line)
+            tell(f"importing: {progress['records']:,} of {story.lines:,} acknowledged")
+            is_half = progress["lines"] * 2 >= story.lines
+            if killer is None and is_half and not progress["done"] and story.table.open:
+                story.open_at_kill = story.table.open
+                story.killed_after = progress["records"]
+                # At once, not when a status comes back: the next batch is already on its way.
+                killer = threading.Thread(target=_kill_leader, args=(story, cluster, failed))
+                killer.start()
+            if table.done():
+                table.result()
+    if killer is not None:
+        killer.join()
+    if failed:
+        raise failed[0]
+    _check(process.returncode == 0, "the import", f"`raftlog import` left with {process.returncode}")
+    _check(killer is not None, "the kill", "the import ended before half of it was acknowledged with a request open")
+    story.acknowledged, story.rejected = progress["records"], progress["rejected"]
+    story.import_s = time.monotonic() - began
+
+
+def _kill_leader(story: Story, cluster: LocalCluster, failed: list[BaseException]) -> None:
+    """SIGKILL to the leader; notes how long it took until another led."""
+    try:
+        story.killed = cluster.leader()
+        cluster.kill(story.killed)
+        killed_at = time.monotonic()
+        story.new_leader = cluster.leader()
+        story.without_leader_s = time.monotonic() - killed_at
+    except BaseException as error:
+        failed.append(error)
+
+
+def _restart(story: Story, cluster: LocalCluster, tell: Tell) -> None:
+    """Starts the killed node again, and waits until every node has the same state at the same index."""
+    tell(f"starting node {story.killed} again, and comparing digests")
+    cluster.start_node(story.killed)
+    cluster.wait_ready()
+    end = time.monotonic() + WAIT_S
+    while True:
+        told = [cluster.status(node) for node in cluster.nodes]
+        seen = {(status.applied, status.state) for status in told if status is not None}
+        if len(seen) == 1 and None not in told:
+            story.index, story.state = seen.pop()
+            story.keys = story.state.count
+            break
+        _check(time.monotonic() < end, "the digests", f"the nodes do not agree: {sorted(str(each) for each in seen)}")
+        time.sleep(0.05)
+    _check(story.keys, "the table", "it ended empty")
+
+
+def _json(cluster: LocalCluster, step: str, *arguments: str) -> dict[str, Any]:
+    done = subprocess.run(_command(cluster, *arguments), capture_output=True, check=False)
+    why = f"`raftlog {' '.join(arguments)}` left with {done.returncode}: {done.stderr.decode(errors='replace')[-2000:]}"
+    _check(done.returncode == 0, step, why)
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def _export(story: Story, cluster: LocalCluster, tell: Tell) -> Iterator[LogRow]:
+    """`raftlog export` and `raftlog verify`; the exported rows, from the Parquet files."""
+    folder = story.folder / "export"
+    tell("exporting to Parquet through Spark")
+    story.exported = _json(cluster, "the export", "export", "--to", str(folder), "--top-keys", "10", "--summary-json")
+    story.top_keys = [(each["key"], each["count"]) for each in story.exported["top_keys"]]
+    tell("verifying the export against the cluster's digests")
+    story.verified = _json(cluster, "the verification", "verify", str(folder), "--summary-json")
+    _check(story.verified["verified"] is True, "the verification", str(story.verified))
+    import pyarrow.dataset  # comes with Spark's extra
+
+    files = sorted(str(path) for path in (folder / "log").glob("*.parquet"))
+    columns = ["index", "kind", "operation", "result", "key", "value", "succeeded"]
+    for batch in pyarrow.dataset.dataset(files, format="parquet").to_batches(columns=columns):
+        yield from (LogRow(**row) for row in batch.to_pylist())
+
+
+def _log(cluster: LocalCluster) -> Iterator[LogRow]:
+    """The same rows from `raftlog log`."""
+    arguments = _command(cluster, "log", "--internal", "--encoding", "base64", "-o", "jsonl")
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            row = json.loads(line)
+            key, value = given(None, row.get("key_b64")), given(None, row.get("value_b64"))
+            yield LogRow(
+                row["index"], row["kind"], row["operation"] or None, row["result"], key, value, row.get("succeeded")
+            )
+
+
+def _compare(story: Story, rows: Iterator[LogRow], tell: Tell) -> None:
+    """Row by row with the input, in order; every index once; every effect that was to be shown is there."""
+    tell("comparing the rows with the input, one by one")
+    expected = enumerate(_records(story), start=1)
+    next_index = leaders = 0
+    for row in rows:
+        next_index += 1
+        _check(row.index == next_index, "the rows", f"index {row.index} stands where {next_index} should")
+        story.records += 1
+        leaders += row.kind == "noop"
+        story.effects[f"{row.operation or row.kind} {row.result}"] += 1
+        if row.succeeded is not None:
+            story.effects["then branch" if row.succeeded else "else branch"] += 1
+        if row.operation != "append" or row.result != "applied":
+            continue
+        number, record = next(expected, (0, None))
+        _check(record is not None, "the rows", f"index {row.index} is a line more than the input has")
+        assert record is not None
+        _check(
+            (row.key, row.value) == (record.key, record.value), "the rows",
+            f"index {row.index} is not record {number} of the input: {row.value!r:.200}, not {record.value!r:.200}",
+        )  # fmt: skip
+    _check(next(expected, None) is None, "the rows", "the end of the input is missing")
+    story.leader_changes = leaders - 1
+    _check(story.leader_changes >= 1 and story.new_leader != story.killed, "the kill", "no leader change happened")
+    shown = Counter(dict.fromkeys(("applied", "repeated", "compare_failed"), 0))
+    for effect, count in story.effects.items():
+        shown[effect.rpartition(" ")[2]] += count
+    for effect in ("applied", "repeated", "compare_failed"):
+        _check(shown[effect], "the effects", f"no record has the result {effect}")
+    for effect in ("then branch", "else branch", "delete applied", "delete_range applied", "put applied"):
+        _check(story.effects[effect], "the effects", f"none is {effect!r}")
+    _check(story.acknowledged == sum(1 for _ in _records(story)), "the import", "not every record was acknowledged")
+
+
+def kept_up(folder: Path, log_file: Path) -> subprocess.Popen[bytes]:
+    """Leaves the cluster in `folder` running by itself: a `raftlog up` of its own session."""
+    with log_file.open("wb") as log:
+        return subprocess.Popen(
+            [*COMMAND, "up", "--data", str(folder)], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            start_new_session=True,
+        )  # fmt: skip
+
+
+def sentences(story: Story) -> Sequence[tuple[str, str]]:
+    """The summary: what and how much."""
+    table = ", ".join(f"{count:,} × {what}" for what, count in sorted(story.table.done.items()))
+    digest = "" if story.state is None else f"{story.state.xor} over {story.keys:,} keys at index {story.index:,}"
+    rows = [
+        ("input", f"{story.source.name}: {story.lines:,} lines"
+         + "".join(f", {count:,} {what}" for what, count in story.made.items())),
+        ("acknowledged", f"{story.acknowledged:,} records in {story.import_s:.1f} s, {story.rejected:,} rejected"),
+        ("table", table),
+        ("killed", f"leader {story.killed} after {story.killed_after:,} records, {story.open_at_kill} requests open"),
+        ("leader changes", f"{story.leader_changes}: node {story.new_leader} led"
+         f" {story.without_leader_s:.3f} s later"),
+        ("records", f"{story.records:,}, each index once: " + ", ".join(
+            f"{count:,} {effect}" for effect, count in story.effects.most_common())),
+        ("digest", f"{digest}, equal on {NODES} nodes"),
+    ]  # fmt: skip
+    if story.exported is not None and story.verified is not None:
+        rows.append(
+            ("export", f"{story.exported['records']:,} rows in {story.exported['seconds']:.1f} s through Spark")
+        )
+        rows.append(("verified", f"{story.verified['rows']:,} rows against {story.verified['source']}"))
+        rows.append(("top keys", ", ".join(f"{key} ({count:,})" for key, count in story.top_keys)))
+    rows.append(("in all", f"{story.seconds:.1f} s"))
+    return rows

@@ -1,0 +1,113 @@
+"""The table's share of the demo: counters per key, compares that fail, both branches, deletes, all beside the import.
+
+It drives the store from the same lines and keeps a model of what it must hold in the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from cluster import client_requests as requests
+from cluster.client import Client, CompareFailed, SessionBook, Ticket, compare, prefix_end, step
+from cluster.wire import TxnIn
+
+AT_ONCE: Final = 16
+"""Keys written at the same time; the writes of one key follow each other."""
+
+SCRATCH: Final = b"scratch/"
+"""Keys that the one range delete takes away."""
+
+
+@dataclass(slots=True)
+class Table:
+    """What was done, and what the store must hold."""
+
+    open: int = 0  # requests under way now
+    done: Counter[str] = field(default_factory=Counter)
+    expected: dict[bytes, bytes] = field(default_factory=dict)
+    differences: list[str] = field(default_factory=list)
+
+
+async def drive(table: Table, endpoints: Sequence[str], keys: Sequence[bytes]) -> None:
+    """Carries out one small job per key of `keys`, in order for each key, then the range delete; then compares."""
+    async with Client(endpoints, deadline_s=60) as client:
+        await client.discover()
+        await _repeated(client, table)
+        for start in range(0, len(keys), AT_ONCE):
+            by_key: dict[bytes, list[int]] = {}
+            for number in range(start, min(start + AT_ONCE, len(keys))):
+                by_key.setdefault(keys[number], []).append(number)
+            await asyncio.gather(*(_jobs(client, table, key, numbers) for key, numbers in by_key.items()))
+        table.open += 1
+        written = await client.delete_range(SCRATCH, prefix_end(SCRATCH))
+        table.open -= 1
+        table.done["range delete"] += written.deleted > 0
+        for key in [key for key in table.expected if key.startswith(SCRATCH)]:
+            del table.expected[key]
+        held = {item.key: item.value async for item in client.range()}
+    wrong = [key for key in held.keys() | table.expected.keys() if held.get(key) != table.expected.get(key)]
+    table.differences = [f"{key!r}: {held.get(key)!r}, not {table.expected.get(key)!r}" for key in sorted(wrong)]
+
+
+async def _repeated(client: Client, table: Table) -> None:
+    """The same write sent twice, as after a lost answer: the second gets the first one's answer."""
+    book = SessionBook((await client.open_session()).session)
+    ticket = Ticket(book, book.take())
+    request = requests.put(b"repeated", b"once")
+    first = await client.call(request, ticket=ticket)
+    second = await client.call(request, ticket=ticket)
+    table.expected[b"repeated"] = b"once"
+    table.done["repeated"] += second.result == "repeated" and second.index >= first.index
+
+
+async def _jobs(client: Client, table: Table, key: bytes, numbers: Sequence[int]) -> None:
+    for number in numbers:
+        table.open += 1
+        await _job(client, table, key, number)
+        table.open -= 1
+
+
+async def _job(client: Client, table: Table, key: bytes, number: int) -> None:
+    """By the line's number: mostly one more in the key's counter, sometimes something else besides."""
+    counter, flag = b"count/" + key, b"flag/" + key
+    value = b"%d" % (int(table.expected.get(counter, b"0")) + 1)
+    if number % 10 == 3:
+        item = await client.get(counter)
+        await client.put(counter, value, if_revision=item.mod if item else 0)
+        table.done["compare and set"] += 1
+        await _must_fail(client, table, counter, item.mod if item else 0)
+    else:
+        await client.put(counter, value)
+        table.done["put"] += 1
+    table.expected[counter] = value
+    if number % 5 == 1:
+        # The condition holds for every other value, so both branches run.
+        transaction = TxnIn(
+            compare=[compare(flag, "version", "=", 0)],
+            then=[step("put", flag, value)],
+            orelse=[step("delete", flag), step("put", SCRATCH + key, value)],
+        )
+        done = await client.txn(transaction)
+        table.done["then branch" if done.succeeded else "else branch"] += 1
+        if done.succeeded:
+            table.expected[flag] = value
+        else:
+            table.expected.pop(flag, None)
+            table.expected[SCRATCH + key] = value
+    elif number % 20 == 7:
+        table.done["delete"] += (await client.delete(flag)).deleted
+        table.expected.pop(flag, None)
+
+
+async def _must_fail(client: Client, table: Table, key: bytes, revision: int) -> None:
+    """The revision was replaced a moment ago."""
+    try:
+        await client.put(key, b"never", if_revision=revision)
+    except CompareFailed:
+        table.done["compare failed"] += 1
+    else:
+        table.differences.append(f"{key!r}: a compare with the old revision {revision} did not fail")
