@@ -23,7 +23,7 @@ async def get_digest(service: Service, call: Call) -> Answer:
     query = call.query(_PARAMETERS)
     index, log_from = query.number("index", 1), query.number("log_from", 1)
     node = service.node
-    if index is None or index > node.applied:
+    if index is None or index > node.applied or "consistency" in query or "min_index" in query:
         await read_index(service, call, query)
     if index is None:
         index = node.applied

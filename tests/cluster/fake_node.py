@@ -16,6 +16,7 @@ from aiohttp import web
 from cluster.apply import last_user_index, log_entry
 from cluster.http_api import build_runner
 from cluster.metrics import Metrics
+from cluster.node_face import NodeFace
 from cluster.pending import Settled
 from cluster.settings import HttpSettings, LimitSettings, Settings
 from cluster.wire import ApiError, Code, LeaderHint, MemberAnswer, Members, SetDigest, Status
@@ -220,7 +221,7 @@ class Served:
 
 @asynccontextmanager
 async def serve(
-    node: FakeNode | None = None, *, http: HttpSettings | None = None, **limits: int
+    node: NodeFace | None = None, *, http: HttpSettings | None = None, **limits: int
 ) -> AsyncIterator[Served]:
     """The fake node (or the one given) behind the real HTTP server, on a free port of its own."""
     settings = Settings(http=http or HttpSettings(access_log=False), limits=LimitSettings(**limits))

@@ -65,7 +65,7 @@ def connection() -> Iterator[requests.Session]:
 
 
 @SCHEMA.parametrize()
-@hypothesis.settings(max_examples=25, suppress_health_check=list(hypothesis.HealthCheck))
+@hypothesis.settings(max_examples=15, suppress_health_check=list(hypothesis.HealthCheck))
 def test_every_answer_is_described(case: schemathesis.Case[Any], url: str, connection: requests.Session) -> None:
     """Positive and negative requests: no 5xx but for a deadline, no answer that is not in openapi.yaml."""
     response = case.call(base_url=url, session=connection)
