@@ -189,47 +189,51 @@ class Store:
 
     def trim(self, limits: Limits) -> None:
         """Raises `compacted` as far as the limits of history ask: by revisions and bytes, never by time."""
-        if self.revision - self.compacted > limits.history_revisions_max:
-            self.compact(self.revision - limits.history_revisions_max)
+        oldest = self.revision - limits.history_revisions_max
+        if oldest > self.compacted:
+            self.compact(oldest)
         while self.history_bytes > limits.history_bytes_max:
             self.compact(self.compacted + 1)
         self.sweep()
 
     def compact(self, revision: int) -> None:
         """Makes `revision` (not above the newest) the oldest that can be read, unless the oldest is above it."""
-        while self.compacted < revision:
-            step = self.steps[self.compacted - self._start]
+        steps, start = self.steps, self._start
+        for compacted in range(self.compacted, revision):
+            step = steps[compacted - start]
             assert step is not None, "only steps that cannot be read are given back"
             self.history_bytes -= step[1]
-            self.compacted += 1
+            self.compacted = compacted + 1
 
     def sweep(self) -> None:
         """Gives back what nobody can read any more: a few steps, none while a walk needs them."""
         if self._pins:
             return
-        for _ in range(min(SWEEP_STEPS, self.compacted - self._freed)):
-            place = self._freed - self._start
-            step = self.steps[place]
+        steps, start, freed = self.steps, self._start, self._freed
+        last = min(self.compacted, freed + SWEEP_STEPS)
+        while freed < last:
+            step = steps[freed - start]
             assert step is not None, "given back only once"
-            self._freed += 1
+            steps[freed - start] = None
+            freed += 1
             if self.tombs:
-                self._forget_tombs(step)
-            self.steps[place] = None
-        gap = self._freed - self._start
-        if gap >= GAP_MAX and 2 * gap >= len(self.steps):
-            del self.steps[:gap]
-            self._start = self._freed
+                self._forget_tombs(step, freed)
+        self._freed = freed
+        gap = freed - start
+        if gap >= GAP_MAX and 2 * gap >= len(steps):
+            del steps[:gap]
+            self._start = freed
 
     @property
     def is_swept(self) -> bool:
         """Whether all that nobody can read any more is given back."""
         return self._freed == self.compacted
 
-    def _forget_tombs(self, step: Step) -> None:
-        """The deletes of this step need no trace any more: before them nothing can be read."""
+    def _forget_tombs(self, step: Step, revision: int) -> None:
+        """The deletes of that revision need no trace any more: before them nothing can be read."""
         for key in step[3] if step[2] is None else (step[2],):
             tomb = self.tombs.get(key)
-            if tomb is not None and record_mod(tomb) == self._freed:
+            if tomb is not None and record_mod(tomb) == revision:
                 del self.tombs[key]
                 self.gone.remove(key)
 
