@@ -14,6 +14,7 @@ from cluster.metrics import Metrics
 from cluster.node import Node
 from cluster.pending import Settled
 from cluster.settings import load_settings
+from cluster.wire import ApiError, Code
 from raft.codec import Record, encode_block
 from statemachine.commands import Operation
 from tests.support import free_ports, wait_until_async
@@ -69,9 +70,12 @@ class Nodes:
         return started
 
     async def kill(self, node: int) -> None:
-        """Ends a node without a word: no hand-over, no mark beyond what the disk has."""
+        """Ends a node without a word: no hand-over, no last answers. Who waits there hears what a client would."""
         ended = self.running.pop(node)
         ended.ended.cancel()
+        ended.pending.fail_all(Code.LEADER_LOST, Code.LEADER_LOST, "the connection closed")
+        ended.reads.fail_all(ApiError(Code.SHUTTING_DOWN, "the connection closed"))
+        ended.applier.waiters.fail_all(ApiError(Code.SHUTTING_DOWN, "the connection closed"))
         ended.close_inputs()
         await ended.transport.close()
         await ended.disk.close()
@@ -81,12 +85,14 @@ class Nodes:
         await self.running.pop(node).stop()
 
     async def leader(self) -> Node:
-        """The leader that everyone who runs follows."""
+        """The leader that everyone who runs follows, once the first entry of its term is applied there."""
 
         def agreed() -> Node | None:
             leaders = {node.core.state.leader for node in self.running.values()}
             leader = self.running.get(leaders.pop()) if len(leaders) == 1 else None
-            return leader if leader is not None and leader.is_leader else None
+            if leader is None or not leader.is_leader:
+                return None
+            return leader if leader.core.state.log.term_at(leader.applied) == leader.term else None
 
         found = await wait_until_async(agreed, what="one leader that all follow")
         assert isinstance(found, Node)
