@@ -6,6 +6,7 @@ Built on aiohttp's low-level server: no application, no middlewares, raw paths. 
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import itertools
 import secrets
@@ -32,6 +33,8 @@ _READS: Final = frozenset({"GET", "HEAD"})
 _HOSTS_SEEN_MAX: Final = 64
 """Host values remembered as good; a client may come by any number of proxies' ports."""
 _KEEPALIVE_SECONDS: Final = 75.0
+_LEAVE_SECONDS: Final = 0.1
+"""Longer than a client that is busy takes from an answer to its next request."""
 _LINGER_SECONDS: Final = 2.0
 """How long what is left of a refused body is read and dropped, so that the client gets to see the answer."""
 _DEFAULT_NAMESPACE: Final = 0
@@ -78,6 +81,8 @@ class Api:
             service.open_requests -= 1
         if isinstance(answer, Answer):
             answer.request_id = call.request_id
+            if service.is_leaving:
+                answer.keep_alive = False
         self._note(call, answer.status, service.clock() - started, code)
         return answer
 
@@ -222,6 +227,12 @@ class ApiRunner(web.ServerRunner):
     def __init__(self, api: Api, server: web.Server, shutdown_timeout: float) -> None:
         super().__init__(server, shutdown_timeout=shutdown_timeout)
         self._api = api
+
+    async def leave(self) -> None:
+        """Before `cleanup`: for a moment every answer ends its connection, so that no client sends its next request on
+        one that is about to be closed, and cannot tell whether it was taken."""
+        self._api.service.is_leaving = True
+        await asyncio.sleep(_LEAVE_SECONDS)
 
     async def shutdown(self) -> None:
         """Called once nothing new is taken."""

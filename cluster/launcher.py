@@ -208,6 +208,7 @@ async def serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Lo
     node.ended.add_done_callback(lambda _: stop.set())
     await stop.wait()
     node_end.begin_stop(node)
+    await runner.leave()
     await runner.cleanup()
     await node.stop()
     return node.ended.result()

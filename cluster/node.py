@@ -359,7 +359,10 @@ class Node:
             self.pending.leadership_changed()
             self.appended.clear()
             if state.leader != NOBODY:
-                self.pending.leader_is(state.leader)
+                is_answering = partial(
+                    self.transport.is_answering, within_s=self.options.election_timeout_min_ms / 2_000
+                )
+                self.pending.leader_is(state.leader, clock.monotonic(), is_answering)
             if before != state.leader:
                 self.reads.lost(before)
             self.wake()

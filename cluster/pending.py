@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -25,6 +25,8 @@ from statemachine.commands import Result
 from statemachine.effects import Effects, RequestEffect
 
 NEVER: Final = float("inf")
+DEPOSED_S: Final = 0.05
+"""A deposed leader's last answers take a round trip and a turn of its loop, a few ms; a busy machine stretches that."""
 
 
 class Settled(NamedTuple):
@@ -109,6 +111,7 @@ class Pending:
         self._queue_deadline_min = NEVER
         self._batches: deque[Batch] = deque()
         self._flights: dict[int, Flight] = {}  # by their first number
+        self._deposed: dict[NodeId, float] = {}  # leaders that were, and until when they may still answer
         self._sent: dict[int, Request] = {}  # forwarded, no answer yet
         self._expected: list[tuple[int, int, int, Request]] = []  # heap of (last index, number, term, request)
         self._open: dict[tuple[int, int], Request] = {}  # (session, sequence) proposed in this term, not applied
@@ -277,10 +280,19 @@ class Pending:
                 self.fail(request, Code.LEADER_LOST, f"{self._name}: {reason} before the fate of the write was known")
                 self._landed(request)
 
-    def leader_is(self, leader: NodeId) -> None:
-        """Somebody else leads now: nobody answers for what was sent to another node."""
-        for peer in {flight.peer for flight in self._flights.values()} - {leader}:
-            self.link_lost(peer, f"node {peer} lost the leadership")
+    def leader_is(self, leader: NodeId, now: float, is_answering: Callable[[NodeId], bool]) -> None:
+        """Somebody else leads now: a deposed leader that lives says at once what became of what it was sent (it hands
+        over at a clean stop, say), so it has `DEPOSED_S` to do so; of a silent one nothing is expected."""
+        self._deposed.pop(leader, None)
+        for peer in sorted({flight.peer for flight in self._flights.values()} - {leader}):
+            if is_answering(peer):
+                self._deposed.setdefault(peer, now + DEPOSED_S)
+            else:
+                self._leadership_lost(peer)
+
+    def _leadership_lost(self, peer: NodeId) -> None:
+        self._deposed.pop(peer, None)
+        self.link_lost(peer, f"node {peer} lost the leadership")
 
     def _landed(self, request: Request) -> None:
         flight = request.flight
@@ -349,7 +361,9 @@ class Pending:
             self.fail(each, Code.OVERWRITTEN, message)
 
     def expire(self, now: float, *, leader: NodeId) -> None:
-        """Fails what is past its deadline: queued as not_applied, else as unknown."""
+        """Fails what is past its deadline: queued as not_applied, else as unknown; and what no deposed leader told."""
+        for peer in [peer for peer, until in self._deposed.items() if until <= now]:
+            self._leadership_lost(peer)
         if self._queue_deadline_min <= now:
             code = Code.DEADLINE if leader else Code.NO_LEADER
             reason = "could not be taken up" if leader else "found no leader"

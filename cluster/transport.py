@@ -149,6 +149,13 @@ class Transport:
         if link is not None:
             link.waiting_since = 0.0
 
+    def is_answering(self, peer: NodeId, within_s: float) -> bool:
+        """Whether the link to that peer is up and nothing that was sent on it has been waiting longer for a word."""
+        link = self._consensus.get(peer)
+        if link is None or not link.is_up:
+            return False
+        return not link.waiting_since or clock.monotonic() - link.waiting_since < within_s
+
     def check_silence(self) -> None:
         """Dials anew whoever left a message unanswered for two election timeouts: the connection may be dead."""
         limit = clock.monotonic() - self.silence_s
