@@ -25,7 +25,7 @@ from statemachine.store_load import Loader
 CHUNK_BYTES_MAX: Final = 128 << 10
 """A frame, header included: some milliseconds of work, and below the 256 KiB that a bulk link carries at once."""
 
-SNAPSHOT_MAGIC: Final = b"RLSN"
+SNAPSHOT_MAGIC: Final = b"RLST"
 SNAPSHOT_VERSION: Final = 1
 CONTINUED: Final = 1
 """Flag: the one item of this frame goes on in the next."""

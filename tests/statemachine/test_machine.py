@@ -258,7 +258,7 @@ def test_the_state_of_version_1_is_golden() -> None:
     assert driver.machine.digest().as_hex() == GOLDEN_DIGEST
 
 
-GOLDEN_SNAPSHOT = "0f171de898d49e1e642f2f57f2d42c2b9b380834808163c1a59350f31e0860b2"
+GOLDEN_SNAPSHOT = "fd41adccfcf8ff1e49c27e77514b5d3a500cd3880b3372af57fc97b1c62153b5"
 GOLDEN_DIGEST = (7, "33b8afc022b14c8a", "34d535068", "211a35cb4")
 
 

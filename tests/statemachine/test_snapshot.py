@@ -24,13 +24,13 @@ from tests.statemachine.driver import Driver, appends, request, snapshot_bytes
 def test_golden_bytes_of_an_empty_machine() -> None:
     """Two frames, head and digests, and the end: the layout of docs/formats.md, for ever."""
     data = snapshot_bytes(StateMachine())
-    assert data[:12] == bytes.fromhex("524c534e 01 01 0000") + (len(HEAD)).to_bytes(4, "little")
+    assert data[:12] == bytes.fromhex("524c5354 01 01 0000") + (len(HEAD)).to_bytes(4, "little")
     assert data[FRAME_SIZE : FRAME_SIZE + len(HEAD)] == HEAD
     rest = data[FRAME_SIZE + len(HEAD) :]
-    assert rest[:12] == bytes.fromhex("524c534e 01 04 0000 06000000")
+    assert rest[:12] == bytes.fromhex("524c5354 01 04 0000 06000000")
     assert rest[FRAME_SIZE : FRAME_SIZE + 6] == bytes.fromhex("95 00 00 00 00 00")
     end = rest[FRAME_SIZE + 6 :]
-    assert end[:12] == bytes.fromhex("524c534e 01 05 0000 04000000")
+    assert end[:12] == bytes.fromhex("524c5354 01 05 0000 04000000")
     assert end[FRAME_SIZE:] == bytes.fromhex("93 00 00 01")
 
 
@@ -248,7 +248,7 @@ def test_a_damaged_snapshot_raises_and_nothing_else(data: st.DataObject) -> None
         StateMachine.restore(frames)
 
 
-@pytest.mark.parametrize("noise", [b"", b"RLSN", b"\0" * 100, b"x" * 100, SNAPSHOT_MAGIC + b"\x01" * 40])
+@pytest.mark.parametrize("noise", [b"", b"RLST", b"\0" * 100, b"x" * 100, SNAPSHOT_MAGIC + b"\x01" * 40])
 def test_noise_is_no_snapshot(noise: bytes) -> None:
     """Nothing, half of something, and something else are all refused."""
     with pytest.raises((CorruptSnapshot, UnknownSnapshot)):

@@ -1,0 +1,108 @@
+"""The golden bytes and numbers of docs/formats_state.md are what the code writes."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from statemachine.answers import Answer, Reason, TxnResponse, encode_answer
+from statemachine.commands import (
+    GET_OPERATION,
+    Compare,
+    CompareOperator,
+    CompareTarget,
+    Operation,
+    Result,
+    Txn,
+    TxnOperation,
+    Version,
+)
+from statemachine.digest import ChangeRow, LogRow, log_row_hash, state_row_hash
+from statemachine.snapshot import FRAME_SIZE
+from statemachine.txn import encode_txn
+from tests.statemachine.driver import Driver, request
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "formats_state.md"
+
+
+def _txn() -> bytes:
+    return encode_txn(
+        Txn(
+            (Compare(b"a", CompareTarget.MOD, CompareOperator.EQUAL, 3),),
+            (TxnOperation(Operation.PUT, b"a", b"1"), TxnOperation(GET_OPERATION, b"b", None, b"c", 5)),
+            (TxnOperation(Operation.DELETE_RANGE, b"", None, b""),),
+        )
+    )
+
+
+def _answer_of_txn() -> bytes:
+    read = TxnResponse(GET_OPERATION, count=1, items=((b"a", Version(b"v", 2, 3, 2, 6)),))
+    return encode_answer(Answer(Result.APPLIED, 5, 8, 8, succeeded=True, responses=(read,)))
+
+
+def _frames() -> list[bytes]:
+    """The frames of a small machine: a key put twice, one deleted, a session with an answer and a void."""
+    driver = Driver()
+    driver.clock_ms = 100
+    driver.put(b"a", b"1")
+    driver.put(b"a", b"2")
+    driver.put(b"b", b"")
+    driver.delete(b"b")
+    session = driver.open(60_000)
+    driver.entry(request(Operation.PUT, b"a", b"3", session=session, sequence=2, settled=1, payload_hash=2**64 - 1))
+    driver.entry(request(Operation.VOID, argument=1, session=session))
+    return list(driver.machine.snapshot())
+
+
+def _payload(kind: int) -> bytes:
+    frames = [frame for frame in _frames() if frame[5] == kind]
+    return b"".join(frame[FRAME_SIZE:] for frame in frames)
+
+
+def _row_hash() -> bytes:
+    row = LogRow(
+        9, 2, 1_700_000_000_124, "commands", "txn", None, b"\x94\x01", None, None, None, None, None, "applied", 5, True,
+        None, None, None, (ChangeRow(b"a", b"2", False, 4, 5, 2), ChangeRow(b"b", None, True, 0, 5, 0)),
+    )  # fmt: skip
+    return log_row_hash(row).to_bytes(8, "big")
+
+
+WRITTEN: dict[str, Callable[[], bytes]] = {
+    "transaction": _txn,
+    "answer of a put": lambda: encode_answer(Answer(Result.APPLIED, 3, 7, 7)),
+    "answer of a refused request": lambda: encode_answer(Answer(Result.REFUSED, 2, 5, 6, reason=Reason.MALFORMED)),
+    "answer of a transaction": _answer_of_txn,
+    "snapshot frame": lambda: _frames()[-1],
+    "snapshot head": lambda: _payload(1),
+    "snapshot keys": lambda: _payload(2),
+    "snapshot sessions": lambda: _payload(3),
+    "snapshot digests": lambda: _payload(4),
+    "state row hash": lambda: state_row_hash(b"a", b"2", 4, 5, 2).to_bytes(8, "big"),
+    "log row hash": _row_hash,
+}
+
+
+def golden() -> dict[str, bytes]:
+    """The golden bytes of the page by name."""
+    found: dict[str, bytes] = {}
+    name = ""
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        if line.startswith("    golden: "):
+            name = line.removeprefix("    golden: ")
+            found[name] = b""
+        elif line.startswith("    ") and name:
+            found[name] += bytes.fromhex(line)
+        else:
+            name = ""
+    return found
+
+
+def test_the_page_has_golden_bytes_for_each_format() -> None:
+    """Each format has its bytes on the page, and there are no others."""
+    assert sorted(golden()) == sorted(WRITTEN)
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_golden_bytes(name: str) -> None:
+    """What is written now is what the page says, for ever."""
+    assert WRITTEN[name]().hex() == golden()[name].hex()
