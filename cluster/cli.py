@@ -20,6 +20,12 @@ COMMANDS_GROUP: Final = "raftlog.commands"
 cluster as all others do by `find_endpoints`, the object of the command line's context."""
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"raftlog {importlib.metadata.version('raftlog')}")
+        raise typer.Exit
+
+
 def build() -> typer.Typer:
     """The whole command line."""
     app = typer.Typer(
@@ -45,11 +51,11 @@ def build() -> typer.Typer:
 
 
 def _main(
-    version: Annotated[bool, typer.Option("--version", help="Show the version.", is_eager=True)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", is_eager=True, callback=_show_version)
+    ] = False,
 ) -> None:
-    if version:
-        print(f"raftlog {importlib.metadata.version('raftlog')}")
-        raise typer.Exit
+    """Has no work of its own: `--version` is done when it is met."""
 
 
 def main() -> None:

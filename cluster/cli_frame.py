@@ -23,7 +23,7 @@ from cluster.client_core import Policy
 from cluster.client_errors import ClientError, CompareFailed, KeyNotFound, OutcomeUnknown, Unavailable
 from cluster.client_sync import SyncClient
 from cluster.output import Format, Printer
-from cluster.wire import Encoding, from_b64
+from cluster.wire import ApiError, Encoding, from_b64
 
 SESSION_TTL_MS: Final = 60_000
 """Of the session of one command: it is closed at the end, and gone soon if the command is killed."""
@@ -203,4 +203,7 @@ def _hint_of(error: ClientError) -> str:
 
 def bytes_of(text: str, is_base64: bool, what: str) -> bytes:
     """A key or value as it was given on the command line."""
-    return from_b64(text, what) if is_base64 else os.fsencode(text)
+    try:
+        return from_b64(text, what) if is_base64 else os.fsencode(text)
+    except ApiError as error:
+        raise Failed(error.message, Exit.USAGE) from error

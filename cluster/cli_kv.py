@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from typing import Annotated, Any, Final, Literal, cast
 
 import msgspec
@@ -274,7 +275,7 @@ def watch_command(
             for event in events
             for change in event.changes
         )
-        cli.printer.each(rows if limit is None else (row for row, _ in zip(rows, range(limit), strict=False)), CHANGE)
+        cli.printer.each(islice(rows, limit), CHANGE)
 
 
 def compact_command(

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -109,10 +109,9 @@ def run(story: Story, cluster: LocalCluster, tell: Tell, *, with_spark: bool) ->
     _check(not story.table.differences, "the table", "; ".join(story.table.differences[:3]))
     _restart(story, cluster, tell)
     if with_spark:
-        rows = _export(story, cluster, tell)
-    else:
-        rows = _log(cluster)
-    _compare(story, rows, tell)
+        _export(story, cluster, tell)
+    tell("comparing the rows with the input, one by one")
+    compare(story, _exported_rows(story) if with_spark else _log_rows(cluster))
     story.seconds = time.monotonic() - started
 
 
@@ -232,8 +231,8 @@ def _json(cluster: LocalCluster, step: str, *arguments: str) -> dict[str, Any]:
     return answer
 
 
-def _export(story: Story, cluster: LocalCluster, tell: Tell) -> Iterator[LogRow]:
-    """`raftlog export` and `raftlog verify`; the exported rows, from the Parquet files."""
+def _export(story: Story, cluster: LocalCluster, tell: Tell) -> None:
+    """`raftlog export` and `raftlog verify`."""
     folder = story.folder / "export"
     tell("exporting to Parquet through Spark")
     story.exported = _json(cluster, "the export", "export", "--to", str(folder), "--top-keys", "10", "--summary-json")
@@ -241,15 +240,19 @@ def _export(story: Story, cluster: LocalCluster, tell: Tell) -> Iterator[LogRow]
     tell("verifying the export against the cluster's digests")
     story.verified = _json(cluster, "the verification", "verify", str(folder), "--summary-json")
     _check(story.verified["verified"] is True, "the verification", str(story.verified))
+
+
+def _exported_rows(story: Story) -> Iterator[LogRow]:
+    """The rows of the Parquet files, in the order of the log."""
     import pyarrow.dataset  # comes with Spark's extra
 
-    files = sorted(str(path) for path in (folder / "log").glob("*.parquet"))
+    files = sorted(str(path) for path in (story.folder / "export" / "log").glob("*.parquet"))
     columns = ["index", "kind", "operation", "result", "key", "value", "succeeded"]
     for batch in pyarrow.dataset.dataset(files, format="parquet").to_batches(columns=columns):
         yield from (LogRow(**row) for row in batch.to_pylist())
 
 
-def _log(cluster: LocalCluster) -> Iterator[LogRow]:
+def _log_rows(cluster: LocalCluster) -> Iterator[LogRow]:
     """The same rows from `raftlog log`."""
     arguments = _command(cluster, "log", "--internal", "--encoding", "base64", "-o", "jsonl")
     with subprocess.Popen(arguments, stdout=subprocess.PIPE) as process:
@@ -262,9 +265,8 @@ def _log(cluster: LocalCluster) -> Iterator[LogRow]:
             )
 
 
-def _compare(story: Story, rows: Iterator[LogRow], tell: Tell) -> None:
+def compare(story: Story, rows: Iterable[LogRow]) -> None:
     """Row by row with the input, in order; every index once; every effect that was to be shown is there."""
-    tell("comparing the rows with the input, one by one")
     expected = enumerate(_records(story), start=1)
     next_index = leaders = 0
     for row in rows:

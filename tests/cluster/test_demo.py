@@ -1,0 +1,181 @@
+"""The demo does the whole job, and fails when any part of it did not happen."""
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cluster import demo, demo_input, demo_table
+from cluster.demo import DemoFailed, LogRow, Story
+from cluster.import_lines import InputFormat
+from tests.cluster.fake_node import serve
+from tests.support import free_ports, wait_until
+
+
+def test_input_is_the_history_filled_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many lines whatever the history has; each generated one says so; without history it is the same every time."""
+    file = tmp_path / "input.ndjson"
+    made = demo_input.write_input(file, 500)
+    events = [json.loads(line) for line in file.read_text().splitlines()]
+    assert len(events) == 500 == made["history"] + made["generated"]
+    assert sum(event["source"] == "generated" for event in events) == made["generated"]
+    assert all(event["path"] and event["time"] > 0 for event in events)
+    monkeypatch.setattr(demo_input, "_history", lambda _: iter(()))
+    assert demo_input.write_input(file, 50) == {"history": 0, "generated": 50}
+    first = file.read_bytes()
+    demo_input.write_input(file, 50)
+    assert file.read_bytes() == first
+
+
+async def test_table_shows_every_effect_and_knows_what_it_must_hold() -> None:
+    """Counters, compares that hold and that fail, both branches, deletes, the range delete and a repetition all happen,
+    and the store holds in the end what the model says."""
+    table = demo_table.Table()
+    async with serve() as served:
+        await demo_table.drive(table, [served.url], [b"key %d" % (number % 7) for number in range(120)])
+    assert table.differences == []
+    assert table.open == 0
+    assert set(table.done) == {
+        "put", "compare and set", "compare failed", "then branch", "else branch", "delete", "range delete", "repeated",
+    }  # fmt: skip
+    assert all(table.done.values())
+    assert table.expected
+
+
+def story_of(folder: Path) -> tuple[Story, list[LogRow]]:
+    """A finished run over four lines, and the rows it should have left."""
+    source = folder / "in.ndjson"
+    source.write_bytes(b'{"path": "a"}\n{"path": "b"}\n{"no": 1}\n{"path": "c"}\n')
+    story = Story(folder, source, "path", InputFormat.NDJSON, lines=4, acknowledged=3, killed=1, new_leader=2)
+    kinds = [
+        ("configuration", None, "applied", None), ("noop", None, "applied", None), ("commands", "put", "applied", None),
+        ("commands", "put", "repeated", None), ("commands", "put", "compare_failed", None),
+        ("commands", "txn", "applied", True), ("noop", None, "applied", None), ("commands", "txn", "applied", False),
+        ("commands", "delete", "applied", None), ("commands", "delete_range", "applied", None),
+    ]  # fmt: skip
+    rows = [LogRow(0, kind, operation, result, b"k", b"v", branch) for kind, operation, result, branch in kinds]
+    lines = source.read_bytes().splitlines()
+    rows[4:4] = [LogRow(0, "commands", "append", "applied", b"a", lines[0], None)]
+    rows += [
+        LogRow(0, "commands", "append", "applied", key, line, None)
+        for key, line in ((b"b", lines[1]), (b"c", lines[3]))
+    ]
+    return story, [row._replace(index=index) for index, row in enumerate(rows, start=1)]
+
+
+def test_rows_that_are_the_input_pass(tmp_path: Path) -> None:
+    """The same lines in order, the rejected one left out, internal records accounted for."""
+    story, rows = story_of(tmp_path)
+    demo.compare(story, rows)
+    assert (story.records, story.leader_changes) == (len(rows), 1)
+
+
+def renumbered(rows: list[LogRow]) -> list[LogRow]:
+    """The rows with dense indexes, as a cluster that lost or doubled something would have them."""
+    return [row._replace(index=index) for index, row in enumerate(rows, start=1)]
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda rows: rows[:-1], "the end of the input is missing"),
+        (lambda rows: [*rows, rows[-1]], "should"),
+        (lambda rows: renumbered([*rows, rows[-1]]), "a line more than the input has"),
+        (lambda rows: renumbered([*rows[:-2], rows[-1], rows[-2]]), "is not record 2"),
+        (lambda rows: [*rows[:-1], rows[-1]._replace(value=b"{}")], "is not record 3"),
+        (lambda rows: [*rows[:-1], rows[-1]._replace(key=b"x")], "is not record 3"),
+        (lambda rows: rows[1:], "index 2 stands where 1 should"),
+        (lambda rows: [row._replace(kind="clock") if row.index == 2 else row for row in rows], "no leader change"),
+        *((lambda rows, result=result: [
+            row._replace(result="refused") if row.result == result else row for row in rows
+        ], result) for result in ("repeated", "compare_failed")),
+        *((lambda rows, name=name: [
+            row._replace(operation="clock") if row.operation == name else row for row in rows
+        ], name) for name in ("delete", "delete_range", "put")),
+        (lambda rows: [row._replace(succeeded=None) if row.succeeded is False else row for row in rows], "else branch"),
+    ],
+    ids=range(14),
+)  # fmt: skip
+def test_anything_missing_fails(tmp_path: Path, damage: object, says: str) -> None:
+    """A line lost, doubled, swapped or altered, a hole, no leader change, an effect that was not shown."""
+    story, rows = story_of(tmp_path)
+    with pytest.raises(DemoFailed, match=says):
+        demo.compare(story, damage(rows))  # type: ignore[operator]
+
+
+def test_lines_that_were_not_acknowledged_fail(tmp_path: Path) -> None:
+    """The import said less than the input has."""
+    story, rows = story_of(tmp_path)
+    story.acknowledged = 2
+    with pytest.raises(DemoFailed, match="not every record was acknowledged"):
+        demo.compare(story, rows)
+
+
+@pytest.mark.serial
+def test_demo_on_three_processes(tmp_path: Path) -> None:
+    """The whole story without Spark: a leader killed half-way, the digests agree, the rows are the input."""
+    source = tmp_path / "in.ndjson"
+    demo_input.write_input(source, 2_000)
+    environment = os.environ | {"XDG_STATE_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    arguments = [*demo.COMMAND, "demo", "--no-spark", "--json", "--input", str(source)]
+    done = subprocess.run(arguments, env=environment, capture_output=True, timeout=90, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    story = json.loads(done.stdout)
+    assert (story["acknowledged"], story["rejected"]) == (2_000, 0)
+    assert story["leader_changes"] >= 1
+    assert story["open_at_kill"] >= 1
+    assert story["killed"] != story["new_leader"]
+    assert not list(tmp_path.glob("raftlog-demo-*")), "it leaves nothing behind"
+
+
+@pytest.mark.serial
+def test_up_is_found_and_leaves_no_process_behind(tmp_path: Path) -> None:
+    """`raftlog up` in one process, `raftlog put` in another finds it; SIGKILL to the first ends its nodes, too."""
+    environment = os.environ | {"XDG_STATE_HOME": str(tmp_path)}
+    environment.pop("RAFTLOG_ENDPOINTS", None)
+    data = tmp_path / "data"
+    base = free_ports(1)[0]
+    up = subprocess.Popen(
+        [*demo.COMMAND, "up", "--nodes", "1", "--data", str(data), "--port", str(base)], env=environment,
+        stdout=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert up.stdout is not None
+        line = up.stdout.readline().decode().split()
+        assert line[:3] == ["node", "1", f"http://127.0.0.1:{base}"]
+        pid = int(line[-1])
+        put = subprocess.run(
+            [*demo.COMMAND, "put", "a", "1"], env=environment, capture_output=True, timeout=30, check=False
+        )
+        assert put.returncode == 0, put.stderr
+        up.send_signal(signal.SIGKILL)
+        up.wait(10)
+        wait_until(lambda: not Path(f"/proc/{pid}").exists() or is_zombie(pid), what="the node's end")
+    finally:
+        up.kill()
+        up.communicate()
+    again = subprocess.Popen([*demo.COMMAND, "up", "--data", str(data)], env=environment, stdout=subprocess.PIPE)
+    try:
+        assert again.stdout is not None
+        again.stdout.readline()
+        got = subprocess.run(
+            [*demo.COMMAND, "get", "a", "-o", "raw"], env=environment, capture_output=True, timeout=30, check=False
+        )
+        assert got.stdout == b"1"
+        again.send_signal(signal.SIGINT)
+        assert again.wait(20) == 0
+    finally:
+        again.kill()
+        again.communicate()
+    assert not (tmp_path / "raftlog" / "cluster.json").exists()
+
+
+def is_zombie(pid: int) -> bool:
+    """Ended, and only not yet collected by whoever inherited it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
