@@ -25,6 +25,27 @@ def _applied(cluster: LocalCluster, node: int) -> int:
     return told.applied if told else 0
 
 
+async def test_a_cut_is_one_direction_between_two_nodes(proxied: Deployment) -> None:
+    """By the server's own list a cut of 1→2 is one toxic, upstream on that one proxy; isolating a node is every proxy
+    to and from it; healing leaves none. And no node knows another's own address but from the log."""
+    clean = await asyncio.to_thread(proxied.toxiproxy.toxics)
+    assert len(clean) == 3 * 2 + 3
+    assert not any(clean.values())
+
+    def cut() -> set[str]:
+        return {name for name, toxics in proxied.toxiproxy.toxics().items() if toxics}
+
+    await asyncio.to_thread(proxied.cut, 1, 2)
+    assert await asyncio.to_thread(cut) == {"peer-1-2"}
+    await asyncio.to_thread(proxied.heal)
+    await asyncio.to_thread(proxied.isolate, 3)
+    assert await asyncio.to_thread(cut) == {"peer-1-3", "peer-3-1", "peer-2-3", "peer-3-2"}
+    await asyncio.to_thread(proxied.heal)
+    assert await asyncio.to_thread(proxied.toxiproxy.toxics) == clean
+    dialled = proxied.cluster.settings_file(1).read_text()
+    assert all(proxied.cluster.place(node).peer not in dialled for node in (2, 3))
+
+
 async def test_a_follower_cut_off_catches_up(proxied: Deployment) -> None:
     """While nothing between it and its peers arrives a follower stands still and the others take writes; after the
     heal it has everything, without an election having been forced on the others."""
