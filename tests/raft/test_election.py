@@ -36,6 +36,9 @@ def test_pitfall_01_vote_is_durable_before_the_reply_and_binds_after_a_restart()
     assert [message.to for message in out.after_sync] == [2]
     again = make_core(1, 3, term=2, vote=2)
     assert not granted(again, vote_request(3, 1, 2, (1, 1)))
+    in_its_term = make_core(1, 3, term=2)
+    in_its_term.step(vote_request(2, 1, 2, (1, 1)), at(0))
+    assert drain(in_its_term).hard_state == HardState(2, 2, 1)
 
 
 def test_pitfall_01_own_campaign_is_durable_before_it_is_announced() -> None:
@@ -235,18 +238,20 @@ def test_pitfall_12_every_timeout_is_drawn_anew_within_its_bounds() -> None:
 def test_pitfall_13_a_whole_cluster_restart_elects_again_in_a_later_term() -> None:
     """All three nodes are killed and started: their terms go on from what was durable, and a leader is found.
 
-    Guard: `RaftCore.__init__` in raft/core.py takes term and vote from the hard state.
+    One of them had campaigned in a term of which no log knows. Guard: `RaftCore.__init__` in raft/core.py takes the
+    term from the hard state.
     """
     lab = Lab(3)
     lab.elect(1)
     index = lab.propose(1)
     lab.settle()
+    lab.hard_states = {node: HardState(6, 2, 1) for node in (1, 2, 3)}
     for node in (1, 2, 3):
         lab.start(node)
     assert lab.leaders() == []
     lab.run(1_000)
     (leader,) = lab.leaders()
-    assert lab.cores[leader].status().term == 3
+    assert lab.cores[leader].status().term == 7
     assert lab.cores[leader].status().commit > index
 
 
@@ -313,8 +318,11 @@ def test_a_higher_term_in_any_message_ends_a_role() -> None:
     assert drain(core).hard_state == HardState(9, NOBODY, 1)
 
 
-def test_swapped_addresses_are_noticed() -> None:
-    """A message for another node or shard is dropped and shown (pitfall 28; the peer hello checks ids before that)."""
+def test_pitfall_28_swapped_addresses_are_noticed() -> None:
+    """A message for another node or shard is dropped and shown; the peer hello checks ids before that.
+
+    Guard: the first check of `RaftCore.step` in raft/core.py.
+    """
     core = make_core(1, 3)
     message = vote_request(2, 3, 9, (1, 1))
     core.step(message, at(0))

@@ -109,8 +109,11 @@ def test_a_cut_below_the_tail_learns_the_mark_from_what_follows() -> None:
     assert [log.term_at(index) for index in range(5)] == [0, 1, 1, 3, None]
 
 
-def test_acknowledgements_name_term_and_index() -> None:
-    """An unknown, older or cut position changes nothing; a true one moves the mark once."""
+def test_pitfall_21_acknowledgements_name_term_and_index() -> None:
+    """An unknown, older or cut position changes nothing; a true one moves the mark once.
+
+    Guard: the first check of `Log.acknowledge` in raft/log.py.
+    """
     log = log_from()
     log.append(extend(log.last, 1, 1), 0)
     log.take_unpersisted()

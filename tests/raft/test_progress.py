@@ -38,8 +38,11 @@ def test_answers_free_the_window_up_to_what_they_prove() -> None:
     assert not progress.has_room(options)  # bytes
 
 
-def test_probing_again_keeps_what_is_proved_and_forgets_what_was_in_flight() -> None:
-    """Match never falls (pitfall 23), the window is empty, an outstanding fetch is void."""
+def test_pitfall_23_probing_again_keeps_what_is_proved_and_forgets_what_was_in_flight() -> None:
+    """Match never falls, sent never falls below it, the window is empty, an outstanding fetch is void.
+
+    Guard: `probe` in raft/progress.py takes the larger of both.
+    """
     progress = Progress(sent=0, contact_ms=0)
     progress.note_match(0)
     progress.note_sent(8, 100)

@@ -112,7 +112,7 @@ def test_pitfall_36_a_jump_of_the_wall_clock_moves_nothing_but_times_in_entries(
 def test_pitfall_37_a_restarted_node_answers_no_read_from_a_replayed_state() -> None:
     """Alone in its cluster, it must win, commit in its new term, and name an index that covers all that was there.
 
-    Guard: reads need the leader role and a commit of the term: `register` and `open_round` in raft/reads.py.
+    Guard: `register` in raft/reads.py refuses whoever does not lead; no role survives a restart.
     """
     lab = Lab(1)
     lab.elect(1)

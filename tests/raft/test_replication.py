@@ -123,7 +123,7 @@ def test_pitfall_21_an_acknowledged_write_that_was_cut_meanwhile_proves_nothing(
     """A, B, A: entries go to the disk, are cut, and the same entries come again while the first write is under way.
 
     Its acknowledgement names the right term and index, but the cut that is queued behind it still lies ahead.
-    Guard: `doubtful_index` and `doubtful_term` in `Log.acknowledge` of raft/log.py (and the term check for A, B).
+    Guard: `doubtful_index` and `doubtful_term` in `Log.acknowledge` of raft/log.py.
     """
     core = make_core(1, 5)
     first = extend(core.state.log.last, 2, 2)

@@ -34,13 +34,13 @@ def test_pitfall_09_cloudflare_triangle_keeps_a_stable_leader() -> None:
 
 
 def test_pitfall_09_partial_connectivity_of_five_ends_with_one_stable_leader() -> None:
-    """Node 4 sees only 2, 5 only 3; leader 4 lost its majority and steps down, and a connected node leads for good.
+    """Leader 4 sees only node 2, and 5 nobody: 2 must not be bound to 4 for ever, or 1, 2 and 3 never elect anyone.
 
     Guard: check-quorum in `_tick_leader` of raft/election.py.
     """
     lab = Lab(5)
     lab.elect(4)
-    seen = {(4, 2), (2, 4), (5, 3), (3, 5), (1, 2), (2, 1), (1, 3), (3, 1), (2, 3), (3, 2)}
+    seen = {(4, 2), (2, 4), (1, 2), (2, 1), (1, 3), (3, 1), (2, 3), (3, 2)}
     lab.cuts = {(a, b): True for a in range(1, 6) for b in range(1, 6) if a != b and (a, b) not in seen}
     lab.run(4_000)
     (leader,) = lab.leaders()

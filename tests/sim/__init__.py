@@ -1,0 +1,1 @@
+"""Tests of the simulator: short worlds, and that it sees what it is there to see."""
