@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -21,6 +22,8 @@ _JSON_BODY: Final = msgspec.json.Decoder(list[RecordIn] | RecordIn)
 _NDJSON_LINE: Final = msgspec.json.Decoder(RecordIn)
 _PACKED_BODY: Final = msgspec.msgpack.Decoder(list[bytes | list[Any]])
 _BATCHES: Final = (wire.JSON, wire.NDJSON, wire.MSGPACK)
+_LOOP_BYTES: Final = 256 << 10
+"""A larger batch is decoded by a worker thread: the event loop must not pause for it."""
 _PARAMETERS: Final = frozenset({"key", "key_b64"})
 
 
@@ -29,24 +32,29 @@ async def append(service: Service, call: Call) -> Answer:
     body = await call.body(service.limits.body_bytes_max)
     media_type = call.media_type()
     query = call.query(_PARAMETERS)
-    if media_type in _BATCHES:
-        if not query.is_empty:
-            raise ApiError(Code.BAD_REQUEST, f"key= is for a body that is one bare value: in {media_type} it is inside")
-        if media_type == wire.MSGPACK:
-            packed: list[bytes | list[Any]] = decode(_PACKED_BODY, body, "the body as msgpack")
-            records = _from_msgpack(service, packed)
-        elif media_type == wire.NDJSON:
-            records = _from_json(service, _lines(body))
-        else:
-            decoded = decode(_JSON_BODY, body, "the body as JSON")
-            records = _from_json(service, decoded if isinstance(decoded, list) else (decoded,))
-    else:
+    if media_type not in _BATCHES:
         records = [Record(_APPEND, _bare_key(call, query), _checked_value(service, body, "the body"))]
+    elif not query.is_empty:
+        raise ApiError(Code.BAD_REQUEST, f"key= is for a body that is one bare value: in {media_type} it is inside")
+    elif len(body) <= _LOOP_BYTES:
+        records = _decode_batch(service, media_type, body)
+    else:
+        records = await asyncio.to_thread(_decode_batch, service, media_type, body)
     done = await submit(service, call, records, is_plain=True)
     appended = Appended(
         Outcome.APPLIED, done.result, done.first, done.last, done.last - done.first + 1, done.last, done.term
     )
     return service.answer(appended, done.last, done.term)
+
+
+def _decode_batch(service: Service, media_type: str, body: bytes) -> list[Record]:
+    if media_type == wire.MSGPACK:
+        packed: list[bytes | list[Any]] = decode(_PACKED_BODY, body, "the body as msgpack")
+        return _from_msgpack(service, packed)
+    if media_type == wire.NDJSON:
+        return _from_json(service, _lines(body))
+    decoded = decode(_JSON_BODY, body, "the body as JSON")
+    return _from_json(service, decoded if isinstance(decoded, list) else (decoded,))
 
 
 def _bare_key(call: Call, query: Query) -> bytes | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 from typing import Final, NamedTuple
@@ -12,7 +13,7 @@ import msgspec
 
 from cluster.http_answer import Answer
 from cluster.http_call import READ_PARAMETERS, Call, Service, decode, read_index, wait_applied
-from cluster.http_log import ENCODINGS
+from cluster.http_log import ENCODINGS, SLICE_RECORDS
 from cluster.http_outcomes import Done, submit
 from cluster.http_query import Query, check_key, unescape
 from cluster.records import key_value
@@ -23,6 +24,7 @@ from cluster.wire import (
     CompactIn,
     Encoding,
     Got,
+    KeyValue,
     Outcome,
     Ranged,
     Written,
@@ -177,7 +179,11 @@ async def get_range(service: Service, call: Call) -> Answer:
     if more:
         last = found[-1][0]
         continuation = _token_text(_Token(_TOKEN_VERSION, node.log_id, at, index, term, start, end, keys_only, last))
-    kvs = [key_value(key, version, encoding, keys_only=keys_only) for key, version in found]
+    kvs: list[KeyValue] = []
+    for first in range(0, len(found), SLICE_RECORDS):
+        part = found[first : first + SLICE_RECORDS]
+        kvs += [key_value(key, version, encoding, keys_only=keys_only) for key, version in part]
+        await asyncio.sleep(0)  # what was found stays as it is, whatever is applied meanwhile
     return service.answer(Ranged(kvs, more, count, continuation, at, index, term), index, term)
 
 

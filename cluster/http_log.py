@@ -13,7 +13,7 @@ from cluster import wire
 from cluster.http_answer import Answer, encode_json, encode_msgpack
 from cluster.http_call import READ_PARAMETERS, Call, Service, read_index
 from cluster.records import as_packed, as_record, decode_rows, is_user_row, row_bytes
-from cluster.wire import NUMBER_MAX, ApiError, Code, Encoding, LogPage, LogPagePacked
+from cluster.wire import NUMBER_MAX, ApiError, Code, Encoding, LogPage, LogPagePacked, LogRecord, LogRecordPacked
 from statemachine.digest import LogRow
 
 FORMATS: Final = ("json", "ndjson", "msgpack", "raw")
@@ -110,34 +110,32 @@ async def scan(service: Service, query: LogQuery, start: int, left: int, bytes_m
 
 async def read_page(service: Service, call: Call, query: LogQuery) -> Answer:
     """One page; one that would be empty waits for up to `wait` ms for a record to show."""
-    limits = service.limits
     wait_until = service.clock() + query.wait_ms / 1000
-    rows: list[LogRow] = []
-    position, left, bytes_left = query.start, query.limit, limits.page_bytes_max
+    records: list[LogRecord] = []
+    packed: list[LogRecordPacked] = []
+    is_packed = query.format == "msgpack"
+    position, left, bytes_left = query.start, query.limit, service.limits.page_bytes_max
     while left > 0 and bytes_left > 0 and position < query.stop:
         found = await scan(service, query, position, left, bytes_left)
         position = found.next
         left -= found.scanned
-        rows += found.rows
         bytes_left -= sum(row_bytes(row) for row in found.rows)
+        if is_packed:
+            packed += [as_packed(row) for row in found.rows]
+        else:
+            records += [as_record(row, query.encoding) for row in found.rows]
         if found.scanned:
             await asyncio.sleep(0)  # one slice at a time: nobody waits for a whole page to be decoded
-        elif rows or service.clock() >= wait_until:
+        elif records or packed or service.clock() >= wait_until:
             break
         else:
             await service.wait_beyond(position - 1, wait_until)
-    return _page_answer(service, query, rows, position)
-
-
-def _page_answer(service: Service, query: LogQuery, rows: list[LogRow], position: int) -> Answer:
     node = service.node
     marks = (position, node.oldest, node.committed, node.last_user_index, node.applied, node.term)
-    if query.format == "msgpack":
-        body = encode_msgpack(LogPagePacked(node.log_id, [as_packed(row) for row in rows], *marks))
-        content_type = wire.MSGPACK
+    if is_packed:
+        body, content_type = encode_msgpack(LogPagePacked(node.log_id, packed, *marks)), wire.MSGPACK
     else:
-        body = encode_json(LogPage(node.log_id, [as_record(row, query.encoding) for row in rows], *marks))
-        content_type = wire.JSON
+        body, content_type = encode_json(LogPage(node.log_id, records, *marks)), wire.JSON
     return Answer(
         service.identity, body, node.applied, node.term, content_type=content_type,
         extra=((wire.H_NEXT, str(position)),),

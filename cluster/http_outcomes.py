@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, NamedTuple, NoReturn
 
 from cluster.http_call import Call, Service, SessionHeaders
@@ -12,6 +14,8 @@ from raft.codec import Record, encode_block
 from statemachine.answers import Answer, Reason, answer_of
 from statemachine.commands import Result
 
+_LOOP_RECORDS: Final = 2_000
+"""A larger batch is encoded by a worker thread: the event loop must not pause for it."""
 _CODES: Final = {
     Reason.SEQUENCE_SETTLED: Code.SEQUENCE_REUSED,
     Reason.PAYLOAD_DIFFERS: Code.SEQUENCE_REUSED,
@@ -38,10 +42,11 @@ async def commit(
     service: Service, call: Call, records: Sequence[Record], session: SessionHeaders, *, is_plain: bool = False
 ) -> Settled:
     """Commits the records as one request and returns what the state machine did with it."""
-    block = encode_block(
-        records, session=session.session, sequence=session.sequence, settled=session.settled,
+    encode = partial(
+        encode_block, records, session=session.session, sequence=session.sequence, settled=session.settled,
         time_ms=call.time_ms(), plain=is_plain,
     )  # fmt: skip
+    block = encode() if len(records) <= _LOOP_RECORDS else await asyncio.to_thread(encode)
     if len(block) > service.entry_bytes_max:
         raise ApiError(
             Code.TOO_LARGE,

@@ -6,7 +6,6 @@ A command's own bytes tell key and value of a put or delete; what they do not te
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 from typing import Final
 
 from cluster.wire import (
@@ -68,9 +67,7 @@ def _block_rows(
     block_time = block.time_ms if block.flags & BLOCK_TIME else None
     result, revision = RESULTS[effect.result], effect.revision
     changes, prior_index, create, version = _change_columns(effect)
-    for position, (operation, key, value, headers, argument) in enumerate(
-        islice(decode_records(block), skip, None), index + skip
-    ):
+    for position, (operation, key, value, headers, argument) in enumerate(decode_records(block, skip), index + skip):
         client_time = block_time
         if operation == _APPEND:
             client_time, argument = block_time if argument is None else argument, None

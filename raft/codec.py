@@ -142,7 +142,11 @@ _KINDS: Final = {int(kind): kind for kind in EntryKind}
 
 def decode_entry(buffer: bytes | memoryview, offset: int = 0) -> Entry:
     """The whole entry at `offset`, both CRCs checked. Raises Corrupt or UnknownVersion."""
-    header = decode_header(buffer, offset)
+    return entry_of(decode_header(buffer, offset), buffer, offset)
+
+
+def entry_of(header: EntryHeader, buffer: bytes | memoryview, offset: int) -> Entry:
+    """The entry at `offset`, whose header was decoded already. Raises Corrupt."""
     start = offset + HEADER_SIZE
     data = bytes(buffer[start : start + header.length])
     if len(data) != header.length:
@@ -340,12 +344,16 @@ def record_positions(block: Block) -> Sequence[int]:
     return table
 
 
-def decode_records(block: Block) -> Iterator[Record]:
-    """The block's records in order; the position table is checked against them. Raises Corrupt or UnknownVersion."""
+def decode_records(block: Block, skip: int = 0) -> Iterator[Record]:
+    """The block's records in order, without the first `skip` of them; the position table is checked against those
+    that are decoded. Raises Corrupt or UnknownVersion."""
     body = block.body
     end = len(body) - (4 * block.count if block.count > 1 else 0)
-    position = 0
-    for expected in record_positions(block):
+    positions = record_positions(block)[skip:]
+    position = positions[0] if positions else end
+    if not skip and position:
+        raise Corrupt(f"record table names byte {position} for the first record")
+    for expected in positions:
         if position != expected or position + RECORD_SIZE > end:
             raise Corrupt(f"record table names byte {expected}, the record is at {position} of {end}")
         operation, flags, key_size, value_size, headers_size, reserved, argument = _RECORD.unpack_from(body, position)

@@ -170,6 +170,20 @@ async def test_positions_inside_an_entry(served: Served) -> None:
     assert [record["value"] for record in page["records"]] == ["7"]
 
 
+async def test_large_batch_is_read_from_any_place(served: Served) -> None:
+    """A batch too large to be handled on the event loop is one entry too, and pages may begin anywhere in it."""
+    body = b"\n".join(b'{"value":"%d","key":"%s"}' % (number, b"k" * 100) for number in range(4_000))
+    appended = (await ask(served.port, "POST", "/v1/log", body, NDJSON)).json()
+    assert (appended["first"], appended["last"]) == (3, 4_002)
+    for start in (3, 1_700, 4_002):
+        page = (await ask(served.port, "GET", f"/v1/log?from={start}&limit=1500")).json()
+        assert [record["value"] for record in page["records"]] == [
+            str(index - 3) for index in range(start, min(start + 1_500, 4_003))
+        ]
+    cut = await ask(served.port, "POST", "/v1/log", body[:-1], NDJSON)
+    assert "line 4000" in cut.problem().message
+
+
 async def test_many_blocks_in_one_entry_keep_their_indexes(served: Served) -> None:
     """Requests packed into one entry, some of them with effects, are told apart."""
     append = encode_block([Record(Operation.APPEND, None, b"x")] * 3, plain=True)
