@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,15 +17,14 @@ MASTER: Final = "local[2,4]"
 """Two cores; a task may fail three times before the job does (plain local[2] gives up at the first)."""
 
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
+_LOCAL: Final = re.compile(r"local\b|spark://(127\.|localhost:)")
+_LOOPBACK: Final = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 _SETTINGS: Final = {
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
 }
 
 
@@ -64,29 +64,37 @@ def _dotted(version: tuple[int, ...]) -> str:
 
 
 def session(
-    name: str = "raftlog", *, master: str | None = None, level: str = "error", **settings: str
+    name: str = "raftlog", *, master: str | None = None, level: str = "error", java_options: str = "", **settings: str
 ) -> "SparkSession":
     """A Spark session that reads `format("raftlog")`. `settings` are Spark's own, with `__` for each dot.
 
-    One that runs already in this process is used as it is. Raises NoJavaError or SparkMissingError.
+    With a master on this machine everything listens on loopback only. A session that runs already in this process is
+    used as it is. Raises NoJavaError or SparkMissingError.
     """
     check_packages()
     try:
         os.environ["JAVA_HOME"] = str(java_home())
     except JavaNotFoundError as error:
         raise NoJavaError(str(error)) from error
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    master = master or MASTER
+    chosen = dict(_SETTINGS)
+    if _LOCAL.match(master):
+        chosen |= _LOOPBACK
+        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+    else:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    chosen["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} {java_options}".strip()
+    chosen |= {key.replace("__", "."): value for key, value in settings.items()}
     from pyspark.sql import SparkSession
 
     from spark_export.source import RaftlogDataSource
 
     builder: Any = SparkSession.builder
-    builder = builder.appName(name).master(master or os.environ.get("RAFTLOG_SPARK_MASTER") or MASTER)
-    for key, value in _SETTINGS.items():
+    builder = builder.appName(name).master(master)
+    for key, value in chosen.items():
         builder = builder.config(key, value)
-    for key, value in settings.items():
-        builder = builder.config(key.replace("__", "."), value)
     spark: SparkSession = builder.getOrCreate()
     spark.sparkContext.setLogLevel(level.upper())
     spark.dataSource.register(RaftlogDataSource)

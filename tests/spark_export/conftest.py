@@ -23,6 +23,7 @@ def spark(java_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     logging.getLogger("py4j").setLevel(logging.ERROR)
     started = session(
         "raftlog tests",
+        java_options="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         spark__sql__shuffle__partitions="2",
         spark__sql__adaptive__enabled="false",
         spark__sql__codegen__wholeStage="false",

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-from cluster.wire import ERRORS, H_LOG, Code, DIGEST_FORMAT, DigestAnswer, LogPage, Problem, SetDigest
+from cluster.wire import DIGEST_FORMAT, ERRORS, H_LOG, Code, DigestAnswer, LogPage, Problem, SetDigest
 from statemachine.digest import ChangeRow, LogRow, log_digest, set_digest, state_row_hash
 from tests.spark_export import logs
 from tests.spark_export.logs import Log, Row

@@ -16,7 +16,7 @@ from tests.spark_export.server import Served, log_row, serving
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 LOG = logs.mixed(31, 60, records_max=3)
 ROWS = list(logs.naive_rows(LOG.entries, LOG.effects))

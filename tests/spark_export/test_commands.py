@@ -1,0 +1,164 @@
+"""The commands end with the exit code that says what became of them, and one line that says why."""
+
+import importlib.metadata
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from cluster.wire import Code
+from spark_export import job
+from spark_export.commands import register
+from spark_export.java import JavaNotFoundError
+from spark_export.manifest import UNFINISHED, read_manifest
+from tests.spark_export import logs
+from tests.spark_export.server import Served, serving
+from tests.support import free_port
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+LOG = logs.real(6, batch=True)
+ROWS = list(logs.naive_rows(LOG.entries, LOG.effects))
+
+
+@pytest.fixture
+def served() -> Served:
+    """The node's log and how it answers."""
+    return Served(LOG)
+
+
+@pytest.fixture
+def url(served: Served, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A node that serves the log; no other cluster is known to the commands."""
+    monkeypatch.delenv("RAFTLOG_ENDPOINTS", raising=False)
+    with serving(served) as address:
+        yield address
+
+
+def run(*arguments: object, finds: Any = None) -> Result:
+    """One command."""
+    app = typer.Typer()
+    register(app)
+    return CliRunner().invoke(app, list(map(str, arguments)), obj=finds)
+
+
+def test_export_verify_analyze(spark: "SparkSession", url: str, tmp_path: Path) -> None:
+    """The whole way: export with a summary, verify online and offline, the top keys; a second export is refused."""
+    folder = tmp_path / "out"
+    done = run("export", "--to", folder, "--endpoints", url, "--summary-json", "--top-keys", 2)
+    assert done.exit_code == 0, done.output
+    summary = json.loads(done.stdout)
+    assert (summary["first"], summary["last"], summary["records"]) == (1, len(ROWS), len(ROWS))
+    assert summary["user"] == sum(map(logs.is_user, ROWS))
+    counts = {key["key"]: key["count"] for key in summary["top_keys"]}
+    assert list(counts.values()) == sorted(counts.values(), reverse=True)
+    assert counts["once"] == sum(row["key"] == b"once" and logs.is_user(row) for row in ROWS)
+
+    verified = run("verify", folder, finds=lambda given: ((url,), "a test"))
+    assert verified.exit_code == 0, verified.output
+    assert "every column as the cluster has it; they fold to the state's digest" in verified.stdout
+    offline = run("verify", folder, "--offline", "--summary-json")
+    assert (offline.exit_code, json.loads(offline.stdout)["source"]) == (0, "the manifest")
+    assert "compared with the digests in the manifest: whoever changed" in run("verify", folder, "--offline").stdout
+    keys = run("analyze", "top-keys", folder, "--json", "--limit", 2)
+    assert [json.loads(line) for line in keys.stdout.splitlines()] == summary["top_keys"]
+
+    again = run("export", "--to", folder, "--endpoints", url)
+    assert (again.exit_code, again.stdout) == (2, "")
+    assert "already holds a finished export" in again.stderr
+
+    path = folder / read_manifest(folder).files[0].name
+    table = pq.read_table(path, partitioning=None)
+    pq.write_table(table.slice(1), path)
+    spoilt = run("verify", folder, "--endpoints", url)
+    assert spoilt.exit_code == 7
+    assert "missing: index 1" in spoilt.stdout
+
+
+def test_checks_that_cannot_be_made(spark: "SparkSession", url: str, served: Served, tmp_path: Path) -> None:
+    """No export, half an export, a cluster that is gone, that is another, or that no longer keeps the range: none of
+    them is a verdict on the files."""
+    assert run("verify", tmp_path, "--endpoints", url).exit_code == 8
+    folder = tmp_path / "out"
+    assert run("export", "--to", folder, "--endpoints", url).exit_code == 0
+    gone = run("verify", folder, "--endpoints", f"127.0.0.1:{free_port()}", "--timeout", "0.1")
+    assert gone.exit_code == 5
+    assert "no node gave" in gone.stderr
+    served.log_id = "f" * 32
+    other = run("verify", folder, "--endpoints", url)
+    assert other.exit_code == 8
+    assert "another cluster's" in other.stderr
+    assert "--offline" in other.stderr
+    served.digest = Code.COMPACTED
+    assert run("verify", folder, "--endpoints", url).exit_code == 8
+    (folder / "manifest.json").unlink()
+    (folder / UNFINISHED).mkdir()
+    half = run("verify", folder, "--endpoints", url)
+    assert half.exit_code == 8
+    assert "not finished: run the same `raftlog export" in half.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "match"),
+    [
+        (("--endpoints", "nowhere"), 2, "nowhere"),
+        (("--to-index", "99999"), 2, "not committed yet"),
+        (("--to-index", "0"), 2, "Invalid value"),
+        (("--from", "3", "--oldest"), 1, "no longer kept"),
+    ],
+)
+def test_wrong_options(
+    spark: "SparkSession", url: str, served: Served, tmp_path: Path, arguments: tuple[str, ...], code: int, match: str
+) -> None:
+    """Each is told on one line, with its exit code, and nothing is left in the folder that would be in the way."""
+    if "--oldest" in arguments:
+        arguments = arguments[:-1]
+        served.oldest = 9
+    endpoints = () if "--endpoints" in arguments else ("--endpoints", url)
+    done = run("export", "--to", tmp_path / "out", *endpoints, *arguments)
+    assert done.exit_code == code
+    assert match in done.stderr
+    served.oldest = 1
+    assert run("export", "--to", tmp_path / "out", "--endpoints", url).exit_code == 0
+
+
+def test_a_task_error_is_told_as_it_is(spark: "SparkSession", url: str, served: Served, tmp_path: Path) -> None:
+    """What a task on an executor met is one line, not a Java stack trace, and has its exit code."""
+    served.faults = [lambda body: Code.NO_LEADER] * 9999
+    done = run("export", "--to", tmp_path / "out", "--endpoints", url, "--timeout", "0.1")
+    assert done.exit_code == 5
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "no node gave the log from index 1 on" in done.stderr
+    served.faults = []
+    assert run("export", "--to", tmp_path / "out", "--endpoints", url).exit_code == 0
+
+
+def test_what_spark_lacks_is_named(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: "SparkSession"
+) -> None:
+    """No Java, and a package of a version that Spark does not work with: named, with the mend, before Spark starts."""
+
+    def no_java() -> Path:
+        raise JavaNotFoundError("Spark needs a Java runtime: run `make setup`")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(job, "java_home", no_java)
+        lacking = run("export", "--to", tmp_path / "out", "--endpoints", url)
+        assert (lacking.exit_code, "make setup" in lacking.stderr) == (8, True)
+    version = importlib.metadata.version
+    monkeypatch.setattr(
+        importlib.metadata, "version", lambda name: "3.1.1" if name == "pandas" else version(name)
+    )  # fmt: skip
+    lacking = run("verify", tmp_path / "out", "--endpoints", url)
+    assert lacking.exit_code == 8
+    lacking = run("export", "--to", tmp_path / "out", "--endpoints", url)
+    assert lacking.exit_code == 8
+    assert "pandas 3.1.1 does not work with Spark here, >=2.2,<3 does" in lacking.stderr
