@@ -71,6 +71,7 @@ class Disk:
         self._background = Background(opened.journal, opened.ledger, self._reader, self._reading, self._read_worker)
         self._writer = Writer(opened.journal, opened.ledger, opened.files, self._background)
         self._queued_bytes = 0
+        self._effects_last = 0  # newest entry whose effects were given
         self._is_saving = False
         self._is_open = True
 
@@ -117,7 +118,9 @@ class Disk:
         """
         self._writer.check()
         for frame in frames:
-            self._writer.frames.append((_EFFECTS_INDEX.unpack_from(frame)[0], frame))
+            index = _EFFECTS_INDEX.unpack_from(frame)[0]
+            self._writer.frames.append((index, frame))
+            self._effects_last = max(self._effects_last, index)
             self._queued_bytes += len(frame)
         if self._queued_bytes > LEDGER_QUEUE_BYTES:
             await self._flush()
@@ -191,8 +194,8 @@ class Disk:
         At least one, about `bytes_max` of the segment, with their rows and effects; empty (`first == next`) where
         there is none with effects yet. Raises ReadDamaged.
         """
-        if to_index > self._ledger.last and self._writer.frames:
-            await self._flush()  # effects that wait in memory
+        if self._ledger.last < min(to_index, self._effects_last):
+            await self._flush()  # effects that wait in memory, or are on their way
         return await self._read_worker.run(partial(self._reader.raw, from_index, to_index, bytes_max))
 
     async def find_time(self, time_ms: int) -> int:

@@ -108,7 +108,7 @@ class Segment:
             self.time_first_ms = entry.time_ms
         if not self.runs or self.runs[-1].term != entry.term:
             self.runs.append(TermRun(entry.first, entry.term))
-        if entry.kind is EntryKind.CONFIGURATION:
+        if entry.kind is EntryKind.CONFIGURATION and self.configurations[-1:] != [entry.index]:
             self.configurations.append(entry.index)
         self.last = entry_mark(entry)
         self.end = position + entry.size

@@ -22,12 +22,12 @@ from raft.codec import (
     Corrupt,
     UnknownVersion,
     crc32c,
-    decode_entry,
     decode_header,
     decode_mark,
     encode_mark,
+    entry_mark,
+    entry_of,
     index_rows,
-    previous_crc,
 )
 from raft.formats import (
     HARD_STATE_SLOT,
@@ -63,7 +63,7 @@ from raft.operations import (
     Write,
     Zero,
 )
-from raft.types import GENESIS, Entry, Mark
+from raft.types import GENESIS, Entry, EntryKind, Mark
 
 WINDOW: Final = 4 << 20
 """Bytes read at a time while a segment is scanned."""
@@ -173,15 +173,15 @@ def scan(files: Files, name: str, header: SegmentHeader, stop_after: int | None 
         try:
             magic = buffer[offset : offset + 4]
             if magic == ENTRY_MAGIC:
-                length = decode_header(buffer, offset).length
-                buffer, offset = window.at(position, HEADER_SIZE + length)
-                entry = decode_entry(buffer, offset)
-                if entry.before != index or previous_crc(entry) != crc:
-                    raise Corrupt(f"an intact entry {entry.index} of term {entry.term} that belongs elsewhere")
+                head = decode_header(buffer, offset)
+                size = HEADER_SIZE + head.length
+                buffer, offset = window.at(position, size)
+                entry = entry_of(head, buffer, offset)
+                if head.index - head.count != index or head.previous_crc != crc:
+                    raise Corrupt(f"an intact entry {head.index} of term {head.term} that belongs elsewhere")
                 yield Found(position, entry, from_mark, "", bool(passed))
-                index, term = entry.index, entry.term
-                crc = int.from_bytes(entry.header[HEADER_SIZE - 4 :], "little")
-                position += entry.size
+                index, term, crc = head.index, head.term, head.crc
+                position += size
                 passed = 0
                 continue
             if magic == MARK_MAGIC and not passed:
@@ -383,6 +383,7 @@ def _recover_active(
     rows: list[bytes] = []
     mends: list[Operation] = []
     ended = Found(SEGMENT_HEADER_SIZE, None, SEGMENT_HEADER_SIZE)
+    newest_entry: Entry | None = None  # the segment is told of those that matter: a start reads many
     for found in scan(files, name, header, stop_after=cut or None):
         if (entry := found.entry) is None:
             ended = found
@@ -390,8 +391,11 @@ def _recover_active(
         if found.is_mark_damaged:
             position = found.position - MARK_SIZE
             recovery.notices.append(f"{name}: the durable mark at byte {position} was damaged: made anew")
-            mends.append(Write(name, position, encode_mark(segment.last, position)))
-        segment.add(entry, found.position)
+            mark = segment.previous if newest_entry is None else entry_mark(newest_entry)
+            mends.append(Write(name, position, encode_mark(mark, position)))
+        if newest_entry is None or entry.term != newest_entry.term or entry.kind is EntryKind.CONFIGURATION:
+            segment.add(entry, found.position)
+        newest_entry = entry
         try:
             rows.append(index_rows(entry, found.position))
         except Corrupt as error:
@@ -400,9 +404,11 @@ def _recover_active(
         tail_bytes += entry.size
         while tail_bytes > tail_bytes_max and len(tail) > 1:
             tail_bytes -= tail.popleft().size
+    if newest_entry is not None:
+        segment.add(newest_entry, ended.position)
+    segment.end = ended.position
     recovery.segments.append(segment)
     recovery.tail = tuple(tail)
-    segment.end = ended.position
 
     bytes_end = _end_of_bytes(files, name, ended.position, header.size)
     if cut:

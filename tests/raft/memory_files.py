@@ -44,7 +44,12 @@ class _Inode:
         _put(self.seen, -size - 1, b"")
 
     def sync(self) -> None:
-        self.durable[:] = self.seen
+        for position, data in self.pending:
+            _put(self.durable, position, data)
+        self.pending.clear()
+
+    def fail_sync(self) -> None:
+        """As the kernel does it: the pages count as clean, though they never reached the disk."""
         self.pending.clear()
 
     def crash(self, random: Random) -> None:
@@ -151,6 +156,10 @@ class MemoryFiles:
             else:
                 self._durable[name] = inode
         del self._renames[:count]
+
+    def fail_sync(self, name: str) -> None:
+        """What a failed fdatasync leaves: readers see what was written, the disk has it not, and no sync will help."""
+        self._seen[name].fail_sync()
 
     def crash(self, random: Random) -> MemoryFiles:
         """What is found after a loss of power at this moment. This disk is not usable any more."""

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from raft.codec import entry_mark
+from raft.journal import segment_name
 from raft.recovery import recover_hard_state
 from raft.types import Entry, HardState
 from tests.raft.journal_driver import FIRST, LOG, Driver, PowerCut, make_entries, new_files
@@ -145,8 +146,8 @@ def test_kill_at_every_operation(play: Callable[[Story], None]) -> None:
 
 
 def test_what_was_only_read_back_is_synced_before_the_first_vote() -> None:
-    """After a kill before the sync, recovery writes the log from the last mark anew and syncs it: a power cut right
-    after the restart loses nothing that the restart found.
+    """After a kill before the sync, or after a sync that failed, recovery writes the log from the last mark anew and
+    syncs it: a power cut right after the restart loses nothing that the restart found.
 
     Guard: the Write and Sync at the end of raft.recovery (planted bug 27).
     """
@@ -154,10 +155,13 @@ def test_what_was_only_read_back_is_synced_before_the_first_vote() -> None:
     entries = make_entries(entry_mark(FIRST), 1, (200, 300))
     operations, _ = driver.journal.append(entries)
     driver.files.execute(operations[:1])  # written, not synced, and the process is killed: the page cache stays
-    restarted = Driver(driver.files)
-    assert restarted.entries() == [FIRST, *entries]
-    for seed in range(20):
-        assert Driver(restarted.files.copy().crash(Random(seed))).entries() == [FIRST, *entries]
+    failed = driver.files.copy()
+    failed.fail_sync(segment_name(1))
+    for files in (driver.files, failed):
+        restarted = Driver(files)
+        assert restarted.entries() == [FIRST, *entries]
+        for seed in range(20):
+            assert Driver(restarted.files.copy().crash(Random(seed))).entries() == [FIRST, *entries]
 
 
 def test_pitfall_69_roll_syncs_the_old_segment_first() -> None:
