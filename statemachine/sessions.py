@@ -98,11 +98,16 @@ class SessionTable:
 
     def expire(self, clock_ms: int) -> None:
         """Drops every session whose time is up: in time that grows with those, not with the table."""
-        while self._due and self._due[0][0] <= clock_ms:
-            due_ms = self.next_expiry_ms()
-            if due_ms is None or due_ms > clock_ms:
-                return
-            self._remove(self._sessions[self._due[0][1]])
+        due = self._due
+        while due and due[0][0] <= clock_ms:
+            number = heappop(due)[1]
+            session = self._sessions.get(number)
+            if session is None:
+                continue
+            if session.expires_ms > clock_ms:
+                heappush(due, (session.expires_ms, number))
+            else:
+                self._remove(session)
 
     # -- the life of a session --------------------------------------------------------------------------------
 
@@ -122,9 +127,13 @@ class SessionTable:
     def close(self, session: int) -> bool:
         """Ends it at once; False where it is not known."""
         known = self._sessions.get(session)
-        if known is not None:
-            self._remove(known)
-        return known is not None
+        if known is None:
+            return False
+        self._remove(known)
+        if len(self._due) > 2 * len(self._sessions) + 16:  # closed ones leave their row behind
+            self._due = [(live.expires_ms, live.id) for live in self._sessions.values()]
+            heapify(self._due)
+        return True
 
     def load(self, session: Session) -> None:
         """Takes back a session from a snapshot; they come in the order of their ids. Raises ValueError."""
@@ -143,9 +152,6 @@ class SessionTable:
         self._before_change(session)
         del self._sessions[session.id]
         self.answer_bytes -= session.answer_bytes
-        if len(self._due) > 2 * len(self._sessions) + 16:  # closed ones leave their row behind
-            self._due = [(known.expires_ms, known.id) for known in self._sessions.values()]
-            heapify(self._due)
 
     def _touch(self, session: int, clock_ms: int) -> Session | None:
         known = self._sessions.get(session)

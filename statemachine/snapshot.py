@@ -23,7 +23,10 @@ from statemachine.store import Store
 from statemachine.store_load import Loader
 
 CHUNK_BYTES_MAX: Final = 128 << 10
-"""A frame, header included: some milliseconds of work, and below the 256 KiB that a bulk link carries at once."""
+"""A frame, header included: below the 256 KiB that a bulk link carries at once."""
+
+FRAME_ITEMS_MAX: Final = 1_000
+"""Items in a frame, which may be small: making one frame is a few milliseconds of work."""
 
 SNAPSHOT_MAGIC: Final = b"RLST"
 SNAPSHOT_VERSION: Final = 1
@@ -146,11 +149,11 @@ def _session_row(session: Session) -> list[Any]:
 
 
 def _framed(kind: int, items: Iterable[bytes]) -> Iterator[bytes]:
-    """Frames full of whole items; an item that is longer than a frame has frames of its own."""
+    """Frames full of whole items; an item that is longer than a frame begins one and goes on in the next."""
     parts: list[bytes] = []
     size = 0
     for item in items:
-        if parts and size + len(item) > PAYLOAD_BYTES_MAX:
+        if parts and (size + len(item) > PAYLOAD_BYTES_MAX or len(parts) == FRAME_ITEMS_MAX):
             yield _frame(kind, 0, b"".join(parts))
             parts.clear()
             size = 0
