@@ -266,6 +266,9 @@ def test_replies_leave_at_once_only_when_all_they_promise_is_durable() -> None:
     """A heartbeat up to durable entries is answered without waiting for a sync under way; anything else waits."""
     core = make_core(1, 3)
     entries = extend(core.state.log.last, 2, 2)
+    core.step(AppendEntries(sender=2, to=1, term=2, prev_index=1, prev_term=1, commit=1, round=1), at(0))
+    out = drain(core, sync=False)
+    assert (len(out.messages), len(out.after_sync)) == (0, 1)  # the entry is durable, the term is not
     core.step(
         AppendEntries(sender=2, to=1, term=2, prev_index=1, prev_term=1, commit=1, round=1, entries=(entries[0],)),
         at(0),

@@ -142,7 +142,7 @@ def test_check_quorum_ends_a_leadership_that_nobody_answers() -> None:
 
 
 def test_a_closed_link_to_the_leader_starts_an_election_at_once() -> None:
-    """Both followers of a killed leader saw their link close: one asks after a short delay and wins."""
+    """Both followers of a killed leader saw their link close: the first that asks, after a short delay, wins."""
     lab = Lab(3)
     lab.elect(1)
     lab.run(200)
@@ -152,8 +152,8 @@ def test_a_closed_link_to_the_leader_starts_an_election_at_once() -> None:
     before = lab.now_ms
     while not lab.leaders():
         lab.run(1)
-    assert lab.now_ms - before <= lab.options.link_closed_delay_max_ms
-    reasons = [event.reason for event in lab.events[lab.leaders()[0]] if isinstance(event, BecamePreCandidate)]
+    assert (lab.leaders(), lab.now_ms - before) == ([2], 20)  # node 3 draws 30 ms
+    reasons = [event.reason for event in lab.events[2] if isinstance(event, BecamePreCandidate)]
     assert reasons == ["leader's link closed"]
 
 
