@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 from array import array
 from collections.abc import Iterator
 from functools import partial
@@ -261,6 +263,25 @@ async def test_a_segment_is_made_ahead(tmp_path: Path) -> None:
     assert await read_all(disk, log[-1].index) == log
     await check_raw(disk, log, Random(1))
     await disk.close()
+
+
+async def test_a_late_reading_thread_never_touches_a_segment(tmp_path: Path) -> None:
+    """Spare files that were asked for while the reading thread was busy are made late, once, and never out of a file
+    that has become a segment; nothing stays open."""
+    disk, _ = open_disk(make_folder(tmp_path))
+    release = threading.Event()
+    busy = disk._read_worker.run(partial(release.wait, 10))
+    log = [FIRST]
+    while disk.statistics().rolls < 4:
+        new = make_entries(entry_mark(log[-1]), 1, (1_500,))
+        await disk.carry_out(batch(*new))
+        log += new
+    release.set()
+    await busy
+    assert await read_all(disk, log[-1].index) == log
+    await disk.close()
+    held = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    assert [path for path in held if path.startswith(str(tmp_path))] == []
 
 
 async def test_batches_and_reads_at_the_same_time(tmp_path: Path) -> None:

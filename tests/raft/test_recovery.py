@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raft.codec import MARK_SIZE, UnknownVersion, crc32c, encode_mark, entry_mark
+from raft.codec import HEADER_SIZE, MARK_SIZE, Corrupt, UnknownVersion, crc32c, decode_header, encode_mark, entry_mark
 from raft.formats import HARD_STATE_SLOT, SEGMENT_HEADER_SIZE, SLOT_SIZE, ForeignFile, Log
 from raft.journal import HARD_STATE, index_name, segment_name, spare_name
 from raft.recovery import HardStateDamaged, recover_hard_state, recover_log
@@ -137,8 +137,10 @@ def test_damage_below_a_snapshot_is_damage() -> None:
 def test_pitfall_69_zeros_are_no_record() -> None:
     """Zero-filled preallocated space is the end of the log, also when the rest of the segment was never written.
 
-    Guard: kind and version 0 are invalid, and the end is recognised by a whole header of zeros.
+    Guard: four of them, each enough: magic, header CRC, version and count, of which none is right for zeros.
     """
+    with pytest.raises(Corrupt, match="no entry here"):
+        decode_header(bytes(HEADER_SIZE))
     driver = Driver(new_files())
     assert driver.entries() == [FIRST]
     assert driver.recovery.notices == []
