@@ -18,6 +18,7 @@ from raft.types import Entry, HardState, NodeId
 class Fetch:
     """Entries wanted from disk: after the end `after`, up to the end `to`, at most about `bytes_max`.
 
+    With `bytes_max` 1 the question is where entries end: `after` may lie inside one, which is then to come first.
     `peer` is the follower they are for, or NOBODY when committed entries below the tail are wanted for apply.
     The driver answers with `RaftCore.fetched(fetch, entries)`: at least one whole entry, consecutive, or () when the
     disk could not deliver.

@@ -174,7 +174,10 @@ def on_fetched(state: State, role: Leader, fetch: Fetch, entries: tuple[Entry, .
     if progress is None or progress.fetch != fetch:
         return  # asked before something changed
     progress.fetch = None
-    if not entries or state.log.term_at(entries[-1].index) != entries[-1].term:
+    log = state.log
+    if not entries or log.term_at(entries[-1].index) != entries[-1].term:
+        if not progress.is_exact:  # the disk cannot tell: go back to a place where an entry ends for sure
+            progress.probe(log.last_sure_end(progress.sent, log.term_at(progress.sent) or 0))
         progress.is_waiting = True  # until the next heartbeat
     elif progress.mode is Mode.PROBE:
         progress.probe(min(entries[0].before, progress.sent))

@@ -237,6 +237,7 @@ class Lab:
         self.cores: dict[NodeId, RaftCore] = {}
         self.queues: dict[NodeId, SyncQueue] = {}
         self.delivered = 0
+        self.inside_is_nothing = False  # whether a disk refuses to read from inside an entry
         for node in self.members.voters:
             self.disks[node] = log_of(self.members, *(logs or {}).get(node, ()))
             self.hard_states[node] = HardState(max(entry.term for entry in self.disks[node]))
@@ -286,6 +287,8 @@ class Lab:
                 core.persisted(batch.last.term, batch.last.index, at(self.now_ms))
             for fetch in ready.fetches:
                 entries = [entry for entry in self.disks[node] if fetch.after < entry.index <= fetch.to]
+                if self.inside_is_nothing and entries and entries[0].before != fetch.after:
+                    entries = []
                 core.fetched(fetch, tuple(entries[:3]), at(self.now_ms))
             self.applied[node] += ready.committed
             if ready.committed:

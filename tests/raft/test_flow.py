@@ -195,15 +195,19 @@ def test_a_follower_behind_the_tail_is_fed_from_disk() -> None:
     assert lab.cores[3].status().commit == lab.cores[1].status().commit == 602
 
 
-def test_a_probe_below_the_tail_asks_the_disk_where_an_entry_ends() -> None:
-    """A hint inside one of the leader's own entries is rounded down with the help of the disk."""
+@pytest.mark.parametrize("disk_tells", [True, False])
+def test_a_probe_below_the_tail_asks_the_disk_where_an_entry_ends(disk_tells: bool) -> None:
+    """A hint inside one of the leader's own entries is rounded down with the help of the disk, or further without."""
     mine: list[int | tuple[int, int]] = [(1, 10), (2, 10), (2, 10), (2, 10), *[5] * 20]
     theirs: list[int | tuple[int, int]] = [(1, 10), (3, 5)]
     lab = Lab(3, {1: mine, 2: theirs, 3: mine}, options=SMALL)
-    lab.start(1, tail=3)
+    core = lab.start(1, tail=3)
+    if not disk_tells:
+        lab.inside_is_nothing = True
     lab.elect(1)
-    lab.run(500)
+    lab.run(1_000)
     assert lab.terms(2) == lab.terms(1)
+    assert progress(core, 2).mode is Mode.REPLICATE
 
 
 def test_what_is_older_than_the_log_needs_a_snapshot_and_is_said_once() -> None:
