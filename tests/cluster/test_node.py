@@ -57,7 +57,7 @@ async def test_a_write_through_any_node_is_applied_on_all(tmp_path: Path) -> Non
 async def test_one_turns_requests_become_one_entry(tmp_path: Path) -> None:
     """DESIGN section 5: what was drained in one turn is packed into one entry; on a follower into one frame."""
     async with cluster_of(3, tmp_path) as nodes:
-        await nodes.leader()
+        await nodes.all_at((await nodes.leader()).applied)
         for node in nodes.running.values():
             before = node.applied
             answers = await settled(*(node.submit(append_block(b"%d" % n), 1, deadline=deadline()) for n in range(50)))
