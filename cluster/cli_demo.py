@@ -47,7 +47,6 @@ def _demo(source: Path | None, key: str | None, keep: bool, as_json: bool, *, wi
     console = Console(stderr=True, highlight=False)
     folder = Path(tempfile.mkdtemp(prefix="raftlog-demo-"))
     story = demo.Story(folder, source or folder / "input.ndjson", key)
-    is_whole = False
     try:
         with LocalCluster(folder / "data", demo.NODES, ports=choose_ports(demo.NODES, None)) as cluster:
             try:
@@ -58,7 +57,6 @@ def _demo(source: Path | None, key: str | None, keep: bool, as_json: bool, *, wi
                 raise Failed(
                     f"the demo failed: {error}", hint=f"Everything is in {folder}:\n{cluster.tails()}"
                 ) from error
-        is_whole = True
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
@@ -66,11 +64,13 @@ def _demo(source: Path | None, key: str | None, keep: bool, as_json: bool, *, wi
         print(json.dumps(msgspec.to_builtins(story, enc_hook=str)))
     else:
         _show(demo.sentences(story))
-    if keep and is_whole:
-        log = folder / "up.log"
-        process = demo.kept_up(folder / "data", log)
+    if keep:
+        try:
+            pid = demo.keep_up(cluster, folder / "up.log")
+        except demo.DemoFailed as error:
+            raise Failed(str(error)) from error
         console.print(f"the cluster is up: {', '.join(cluster.urls)}; its folder {folder}")
-        console.print(f"stop it with: kill {process.pid}; start it again with: raftlog up --data {folder / 'data'}")
+        console.print(f"stop it with: kill {pid}; start it again with: raftlog up --data {folder / 'data'}")
 
 
 class _Teller:

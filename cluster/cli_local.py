@@ -115,7 +115,7 @@ def _show_until(stop: threading.Event, console: Console, cluster: Any, urls: dic
     if not console.is_terminal:
         for node, url in urls.items():
             console.print(f"node {node}  {url}  pid {cluster.pid(node)}")
-        console.print(tips)
+        console.print(tips, soft_wrap=True)
         sys.stdout.flush()
     gone: set[int] = set()
     with Live(console=console, auto_refresh=False) as live:

@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -35,7 +36,6 @@ TABLE_LINES: Final = 2_000
 """Lines, evenly spread over the input, from which the table is driven."""
 
 WAIT_S: Final = 60.0
-_KEYS: Final = {InputFormat.ACCESS: "host", InputFormat.NDJSON: KEY}
 COMMAND: Final = (sys.executable, "-m", "cluster.cli")
 
 
@@ -130,8 +130,10 @@ def _prepare(story: Story, tell: Tell) -> None:
         story.lines = bool(first) + sum(1 for _ in file)
     _check(story.lines >= BATCHES_MIN, "the input", f"{story.source} has {story.lines} lines, fewer than {BATCHES_MIN}")
     story.format = import_lines.detect(story.source.name, first)
-    if story.key is None and story.format in _KEYS:
-        story.key = _KEYS[story.format]
+    if story.key is None and story.made:
+        story.key = KEY
+    elif story.key is None and story.format is InputFormat.ACCESS:
+        story.key = "host"
 
 
 def _records(story: Story) -> Iterator[NewRecord]:
@@ -158,6 +160,17 @@ def _command(cluster: LocalCluster, *arguments: str) -> list[str]:
     return [*COMMAND, arguments[0], "--endpoints", ",".join(cluster.urls), *arguments[1:]]
 
 
+@contextmanager
+def _running(arguments: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A command whose output is read as it comes; it is killed where reading ends early."""
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def _import_with_a_kill(story: Story, cluster: LocalCluster, table: Future[None], tell: Tell) -> None:
     """`raftlog import`; when half of the lines are acknowledged and a request is open, SIGKILL to the leader."""
     batch = max(1, story.lines // BATCHES_MIN)
@@ -168,21 +181,21 @@ def _import_with_a_kill(story: Story, cluster: LocalCluster, table: Future[None]
     began = time.monotonic()
     killer: threading.Thread | None = None
     failed: list[BaseException] = []
-    with subprocess.Popen(_command(cluster, *arguments), stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
+    with _running(_command(cluster, *arguments)) as process:
         progress: dict[str, Any] = {}
-        for line in process.stdout:
+        for line in process.stdout or ():
             progress = json.loads(line)
             tell(f"importing: {progress['records']:,} of {story.lines:,} acknowledged")
             is_half = progress["lines"] * 2 >= story.lines
             if killer is None and is_half and not progress["done"] and story.table.open:
                 story.open_at_kill = story.table.open
                 story.killed_after = progress["records"]
-                # At once, not when a status comes back: the next batch is already on its way.
+                # From a thread: the import's progress is read on meanwhile, and its next batch is on its way.
                 killer = threading.Thread(target=_kill_leader, args=(story, cluster, failed))
                 killer.start()
             if table.done():
                 table.result()
+        process.wait()
     if killer is not None:
         killer.join()
     if failed:
@@ -255,9 +268,8 @@ def _exported_rows(story: Story) -> Iterator[LogRow]:
 def _log_rows(cluster: LocalCluster) -> Iterator[LogRow]:
     """The same rows from `raftlog log`."""
     arguments = _command(cluster, "log", "--internal", "--encoding", "base64", "-o", "jsonl")
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
+    with _running(arguments) as process:
+        for line in process.stdout or ():
             row = json.loads(line)
             key, value = given(None, row.get("key_b64")), given(None, row.get("value_b64"))
             yield LogRow(
@@ -299,13 +311,19 @@ def compare(story: Story, rows: Iterable[LogRow]) -> None:
     _check(story.acknowledged == sum(1 for _ in _records(story)), "the import", "not every record was acknowledged")
 
 
-def kept_up(folder: Path, log_file: Path) -> subprocess.Popen[bytes]:
-    """Leaves the cluster in `folder` running by itself: a `raftlog up` of its own session."""
+def keep_up(cluster: LocalCluster, log_file: Path) -> int:
+    """Leaves the stopped cluster running by itself, in a `raftlog up` of its own session; its pid once it serves."""
     with log_file.open("wb") as log:
-        return subprocess.Popen(
-            [*COMMAND, "up", "--data", str(folder)], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+        process = subprocess.Popen(
+            [*COMMAND, "up", "--data", str(cluster.folder)], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             start_new_session=True,
         )  # fmt: skip
+    end = time.monotonic() + WAIT_S
+    while any(cluster.status(node) is None for node in cluster.nodes):
+        has_time = process.poll() is None and time.monotonic() < end
+        _check(has_time, "leaving the cluster up", log_file.read_text(errors="replace")[-2000:])
+        time.sleep(0.1)
+    return process.pid
 
 
 def sentences(story: Story) -> Sequence[tuple[str, str]]:

@@ -51,6 +51,7 @@ def _generated(history: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Events of made-up edits, a few paths much more often than most; the same every time."""
     chance = random.Random(3)
     paths = sorted({event["path"] for event in history}) or [f"example/{number:03}.txt" for number in range(200)]
+    chance.shuffle(paths)
     time_ms = max((event["time"] for event in history), default=_FIRST_MS)
     for number in range(10**9):
         time_ms += chance.randrange(5_000)
