@@ -40,7 +40,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode != 0:
         pytest.skip("mounting a tmpfs needs root: a full and a read-only disk are not tried")
     yield place
-    subprocess.run(["umount", str(place)], check=True)
+    subprocess.run(["umount", "-l", str(place)], check=True)  # lazily: a failed test may hold files open
 
 
 def segment(folder: Path) -> Path:
