@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from cluster.pending import Answer, Request
+from cluster.requests import Answer, Request
 from cluster.wire import Code
 from raft.codec import (
     BLOCK_SIZE,

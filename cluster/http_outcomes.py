@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final, NamedTuple, NoReturn
 
 from cluster.http_call import Call, Service, SessionHeaders
-from cluster.pending import Settled
+from cluster.requests import Settled
 from cluster.wire import ApiError, Code
 from raft.codec import Record, encode_block
 from statemachine.answers import Answer, Reason, answer_of

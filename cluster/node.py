@@ -22,8 +22,9 @@ from cluster.disk_read import RawSlice
 from cluster.log_reader import LogReader
 from cluster.logging import Logger, log_event
 from cluster.metrics import Metrics
-from cluster.pending import Pending, Request, Settled
+from cluster.pending import Pending
 from cluster.recent import Applied
+from cluster.requests import Request, Settled
 from cluster.settings import NodeExit, Settings
 from cluster.snapshots import restore
 from cluster.syncer import Syncer

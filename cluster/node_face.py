@@ -9,7 +9,7 @@ import asyncio
 from typing import Protocol
 
 from cluster.metrics import Metrics
-from cluster.pending import Settled
+from cluster.requests import Settled
 from cluster.wire import LeaderHint, Members, Status
 from raft.types import Entry
 from statemachine.effects import Effects

@@ -22,13 +22,15 @@ from cluster.forwarding import (
     encode_read_reply,
     frames_of,
 )
-from cluster.pending import Request
+from cluster.requests import Request
 from cluster.waiting import Reader
 from cluster.wire import ApiError, Code
-from raft.codec import FRAME_FORWARD, FRAME_FORWARD_REPLY, FRAME_READ, Frame
+from raft.codec import FRAME_FORWARD, FRAME_FORWARD_REPLY, FRAME_READ, Frame, decode_blocks
 from raft.ready import Ready
 from raft.refusals import Refused
 from raft.types import NOBODY, EntryKind, NodeId
+from statemachine.commands import Result
+from statemachine.effects import RequestEffect
 
 if TYPE_CHECKING:
     from cluster.node import Node
@@ -201,7 +203,9 @@ def take_frame(node: Node, peer: NodeId, frame: Frame) -> None:
     elif frame.kind == FRAME_FORWARD_REPLY:
         answers = decode_answers(frame)
         for number, first in answers.placed:
-            node.pending.answered(number, first, answers.term)
+            late = node.pending.answered(number, first, answers.term)
+            if late is not None:
+                _settle_late(node, late, answers.term)
         for number, code in answers.refused:
             message = f"node {peer}, asked as the leader by node {node.node_id}, did not take the write: {code}"
             node.pending.refused(number, code, message)
@@ -210,6 +214,26 @@ def take_frame(node: Node, peer: NodeId, frame: Frame) -> None:
     else:
         number, index = decode_read_reply(frame)
         answer_read(node, node.node_id, number, index)
+
+
+def _settle_late(node: Node, request: Request, term: int) -> None:
+    """Its place was applied here before the leader's answer came: what was applied there is in memory."""
+    found = node.applier.recent.read(request.last, 1, 1)
+    if not found:
+        node.pending.settle_late(request, term, None, 0)
+        return
+    entry, effects = found[0]
+    if entry.term != term:
+        node.pending.settle_late(request, term, None, entry.term)
+        return
+    effect = None
+    end = entry.before
+    for position, block in enumerate(decode_blocks(entry.data)):
+        end += block.count
+        if end == request.last:
+            plain = RequestEffect(Result.APPLIED, effects.revision)
+            effect = plain if effects.is_plain else effects.requests[position]
+    node.pending.settle_late(request, term, effect, entry.term)
 
 
 def _take_forward(node: Node, peer: NodeId, requests: list[Request]) -> None:

@@ -8,18 +8,17 @@ is honest (pitfall 30). Futures, not tasks: settling an entry's requests is one 
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from cluster.metrics import Metrics
+from cluster.requests import Answer, Batch, Flight, Request
 from cluster.settings import LimitSettings
 from cluster.wire import ERRORS, ApiError, Code
 from raft.codec import BLOCK_SIZE
-from raft.types import NOBODY, NodeId
+from raft.types import NodeId
 from statemachine import commands
 from statemachine.commands import Result
 from statemachine.effects import Effects, RequestEffect
@@ -27,76 +26,6 @@ from statemachine.effects import Effects, RequestEffect
 NEVER: Final = float("inf")
 DEPOSED_S: Final = 0.05
 """A deposed leader's last answers take a round trip and a turn of its loop, a few ms; a busy machine stretches that."""
-
-
-class Settled(NamedTuple):
-    """A request that this node has applied: the indexes of its records, the entry's term, what it did."""
-
-    first: int
-    last: int
-    term: int
-    effect: RequestEffect
-
-
-@dataclass(slots=True, eq=False)
-class Request:
-    """One request block on its way. `future` is None for one that a peer forwarded: `peer` is told its position."""
-
-    block: bytes
-    count: int
-    deadline: float  # seconds of `clock.monotonic`
-    session: int
-    sequence: int
-    future: asyncio.Future[Settled] | None
-    peer: NodeId = NOBODY  # who forwarded it
-    number: int = 0  # names it between this node and the other one
-    first: int = 0  # index of its first record, once proposed
-    joined: list[Request] | None = None  # repetitions of it that share its fate
-    flight: Flight | None = None
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether nobody waits for it any more."""
-        return self.future is None or self.future.done()
-
-    def settle(self, term: int, effect: RequestEffect) -> None:
-        """It was applied."""
-        if self.future is not None and not self.future.done():
-            self.future.set_result(Settled(self.first, self.first + self.count - 1, term, effect))
-
-    def fail(self, code: Code, message: str) -> None:
-        """It was not, or nobody knows."""
-        if self.future is not None and not self.future.done():
-            self.future.set_exception(ApiError(code, message))
-
-
-@dataclass(slots=True, eq=False)
-class Batch:
-    """The requests of one entry that this node proposed, in order."""
-
-    term: int
-    last: int
-    requests: Sequence[Request]
-    deadline_min: float
-
-
-@dataclass(slots=True, eq=False)
-class Flight:
-    """The requests of one frame to the leader; `open` of them are not settled."""
-
-    peer: NodeId
-    requests: Sequence[Request]
-    deadline_min: float
-    open: int
-
-
-class Answer(NamedTuple):
-    """What the leader tells the node that forwarded a request: its first index, or why it was not taken."""
-
-    peer: NodeId
-    number: int
-    first: int
-    code: Code | None = None
 
 
 class Pending:
@@ -117,6 +46,7 @@ class Pending:
         self._open: dict[tuple[int, int], Request] = {}  # (session, sequence) proposed in this term, not applied
         self._number = 0
         self._batched = 0
+        self._applied = (0, 0)  # index and term of the newest entry applied here
         self.answers: list[Answer] = []  # for peers, since the last turn
 
     @property
@@ -203,8 +133,7 @@ class Pending:
         primary.joined.append(request)
         if primary.first:
             self._place(request, primary.first)
-            last = primary.first + primary.count - 1
-            batch = next(batch for batch in self._batches if batch.last >= last)
+            batch = next(batch for batch in self._batches if batch.last >= primary.last)
             batch.deadline_min = min(batch.deadline_min, request.deadline)
         return True
 
@@ -253,16 +182,42 @@ class Pending:
         self._flights[number] = flight
         return number
 
-    def answered(self, number: int, first: int, term: int) -> None:
-        """The leader of `term` gave the forwarded request its place."""
+    def answered(self, number: int, first: int, term: int) -> Request | None:
+        """The leader of `term` gave the forwarded request its place.
+
+        Returned is a request whose place this node has applied already (the answer was slower than the commit): the
+        caller looks up what was applied there, and says so with `settle_late`.
+        """
         request = self._sent.pop(number, None)
         if request is None:
-            return
+            return None
         if request.is_settled:
             self._landed(request)
-            return
+            return None
         request.first = first
-        heapq.heappush(self._expected, (first + request.count - 1, number, term, request))
+        if request.last <= self._applied[0]:
+            return request
+        if term < self._applied[1]:
+            self._overwritten(request, self._applied[1])
+            self._landed(request)
+        else:
+            heapq.heappush(self._expected, (request.last, number, term, request))
+        return None
+
+    def settle_late(self, request: Request, term: int, effect: RequestEffect | None, applied_term: int) -> None:
+        """What `answered` returned, with the place given in `term`, finds an entry of `applied_term` there (0: nobody
+        remembers) and its effect."""
+        if applied_term == term and effect is not None:
+            request.settle(term, effect)
+            self._count("applied", 1)
+        elif applied_term not in {term, 0}:
+            self._overwritten(request, applied_term)
+        else:
+            message = (
+                f"{self._name}: the write got index {request.last}, which is no longer in memory; read the log there"
+            )
+            self.fail(request, Code.TIMEOUT, message)
+        self._landed(request)
 
     def refused(self, number: int, code: Code, message: str) -> None:
         """The leader did not take it, or it never left: nothing changed, and never will."""
@@ -305,9 +260,15 @@ class Pending:
     # -- fates ----------------------------------------------------------------------------------------------------
 
     def applied(self, index: int, term: int, requests: Sequence[commands.Request], effects: Effects) -> None:
-        """This node applied the entry that ends at `index` and holds `requests`."""
+        """This node applied the entry that ends at `index` and holds `requests`.
+
+        Terms only rise along the log, so whatever waits for a place of an older term will never be applied, wherever
+        that place is.
+        """
+        is_new_term = term > self._applied[1]
+        self._applied = (index, term)
         batches = self._batches
-        while batches and batches[0].last <= index:
+        while batches and (batches[0].last <= index or batches[0].term < term):
             batch = batches.popleft()
             self._batched -= len(batch.requests)
             if batch.term == term:
@@ -318,6 +279,8 @@ class Pending:
                     self._overwritten(request, term)
         if self._expected and self._expected[0][0] <= index:
             self._applied_expected(index, term, [request.count for request in requests], effects)
+        if is_new_term and self._expected:
+            self._expected_overwritten(term)
 
     def _settle(self, batch: Batch, effects: Effects) -> None:
         term, requests = batch.term, batch.requests
@@ -353,6 +316,14 @@ class Pending:
                 self._overwritten(request, term)
             self._landed(request)
         self._count("applied", settled)
+
+    def _expected_overwritten(self, term: int) -> None:
+        for _, _, expected_term, request in self._expected:
+            if expected_term < term:
+                self._overwritten(request, term)
+                self._landed(request)
+        self._expected = [each for each in self._expected if each[2] >= term]
+        heapq.heapify(self._expected)
 
     def _overwritten(self, request: Request, term: int) -> None:
         self._forget(request)

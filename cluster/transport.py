@@ -21,9 +21,10 @@ from cluster.peer_protocol import Purpose
 from cluster.settings import LimitSettings, PeerSettings
 from raft.codec import Frame, encode_message
 from raft.configuration import Configuration
-from raft.messages import Message
+from raft.messages import AppendEntries, Message, RequestVote
 from raft.types import NodeId
 
+QUESTIONS: Final = (AppendEntries, RequestVote)  # messages that every living peer answers
 REFUSALS_REMEMBERED_MAX: Final = 64  # so that the same refusal is not logged ten times a second
 REFUSAL_LOG_EVERY_S: Final = 10.0
 
@@ -123,7 +124,7 @@ class Transport:
         link = self._consensus.get(message.to)
         if link is None or not link.send(encode_message(message)):
             self.metrics.link_dropped.labels(str(message.to)).inc()
-        elif not link.waiting_since:
+        elif not link.waiting_since and isinstance(message, QUESTIONS):
             link.waiting_since = clock.monotonic()
 
     def send_bulk(self, to: NodeId, frame: bytes) -> bool:

@@ -17,7 +17,7 @@ from cluster.apply import last_user_index, log_entry
 from cluster.http_api import build_runner
 from cluster.metrics import Metrics
 from cluster.node_face import NodeFace
-from cluster.pending import Settled
+from cluster.requests import Settled
 from cluster.settings import HttpSettings, LimitSettings, Settings
 from cluster.wire import ApiError, Code, LeaderHint, MemberAnswer, Members, SetDigest, Status
 from raft.codec import IDX_ROW, encode_configuration, entry_mark, index_rows, seal_entry

@@ -12,7 +12,7 @@ from cluster.launcher import format_cluster, new_cluster
 from cluster.logging import get_logger
 from cluster.metrics import Metrics
 from cluster.node import Node
-from cluster.pending import Settled
+from cluster.requests import Settled
 from cluster.settings import load_settings
 from cluster.wire import ApiError, Code
 from raft.codec import Record, encode_block

@@ -18,7 +18,7 @@ from cluster.forwarding import (
     encode_read_reply,
     frames_of,
 )
-from cluster.pending import Answer, Request
+from cluster.requests import Answer, Request
 from cluster.waiting import IndexWaiters, Reader, Reads
 from cluster.wire import ApiError, Code
 from raft.codec import FRAME_FORWARD, FRAME_FORWARD_REPLY, FRAME_READ, Corrupt, Frame, FrameDecoder, UnknownVersion

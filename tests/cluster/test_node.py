@@ -8,7 +8,7 @@ import pytest
 from cluster import node_end
 from cluster.disk_errors import DiskFenced, NoSpace
 from cluster.node import Node
-from cluster.pending import Settled
+from cluster.requests import Settled
 from cluster.settings import NodeExit
 from cluster.wire import ApiError, Code, Outcome
 from raft.codec import Record, decode_blocks, decode_records, encode_block
@@ -182,6 +182,43 @@ async def test_forwards_to_a_leader_that_dies_end_as_unknown_at_once(tmp_path: P
         with pytest.raises(ApiError) as failed:
             await asyncio.wait_for(future, 10)
         assert failed.value.code is Code.LEADER_LOST
+
+
+async def test_an_answer_slower_than_the_commit_still_settles(tmp_path: Path) -> None:
+    """The bulk link may lag behind the consensus link: the follower has applied the entry before it hears its place."""
+    async with cluster_of(3, tmp_path) as nodes:
+        leader = await nodes.leader()
+        follower = (await nodes.followers())[0]
+        held: list[bytes] = []
+        real = leader.transport.send_bulk
+
+        def hold(to: int, frame: bytes) -> bool:
+            held.append(frame)
+            return True
+
+        leader.transport.send_bulk = hold  # type: ignore[method-assign]  # a slow bulk link
+        blocks = [append_block(b"1"), put_block(b"k", b"2"), append_block(b"3", b"4")]
+        counts = (1, 1, 2)
+        futures = [follower.submit(b, c, deadline=deadline()) for b, c in zip(blocks, counts, strict=True)]
+        await wait_until_async(lambda: len(held) == 1)
+        await follower.wait_applied(leader.core.state.log.last.index, deadline())
+        assert not any(future.done() for future in futures)
+        assert real(follower.node_id, held[0])
+        leader.transport.flush()
+        answers = await settled(*futures)
+        first = answers[0].first
+        assert [(a.first, a.last) for a in answers] == [(first, first), (first + 1, first + 1), (first + 2, first + 3)]
+        assert answers[1].effect.revision == follower.machine.revision
+
+
+async def test_a_deposed_leader_says_overwritten_as_soon_as_it_knows(tmp_path: Path) -> None:
+    """What only it had in its log is lost for good once it applies an entry of the next term, long before deadlines."""
+    async with cluster_of(3, tmp_path) as nodes:
+        leader = await nodes.leader()
+        leader.transport.send = lambda message: None  # type: ignore[method-assign]  # nothing leaves it any more
+        futures = [leader.submit(append_block(b"x"), 1, deadline=deadline(60)) for _ in range(5)]
+        results = await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), 20)
+        assert [error.code for error in results if isinstance(error, ApiError)] == [Code.OVERWRITTEN] * 5
 
 
 async def test_requests_wait_for_a_leader_within_their_deadline(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from cluster.metrics import Metrics
-from cluster.pending import DEPOSED_S, Pending, Request
+from cluster.pending import DEPOSED_S, Pending
+from cluster.requests import Request
 from cluster.settings import LimitSettings
 from cluster.wire import ApiError, Code
 from statemachine import commands
@@ -225,6 +226,43 @@ async def test_a_leader_that_leads_again_is_waited_for() -> None:
     assert not waiting.is_settled
     pending.expire(20.0, leader=2)
     assert code_of(waiting) is Code.TIMEOUT
+
+
+async def test_a_newer_term_decides_everything_older_that_waits() -> None:
+    """Terms only rise along the log: once an entry of term 4 is applied, nothing of term 3 can follow, at no index.
+    Without this a deposed leader's clients would wait for their deadline and hear unknown."""
+    pending = pending_with()
+    proposed, forwarded, newer = request(b"a"), request(b"b"), request(b"c")
+    propose(pending, 3, 50, proposed)
+    number = pending.forwarding([forwarded, newer], 2)
+    pending.answered(number, 60, 3)
+    pending.answered(number + 1, 61, 4)
+    applied(pending, 11, 4, 1)
+    assert code_of(proposed) is code_of(forwarded) is Code.OVERWRITTEN
+    assert not newer.is_settled
+    late = request(b"d")
+    assert pending.answered(pending.forwarding([late], 2), 70, 3) is None
+    assert code_of(late) is Code.OVERWRITTEN
+    applied(pending, 61, 4, 1)
+    assert pending.is_empty
+
+
+async def test_an_answer_that_is_slower_than_the_commit_is_looked_up() -> None:
+    """The answer travels on another connection than the commit: what was applied at that place decides."""
+    pending = pending_with()
+    same, other, forgotten = request(b"a"), request(b"b"), request(b"c")
+    number = pending.forwarding([same, other, forgotten], 2)
+    applied(pending, 20, 3, 1)
+    for position, each in enumerate((same, other, forgotten)):
+        assert pending.answered(number + position, 18 + position, 3) is each
+    effect = RequestEffect(Result.APPLIED, 1)
+    pending.settle_late(same, 3, effect, 3)
+    pending.settle_late(other, 3, None, 2)
+    pending.settle_late(forgotten, 3, None, 0)
+    assert same.future is not None
+    assert same.future.result() == (18, 18, 3, effect)
+    assert (code_of(other), code_of(forgotten)) == (Code.OVERWRITTEN, Code.TIMEOUT)
+    assert pending.is_empty
 
 
 async def test_a_refused_forward_is_not_applied() -> None:

@@ -30,7 +30,7 @@ from raft.codec import (
     seal_entry,
 )
 from raft.configuration import Configuration, Member
-from raft.messages import AppendEntries, Message, RequestVoteReply
+from raft.messages import AppendEntries, Message, RequestVote, RequestVoteReply
 from raft.types import GENESIS, EntryKind
 from tests.support import free_ports, wait_until_async
 
@@ -295,7 +295,8 @@ async def test_a_silent_peer_is_dialled_anew() -> None:
     async with transports(2, silence_ms=30) as ((one, two), (ear, _), _):
         await wait_until_async(lambda: all(two.connections().values()))
         older = one.current[2, Purpose.CONSENSUS]
-        two.send(vote())
+        question = RequestVote(sender=2, to=1, term=1, last_index=0, last_term=0)
+        two.send(question)
         two.flush()
 
         def is_new() -> bool:
@@ -303,8 +304,20 @@ async def test_a_silent_peer_is_dialled_anew() -> None:
             return one.current.get((2, Purpose.CONSENSUS), older) is not older
 
         await wait_until_async(is_new, what="another connection")
-        two.heard(1)
-        assert vote() in ear.messages
+        assert question in ear.messages
+
+
+async def test_an_answer_waits_for_no_answer() -> None:
+    """A voter hears nothing more of a candidate that lost: that is no silence, and no reason for a new connection."""
+    async with transports(2, silence_ms=1) as ((one, two), (ear, _), _):
+        await wait_until_async(lambda: all(two.connections().values()))
+        before = one.current[2, Purpose.CONSENSUS]
+        two.send(vote())
+        two.flush()
+        await wait_until_async(lambda: ear.messages == [vote()])
+        two.check_silence()
+        assert one.current[2, Purpose.CONSENSUS] is before
+        assert two.connections()["1/consensus"] == 1
 
 
 async def test_a_dead_peer_is_dialled_until_it_is_back() -> None:

@@ -1,0 +1,90 @@
+"""One request block on its way, the groups it travels in, and what its future gets.
+
+`cluster.pending` moves them from state to state; here is only what they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from cluster.wire import ApiError, Code
+from raft.types import NOBODY, NodeId
+from statemachine.effects import RequestEffect
+
+
+class Settled(NamedTuple):
+    """A request that this node has applied: the indexes of its records, the entry's term, what it did."""
+
+    first: int
+    last: int
+    term: int
+    effect: RequestEffect
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One request block on its way. `future` is None for one that a peer forwarded: `peer` is told its position."""
+
+    block: bytes
+    count: int
+    deadline: float  # seconds of `clock.monotonic`
+    session: int
+    sequence: int
+    future: asyncio.Future[Settled] | None
+    peer: NodeId = NOBODY  # who forwarded it
+    number: int = 0  # names it between this node and the other one
+    first: int = 0  # index of its first record, once proposed
+    joined: list[Request] | None = None  # repetitions of it that share its fate
+    flight: Flight | None = None
+
+    @property
+    def last(self) -> int:
+        """Index of its last record, once it has a place."""
+        return self.first + self.count - 1
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nobody waits for it any more."""
+        return self.future is None or self.future.done()
+
+    def settle(self, term: int, effect: RequestEffect) -> None:
+        """It was applied."""
+        if self.future is not None and not self.future.done():
+            self.future.set_result(Settled(self.first, self.last, term, effect))
+
+    def fail(self, code: Code, message: str) -> None:
+        """It was not, or nobody knows."""
+        if self.future is not None and not self.future.done():
+            self.future.set_exception(ApiError(code, message))
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """The requests of one entry that this node proposed, in order."""
+
+    term: int
+    last: int
+    requests: Sequence[Request]
+    deadline_min: float
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """The requests of one frame to the leader; `open` of them are not settled."""
+
+    peer: NodeId
+    requests: Sequence[Request]
+    deadline_min: float
+    open: int
+
+
+class Answer(NamedTuple):
+    """What the leader tells the node that forwarded a request: its first index, or why it was not taken."""
+
+    peer: NodeId
+    number: int
+    first: int
+    code: Code | None = None
