@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 Input = Callable[[RaftCore, Now], None]
 """Something to tell the core."""
 
+RARE = 40
+"""How much likelier a crash is at a step that comes only with elections: there are far fewer of them."""
+
 
 class Crashed(Exception):
     """The process dies here."""
@@ -212,14 +215,14 @@ class Replica:
         """Carry out one batch in steps, giving the microseconds until the next."""
         world, disk = self.world, self.disk
         if batch.hard_state is not None:
-            world.may_crash("before the hard state")
+            world.may_crash("before the hard state", RARE)
             yield world.sync_us()
             disk.hard_state = batch.hard_state
-            world.may_crash("after the hard state")
+            world.may_crash("after the hard state", RARE)
         if batch.cut_after is not None:
             yield world.sync_us()
             disk.cut(batch.cut_after)
-            world.may_crash("after the cut")
+            world.may_crash("after the cut", RARE)
         for entry in batch.entries:
             disk.write(entry)
             world.may_crash("between entries")

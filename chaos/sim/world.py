@@ -121,9 +121,10 @@ class World:
             return random.randint(swarm.sync_max_us, 900_000)
         return random.randint(swarm.sync_min_us, swarm.sync_max_us)
 
-    def may_crash(self, step: str) -> None:
-        """Raises Crashed now and then: a crash can fall on any step of carrying out a Ready."""
-        chance = self.swarm.crash_at_step
+    def may_crash(self, step: str, weight: int = 1) -> None:
+        """Raises Crashed now and then: a crash can fall on any step of carrying out a Ready. `weight` makes up for
+        steps that are rare themselves."""
+        chance = self.swarm.crash_at_step * weight
         if chance and not self.is_healed and self.random.randrange(100_000) < chance:
             self.count(f"crash {step}")
             raise Crashed(step)
