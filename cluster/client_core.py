@@ -230,7 +230,9 @@ def refused(
         return call, GiveUp(_error(call, maybe=call.maybe))
     if problem.code in _CROWDED:
         return _back_off(routes, policy, call, now_ms, random, url=call.url)
-    if hint is not None and hint not in call.visited and call.hints < HINTS_MAX:
+    if hint is not None and call.hints >= HINTS_MAX:
+        return _back_off(routes, policy, call, now_ms, random)
+    if hint is not None and hint not in call.visited:
         return _attempt(policy, replace(call, hints=call.hints + 1), hint, 0, now_ms)
     if problem.code in (Code.FENCED, Code.SHUTTING_DOWN):
         routes.penalised[call.url] = now_ms + policy.penalty_ms

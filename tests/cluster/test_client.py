@@ -13,6 +13,7 @@ from cluster import wire
 from cluster.client import Client, CompareFailed, NewRecord, OutcomeUnknown, Policy, Record, Unavailable, compare, step
 from cluster.client_sync import SyncClient
 from cluster.wire import ApiError, Code, TxnIn
+from raft.types import EntryKind
 from tests.cluster.fake_node import FakeNode, serve
 from tests.support import free_port
 
@@ -312,6 +313,19 @@ async def test_stream_goes_on_where_it_broke_off() -> None:
             last = (await direct.append_many([NewRecord(b"%d" % number) for number in range(30)])).last
             told = [record.value async for record in client.log(to=last + 1) if isinstance(record, Record)]
             assert told == [b"%d" % number for number in range(30)]
+
+
+async def test_pitfall_39_a_stale_read_is_not_older_than_what_the_client_saw() -> None:
+    """The client moves to a node that lags: it waits or fails, and never shows the past. Guard: `Client._at_least`."""
+    node = FakeNode()
+    async with serve(node) as served, Client(served.url, policy=QUICK, deadline_s=0.3) as client:
+        await client.put(b"a", b"1")
+        assert await client.get(b"a", consistency="stale") is not None
+        client.state.index = node.applied + 1  # as another node answered
+        with pytest.raises(ApiError, match="future_index"):
+            await client.get(b"a", consistency="stale")
+        node.append(EntryKind.NOOP, b"", 1)
+        assert await client.get(b"a", consistency="stale") is not None
 
 
 async def test_compacted_position_is_an_error_not_a_gap() -> None:

@@ -254,8 +254,8 @@ def test_other_options_are_refused(tmp_path: Path, more: dict[str, Any], refusal
     with_node(work)
 
 
-def test_another_log_is_refused(tmp_path: Path) -> None:
-    """The note belongs to one log id (pitfall 81)."""
+def test_pitfall_81_an_import_into_another_log_is_refused(tmp_path: Path) -> None:
+    """The note belongs to one log id. Guard: `old_note` compares it with the cluster's."""
 
     def work(node: FakeNode, client: SyncClient) -> None:
         broken_off(tmp_path, client)
