@@ -26,24 +26,12 @@ pack_long: Final = Struct("<q").pack
 
 
 class SetDigest(NamedTuple):
-    """Digest of a set of rows; their order does not matter, and rows can be taken out again."""
+    """Digest of a set of rows, whatever their order. The store keeps that of its live keys as rows come and go."""
 
     count: int = 0  # type: ignore[assignment]  # hides tuple.count, which nobody calls on it
     xor: int = 0  # of the hashes
     sum_low: int = 0  # of h & 0xffffffff
     sum_high: int = 0  # of h >> 32
-
-    def added(self, row_hash: int) -> SetDigest:
-        """With one more row."""
-        return SetDigest(
-            self.count + 1, self.xor ^ row_hash, self.sum_low + (row_hash & LOW), self.sum_high + (row_hash >> 32)
-        )
-
-    def removed(self, row_hash: int) -> SetDigest:
-        """Without that row, which must be in it."""
-        return SetDigest(
-            self.count - 1, self.xor ^ row_hash, self.sum_low - (row_hash & LOW), self.sum_high - (row_hash >> 32)
-        )
 
     def merged(self, other: SetDigest) -> SetDigest:
         """Of the rows of both: digests of parts of a log add up to that of the whole."""

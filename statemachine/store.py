@@ -74,7 +74,7 @@ def prefix_end(prefix: bytes) -> bytes:
 
 
 def next_key(key: bytes) -> bytes:
-    """The smallest key above it: where the next page of a range starts."""
+    """The smallest key above it: the end of the range that holds this key alone."""
     return key + b"\0"
 
 
