@@ -7,7 +7,6 @@ median of the rounds' ratios. Shipped defaults, separate processes, real sockets
 from __future__ import annotations
 
 import asyncio
-import socket
 import tempfile
 import time
 from contextlib import ExitStack
@@ -22,6 +21,7 @@ from rich.table import Table
 
 from bench import etcd, machine, openloop, wrk
 from bench.raftlog import Raftlog
+from cluster.local_cluster import free_ports
 
 VALUE = "x" * 256
 WRITE, READ = "write", "linearizable read"
@@ -84,15 +84,6 @@ class Report(msgspec.Struct, frozen=True):
     figures: list[Figure]
     ratios: list[Ratio]
     open_loop: list[openloop.Offered]
-
-
-def free_ports(count: int) -> list[int]:
-    """So many TCP ports of loopback that were free a moment ago."""
-    with ExitStack() as stack:
-        holders = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for holder in holders:
-            holder.bind(("127.0.0.1", 0))
-        return [holder.getsockname()[1] for holder in holders]
 
 
 def start_peers(
@@ -228,7 +219,7 @@ def main(
             raise typer.Exit(2) from refusal
         busy = machine.busy_share()
         others, versions = start_peers(folder, tools, stack, skipped) if peers else ({}, {})
-        ours = Raftlog(folder / "raftlog", free_ports)
+        ours = Raftlog(folder / "raftlog")
         stack.callback(ours.stop)
         ours.start()
         ours.prepare(VALUE)

@@ -3,38 +3,35 @@
 from __future__ import annotations
 
 import http.client
-from collections.abc import Callable
 from pathlib import Path
 
 from bench.wrk import Load
-from chaos.deployment import Deployment
-from cluster.settings import Settings
+from cluster.local_cluster import LocalCluster
 
 
 class Raftlog:
-    """Three nodes in `folder`; `ports` gives free ports. No proxies, no settings but addresses."""
+    """Three nodes in `folder`. No proxies, no settings but addresses."""
 
-    def __init__(self, folder: Path, ports: Callable[[int], list[int]]) -> None:
-        defaults = Settings().disk
-        self._deployment = Deployment(folder, ports, settings={"disk.segment_bytes": defaults.segment_bytes})
+    def __init__(self, folder: Path) -> None:
+        self._cluster = LocalCluster(folder)
 
     @property
     def pids(self) -> list[int]:
         """The process ids of all nodes."""
-        return [process.pid for process in self._deployment.running.values()]
+        return [pid for node in self._cluster.nodes if (pid := self._cluster.pid(node)) is not None]
 
     def start(self) -> None:
         """Start all nodes and wait until they serve."""
-        self._deployment.start()
+        self._cluster.start()
+        self._cluster.wait_ready()
 
     def stop(self) -> None:
         """End all nodes."""
-        self._deployment.close()
+        self._cluster.stop()
 
     def prepare(self, value: str) -> None:
         """Put the key that the read load asks for. Raises RuntimeError if that fails."""
-        host, _, port = self._leader.removeprefix("http://").rpartition(":")
-        connection = http.client.HTTPConnection(host, int(port), timeout=5)
+        connection = http.client.HTTPConnection(self._leader.removeprefix("http://"), timeout=5)
         connection.request("PUT", "/v1/kv/bench", value.encode())
         answer = connection.getresponse()
         body = answer.read()
@@ -44,7 +41,7 @@ class Raftlog:
 
     @property
     def _leader(self) -> str:
-        return self._deployment.url(self._deployment.leader())
+        return self._cluster.url(self._cluster.leader())
 
     def write(self, value: str) -> Load:
         """Append one record at the leader."""
