@@ -21,7 +21,11 @@ _next_port = _PORT_MIN + os.getpid() * 97 % (_PORT_MAX - _PORT_MIN)
 
 
 def free_ports(count: int) -> list[int]:
-    """`count` different TCP ports of 127.0.0.1 on which nobody listens; no port is given twice by one process."""
+    """`count` different TCP ports of 127.0.0.1 on which nobody listens.
+
+    No port is given twice by one process, nor by another run of the tests while this process lives: its UDP twin, which
+    nobody here uses, stays bound as the claim. So a node that was killed finds its port free when it starts again.
+    """
     global _next_port
     ports: list[int] = []
     for _ in range(_PORT_MAX - _PORT_MIN):
@@ -33,6 +37,13 @@ def free_ports(count: int) -> list[int]:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
+        claim = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        try:
+            claim.bind(("127.0.0.1", port))
+        except OSError:
+            claim.close()
+            continue
+        claim.detach()  # the descriptor stays open until this process ends
         ports.append(port)
         if len(ports) == count:
             return ports

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -113,6 +115,17 @@ def test_free_ports_are_different_and_free() -> None:
     for port in ports:
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", port))
+
+
+def test_free_ports_are_claimed_against_other_processes() -> None:
+    """Another process that looks where this one looked is given other ports, although nobody listens on ours: else a
+    second run of the tests takes the port of a node that was just killed."""
+    ours = free_ports(3)
+    code = "from tests import support; support._next_port = int({!r}); print(*support.free_ports(3))"
+    told = subprocess.run(
+        [sys.executable, "-c", code.format(str(ours[0]))], capture_output=True, text=True, check=True, timeout=30
+    )
+    assert not set(map(int, told.stdout.split())) & set(ours)
 
 
 def test_free_ports_passes_over_a_busy_one() -> None:

@@ -36,10 +36,11 @@ def plain_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalClu
 
 
 @pytest.fixture
-def cluster(plain_cluster: LocalCluster) -> LocalCluster:
+def cluster(plain_cluster: LocalCluster) -> Iterator[LocalCluster]:
     """Three nodes, up and ready, without proxies."""
     plain_cluster.restore()
-    return plain_cluster
+    yield plain_cluster
+    _tell_state(plain_cluster)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,15 @@ def proxied_cluster(tmp_path_factory: pytest.TempPathFactory, toxiproxy_path: Pa
 
 
 @pytest.fixture
-def proxied(proxied_cluster: Deployment) -> Deployment:
+def proxied(proxied_cluster: Deployment) -> Iterator[Deployment]:
     """Three nodes, up and ready, every link healed."""
     proxied_cluster.restore()
-    return proxied_cluster
+    yield proxied_cluster
+    _tell_state(proxied_cluster.cluster)
+
+
+def _tell_state(cluster: LocalCluster) -> None:
+    """Pytest shows it beside a test that failed: who ran, what each said of itself, and the ends of the logs."""
+    for node in cluster.nodes:
+        print(f"node {node}: pid {cluster.pid(node)}, {cluster.status(node)}")
+    print(cluster.tails())
