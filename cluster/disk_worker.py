@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from queue import SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any, NamedTuple, TypeVar
 
 from cluster.clock import monotonic
@@ -26,19 +26,28 @@ class _Job(NamedTuple):
 class Worker:
     """One thread and its queue of jobs."""
 
-    __slots__ = ("_jobs", "_since", "_thread")
+    __slots__ = ("_is_stopped", "_jobs", "_lock", "_since", "_thread")
 
     def __init__(self, name: str) -> None:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._lock = Lock()  # a job is queued before the end, or not at all
+        self._is_stopped = False
         self._since = 0.0
         self._thread = Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
     def run(self, do: Callable[[], T], then: Callable[[], None] | None = None) -> asyncio.Future[T]:
-        """Does `do` in the thread; the future has its result. `then`, which may not raise, follows in the thread."""
+        """Does `do` in the thread; the future has its result. `then`, which may not raise, follows in the thread.
+
+        After `stop` the future is cancelled: nobody would ever do it.
+        """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._jobs.put(_Job(do, then, (loop, future)))
+        with self._lock:
+            if self._is_stopped:
+                future.cancel()
+            else:
+                self._jobs.put(_Job(do, then, (loop, future)))
         return future
 
     def post(self, do: Callable[[], None]) -> None:
@@ -52,7 +61,9 @@ class Worker:
 
     def stop(self, timeout_s: float) -> bool:
         """Ends the thread after what is queued. Returns whether it has ended in time."""
-        self._jobs.put(None)
+        with self._lock:
+            self._is_stopped = True
+            self._jobs.put(None)
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 

@@ -149,8 +149,8 @@ async def stop(node: Node) -> None:
 async def _close(node: Node, *, is_clean: bool) -> None:
     node.close_inputs()
     if node.snapshot_task is not None:
-        node.snapshot_task.cancel()
-        await asyncio.gather(node.snapshot_task, return_exceptions=True)
+        node.snapshot_task.cancel()  # a disk that hangs may keep it
+        await asyncio.wait([node.snapshot_task], timeout=node.settings.limits.stop_timeout_ms / 1_000)
     await node.transport.close()
     if is_clean:
         try:
