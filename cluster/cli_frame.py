@@ -152,8 +152,11 @@ def ended(work: Callable[[], None], with_json: bool = False) -> None:
     except BrokenPipeError:  # whoever reads has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(Exit.OK) from None
-    except (OSError, ValueError) as error:
-        _fail(error, Exit.USAGE if isinstance(error, ValueError) else Exit.FAILURE, "", with_json)
+    except ValueError as error:
+        _fail(error, Exit.USAGE, "", with_json)
+    except OSError as error:
+        told = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+        _fail(OSError(told), Exit.FAILURE, "", with_json)
     except KeyboardInterrupt:
         raise typer.Exit(Exit.INTERRUPTED) from None
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
 import sys
 import tempfile
 import threading
-from contextlib import suppress
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Annotated, Any, Final
+from urllib.parse import urlsplit
 
 import typer
 from rich.console import Console, Group
@@ -27,12 +31,17 @@ from cluster.settings import DiskSettings, load_settings
 
 PEER_PORT_OFFSET: Final = 100
 """Node 1 of `--port 7001` talks to its peers on 7101."""
+NODES: Final = 3
+LEAVING_S: Final = 3.0
+"""How long the nodes of an `up` that was killed may take to end by themselves before their ports count as taken."""
 
 FORMATTED: Final = View((Column("data"),), lines_of("data"))
 
 
 def up_command(
-    nodes: Annotated[int, typer.Option("--nodes", help="How many nodes.", min=1, max=9)] = 3,
+    nodes: Annotated[
+        int | None, typer.Option("--nodes", help=f"How many nodes. [default: {NODES}]", min=1, max=9)
+    ] = None,
     data: Annotated[
         Path | None, typer.Option("--data", help="Keep the data in this folder. Without it nothing is left behind.")
     ] = None,
@@ -47,37 +56,92 @@ def up_command(
     ended(lambda: _up(nodes, data, port, node_flags(None, assignments)))
 
 
-def _up(nodes: int, data: Path | None, port: int | None, settings: dict[str, Any]) -> None:
+def _up(nodes: int | None, data: Path | None, port: int | None, settings: dict[str, Any]) -> None:
     from cluster.disk_errors import DiskError
     from cluster.local_cluster import CLUSTER_FILE, LocalCluster, LocalClusterError
 
     stop = threading.Event()
+    is_up = False
+
+    def end(*_: object) -> None:
+        stop.set()
+        if not is_up:
+            raise KeyboardInterrupt
+
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, end)
     console = Console(highlight=False)
-    with tempfile.TemporaryDirectory(prefix="raftlog-") as temporary:
-        folder = data or Path(temporary) / "data"
+    with nullcontext(data) if data else tempfile.TemporaryDirectory(prefix="raftlog-") as where, _held(where) as folder:
         is_old = (folder / CLUSTER_FILE).exists()
-        ports = () if is_old else choose_ports(nodes, port)
+        count = NODES if nodes is None else nodes
+        ports = () if is_old else choose_ports(count, port)
         try:
-            cluster = LocalCluster(folder, nodes, settings=settings, ports=ports)
+            cluster = LocalCluster(folder, count, settings=settings, ports=ports)
         except (SettingsError, DiskError) as error:
             raise Failed(str(error), Exit.USAGE) from error
-        if is_old and len(cluster.nodes) != nodes and nodes != 3:
-            raise Failed(f"{folder} holds a cluster of {len(cluster.nodes)} nodes; leave --nodes out", Exit.USAGE)
+        urls = {node: normal_url(cluster.place(node).url) for node in cluster.nodes}
+        first = next(iter(urls.values()))
+        if is_old:
+            if nodes not in (None, len(cluster.nodes)):
+                raise Failed(f"{folder} holds a cluster of {len(cluster.nodes)} nodes; leave --nodes out", Exit.USAGE)
+            if port not in (None, urlsplit(first).port):
+                raise Failed(f"{folder} holds a cluster that is at {first}; leave --port out", Exit.USAGE)
+            _await_ports([address for each in cluster.cluster.node for address in (each.peer, each.url)])
         with cluster:
             try:
                 cluster.start()
                 cluster.wait_ready()
             except LocalClusterError as error:
                 raise Failed(str(error)) from error
-            urls = {node: normal_url(cluster.place(node).url) for node in cluster.nodes}
-            remember(list(urls.values()))
+            is_up = True
+            try:
+                remember(list(urls.values()))
+            except OSError as error:
+                print(
+                    f"{error.filename}: {error.strerror}: other commands will not find this cluster by themselves; "
+                    f"give them -e {first}",
+                    file=sys.stderr,
+                )
             try:
                 _show_until(stop, console, cluster, urls, f"data in {folder}" if data else "data is removed at the end")
             finally:
-                forget()
+                with suppress(OSError):
+                    forget()
         console.print("stopped" + (f"; start again with: raftlog up --data {data}" if data else ""))
+
+
+@contextmanager
+def _held(where: Path | str) -> Iterator[Path]:
+    """The folder, for this `raftlog up` alone. Raises Failed."""
+    folder = Path(where)
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Failed(
+                f"another `raftlog up` runs the cluster in {folder}: use that one (raftlog status), "
+                "or give another --data"
+            ) from None
+        yield folder
+    finally:
+        os.close(descriptor)
+
+
+def _await_ports(addresses: list[str]) -> None:
+    """Waits a moment until nobody listens where an old cluster will. Raises Failed: else its nodes could not start,
+    and whoever answers there would be taken for them."""
+    end = time.monotonic() + LEAVING_S
+    for address in addresses:
+        port = urlsplit(address if "//" in address else f"//{address}").port
+        while port and not _is_free(port):
+            if time.monotonic() >= end:
+                raise Failed(
+                    f"port {port} is in use, where this cluster has a node: if it is this very node, stop it "
+                    "(it was started by `raftlog node`), else stop what listens there"
+                )
+            time.sleep(0.05)
 
 
 def choose_ports(nodes: int, port: int | None) -> list[int]:
@@ -123,11 +187,21 @@ def _show_until(stop: threading.Event, console: Console, cluster: Any, urls: dic
             for node in cluster.nodes:
                 if cluster.pid(node) is None and node not in gone:
                     gone.add(node)
-                    console.print(f"node {node} has ended; its log: {cluster.log_file(node)}", style="red")
+                    console.print(_obituary(cluster, node), style="red", soft_wrap=True)
+            if len(gone) == len(cluster.nodes):
+                raise Failed("every node of this cluster has ended: see their logs")
             if console.is_terminal:
                 shown = overview(urls, ask_all(urls.values(), 0.5))
                 live.update(Group(status_table(shown), tips), refresh=True)
             stop.wait(0.5)
+
+
+def _obituary(cluster: Any, node: int) -> str:
+    """How a node ended, and what to do."""
+    code = cluster.exit_code(node)
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"has ended with exit code {code}"
+    again = f"raftlog node --config {cluster.settings_file(node)} --set stop_with_stdin=false"
+    return f"node {node} {how}; its log: {cluster.log_file(node)}; start it again with: {again}"
 
 
 def node_command(

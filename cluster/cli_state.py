@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -21,39 +22,47 @@ class Running(msgspec.Struct, frozen=True):
     endpoints: list[str]
 
 
-def state_file() -> Path:
-    """Where it is kept: the user's state folder (XDG_STATE_HOME)."""
+def state_folder() -> Path:
+    """Where it is kept, a file for each `raftlog up`: below the user's state folder (XDG_STATE_HOME)."""
     base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(base) / "raftlog" / "cluster.json"
+    return Path(base) / "raftlog" / "clusters"
 
 
 def remember(endpoints: list[str]) -> None:
-    """This process runs a cluster there."""
-    file = state_file()
+    """This process runs a cluster there. Raises OSError."""
+    file = _own_file()
     file.parent.mkdir(parents=True, exist_ok=True)
     pid = os.getpid()
-    aside = file.with_name(f"{file.name}.{pid}")
+    aside = file.with_suffix(".aside")
     aside.write_bytes(msgspec.json.encode(Running(pid, _started(pid), endpoints)) + b"\n")
     aside.replace(file)
 
 
 def forget() -> None:
     """The cluster of this process is gone; another's is left alone."""
-    if (running := _read()) is not None and running.pid == os.getpid():
-        state_file().unlink(missing_ok=True)
+    _own_file().unlink(missing_ok=True)
 
 
 def remembered() -> tuple[str, ...]:
-    """The URLs of the cluster that runs, none if there is none."""
-    running = _read()
-    if running is None or _started(running.pid) != running.started:
-        return ()
-    return tuple(running.endpoints)
+    """The URLs of the cluster that runs, of the newest one if there are several; none if there is none."""
+    alive: list[tuple[int, tuple[str, ...]]] = []
+    for file in state_folder().glob("*.json"):
+        with suppress(OSError):
+            running = _read(file)
+            if running is not None and _started(running.pid) == running.started:
+                alive.append((file.stat().st_mtime_ns, tuple(running.endpoints)))
+            else:
+                file.unlink()  # of an `up` that was killed
+    return max(alive, default=(0, ()))[1]
 
 
-def _read() -> Running | None:
+def _own_file() -> Path:
+    return state_folder() / f"{os.getpid()}.json"
+
+
+def _read(file: Path) -> Running | None:
     try:
-        return msgspec.json.decode(state_file().read_bytes(), type=Running)
+        return msgspec.json.decode(file.read_bytes(), type=Running)
     except (OSError, msgspec.MsgspecError):
         return None  # nothing, or nothing of ours: then there is nothing to remember
 

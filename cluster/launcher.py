@@ -11,6 +11,7 @@ import gc
 import os
 import secrets
 import signal
+import stat
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -144,6 +145,8 @@ def run_node(loaded: LoadedSettings) -> int:
                 NodeExit.SETTINGS,
                 "a node needs `node` and `cluster_file` in its settings: raftlog node --config FILE --node ID",
             )
+        if settings.stop_with_stdin:
+            _refuse_deaf_stdin()
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return int(runner.run(serve(loaded, loaded.cluster, logger)))
     except StartError as error:
@@ -157,6 +160,16 @@ def run_node(loaded: LoadedSettings) -> int:
 def _refuse_optimised() -> None:
     if not __debug__:
         raise StartError(NodeExit.SETTINGS, "asserts are part of this program: start it without python -O")
+
+
+def _refuse_deaf_stdin() -> None:
+    """Of a file or /dev/null no end can be awaited."""
+    mode = os.fstat(sys.stdin.fileno()).st_mode
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or sys.stdin.isatty()):
+        message = (
+            "stop_with_stdin needs a pipe or a terminal as standard input; without one: --set stop_with_stdin=false"
+        )
+        raise StartError(NodeExit.SETTINGS, message)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:

@@ -144,6 +144,11 @@ class LocalCluster:
         process = self._running.get(node)
         return process.pid if process is not None and process.poll() is None else None
 
+    def exit_code(self, node: int) -> int | None:
+        """How the process of a node ended by itself, minus the signal's number where one killed it; else None."""
+        process = self._running.get(node)
+        return None if process is None else process.poll()
+
     @property
     def running(self) -> list[int]:
         """The nodes whose processes run (or are paused)."""

@@ -166,7 +166,7 @@ def test_up_is_found_and_leaves_no_process_behind(tmp_path: Path) -> None:
     finally:
         again.kill()
         again.communicate()
-    assert not (tmp_path / "raftlog" / "cluster.json").exists()
+    assert not list((tmp_path / "raftlog" / "clusters").glob("*.json"))
 
 
 def raftlog(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[bytes]:

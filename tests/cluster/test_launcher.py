@@ -185,6 +185,15 @@ def test_without_asserts_a_node_does_not_start(local: LocalCluster) -> None:
 
 
 @pytest.mark.serial
+def test_a_node_that_shall_end_with_its_input_needs_one_that_can_end(local: LocalCluster) -> None:
+    """With stop_with_stdin and /dev/null (as under `&` or a service manager) it says what to do instead."""
+    command = [sys.executable, "-m", "cluster.cli", "node", "--config", str(local.settings_file(1))]
+    ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == NodeExit.SETTINGS
+    assert "stop_with_stdin=false" in ended.stderr
+
+
+@pytest.mark.serial
 def test_a_cluster_that_does_not_come_up_says_why(local: LocalCluster) -> None:
     """`wait_ready` ends with the node's own words, not with a timeout."""
     host, port = local.place(2).peer.split(":")
