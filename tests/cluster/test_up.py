@@ -1,0 +1,85 @@
+"""`raftlog up` as a process: what it refuses, and what it says when a node ends."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cluster.demo import COMMAND
+from tests.support import free_ports
+
+pytestmark = pytest.mark.serial
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """A state folder of its own, and no cluster named by the machine."""
+    found = os.environ | {"XDG_STATE_HOME": str(tmp_path / "state")}
+    found.pop("RAFTLOG_ENDPOINTS", None)
+    return found
+
+
+@contextmanager
+def up(environment: dict[str, str], *arguments: str) -> Iterator[tuple["subprocess.Popen[str]", int]]:
+    """A `raftlog up` of one node that serves, and its node's pid."""
+    process = subprocess.Popen(
+        [*COMMAND, "up", *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        assert process.stdout is not None
+        seen = [process.stdout.readline()]
+        while "  pid " not in seen[-1]:
+            assert seen[-1], "".join(seen)
+            seen.append(process.stdout.readline())
+        yield process, int(seen[-1].split()[-1])
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def refusal(environment: dict[str, str], *arguments: str) -> str:
+    """What an `up` says that does not come up."""
+    done = subprocess.run(
+        [*COMMAND, "up", *arguments], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode in (1, 2), done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def test_one_folder_has_one_up(tmp_path: Path, environment: dict[str, str]) -> None:
+    """A second `up --data` of a running cluster is refused: it would take the first one's nodes for its own. So is one
+    whose ports somebody has, and one that asks for another shape than the cluster in the folder has."""
+    data = tmp_path / "data"
+    port = str(free_ports(1)[0])
+    with up(environment, "--nodes", "1", "--data", str(data), "--port", port):
+        assert "another `raftlog up` runs the cluster" in refusal(environment, "--data", str(data))
+        copy = tmp_path / "copy"
+        copy.mkdir()
+        (copy / "cluster.toml").write_bytes((data / "cluster.toml").read_bytes())
+        assert "is in use, where this cluster has a node" in refusal(environment, "--data", str(copy))
+    assert "leave --nodes out" in refusal(environment, "--data", str(data), "--nodes", "2")
+    assert "leave --port out" in refusal(environment, "--data", str(data), "--port", "1")
+
+
+def test_a_node_that_ends_is_told_with_the_way_back(tmp_path: Path, environment: dict[str, str]) -> None:
+    """How it ended, its log and the command that starts it; when none is left, `up` ends with 1. That it cannot note
+    where the cluster is (here a file is in the way) is a warning, not the end."""
+    (tmp_path / "state").write_text("in the way")
+    with up(environment, "--nodes", "1", "--data", str(tmp_path / "data")) as (process, pid):
+        os.kill(pid, signal.SIGKILL)
+        said, _ = process.communicate(timeout=30)
+    assert "node 1 was killed by SIGKILL" in said
+    assert f"raftlog node --config {tmp_path}/data/node-1.toml" in said
+    assert "every node of this cluster has ended" in said
+    assert process.returncode == 1
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, environment: dict[str, str]) -> None:
+    """The operating system's reason with the path, without a traceback."""
+    (tmp_path / "file").write_text("")
+    assert refusal(environment, "--data", str(tmp_path / "file" / "sub")).endswith("file/sub: Not a directory\n")
