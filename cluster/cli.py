@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import sys
 from typing import Annotated, Final
 
@@ -61,6 +62,9 @@ def _main(
 def main() -> None:
     """The console script `raftlog`."""
     sys.argv[0] = "raftlog"  # also when started as python -m cluster.cli
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started it (`>&-`)
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
     build()()
 
 

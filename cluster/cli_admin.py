@@ -20,7 +20,7 @@ from cluster.client_core import Policy, normal_url
 from cluster.client_errors import ClientError
 from cluster.client_sync import SyncClient
 from cluster.cluster_file import SettingsError
-from cluster.output import Column, Format, Row, View, as_row, lines_of
+from cluster.output import UNBOUNDED, Column, Format, Row, View, as_row, lines_of
 from cluster.settings import load_settings
 from cluster.wire import Members, Status
 
@@ -157,7 +157,8 @@ def _print_status(cli: Cli, shown: dict[str, Any]) -> None:
     if cli.printer.format in (Format.JSON, Format.JSONL):
         cli.printer.one(shown, NODE)
     elif cli.printer.format is Format.TABLE:
-        Console(highlight=False).print(status_table(shown))
+        console = Console(highlight=False)
+        console.print(status_table(shown), width=None if console.is_terminal else UNBOUNDED)
     else:
         cli.printer.all(shown["nodes"], NODE)
 
@@ -171,9 +172,12 @@ def status_table(shown: Row) -> Table:
             f"term {shown['term']}", f"committed {shown['committed']}", f"revision {shown['revision']}",
             f"{shown['keys']} keys", f"{shown['sessions']} sessions", f"log {shown['log']}",
         ]  # fmt: skip
-    table = Table(title="  ".join(facts), title_justify="left", title_style="", box=None, pad_edge=False)
-    for name in ("node", "role", "term", "committed", "applied", "match", "lag", "lag s", "contact ms", "url"):
-        table.add_column(name, justify="left" if name in ("role", "url") else "right")
+    table = Table(
+        title="  ".join(facts), title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 1, 0, 0)
+    )
+    for name in ("node", "role", "term", "commit", "applied", "match", "lag", "lag s", "ms ago", "url"):
+        is_text = name in ("role", "url")
+        table.add_column(name, justify="left" if is_text else "right", no_wrap=name != "url", overflow="fold")
     for row in shown["nodes"]:
         style = {"leader": "green", "unreachable": "red"}.get(row["role"], "")
         cells = [row.get(column.name) for column in NODE.columns]

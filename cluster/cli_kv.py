@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Iterator
@@ -207,7 +208,7 @@ def txn_command(
     if (document is None) == (conditions is None and then is None and orelse is None):
         raise Failed("give either a JSON document or --if, --then and --else", Exit.USAGE)
     if document is not None:
-        text = sys.stdin.buffer.read() if document == "-" else document.encode()
+        text = sys.stdin.buffer.read() if document == "-" else os.fsencode(document)
         try:
             transaction = msgspec.json.decode(text, type=TxnIn)
         except msgspec.MsgspecError as error:
@@ -221,30 +222,37 @@ def txn_command(
     cli.printer.one(as_row(write(cli, txn(transaction), session, sequence, no_session)), TXN)
 
 
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise Failed(f"{text!r}: {error}; quote as in a shell", Exit.USAGE) from error
+
+
 def _condition(text: str) -> CompareIn:
     """`a mod = 3` as a comparison."""
-    match shlex.split(text):
+    match _words(text):
         case [key, ("value" | "version" | "create" | "mod") as target, ("=" | "!=" | "<" | ">") as operator, operand]:
             if target == "value":
-                return compare(key.encode(), "value", cast(Any, operator), operand.encode())
+                return compare(os.fsencode(key), "value", cast(Any, operator), os.fsencode(operand))
             if not (operand.isascii() and operand.isdigit()):
                 raise Failed(f"--if {text!r}: {target} is compared with a number", Exit.USAGE)
-            return compare(key.encode(), cast(Any, target), cast(Any, operator), int(operand))
+            return compare(os.fsencode(key), cast(Any, target), cast(Any, operator), int(operand))
         case _:
             raise Failed(f"--if {text!r}: write KEY value|version|create|mod =|!=|<|> OPERAND", Exit.USAGE)
 
 
 def _step(text: str) -> OperationIn:
     """`put a 1` as a step of a branch."""
-    match shlex.split(text):
+    match _words(text):
         case ["put", key, value]:
-            return step("put", key.encode(), value.encode())
+            return step("put", os.fsencode(key), os.fsencode(value))
         case ["get", key]:
-            return step("get", key.encode())
+            return step("get", os.fsencode(key))
         case ["del", key]:
-            return step("delete", key.encode())
+            return step("delete", os.fsencode(key))
         case ["del", key, end]:
-            return step("delete_range", key.encode(), end=end.encode())
+            return step("delete_range", os.fsencode(key), end=os.fsencode(end))
         case _:
             raise Failed(f"{text!r} is no step: write put KEY VALUE, get KEY, or del KEY [END]", Exit.USAGE)
 

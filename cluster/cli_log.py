@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections import deque
@@ -69,7 +70,7 @@ def _header(text: str) -> tuple[str, bytes]:
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise Failed(f"--header {text!r}: write NAME=VALUE", Exit.USAGE)
-    return name, value.encode()
+    return name, os.fsencode(value)
 
 
 def log_command(

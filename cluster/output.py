@@ -22,6 +22,9 @@ from cluster.wire import Encoding, as_text, to_b64
 
 Row = Mapping[str, Any]
 
+UNBOUNDED: Final = 100_000
+"""The width of a table that goes to a file or a pipe: nothing is folded or cut there."""
+
 
 class Format(StrEnum):
     """How results are printed."""
@@ -179,7 +182,8 @@ class Printer:
             table.add_column(column.name, justify="right" if rows and is_number else "left", overflow="fold")
         for row in rows:
             table.add_row(*(_markless(cell(column.value(row), self.encoding)) for column in view.columns))
-        console = Console(file=sys.stdout, highlight=False, soft_wrap=not sys.stdout.isatty())
+        width = None if sys.stdout.isatty() else UNBOUNDED
+        console = Console(file=sys.stdout, highlight=False, width=width)
         with console.capture() as captured:
             console.print(table)
         self._out.write(captured.get().encode("utf-8", "replace"))

@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +15,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from cluster.cli import build
-from cluster.cli_state import forget, remember, remembered, state_file
+from cluster.cli_state import forget, remember, remembered, state_folder
 from cluster.wire import ApiError, Code
 from tests.cluster.fake_node import FakeNode, serve
 from tests.support import free_port
@@ -119,7 +122,7 @@ def test_compare_and_transactions(cli: Running) -> None:
     [
         (["txn"], "either a JSON document or --if"), (["txn", "{"], "not what it should be"),
         (["txn", "--if", "a mod ="], "OPERAND"), (["txn", "--if", "a mod = x"], "a number"),
-        (["txn", "--then", "eat"], "no step"),
+        (["txn", "--then", "eat"], "no step"), (["txn", "--if", "a 'mod"], "quote as in a shell"),
         (["put", "a", "1", "--session", "3"], "go together"), (["put", "a", "?", "--base64"], "not base64"),
         (["get", "a", "--encoding", "hex"], "auto or base64"), (["range", "a", "b", "--prefix"], "not both"),
         (["log", "--from-time", "noon"], "ISO 8601"), (["append", "x", "--header", "h"], "NAME=VALUE"),
@@ -252,20 +255,45 @@ def test_import_shows_progress_and_what_was_rejected(cli: Running, tmp_path: Pat
 @pytest.mark.usefixtures("_state")
 def test_a_running_cluster_is_remembered_while_its_process_lives() -> None:
     """Another terminal finds it; what a dead process left is not believed, and nobody forgets another's."""
+    file = state_folder() / f"{os.getpid()}.json"
     assert remembered() == ()
     remember(["http://127.0.0.1:7001"])
     assert remembered() == ("http://127.0.0.1:7001",)
-    told = json.loads(state_file().read_text())
-    state_file().write_text(json.dumps(told | {"started": "0"}))
-    assert remembered() == ()
-    state_file().write_text(json.dumps(told | {"pid": 1}))
+    told = json.loads(file.read_text())
+    other = state_folder() / "1.json"
+    other.write_text(json.dumps(told | {"endpoints": ["http://127.0.0.1:9001"]}))
+    os.utime(other, ns=(0, 0))
+    assert remembered() == ("http://127.0.0.1:7001",), "the newest"
     forget()
-    assert state_file().exists()
-    state_file().write_text("{")
+    assert remembered() == ("http://127.0.0.1:9001",), "the other one is still there"
+    other.write_text(json.dumps(told | {"started": "0"}))
     assert remembered() == ()
-    remember(["http://127.0.0.1:7001"])
-    forget()
-    assert not state_file().exists()
+    assert not other.exists(), "what is left of a dead one goes"
+    file.write_text("{")
+    assert remembered() == ()
+
+
+def test_bytes_of_the_command_line_reach_the_log_as_they_are(cli: Running) -> None:
+    """Keys, values and headers that are no UTF-8 go through the short forms too, not only through `put`."""
+    assert cli.run("txn", "--then", "put \udcff \udcfe", "--if", "\udcff mod = 0").exit_code == 0
+    assert cli.run("get", "\udcff", "-o", "raw").stdout_bytes == b"\xfe"
+    assert cli.run("append", "x", "--header", "a=\udcff").exit_code == 0
+    assert cli.json("range")[0]["key_b64"] == "/w=="
+
+
+def test_tables_in_a_pipe_are_never_cut(cli: Running) -> None:
+    """A table that goes to a file has every value whole: nothing is folded to the 80 columns of no terminal."""
+    cli.run("put", "a", "v" * 200)
+    assert "v" * 200 in cli.run("get", "a", "-o", "table").stdout
+    assert f"{cli.url}\n" in cli.run("status", "-o", "table").stdout.replace(" ", "")
+
+
+def test_a_closed_standard_output_is_no_bug(cli: Running) -> None:
+    """`raftlog get a >&-`: Python has None for it then; the command does its work without a traceback."""
+    cli.run("put", "a", "1")
+    script = f"exec {sys.executable} -m cluster.cli get a -e {cli.url} >&-"
+    done = subprocess.run(["/bin/sh", "-c", script], capture_output=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_help_names_every_command(cli: Running) -> None:
