@@ -32,6 +32,9 @@ _ANYONE: Final = Principal()
 _READS: Final = frozenset({"GET", "HEAD"})
 _HOSTS_SEEN_MAX: Final = 64
 """Host values remembered as good; a client may come by any number of proxies' ports."""
+_PROBES: Final = frozenset({"/livez", "/readyz", "/metrics", "/v1/status"})
+_PROBED: Final = frozenset({200, 503})
+"""What is asked again and again says nothing in the log by answering as it should; the metrics count it."""
 _KEEPALIVE_SECONDS: Final = 75.0
 _LEAVE_SECONDS: Final = 0.1
 """Longer than a client that is busy takes from an answer to its next request."""
@@ -158,7 +161,7 @@ class Api:
             self._timers[call.route] = metrics.http_seconds.labels(call.route)
         counter.inc()
         self._timers[call.route].observe(seconds)
-        if self._lines is not None:
+        if self._lines is not None and not (call.route in _PROBES and status in _PROBED):
             self._lines.add(call.method, call.request.raw_path, status, seconds, call.request_id, code)
 
     async def close(self) -> None:

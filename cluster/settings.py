@@ -42,7 +42,7 @@ class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     listen: str = ""  # host:port; empty: where the cluster file's url says
     hosts: list[str] = []  # further Host values that are taken, besides the url's and loopback names
-    access_log: bool = True  # one line per request
+    access_log: bool = True  # one line per request; probes (livez, readyz, metrics, status) only when they fail
 
 
 class PeerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

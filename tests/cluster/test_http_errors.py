@@ -145,6 +145,19 @@ async def test_bad_hosts(served: Served, host: str) -> None:
     assert (problem.code, problem.status) == (Code.BAD_HOST, 421)
 
 
+async def test_probes_leave_no_line_unless_they_fail(capfd: pytest.CaptureFixture[str]) -> None:
+    """What asks every second whether a node lives (`raftlog up`, Prometheus) must not fill its log; a refusal and every
+    other request has its line."""
+    async with serve(http=HttpSettings(access_log=True)) as served:
+        for target in ("/livez", "/readyz", "/metrics", "/v1/status", "/v1/members"):
+            assert (await ask(served.port, "GET", target)).status == 200
+        assert (await ask(served.port, "GET", "/livez", host="evil.example")).status == 421
+    lines = "".join(capfd.readouterr())
+    assert [lines.count(target) for target in ("/livez", "/readyz", "/metrics", "/v1/status", "/v1/members")] == [
+        1, 0, 0, 0, 1,
+    ]  # fmt: skip
+
+
 async def test_foreign_origins_may_not_write(served: Served) -> None:
     """A write with the Origin of another page is refused; the node's own page, and programs, may."""
     for origin in ("http://evil.example", "null", "http://127.0.0.1:1"):
