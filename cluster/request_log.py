@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -19,7 +18,7 @@ import msgspec
 import structlog
 
 from cluster import clock
-from cluster.logging import get_logger
+from cluster.logging import get_logger, write
 
 _FLUSH_SECONDS: Final = 0.05
 _encode_lines: Final = msgspec.json.Encoder().encode_lines
@@ -103,15 +102,10 @@ class RequestLog:
         if lines:
             lines[0].dropped, self._dropped = self._dropped, 0
         if self._is_json:
-            return partial(_write, _encode_lines(lines))
+            return partial(write, _encode_lines(lines))
         return partial(self._render, lines)
 
     def _render(self, lines: list[RequestLine]) -> None:
         for line in lines:
             values = {name: getattr(line, name) for name in ("method", "target", "status", "ms", "request_id")}
             self._logger.info("request", **values, **({"code": line.code} if line.code else {}))
-
-
-def _write(data: bytes) -> None:
-    sys.stderr.buffer.write(data)
-    sys.stderr.buffer.flush()

@@ -185,6 +185,26 @@ def test_without_asserts_a_node_does_not_start(local: LocalCluster) -> None:
 
 
 @pytest.mark.serial
+def test_a_log_that_takes_nothing_does_not_stop_a_node(tmp_path: Path) -> None:
+    """Standard error on a full disk: the node leads, answers and ends with its own exit code; only its lines are lost.
+    (Without the guard its first line raised in the middle of a start, or of a fence, and it neither served nor ended.)
+    """
+    local = LocalCluster(tmp_path / "cluster", 1, settings=QUICK, ports=free_ports(2))
+    command = [sys.executable, "-m", "cluster.cli", "node", "--config", str(local.settings_file(1))]
+    command += ["--set", "stop_with_stdin=false"]
+    with open("/dev/full", "wb") as full:
+        node = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=full, stderr=full)
+    try:
+        wait_until(lambda: (told := local.status(1)) is not None and told.role == "leader", what="a leader")
+        assert append(local.url(1), b"x") > 0
+        node.send_signal(signal.SIGTERM)
+        assert node.wait(30) == 0
+    finally:
+        node.kill()
+        node.wait()
+
+
+@pytest.mark.serial
 def test_a_node_that_shall_end_with_its_input_needs_one_that_can_end(local: LocalCluster) -> None:
     """With stop_with_stdin and /dev/null (as under `&` or a service manager) it says what to do instead."""
     command = [sys.executable, "-m", "cluster.cli", "node", "--config", str(local.settings_file(1))]
