@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from typing import Final
 
 from raft.formats import ForeignFile
 from raft.recovery import Damage
+
+UNFORMATTED: Final = (
+    "a new node's folder is made with `raftlog format`; one that was in use must come back as it was, for a node that "
+    'forgets what it promised can undo what others were told (docs/operations.md, "A lost node")'
+)
+RESTORE: Final = (
+    "restore what is missing from a copy of this very disk, or leave this node off until it is replaced under a new "
+    "incarnation"
+)
 
 
 class DiskError(Exception):
@@ -82,7 +92,7 @@ def explain(folder: Path, error: OSError) -> DiskError:
         case errno.ENOSPC | errno.EDQUOT:
             return NoSpace(f"{folder}: the disk is full ({error}); make room, then start again")
         case errno.ENOENT | errno.ENOTDIR:
-            return FolderMissing(f"{folder}: {error}; make it with `raftlog format`")
+            return FolderMissing(f"{folder}: {error}; {UNFORMATTED}")
         case _:
             return DiskError(f"{folder}: {error}; look at the disk and at the system's log")
 

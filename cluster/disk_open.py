@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from cluster.disk_errors import (
+    RESTORE,
+    UNFORMATTED,
     DiskError,
     FolderDamaged,
     FolderExists,
@@ -155,8 +157,7 @@ def open_node(
                 raise FormatUnknown(f"{folder}: {error}; start a version of raftlog that knows it") from error
             case HardStateDamaged():
                 raise FolderDamaged(
-                    f"{folder}: {error}; term and vote are lost, so this node may not vote again: format it anew under "
-                    "a new incarnation and let it catch up from its peers"
+                    f"{folder}: {error}; term and vote are lost, so this node may not vote again; {RESTORE}"
                 ) from error
             case OSError():
                 raise explain(folder, error) from error
@@ -177,8 +178,8 @@ def _open_shard(folder: Path, identity: Identity, lock: int, segment_bytes: int,
     notices += recovery.notices
     if recovery.damage is not None:
         raise FolderDamaged(
-            f"{folder}: {recovery.damage}; nothing was changed. What this node had acknowledged is not all there: "
-            "restore the file from a copy of this very disk, or format the node anew under a new incarnation",
+            f"{folder}: {recovery.damage}; nothing was changed. What this node had acknowledged is not all there; "
+            f"{RESTORE}",
             recovery.damage,
         )
     files.execute(recovery.operations)
@@ -193,10 +194,7 @@ def _open_shard(folder: Path, identity: Identity, lock: int, segment_bytes: int,
     ledger.recover(files, journal.segments, notices)
     snapshot = _choose(snapshots, ledger.last, notices)
     if snapshot is None and journal.first > 1:
-        raise FolderDamaged(
-            f"{folder}: the log begins at {journal.first} and no snapshot reaches that far; format this node anew "
-            "and let it catch up from its peers"
-        )
+        raise FolderDamaged(f"{folder}: the log begins at {journal.first} and no snapshot reaches that far; {RESTORE}")
     configuration, configuration_index = _configuration(journal, ledger, files, snapshot)
     last = journal.last
     recovered = Recovered(
@@ -245,7 +243,9 @@ def _configuration(
             (entry,) = Reader(journal, ledger, files).entries(index - 1, index, 0)
             return decode_configuration(entry.data), index
     if snapshot is None:
-        raise FolderDamaged("neither the log nor a snapshot has a configuration; format this node anew")
+        raise FolderDamaged(
+            "neither the log nor a snapshot has a configuration; restore the log from a copy of this disk"
+        )
     return snapshot.configuration, snapshot.configuration_index
 
 
@@ -257,12 +257,12 @@ def _lock(folder: Path) -> int:
     """The open, locked identity file. Raises FolderMissing, FolderLocked or FolderReadOnly."""
     path = folder / IDENTITY
     if not folder.is_dir():
-        raise FolderMissing(f"{folder}: there is no such folder; make it with `raftlog format`")
+        raise FolderMissing(f"{folder}: there is no such folder; {UNFORMATTED}")
     try:
         lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError as error:
         raise FolderMissing(
-            f"{folder}: it has no {IDENTITY}, so it is no (finished) data folder; make one with `raftlog format`"
+            f"{folder}: it has no {IDENTITY}, so it is no (finished) data folder; {UNFORMATTED}"
         ) from error
     except OSError as error:
         raise explain(folder, error) from error

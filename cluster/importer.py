@@ -157,7 +157,8 @@ def old_note(plan: Plan, log: str) -> Note | None:
     done = f"{at.records} records (index {at.first} to {at.last})" if at.records else "no record"
     if note.done:
         raise NoteError(
-            f"{plan.source} was imported already: {done}, as {plan.state} says. To import it once more, give --again"
+            f"{plan.source} was imported already: {done}, as {plan.state} says. To import it once more, give --again; "
+            f"to import what was added to it since, --again --from-line {at.line}"
         )
     if plan.source == STDIN:
         raise NoteError(

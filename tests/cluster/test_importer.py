@@ -77,7 +77,7 @@ def test_an_import_is_the_input_in_order(tmp_path: Path) -> None:
         note = read_note(tmp_path / "note.json")
         assert note is not None
         assert note.done
-        with pytest.raises(NoteError, match=r"imported already: 20 records.*--again"):
+        with pytest.raises(NoteError, match=r"imported already: 20 records.*--again.*--from-line \d+"):
             finish(plan_of(tmp_path), client)
         assert len(values(client)) == 20
         finish(plan_of(tmp_path, again=True), client)
