@@ -40,6 +40,7 @@ class _Connection(asyncio.Protocol):
         self._buffer = b""
         self._due = 0.0
         self.transport: asyncio.Transport | None = None
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -63,6 +64,7 @@ class _Connection(asyncio.Protocol):
         self._load.answered(self, self._due, head.split(b" ", 2)[1][:1] == b"2")
 
     def connection_lost(self, error: Exception | None) -> None:
+        self.closed.set_result(None)
         self._load.lost(self)
 
 
@@ -141,6 +143,7 @@ async def offer(
     for connection in made:
         if connection.transport is not None:
             connection.transport.abort()
+    await asyncio.gather(*(connection.closed for connection in made))
     times = sorted(load.latencies) or [float("inf")]
 
     def at(share: float) -> float:

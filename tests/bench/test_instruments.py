@@ -30,7 +30,7 @@ def test_fdatasync_is_timed_on_a_disk(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-async def _serve(hold: asyncio.Event, port: int) -> asyncio.Server:
+async def _serve(hold: asyncio.Event, port: int, ended: asyncio.Semaphore) -> asyncio.Server:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(asyncio.IncompleteReadError, ConnectionError), closing(writer):
             while head := await reader.readuntil(b"\r\n\r\n"):
@@ -38,6 +38,9 @@ async def _serve(hold: asyncio.Event, port: int) -> asyncio.Server:
                 await reader.readexactly(size)
                 await hold.wait()
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+        ended.release()
 
     return await asyncio.start_server(answer, "127.0.0.1", port)
 
@@ -45,14 +48,16 @@ async def _serve(hold: asyncio.Event, port: int) -> asyncio.Server:
 async def test_an_open_loop_counts_the_wait_of_requests_that_could_not_be_sent(free_port: int) -> None:
     """While the server stalls, requests fall due with every connection busy: their wait is in the latencies, so the
     stall shows in most of them, not in one (no coordinated omission)."""
-    hold = asyncio.Event()
-    server = await _serve(hold, free_port)
+    hold, ended = asyncio.Event(), asyncio.Semaphore(0)
+    server = await _serve(hold, free_port, ended)
     asyncio.get_running_loop().call_later(0.4, hold.set)
     try:
         seen = await openloop.offer(f"http://127.0.0.1:{free_port}/", rate=200, seconds=0.5, connections=2, body=b"x")
     finally:
         server.close()
         await server.wait_closed()
+        for _ in range(2):  # both connections are closed before the loop is
+            await asyncio.wait_for(ended.acquire(), 5)
     assert (seen.sent, seen.answered, seen.bad) == (100, 100, 0)
     assert seen.max_ms >= 350
     assert seen.p50_ms >= 100, "half of the requests were due during the stall"
