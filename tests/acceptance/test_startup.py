@@ -28,6 +28,7 @@ def _refused(cluster: LocalCluster, *flags: str, settings: Path | None = None) -
     """Exit code and words of node 1; it must end by itself."""
     settings = settings or cluster.settings_file(1)
     command = [sys.executable, *flags, "-m", "cluster.cli", "node", "--config", str(settings)]
+    command += ["--set", "stop_with_stdin=false"]  # nobody holds its standard input here
     ended = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
     assert "Traceback" not in ended.stderr + ended.stdout
     return ended.returncode, ended.stderr + ended.stdout
