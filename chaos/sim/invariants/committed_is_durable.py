@@ -1,0 +1,52 @@
+"""Committed entries are immutable and durable on a quorum, at once and for ever (raft paper 5.3, 5.4; thesis 3.6)."""
+
+from __future__ import annotations
+
+from chaos.sim.invariants.known import Known, is_quorum
+from raft.configuration import Configuration
+from raft.invariants import InvariantBroken
+from raft.log import Log
+from raft.types import NodeId
+
+PROPERTY = "committed entries are durable on a quorum"
+IMMUTABLE = "committed entries are immutable"
+SECTION = "5.3"
+
+
+def commit_rose(known: Known, node: NodeId, log: Log, configuration: Configuration) -> None:
+    """Commit rose at a node. Who is first must have a durable quorum, and go on from what was committed.
+
+    Whoever follows is compared entry by entry when it applies. Raises InvariantBroken.
+    """
+    index = log.committed
+    newest, newest_term = known.newest
+    if index <= newest:
+        return
+    term = log.term_at(index)
+    if term is None or term < newest_term:
+        raise InvariantBroken(node, PROPERTY, SECTION, f"{index} of term {term} is committed after {known.newest}")
+    holders = holding(known, index, term)
+    if not is_quorum(configuration, holders):
+        evidence = f"entry {(index, term)} is durable only on {holders} of {configuration.voters}"
+        raise InvariantBroken(node, PROPERTY, SECTION, evidence)
+    fresh = known.disks[holders[0]].between(newest, index)
+    if not fresh or fresh[0].before != newest or fresh[-1].index != index:
+        raise InvariantBroken(node, IMMUTABLE, SECTION, f"commit {index} does not go on from {known.newest}")
+    known.committed += [(entry.index, entry.term) for entry in fresh]
+
+
+def still_held(known: Known, node: NodeId, configuration: Configuration) -> None:
+    """A disk was opened, or a run ends: the newest committed entry is still durable on a quorum.
+
+    Raises InvariantBroken.
+    """
+    index, term = known.newest
+    holders = holding(known, index, term)
+    if not is_quorum(configuration, holders):
+        evidence = f"committed entry {(index, term)} is left only on {holders} of {configuration.voters}"
+        raise InvariantBroken(node, PROPERTY, SECTION, evidence)
+
+
+def holding(known: Known, index: int, term: int) -> list[NodeId]:
+    """The nodes on whose disks that entry is."""
+    return [node for node, disk in known.disks.items() if node not in known.lost and disk.has(index, term)]

@@ -1,0 +1,114 @@
+"""What the properties know together: every entry ever appended, the committed ones in order, every configuration.
+
+Entries are told apart by the CRC of their header, which chains through the CRC of the one before: equal CRCs mean equal
+logs up to there.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from raft.codec import decode_configuration, header_crc
+from raft.configuration import Configuration
+from raft.log import Log
+from raft.types import Entry, EntryKind, HardState, NodeId
+
+
+class Durable(Protocol):
+    """What the properties ask of a node's disk: the part of it that a power cut leaves."""
+
+    @property
+    def durable_hard_state(self) -> HardState:
+        """The newest one that is synced."""
+
+    @property
+    def durable_last(self) -> int:
+        """The end of the newest synced entry."""
+
+    def has(self, index: int, term: int) -> bool:
+        """Whether the entry (index, term) is synced."""
+
+    def between(self, after: int, to: int) -> Sequence[Entry]:
+        """The entries after the end `after`, up to the end `to`."""
+
+
+class _Simple:
+    """The first version of the simulator's disk as a `Durable`; goes with it."""
+
+    def __init__(self, disk: Any) -> None:
+        self._disk = disk
+
+    @property
+    def durable_hard_state(self) -> HardState:
+        return self._disk.hard_state  # type: ignore[no-any-return]
+
+    @property
+    def durable_last(self) -> int:
+        return self._disk.ends[self._disk.synced - 1]  # type: ignore[no-any-return]
+
+    def has(self, index: int, term: int) -> bool:
+        return self._disk.has(index, term)  # type: ignore[no-any-return]
+
+    def between(self, after: int, to: int) -> Sequence[Entry]:
+        return self._disk.between(after, to)  # type: ignore[no-any-return]
+
+
+def durable(disk: Any) -> Durable:
+    """The durable view of a disk."""
+    return disk if hasattr(disk, "durable_hard_state") else _Simple(disk)
+
+
+class Known:
+    """Fed by `Witness` before the properties look at it."""
+
+    __slots__ = ("chain", "committed", "configurations", "disks", "ends", "lost")
+
+    def __init__(self, configuration: Configuration, first: Entry) -> None:
+        self.chain: dict[tuple[int, int], int] = {(first.index, first.term): header_crc(first)}
+        self.ends: dict[int, None] = {0: None, first.index: None}  # where any entry ever ended
+        self.committed: list[tuple[int, int]] = [(first.index, first.term)]  # in order, as first seen
+        # (index, term) -> the configuration of that entry, in the order in which they were made
+        self.configurations: dict[tuple[int, int], Configuration] = {(first.index, first.term): configuration}
+        self.disks: dict[NodeId, Durable] = {}
+        self.lost: dict[NodeId, None] = {}  # whose disk is no longer the one that made the node's promises
+
+    @property
+    def newest(self) -> tuple[int, int]:
+        """The newest entry that any node calls committed."""
+        return self.committed[-1]
+
+    def position(self, index: int) -> int:
+        """The place in `committed` of the entry that ends at `index`; where it would be, if none does."""
+        return bisect_left(self.committed, (index, 0))
+
+    def is_committed(self, index: int, term: int) -> bool:
+        """Whether some node calls that very entry committed."""
+        position = self.position(index)
+        return position < len(self.committed) and self.committed[position] == (index, term)
+
+    def add_configuration(self, entry: Entry) -> Configuration:
+        """Take note of a configuration entry."""
+        assert entry.kind is EntryKind.CONFIGURATION, entry.kind
+        configuration = decode_configuration(entry.data)
+        self.configurations[entry.index, entry.term] = configuration
+        return configuration
+
+    def configuration_in(self, log: Log) -> tuple[int, Configuration] | None:
+        """The newest configuration of that log, and its index, found without the core's help.
+
+        None where none of those known lies in what the log still knows: then a snapshot told it.
+        """
+        newest = 0
+        found: Configuration | None = None
+        for (index, term), configuration in self.configurations.items():
+            if newest < index <= log.last.index and log.term_at(index) == term:
+                newest, found = index, configuration
+        return None if found is None else (newest, found)
+
+
+def is_quorum(configuration: Configuration, nodes: list[NodeId]) -> bool:
+    """Whether the nodes are a majority; of both sides in a joint configuration (thesis 4.3)."""
+    sides = (configuration.voters, configuration.outgoing) if configuration.outgoing else (configuration.voters,)
+    return all(2 * sum(voter in nodes for voter in side) > len(side) for side in sides)

@@ -1,0 +1,38 @@
+"""Marks at ends: every position that nodes compare is the end of an entry (DESIGN section 3; raft paper 5.3).
+
+A node's own marks are looked at by `raft.invariants.check_state`; here are those that travel.
+"""
+
+from __future__ import annotations
+
+from chaos.sim.invariants.known import Known
+from raft.invariants import InvariantBroken
+from raft.messages import AppendEntries, AppendEntriesReply
+
+PROPERTY = "marks are ends of entries"
+SECTION = "DESIGN 3"
+
+
+def appends(known: Known, message: AppendEntries) -> None:
+    """A leader says what its log holds at prev, and what is committed. Raises InvariantBroken."""
+    where = (message.prev_index, message.prev_term)
+    if where not in known.chain and where != (0, 0):
+        raise InvariantBroken(message.sender, PROPERTY, SECTION, f"prev {where} of {_short(message)} is no entry's end")
+    if message.commit not in known.ends:
+        raise InvariantBroken(message.sender, PROPERTY, SECTION, f"commit of {_short(message)} is no entry's end")
+    if message.commit > known.newest[0]:
+        evidence = f"{_short(message)} announces more than {known.newest}"
+        raise InvariantBroken(message.sender, "only what is committed is announced", "5.3", evidence)
+
+
+def replies(known: Known, message: AppendEntriesReply) -> None:
+    """A follower says what it holds, or where its log may agree. Raises InvariantBroken."""
+    if message.match not in known.ends:
+        raise InvariantBroken(message.sender, PROPERTY, SECTION, f"match {message.match} is no entry's end")
+    where = (message.hint_index, message.hint_term)
+    if where != (0, 0) and where not in known.chain:
+        raise InvariantBroken(message.sender, PROPERTY, SECTION, f"the hint {where} is no entry's end")
+
+
+def _short(message: AppendEntries) -> str:
+    return f"AppendEntries({message.prev_index}, {message.prev_term}, commit {message.commit}) to node {message.to}"

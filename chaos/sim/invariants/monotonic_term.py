@@ -1,0 +1,32 @@
+"""Monotonic term: a node's term never falls, whatever becomes of its process (raft paper figure 2, section 5.1).
+
+Within one process `raft.invariants.check_step` sees to it; here is what a restart must not forget.
+"""
+
+from __future__ import annotations
+
+from raft.invariants import InvariantBroken
+from raft.types import NodeId
+
+PROPERTY = "the term never falls"
+SECTION = "figure 2"
+
+
+class MonotonicTerm:
+    """The newest term in which each node promised anything."""
+
+    __slots__ = ("promised",)
+
+    def __init__(self) -> None:
+        self.promised: dict[NodeId, int] = {}
+
+    def promises(self, node: NodeId, term: int) -> None:
+        """A message that binds its sender leaves."""
+        if self.promised.get(node, 0) < term:
+            self.promised[node] = term
+
+    def started(self, node: NodeId, term: int) -> None:
+        """A node starts in that term. Raises InvariantBroken."""
+        if term < self.promised.get(node, 0):
+            evidence = f"it starts in term {term} and had promised in {self.promised[node]}"
+            raise InvariantBroken(node, PROPERTY, SECTION, evidence)

@@ -1,0 +1,32 @@
+"""One vote: a node votes at most once in a term, restarts included (figure 2, section 5.2; thesis 3.8)."""
+
+from __future__ import annotations
+
+from raft.invariants import InvariantBroken
+from raft.types import NodeId
+
+PROPERTY = "one vote per term"
+SECTION = "5.2"
+
+
+class OneVote:
+    """Every vote ever given."""
+
+    __slots__ = ("votes",)
+
+    def __init__(self) -> None:
+        self.votes: dict[tuple[NodeId, int], NodeId] = {}
+
+    def votes_for(self, node: NodeId, term: int, candidate: NodeId) -> None:
+        """A vote leaves its voter; a candidate's own counts too. Raises InvariantBroken."""
+        voted = self.votes.setdefault((node, term), candidate)
+        if voted != candidate:
+            evidence = f"in term {term} for node {candidate}, and before for node {voted}"
+            raise InvariantBroken(node, PROPERTY, SECTION, evidence)
+
+    def started(self, node: NodeId, term: int, vote: NodeId) -> None:
+        """A node starts with what its disk remembers. Raises InvariantBroken."""
+        voted = self.votes.get((node, term))
+        if voted is not None and voted != vote:
+            evidence = f"in term {term} for node {voted}; it starts with a vote for node {vote}"
+            raise InvariantBroken(node, PROPERTY, SECTION, evidence)

@@ -1,0 +1,243 @@
+"""The facade that the world calls: it sees every event and hands it to the properties that it concerns.
+
+Only what changed is looked at, so that a check after every step stays cheap. A breach raises
+`raft.invariants.InvariantBroken` with node, property, section and evidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from chaos.sim.invariants import (
+    committed_is_durable,
+    configuration_safety,
+    durable_first,
+    leader_completeness,
+    log_matching,
+    marks_at_ends,
+    persist_then_promise,
+    snapshot_safety,
+)
+from chaos.sim.invariants.election_safety import ElectionSafety
+from chaos.sim.invariants.equal_effects import EqualEffects
+from chaos.sim.invariants.exactly_once import ExactlyOnce
+from chaos.sim.invariants.known import Durable, Known, durable
+from chaos.sim.invariants.leader_append_only import LeaderAppendOnly
+from chaos.sim.invariants.monotonic_term import MonotonicTerm
+from chaos.sim.invariants.one_vote import OneVote
+from chaos.sim.invariants.read_linearizability import ReadLinearizability
+from chaos.sim.invariants.state_machine_safety import StateMachineSafety
+from raft.configuration import Configuration
+from raft.core import RaftCore
+from raft.invariants import InvariantBroken, Observed, check_log, check_state, check_step, observe
+from raft.messages import (
+    AppendEntries,
+    AppendEntriesReply,
+    InstallSnapshot,
+    Message,
+    RequestVote,
+    RequestVoteReply,
+    TimeoutNow,
+)
+from raft.roles import RoleName
+from raft.types import Entry, EntryKind, Mark, NodeId
+from statemachine.effects import Effects
+
+
+class Witness:
+    """Sees everything; raises InvariantBroken."""
+
+    __slots__ = (
+        "_append_only", "_cores", "_effects", "_elections", "_machines", "_once", "_persisted", "_reads", "_seen",
+        "_terms", "_votes", "checks", "known",
+    )  # fmt: skip
+
+    def __init__(self, configuration: Configuration, first: Entry) -> None:
+        self.known = Known(configuration, first)
+        self.checks = 0
+        self._cores: dict[NodeId, RaftCore] = {}
+        self._seen: dict[NodeId, Observed] = {}
+        self._persisted: dict[NodeId, int] = {}
+        self._elections = ElectionSafety()
+        self._append_only = LeaderAppendOnly()
+        self._machines = StateMachineSafety()
+        self._votes = OneVote()
+        self._terms = MonotonicTerm()
+        self._reads = ReadLinearizability()
+        self._effects = EqualEffects()
+        self._once = ExactlyOnce()
+
+    @property
+    def committed(self) -> list[tuple[int, int]]:
+        """(index, term) of every committed entry, in order."""
+        return self.known.committed
+
+    # -- the life of a process ---------------------------------------------------------------------------------
+
+    def position_after(self, index: int) -> int:
+        """How many entries a node has applied whose state stands at the end `index`."""
+        return self.known.position(index) + 1
+
+    def started(self, core: RaftCore, disk: Any = None) -> None:
+        """A process began from what its disk holds: what is volatile may have fallen, nothing else."""
+        state, known = core.state, self.known
+        node, log = state.node, state.log
+        if disk is None:  # until the world says which disk
+            self._seen[node], self._cores[node], self._persisted[node] = observe(state), core, log.persisted
+            return
+        known.disks[node] = durable(disk)
+        check_log(log, node)
+        self._cores[node] = core
+        self._seen[node] = observe(state)
+        self._persisted[node] = -1
+        if node not in known.lost:
+            self._terms.started(node, state.term)
+            self._votes.started(node, state.term, state.vote)
+            log_matching.started(known, node, log)
+        configuration_safety.in_force(known, state)
+        if log.committed > known.newest[0]:
+            raise InvariantBroken(node, "a start takes for committed only what is", "section 7", log.committed)
+        self._look_at_disk(core)
+        newest = known.configuration_in(log)
+        if newest is not None and newest[0] <= known.newest[0] and len(known.disks) >= len(newest[1].voters):
+            committed_is_durable.still_held(known, node, newest[1])
+
+    def crashed(self, node: NodeId) -> None:
+        """A process died."""
+        self._reads.crashed(node)
+
+    def lost(self, node: NodeId) -> None:
+        """That node's disk no longer is the one that made its promises: wiped, rolled back, or beyond repair.
+
+        What it holds does not count from now on, and nobody may believe it: see `delivered`.
+        """
+        self.known.lost[node] = None
+
+    def finished(self) -> None:
+        """The run is over: all is healed."""
+        known = self.known
+        configurations = [(where, value) for where, value in known.configurations.items() if known.is_committed(*where)]
+        committed_is_durable.still_held(known, 0, max(configurations)[1])
+
+    # -- steps -------------------------------------------------------------------------------------------------
+
+    def stepped(self, core: RaftCore, disks: Any = None) -> None:
+        """A node took an input."""
+        if disks is not None and len(self.known.disks) < len(disks):
+            self.known.disks = {number: durable(disk) for number, disk in disks.items()}
+        state = core.state
+        node = state.node
+        self.checks += 1
+        check_state(state)
+        before, after = self._seen[node], observe(state)
+        if state.log.persisted != self._persisted[node]:
+            self._look_at_disk(core)
+        if before == after:
+            return
+        check_step(node, before, after)
+        self._seen[node] = after
+        if after.role is RoleName.LEADER:
+            if before.role is not after.role or before.term != after.term:
+                self._elections.became_leader(node, after.term)
+                leader_completeness.became_leader(self.known, node, state.log)
+            self._append_only.leads(node, after.term, state.log)
+        if after.committed > before.committed:
+            # The newest configuration of its own log rules, whatever the core takes for it.
+            newest = self.known.configuration_in(state.log)
+            ruling = state.configuration if newest is None else newest[1]
+            committed_is_durable.commit_rose(self.known, node, state.log, ruling)
+        if len(self.known.configurations) > 1 and after.last != before.last:
+            self._configurations(core)
+
+    def _look_at_disk(self, core: RaftCore) -> None:
+        node, log = core.state.node, core.state.log
+        self._persisted[node] = log.persisted
+        durable_first.persisted_moved(node, log, self.known.disks[node])
+
+    def _configurations(self, core: RaftCore) -> None:
+        configuration_safety.in_force(self.known, core.state)
+
+    def appended(self, node: NodeId, entries: Iterable[Entry]) -> None:
+        """Entries of a Ready: they went into the node's log."""
+        log_matching.appended(self.known, node, entries)
+        for entry in entries:
+            if entry.kind is EntryKind.CONFIGURATION:
+                configuration_safety.appended(self.known, node, entry, self._cores[node].state.log)
+                configuration_safety.in_force(self.known, self._cores[node].state)
+
+    # -- messages ----------------------------------------------------------------------------------------------
+
+    def sends(self, message: Message, disk: Any) -> None:
+        """A message leaves: whatever it promises must be on that node's disk."""
+        disk = durable(disk)
+        match message:
+            case AppendEntries():
+                persist_then_promise.leads(message, disk.durable_hard_state)
+                marks_at_ends.appends(self.known, message)
+            case AppendEntriesReply():
+                if message.success:
+                    persist_then_promise.acknowledges(message, disk)
+                    self._terms.promises(message.sender, message.term)
+                marks_at_ends.replies(self.known, message)
+            case RequestVoteReply(pre=False, granted=True):
+                self._voted(message.sender, message.term, message.to, disk)
+            case RequestVote(pre=False):
+                self._voted(message.sender, message.term, message.sender, disk)
+            case TimeoutNow() | InstallSnapshot():
+                persist_then_promise.leads(message, disk.durable_hard_state)
+
+    def _voted(self, node: NodeId, term: int, candidate: NodeId, disk: Durable) -> None:
+        if node in self.known.lost:
+            return
+        persist_then_promise.votes(node, term, candidate, disk.durable_hard_state)
+        self._votes.votes_for(node, term, candidate)
+        self._terms.promises(node, term)
+
+    def delivered(self, message: Message) -> None:
+        """A peer took a message: not from a disk that has forgotten what it promised (DESIGN section 1, promise 8)."""
+        if message.sender in self.known.lost:
+            evidence = f"node {message.to} believes {type(message).__name__} of term {message.term}"
+            raise InvariantBroken(message.sender, "a lost disk takes no part", "DESIGN 1", evidence)
+
+    # -- applying, reading, snapshots --------------------------------------------------------------------------
+
+    def restored(self, node: NodeId, mark: Mark, machine: Any) -> None:
+        """A node's state machine stands at `mark`: that of a snapshot, or GENESIS."""
+        if mark.index == 0:
+            self._machines.positions[node] = 0
+            return
+        self._machines.restored(self.known, node, mark.index, mark.term)
+        if machine is not None:
+            self._effects.restored(node, mark.index, machine.digest())
+
+    def applied(self, node: NodeId, entry: Any, effects: Any, machine: Any = None) -> None:
+        """A node applies the next entry; `effects` are what it did, `machine` the state after it."""
+        if isinstance(entry, int):  # until the world no longer counts positions: (position, entry)
+            self._machines.positions[node] = entry
+            entry = effects
+        self._machines.applied(self.known, node, entry)
+        if machine is None:
+            return
+        if self._effects.applied(node, entry.index, effects, machine.digest()) and isinstance(effects, Effects):
+            self._once.applied(node, entry, effects)
+
+    def read_began(self, node: NodeId, context: int) -> None:
+        """A core takes a read."""
+        self._reads.began(self.known, node, context)
+
+    def read_ready(self, node: NodeId, context: int, index: int) -> None:
+        """A core lets a read go."""
+        self._reads.ready(node, context, index)
+
+    def saved(self, node: NodeId, mark: Mark, digest: bytes) -> None:
+        """A snapshot's bytes, as a digest: they depend on the log alone."""
+        self._effects.saved(node, mark.index, digest)
+
+    def compacted(self, node: NodeId, mark: Mark) -> None:
+        """A node's log may begin after `mark`: it has a snapshot of that."""
+        snapshot_safety.compacted(self.known, node, mark, self._cores[node].state.log)
+
+    def installed(self, node: NodeId, mark: Mark, before: tuple[int, int], had: bool) -> None:
+        """A node took a leader's snapshot: see `snapshot_safety.installed`."""
+        snapshot_safety.installed(self.known, node, mark, before, had, self._cores[node].state.log)
