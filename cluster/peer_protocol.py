@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
+from raft import hello as hello_rule
 from raft.codec import FRAME_HELLO, Corrupt, Frame, encode_frame
 from raft.configuration import Configuration
 from raft.types import NodeId
@@ -98,20 +99,10 @@ def refusal(hello: Hello, *, log: str, node: NodeId, configuration: Configuratio
         return f"it asks for shard {hello.shard}, here is only {SHARD}"
     if hello.to != node:
         return f"it wants node {hello.to}, this is node {node}: an address names the wrong node"
-    member = configuration.member(hello.sender)
-    if member is None or hello.sender == node:
-        return f"node {hello.sender} is no other member of this cluster"
-    if member.incarnation != hello.incarnation:
-        return (
-            f"node {hello.sender} comes with the disk {hello.incarnation}, the configuration names "
-            f"{member.incarnation}: a wiped or foreign data folder cannot vote"
-        )
-    if hello.boot < boot_seen:
-        return (
-            f"node {hello.sender} says it was started {hello.boot} times, but {boot_seen} were seen: "
-            "its data folder is an old copy"
-        )
-    return None
+    return hello_rule.refusal(
+        sender=hello.sender, incarnation=hello.incarnation, boot=hello.boot, node=node, configuration=configuration,
+        boot_seen=boot_seen,
+    )  # fmt: skip
 
 
 def encode_refusal(reason: str) -> bytes:

@@ -11,17 +11,19 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from cluster.metrics import Metrics
 from cluster.requests import Answer, Batch, Flight, Request
-from cluster.settings import LimitSettings
 from cluster.wire import ERRORS, ApiError, Code
 from raft.codec import BLOCK_SIZE
 from raft.types import NodeId
 from statemachine import commands
 from statemachine.commands import Result
 from statemachine.effects import Effects, RequestEffect
+
+if TYPE_CHECKING:
+    from cluster.metrics import Metrics
+    from cluster.settings import LimitSettings
 
 NEVER: Final = float("inf")
 DEPOSED_S: Final = 0.05

@@ -5,14 +5,28 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 from cluster.wire import ApiError, Code
 from raft.types import NOBODY, NodeId
 from statemachine.effects import RequestEffect
+
+Value_contra = TypeVar("Value_contra", contravariant=True)
+
+
+class Promise(Protocol[Value_contra]):
+    """Who waits for a fate: an `asyncio.Future` in the server, a client of the simulator's in the simulator."""
+
+    def done(self) -> bool:
+        """Whether nobody waits any more."""
+
+    def set_result(self, result: Value_contra, /) -> None:
+        """It is known."""
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        """It failed."""
 
 
 class Settled(NamedTuple):
@@ -33,7 +47,7 @@ class Request:
     deadline: float  # seconds of `clock.monotonic`
     session: int
     sequence: int
-    future: asyncio.Future[Settled] | None
+    future: Promise[Settled] | None
     peer: NodeId = NOBODY  # who forwarded it
     number: int = 0  # names it between this node and the other one
     first: int = 0  # index of its first record, once proposed

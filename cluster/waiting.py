@@ -7,10 +7,10 @@ a late answer cannot serve a younger reader (pitfall 33).
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 from dataclasses import dataclass
 
+from cluster.requests import Promise
 from cluster.wire import ApiError, Code
 from raft.types import NodeId
 
@@ -19,7 +19,7 @@ from raft.types import NodeId
 class Reader:
     """One linearizable read; its future gets the index, once this node has applied it."""
 
-    future: asyncio.Future[int]
+    future: Promise[int]
     deadline: float
 
 
@@ -38,13 +38,13 @@ class IndexWaiters:
     __slots__ = ("_count", "_heap")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, asyncio.Future[int], int]] = []
+        self._heap: list[tuple[int, int, Promise[int], int]] = []
         self._count = 0
 
     def __len__(self) -> int:
         return len(self._heap)
 
-    def add(self, index: int, future: asyncio.Future[int], result: int) -> None:
+    def add(self, index: int, future: Promise[int], result: int) -> None:
         """`future` gets `result` once `index` is applied."""
         self._count += 1
         heapq.heappush(self._heap, (index, self._count, future, result))

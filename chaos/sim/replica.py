@@ -1,18 +1,28 @@
-"""One node of a world: the real core, and a driver that carries out its Readies as the server does.
+"""One node of a world: the real core and state machine, and a driver that carries out Readies as cluster/node.py does.
 
 Inputs wait in an inbox and are taken once per turn, messages before the tick. The disk works beside it, one batch at a
-time, in steps; a crash may fall between any two of them.
+time, operation by operation; a crash may fall between any two of them, and before or after anything is sent or applied.
+What is done for clients is in `chaos.sim.requests`, the order of a Ready in `raft.ready`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from chaos.sim.clocks import Clock
 from chaos.sim.disk import SimDisk
-from raft.core import Proposed, RaftCore
+from chaos.sim.requests import Answer, Requests
+from cluster.apply import last_user_index, log_entry
+from cluster.snapshots import chunks_of, decode_preamble
+from cluster.wire import Problem
+from raft import hello
+from raft.codec import Frame, FrameDecoder, entry_mark
+from raft.core import RaftCore
+from raft.messages import Message
 from raft.ready import Fetch, Ready, SyncBatch, SyncQueue
-from raft.types import Entry, HardState, NodeId, Now
+from raft.types import GENESIS, NOBODY, Entry, HardState, Mark, NodeId, Now
+from statemachine.effects import encode_effects
 
 if TYPE_CHECKING:
     from chaos.sim.world import World
@@ -29,47 +39,55 @@ class Crashed(Exception):
 
 
 class Replica:
-    """One node: its disk outlives its process."""
-
-    __slots__ = (
-        "applied_entries",
-        "clock_base_us",
-        "core",
-        "disk",
-        "inbox",
-        "is_paused",
-        "life",
-        "node",
-        "pending",
-        "queue",
-        "reads",
-        "syncing",
-        "timer_us",
-        "turn_is_due",
-        "wall_ms",
-        "world",
-    )
+    """One node: its disk outlives its process. `life` counts starts and crashes: an event of an earlier one is void."""
 
     def __init__(self, world: World, node: NodeId, disk: SimDisk) -> None:
         self.world = world
         self.node = node
         self.disk = disk
+        self.random = world.random_of(f"replica {node}")
+        self.core_random = world.random_of(f"core {node}")
+        drift = self.random.randint(-world.swarm.drift, world.swarm.drift)
+        self.clock = Clock(rate=1_000 + drift, wall_ms=1_700_000_000_000 + self.random.randint(-3_600_000, 3_600_000))
         self.core: RaftCore | None = None
-        self.life = 0  # counts starts and crashes: an event of an earlier life is void
-        self.wall_ms = 1_700_000_000_000 + world.random.randint(-3_600_000, 3_600_000)
-        self.clock_base_us = 0
+        self.machine: Any = None
+        self.life = 0
+        self.boot = 0
+        self.saved: tuple[Mark, tuple[bytes, ...]] = (GENESIS, ())
         self.is_paused = False
         self._forget()
 
     def _forget(self) -> None:
         self.queue = SyncQueue()
-        self.inbox: list[Input] = []
-        self.pending: dict[int, tuple[int, int]] = {}  # entry index -> (term, write)
-        self.reads: dict[int, int] = {}  # context -> what the read must at least see
+        self.inbox: list[Message | Input] = []
+        self.frames: list[bytes] = []  # effects for the ledger
+        self.requests = Requests(self, self.world.limits)
+        self.boots: dict[NodeId, int] = {}  # the highest boot counter met of each peer
+        self.heard_us: dict[NodeId, int] = {}
         self.syncing: Iterator[int] | None = None
         self.turn_is_due = False
         self.timer_us = 0
-        self.applied_entries = 0
+        self.mark = GENESIS
+        self.last_user = 0
+
+    @property
+    def disk_incarnation(self) -> str:
+        """Which disk this is, as its identity says."""
+        return self.world.incarnation_of(self.node)
+
+    @property
+    def wall_ms(self) -> int:
+        """What this node's wall clock shows when its monotonic one shows 0."""
+        return self.clock.wall_ms
+
+    @wall_ms.setter
+    def wall_ms(self, wall_ms: int) -> None:
+        self.clock.wall_ms = wall_ms
+
+    @property
+    def applied_index(self) -> int:
+        """Up to here the state machine has everything."""
+        return self.mark.index
 
     # -- life --------------------------------------------------------------------------------------------------
 
@@ -78,42 +96,104 @@ class Replica:
         world, disk = self.world, self.disk
         self.life += 1
         self._forget()
-        self.clock_base_us = world.now_us - world.random.randrange(10_000_000)
+        self.clock.boot(world.now_us, self.random.randrange(10_000_000))
         before = disk.hard_state
         disk.hard_state = HardState(before.term, before.vote, before.boot + 1)
-        base = max(disk.snapshot.index, world.first.index)
-        self.applied_entries = world.witness.position_after(base)
+        self.boot = before.boot + 1
+        snapshot, chunks = self.saved
+        if snapshot.index:
+            self.machine = world.restore_machine(iter(chunks[1:]))
+            self.last_user = decode_preamble(chunks[0])
+        else:
+            self.machine = world.new_machine()
+        self.mark = snapshot
         self.core = RaftCore(
             self.node, world.swarm.options, hard_state=disk.hard_state, log=disk.log_start(world.swarm.tail_kept),
-            configuration=world.configuration, configuration_index=world.first.index, commit=base, applied=base,
-            random=world.random.randint, now=self.now(),
+            configuration=world.configuration, configuration_index=world.first.index, commit=snapshot.index,
+            applied=snapshot.index, random=self.core_random.randint, now=self.now(),
         )  # fmt: skip
-        world.note(self.node, "starts", before.term, disk.ends[-1])
-        world.witness.started(self.core)
+        world.started(self)
         self.wake()
 
-    def crash(self, why: str) -> None:
-        """Die: what is in memory is gone, and of what was not synced a part."""
+    def crash(self, why: str, *, power: bool = True) -> None:
+        """Die: what is in memory is gone; with `power` also of what was not synced a part."""
         world = self.world
         self.life += 1
         self.core = None
+        self.machine = None
         self.is_paused = False
         self._forget()
         self.disk.crash()
-        world.note(self.node, "crashes", why, self.disk.ends[-1])
-        world.crashed(self.node)
+        world.crashed(self, why)
 
     def now(self) -> Now:
-        """This node's clocks, which drift and jump."""
-        elapsed_us = self.world.now_us - self.clock_base_us
-        elapsed_ms = elapsed_us * (1_000 + self.world.drift[self.node]) // 1_000_000
-        return Now(elapsed_ms, self.wall_ms + elapsed_ms)
+        """This node's clocks."""
+        return self.clock.read(self.world.now_us)
 
-    def _due_us(self, monotonic_ms: int) -> int:
-        """When this node's monotonic clock will show that."""
-        return self.clock_base_us - (-monotonic_ms * 1_000_000 // (1_000 + self.world.drift[self.node]))
+    def next_expiry_ms(self) -> int | None:
+        """The cluster clock at which the state machine needs an entry; None: never."""
+        due_ms: int | None = getattr(self.machine, "next_expiry_ms", None)
+        return due_ms
+
+    def is_answering(self, peer: NodeId) -> bool:
+        """Whether that peer was heard lately."""
+        within_us = 500 * self.world.swarm.options.election_timeout_min_ms
+        return self.world.now_us - self.heard_us.get(peer, -within_us) < within_us
 
     # -- inputs ------------------------------------------------------------------------------------------------
+
+    def submit(
+        self, block: bytes, count: int, session: int, sequence: int, deadline_us: int, done: Callable[[Answer], None]
+    ) -> None:
+        """A client's request block of `count` records arrives here. `deadline_us` is world time.
+
+        `done` is called once, in an event of its own; never, if this process ends before.
+        """
+        if self.core is not None:
+            arguments = (block, count, session, sequence, deadline_us, done)
+            self.tell(lambda core, now: self.requests.submit(*arguments))
+
+    def read_barrier(self, done: Callable[[int | Problem], None], deadline_us: int) -> None:
+        """A client's linearizable read arrives here: `done` gets the index as of which `machine` may be read, in the
+        event in which it is called. Otherwise as `submit`."""
+        self.tell(lambda core, now: self.requests.read_barrier(done, deadline_us))
+
+    def greet(self, sender: NodeId, incarnation: str, boot: int) -> bool:
+        """Whether this process takes what that process of `sender` says: the hello of a connection."""
+        core = self.core
+        if core is None:
+            return False
+        reason = hello.refusal(
+            sender=sender, incarnation=incarnation, boot=boot, node=self.node,
+            configuration=core.state.configuration, boot_seen=self.boots.get(sender, 0),
+        )  # fmt: skip
+        if reason is not None:
+            self.world.count("hellos refused")
+            return False
+        self.boots[sender] = boot
+        return True
+
+    def deliver(self, message: Message) -> None:
+        """A peer's message arrives."""
+        self.heard_us[message.sender] = self.world.now_us
+        self.inbox.append(message)
+        if not self.turn_is_due:
+            self.wake()
+
+    def take_bulk(self, peer: NodeId, data: bytes) -> None:
+        """A frame of the bulk link arrives."""
+
+        def take(core: RaftCore, now: Now, frames: list[Frame]) -> None:
+            for frame in frames:
+                self.requests.take_frame(core, peer, frame)
+
+        frames = FrameDecoder().feed(data)
+        self.tell(lambda core, now: take(core, now, frames))
+
+    def bulk_closed(self, life: int, peer: NodeId) -> None:
+        """The bulk connection to that peer closed."""
+        if life == self.life:
+            self.tell(lambda core, now: self.requests.link_closed(peer))
 
     def tell(self, what: Input) -> None:
         """Put an input into the inbox; a turn follows soon."""
@@ -126,7 +206,8 @@ class Replica:
         """Have a turn soon, with whatever else arrives by then."""
         if not self.turn_is_due and not self.is_paused and self.core is not None:
             self.turn_is_due = True
-            self.world.after(self.world.random.choice((0, 0, 50, 300)), self._turn, self.life)
+            bits = self.random.getrandbits(2)
+            self.world.after((0, 0, 50, 300)[bits], self._turn, self.life)
 
     def _turn(self, life: int) -> None:
         if life != self.life:
@@ -138,36 +219,50 @@ class Replica:
         try:
             self._take_turn(core)
         except Crashed as crash:
-            self.crash(str(crash))
+            self.crash(str(crash), power=self.world.step_cuts_power())
+            return
+        self.world.trace.state(self.world.now_us, self.node, core)
 
     def _take_turn(self, core: RaftCore) -> None:
         now = self.now()
-        witness, disks = self.world.witness, self.world.disks
+        stepped = self.world.witness.stepped
+        requests = self.requests
         inbox, self.inbox = self.inbox, []
         for what in inbox:
-            what(core, now)
-            witness.stepped(core, disks)
+            if callable(what):
+                what(core, now)
+            else:
+                core.step(what, now)
+            stepped(core)
         if now.monotonic_ms >= core.next_deadline_ms():
             core.tick(now)
-            witness.stepped(core, disks)
+            stepped(core)
+        if self.world.now_us - requests.housekept_us >= 50_000:
+            requests.housekeeping(core, now)
+        requests.begin_turn(core, now)
         while (ready := core.ready()) is not None:
             self._carry_out(core, ready)
-            witness.stepped(core, disks)
+            stepped(core)
+        if requests.end_turn(core):
+            self.wake()
         if self.syncing is None and not self.queue.is_empty:
             self.syncing = self._sync(core, self.queue.take())
             self._advance_sync()
         self._set_timer(core)
 
     def _set_timer(self, core: RaftCore) -> None:
-        due_us = max(self._due_us(core.next_deadline_ms()), self.world.now_us + 1)
-        if self.timer_us <= self.world.now_us or due_us < self.timer_us:
+        world = self.world
+        due_us = max(self.clock.due_us(core.next_deadline_ms()), world.now_us + 1)
+        if not self.requests.is_idle:
+            due_us = min(due_us, self.requests.housekept_us + 50_000)
+        if self.timer_us <= world.now_us or due_us < self.timer_us:
             self.timer_us = due_us
-            self.world.at(due_us, self._timer, self.life)
+            world.at(due_us, self._timer, self.life)
 
     def _timer(self, life: int) -> None:
         if life != self.life or self.core is None or self.is_paused:
             return
-        if self._due_us(self.core.next_deadline_ms()) <= self.world.now_us:
+        if self.clock.due_us(self.core.next_deadline_ms()) <= self.world.now_us or not self.requests.is_idle:
             self.wake()
         else:
             self._set_timer(self.core)
@@ -176,7 +271,8 @@ class Replica:
 
     def _carry_out(self, core: RaftCore, ready: Ready) -> None:
         world = self.world
-        world.witness.appended(self.node, ready.entries)
+        if ready.entries:
+            world.witness.appended(self.node, ready.entries)
         for event in ready.events:
             world.happened(self.node, event)
         for message in ready.messages:
@@ -184,30 +280,35 @@ class Replica:
             world.may_crash("sending")
         self.queue.add(ready)
         for fetch in ready.fetches:
-            world.after(world.random.randint(50, 3_000), self._fetched, self.life, fetch)
-        for read in ready.reads:
-            world.read_done(self.node, self.reads.pop(read.context), read.index)
-        for failed in ready.reads_failed:
-            del self.reads[failed.context]
+            world.after(self.random.randint(50, 3_000), self._fetched, self.life, fetch)
+        if ready.reads or ready.reads_failed:
+            for read in ready.reads:
+                world.witness.read_ready(self.node, read.context, read.index)
+            self.requests.finish_reads(ready)
         if ready.committed:
             world.may_crash("before applying")
             for entry in ready.committed:
                 self._apply(entry)
             world.may_crash("before applied")
             core.applied(ready.committed[-1].index)
+            self.requests.waiters.applied(self.mark.index)
 
     def _apply(self, entry: Entry) -> None:
-        world = self.world
-        world.witness.applied(self.node, self.applied_entries, entry)
-        self.applied_entries += 1
-        term, write = self.pending.pop(entry.index, (0, 0))
-        if term == entry.term:
-            world.write_done(self.node, write, entry)
+        command = log_entry(entry)
+        effects = self.machine.apply(command)
+        frame = encode_effects(effects)
+        self.mark = entry_mark(entry)
+        user = last_user_index(command, effects)
+        if user is not None:
+            self.last_user = user
+        self.frames.append(frame)
+        self.world.witness.applied(self.node, entry, effects, self.machine)
+        self.requests.applied(entry, command.requests, effects, frame)
 
     def _fetched(self, life: int, fetch: Fetch) -> None:
         if life != self.life:
             return
-        fails = self.world.random.randrange(50) == 0 and not self.world.is_healed
+        fails = self.random.randrange(50) == 0 and not self.world.is_healed
         entries = () if fails else self.disk.read(fetch.after, fetch.to, fetch.bytes_max)
         self.tell(lambda core, now: core.fetched(fetch, entries, now))
 
@@ -245,36 +346,35 @@ class Replica:
         try:
             self._advance_sync()
         except Crashed as crash:
-            self.crash(str(crash))
+            self.crash(str(crash), power=self.world.step_cuts_power())
 
     def _advance_sync(self) -> None:
         assert self.syncing is not None
         delay_us = next(self.syncing, None)
         if delay_us is None:
             self.syncing = None
-            if self.inbox or not self.queue.is_empty:
+            if self.inbox or not self.queue.is_empty or self.requests.pending.queued:
                 self.wake()
         else:
             self.world.after(delay_us, self._sync_step, self.life)
 
-    # -- clients -----------------------------------------------------------------------------------------------
+    # -- snapshots ---------------------------------------------------------------------------------------------
 
-    def propose(self, write: int, count: int, data: bytes) -> None:
-        """A client's write arrives here."""
+    def save_snapshot(self) -> None:
+        """Keep the state as it is now, and let the log before it go."""
+        core = self.core
+        if core is None or self.mark.index <= self.saved[0].index:
+            return
+        mark = self.mark
+        chunks = tuple(chunks_of(self.last_user, self.machine.snapshot()))
+        self.world.witness.saved(self.node, mark, b"".join(chunks))
+        self.saved = (mark, chunks)
+        self.disk.snapshot = mark
+        core.compact(mark)
+        self.world.witness.compacted(self.node, mark)
+        self.world.count("snapshots")
 
-        def ask(core: RaftCore, now: Now) -> None:
-            proposed = self.world.attempt(self.node, lambda: core.propose(self.world.commands, count, data, now))
-            if isinstance(proposed, Proposed):
-                self.pending[proposed.last] = (proposed.term, write)
-
-        self.tell(ask)
-
-    def read(self, context: int, floor: int) -> None:
-        """A client's linearizable read arrives here; it must see at least the end `floor`."""
-
-        def ask(core: RaftCore, now: Now) -> None:
-            self.reads[context] = floor
-            if self.world.attempt(self.node, lambda: core.read(context, now)) is False:
-                del self.reads[context]
-
-        self.tell(ask)
+    @property
+    def leader(self) -> NodeId:
+        """Who leads, as far as this process believes; NOBODY while it is down."""
+        return self.core.state.leader if self.core is not None else NOBODY

@@ -1,39 +1,68 @@
-"""A seeded world: a few cores under one virtual clock, a bad network, bad disks and a nemesis, watched at every step.
+"""A seeded world: a few nodes under one virtual clock, a bad network, bad disks and a nemesis, watched at every step.
 
 `run_seed` runs one seed: trouble for some simulated seconds, then everything is healed and the cluster must make
-progress and agree. Everything that happens is one line of a trace; its digest is equal for equal seeds, on every run
+progress and agree. Everything that happens is told to a trace; its digest is equal for equal seeds, on every run
 and Python hash seed.
 """
 
 from __future__ import annotations
 
+import gc
 import heapq
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
 from random import Random
 from typing import Any
 
-import xxhash
-
 from chaos.sim import nemesis
 from chaos.sim.disk import SimDisk
+from chaos.sim.failure import Failure, NoProgress, failure_of
 from chaos.sim.invariants import Witness
+from chaos.sim.links import Links
 from chaos.sim.network import Network
 from chaos.sim.replica import Crashed, Replica
-from chaos.sim.swarm import Swarm, draw
-from raft.codec import encode_configuration, seal_entry
+from chaos.sim.requests import Applied, Limits, url_of
+from chaos.sim.swarm import Swarm, draw, quiet
+from chaos.sim.trace import EVERYONE, DigestTrace, Trace
+from cluster.wire import Problem
+from raft.codec import (
+    Corrupt,
+    FrameDecoder,
+    Record,
+    decode_message,
+    encode_block,
+    encode_configuration,
+    encode_message,
+    seal_entry,
+)
 from raft.configuration import Configuration, Member
 from raft.events import BecameLeader, ConflictTruncated, Event, MessageIgnored
 from raft.messages import Message
 from raft.refusals import Refused
 from raft.types import GENESIS, Entry, EntryKind, NodeId
+from statemachine.commands import Operation
+
+__all__ = ["Failure", "Fault", "NoProgress", "Outcome", "World", "quiet", "run_seed"]
 
 HEALED_US = 60_000_000
 """How long a healed cluster may take to agree: the smallest windows send one entry per round trip."""
 
+PATIENCE_US = 3_000_000
+"""How long a client of the world's own waits for an answer."""
 
-class NoProgress(AssertionError):
-    """A healed cluster does not agree in time, or too little happened for the run to mean anything."""
+MACHINE = "statemachine.machine:StateMachine"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something the nemesis did. `number` counts those it wanted to do, so it names the same one in every run."""
+
+    number: int
+    now_us: int
+    kind: str
+    nodes: tuple[NodeId, ...]
+    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,37 +72,68 @@ class Outcome:
     seed: int
     digest: str
     stats: dict[str, int]
+    faults: tuple[Fault, ...] = ()
+    history: Any = None
 
 
 class World:
     """Virtual time, the nodes, and what clients saw."""
 
-    def __init__(self, seed: int, swarm: Swarm | None = None, trace: Callable[[str], None] | None = None) -> None:
-        self.random = Random(seed)
-        drawn = draw(self.random)  # always drawn, so that a given swarm changes nothing else
-        self.swarm = swarm or drawn
-        self.trace = trace
+    def __init__(
+        self, seed: int, swarm: Swarm | None = None, trace: Trace | None = None, *,
+        skip: frozenset[int] = frozenset(), machine: str = MACHINE,
+    ) -> None:  # fmt: skip
+        self.seed = seed
+        self.random = self.random_of("world")
+        self.swarm = swarm or draw(self.random_of("swarm"))
+        self.trace: Trace = trace or DigestTrace()
+        self.skip = skip
         self.now_us = 0
         self.is_healed = False
-        self.commands = EntryKind.COMMANDS
         self.stats: dict[str, int] = {}
-        self._digest = xxhash.xxh64()
+        self.faults: list[Fault] = []
+        self._fault_number = 0
+        self._message_number = 0
         self._events: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._sequence = 0
+        module, _, name = machine.partition(":")
+        self.machine_class: Any = getattr(import_module(module), name)
+        self.limits = Limits()
         nodes = tuple(range(1, self.swarm.nodes + 1))
-        self.configuration = Configuration(tuple(Member(node, f"{node:032x}", "", "") for node in nodes), nodes)
+        members = tuple(Member(node, self.incarnation_of(node), f"node-{node}:7001", url_of(node)) for node in nodes)
+        self.configuration = Configuration(members, nodes)
         data = encode_configuration(self.configuration)
         self.first: Entry = seal_entry(
             GENESIS, term=1, kind=EntryKind.CONFIGURATION, count=1, time_ms=0, clock_ms=0, data=data
         )
-        self.drift = {node: self.random.randint(-self.swarm.drift, self.swarm.drift) for node in nodes}
-        self.network = Network(self.random, self.swarm)
+        self.network_random = self.random_of("network")
+        self.crash_random = self.random_of("crash")
+        self.network = Network(self.network_random, self.swarm, self._arrives)
+        self.links = Links(self)
+        self.disks = {node: SimDisk(self.random_of(f"disk {node}"), self.first) for node in nodes}
         self.witness = Witness(self.configuration, self.first)
-        self.disks = {node: SimDisk(self.random, self.first) for node in nodes}
         self.replicas = {node: Replica(self, node, self.disks[node]) for node in nodes}
+        self.atlas: Any = None
+        self.clients: Any = None
         self.acknowledged = 0  # the highest index that a client knows to be committed
         self.writes = 0
         self.reads = 0
+
+    def random_of(self, purpose: str) -> Random:
+        """A source of chance for one purpose only, so that what one part draws changes nothing for the others."""
+        return Random(f"{self.seed} {purpose}")
+
+    def incarnation_of(self, node: NodeId) -> str:
+        """The incarnation that `raftlog format` would have made for that node."""
+        return f"{node:032x}"
+
+    def new_machine(self) -> Any:
+        """An empty state machine."""
+        return self.machine_class()
+
+    def restore_machine(self, chunks: Iterator[bytes]) -> Any:
+        """The state machine of a snapshot."""
+        return self.machine_class.restore(chunks)
 
     # -- time --------------------------------------------------------------------------------------------------
 
@@ -84,13 +144,15 @@ class World:
 
     def after(self, delay_us: int, action: Callable[..., None], *arguments: Any) -> None:
         """Do something later."""
-        self.at(self.now_us + delay_us, action, *arguments)
+        self._sequence += 1
+        heapq.heappush(self._events, (self.now_us + delay_us, self._sequence, action, arguments))
 
     def run_until(self, end_us: int, done: Callable[[], bool] | None = None) -> bool:
         """Let things happen until then, or until `done` (asked every 10 ms); whether it ended by `done`."""
         ask_us = self.now_us
-        while self._events and self._events[0][0] <= end_us:
-            self.now_us, _, action, arguments = heapq.heappop(self._events)
+        events, pop = self._events, heapq.heappop
+        while events and events[0][0] <= end_us:
+            self.now_us, _, action, arguments = pop(events)
             action(*arguments)
             if done is not None and self.now_us >= ask_us:
                 if done():
@@ -102,17 +164,50 @@ class World:
     # -- what the nodes use ------------------------------------------------------------------------------------
 
     def send(self, message: Message) -> None:
-        """A message leaves its sender."""
+        """A message leaves its sender, with the hello of its process; in some worlds as bytes."""
         self.witness.sends(message, self.disks[message.sender])
-        for delay_us in self.network.delays_us(message.sender, message.to):
-            self.after(delay_us, self._deliver, message)
+        self._message_number = number = self._message_number + 1
+        self.trace.sent(number, self.now_us, message)
+        replica = self.replicas[message.sender]
+        carried: Message | bytes = encode_message(message) if self.swarm.encode else message
+        if not self.network.send(
+            message.sender, message.to, (number, message.sender, message.to, replica.boot, carried)
+        ):
+            self.trace.lost(number, self.now_us, "sent")
 
-    def _deliver(self, message: Message) -> None:
-        if self.network.is_cut(message.sender, message.to):
+    def _arrives(self, delay_us: int, parcel: tuple[int, NodeId, NodeId, int, Message | bytes]) -> None:
+        self.after(delay_us, self._deliver, *parcel)
+
+    def _deliver(self, number: int, sender: NodeId, to: NodeId, boot: int, carried: Message | bytes) -> None:
+        replica = self.replicas[to]
+        if self.network.is_cut(sender, to):
             self.network.lost += 1
-            return
-        self.note(message.to, "gets", type(message).__name__, message.sender, message.term)
-        self.replicas[message.to].tell(lambda core, now: core.step(message, now))
+            self.trace.lost(number, self.now_us, "cut")
+        elif replica.core is None:
+            self.trace.lost(number, self.now_us, "down")
+        elif replica.boots.get(sender) != boot and not replica.greet(sender, self.incarnation_of(sender), boot):
+            self.trace.lost(number, self.now_us, "refused")
+        else:
+            self.trace.delivered(number, self.now_us)
+            message = self._decoded(carried) if isinstance(carried, bytes) else carried
+            if message is not None:
+                self.witness.delivered(message)
+                replica.deliver(message)
+
+    def _decoded(self, data: bytes) -> Message | None:
+        """Bytes on a link: one frame in a few hundred is damaged on the way, and must be refused for it."""
+        random = self.network_random
+        if not self.is_healed and random.getrandbits(9) == 0:
+            damaged = bytearray(data)
+            damaged[random.randrange(8, len(data))] ^= 1 << random.getrandbits(3)  # the length: the decoder waits
+            try:
+                frames = FrameDecoder().feed(bytes(damaged))
+            except Corrupt:
+                self.count("damaged frames refused")
+                return None
+            raise Failure("damaged bytes on a link are refused", (data, damaged, frames))
+        (frame,) = FrameDecoder().feed(data)
+        return decode_message(frame)
 
     def sync_us(self) -> int:
         """How long one write with its sync takes."""
@@ -124,16 +219,32 @@ class World:
     def may_crash(self, step: str, weight: int = 1) -> None:
         """Raises Crashed now and then: a crash can fall on any step of carrying out a Ready. `weight` makes up for
         steps that are rare themselves."""
-        chance = self.swarm.crash_at_step * weight
-        if chance and not self.is_healed and self.random.randrange(100_000) < chance:
+        chance = self.swarm.crash_at_step
+        if chance and not self.is_healed and self.crash_random.getrandbits(20) * 100_000 >> 20 < chance * weight:
             self.count(f"crash {step}")
             raise Crashed(step)
 
-    def crashed(self, node: NodeId) -> None:
+    def step_cuts_power(self) -> bool:
+        """Whether a crash at a step is a power cut."""
+        return self.crash_random.randrange(1_000) < self.swarm.step_power_cut
+
+    def started(self, replica: Replica) -> None:
+        """A process began."""
+        core = replica.core
+        assert core is not None
+        self.trace.line(self.now_us, replica.node, "starts", core.state.term, core.state.log.last.index)
+        self.witness.restored(replica.node, replica.mark, replica.machine)
+        self.witness.started(core, replica.disk)
+
+    def crashed(self, replica: Replica, why: str) -> None:
         """A process died: its connections close, which its peers hear, and it comes back later."""
         self.count("crashes")
-        nemesis.close_links(self, node)
-        self.after(self.random.randint(1_000, self.swarm.down_max_us), self.restart, node)
+        self.trace.line(self.now_us, replica.node, "crashes", why)
+        self.trace.state(self.now_us, replica.node, None)
+        self.witness.crashed(replica.node)
+        self.links.ended(replica.node)
+        nemesis.close_links(self, replica.node)
+        self.after(self.crash_random.randint(1_000, self.swarm.down_max_us), self.restart, replica.node)
 
     def restart(self, node: NodeId) -> None:
         """Start that node, if it is down."""
@@ -158,36 +269,41 @@ class World:
             case ConflictTruncated():
                 self.count("conflicts cut")
             case MessageIgnored(reason=reason) if "header CRC" in reason or "does not follow" in reason:
-                raise AssertionError(f"node {node}: {event}")
-        self.note(node, type(event).__name__)
+                raise Failure("messages between healthy nodes make sense", f"node {node}: {event}")
+        self.trace.line(self.now_us, node, type(event).__name__)
 
     # -- clients -----------------------------------------------------------------------------------------------
+
+    def answered(self, node: NodeId, index: int, done: Callable[[Any], None], answer: object) -> None:
+        """A node answers a client: what is in `index` is known outside from now on."""
+        self.acknowledged = max(self.acknowledged, index)
+        self.trace.line(self.now_us, node, "answers", index)
+        self.after(0, done, answer)
+
+    def read_done(self, node: NodeId, floor: int, index: int) -> None:
+        """A read may be answered as of `index`, `floor` was known outside before it began."""
+        self.count("reads answered")
+        if index < floor:
+            raise Failure(
+                "reads are linearizable", f"node {node}: read as of {index}, {floor} was known before it began"
+            )
 
     def write(self) -> None:
         """A client writes to whom it takes for the leader."""
         self.writes += 1
         count = self.random.choice((1, 1, 1, 2, 5))
-        data = b"%d:" % self.writes + bytes(self.random.choice((0, 20, 200)))
-        self._client_choice().propose(self.writes, count, data)
+        value = b"%d:" % self.writes + bytes(self.random.choice((0, 20, 200)))
+        block = encode_block([Record(Operation.APPEND, None, value)] * count, plain=True)
+        self._client_choice().submit(block, count, 0, 0, self.now_us + PATIENCE_US, self._written)
 
-    def write_done(self, node: NodeId, write: int, entry: Entry) -> None:
-        """A node applied a write that it took: its client hears of it."""
-        self.note(node, "acknowledges", write, entry.index)
-        self.count("writes acknowledged")
-        self.acknowledged = max(self.acknowledged, entry.index)
+    def _written(self, answer: Applied | Problem) -> None:
+        self.count("writes acknowledged" if isinstance(answer, Applied) else f"write {answer.outcome}")
+        self.count("client operations")
 
     def read(self) -> None:
         """A client reads; it must see everything acknowledged by now."""
         self.reads += 1
-        self._client_choice().read(self.reads, self.acknowledged)
-
-    def read_done(self, node: NodeId, floor: int, index: int) -> None:
-        """A read may be answered as of `index`: whoever reads from now on must see that too."""
-        self.count("reads answered")
-        if index < floor:
-            raise AssertionError(f"node {node}: stale read as of {index}, {floor} was acknowledged before it began")
-        self.note(node, "reads", index)
-        self.acknowledged = max(self.acknowledged, index)
+        self._client_choice().read_barrier(lambda _: self.count("client operations"), self.now_us + PATIENCE_US)
 
     def _client_choice(self) -> Replica:
         if self.random.randrange(5) == 0:
@@ -207,32 +323,48 @@ class World:
 
     def note(self, node: NodeId, *words: object) -> None:
         """One line of the trace."""
-        line = f"{self.now_us} {node} {words}"
-        self._digest.update(line.encode())
-        if self.trace is not None:
-            self.trace(f"{self.now_us / 1e6:10.6f}  node {node}  " + " ".join(map(str, words)))
+        self.trace.line(self.now_us, node, *words)  # type: ignore[arg-type]
+
+    def fault(self, kind: str, nodes: NodeId | Sequence[NodeId], detail: str = "", lasts_us: int = 0) -> bool:
+        """A fault is about to happen: recorded under a running number; False if it is to be left out (shrinking)."""
+        self._fault_number = number = self._fault_number + 1
+        if number in self.skip:
+            return False
+        hit = (nodes,) if isinstance(nodes, int) else tuple(nodes)
+        self.faults.append(Fault(number, self.now_us, kind, hit, detail))
+        self.trace.fault(self.now_us, number, kind, hit, detail, lasts_us)
+        self.count("faults")
+        self.count(f"fault: {kind}")
+        return True
 
     def count(self, what: str) -> None:
         """Something worth counting happened."""
         self.stats[what] = self.stats.get(what, 0) + 1
 
-    def outcome(self, seed: int) -> Outcome:
+    def sometimes(self, what: str) -> None:
+        """A state that many seeds together must reach, or they prove little."""
+        self.count(f"sometimes: {what}")
+
+    def outcome(self) -> Outcome:
         """The run as numbers."""
         stats = self.stats | {
             "checks": self.witness.checks,
-            "entries committed": len(self.witness.committed),
             "messages sent": self.network.sent,
             "messages lost": self.network.lost,
+            "messages doubled": self.network.doubled,
+            "messages replayed": self.network.replayed,
             "nodes": self.swarm.nodes,
             "simulated ms": self.now_us // 1_000,
         }
-        return Outcome(seed, self._digest.hexdigest(), dict(sorted(stats.items())))
+        history = getattr(self.clients, "history", None)
+        return Outcome(self.seed, self.trace.digest(), dict(sorted(stats.items())), tuple(self.faults), history)
 
     # -- agreement ---------------------------------------------------------------------------------------------
 
     def heal(self) -> None:
         """The end of all trouble."""
         self.is_healed = True
+        self.trace.line(self.now_us, EVERYONE, "healed")
         self.network.heal_all()
         for node, replica in self.replicas.items():
             replica.is_paused = False
@@ -254,13 +386,34 @@ class World:
 
 def run_seed(
     seed: int,
-    seconds: int = 10,
+    seconds: int = 60,
     *,
     swarm: Swarm | None = None,
-    trace: Callable[[str], None] | None = None,
+    trace: Trace | None = None,
+    skip: frozenset[int] = frozenset(),
+    machine: str = MACHINE,
 ) -> Outcome:
-    """One world: `seconds` of trouble, then agreement. Raises AssertionError (InvariantBroken, NoProgress)."""
-    world = World(seed, swarm, trace)
+    """One world: `seconds` of trouble, then agreement. Raises Failure, which has the seed and the world.
+
+    `skip` are numbers of faults to leave out; `machine` is the state machine as module:Class.
+    """
+    was_collecting = gc.isenabled()
+    gc.disable()  # a world ends soon, and what it leaves is collected then
+    try:
+        world = World(seed, swarm, trace, skip=skip, machine=machine)
+        try:
+            return _run(world, seconds)
+        except Exception as error:
+            failure = failure_of(error)
+            failure.seed, failure.world = seed, world
+            raise failure from failure.__cause__
+    finally:
+        if was_collecting:
+            gc.enable()
+            gc.collect()
+
+
+def _run(world: World, seconds: int) -> Outcome:
     for replica in world.replicas.values():
         replica.start()
     nemesis.unleash(world)
@@ -270,17 +423,7 @@ def run_seed(
     before = world.acknowledged
     if not world.run_until(world.now_us + HEALED_US, lambda: world.acknowledged > before and world.has_agreed(before)):
         ends = {node: replica.core and replica.core.status() for node, replica in world.replicas.items()}
-        raise NoProgress(f"{HEALED_US // 1_000_000} s after everything was healed: {ends}")
+        raise NoProgress("a healed cluster makes progress", f"{HEALED_US // 1_000_000} s after healing: {ends}")
     world.count("healed runs")
     world.stats["writes acknowledged in trouble"] = written
-    return world.outcome(seed)
-
-
-def quiet(nodes: int = 3) -> Swarm:
-    """A world without trouble: what a healthy cluster does."""
-    swarm = draw(Random(0))
-    return replace(
-        swarm, nodes=nodes, loss=0, duplicate=0, slow_message=0, slow_sync=0, crash_at_step=0, crash_every_us=0,
-        pause_every_us=0, cut_every_us=0, link_reset_every_us=0, transfer_every_us=0, compact_every_us=0,
-        clock_jump_every_us=0, drift=0, delay_min_us=100, delay_max_us=200, sync_min_us=200, sync_max_us=400,
-    )  # fmt: skip
+    return world.outcome()
