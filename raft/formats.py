@@ -180,6 +180,33 @@ def decode_index_footer(buffer: bytes) -> tuple[Summary, int]:
     return Summary(Mark(index, term, crc, time_ms, clock_ms), end, first_ms, terms, configurations), rows_crc
 
 
+FRAME_MAGIC: Final = b"RLFX"
+FRAME_VERSION: Final = 1
+# What a ledger's frames begin with is `statemachine.effects`' (there with every field); of it the log needs: magic,
+# version, index of the entry, payload bytes, payload CRC; then the CRC of these bytes. A test holds both together.
+_FRAME: Final = Struct("<4sB3xQ12xII")
+FRAME_HEADER_SIZE: Final = _FRAME.size + _CRC.size  # 40
+
+
+def decode_frame_header(buffer: bytes, offset: int = 0) -> tuple[int, int, int]:
+    """Index, payload length and payload CRC of the effects at `offset`. Raises Corrupt or UnknownVersion."""
+    if len(buffer) - offset < FRAME_HEADER_SIZE:
+        raise Corrupt("effects header cut short")
+    magic, version, index, size, crc = _FRAME.unpack_from(buffer, offset)
+    own = _CRC.unpack_from(buffer, offset + _FRAME.size)[0]
+    if magic != FRAME_MAGIC or own != crc32c(buffer[offset : offset + _FRAME.size]):
+        raise Corrupt("effects header fails its CRC")
+    if version != FRAME_VERSION:
+        raise UnknownVersion(f"effects of entry {index} of version {version}: this code knows {FRAME_VERSION}")
+    return index, size, crc
+
+
+def peek_frame(buffer: bytes, offset: int) -> tuple[int, int]:
+    """Index and whole size of the frame at `offset`, no CRC checked; (0, 0) where there is none."""
+    magic, _, index, size, _ = _FRAME.unpack_from(buffer, offset)
+    return (index, FRAME_HEADER_SIZE + size) if magic == FRAME_MAGIC else (0, 0)
+
+
 LEDGER_FOOTER_MAGIC: Final = b"RLLF"
 # magic, version, samples, index of the last entry, end of the effects in the file; then the CRC of samples and this
 _LEDGER_FOOTER: Final = Struct("<4sB3xIQQ")

@@ -1,11 +1,11 @@
-"""What can be done to the files of a log, as values: `raft.journal` decides, a driver carries them out in order.
+"""What can be done to the files of a shard, as values: `raft.storage` decides, a driver carries them out in order.
 
-Names are relative to the folder of one shard.
+Names are relative to the folder of the shard. `Files` is how those who decide read what is there.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 
 class Write(NamedTuple):
@@ -52,7 +52,7 @@ class Truncate(NamedTuple):
 
 
 class Rename(NamedTuple):
-    """Give a file a new name."""
+    """Give a file, or a folder with all that is in it, a new name."""
 
     name: str
     to: str
@@ -70,4 +70,31 @@ class SyncFolder(NamedTuple):
     name: str
 
 
-Operation = Write | Zero | Sync | Allocate | Create | Truncate | Rename | Delete | SyncFolder
+class MakeFolder(NamedTuple):
+    """Make a folder, and those above it; nothing to do where it is there."""
+
+    name: str
+
+
+class DeleteFolder(NamedTuple):
+    """Remove a folder with all that is in it; nothing to do where it does not exist."""
+
+    name: str
+
+
+Operation = (
+    Write | Zero | Sync | Allocate | Create | Truncate | Rename | Delete | SyncFolder | MakeFolder | DeleteFolder
+)
+
+
+class Files(Protocol):
+    """Reading, as the driver offers it; paths are relative to the folder of one shard."""
+
+    def names(self, folder: str) -> list[str]:
+        """The names of what is in a folder, sorted; [] where it does not exist."""
+
+    def size(self, name: str) -> int:
+        """Bytes in a file; -1 where it does not exist."""
+
+    def read(self, name: str, position: int, size: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file, none where it does not exist."""

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from raft.codec import (
     ENTRY_MAGIC,
@@ -57,6 +57,7 @@ from raft.journal import (
 from raft.operations import (
     Create,
     Delete,
+    Files,
     Operation,
     Sync,
     SyncFolder,
@@ -67,19 +68,6 @@ from raft.types import GENESIS, Entry, EntryKind, Mark
 
 WINDOW: Final = 4 << 20
 """Bytes read at a time while a segment is scanned."""
-
-
-class Files(Protocol):
-    """Reading, as the driver offers it; paths are relative to the folder of one shard."""
-
-    def names(self, folder: str) -> list[str]:
-        """The names in a folder, sorted; [] where it does not exist."""
-
-    def size(self, name: str) -> int:
-        """Bytes in a file; -1 where it does not exist."""
-
-    def read(self, name: str, position: int, size: int) -> bytes:
-        """Up to `size` bytes; fewer only at the end of the file."""
 
 
 @dataclass(frozen=True, slots=True)

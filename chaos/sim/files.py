@@ -1,0 +1,325 @@
+"""A folder in memory with a page cache: executes `raft.operations`, and can lose power, be killed, fill up and fail.
+
+Bytes are durable once their file is synced; before, a power cut loses them, keeps them or tears them at the borders of
+sectors (sometimes inside one: the new bytes up to somewhere, the old ones behind). Names are durable in the order in
+which they were changed once a folder is synced; before, a power cut keeps any number of the first changes. A killed
+process loses nothing: the page cache stays.
+
+One image is kept of each file, what a reader sees, and for what is not synced what was there before: a sync then costs
+nothing. Only after a failed sync are there two, because the cache counts as clean what the disk has never got.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import NamedTuple
+
+from raft.operations import (
+    Allocate,
+    Create,
+    Delete,
+    DeleteFolder,
+    MakeFolder,
+    Operation,
+    Rename,
+    Sync,
+    SyncFolder,
+    Truncate,
+    Write,
+    Zero,
+)
+
+SECTOR = 512
+
+
+class _Change(NamedTuple):
+    """One write that is not synced: `old` was there before (shorter where the file grew), `new` is there now.
+
+    Where `new` is None the file was cut at `position`, and `old` is what was behind it.
+    """
+
+    position: int
+    old: bytes
+    new: bytes | None
+
+
+class Inode:
+    """The content of one file, whatever its name is."""
+
+    __slots__ = ("changes", "disk", "seen")
+
+    def __init__(self, content: bytes | bytearray = b"") -> None:
+        self.seen = bytearray(content)
+        self.changes: list[_Change] = []
+        self.disk: bytearray | None = None  # what is durable, where it is not `seen` less `changes`
+
+    def write(self, position: int, data: bytes) -> None:
+        """The page cache takes it."""
+        seen = self.seen
+        size = len(seen)
+        if position > size:
+            data = bytes(position - size) + data
+            position = size
+        self.changes.append(_Change(position, bytes(seen[position : position + len(data)]), data))
+        seen[position : position + len(data)] = data
+
+    def cut(self, size: int) -> None:
+        """A file made that long."""
+        if size < len(self.seen):
+            self.changes.append(_Change(size, bytes(self.seen[size:]), None))
+            del self.seen[size:]
+        elif size > len(self.seen):
+            self.write(len(self.seen), bytes(size - len(self.seen)))
+
+    def sync(self) -> None:
+        """What was written is durable; what an earlier sync failed to bring to the disk is not."""
+        if self.disk is not None:
+            for change in self.changes:
+                _redo(self.disk, change)
+            if self.disk == self.seen:
+                self.disk = None
+        self.changes.clear()
+
+    def fail_sync(self) -> None:
+        """As the kernel does it: the pages count as clean, though they never reached the disk."""
+        self.disk = self.durable()
+        self.changes.clear()
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether what a reader sees is what the disk has."""
+        return not self.changes and self.disk is None
+
+    def durable(self) -> bytearray:
+        """What the disk has for certain."""
+        if self.disk is not None:
+            return bytearray(self.disk)
+        content = bytearray(self.seen)
+        for change in reversed(self.changes):
+            content[change.position : change.position + len(change.new or b"")] = change.old
+        return content
+
+    def lose_power(self, random: Random, torn_percent: int) -> None:
+        """Of what was not synced anything may be left: of each write nothing, all, or some sectors."""
+        if self.is_durable:
+            return
+        changes, content = self.changes, self.durable()
+        for change in changes:
+            if change.new is None or random.randrange(100) >= torn_percent:
+                if random.randrange(2):
+                    _redo(content, change)
+            else:
+                _tear(content, change.position, change.new, random)
+        self.seen, self.changes, self.disk = content, [], None
+
+    def copy(self) -> Inode:
+        """The same once more."""
+        twin = Inode(self.seen)
+        twin.changes = list(self.changes)
+        twin.disk = None if self.disk is None else bytearray(self.disk)
+        return twin
+
+
+def _redo(content: bytearray, change: _Change) -> None:
+    if change.new is None:
+        del content[change.position :]
+    else:
+        _put(content, change.position, change.new)
+
+
+def _put(content: bytearray, position: int, data: bytes) -> None:
+    if len(content) < position:
+        content.extend(bytes(position - len(content)))
+    content[position : position + len(data)] = data
+
+
+def _tear(content: bytearray, position: int, data: bytes, random: Random) -> None:
+    """Some of the sectors of a write reach the disk, some do not, and one now and then does with its first bytes."""
+    start, end = position, position + len(data)
+    while start < end:
+        stop = min(end, (start // SECTOR + 1) * SECTOR)
+        fate = random.randrange(8)
+        if fate >= 4:
+            upto = start + random.randrange(stop - start) if fate == 7 else stop
+            _put(content, start, data[start - position : upto - position])
+        start = stop
+
+
+class MemoryFiles:
+    """Files by relative name: `raft.operations.Files`, and `execute`."""
+
+    __slots__ = ("_after", "_before", "allocations", "folders", "is_full", "nodes", "on_read", "torn_percent")
+
+    def __init__(self, content: dict[str, bytes] | None = None, *, torn_percent: int = 50) -> None:
+        self.nodes = {name: Inode(data) for name, data in (content or {}).items()}  # as a reader sees them
+        # Names are durable as they were before the changes of `_after`; None: there are no such changes.
+        self._before: dict[str, Inode] | None = None
+        self._after: list[tuple[str, Inode | None]] = []
+        self.folders: set[str] = set()
+        self.torn_percent = torn_percent
+        self.is_full = False  # nothing can be allocated, no file can grow
+        self.on_read: Callable[[str], None] | None = None  # a place to fail
+        self.allocations = 0
+
+    # -- reading
+
+    def names(self, folder: str) -> list[str]:
+        """The names of what is in a folder, sorted."""
+        prefix = f"{folder}/" if folder else ""
+        found = {name[len(prefix) :].partition("/")[0] for name in self.nodes if name.startswith(prefix)}
+        found |= {name[len(prefix) :].partition("/")[0] for name in self.folders if name.startswith(prefix)}
+        return sorted(found - {""})
+
+    def size(self, name: str) -> int:
+        """Bytes in a file; -1 where it does not exist."""
+        inode = self.nodes.get(name)
+        return -1 if inode is None else len(inode.seen)
+
+    def read(self, name: str, position: int, size: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file. Raises OSError where a read is made to fail."""
+        if self.on_read is not None:
+            self.on_read(name)
+        inode = self.nodes.get(name)
+        return b"" if inode is None else bytes(inode.seen[position : position + size])
+
+    def content(self) -> dict[str, bytes]:
+        """Every file as a reader sees it."""
+        return {name: bytes(inode.seen) for name, inode in self.nodes.items()}
+
+    # -- writing
+
+    def execute(self, operations: Iterable[Operation]) -> None:
+        """Carries out operations in order. Raises OSError at the first that fails."""
+        for operation in operations:
+            self.carry_out(operation)
+
+    def carry_out(self, operation: Operation) -> None:
+        """Carries out one. Raises OSError: ENOSPC where there is no room, ENOENT where there is no such file."""
+        if isinstance(operation, Write):
+            inode = self._inode(operation.name)
+            if self.is_full and operation.position + len(operation.data) > len(inode.seen):
+                raise _no_space(operation.name)
+            inode.write(operation.position, operation.data)
+        elif isinstance(operation, Sync):
+            self._inode(operation.name).sync()
+        else:
+            self._carry_out_rare(operation)
+
+    def _carry_out_rare(self, operation: Operation) -> None:
+        match operation:
+            case Zero(name, start, end):
+                self._inode(name).write(start, bytes(end - start))
+            case Create(name, data):
+                if self.is_full:
+                    raise _no_space(name)
+                if name in self.nodes:
+                    self.nodes[name].cut(0)
+                else:
+                    self._name(name, Inode())
+                if data:
+                    self.nodes[name].write(0, data)
+            case Allocate(name, size):
+                if self.size(name) < size:
+                    if self.is_full:
+                        raise _no_space(name)
+                    self.allocations += 1
+                    self._name(name, Inode(bytes(size)))
+            case Truncate(name, size):
+                if name in self.nodes:
+                    self.nodes[name].cut(size)
+            case Rename(name, to):
+                self._rename(name, to)
+            case Delete(name):
+                if name in self.nodes:
+                    self._name(name, None)
+            case SyncFolder():
+                self._settle(len(self._after))
+            case MakeFolder(name):
+                self.folders.add(name)
+            case DeleteFolder(name):
+                self.folders.discard(name)
+                for known in [known for known in self.nodes if known.startswith(f"{name}/")]:
+                    self._name(known, None)
+
+    def _inode(self, name: str) -> Inode:
+        inode = self.nodes.get(name)
+        if inode is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", name)
+        return inode
+
+    def _rename(self, name: str, to: str) -> None:
+        if name in self.nodes:
+            self._name(to, self.nodes[name])
+            self._name(name, None)
+            return
+        if name not in self.folders:
+            raise FileNotFoundError(errno.ENOENT, "no such file or folder", name)
+        self.folders.discard(name)
+        self.folders.add(to)
+        for known in [known for known in self.nodes if known.startswith(f"{name}/")]:
+            self._name(to + known[len(name) :], self.nodes[known])
+            self._name(known, None)
+
+    def _name(self, name: str, inode: Inode | None) -> None:
+        if self._before is None:
+            self._before = dict(self.nodes)
+        self._after.append((name, inode))
+        if inode is None:
+            del self.nodes[name]
+        else:
+            self.nodes[name] = inode
+
+    def _settle(self, count: int) -> None:
+        """The first `count` changes of names are durable."""
+        if self._before is None:
+            return
+        if count == len(self._after):
+            self._before = None
+            self._after.clear()
+            return
+        for name, inode in self._after[:count]:
+            if inode is None:
+                self._before.pop(name, None)
+            else:
+                self._before[name] = inode
+        del self._after[:count]
+
+    # -- trouble
+
+    def fail_sync(self, name: str) -> None:
+        """What a failed fdatasync leaves: readers see what was written, the disk has it not, and no sync will help."""
+        self._inode(name).fail_sync()
+
+    def lose_power(self, random: Random) -> None:
+        """From now on this is what the disk had at this moment."""
+        if self._before is not None:
+            self._settle(random.randint(0, len(self._after)))
+        if self._before is not None:
+            self.nodes, self._before = self._before, None
+            self._after.clear()
+        for inode in self.nodes.values():
+            inode.lose_power(random, self.torn_percent)
+        self.folders = {folder for folder in self.folders if any(n.startswith(f"{folder}/") for n in self.nodes)}
+        self.folders |= {name.rpartition("/")[0] for name in self.nodes if name.count("/") > 1}
+
+    def copy(self) -> MemoryFiles:
+        """The same disk once more, its page cache too."""
+        twin = MemoryFiles(torn_percent=self.torn_percent)
+        twins: dict[int, Inode] = {}
+
+        def of(inode: Inode) -> Inode:
+            return twins.setdefault(id(inode), inode.copy())
+
+        twin.nodes = {name: of(inode) for name, inode in self.nodes.items()}
+        if self._before is not None:
+            twin._before = {name: of(inode) for name, inode in self._before.items()}
+        twin._after = [(name, inode and of(inode)) for name, inode in self._after]
+        twin.folders = set(self.folders)
+        twin.is_full = self.is_full
+        return twin
+
+
+def _no_space(name: str) -> OSError:
+    return OSError(errno.ENOSPC, "no space left", name)

@@ -1,0 +1,429 @@
+"""One node's disk: the production's decisions about files, executed in memory one operation at a time.
+
+It outlives its process. What a batch becomes is `raft.storage`'s, how a folder is opened `raft.storage_open`'s, and
+the bytes are those of the server. Beside the files it keeps a view of what is durable, without decoding anything, for
+the checks; and every opening is compared with it: what was synced is there, what was not written is not, and a refusal
+has a fault that explains it.
+"""
+
+from __future__ import annotations
+
+import errno
+from bisect import bisect_right
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from chaos.sim.files import MemoryFiles
+from raft.codec import UnknownVersion, header_crc
+from raft.configuration import Configuration
+from raft.formats import ForeignFile, Log
+from raft.journal import HARD_STATE, ImpossibleBatch, make_log, segment_name
+from raft.operations import Operation, Sync, Write
+from raft.ready import SyncBatch
+from raft.recovery import Damaged, HardStateDamaged
+from raft.storage import Part, Step, Storage
+from raft.storage_open import Opened, ShardDamaged, open_shard
+from raft.storage_read import Reader
+from raft.storage_snapshots import SnapshotPlan, StoredSnapshot, drop_old, read_chunks
+from raft.types import Entry, HardState, Mark, NodeId
+
+SEGMENT_BYTES = 16_384
+TAIL_BYTES_MAX = 64 << 10
+
+
+class DiskFailed(Exception):
+    """A write or sync failed: this process never writes again (the server's DiskFenced)."""
+
+
+class DiskFull(Exception):
+    """There is no room; no byte of an entry was written. The same batch may be carried out again (NoSpace)."""
+
+
+class DiskRefused(Exception):
+    """The folder cannot be opened: the node stops loudly. The message names the file and the index."""
+
+
+class SilentlyWrong(AssertionError):
+    """The production's recovery gave something that was never promised to be there, or lost what was; or it refused
+    files that nothing had happened to."""
+
+
+@dataclass(slots=True)
+class View:
+    """What should be on the disk. `entries[:synced]` are durable; of the others any prefix may be found."""
+
+    entries: list[Entry]
+    ends: list[int]
+    synced: int
+    hard_state: HardState
+    coming: HardState | None = None  # written, perhaps not synced
+    snapshots: dict[int, Mark] = field(default_factory=dict)  # that were begun to get their name
+
+    def copy(self) -> View:
+        """The same once more."""
+        return View(
+            self.entries[:], self.ends[:], self.synced, self.hard_state, self.coming, dict(self.snapshots)
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A copy of a whole disk, to go back to."""
+
+    files: MemoryFiles
+    view: View
+    hits: tuple[str, ...]
+
+
+class SimDisk:
+    """The data folder of one node, formatted as `raftlog format` does."""
+
+    __slots__ = (
+        "_fail", "_is_busy", "_reader", "_storage", "damage", "failed", "files", "first", "incarnation",
+        "log", "node", "random", "refused", "segment_bytes", "slow_us", "view",
+    )  # fmt: skip
+
+    def __init__(
+        self, node: NodeId, log: Log, first: Entry, *, incarnation: str, random: Random,
+        segment_bytes: int = SEGMENT_BYTES, torn_percent: int = 90,
+    ) -> None:  # fmt: skip
+        self.node, self.log, self.first, self.random = node, log, first, random
+        self.incarnation = incarnation
+        self.segment_bytes = segment_bytes
+        self.files = MemoryFiles(torn_percent=torn_percent)
+        self.damage: list[str] = []  # what was done to it and not undone
+        self.refused = ""  # why the last opening failed
+        self.slow_us = 0  # how much longer a sync takes: the replica's to obey
+        self._fail: list[str] = []  # kinds of operations that are to fail
+        self._forget()
+        self.format(incarnation)
+
+    def _forget(self) -> None:
+        """The process is gone, and what it knew."""
+        self.failed: DiskFailed | None = None
+        self._storage: Storage | None = None
+        self._reader: Reader | None = None
+        self._is_busy = False
+        self._fail.clear()
+
+    def format(self, incarnation: str) -> None:
+        """A new folder, in place of whatever was there."""
+        self._forget()
+        self.incarnation = incarnation
+        self.files = MemoryFiles(torn_percent=self.files.torn_percent)
+        self.files.execute(make_log(self.log, self.first, HardState(self.first.term), self.segment_bytes))
+        self.view = View([self.first], [self.first.index], 1, HardState(self.first.term))
+        self.damage.clear()
+
+    # -- a process begins and ends
+
+    def open(self) -> Opened:
+        """Opens the folder as a starting node does. Raises DiskRefused, or DiskFailed where the disk fails."""
+        steps = self.opening()
+        while True:
+            try:
+                next(steps)
+            except StopIteration as stop:
+                opened: Opened = stop.value
+                return opened
+
+    def opening(self) -> Generator[str, None, Opened]:
+        """As `open`, giving the name of each operation before it is executed; the end of it has the `Opened`."""
+        self._forget()
+        self.refused = ""
+        steps = open_shard(
+            self.log, self.files, _nothing, segment_bytes=self.segment_bytes, tail_bytes_max=TAIL_BYTES_MAX
+        )
+        while True:
+            try:
+                operations = next(steps)
+            except StopIteration as stop:
+                opened: Opened = stop.value
+                break
+            except (HardStateDamaged, ShardDamaged, UnknownVersion, ForeignFile) as error:
+                raise self._refuse(error) from error
+            except OSError as error:
+                raise self._fence(error) from error
+            yield from self._execute(Part.HARD_STATE, operations)
+        self._compare(opened)
+        self._reader = Reader(opened.journal, opened.ledger, self.files, _nothing)
+        self._storage = Storage(opened.journal, opened.ledger, self.files, self._reader)
+        return opened
+
+    def _refuse(self, error: Exception) -> DiskRefused:
+        self.refused = f"node {self.node}: {error}"
+        if not self.damage:
+            raise SilentlyWrong(f"refused though nothing had happened to the disk: {self.refused}") from error
+        return DiskRefused(self.refused)
+
+    def _compare(self, opened: Opened) -> None:
+        """What was found is what should be there."""
+        view, last, state = self.view, opened.log.last, opened.hard_state
+        position = bisect_right(view.ends, last.index) - 1
+        wanted = view.entries[position]
+        if (wanted.index, header_crc(wanted)) != (last.index, last.header_crc) or position + 1 < view.synced:
+            raise SilentlyWrong(
+                f"node {self.node} found a log up to {last}; durable is {self.durable_last}, and the end there "
+                f"{wanted.index} of term {wanted.term}; {self.damage}"
+            )
+        known = [(each.term, each.vote) for each in (view.hard_state, view.coming) if each is not None]
+        if (state.term, state.vote) not in known or state.boot <= view.hard_state.boot:
+            raise SilentlyWrong(f"node {self.node} found {state}, durable is {view.hard_state}, {self.damage}")
+        if opened.snapshot is not None and view.snapshots.get(opened.snapshot.mark.index) != opened.snapshot.mark:
+            raise SilentlyWrong(f"node {self.node} found the snapshot {opened.snapshot}, never saved")
+        del view.entries[position + 1 :], view.ends[position + 1 :]
+        nodes = self.files.nodes
+        if all(nodes[segment_name(segment.first)].is_durable for segment in opened.journal.segments):
+            view.synced = len(view.entries)
+        if nodes[HARD_STATE].is_durable:
+            view.hard_state, view.coming = state, None
+        elif view.coming is None:
+            view.coming = state
+
+    def crash(self, power: bool) -> None:
+        """The process is gone; a kill leaves the page cache, a power cut takes what was not synced, or tears it."""
+        self._forget()
+        if power:
+            self.files.lose_power(self.random)
+
+    # -- what must be durable
+
+    def carry_out(self, batch: SyncBatch) -> Iterator[str]:
+        """Makes a batch durable, one operation after each name given. Raises DiskFailed, DiskFull, ImpossibleBatch."""
+        if self.failed is not None:
+            raise self.failed
+        storage, view = self._running(), self.view
+        self._is_busy = True
+        keep = -1  # entries that a cut keeps
+        try:
+            for part, operations in storage.carry_out(batch):
+                if part is Part.CUT:
+                    if keep < 0:
+                        assert batch.cut_after is not None
+                        keep = bisect_right(view.ends, batch.cut_after)
+                        view.synced = min(view.synced, keep)
+                elif keep >= 0:
+                    del view.entries[keep:], view.ends[keep:]
+                    keep = -1
+                if part is Part.ENTRIES:
+                    yield from self._write_entries(batch.entries, operations)
+                elif part is Part.HARD_STATE:
+                    view.coming = storage.journal.slot.state
+                    yield from self._execute(part, operations)
+                    view.hard_state, view.coming = view.coming, None
+                else:
+                    yield from self._execute(part, operations)
+            if keep >= 0:
+                del view.entries[keep:], view.ends[keep:]
+        except Damaged as error:
+            raise self._fence(error) from error
+        finally:
+            self._is_busy = False
+
+    def _write_entries(self, entries: Sequence[Entry], operations: Sequence[Operation]) -> Iterator[str]:
+        """One write and one sync for each segment; the view follows."""
+        view = self.view
+        given = 0
+        for operation in operations:
+            yield type(operation).__name__
+            self._carry_out(Part.ENTRIES, operation)
+            if type(operation) is Write and operation.name.endswith(".seg"):
+                # a write to a segment: as many of the entries as fit into it, durable marks aside
+                size = len(operation.data)
+                while given < len(entries) and size >= entries[given].size:
+                    entry = entries[given]
+                    size -= entry.size
+                    view.entries.append(entry)
+                    view.ends.append(entry.index)
+                    given += 1
+            elif type(operation) is Sync and operation.name.endswith(".seg"):
+                view.synced = len(view.ends)
+
+    def finish(self, frames: Iterable[tuple[int, bytes]] = ()) -> Iterator[str]:
+        """What may follow the promise: rows, effects (index and frame of entries applied), the second slot, footers of
+        sealed segments. Never raises: an error fences the disk, and the next batch says so."""
+        storage = self._running()
+        storage.frames.extend(frames)
+        if self.failed is not None:
+            return
+        self._is_busy = True
+        try:
+            yield from self._steps(storage.finish())
+            if storage.is_finish_due:
+                yield from self._steps(storage.finish_sealed(self.files))
+        except (DiskFailed, DiskFull):
+            pass
+        finally:
+            self._is_busy = False
+
+    def mark(self) -> Iterator[str]:
+        """A durable mark behind the newest entry: after a short idle time, and at a clean stop."""
+        if self.failed is not None:
+            raise self.failed
+        self._is_busy = True
+        try:
+            yield from self._steps(self._running().mark())
+        finally:
+            self._is_busy = False
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether a durable mark stands behind the newest entry, and every effect is written."""
+        storage = self._running()
+        return storage.journal.marked == storage.journal.last.index and not storage.has_frames
+
+    def save_snapshot(
+        self, mark: Mark, configuration: Configuration, configuration_index: int, chunks: Iterable[bytes]
+    ) -> Iterator[str]:
+        """Keeps the state after the entry of `mark`, as the server does. Raises ImpossibleBatch where log or ledger do
+        not reach it yet, DiskFull (nothing is left behind) or DiskFailed."""
+        if self.failed is not None:
+            raise self.failed
+        storage = self._running()
+        while self._is_busy:
+            yield "wait"
+        yield from self._steps(storage.flush())
+        reached = min(storage.journal.indexed, storage.ledger.last)
+        if reached < mark.index:
+            raise ImpossibleBatch(f"a snapshot of {mark.index}: log and ledger reach {reached}")
+        yield from self._steps(storage.sync_ledgers())
+        plan = SnapshotPlan(self.log, mark.index)
+        try:
+            yield from self._execute(Part.SPARES, plan.begin())
+            for chunk in chunks:
+                yield from self._execute(Part.SPARES, plan.add(chunk))
+            self.view.snapshots[mark.index] = mark
+            yield from self._execute(Part.SPARES, plan.finish(mark, configuration, configuration_index))
+        except DiskFull:
+            self.files.execute(plan.abandon())
+            raise
+        yield from self._execute(Part.SPARES, drop_old(self.files))
+
+    def _running(self) -> Storage:
+        assert self._storage is not None, "the disk was not opened"
+        return self._storage
+
+    def _steps(self, steps: Iterator[Step]) -> Iterator[str]:
+        for part, operations in steps:
+            yield from self._execute(part, operations)
+
+    def _execute(self, part: Part, operations: Sequence[Operation]) -> Iterator[str]:
+        for operation in operations:
+            yield type(operation).__name__
+            self._carry_out(part, operation)
+
+    def _carry_out(self, part: Part, operation: Operation) -> None:
+        try:
+            if self._fail:
+                self._may_fail(operation)
+            self.files.carry_out(operation)
+        except OSError as error:
+            if error.errno == errno.ENOSPC and part.may_wait:
+                raise DiskFull(f"node {self.node}: {error}") from error
+            raise self._fence(error) from error
+
+    def _may_fail(self, operation: Operation) -> None:
+        kind = "sync" if type(operation).__name__.startswith("Sync") else "write"
+        if kind in self._fail:
+            self._fail.remove(kind)
+            if type(operation) is Sync:
+                self.files.fail_sync(operation.name)
+            raise OSError(errno.EIO, f"the {kind} fails", operation.name)
+
+    def _fence(self, error: Exception) -> DiskFailed:
+        self.failed = DiskFailed(f"node {self.node}: {error}")
+        return self.failed
+
+    # -- reading
+
+    def read(self, after: int, to: int, bytes_max: int) -> tuple[Entry, ...]:
+        """Consecutive entries after the end `after` up to `to`, from the files; () where they cannot be delivered."""
+        storage = self._running()
+        assert self._reader is not None
+        if "read" in self._fail:
+            self._fail.remove("read")
+            return ()
+        if to > storage.journal.indexed and not self._is_busy and self.failed is None:
+            try:
+                for _ in self._steps(storage.flush()):
+                    pass
+            except (DiskFailed, DiskFull):
+                return ()
+        try:
+            return self._reader.entries(after, to, bytes_max)
+        except Damaged:
+            return ()
+
+    def chunks(self, snapshot: StoredSnapshot) -> Iterator[bytes]:
+        """The chunks of a snapshot. Raises SnapshotDamaged."""
+        return read_chunks(self.files, snapshot.folder)
+
+    # -- what is durable, for the checks
+
+    @property
+    def durable_hard_state(self) -> HardState:
+        """The newest hard state that a power cut cannot take."""
+        return self.view.hard_state
+
+    @property
+    def durable_last(self) -> int:
+        """The end of the newest durable entry."""
+        return self.view.ends[self.view.synced - 1]
+
+    @property
+    def ends(self) -> list[int]:
+        """The ends of all entries, those that are not synced too."""
+        return self.view.ends
+
+    @property
+    def synced_ends(self) -> list[int]:
+        """The ends of the durable entries."""
+        return self.view.ends[: self.view.synced]
+
+    def has(self, index: int, term: int) -> bool:
+        """Whether the entry (index, term) is durable."""
+        view = self.view
+        position = bisect_right(view.ends, index) - 1
+        return 0 <= position < view.synced and view.ends[position] == index and view.entries[position].term == term
+
+    def between(self, after: int, to: int) -> list[Entry]:
+        """The entries after the end `after`, up to the end `to`."""
+        view = self.view
+        return view.entries[bisect_right(view.ends, after) : bisect_right(view.ends, to)]
+
+    # -- trouble
+
+    def fail_next(self, kind: str) -> None:
+        """The next "read", "write" or "sync" of this process fails with EIO."""
+        assert kind in ("read", "write", "sync"), kind
+        self._fail.append(kind)
+
+    @property
+    def full(self) -> bool:
+        """Whether there is no room for another byte."""
+        return self.files.is_full
+
+    @full.setter
+    def full(self, is_full: bool) -> None:
+        self.files.is_full = is_full
+
+    def copy(self) -> Image:
+        """A copy of the whole disk."""
+        return Image(self.files.copy(), self.view.copy(), tuple(self.damage))
+
+    def roll_back(self, image: Image) -> None:
+        """The disk is again what it was; nobody runs on it."""
+        self._forget()
+        self.files, self.view, self.damage = image.files.copy(), image.view.copy(), list(image.hits)
+        self.files.is_full = False
+
+    def wipe(self) -> None:
+        """Everything is gone: a node that starts on it must refuse."""
+        self._forget()
+        self.files = MemoryFiles(torn_percent=self.files.torn_percent)
+        self.damage.append("wiped")
+
+
+def _nothing() -> None:
+    """Files in memory need not be closed."""

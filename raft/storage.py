@@ -1,0 +1,218 @@
+"""Which operations a SyncBatch becomes, and in which order; what may follow the promise; how sealed segments are ended.
+
+`Storage` gives out steps: what a driver (the server's writing thread, the simulator) executes, in order, before it asks
+for the next. A driver that fails in between drops the rest of them; what was not done is then given out again.
+Decisions about one file are `raft.journal`'s and `raft.storage_ledger`'s; nothing here opens a file.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from enum import IntEnum
+from typing import NamedTuple
+
+from raft.codec import IDX_ROW
+from raft.formats import SIDE_HEADER_SIZE
+from raft.journal import ImpossibleBatch, Journal, Placed, Segment, index_name, ledger_name, seal_index
+from raft.operations import Files, Operation, Sync
+from raft.ready import SyncBatch
+from raft.storage_ledger import Ledger
+from raft.storage_read import Reader
+from raft.types import Entry, HardState
+
+
+class Part(IntEnum):
+    """Which part of the work a step is. Those up to SPARES may run out of space without harm: nothing is lost, and the
+    same call may be made again. After any other failure nothing may be written any more."""
+
+    ROWS = 1  # .idx rows of entries appended before
+    EFFECTS = 2  # ledger frames
+    FOOTERS = 3  # of sealed segments
+    SPARES = 4  # the segment files that an append needs
+    HARD_STATE = 5
+    REPEAT = 6  # the hard state in its second slot
+    CUT = 7
+    ENTRIES = 8
+    MARK = 9
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether a full disk is back-pressure here, no failure."""
+        return self <= Part.SPARES
+
+
+class Step(NamedTuple):
+    """Operations to execute in order before the next step is asked for."""
+
+    part: Part
+    operations: Sequence[Operation]
+
+
+class Storage:
+    """The writing side of one shard. `files` reads it. `finish_sealed` may run in another thread than the rest, never
+    while a step of part CUT is under way; everything else belongs to one thread."""
+
+    __slots__ = (
+        "_placed",
+        "_reader",
+        "_repeat",
+        "_taken",
+        "_unclosed",
+        "_unsealed",
+        "files",
+        "frames",
+        "journal",
+        "ledger",
+    )
+
+    def __init__(self, journal: Journal, ledger: Ledger, files: Files, reader: Reader) -> None:
+        self.journal, self.ledger, self.files = journal, ledger, files
+        self._reader = reader
+        self._repeat: list[Operation] = []  # the hard state for its second slot
+        self._placed: list[Placed] = []  # appended entries whose .idx rows are not written
+        self.frames: deque[tuple[int, bytes]] = deque()  # effects not looked at: index of the entry, its frame
+        self._taken: list[tuple[int, bytes]] = []  # taken out of `frames`, not written
+        self._unsealed: list[Segment] = []  # without a footer in .idx
+        self._unclosed: list[Segment] = list(journal.segments[:-1])  # without a footer in .ledger
+
+    # -- a batch
+
+    def carry_out(self, batch: SyncBatch) -> Iterator[Step]:
+        """Makes a batch durable: hard state, then cut, then entries. Raises ImpossibleBatch, or Damaged by a cut.
+
+        After a step that may wait the very same batch may be carried out again: what was done is not done twice.
+        """
+        if self._placed:
+            yield from self.write_rows()
+        if batch.hard_state is not None:
+            yield from self._keep(batch.hard_state)
+        if batch.cut_after is not None and batch.cut_after < self.journal.last.index:
+            yield from self._cut(batch.cut_after, batch.entries)
+        if batch.entries:
+            yield from self._append(batch.entries)
+
+    def finish(self) -> Iterator[Step]:
+        """What may follow the promise: the second slot, rows, effects. What finds no space is tried again later."""
+        if self._repeat:
+            repeat, self._repeat = self._repeat, []
+            yield Step(Part.REPEAT, repeat)
+        if self._placed:
+            yield from self.write_rows()
+        if self.has_frames:
+            yield from self.write_frames()
+
+    def flush(self) -> Iterator[Step]:
+        """Rows and effects are in their files."""
+        yield from self.write_rows()
+        yield from self.write_frames()
+
+    def mark(self) -> Iterator[Step]:
+        """A durable mark behind the newest entry: after a short idle time, and at a clean stop."""
+        yield from self.flush()
+        if operations := self.journal.mark():
+            yield Step(Part.MARK, operations)
+
+    def _keep(self, state: HardState) -> Iterator[Step]:
+        old = self.journal.slot.state
+        state = replace(state, boot=old.boot)  # this start's, whatever the caller remembers
+        if state == old:
+            return
+        if state.term < old.term or (state.term == old.term and old.vote not in (0, state.vote)):
+            raise ImpossibleBatch(f"hard state {state} after {old}: a term never falls, a vote never changes in it")
+        promise, self._repeat = self.journal.set_hard_state(state)
+        yield Step(Part.HARD_STATE, promise)
+
+    def _cut(self, after: int, entries: tuple[Entry, ...]) -> Iterator[Step]:
+        if after < self.ledger.last:
+            raise ImpossibleBatch(f"a cut after {after}: entries up to {self.ledger.last} were applied")
+        kept, end = self._reader.mark(after)
+        self.journal.check(entries, after=kept)
+        dropped = [segment.first for segment in self.journal.segments if segment.first > after]
+        for operations in self.journal.cut(kept, end):
+            yield Step(Part.CUT, operations)
+        self._repeat = []  # the cut wrote both slots
+        if operations := self.ledger.reopen(self.files, self.journal.active, dropped):
+            yield Step(Part.CUT, operations)
+        sealed = self.journal.segments[:-1]
+        self._unsealed[:] = [segment for segment in self._unsealed if segment in sealed]
+        self._unclosed[:] = [segment for segment in self._unclosed if segment in sealed]
+
+    def _append(self, entries: tuple[Entry, ...]) -> Iterator[Step]:
+        journal = self.journal
+        journal.check(entries)
+        if spares := journal.spares(entries):
+            yield Step(Part.SPARES, spares)
+        known = len(journal.segments)
+        operations, placed = journal.append(entries)
+        yield Step(Part.ENTRIES, operations)
+        self._placed += placed
+        if spares:
+            sealed = journal.segments[known - 1 : -1]
+            self._unsealed += sealed
+            self._unclosed += sealed
+
+    # -- what may follow
+
+    def write_rows(self) -> Iterator[Step]:
+        """The .idx rows of entries appended before."""
+        if not self._placed:
+            return
+        yield Step(Part.ROWS, self.journal.index_writes(self._placed))
+        self.journal.indexed = self._placed[-1].entry.index
+        self._placed = []
+
+    def write_frames(self) -> Iterator[Step]:
+        """Effects of entries that are in the log, in one write for each segment; those that are there are skipped."""
+        taken, ledger, journal = self._taken, self.ledger, self.journal
+        while self.frames:  # others may add to it meanwhile
+            taken.append(self.frames.popleft())
+        while taken and (index := taken[0][0]) <= journal.indexed:
+            if index <= ledger.last:
+                del taken[0]  # replayed after a restart
+                continue
+            segment = journal.segment_of(index)
+            last = min(segment.last.index, journal.indexed)
+            part: list[tuple[int, bytes]] = []
+            count = 0
+            for frame in taken:
+                if frame[0] > last:
+                    break
+                count += 1
+                if not part or frame[0] > part[-1][0]:
+                    part.append(frame)
+            yield Step(Part.EFFECTS, (ledger.place(self.files, segment, part),))
+            ledger.placed(self.files, segment, part)
+            del taken[:count]
+
+    # -- sealed segments
+
+    @property
+    def has_frames(self) -> bool:
+        """Whether effects wait to be written."""
+        return bool(self.frames or self._taken)
+
+    @property
+    def is_finish_due(self) -> bool:
+        """Whether `finish_sealed` has anything to do."""
+        return bool(self._unsealed or (self._unclosed and self.ledger.last >= self._unclosed[0].last.index))
+
+    def finish_sealed(self, files: Files) -> Iterator[Step]:
+        """The footers of sealed segments, so that a restart need not read them. `files`: those of this thread."""
+        while self._unsealed:
+            segment = self._unsealed[0]
+            size = IDX_ROW.size * (segment.last.index - segment.previous.index)
+            rows = files.read(index_name(segment.first), SIDE_HEADER_SIZE, size)
+            yield Step(Part.FOOTERS, seal_index(segment, rows))
+            self._unsealed.pop(0)
+        while self._unclosed and (operations := self.ledger.close(files, self._unclosed[0])) is not None:
+            if operations:
+                yield Step(Part.FOOTERS, operations)
+                self.ledger.closed(files, self._unclosed[0])
+            self._unclosed.pop(0)
+
+    def sync_ledgers(self) -> Iterator[Step]:
+        """Effects are durable: before the snapshot that covers them."""
+        if names := self.ledger.unsynced():
+            yield Step(Part.FOOTERS, [Sync(ledger_name(first)) for first in names])

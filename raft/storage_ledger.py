@@ -1,0 +1,239 @@
+"""The ledgers: where the effects of entries go in the files beside their segments, and where they are found again.
+
+A frame is `statemachine.effects.encode_effects` of one entry; of it only the head is read here (`raft.formats`). Frames
+are not synced one by one; after a crash what is not intact is cut and replayed. Every SAMPLE_BYTES the position of a
+frame is remembered; a sealed, complete ledger keeps these samples in its footer, so that a restart does not read it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections import OrderedDict
+from typing import Final
+
+from raft.codec import Corrupt, crc32c
+from raft.formats import (
+    FRAME_HEADER_SIZE,
+    LEDGER_FOOTER_SIZE,
+    LEDGER_MAGIC,
+    SIDE_HEADER_SIZE,
+    ForeignFile,
+    LedgerFooter,
+    Log,
+    check_side_header,
+    decode_frame_header,
+    decode_ledger_footer,
+    encode_ledger_footer,
+    encode_side_header,
+    ledger_footer_bytes,
+    peek_frame,
+)
+from raft.journal import Segment, ledger_name
+from raft.operations import Create, Files, Operation, Sync, Truncate, Write
+
+SAMPLE_BYTES: Final = 64 << 10
+PARTS_MAX: Final = 64  # ledgers whose samples are in memory
+WINDOW: Final = 1 << 20
+
+
+class Part:
+    """What is known of one ledger file."""
+
+    __slots__ = ("end", "indexes", "is_closed", "last", "positions")
+
+    def __init__(self, before: int) -> None:
+        self.last = before  # index of the newest entry whose effects are in it
+        self.end = SIDE_HEADER_SIZE
+        self.is_closed = False  # complete and synced, with a footer
+        self.indexes = array("Q")
+        self.positions = array("Q")
+
+    def add(self, index: int, size: int) -> None:
+        """Takes note of a frame at the end."""
+        if not self.positions or self.end - self.positions[-1] >= SAMPLE_BYTES:
+            self.positions.append(self.end)
+            self.indexes.append(index)
+        self.last = index
+        self.end += size
+
+
+class Ledger:
+    """All ledgers of a shard. Writing belongs to the writing thread, `find` to the reading one."""
+
+    __slots__ = ("_log", "_parts", "last")
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._parts: OrderedDict[int, Part] = OrderedDict()  # by the first index of the segment
+        self.last = 0  # newest entry with effects
+
+    # -- restart
+
+    def recover(self, files: Files, segments: list[Segment], notices: list[str]) -> list[Operation]:
+        """Finds how far the effects reach without a gap; the operations cut what is behind."""
+        operations: list[Operation] = []
+        self.last = segments[0].previous.index
+        is_whole = True
+        for segment in segments:
+            if is_whole:
+                part = self._load(files, segment, is_sealed=segment is not segments[-1])
+            else:
+                part = Part(segment.previous.index)
+            name = ledger_name(segment.first)
+            size = files.size(name)
+            if part.end == SIDE_HEADER_SIZE and not part.is_closed:
+                operations.append(Create(name, encode_side_header(self._log, LEDGER_MAGIC, segment.previous)))
+            elif not part.is_closed and size != part.end:
+                operations.append(Truncate(name, part.end))
+            if size > part.end and not part.is_closed:
+                notices.append(f"{name}: {size - part.end} bytes behind index {part.last} are made anew by replay")
+            if is_whole:
+                self.last = part.last
+            is_whole = is_whole and part.last == segment.last.index
+            self._remember(segment.first, part)
+        return operations
+
+    def _load(self, files: Files, segment: Segment, *, is_sealed: bool) -> Part:
+        """The ledger of a segment from its footer, else by checking every frame."""
+        name = ledger_name(segment.first)
+        part = Part(segment.previous.index)
+        try:
+            check_side_header(self._log, LEDGER_MAGIC, segment.previous, files.read(name, 0, SIDE_HEADER_SIZE))
+        except (Corrupt, ForeignFile):
+            return part  # made anew
+        if is_sealed and (footer := read_footer(files, name)) is not None and footer.last == segment.last.index:
+            part.last, part.end, part.is_closed = footer.last, footer.end, True
+            part.indexes, part.positions = footer.samples[0::2], footer.samples[1::2]
+            return part
+        buffer, base = b"", 0
+        while True:
+            offset = part.end - base
+            if len(buffer) - offset < FRAME_HEADER_SIZE:
+                buffer, base, offset = files.read(name, part.end, WINDOW), part.end, 0
+            try:
+                index, payload_bytes, payload_crc = decode_frame_header(buffer, offset)
+            except Corrupt:
+                return part
+            size = FRAME_HEADER_SIZE + payload_bytes
+            if offset + size > len(buffer):
+                buffer, base, offset = files.read(name, part.end, max(WINDOW, size)), part.end, 0
+            payload = buffer[offset + FRAME_HEADER_SIZE : offset + size]
+            if (
+                len(payload) != payload_bytes
+                or crc32c(payload) != payload_crc
+                or not part.last < index <= segment.last.index
+            ):
+                return part
+            part.add(index, size)
+
+    def _remember(self, first: int, part: Part) -> None:
+        self._parts[first] = part
+        while len(self._parts) > PARTS_MAX:
+            oldest = next(iter(self._parts))
+            if not self._parts[oldest].is_closed:
+                break  # those not complete are few, and needed
+            del self._parts[oldest]
+
+    # -- writing
+
+    def place(self, files: Files, segment: Segment, frames: list[tuple[int, bytes]]) -> Write:
+        """Where the effects of entries of one segment go, in order; `placed` once they are there."""
+        part = self._part(files, segment)
+        return Write(ledger_name(segment.first), part.end, b"".join([frame for _, frame in frames]))
+
+    def placed(self, files: Files, segment: Segment, frames: list[tuple[int, bytes]]) -> None:
+        """Takes note of frames that were written where `place` said."""
+        part = self._part(files, segment)
+        for index, frame in frames:
+            part.add(index, len(frame))
+        self.last = part.last
+
+    def close(self, files: Files, segment: Segment) -> list[Operation] | None:
+        """What syncs the ledger of a sealed segment and writes its footer; `closed` once that is done.
+
+        [] where it has one, None while effects are missing.
+        """
+        part = self._part(files, segment)
+        if part.is_closed:
+            return []
+        if part.last != segment.last.index:
+            return None
+        samples = array("Q", [0]) * (2 * len(part.indexes))
+        samples[0::2], samples[1::2] = part.indexes, part.positions
+        name = ledger_name(segment.first)
+        footer = encode_ledger_footer(LedgerFooter(part.last, part.end, samples))
+        return [Sync(name), Write(name, part.end, footer)]
+
+    def closed(self, files: Files, segment: Segment) -> None:
+        """Takes note of the footer."""
+        self._part(files, segment).is_closed = True
+
+    def reopen(self, files: Files, segment: Segment, dropped: list[int]) -> list[Operation]:
+        """After a cut: the ledgers of dropped segments are gone, the one of the newest segment may grow again."""
+        for first in dropped:
+            self._parts.pop(first, None)
+        part = self._part(files, segment)
+        if not part.is_closed:
+            return []
+        part.is_closed = False
+        return [Truncate(ledger_name(segment.first), part.end)]
+
+    def unsynced(self) -> list[int]:
+        """First indexes of the segments whose ledgers may not be synced."""
+        return [first for first, part in self._parts.items() if not part.is_closed and part.end > SIDE_HEADER_SIZE]
+
+    # -- reading
+
+    def find(self, files: Files, segment: Segment, first: int, last: int) -> tuple[int, int]:
+        """Where the effects of the entries that end from `first` to `last` start and end in the segment's ledger.
+
+        Raises Corrupt where they are not there.
+        """
+        part = self._part(files, segment)
+        start, _, _ = self._walk(files, segment, part, first)
+        position, index, size = self._walk(files, segment, part, last)
+        if index != last:
+            raise Corrupt(f"{ledger_name(segment.first)}: no effects of entry {last}, but of {index}")
+        return start, position + size
+
+    def _walk(self, files: Files, segment: Segment, part: Part, index: int) -> tuple[int, int, int]:
+        """Position, index and size of the first frame whose index is at least `index`."""
+        name = ledger_name(segment.first)
+        sample = max(0, bisect_right(part.indexes, index) - 1)
+        position = part.positions[sample] if part.positions else SIDE_HEADER_SIZE
+        buffer, base = b"", 0
+        while position < part.end:
+            offset = position - base
+            if len(buffer) - offset < FRAME_HEADER_SIZE:
+                buffer, base, offset = files.read(name, position, SAMPLE_BYTES + FRAME_HEADER_SIZE), position, 0
+                if len(buffer) < FRAME_HEADER_SIZE:
+                    break
+            found, size = peek_frame(buffer, offset)
+            if size == 0:
+                break
+            if found >= index:
+                return position, found, size
+            position += size
+        raise Corrupt(f"{name}: no effects of entry {index} at byte {position} of {part.end}")
+
+    def _part(self, files: Files, segment: Segment) -> Part:
+        """The part of a segment; a complete one that was forgotten is read again from its footer."""
+        part = self._parts.get(segment.first)
+        if part is None:
+            part = Part(segment.previous.index)
+            if segment.last.index <= self.last:
+                part = self._load(files, segment, is_sealed=True)
+            self._remember(segment.first, part)
+        return part
+
+
+def read_footer(files: Files, name: str) -> LedgerFooter | None:
+    """The footer of a ledger file, or None where it has none that is intact."""
+    size = files.size(name)
+    try:
+        tail = files.read(name, max(0, size - LEDGER_FOOTER_SIZE), LEDGER_FOOTER_SIZE)
+        wanted = ledger_footer_bytes(tail)
+        return decode_ledger_footer(files.read(name, max(0, size - wanted), wanted), size)
+    except Corrupt:
+        return None

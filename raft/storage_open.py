@@ -1,0 +1,131 @@
+"""How the folder of a shard is opened: what is read, chosen and mended, and what is written before the node speaks.
+
+Hard state, snapshots, log, ledgers, in this order; the boot is counted after the log was mended, and before anything is
+said. `open_shard` gives out operations; the server executes them on files, the simulator in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from raft.codec import decode_configuration
+from raft.configuration import Configuration
+from raft.formats import Log, Slot, term_runs
+from raft.journal import SEGMENT_BYTES, Journal, keep_slot
+from raft.log import LogStart
+from raft.operations import Files, Operation, SyncFolder
+from raft.recovery import Damage, Damaged, rebuild_index, recover_hard_state, recover_log
+from raft.storage_ledger import Ledger
+from raft.storage_read import Reader
+from raft.storage_snapshots import SnapshotDamaged, StoredSnapshot, drop_old, list_snapshots, open_snapshot
+from raft.types import GENESIS, HardState
+
+TAIL_BYTES_MAX: Final = 8 << 20
+
+
+class ShardDamaged(ValueError):
+    """The log cannot be used: this node may neither vote nor acknowledge. `damage` where it is in one place."""
+
+    def __init__(self, message: str, damage: Damage | None = None) -> None:
+        super().__init__(message)
+        self.damage = damage
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What a shard held when it was opened: all of it durable and intact; and what it is worked with from now on."""
+
+    hard_state: HardState  # the boot counter is that of this start
+    log: LogStart
+    configuration: Configuration  # the newest in the log
+    configuration_index: int
+    snapshot: StoredSnapshot | None  # the newest intact one that the ledger reaches
+    ledger_last: int  # newest entry with effects: replay makes those behind it
+    notices: tuple[str, ...]  # what was found and mended
+    journal: Journal
+    ledger: Ledger
+
+
+def open_shard(
+    log: Log,
+    files: Files,
+    forget: Callable[[], None],
+    *,
+    segment_bytes: int = SEGMENT_BYTES,
+    tail_bytes_max: int = TAIL_BYTES_MAX,
+) -> Generator[Sequence[Operation], None, Opened]:
+    """Reads the shard, mends what may be mended, and counts this start. Execute what it yields before going on.
+
+    Where the log is damaged nothing is written. Raises HardStateDamaged, ShardDamaged, UnknownVersion or ForeignFile.
+    """
+    slot, notices = recover_hard_state(log, files)
+    snapshots = _intact_snapshots(files, log, notices)
+    durable = snapshots[0].mark.index if snapshots else 0
+    recovery = recover_log(log, files, slot, durable, tail_bytes_max)
+    notices += recovery.notices
+    if recovery.damage is not None:
+        raise ShardDamaged(f"{recovery.damage}; nothing was changed", recovery.damage)
+    yield recovery.operations
+    for segment in recovery.rebuild:
+        yield rebuild_index(log, files, segment)
+    slot, operations = count_boot(log, slot)
+    yield operations
+    journal = Journal(log, recovery.segments, slot, segment_bytes, recovery.marked)
+    yield journal.mark()
+    yield [SyncFolder(""), *drop_old(files)]
+    ledger = Ledger(log)
+    yield ledger.recover(files, journal.segments, notices)
+    snapshot = _choose(snapshots, ledger.last, notices)
+    if snapshot is None and journal.first > 1:
+        raise ShardDamaged(f"the log begins at {journal.first} and no snapshot reaches that far")
+    configuration, index = _configuration(journal, Reader(journal, ledger, files, forget), snapshot)
+    runs = term_runs([segment.runs for segment in journal.segments])
+    mark = snapshot.mark if snapshot is not None else GENESIS
+    start = LogStart(journal.first, runs, journal.last, recovery.tail, mark)
+    return Opened(
+        slot.state, start, configuration, index, snapshot, ledger.last, tuple(notices), journal, ledger
+    )  # fmt: skip
+
+
+def count_boot(log: Log, slot: Slot) -> tuple[Slot, list[Operation]]:
+    """Both slots anew: one more boot, and no cut under way (it was finished, and synced, before)."""
+    slot = Slot(slot.sequence + 1, replace(slot.state, boot=slot.state.boot + 1))
+    promise, repeat = keep_slot(log, slot)
+    return slot, promise + repeat
+
+
+def _intact_snapshots(files: Files, log: Log, notices: list[str]) -> list[StoredSnapshot]:
+    """Every intact snapshot, newest first; a damaged one is told of and passed over."""
+    intact: list[StoredSnapshot] = []
+    for index in list_snapshots(files):
+        try:
+            intact.append(open_snapshot(files, log, index))
+        except SnapshotDamaged as error:
+            notices.append(f"{error}: passed over for an older one, or for the log from its start")
+    return intact
+
+
+def _choose(snapshots: list[StoredSnapshot], ledger_last: int, notices: list[str]) -> StoredSnapshot | None:
+    """The newest snapshot that the ledger reaches: replay from an older one makes the effects that are missing."""
+    for snapshot in snapshots:
+        if snapshot.mark.index <= ledger_last:
+            return snapshot
+        notices.append(f"{snapshot.folder} is passed over: effects are intact only up to index {ledger_last}")
+    return None
+
+
+def _configuration(journal: Journal, reader: Reader, snapshot: StoredSnapshot | None) -> tuple[Configuration, int]:
+    """The newest configuration of the log, or of the snapshot where the log no longer has it."""
+    for segment in reversed(journal.segments):
+        if segment.configurations:
+            index = segment.configurations[-1]
+            try:
+                (entry,) = reader.entries(index - 1, index, 0)
+            except Damaged as error:
+                raise ShardDamaged(f"{error.damage}; it is the newest configuration", error.damage) from error
+            return decode_configuration(entry.data), index
+    if snapshot is None:
+        raise ShardDamaged("neither the log nor a snapshot has a configuration")
+    return snapshot.configuration, snapshot.configuration_index

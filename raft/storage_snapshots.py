@@ -1,0 +1,157 @@
+"""Snapshots as files: written aside chunk by chunk, synced, renamed, and checked whole before one is used.
+
+snapshots/<index:020d>/meta     raft.formats.encode_snapshot_meta
+snapshots/<index:020d>/chunks   per chunk a header (length, chained CRC) and its bytes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from raft.codec import Corrupt, crc32c, decode_configuration, encode_configuration
+from raft.configuration import Configuration
+from raft.formats import (
+    CHUNK_BYTES_MAX,
+    CHUNK_HEADER_SIZE,
+    Log,
+    SnapshotMeta,
+    decode_chunk_header,
+    decode_snapshot_meta,
+    encode_chunk,
+    encode_snapshot_meta,
+)
+from raft.operations import Create, DeleteFolder, Files, MakeFolder, Operation, Rename, Sync, SyncFolder, Write
+from raft.types import Mark
+
+SNAPSHOTS: Final = "snapshots"
+SNAPSHOTS_KEPT: Final = 2
+_ASIDE: Final = ".new"
+
+
+class SnapshotDamaged(ValueError):
+    """A snapshot fails its check; the message names the folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSnapshot:
+    """A snapshot that passed every check: the state after the entry of `mark`."""
+
+    mark: Mark
+    configuration: Configuration
+    configuration_index: int
+    size: int
+    folder: str
+
+
+def snapshot_folder(index: int) -> str:
+    """The folder of the snapshot of that index."""
+    return f"{SNAPSHOTS}/{index:020d}"
+
+
+class SnapshotPlan:
+    """The operations that write one snapshot; nobody sees it before `finish`."""
+
+    __slots__ = ("_aside", "_chunks", "_crc", "_log", "_position", "_size", "folder")
+
+    def __init__(self, log: Log, index: int) -> None:
+        self._log = log
+        self.folder = snapshot_folder(index)
+        self._aside = self.folder + _ASIDE
+        self._chunks = self._size = self._crc = self._position = 0
+
+    def begin(self) -> list[Operation]:
+        """A folder aside."""
+        return [DeleteFolder(self._aside), MakeFolder(self._aside), Create(f"{self._aside}/chunks", b"")]
+
+    def add(self, chunk: bytes) -> list[Operation]:
+        """One more chunk. Raises ValueError for one that is too large."""
+        if len(chunk) > CHUNK_BYTES_MAX:
+            raise ValueError(f"a snapshot chunk of {len(chunk)} bytes: the limit is {CHUNK_BYTES_MAX}")
+        header, self._crc = encode_chunk(chunk, self._crc)
+        write = Write(f"{self._aside}/chunks", self._position, header + chunk)
+        self._position += len(write.data)
+        self._chunks += 1
+        self._size += len(chunk)
+        return [write]
+
+    def finish(self, mark: Mark, configuration: Configuration, configuration_index: int) -> list[Operation]:
+        """Syncs it and gives it its name (pitfall 56: the folder is synced after the rename)."""
+        meta = SnapshotMeta(
+            mark, encode_configuration(configuration), configuration_index, self._chunks, self._size, self._crc
+        )
+        return [
+            Sync(f"{self._aside}/chunks"),
+            Create(f"{self._aside}/meta", encode_snapshot_meta(self._log, meta)),
+            Sync(f"{self._aside}/meta"),
+            SyncFolder(self._aside),
+            DeleteFolder(self.folder),
+            Rename(self._aside, self.folder),
+            SyncFolder(SNAPSHOTS),
+        ]
+
+    def abandon(self) -> list[Operation]:
+        """Removes what was written; nothing to do after `finish`."""
+        return [DeleteFolder(self._aside)]
+
+
+def list_snapshots(files: Files) -> list[int]:
+    """The indexes of finished snapshots, newest first."""
+    return sorted((int(name) for name in files.names(SNAPSHOTS) if name.isdigit()), reverse=True)
+
+
+def drop_old(files: Files, kept: int = SNAPSHOTS_KEPT) -> list[Operation]:
+    """Removes all but the newest ones, and what was left unfinished."""
+    operations: list[Operation] = [
+        DeleteFolder(f"{SNAPSHOTS}/{name}") for name in files.names(SNAPSHOTS) if name.endswith(_ASIDE)
+    ]
+    for index in list_snapshots(files)[kept:]:
+        folder = snapshot_folder(index)
+        # The name goes first: a half-removed snapshot must not look like one.
+        operations += [Rename(folder, folder + _ASIDE), DeleteFolder(folder + _ASIDE)]
+    return operations
+
+
+def open_snapshot(files: Files, log: Log, index: int) -> StoredSnapshot:
+    """Reads and checks a snapshot, every byte. Raises SnapshotDamaged, UnknownVersion or ForeignFile."""
+    folder = snapshot_folder(index)
+    name = f"{folder}/meta"
+    try:
+        meta = decode_snapshot_meta(log, files.read(name, 0, max(0, files.size(name))))
+        configuration = decode_configuration(meta.configuration)
+    except Corrupt as error:
+        raise SnapshotDamaged(f"{folder}: {error}") from error
+    if index != meta.mark.index:
+        raise SnapshotDamaged(f"{folder}: it is a snapshot of index {meta.mark.index}")
+    chunks = size = crc = 0
+    for crc, chunk in _chunks(files, folder):  # noqa: B007 - the last one is wanted
+        chunks += 1
+        size += len(chunk)
+    if (chunks, size, crc) != (meta.chunks, meta.size, meta.last_crc):
+        raise SnapshotDamaged(
+            f"{folder}: {chunks} chunks of {size} bytes, the meta file names {meta.chunks} of {meta.size}"
+        )
+    return StoredSnapshot(meta.mark, configuration, meta.configuration_index, size, folder)
+
+
+def read_chunks(files: Files, folder: str) -> Iterator[bytes]:
+    """The chunks of a snapshot, each CRC checked. Raises SnapshotDamaged."""
+    for _, chunk in _chunks(files, folder):
+        yield chunk
+
+
+def _chunks(files: Files, folder: str) -> Iterator[tuple[int, bytes]]:
+    name = f"{folder}/chunks"
+    position = crc = 0
+    try:
+        while header := files.read(name, position, CHUNK_HEADER_SIZE):
+            length, wanted = decode_chunk_header(header)
+            chunk = files.read(name, position + CHUNK_HEADER_SIZE, length)
+            crc = crc32c(chunk, crc)
+            if len(chunk) != length or crc != wanted:
+                raise Corrupt("a chunk fails its CRC")
+            position += CHUNK_HEADER_SIZE + length
+            yield crc, chunk
+    except Corrupt as error:
+        raise SnapshotDamaged(f"{folder}: {error}") from error
