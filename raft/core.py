@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from raft import election, membership, reads, replication
+from raft import election, membership, reads, reconfiguration, replication
+from raft.changes import Change
 from raft.configuration import Configuration
 from raft.log import Log, LogStart
 from raft.messages import (
@@ -66,9 +67,16 @@ class CoreStatus:
     commit: int
     applied: int
     configuration_index: int
+    configuration: Configuration  # in force; joint while its `outgoing` is not empty
     uncommitted_bytes: int
     transfer_to: NodeId
+    catching_up: tuple[NodeId, ...]  # learners that get a vote when they have caught up; known at their leader alone
     followers: tuple[FollowerStatus, ...]
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether a change of the members is under way, as far as this node knows."""
+        return bool(self.configuration_index > self.commit or self.configuration.outgoing or self.catching_up)
 
 
 class RaftCore:
@@ -92,15 +100,21 @@ class RaftCore:
         applied: int,
         random: Callable[[int, int], int],
         now: Now,
+        earlier: tuple[tuple[int, Configuration], ...] = (),
     ) -> None:
         """`hard_state` and `log` are what is durable; `commit` is what is known to be committed (at least the
-        snapshot), `applied` what the state machine holds. `random(low, high)` includes both bounds."""
+        snapshot), `applied` what the state machine holds. `random(low, high)` includes both bounds.
+
+        `configuration` is the newest in the log, committed or not (or the snapshot's, or an empty one at index 0 on a
+        node that is to join). `earlier` are those before it, oldest first, back to the one in force at `applied`: the
+        newest may still be cut away.
+        """
         role = Follower(NOBODY, now.monotonic_ms, 0, now.monotonic_ms)
         self.state = State(
             node=node, options=options, random=random, now=now, term=hard_state.term, vote=hard_state.vote,
             boot=hard_state.boot, durable_term=hard_state.term,
             log=Log(log, committed=commit, applied=applied, now_ms=now.monotonic_ms),
-            configurations=[(configuration_index, configuration)], role=role,
+            configurations=[*earlier, (configuration_index, configuration)], role=role,
         )  # fmt: skip
         assert hard_state.term >= log.last.term, "the log holds a term that the hard state does not know (pitfall 2)"
         become_follower(self.state, hard_state.term, NOBODY, "started")
@@ -140,9 +154,20 @@ class RaftCore:
         entry = append_own(state, role, kind, count, data)
         return Proposed(entry.term, entry.first, entry.index)
 
-    def propose_configuration(self, change: object) -> None:
-        """Change the members. Raises ConfigurationRefused: this version cannot."""
-        membership.propose(self.state, change)
+    def propose_configuration(self, change: Change, now: Now) -> int:
+        """Begin to change the members; the index of the configuration that begins it, or of the one in force where
+        the change is under way already. The rest follows by itself, see `raft.reconfiguration`.
+
+        Raises NotLeader, TransferInProgress or ConfigurationRefused: then nothing happened.
+        """
+        state = self.state
+        state.now = now
+        role = state.role
+        if not isinstance(role, Leader):
+            raise NotLeader(state.leader)
+        if role.transfer is not None:
+            raise TransferInProgress(role.transfer.to)
+        return membership.propose(state, role, change)
 
     def read(self, context: int, now: Now) -> None:
         """Register a linearizable read: a ReadReady or a ReadFailed with `context` follows. Raises NotLeader or
@@ -203,6 +228,7 @@ class RaftCore:
         log = self.state.log
         assert log.applied <= index <= log.given, (log.applied, index, log.given)
         log.applied = index
+        membership.forget(self.state)
         log.trim(self.state.options)
 
     # -- outputs -----------------------------------------------------------------------------------------------
@@ -210,6 +236,8 @@ class RaftCore:
     def ready(self) -> Ready | None:
         """What is to be done since the last one, or None."""
         state = self.state
+        if isinstance(state.role, Leader):
+            reconfiguration.advance(state, state.role)
         log, role = state.log, state.role
         if isinstance(role, Leader):
             reads.open_round(state, role)
@@ -267,8 +295,10 @@ class RaftCore:
             commit=log.committed,
             applied=log.applied,
             configuration_index=state.configurations[-1][0],
+            configuration=state.configuration,
             uncommitted_bytes=role.uncommitted_bytes if isinstance(role, Leader) else 0,
             transfer_to=role.transfer.to if isinstance(role, Leader) and role.transfer else NOBODY,
+            catching_up=tuple(role.catch_ups) if isinstance(role, Leader) else (),
             followers=followers,
         )
 
@@ -279,6 +309,8 @@ def _meet_term(state: State, message: Message) -> bool:
         return True
     if isinstance(message, RequestVote) and message.pre:
         return True  # the term in it is a question (pitfall 7)
+    if isinstance(message, RequestVoteReply) and message.pre and message.term < state.term:
+        return True  # a voter that is behind: it may never campaign itself, and so never learn this term (pitfall 8)
     if message.term < state.term:
         _enlighten(state, message)
         return False

@@ -185,6 +185,22 @@ def test_pitfall_08_a_pre_vote_reply_names_the_term_it_answers_and_the_voters_ow
     assert (asking.status().term, asking.status().role) == (7, RoleName.FOLLOWER)
 
 
+def test_pitfall_08_a_pre_vote_of_a_voter_that_is_behind_counts() -> None:
+    """The voter's own term is older than the pre-candidate's; its answer to this very question is no old message. A
+    voter that takes itself for a learner never campaigns, so it would never catch up, and nobody could win.
+
+    Guard: pre-vote replies of an older term pass `_meet_term` of raft/core.py.
+    """
+    asking, voter = make_core(1, 2, term=7), make_core(2, 2, term=3)
+    asking.tick(at(300))
+    (question,) = drain(asking).messages
+    voter.step(question, at(300))
+    (answer,) = drain(voter).messages
+    assert answer.term == 3
+    asking.step(answer, at(300))
+    assert (asking.status().term, asking.status().role) == (8, RoleName.CANDIDATE)
+
+
 def test_pitfall_08_a_candidate_stuck_above_the_leaders_term_is_freed() -> None:
     """Voters bound to their leader ignore a candidate of a higher term; the leader hears of that term and gives way.
 
