@@ -1,15 +1,61 @@
-"""What one seed's world is like: how many nodes, how bad the network, the disks and the processes are.
+"""What one seed's world is like: how many nodes, how bad the network, the disks and the processes are, who asks what.
 
-Swarm testing: each seed turns a random choice of faults on, so that some worlds are full of crashes and have no loss,
-and others the reverse. Everything is drawn from the seed.
+Swarm testing (Groce and others, 2012): each seed leaves a random choice of faults out, so that some worlds are full of
+crashes and have no loss, and others the reverse: what is everywhere hides the rest. Everything is drawn from the seed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
+from typing import Final
 
 from raft.options import Options
+
+MINUTE_US: Final = 60_000_000
+
+KINDS: Final[dict[str, tuple[int, int]]] = {
+    # network: kind -> (in how many worlds of a hundred, how often beside the others)
+    "cut link": (45, 4),
+    "cut node": (45, 4),
+    "cut halves": (45, 3),
+    "cut shape": (40, 3),  # ring, bridge, hub, Howard's
+    "clog": (40, 3),
+    "flap": (25, 2),
+    "reset link": (35, 3),
+    # processes
+    "kill": (60, 6),
+    "power cut": (50, 5),
+    "kill several": (35, 2),  # a minority or a majority, at once
+    "kill all": (25, 1),
+    "power cut all": (25, 1),
+    "pause": (50, 4),
+    "pause several": (25, 2),
+    "restart storm": (15, 1),
+    # disks
+    "slow disk": (35, 3),
+    "hanging disk": (25, 2),
+    "full disk": (30, 2),
+    "fail read": (25, 2),
+    "fail write": (20, 1),
+    "fail sync": (20, 1),
+    "flip bit": (20, 1),
+    "misdirect": (15, 1),
+    "stale block": (15, 1),
+    "wipe": (10, 1),
+    "roll back": (10, 1),
+    # clocks
+    "clock jump": (30, 2),
+    "clock drift": (25, 2),
+    # operators
+    "transfer": (45, 4),
+    "add": (0, 2),
+    "promote": (0, 2),
+    "remove": (0, 2),
+    "replace": (0, 1),
+}
+"""Every kind of fault that the nemesis knows. Wearing ones (a damaged disk is lost for its world) are the rarest.
+The kinds of membership are drawn at 0 until the core changes members."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,31 +63,43 @@ class Swarm:
     """The parameters of one world. Probabilities are in thousandths, times in microseconds."""
 
     nodes: int
-    loss: int  # of a message
-    duplicate: int
+    # network: each link draws its own share, from nothing up to these
+    loss: int  # of a message, 0 to 300
+    duplicate: int  # `duplicate` and `replay` together 0 to 500
+    replay: int  # an old message comes again
     delay_min_us: int
     delay_max_us: int
-    slow_message: int  # a message that takes up to 400 ms, overtaken by others
+    slow_message: int  # a message that takes up to 400 ms more, overtaken by others
+    # disks
     sync_min_us: int
     sync_max_us: int
     slow_sync: int  # a sync that takes up to 900 ms
+    segment_bytes: int
+    # processes
     crash_at_step: int  # per step of carrying out a Ready, in 100,000ths
-    crash_every_us: int  # mean; 0 is never
+    step_power_cut: int  # how many of those crashes are power cuts
     down_max_us: int
-    pause_every_us: int
     pause_max_us: int
-    cut_every_us: int
+    drift: int  # clocks run wrong by up to this many thousandths
+    # what the nemesis does: (kind, mean time between two of it)
+    faults: tuple[tuple[str, int], ...]
     cut_max_us: int
     cut_is_noticed: int  # whether a cut closes the connection
-    link_reset_every_us: int
-    transfer_every_us: int
-    compact_every_us: int
-    clock_jump_every_us: int  # of the wall clock
-    drift: int  # clocks run wrong by up to this many thousandths
+    disk_max_us: int  # how long a disk stays full, slow or silent
+    # load
+    clients: int
+    client_every_us: int  # mean time from one operation of a client to its next
     write_every_us: int
     read_every_us: int
+    compact_every_us: int  # a snapshot by some node; 0 is never
     tail_kept: int  # entries in memory after a restart
+    encode: bool  # messages travel as frames, and are decoded at the other end
+    digest_every: int  # entries between two comparisons of the replicas' digests
     options: Options
+
+    def fault_every_us(self, kind: str) -> int:
+        """The mean time between two faults of that kind; 0 if this world has none."""
+        return dict(self.faults).get(kind, 0)
 
 
 def draw(random: Random) -> Swarm:
@@ -52,8 +110,60 @@ def draw(random: Random) -> Swarm:
 
     delay_min = random.choice((50, 100, 500))
     sync_min = random.choice((80, 200, 1_000))
+    nodes = random.choice((1, 2, 3, 3, 3, 3, 3, 3, 4, 5, 5, 5, 5, 6, 7))
+    clients = random.choice((2, 3, 4, 6))
+    a_minute = random.choice((300, 400, 400, 400, 600))  # operations of all clients
+    return Swarm(
+        nodes=nodes,
+        loss=sometimes(50, 1, 100) if random.randrange(4) else random.randint(100, 300),
+        duplicate=sometimes(40, 1, 250),
+        replay=sometimes(40, 1, 250),
+        delay_min_us=delay_min,
+        delay_max_us=delay_min * random.choice((2, 10, 50)),
+        slow_message=sometimes(40, 1, 50),
+        sync_min_us=sync_min,
+        sync_max_us=sync_min * random.choice((2, 10)),
+        slow_sync=sometimes(40, 1, 30),
+        segment_bytes=random.choice((4_096, 8_192, 16_384, 65_536)),
+        crash_at_step=sometimes(50, 2, 40),
+        step_power_cut=random.choice((0, 500, 1_000)),
+        down_max_us=random.choice((50_000, 1_000_000, 3_000_000, 8_000_000)),
+        pause_max_us=random.choice((200_000, 1_000_000, 4_000_000)),
+        drift=random.choice((0, 0, 20, 100)),
+        faults=_faults(random, nodes),
+        cut_max_us=random.choice((300_000, 2_000_000, 6_000_000)),
+        cut_is_noticed=random.choice((0, 300, 1_000)),
+        disk_max_us=random.choice((300_000, 2_000_000, 5_000_000)),
+        clients=clients,
+        client_every_us=clients * MINUTE_US // a_minute,
+        write_every_us=random.choice((5_000, 20_000, 50_000)),
+        read_every_us=random.choice((10_000, 30_000, 100_000)),
+        compact_every_us=random.choice((0, 500_000, 2_000_000, 2_000_000, 8_000_000)),
+        tail_kept=random.choice((0, 1, 5, 1_000)),
+        encode=random.randrange(4) == 0,
+        digest_every=random.choice((1, 10, 50)),
+        options=_options(random),
+    )
+
+
+def _faults(random: Random, nodes: int) -> tuple[tuple[str, int], ...]:
+    """Which kinds this world has, and how often each: together some number of faults a minute."""
+    a_minute = random.choice((15, 30, 45, 60, 90, 120, 180))
+    alone = {"cut link", "cut node", "cut halves", "cut shape", "clog", "flap", "reset link", "transfer"}
+    weights: list[tuple[str, int]] = []
+    for kind, (percent, weight) in KINDS.items():
+        # drawn whether or not it counts, so that a kind switched on or off leaves the others as they are
+        is_drawn, factor = random.randrange(100) < percent, random.randint(1, 4)
+        if is_drawn and not (nodes == 1 and kind in alone):
+            weights.append((kind, weight * factor))
+    total = sum(weight for _, weight in weights)
+    return tuple((kind, MINUTE_US * total // (a_minute * weight)) for kind, weight in weights)
+
+
+def _options(random: Random) -> Options:
+    """Mostly small windows and tails: limits that are never reached prove nothing."""
     is_small = random.randrange(100) < 60
-    options = Options(
+    return Options(
         append_bytes_max=random.choice((200, 600, 4_000)) if is_small else 1 << 20,
         append_entries_max=random.choice((1, 3, 16)) if is_small else 4_096,
         inflight_messages_max=random.choice((1, 2, 8)) if is_small else 64,
@@ -65,31 +175,12 @@ def draw(random: Random) -> Swarm:
         reads_pending_max=random.choice((4, 64)),
         transfer_timeout_ms=random.choice((200, 1_000)),
     )
-    return Swarm(
-        nodes=random.choice((1, 2, 3, 3, 3, 3, 3, 4, 5, 5, 5)),
-        loss=sometimes(50, 1, 150),
-        duplicate=sometimes(40, 1, 100),
-        delay_min_us=delay_min,
-        delay_max_us=delay_min * random.choice((2, 10, 50)),
-        slow_message=sometimes(40, 1, 50),
-        sync_min_us=sync_min,
-        sync_max_us=sync_min * random.choice((2, 10)),
-        slow_sync=sometimes(40, 1, 30),
-        crash_at_step=sometimes(60, 2, 60),
-        crash_every_us=sometimes(50, 500_000, 5_000_000),
-        down_max_us=random.choice((50_000, 1_000_000, 3_000_000)),
-        pause_every_us=sometimes(40, 800_000, 5_000_000),
-        pause_max_us=random.choice((100_000, 700_000, 3_000_000)),
-        cut_every_us=sometimes(60, 500_000, 4_000_000),
-        cut_max_us=random.choice((300_000, 2_000_000, 5_000_000)),
-        cut_is_noticed=random.choice((0, 300, 1_000)),
-        link_reset_every_us=sometimes(40, 300_000, 3_000_000),
-        transfer_every_us=sometimes(40, 500_000, 4_000_000),
-        compact_every_us=sometimes(50, 300_000, 2_000_000),
-        clock_jump_every_us=sometimes(30, 500_000, 3_000_000),
-        drift=random.choice((0, 0, 20, 100)),
-        write_every_us=random.choice((5_000, 20_000, 50_000)),
-        read_every_us=random.choice((10_000, 30_000, 100_000)),
-        tail_kept=random.choice((0, 1, 5, 1_000)),
-        options=options,
-    )
+
+
+def quiet(nodes: int = 3) -> Swarm:
+    """A world without trouble: what a healthy cluster does."""
+    return replace(
+        draw(Random(0)), nodes=nodes, loss=0, duplicate=0, replay=0, slow_message=0, slow_sync=0, crash_at_step=0,
+        faults=(), compact_every_us=0, drift=0, delay_min_us=100, delay_max_us=200, sync_min_us=200, sync_max_us=400,
+        encode=False,
+    )  # fmt: skip

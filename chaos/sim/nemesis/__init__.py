@@ -1,0 +1,55 @@
+"""What goes wrong in a world, and when: one stream of trouble for each kind of fault that the seed's swarm has.
+
+Each stream draws from its own Random, everything before it asks `World.fault`, which numbers and records a fault and
+may say no: so a run with one fault left out (shrinking) stays as like the first one as it can. One file per family:
+`network`, `processes`, `disks`, `clocks`, `operators`. Every fault brings its own end along; `World.heal` ends all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from chaos.sim.nemesis import clocks, network, operators, processes
+from chaos.sim.nemesis.network import close_links
+
+if TYPE_CHECKING:
+    from chaos.sim.world import World
+
+__all__ = ["FAULTS", "close_links", "unleash"]
+
+FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {
+    **network.FAULTS,
+    **processes.FAULTS,
+    **clocks.FAULTS,
+    **operators.FAULTS,
+}
+"""Kind (as in `chaos.sim.swarm.KINDS`) -> what does it, once."""
+
+
+def unleash(world: World) -> None:
+    """Start every stream of trouble that the seed's swarm has, the snapshots, and the clients."""
+    swarm = world.swarm
+    for kind, every_us in swarm.faults:
+        if kind in FAULTS:
+            _again(world, Random(f"{world.seed} {kind}"), every_us, FAULTS[kind])
+    if swarm.compact_every_us:
+        _again(world, Random(f"{world.seed} compact"), swarm.compact_every_us, operators.compact)
+    random = Random(f"{world.seed} clients")
+    _again(world, random, swarm.write_every_us, lambda world, _: world.write(), is_trouble=False)
+    _again(world, random, swarm.read_every_us, lambda world, _: world.read(), is_trouble=False)
+
+
+def _again(
+    world: World, random: Random, every_us: int, what: Callable[[World, Random], None], *, is_trouble: bool = True
+) -> None:
+    def act() -> None:
+        if world.is_healed and is_trouble:
+            return
+        what(world, random)
+        # Few writes once healed: the point is then to agree.
+        mean_us = 500_000 if world.is_healed else every_us
+        world.after(random.randint(1, 2 * mean_us), act)
+
+    world.after(random.randint(1, 2 * every_us), act)
