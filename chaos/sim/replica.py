@@ -33,6 +33,9 @@ Input = Callable[[RaftCore, Now], None]
 RARE = 40
 """How much likelier a crash is at a step that comes only with elections: there are far fewer of them."""
 
+WAKE_US = (0, 0, 50, 300)
+"""How long after an input its turn comes: what arrives meanwhile is taken with it."""
+
 
 class Crashed(Exception):
     """The process dies here."""
@@ -177,8 +180,13 @@ class Replica:
         """A peer's message arrives."""
         self.heard_us[message.sender] = self.world.now_us
         self.inbox.append(message)
-        if not self.turn_is_due:
-            self.wake()
+        if not self.turn_is_due and not self.is_paused:
+            delay_us = WAKE_US[self.random.getrandbits(2)]
+            if delay_us:
+                self.turn_is_due = True
+                self.world.after(delay_us, self._turn, self.life)
+            else:
+                self._turn(self.life)
 
     def take_bulk(self, peer: NodeId, data: bytes) -> None:
         """A frame of the bulk link arrives."""
@@ -206,8 +214,7 @@ class Replica:
         """Have a turn soon, with whatever else arrives by then."""
         if not self.turn_is_due and not self.is_paused and self.core is not None:
             self.turn_is_due = True
-            bits = self.random.getrandbits(2)
-            self.world.after((0, 0, 50, 300)[bits], self._turn, self.life)
+            self.world.after(WAKE_US[self.random.getrandbits(2)], self._turn, self.life)
 
     def _turn(self, life: int) -> None:
         if life != self.life:

@@ -33,6 +33,7 @@ def commit_rose(known: Known, node: NodeId, log: Log, configuration: Configurati
     if not fresh or fresh[0].before != newest or fresh[-1].index != index:
         raise InvariantBroken(node, IMMUTABLE, SECTION, f"commit {index} does not go on from {known.newest}")
     known.committed += [(entry.index, entry.term) for entry in fresh]
+    known.commits.append(known.newest[::-1])
 
 
 def still_held(known: Known, node: NodeId, configuration: Configuration) -> None:

@@ -63,12 +63,13 @@ def durable(disk: Any) -> Durable:
 class Known:
     """Fed by `Witness` before the properties look at it."""
 
-    __slots__ = ("chain", "committed", "configurations", "disks", "ends", "lost")
+    __slots__ = ("chain", "commits", "committed", "configurations", "disks", "ends", "lost")
 
     def __init__(self, configuration: Configuration, first: Entry) -> None:
         self.chain: dict[tuple[int, int], int] = {(first.index, first.term): header_crc(first)}
         self.ends: dict[int, None] = {0: None, first.index: None}  # where any entry ever ended
         self.committed: list[tuple[int, int]] = [(first.index, first.term)]  # in order, as first seen
+        self.commits: list[tuple[int, int]] = [(first.term, first.index)]  # what each term's leaders committed, last
         # (index, term) -> the configuration of that entry, in the order in which they were made
         self.configurations: dict[tuple[int, int], Configuration] = {(first.index, first.term): configuration}
         self.disks: dict[NodeId, Durable] = {}
@@ -78,6 +79,13 @@ class Known:
     def newest(self) -> tuple[int, int]:
         """The newest entry that any node calls committed."""
         return self.committed[-1]
+
+    def newest_before(self, term: int) -> tuple[int, int]:
+        """The newest entry that was committed by the leader of an older term: leaders commit by an entry of their own,
+        and take all before it along."""
+        position = bisect_left(self.commits, (term, 0)) - 1
+        index = self.commits[position][1] if position >= 0 else self.committed[0][0]
+        return self.committed[self.position(index)]
 
     def position(self, index: int) -> int:
         """The place in `committed` of the entry that ends at `index`; where it would be, if none does."""

@@ -18,6 +18,11 @@ class LeaderAppendOnly:
     def __init__(self) -> None:
         self._ends: dict[NodeId, tuple[int, Mark]] = {}  # leader -> (its term, the end of its log)
 
+    def started(self, node: NodeId) -> None:
+        """A new process. It can lead the same term again only where nothing of that term was durable: a sole voter
+        that died before its vote for itself was."""
+        self._ends.pop(node, None)
+
     def leads(self, node: NodeId, term: int, log: Log) -> None:
         """That node leads the term, now with this log. Raises InvariantBroken."""
         seen = self._ends.get(node)

@@ -11,8 +11,11 @@ PROPERTY = "leader completeness"
 SECTION = "figure 3"
 
 
-def became_leader(known: Known, node: NodeId, log: Log) -> None:
-    """A node leads from now on. With log matching the newest committed entry speaks for all. Raises InvariantBroken."""
-    index, term = known.newest
+def became_leader(known: Known, node: NodeId, term: int, log: Log) -> None:
+    """A node leads that term from now on; with log matching the newest entry committed before it speaks for all.
+
+    What a later term committed it need not have: a paused winner may learn late that it won. Raises InvariantBroken.
+    """
+    index, term = known.newest_before(term)
     if log.term_at(index) != term:
         raise InvariantBroken(node, PROPERTY, SECTION, f"entry {(index, term)} is committed, its log: {log.last}")

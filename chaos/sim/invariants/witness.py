@@ -91,6 +91,7 @@ class Witness:
         self._cores[node] = core
         self._seen[node] = observe(state)
         self._persisted[node] = -1
+        self._append_only.started(node)
         if node not in known.lost:
             self._terms.started(node, state.term)
             self._votes.started(node, state.term, state.vote)
@@ -140,7 +141,7 @@ class Witness:
         if after.role is RoleName.LEADER:
             if before.role is not after.role or before.term != after.term:
                 self._elections.became_leader(node, after.term)
-                leader_completeness.became_leader(self.known, node, state.log)
+                leader_completeness.became_leader(self.known, node, after.term, state.log)
             self._append_only.leads(node, after.term, state.log)
         if after.committed > before.committed:
             # The newest configuration of its own log rules, whatever the core takes for it.
