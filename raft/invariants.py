@@ -7,7 +7,7 @@ state machine safety: raft paper figure 3) is the simulator's business. The idea
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from raft.codec import header_crc, previous_crc
 from raft.log import Log
@@ -22,17 +22,18 @@ class InvariantBroken(AssertionError):
 
     def __init__(self, node: NodeId, what: str, section: str, detail: object = "") -> None:
         super().__init__(f"node {node}: {what} ({section}): {detail}")
+        self.node, self.what, self.section, self.detail = node, what, section, detail
 
 
-@dataclass(frozen=True, slots=True)
-class Observed:
-    """What `check_step` compares of one node."""
+class Observed(NamedTuple):
+    """What `check_step` compares of one node. Made after every step, so a tuple: that is cheap."""
 
     role: RoleName
     term: int
     vote: NodeId
     leader: NodeId
     last: int
+    last_term: int
     committed: int
     committed_term: int
     applied: int
@@ -47,6 +48,7 @@ def observe(state: State) -> Observed:
         state.vote,
         state.leader,
         log.last.index,
+        log.last.term,
         log.committed,
         log.term_at(log.committed) or 0,
         log.applied,
@@ -123,8 +125,12 @@ def check_step(node: NodeId, before: Observed, after: Observed) -> None:
             raise InvariantBroken(node, "one vote per term", "5.2", (before.term, before.vote, after.vote))
         if NOBODY not in {before.leader, after.leader} and before.leader != after.leader:
             raise InvariantBroken(node, "one leader per term", "figure 3", (before.term, before.leader, after.leader))
-        if before.role is after.role is RoleName.LEADER and after.last < before.last:
-            raise InvariantBroken(node, "a leader only appends", "figure 3", (before.last, after.last))
+        if before.role is after.role is RoleName.LEADER:
+            if after.last < before.last or after.last_term != before.last_term:
+                raise InvariantBroken(node, "a leader only appends", "figure 3", (before.last, after.last))
+            if after.committed > before.committed and after.committed_term != after.term:
+                detail = (after.committed, after.committed_term, after.term)
+                raise InvariantBroken(node, "a leader commits by counting only in its term", "5.4.2", detail)
     if after.committed < before.committed:
         raise InvariantBroken(node, "commit never falls", "figure 3", (before.committed, after.committed))
     if after.applied < before.applied:

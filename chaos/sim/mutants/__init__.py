@@ -1,0 +1,41 @@
+"""Known mistakes that can be planted in this process, to prove that the tests see them; production never imports this.
+
+The list is that of the real mistakes this project collected; what finds each is in docs/mutants.md.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Final
+
+from chaos.sim.mutants import disks, elections, reads, replication, sessions, waiting
+from chaos.sim.mutants.mutant import CannotPlant, Edit, Mutant
+
+__all__ = ["MUTANTS", "CannotPlant", "Edit", "Mutant", "named", "plant"]
+
+MUTANTS: Final[dict[str, Mutant]] = {
+    mutant.name: mutant
+    for mutant in sorted(
+        (
+            *elections.MUTANTS,
+            *replication.MUTANTS,
+            *reads.MUTANTS,
+            *disks.MUTANTS,
+            *sessions.MUTANTS,
+            *waiting.MUTANTS,
+        ),
+        key=lambda mutant: (mutant.number or 100 + mutant.pitfall, mutant.name),
+    )
+}
+
+
+def named(name: str) -> Mutant:
+    """The mutant of that name. Raises CannotPlant."""
+    if name not in MUTANTS:
+        raise CannotPlant(f"there is no mutant {name!r}; there are: {', '.join(MUTANTS)}")
+    return MUTANTS[name]
+
+
+def plant(name: str) -> AbstractContextManager[None]:
+    """Production code has that mistake while the returned context is open. Raises CannotPlant."""
+    return named(name).plant()

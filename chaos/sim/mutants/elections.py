@@ -1,0 +1,230 @@
+"""Mutants of terms, votes and elections."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from chaos.sim.mutants.mutant import Edit, Mutant
+
+MUTANTS: Final = (
+    Mutant(
+        name="vote_answered_before_it_is_durable",
+        number=2,
+        pitfall=1,
+        title="the vote is answered at once, and reaches the disk later",
+        source="raft-java #57",
+        edits=(
+            Edit(
+                "raft.election:on_request_vote",
+                "state.out.after_sync.append(_reply(state, message, granted=granted))",
+                "state.out.messages.append(_reply(state, message, granted=granted))",
+            ),
+        ),
+    ),
+    Mutant(
+        name="vote_never_written",
+        number=2,
+        pitfall=1,
+        title="the vote is remembered in memory only",
+        source="raft-java #57; barge #5",
+        edits=(
+            Edit(
+                "raft.election:on_request_vote",
+                "state.vote = message.sender\n        state.out.hard_state = True",
+                "state.vote = message.sender",
+            ),
+        ),
+    ),
+    Mutant(
+        name="term_and_vote_in_two_writes",
+        number=3,
+        title="term and vote reach the disk in two writes, the vote first",
+        source="hashicorp/raft #661",
+        edits=(
+            Edit(
+                "raft.journal:Journal.set_hard_state",
+                "self.slot = Slot(self.slot.sequence + 1, state, cut)\n    return keep_slot(self.log, self.slot)",
+                "half = HardState(self.slot.state.term, state.vote, state.boot)\n"
+                "    first = keep_slot(self.log, Slot(self.slot.sequence + 1, half, cut))\n"
+                "    self.slot = Slot(self.slot.sequence + 2, state, cut)\n"
+                "    promise, repeat = keep_slot(self.log, self.slot)\n"
+                "    return first[0] + promise, repeat",
+            ),
+        ),
+    ),
+    Mutant(
+        name="term_and_vote_reset_at_restart",
+        number=4,
+        pitfall=1,
+        title="a restarted node knows only the term of its log, and no vote",
+        source="PySyncObj #202",
+        edits=(
+            Edit(
+                "raft.core:RaftCore.__init__",
+                "term=hard_state.term, vote=hard_state.vote,",
+                "term=log.last.term, vote=NOBODY,",
+            ),
+            Edit(
+                "raft.core:RaftCore.__init__",
+                "become_follower(self.state, hard_state.term,",
+                "become_follower(self.state, log.last.term,",
+            ),
+            Edit("raft.core:RaftCore.__init__", "durable_term=hard_state.term", "durable_term=log.last.term"),
+        ),
+    ),
+    Mutant(
+        name="vote_cleared_on_stepping_down",
+        number=5,
+        pitfall=3,
+        title="stepping down within a term forgets its vote",
+        source="CCF #5891",
+        edits=(Edit("raft.state:become_follower", "if term > state.term:", "if term >= state.term:"),),
+    ),
+    Mutant(
+        name="vote_cleared_by_pre_vote",
+        number=6,
+        title="asking for pre-votes forgets the vote of the term",
+        source="CCF",
+        edits=(
+            Edit(
+                "raft.state:become_pre_candidate",
+                "deadline_ms = state.now.monotonic_ms",
+                "state.vote = NOBODY\n    deadline_ms = state.now.monotonic_ms",
+            ),
+        ),
+    ),
+    Mutant(
+        name="no_pre_vote",
+        number=11,
+        pitfall=9,
+        title="a follower that hears no leader campaigns at once",
+        source="Howard 2020; Cloudflare 2020",
+        edits=(
+            Edit(
+                "raft.election:pre_campaign",
+                "become_pre_candidate(state, reason, link_closed=link_closed)\n"
+                "    _ask(state, pre=True, link_closed=link_closed)\n"
+                "    _count(state)",
+                "campaign(state, reason, link_closed=link_closed)",
+            ),
+        ),
+    ),
+    Mutant(
+        name="no_check_quorum",
+        number=11,
+        pitfall=9,
+        title="a leader that no majority answers stays",
+        source="Howard 2020; Cloudflare 2020",
+        edits=(
+            Edit(
+                "raft.election:_tick_leader",
+                "if now_ms - heard_ms > options.election_timeout_max_ms:",
+                "if now_ms < heard_ms:",
+            ),
+        ),
+    ),
+    Mutant(
+        name="vote_by_index_only",
+        number=17,
+        pitfall=5,
+        title="the longer log wins the vote, whatever its term",
+        source="openraft a48a3282",
+        edits=(
+            Edit(
+                "raft.log:Log.is_up_to_date",
+                "(last_term, last_index) >= (self.last.term, self.last.index)",
+                "last_index >= self.last.index",
+            ),
+        ),
+    ),
+    Mutant(
+        name="vote_by_term_only",
+        number=17,
+        pitfall=5,
+        title="the newer last term wins the vote, whatever the length",
+        source="openraft a48a3282",
+        edits=(
+            Edit(
+                "raft.log:Log.is_up_to_date",
+                "(last_term, last_index) >= (self.last.term, self.last.index)",
+                "last_term >= self.last.term",
+            ),
+        ),
+    ),
+    Mutant(
+        name="vote_without_looking_at_the_log",
+        number=0,
+        pitfall=5,
+        title="the vote goes to whoever asks first",
+        source="raft paper 5.4.1",
+        edits=(
+            Edit(
+                "raft.log:Log.is_up_to_date",
+                "(last_term, last_index) >= (self.last.term, self.last.index)",
+                "True",
+            ),
+        ),
+    ),
+    Mutant(
+        name="votes_counted_by_reply",
+        number=0,
+        pitfall=4,
+        title="a doubled grant counts twice",
+        source="PySyncObj; raftos; coyote-samples #8",
+        edits=(
+            Edit(
+                "raft.election:on_vote_reply",
+                "role.votes[message.sender] = message.granted",
+                "if message.sender in role.votes and message.granted:\n"
+                "        others = [peer for peer in state.configuration.voters if peer not in role.votes]\n"
+                "        role.votes.update({peer: True for peer in others[:1]})\n"
+                "    role.votes[message.sender] = message.granted",
+            ),
+        ),
+    ),
+    Mutant(
+        name="repeated_vote_request_refused",
+        number=0,
+        pitfall=6,
+        title="a candidate whose grant was lost is refused when it asks again",
+        source="nebula #2419",
+        edits=(
+            Edit(
+                "raft.election:on_request_vote",
+                "(state.vote == message.sender or (state.vote == NOBODY and state.leader == NOBODY))",
+                "state.vote == NOBODY and state.leader == NOBODY",
+            ),
+        ),
+        story="tests/raft/test_election.py: test_pitfall_06_a_repeated_request_gets_the_same_grant",
+    ),
+    Mutant(
+        name="any_vote_granted_again",
+        number=0,
+        pitfall=1,
+        title="a second candidate of the term gets a vote too",
+        source="raft paper 5.2",
+        edits=(
+            Edit(
+                "raft.election:on_request_vote",
+                "(state.vote == message.sender or (state.vote == NOBODY and state.leader == NOBODY))",
+                "state.leader == NOBODY",
+            ),
+            Edit("raft.election:on_request_vote", "granted and state.vote == NOBODY", "granted"),
+        ),
+    ),
+    Mutant(
+        name="pre_vote_raises_the_term",
+        number=0,
+        pitfall=7,
+        title="a pre-vote request moves the receiver into its term",
+        source="salt PR #69087",
+        edits=(
+            Edit(
+                "raft.core:_meet_term",
+                "if isinstance(message, RequestVote) and message.pre:\n        return True",
+                "if isinstance(message, RequestVote) and message.pre and message.term <= state.term:\n"
+                "        return True",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,107 @@
+"""A mutant: a known mistake as a small change to the source of a production function, planted in this process only.
+
+The changed function is compiled and its code object takes the place of the original one, so that every reference to the
+function sees the mistake; afterwards the original code object is put back, and production is what it was.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import importlib
+import inspect
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+
+
+class CannotPlant(Exception):
+    """The mutant does not fit production as it is now, or waits for a feature."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One change: in the function `target` ("module:name" or "module:Class.name") `old`, which occurs once, is `new`.
+
+    Both are compared with the function's source after its own indentation is taken off.
+    """
+
+    target: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """One known mistake. `number` is that of the list of planted bugs, 0 for one of docs/pitfalls.md alone."""
+
+    name: str
+    number: int
+    title: str
+    source: str  # who made it
+    edits: tuple[Edit, ...] = ()
+    pitfall: int = 0  # its number in docs/pitfalls.md
+    waits_for: str = ""  # the feature that is not there yet
+    story: str = ""  # the directed test that finds it, where random worlds are not expected to
+
+    @contextmanager
+    def plant(self) -> Iterator[None]:
+        """Production has the mistake within. Raises CannotPlant."""
+        planned = list(self.planned())
+        originals = [(function, function.__code__) for function, _ in planned]
+        try:
+            for function, code in planned:
+                function.__code__ = code
+            yield
+        finally:
+            for function, code in originals:
+                function.__code__ = code
+
+    def planned(self) -> Iterator[tuple[FunctionType, CodeType]]:
+        """Every function that changes, with its changed code. Raises CannotPlant."""
+        if self.waits_for:
+            raise CannotPlant(f"{self.name} waits for {self.waits_for}")
+        by_target: dict[str, list[Edit]] = {}
+        for edit in self.edits:
+            by_target.setdefault(edit.target, []).append(edit)
+        for target, edits in by_target.items():
+            function = function_of(target)
+            yield function, _changed(function, target, edits)
+
+
+def function_of(target: str) -> FunctionType:
+    """The function behind "module:name" or "module:Class.name". Raises CannotPlant."""
+    module, _, path = target.partition(":")
+    found: object = importlib.import_module(module)
+    for part in path.split("."):
+        try:
+            found = inspect.getattr_static(found, part)
+        except AttributeError as error:
+            raise CannotPlant(f"{target} is not there") from error
+    if isinstance(found, property):
+        found = found.fget
+    elif isinstance(found, classmethod | staticmethod):
+        found = found.__func__
+    if not isinstance(found, FunctionType):
+        raise CannotPlant(f"{target} is no plain function: {found!r}")
+    return found
+
+
+def _changed(function: FunctionType, target: str, edits: list[Edit]) -> CodeType:
+    source = textwrap.dedent(inspect.getsource(function))
+    for edit in edits:
+        if source.count(edit.old) != 1:
+            raise CannotPlant(f"{target} holds this {source.count(edit.old)} times, not once: {edit.old!r}")
+        source = source.replace(edit.old, edit.new)
+    tree = ast.parse(source)
+    ast.increment_lineno(tree, function.__code__.co_firstlineno - 1)
+    flags = __future__.annotations.compiler_flag
+    module = compile(tree, f"{function.__code__.co_filename} (planted)", "exec", flags, dont_inherit=True)
+    for code in module.co_consts:
+        if isinstance(code, CodeType) and code.co_name == function.__name__:
+            if code.co_freevars != function.__code__.co_freevars:
+                raise CannotPlant(f"{target} needs names of its surroundings")
+            return code
+    raise CannotPlant(f"{target} does not define {function.__name__}")

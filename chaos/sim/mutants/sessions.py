@@ -1,0 +1,105 @@
+"""Mutants of what clients are told: sessions, answers and their outcomes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from chaos.sim.mutants.mutant import Edit, Mutant
+
+MUTANTS: Final = (
+    Mutant(
+        name="sessions_missing_from_the_snapshot",
+        number=23,
+        pitfall=58,
+        title="the snapshot has no session table",
+        source="thesis 5.1; dragonboat #60",
+        edits=(
+            Edit(
+                "statemachine.machine:StateMachine.snapshot",
+                "self._store, self._sessions, self._digests,",
+                "self._store, SessionTable(), self._digests,",
+            ),
+        ),
+    ),
+    Mutant(
+        name="retry_applied_twice",
+        number=23,
+        pitfall=73,
+        title="a request that is sent again is carried out again",
+        source="thesis 6.3; etcd #18424",
+        edits=(
+            Edit(
+                "statemachine.sessions:SessionTable.admit",
+                "kept = session.kept.get(sequence)",
+                "kept = None",
+            ),
+        ),
+    ),
+    Mutant(
+        name="timeout_told_as_a_failure",
+        number=24,
+        pitfall=30,
+        title="a write whose fate is unknown at its deadline is told as not applied",
+        source="a classic; openraft 43dd8b6f",
+        edits=(Edit("cluster.pending:Pending._expire", "request, Code.TIMEOUT,", "request, Code.DEADLINE,"),),
+    ),
+    Mutant(
+        name="only_the_last_sequence_kept",
+        number=28,
+        title="a session knows only its newest sequence: one that was overtaken is taken for a repetition",
+        source="thesis 6.3, with pipelining",
+        edits=(
+            Edit(
+                "statemachine.sessions:SessionTable.admit",
+                "kept = session.kept.get(sequence)",
+                "newest = max(session.kept, default=0)\n"
+                "    if sequence < newest and session.kept[newest] != VOID:\n"
+                "        return Verdict(Result.REPEATED, None, session.kept[newest][_HASH.size :])\n"
+                "    kept = session.kept.get(sequence)",
+            ),
+        ),
+    ),
+    Mutant(
+        name="sessions_expire_by_wall_clock",
+        number=32,
+        pitfall=74,
+        title="sessions expire by the leader's wall clock instead of the cluster clock",
+        source="thesis 6.3",
+        edits=(
+            Edit(
+                "statemachine.machine:StateMachine.apply",
+                "self._sessions.expire(clock_ms)",
+                "self._sessions.expire(time_ms)",
+            ),
+            Edit(
+                "statemachine.machine:StateMachine._session_request",
+                "admitted = self._sessions.admit(request, self.clock_ms, self.limits)",
+                "admitted = self._sessions.admit(request, self.time_ms, self.limits)",
+            ),
+            Edit(
+                "statemachine.machine:StateMachine._open_session",
+                "self._sessions.open(last, command.argument, self.clock_ms, self.limits)",
+                "self._sessions.open(last, command.argument, self.time_ms, self.limits)",
+            ),
+            Edit(
+                "statemachine.machine:StateMachine._keep_session",
+                "self._sessions.keep_alive(command.argument, self.clock_ms)",
+                "self._sessions.keep_alive(command.argument, self.time_ms)",
+            ),
+        ),
+    ),
+    Mutant(
+        name="repetition_gets_a_fresh_answer",
+        number=0,
+        pitfall=76,
+        title="a repeated request is answered with its own place, not with the first one's",
+        source="thesis 6.3",
+        edits=(
+            Edit(
+                "statemachine.machine:StateMachine._verdict",
+                "return RequestEffect(result, original.revision, original.succeeded, original.last, (), answer)",
+                "return RequestEffect(result, self._store.revision, original.succeeded, last, (), answer)",
+            ),
+        ),
+    ),
+)

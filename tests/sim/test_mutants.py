@@ -1,0 +1,113 @@
+"""Planted bugs: each fits production, goes without a trace, and is found; the page about them is what was recorded."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+from types import CodeType
+
+import pytest
+
+from chaos.sim.mutants import MUTANTS, CannotPlant, Edit, Mutant, find, named, plant
+from chaos.sim.mutants.__main__ import main
+from chaos.sim.mutants.mutant import function_of
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PLANTABLE = [name for name, mutant in MUTANTS.items() if not mutant.waits_for]
+
+# The numbers of the list of planted bugs: every one is a mutant, be it one that waits.
+LISTED = range(1, 33)
+
+
+def codes(mutant: Mutant) -> list[CodeType]:
+    """The code of every function that the mutant changes."""
+    return [function_of(edit.target).__code__ for edit in mutant.edits]
+
+
+@pytest.mark.parametrize("name", PLANTABLE)
+def test_a_mutant_is_planted_and_leaves_no_trace(name: str) -> None:
+    """Each edit fits the function as it is now and changes its code; afterwards the very same code is back."""
+    mutant = MUTANTS[name]
+    assert mutant.edits
+    before = codes(mutant)
+    with plant(name):
+        assert all(now is not then for now, then in zip(codes(mutant), before, strict=True))
+    assert all(now is then for now, then in zip(codes(mutant), before, strict=True))
+
+
+def test_an_error_leaves_no_trace_either() -> None:
+    """Whatever is raised within: production is what it was."""
+    mutant = MUTANTS["older_term_committed_by_counting"]
+    before = codes(mutant)
+    with pytest.raises(ZeroDivisionError), mutant.plant():
+        raise ZeroDivisionError
+    assert codes(mutant)[0] is before[0]
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    """An edit whose text is not there, or not once, a function that is gone, a mutant that waits, an unknown name."""
+    for edit in (
+        Edit("raft.quorum:majority", "voters * 2", "voters"),
+        Edit("raft.quorum:agreed", "configuration", "c"),
+        Edit("raft.quorum:gone", "a", "b"),
+        Edit("raft.quorum:Outcome", "a", "b"),
+    ):
+        mutant = Mutant(name="wrong", number=0, title="", source="", edits=(edit,))
+        with pytest.raises(CannotPlant), mutant.plant():
+            pass
+    with pytest.raises(CannotPlant, match="waits for"), plant("trimmed_locally"):
+        pass
+    with pytest.raises(CannotPlant, match="there is no mutant"):
+        named("nothing")
+
+
+def test_every_planted_bug_of_the_list_is_a_mutant() -> None:
+    """None is dropped: what cannot be planted yet says what it waits for."""
+    assert {mutant.number for mutant in MUTANTS.values()} - {0} == set(LISTED)
+    for mutant in MUTANTS.values():
+        assert bool(mutant.edits) != bool(mutant.waits_for), mutant.name
+        assert mutant.number or mutant.pitfall, mutant.name
+
+
+def test_production_never_imports_mutants() -> None:
+    """Only the simulator's command line plants them, on demand: no module of the service can."""
+    allowed = {"chaos/sim/commands.py", "chaos/sim/runner.py"}
+    for package in ("raft", "statemachine", "cluster", "spark_export", "chaos"):
+        for path in (ROOT / package).rglob("*.py"):
+            name = path.relative_to(ROOT).as_posix()
+            if name.startswith("chaos/sim/mutants/") or name in allowed:
+                continue
+            for node in ast.walk(ast.parse(path.read_text())):
+                match node:
+                    case ast.Import(names=names):
+                        modules = [alias.name for alias in names]
+                    case ast.ImportFrom(module=module, names=names):
+                        modules = [f"{module}.{alias.name}" for alias in names]
+                    case _:
+                        continue
+                assert not any("mutants" in module for module in modules), name
+
+
+def test_the_page_is_what_was_recorded() -> None:
+    """docs/mutants.md is made of the list and of docs/mutants.json: `python -m chaos.sim.mutants --page`."""
+    assert find.PAGE.read_text() == find.page(find.known())
+
+
+def test_the_command_line_runs_with_a_mistake_planted() -> None:
+    """`python -m chaos.sim.mutants NAME -- …` is `raftlog …` in a process of its own that has the mistake."""
+    run = subprocess.run(
+        [sys.executable, "-m", "chaos.sim.mutants", "read_without_a_round", "--", "--help"],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    assert "planted: read_without_a_round" in run.stderr
+    assert "sim" in run.stdout
+
+
+def test_the_list_names_every_mutant(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without arguments: number, name, mistake, and what it waits for; a name alone is not enough to run anything."""
+    assert main([]) == 0
+    listed = capsys.readouterr().out
+    assert all(f"{mutant.name}: {mutant.title}" in listed for mutant in MUTANTS.values())
+    assert "(waits for membership changes)" in listed
+    assert main(["no_pre_vote", "node"]) == 2
+    assert main(["nothing", "--", "node"]) == 2
