@@ -7,12 +7,13 @@ What is done for clients is in `chaos.sim.requests`, the order of a Ready in `ra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from chaos.sim.clocks import Clock
-from chaos.sim.disk import SimDisk
 from chaos.sim.requests import Answer, Requests
+from chaos.sim.storage_disk import DiskFailed, DiskFull, DiskRefused, SimDisk
 from cluster.apply import last_user_index, log_entry
 from cluster.snapshots import chunks_of, decode_preamble
 from cluster.wire import Problem
@@ -21,7 +22,7 @@ from raft.codec import Frame, FrameDecoder, entry_mark
 from raft.core import RaftCore
 from raft.messages import Message
 from raft.ready import Fetch, Ready, SyncBatch, SyncQueue
-from raft.types import GENESIS, NOBODY, Entry, HardState, Mark, NodeId, Now
+from raft.types import GENESIS, NOBODY, Entry, NodeId, Now
 from statemachine.effects import encode_effects
 
 if TYPE_CHECKING:
@@ -32,6 +33,12 @@ Input = Callable[[RaftCore, Now], None]
 
 RARE = 40
 """How much likelier a crash is at a step that comes only with elections: there are far fewer of them."""
+
+FULL_RETRY_US = 200_000
+"""A full disk is tried again after this long (cluster/syncer.py)."""
+
+MARK_IDLE_US = 50_000
+"""A durable mark is written by itself after this long without a sync (disk.mark_idle_ms)."""
 
 WAKE_US = (0, 0, 50, 300)
 """How long after an input its turn comes: what arrives meanwhile is taken with it."""
@@ -55,28 +62,26 @@ class Replica:
         self.core: RaftCore | None = None
         self.machine: Any = None
         self.life = 0
-        self.boot = 0
-        self.saved: tuple[Mark, tuple[bytes, ...]] = (GENESIS, ())
+        self.hello = ("", 0)  # incarnation of the disk and boot counter: what this process says of itself
         self.is_paused = False
         self._forget()
 
     def _forget(self) -> None:
         self.queue = SyncQueue()
         self.inbox: list[Message | Input] = []
-        self.frames: list[bytes] = []  # effects for the ledger
+        self.frames: list[tuple[int, bytes]] = []  # effects for the ledger
         self.requests = Requests(self, self.world.limits)
-        self.boots: dict[NodeId, int] = {}  # the highest boot counter met of each peer
+        self.greeted: dict[NodeId, tuple[str, int]] = {}  # the newest hello of each peer that was taken
         self.heard_us: dict[NodeId, int] = {}
         self.syncing: Iterator[int] | None = None
+        self.synced_us = 0
+        self.saving: Iterator[int] | None = None  # a snapshot on its way to the disk
+        self.snapshot_index = 0
+        self.has_space = True
         self.turn_is_due = False
         self.timer_us = 0
         self.mark = GENESIS
         self.last_user = 0
-
-    @property
-    def disk_incarnation(self) -> str:
-        """Which disk this is, as its identity says."""
-        return self.world.incarnation_of(self.node)
 
     @property
     def wall_ms(self) -> int:
@@ -95,25 +100,41 @@ class Replica:
     # -- life --------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin from what is durable."""
+        """Begin from what is durable. A disk that refuses to be opened ends it: the node is down for good."""
         world, disk = self.world, self.disk
         self.life += 1
         self._forget()
         self.clock.boot(world.now_us, self.random.randrange(10_000_000))
-        before = disk.hard_state
-        disk.hard_state = HardState(before.term, before.vote, before.boot + 1)
-        self.boot = before.boot + 1
-        snapshot, chunks = self.saved
-        if snapshot.index:
-            self.machine = world.restore_machine(iter(chunks[1:]))
-            self.last_user = decode_preamble(chunks[0])
+        opening = disk.opening()
+        try:
+            while True:
+                world.may_crash(f"opening: {next(opening)}")
+        except StopIteration as stop:
+            opened = stop.value
+        except Crashed as crash:
+            self.crash(str(crash), power=world.step_cuts_power())
+            return
+        except DiskRefused as refusal:
+            world.refused(self, str(refusal))
+            return
+        except DiskFailed as error:
+            self.crash(f"cannot open: {error}", power=False)
+            return
+        self.hello = (disk.incarnation, opened.hard_state.boot)
+        snapshot = opened.snapshot
+        if snapshot is not None:
+            chunks = disk.chunks(snapshot)
+            self.last_user = decode_preamble(next(chunks))
+            self.machine = world.restore_machine(chunks)
+            self.mark = snapshot.mark
+            self.snapshot_index = snapshot.mark.index
         else:
             self.machine = world.new_machine()
-        self.mark = snapshot
+        tail = opened.log.tail[-world.swarm.tail_kept :] if world.swarm.tail_kept else ()
         self.core = RaftCore(
-            self.node, world.swarm.options, hard_state=disk.hard_state, log=disk.log_start(world.swarm.tail_kept),
-            configuration=world.configuration, configuration_index=world.first.index, commit=snapshot.index,
-            applied=snapshot.index, random=self.core_random.randint, now=self.now(),
+            self.node, world.swarm.options, hard_state=opened.hard_state, log=replace(opened.log, tail=tail),
+            configuration=opened.configuration, configuration_index=opened.configuration_index, commit=self.mark.index,
+            applied=self.mark.index, random=self.core_random.randint, now=self.now(),
         )  # fmt: skip
         world.started(self)
         self.wake()
@@ -126,7 +147,7 @@ class Replica:
         self.machine = None
         self.is_paused = False
         self._forget()
-        self.disk.crash()
+        self.disk.crash(power)
         world.crashed(self, why)
 
     def now(self) -> Now:
@@ -161,19 +182,21 @@ class Replica:
         event in which it is called. Otherwise as `submit`."""
         self.tell(lambda core, now: self.requests.read_barrier(done, deadline_us))
 
-    def greet(self, sender: NodeId, incarnation: str, boot: int) -> bool:
-        """Whether this process takes what that process of `sender` says: the hello of a connection."""
+    def greet(self, sender: NodeId, said: tuple[str, int]) -> bool:
+        """Whether this process takes what a process of `sender` says that said so of itself when it connected."""
         core = self.core
         if core is None:
             return False
+        incarnation, boot = said
+        _, boot_seen = self.greeted.get(sender, ("", 0))
         reason = hello.refusal(
             sender=sender, incarnation=incarnation, boot=boot, node=self.node,
-            configuration=core.state.configuration, boot_seen=self.boots.get(sender, 0),
+            configuration=core.state.configuration, boot_seen=boot_seen,
         )  # fmt: skip
         if reason is not None:
             self.world.count("hellos refused")
             return False
-        self.boots[sender] = boot
+        self.greeted[sender] = said
         return True
 
     def deliver(self, message: Message) -> None:
@@ -228,7 +251,8 @@ class Replica:
         except Crashed as crash:
             self.crash(str(crash), power=self.world.step_cuts_power())
             return
-        self.world.trace.state(self.world.now_us, self.node, core)
+        if self.core is not None:
+            self.world.trace.state(self.world.now_us, self.node, core)
 
     def _take_turn(self, core: RaftCore) -> None:
         now = self.now()
@@ -252,10 +276,14 @@ class Replica:
             stepped(core)
         if requests.end_turn(core):
             self.wake()
-        if self.syncing is None and not self.queue.is_empty:
-            self.syncing = self._sync(core, self.queue.take())
-            self._advance_sync()
         self._set_timer(core)
+        if self.syncing is None:
+            if not self.queue.is_empty:
+                self.syncing = self._sync(core, self.queue.take())
+                self._advance_sync()
+            elif self.world.now_us - self.synced_us >= MARK_IDLE_US and not self.disk.is_marked:
+                self.syncing = self._mark()
+                self._advance_sync()
 
     def _set_timer(self, core: RaftCore) -> None:
         world = self.world
@@ -303,12 +331,14 @@ class Replica:
     def _apply(self, entry: Entry) -> None:
         command = log_entry(entry)
         effects = self.machine.apply(command)
+        if self.world.is_hosting:
+            self.machine.follow(entry, effects)
         frame = encode_effects(effects)
         self.mark = entry_mark(entry)
         user = last_user_index(command, effects)
         if user is not None:
             self.last_user = user
-        self.frames.append(frame)
+        self.frames.append((entry.index, frame))
         self.world.witness.applied(self.node, entry, effects, self.machine)
         self.requests.applied(entry, command.requests, effects, frame)
 
@@ -319,25 +349,24 @@ class Replica:
         entries = () if fails else self.disk.read(fetch.after, fetch.to, fetch.bytes_max)
         self.tell(lambda core, now: core.fetched(fetch, entries, now))
 
+    # -- the disk ----------------------------------------------------------------------------------------------
+
     def _sync(self, core: RaftCore, batch: SyncBatch) -> Iterator[int]:
-        """Carry out one batch in steps, giving the microseconds until the next."""
+        """Carry out one batch operation by operation, giving the microseconds until the next."""
         world, disk = self.world, self.disk
-        if batch.hard_state is not None:
-            world.may_crash("before the hard state", RARE)
-            yield world.sync_us()
-            disk.hard_state = batch.hard_state
-            world.may_crash("after the hard state", RARE)
-        if batch.cut_after is not None:
-            yield world.sync_us()
-            disk.cut(batch.cut_after)
-            world.may_crash("after the cut", RARE)
-        for entry in batch.entries:
-            disk.write(entry)
-            world.may_crash("between entries")
-        if batch.entries:
-            yield world.sync_us()
-            disk.sync()
-            world.may_crash("after the sync")
+        if batch.hard_state is not None or batch.cut_after is not None or batch.entries:
+            weight = RARE if batch.hard_state is not None or batch.cut_after is not None else 1
+            while True:
+                try:
+                    yield from self._stepwise(disk.carry_out(batch), weight)
+                    break
+                except DiskFull:
+                    self.has_space = False
+                    world.sometimes("a full disk waits for room")
+                    yield FULL_RETRY_US
+            self.has_space = True
+            self.synced_us = world.now_us
+            world.may_crash("after the sync", weight)
         for message in batch.messages:
             world.send(message)
             world.may_crash("sending what was promised")
@@ -346,37 +375,101 @@ class Replica:
             world.may_crash("before persisted")
             # told within the turn that follows, as the server does
             self.inbox.insert(0, lambda core, now: core.persisted(last.term, last.index, now))
+        self.wake()
+        yield from self._stepwise(disk.finish(self._take_frames()))
+
+    def _mark(self) -> Iterator[int]:
+        """A durable mark of its own, once nothing was synced for a while."""
+        yield from self._stepwise(self.disk.finish(self._take_frames()))
+        try:
+            yield from self._stepwise(self.disk.mark())
+        except DiskFull:
+            pass
+        self.synced_us = self.world.now_us
+
+    def _take_frames(self) -> list[tuple[int, bytes]]:
+        frames, self.frames = self.frames, []
+        return frames
+
+    def _stepwise(self, operations: Iterable[str], weight: int = 1) -> Iterator[int]:
+        """Carry out operations one by one: a crash may fall between any two, and a sync takes its time."""
+        world = self.world
+        for name in operations:
+            world.may_crash(name, weight)
+            if name == "Sync":
+                yield world.sync_us() + self.disk.slow_us
+            elif name == "wait":
+                yield 500
 
     def _sync_step(self, life: int) -> None:
-        if life != self.life:
-            return
-        try:
+        if life == self.life:
             self._advance_sync()
-        except Crashed as crash:
-            self.crash(str(crash), power=self.world.step_cuts_power())
 
     def _advance_sync(self) -> None:
         assert self.syncing is not None
-        delay_us = next(self.syncing, None)
+        delay_us = self._advance(self.syncing)
         if delay_us is None:
             self.syncing = None
             if self.inbox or not self.queue.is_empty or self.requests.pending.queued:
                 self.wake()
-        else:
+        elif delay_us >= 0:
             self.world.after(delay_us, self._sync_step, self.life)
+
+    def _advance(self, work: Iterator[int]) -> int | None:
+        """The next step of work on the disk: microseconds until the one after, None at its end; -1: the process is
+        gone. A failed write or sync fences the node: it stops at once, before it says another word."""
+        try:
+            return next(work, None)
+        except Crashed as crash:
+            self.crash(str(crash), power=self.world.step_cuts_power())
+        except DiskFailed as error:
+            self.world.sometimes("a node fences itself")
+            self.crash(f"fenced: {error}", power=False)
+        return -1
 
     # -- snapshots ---------------------------------------------------------------------------------------------
 
     def save_snapshot(self) -> None:
-        """Keep the state as it is now, and let the log before it go."""
+        """Keep the state as it is now, chunk by chunk while applying goes on, and then let the log before it go."""
         core = self.core
-        if core is None or self.mark.index <= self.saved[0].index:
+        if core is None or self.is_paused or self.saving is not None or self.mark.index <= self.snapshot_index:
             return
+        self.saving = self._save(core)
+        self._advance_saving(self.life)
+
+    def _advance_saving(self, life: int) -> None:
+        if life != self.life or self.saving is None:
+            return
+        delay_us = self._advance(self.saving)
+        if delay_us is None:
+            self.saving = None
+        elif delay_us >= 0:
+            self.world.after(delay_us, self._advance_saving, self.life)
+
+    def _save(self, core: RaftCore) -> Iterator[int]:
         mark = self.mark
-        chunks = tuple(chunks_of(self.last_user, self.machine.snapshot()))
-        self.world.witness.saved(self.node, mark, b"".join(chunks))
-        self.saved = (mark, chunks)
-        self.disk.snapshot = mark
+        index, configuration = next(pair for pair in reversed(core.state.configurations) if pair[0] <= mark.index)
+        kept: list[bytes] = []
+
+        def chunks() -> Iterator[bytes]:
+            for chunk in chunks_of(last_user, walk):
+                kept.append(chunk)
+                yield chunk
+
+        walk, last_user = self.machine.snapshot(), self.last_user
+        try:
+            while self.syncing is not None:
+                yield 500
+            for name in self.disk.finish(self._take_frames()):  # the ledger must reach the snapshot before it counts
+                self.world.may_crash(name)
+            yield from self._stepwise(self.disk.save_snapshot(mark, configuration, index, chunks()))
+        except DiskFull:
+            self.world.sometimes("no room for a snapshot")
+            return
+        finally:
+            walk.close()
+        self.snapshot_index = mark.index
+        self.world.witness.saved(self.node, mark, b"".join(kept))
         core.compact(mark)
         self.world.witness.compacted(self.node, mark)
         self.world.count("snapshots")

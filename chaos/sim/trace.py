@@ -158,10 +158,13 @@ class Event(NamedTuple):
 
 
 class Recorder:
-    """Keeps what happens (the newest EVENTS_MAX events), and hands each readable line to `show` as it comes."""
+    """Keeps what happens (the newest EVENTS_MAX events), and hands each readable line to `show` as it comes.
+
+    `nodes` is how many there are, if that is known before they start.
+    """
 
     def __init__(
-        self, show: Callable[[str], None] | None = None, *, nodes: int = 7, events_max: int = EVENTS_MAX
+        self, show: Callable[[str], None] | None = None, *, nodes: int = 0, events_max: int = EVENTS_MAX
     ) -> None:
         self.events: deque[Event] = deque(maxlen=events_max)
         self.show = show
@@ -293,7 +296,11 @@ def describe(message: Message) -> str:
             return f"{name} t{message.term} {after}{entries} commit {message.commit} round {message.round}"
         case AppendEntriesReply():
             hint = f"hint {message.hint_index}@{message.hint_term}"
-            said = f"match {message.match}" if message.success else f"no {message.prev_index}, {hint}"
+            said = (
+                f"match {message.match} after {message.prev_index}"
+                if message.success
+                else f"no {message.prev_index}, {hint}"
+            )
             return f"{name} t{message.term} {said} round {message.round}"
         case RequestVote():
             pre = " pre" if message.pre else ""

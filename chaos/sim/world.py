@@ -11,18 +11,18 @@ import gc
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from random import Random
 from typing import Any
 
 from chaos.sim import nemesis
-from chaos.sim.disk import SimDisk
 from chaos.sim.failure import Failure, NoProgress, failure_of
 from chaos.sim.invariants import Witness
 from chaos.sim.links import Links
+from chaos.sim.machines import Host, feed, load_machine
 from chaos.sim.network import Network
 from chaos.sim.replica import Crashed, Replica
 from chaos.sim.requests import Applied, Limits, url_of
+from chaos.sim.storage_disk import SimDisk
 from chaos.sim.swarm import Swarm, draw, quiet
 from chaos.sim.trace import EVERYONE, DigestTrace, Trace
 from cluster.wire import Problem
@@ -38,6 +38,7 @@ from raft.codec import (
 )
 from raft.configuration import Configuration, Member
 from raft.events import BecameLeader, ConflictTruncated, Event, MessageIgnored
+from raft.formats import Log
 from raft.messages import Message
 from raft.refusals import Refused
 from raft.types import GENESIS, Entry, EntryKind, NodeId
@@ -96,8 +97,8 @@ class World:
         self._message_number = 0
         self._events: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._sequence = 0
-        module, _, name = machine.partition(":")
-        self.machine_class: Any = getattr(import_module(module), name)
+        self.machine_class: Any = load_machine(machine)
+        self.is_hosting = isinstance(self.machine_class, Host)
         self.limits = Limits()
         nodes = tuple(range(1, self.swarm.nodes + 1))
         members = tuple(Member(node, self.incarnation_of(node), f"node-{node}:7001", url_of(node)) for node in nodes)
@@ -110,7 +111,14 @@ class World:
         self.crash_random = self.random_of("crash")
         self.network = Network(self.network_random, self.swarm, self._arrives)
         self.links = Links(self)
-        self.disks = {node: SimDisk(self.random_of(f"disk {node}"), self.first) for node in nodes}
+        log = Log(seed.to_bytes(16, "big"))
+        self.disks = {
+            node: SimDisk(
+                node, log, self.first, incarnation=self.incarnation_of(node), random=self.random_of(f"disk {node}"),
+                segment_bytes=self.swarm.segment_bytes,
+            )
+            for node in nodes
+        }  # fmt: skip
         self.witness = Witness(self.configuration, self.first)
         self.replicas = {node: Replica(self, node, self.disks[node]) for node in nodes}
         self.atlas: Any = None
@@ -168,24 +176,24 @@ class World:
         self.witness.sends(message, self.disks[message.sender])
         self._message_number = number = self._message_number + 1
         self.trace.sent(number, self.now_us, message)
-        replica = self.replicas[message.sender]
+        hello = self.replicas[message.sender].hello
         carried: Message | bytes = encode_message(message) if self.swarm.encode else message
-        if not self.network.send(
-            message.sender, message.to, (number, message.sender, message.to, replica.boot, carried)
-        ):
+        if not self.network.send(message.sender, message.to, (number, message.sender, message.to, hello, carried)):
             self.trace.lost(number, self.now_us, "sent")
 
-    def _arrives(self, delay_us: int, parcel: tuple[int, NodeId, NodeId, int, Message | bytes]) -> None:
+    def _arrives(self, delay_us: int, parcel: tuple[int, NodeId, NodeId, tuple[str, int], Message | bytes]) -> None:
         self.after(delay_us, self._deliver, *parcel)
 
-    def _deliver(self, number: int, sender: NodeId, to: NodeId, boot: int, carried: Message | bytes) -> None:
+    def _deliver(
+        self, number: int, sender: NodeId, to: NodeId, hello: tuple[str, int], carried: Message | bytes
+    ) -> None:
         replica = self.replicas[to]
         if self.network.is_cut(sender, to):
             self.network.lost += 1
             self.trace.lost(number, self.now_us, "cut")
         elif replica.core is None:
             self.trace.lost(number, self.now_us, "down")
-        elif replica.boots.get(sender) != boot and not replica.greet(sender, self.incarnation_of(sender), boot):
+        elif replica.greeted.get(sender) != hello and not replica.greet(sender, hello):
             self.trace.lost(number, self.now_us, "refused")
         else:
             self.trace.delivered(number, self.now_us)
@@ -236,6 +244,12 @@ class World:
         self.witness.restored(replica.node, replica.mark, replica.machine)
         self.witness.started(core, replica.disk)
 
+    def refused(self, replica: Replica, reason: str) -> None:
+        """A disk refused to be opened: that node is down for good, and says why."""
+        self.sometimes("a node stops loudly")
+        self.trace.line(self.now_us, replica.node, "refuses", reason)
+        self.trace.state(self.now_us, replica.node, None)
+
     def crashed(self, replica: Replica, why: str) -> None:
         """A process died: its connections close, which its peers hear, and it comes back later."""
         self.count("crashes")
@@ -249,7 +263,7 @@ class World:
     def restart(self, node: NodeId) -> None:
         """Start that node, if it is down."""
         replica = self.replicas[node]
-        if replica.core is None:
+        if replica.core is None and not replica.disk.refused:
             replica.start()
 
     def attempt(self, node: NodeId, ask: Callable[[], object]) -> object:
@@ -417,6 +431,7 @@ def _run(world: World, seconds: int) -> Outcome:
     for replica in world.replicas.values():
         replica.start()
     nemesis.unleash(world)
+    feed(world)
     world.run_until(seconds * 1_000_000)
     world.heal()
     written = world.stats.get("writes acknowledged", 0)

@@ -9,12 +9,9 @@ from random import SystemRandom
 from statistics import median
 
 import pytest
-from typer import Typer
-from typer.testing import CliRunner
 
-from chaos.sim.commands import register, seed_range
 from chaos.sim.world import World, quiet, run_seed
-from raft import election, log, reads, replication
+from raft import log, reads, replication
 from raft.messages import AppendEntries
 from raft.roles import Leader
 from raft.state import State
@@ -179,31 +176,3 @@ def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> No
             print(f"seed {seed}: {error}")
             return
     pytest.fail(f"80 worlds did not notice: {bug}")
-
-
-def test_the_command_counts_and_names_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`raftlog sim` runs a range; a failure gives exit code 1 and the line that repeats it."""
-    app = Typer()
-    register(app)
-    app.command("other")(lambda: None)
-    run = CliRunner().invoke
-    told = run(app, ["sim", "--seeds", "0:2", "--seconds", "1"])
-    assert told.exit_code == 0, told.output
-    assert "2 of 2 seeds, 0 failed" in told.output
-    told = run(app, ["sim", "--replay", "4", "--seconds", "1"])
-    assert "trace digest: " in told.output
-
-    def fail(state: State) -> None:
-        raise AssertionError("planted")
-
-    monkeypatch.setattr(election, "tick", fail)
-    told = run(app, ["sim", "--seeds", "5:6", "--seconds", "1"])
-    assert told.exit_code == 1
-    assert "replay: raftlog sim --replay 5 --seconds 1 --trace" in told.output
-    assert run(app, ["sim", "--seeds", "9:2"]).exit_code == 2
-
-
-@pytest.mark.parametrize(("text", "wanted"), [("0:5", range(5)), ("7", range(7, 8)), ("3:4", range(3, 4))])
-def test_seed_ranges(text: str, wanted: range) -> None:
-    """A:B without B, or one number."""
-    assert seed_range(text) == wanted
