@@ -4,6 +4,7 @@
 - Tests marked `long` run only when the marker expression or a `file::test` argument names them.
 - With CI set, a skip whose reason is Java, Toxiproxy or Spark is a failure: there the machine is meant to have them.
 - What a test measures (`record_property("measured", text)`) is shown at the end, also when it passed.
+- `--rewrite` is for the stories of tests/raft/scripts (tests/raft/script.py).
 - RAFTLOG_SKIPS_FILE names a file that carries the table from one pytest run to the next (.ci/test runs two).
 """
 
@@ -19,6 +20,10 @@ import pytest
 _REQUIRED_IN_CI = re.compile(r"java|jdk|toxiproxy|spark", re.IGNORECASE)
 
 Skip = tuple[str, str]  # reason, file
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite", action="store_true", help="write what the stories of tests/raft/scripts show")
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest itself applies the marker expression

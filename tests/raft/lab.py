@@ -92,6 +92,24 @@ def make_core(
     )  # fmt: skip
 
 
+def start_core(
+    node: NodeId,
+    options: Options,
+    hard_state: HardState,
+    disk: Sequence[Entry],
+    *,
+    members: Configuration,
+    commit: int = 1,
+    tail: int | None = None,
+    now_ms: int = 0,
+) -> RaftCore:
+    """A core that starts from these durable entries; node n draws its timeouts n * 10 ms above the least."""
+    return RaftCore(
+        node, options, hard_state=hard_state, log=log_start(disk, tail), configuration=members, configuration_index=1,
+        commit=commit, applied=commit, random=lambda low, high: min(low + node * 10, high), now=at(now_ms),
+    )  # fmt: skip
+
+
 @dataclass(slots=True)
 class Drained:
     """Everything a core wanted, gathered over its Readies."""
@@ -247,10 +265,9 @@ class Lab:
         """(Re)start a node from what is durable; node n draws its timeouts n * 10 ms above the least."""
         self.applied[node] = []
         self.queues[node] = SyncQueue()
-        self.cores[node] = RaftCore(
-            node, self.options, hard_state=self.hard_states[node], log=log_start(self.disks[node], tail),
-            configuration=self.members, configuration_index=1, commit=1, applied=1,
-            random=lambda low, high: min(low + node * 10, high), now=at(self.now_ms),
+        self.cores[node] = start_core(
+            node, self.options, self.hard_states[node], self.disks[node], members=self.members, tail=tail,
+            now_ms=self.now_ms,
         )  # fmt: skip
         return self.cores[node]
 

@@ -1,0 +1,439 @@
+"""What a story can tell its cluster to do: one function per command, named as in the story.
+
+A command is a row of words: plain ones (`campaign 1`), links (`1>2`, `1>` from 1, `>2` to 2) and options (`count=3`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from raft import messages
+from raft.configuration import Configuration
+from raft.core import RaftCore
+from raft.messages import Message
+from raft.options import Options
+from raft.refusals import Refused
+from raft.roles import Leader
+from raft.types import EntryKind, HardState, Mark, NodeId
+from tests.raft.lab import at, configuration, extend, log_of
+from tests.raft.script_cluster import Cluster
+from tests.raft.script_text import entries_text, message_text, status_text
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """A command's words: plain ones in order, and options by name."""
+
+    plain: tuple[str, ...]
+    options: dict[str, str]
+
+    def node(self) -> NodeId:
+        """The node that the command is for: its first word."""
+        return int(self.plain[0])
+
+    def number(self, name: str, default: int = 0) -> int:
+        """An option that is a number."""
+        return int(self.options.get(name, default))
+
+
+def parse(line: str) -> tuple[str, Words]:
+    """The command's name and its words."""
+    name, *words = line.split()
+    options = dict(word.split("=", 1) for word in words if "=" in word)
+    return name, Words(tuple(word for word in words if "=" not in word), options)
+
+
+def parse_log(text: str) -> list[int | tuple[int, int]]:
+    """`1,2,3x4`: entries by term, the last of four records."""
+    entries: list[int | tuple[int, int]] = []
+    for word in text.split(",") if text else ():
+        term, _, count = word.partition("x")
+        entries.append((int(term), int(count)) if count else int(term))
+    return entries
+
+
+class Story:
+    """The cluster of one story; `do` carries out a command and gives the lines that it shows."""
+
+    def __init__(self) -> None:
+        self._cluster: Cluster | None = None
+
+    def do(self, line: str) -> list[str]:
+        """Carry out one command. Raises ValueError for what is no command, and InvariantBroken."""
+        is_quiet = line.startswith("quietly ")
+        name, words = parse(line.removeprefix("quietly "))
+        if name == "cluster":
+            self._cluster = make_cluster(words)
+            return []
+        if self._cluster is None:
+            raise ValueError("a story begins with `cluster`")
+        if name not in COMMANDS:
+            raise ValueError(f"{name!r} is no command; these are: {', '.join(sorted(COMMANDS))}")
+        try:
+            COMMANDS[name](self._cluster, words)
+        except Refused as refusal:
+            self._cluster.say(f"refused: {type(refusal).__name__}: {refusal}")
+        told, self._cluster.told = self._cluster.told, []
+        return [] if is_quiet else told
+
+
+def make_cluster(words: Words) -> Cluster:
+    """`cluster nodes=3 learners=4,5 heartbeat_ms=60 …`: any field of raft.options may be set."""
+    given = dict(words.options)
+    nodes = int(given.pop("nodes", "3"))
+    learners = [int(node) for node in given.pop("learners", "").split(",") if node]
+    options = Options(**{name: int(value) for name, value in given.items()})
+    members: Configuration = configuration(nodes, learners=learners)
+    return Cluster(members, options)
+
+
+COMMANDS: dict[str, Callable[[Cluster, Words], None]] = {}
+
+
+def command(name: str) -> Callable[[Callable[[Cluster, Words], None]], Callable[[Cluster, Words], None]]:
+    """Enter a function into the table of commands."""
+
+    def enter(function: Callable[[Cluster, Words], None]) -> Callable[[Cluster, Words], None]:
+        COMMANDS[name] = function
+        return function
+
+    return enter
+
+
+# -- nodes and their disks -----------------------------------------------------------------------------------------
+
+
+@command("node")
+def _node(cluster: Cluster, words: Words) -> None:
+    """`node 2 log=1,2,3x4 term=3 vote=1 commit=2 tail=1`: start it with these entries on disk, after entry 1@1."""
+    number = words.node()
+    node = cluster.nodes[number]
+    node.disk = log_of(cluster.members, *parse_log(words.options.get("log", "")))
+    term = words.number("term", node.disk[-1].term)
+    node.hard_state = HardState(term, words.number("vote"), node.hard_state.boot)
+    node.commit = words.number("commit", 1)
+    node.tail = words.number("tail") if "tail" in words.options else None
+    cluster.start(number)
+    cluster.told.clear()
+
+
+@command("crash")
+def _crash(cluster: Cluster, words: Words) -> None:
+    """`crash 1 2`: these nodes stop; what their disks had not confirmed is lost."""
+    for word in words.plain:
+        cluster.crash(int(word))
+
+
+@command("restart")
+def _restart(cluster: Cluster, words: Words) -> None:
+    """`restart 1 tail=2`: start it from its disk, with so many entries in memory."""
+    for word in words.plain:
+        node = cluster.nodes[int(word)]
+        node.tail = words.number("tail") if "tail" in words.options else None
+        cluster.start(int(word))
+
+
+@command("disk")
+def _disk(cluster: Cluster, words: Words) -> None:
+    """`disk 1 slow`: writes wait for `sync 1`; `disk 1 fast`: they are durable at once again."""
+    cluster.nodes[words.node()].is_slow = {"slow": True, "fast": False}[words.plain[1]]
+
+
+@command("sync")
+def _sync(cluster: Cluster, words: Words) -> None:
+    """`sync 1`: the write under way is done, and the next begins."""
+    cluster.sync(words.node())
+
+
+@command("stall")
+def _stall(cluster: Cluster, words: Words) -> None:
+    """`stall 1`: the process stands still; time passes, messages wait before it."""
+    cluster.nodes[words.node()].is_stalled = True
+
+
+@command("wake")
+def _wake(cluster: Cluster, words: Words) -> None:
+    """`wake 1`: it goes on."""
+    cluster.nodes[words.node()].is_stalled = False
+
+
+# -- time ----------------------------------------------------------------------------------------------------------
+
+
+@command("campaign")
+def _campaign(cluster: Cluster, words: Words) -> None:
+    """`campaign 1`: time jumps to that node's timeout, and nobody else looks at the clock."""
+    core = cluster.running(words.node())
+    if isinstance(core.state.role, Leader):
+        raise ValueError("it leads already")
+    cluster.now_ms = max(cluster.now_ms, core.next_deadline_ms())
+    cluster.tick(words.node())
+
+
+@command("elect")
+def _elect(cluster: Cluster, words: Words) -> None:
+    """`elect 1`: `campaign 1`, and everything settles, which must make it the leader."""
+    _campaign(cluster, words)
+    cluster.settle()
+    if not isinstance(cluster.running(words.node()).state.role, Leader):
+        raise ValueError("it did not win")
+
+
+@command("tick")
+def _tick(cluster: Cluster, words: Words) -> None:
+    """`tick 1`: that node looks at the clock."""
+    cluster.tick(words.node())
+
+
+@command("heartbeat")
+def _heartbeat(cluster: Cluster, words: Words) -> None:
+    """`heartbeat 1`: time jumps to that leader's next heartbeat, and only it looks at the clock."""
+    cluster.now_ms = max(cluster.now_ms, cluster.running(words.node()).next_deadline_ms())
+    cluster.tick(words.node())
+
+
+@command("wait")
+def _wait(cluster: Cluster, words: Words) -> None:
+    """`wait 100`: milliseconds pass, nodes do what is due, messages stay under way."""
+    cluster.pass_time(int(words.plain[0]), is_delivering=False)
+
+
+@command("run")
+def _run(cluster: Cluster, words: Words) -> None:
+    """`run 1000`: milliseconds pass, nodes do what is due, messages arrive."""
+    cluster.pass_time(int(words.plain[0]), is_delivering=True)
+
+
+@command("jump")
+def _jump(cluster: Cluster, words: Words) -> None:
+    """`jump 100`: the clock goes on, and nobody looks at it."""
+    cluster.now_ms += int(words.plain[0])
+
+
+# -- messages ------------------------------------------------------------------------------------------------------
+
+
+def _ends(link: str) -> tuple[str, str]:
+    sender, _, to = link.partition(">")
+    return sender, to
+
+
+def _chosen(cluster: Cluster, words: Words) -> list[Message]:
+    """Messages under way, chosen by links, by the type's name and by `nth=1`; without a link, those that are free."""
+    links = [_ends(word) for word in words.plain if ">" in word]
+    names = [word for word in words.plain if ">" not in word]
+
+    def is_meant(message: Message) -> bool:
+        if names and type(message).__name__ not in names:
+            return False
+        ends = ({"", str(message.sender)}, {"", str(message.to)})
+        if not links:
+            return cluster.is_free(message)
+        return any(sender in ends[0] and to in ends[1] for sender, to in links)
+
+    found = [message for message in cluster.wire if is_meant(message)]
+    return [found[words.number("nth") - 1]] if "nth" in words.options else found
+
+
+def _some(cluster: Cluster, words: Words) -> Iterable[Message]:
+    chosen = _chosen(cluster, words)
+    if not chosen:
+        raise ValueError(f"no such message is under way: {[message_text(message) for message in cluster.wire]}")
+    return chosen
+
+
+@command("deliver")
+def _deliver(cluster: Cluster, words: Words) -> None:
+    """`deliver 1>2 AppendEntries nth=2`: what is chosen of the messages under way arrives; no answer to it yet."""
+    for message in _some(cluster, words):
+        cluster.arrive(message)
+
+
+@command("drop")
+def _drop(cluster: Cluster, words: Words) -> None:
+    """`drop 1>2`: what is chosen of the messages under way is lost."""
+    for message in _some(cluster, words):
+        cluster.wire.remove(message)
+        cluster.say(f"{message.sender} -> {message.to}  {message_text(message)}  (lost)")
+
+
+@command("duplicate")
+def _duplicate(cluster: Cluster, words: Words) -> None:
+    """`duplicate 1>2`: what is chosen of the messages under way will arrive once more."""
+    cluster.wire += _some(cluster, words)
+
+
+@command("settle")
+def _settle(cluster: Cluster, words: Words) -> None:
+    """`settle`: messages arrive, and the answers to them, until nothing is under way."""
+    del words
+    cluster.settle()
+
+
+@command("wire")
+def _wire(cluster: Cluster, words: Words) -> None:
+    """`wire`: what is under way."""
+    del words
+    for message in cluster.wire:
+        cluster.say(f"{message.sender} ... {message.to}  {message_text(message)}")
+
+
+@command("inject")
+def _inject(cluster: Cluster, words: Words) -> None:
+    """`inject 9>1 TimeoutNow term=3 last_index=4`: a message that nobody of the cluster sent arrives; `log=2,2`: with
+    these entries after the addressee's entry at prev_index."""
+    (sender, to), kind = _ends(words.plain[0]), words.plain[1]
+    fields: dict[str, object] = {name: int(value) for name, value in words.options.items() if name != "log"}
+    if "log" in words.options:
+        mark = _mark(cluster, int(to), words.number("prev_index"))
+        fields["entries"] = tuple(extend(mark, *parse_log(words.options["log"])))
+    fields |= dict.fromkeys(words.plain[2:], True)
+    for name in ("success", "granted"):
+        if name in getattr(messages, kind).__dataclass_fields__:
+            fields.setdefault(name, False)
+    message = getattr(messages, kind)(sender=int(sender), to=fields.pop("to", int(to)), **fields)
+    cluster.say(f"{sender} -> {to}  {message_text(message)}")
+    cluster.feed(int(to), lambda core: core.step(message, at(cluster.now_ms)))
+
+
+# -- links ---------------------------------------------------------------------------------------------------------
+
+
+@command("cut")
+def _cut(cluster: Cluster, words: Words) -> None:
+    """`cut 1>2`, `cut 1-2` (both ways): from now on what is sent there is lost."""
+    for word in words.plain:
+        a, b = word.replace("-", ">").split(">")
+        cluster.cuts[int(a), int(b)] = True
+        if "-" in word:
+            cluster.cuts[int(b), int(a)] = True
+
+
+@command("isolate")
+def _isolate(cluster: Cluster, words: Words) -> None:
+    """`isolate 1 2`: these and the others are cut off from each other, both ways."""
+    inside = [int(word) for word in words.plain]
+    for a in cluster.nodes:
+        for b in cluster.nodes:
+            if (a in inside) != (b in inside):
+                cluster.cuts[a, b] = True
+
+
+@command("topology")
+def _topology(cluster: Cluster, words: Words) -> None:
+    """`topology 1-2 2-3`: only these links exist."""
+    kept = [tuple(int(end) for end in word.split("-")) for word in words.plain]
+    cluster.cuts = {
+        (a, b): True for a in cluster.nodes for b in cluster.nodes if (a, b) not in kept and (b, a) not in kept
+    }
+
+
+@command("heal")
+def _heal(cluster: Cluster, words: Words) -> None:
+    """`heal`: no cuts any more."""
+    del words
+    cluster.cuts.clear()
+
+
+@command("hold")
+def _hold(cluster: Cluster, words: Words) -> None:
+    """`hold 1>2`: what is sent there stays under way until a command names it."""
+    for word in words.plain:
+        sender, to = _ends(word)
+        cluster.held[int(sender), int(to)] = True
+
+
+@command("release")
+def _release(cluster: Cluster, words: Words) -> None:
+    """`release`: nothing is held any more; what was, arrives with the next `settle`."""
+    del words
+    cluster.held.clear()
+
+
+@command("link-closed")
+def _link_closed(cluster: Cluster, words: Words) -> None:
+    """`link-closed 2>1`: node 2 sees that its connection to 1 closed."""
+    for word in words.plain:
+        number, peer = (int(end) for end in _ends(word))
+        cluster.feed(number, lambda core, peer=peer: core.link_closed(peer, at(cluster.now_ms)))  # type: ignore[misc]
+
+
+# -- requests ------------------------------------------------------------------------------------------------------
+
+
+@command("propose")
+def _propose(cluster: Cluster, words: Words) -> None:
+    """`propose 1 a count=3`, `propose 1 bytes=1000`: append at that node."""
+    data = b"." * words.number("bytes") if "bytes" in words.options else " ".join(words.plain[1:]).encode() or b"x"
+
+    def propose(core: RaftCore) -> None:
+        proposed = core.propose(EntryKind.COMMANDS, words.number("count", 1), data, at(cluster.now_ms))
+        where = str(proposed.last) if proposed.first == proposed.last else f"{proposed.first} to {proposed.last}"
+        cluster.say(f"{words.node()} takes it at index {where} in term {proposed.term}")
+
+    cluster.feed(words.node(), propose)
+
+
+@command("read")
+def _read(cluster: Cluster, words: Words) -> None:
+    """`read 1 7 8`: linearizable reads, called 7 and 8, at node 1, in one turn."""
+
+    def read(core: RaftCore) -> None:
+        for context in words.plain[1:]:
+            core.read(int(context), at(cluster.now_ms))
+
+    cluster.feed(words.node(), read)
+
+
+@command("transfer")
+def _transfer(cluster: Cluster, words: Words) -> None:
+    """`transfer 1 to=2`: node 1 hands over its leadership, without `to=` to the voter that has most."""
+
+    def transfer(core: RaftCore) -> None:
+        cluster.say(f"{words.node()} will hand over to {core.transfer(words.number('to'), at(cluster.now_ms))}")
+
+    cluster.feed(words.node(), transfer)
+
+
+def _mark(cluster: Cluster, number: NodeId, index: int) -> Mark:
+    mark = cluster.running(number).state.log.mark_at(index)
+    assert mark is not None, index
+    return mark
+
+
+# -- looking -------------------------------------------------------------------------------------------------------
+
+
+def _named(cluster: Cluster, words: Words) -> list[NodeId]:
+    return [int(word) for word in words.plain] or list(cluster.nodes)
+
+
+@command("status")
+def _status(cluster: Cluster, words: Words) -> None:
+    """`status`, `status 1 2`: each node in one line."""
+    for number in _named(cluster, words):
+        core = cluster.nodes[number].core
+        cluster.say(f"{number} is down" if core is None else status_text(core.status()))
+
+
+@command("log")
+def _log(cluster: Cluster, words: Words) -> None:
+    """`log`, `log 1 2`: what is on these nodes' disks."""
+    for number in _named(cluster, words):
+        cluster.say(f"{number} has {entries_text(cluster.nodes[number].disk)}")
+
+
+@command("applied")
+def _applied(cluster: Cluster, words: Words) -> None:
+    """`applied`: what each node has applied since it started."""
+    for number in _named(cluster, words):
+        cluster.say(f"{number} has applied {entries_text(cluster.nodes[number].applied)}")
+
+
+@command("progress")
+def _progress(cluster: Cluster, words: Words) -> None:
+    """`progress 1`: how that leader sees each follower."""
+    for each in cluster.running(words.node()).status().followers:
+        flight = f" in flight: {each.inflight_messages} ({each.inflight_bytes} B)" if each.inflight_messages else ""
+        cluster.say(f"{each.node} {each.mode} match={each.match} sent={each.sent}{flight}")
