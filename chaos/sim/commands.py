@@ -5,7 +5,9 @@ Exit codes are those of `raftlog chaos`: see Exit. docs/simulator.md tells how t
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -191,9 +193,26 @@ def _guarded(act: Callable[[], Exit]) -> Exit:
         return act()
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
+    except BrokenPipeError:
+        return _nobody_reads()
     except Exception:
         traceback.print_exc()
         return Exit.INTERNAL
+
+
+def _nobody_reads() -> Exit:
+    """The reader of standard output is gone (`| head`): no words, and none at exit either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return Exit.INTERRUPTED
+
+
+def _show(line: str) -> None:
+    """One line of the trace. Raises KeyboardInterrupt if nobody reads: an Exception would count as the seed's."""
+    try:
+        typer.echo(line)
+    except BrokenPipeError as error:
+        _nobody_reads()
+        raise KeyboardInterrupt from error
 
 
 def _sim(wanted: _Wanted) -> Exit:
@@ -209,7 +228,7 @@ def _replay(wanted: _Wanted) -> Exit:
     for seed in wanted.seeds:
         job = wanted.job(seed)
         with planted(wanted.mutant):
-            result = run_job(job, Recorder(typer.echo, events_max=1) if wanted.trace else None)
+            result = run_job(job, Recorder(_show, events_max=1) if wanted.trace else None)
         summary.add(result)
         if result.broken is not None:
             return _failed(summary, wanted)
@@ -245,6 +264,11 @@ class _Stop:
         self.is_interrupted = True
 
 
+def _most(wanted: _Wanted) -> int:
+    """After how many failures a run ends; one finds a planted bug."""
+    return 1 if wanted.mutant else FAILURES_MAX
+
+
 def _run(wanted: _Wanted) -> Exit:
     summary = Summary(wanted.seconds)
     sources = results.sources_hash() if wanted.is_plain else ""
@@ -252,7 +276,7 @@ def _run(wanted: _Wanted) -> Exit:
     end = len(wanted.seeds) if wanted.seeds.stop < SEEDS_MAX else None
     display = Display(end)
     todo: Iterator[Job] = (wanted.job(seed) for seed in takewhile(lambda _: not stop(), wanted.seeds))
-    most = 1 if wanted.mutant else FAILURES_MAX
+    most = _most(wanted)
     before = signal.signal(signal.SIGINT, stop.interrupt)
     if end is None:
         display.say(f"seeds from {wanted.seeds.start} on")
@@ -345,7 +369,7 @@ def _show_hours() -> Exit:
 
 def _failed(summary: Summary, wanted: _Wanted) -> Exit:
     """Print each failure, write its report, and shrink the first if that is wanted."""
-    for nth, result in enumerate(summary.failures):
+    for nth, result in enumerate(summary.failures[: _most(wanted)]):
         broken = result.broken
         assert broken is not None
         for line in report.short(result, broken):

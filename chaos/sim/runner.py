@@ -133,6 +133,8 @@ def world_text(swarm: Swarm) -> Iterator[str]:
             for option in fields(value):
                 if (chosen := getattr(value, option.name)) != getattr(default, option.name):
                     yield f"{option.name} {chosen}"
+        elif each.name == "faults":
+            yield "faults " + (", ".join(f"{kind} every {us / 1e6:.1f} s" for kind, us in value) or "none")
         elif value:
             yield f"{each.name} {value}"
 

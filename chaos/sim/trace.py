@@ -64,7 +64,7 @@ class Trace(Protocol):
         """That message, or a copy of it, will not arrive."""
 
     def state(self, now_us: int, node: NodeId, core: RaftCore | None) -> None:
-        """What became of `node`, told after each of its turns; None when its process has ended."""
+        """What became of `node`, told after each of its turns; None when its process has ended, or has yet to begin."""
 
     def fault(
         self, now_us: int, number: int, kind: str, nodes: tuple[NodeId, ...], detail: str, lasts_us: int = 0
@@ -158,19 +158,14 @@ class Event(NamedTuple):
 
 
 class Recorder:
-    """Keeps what happens (the newest EVENTS_MAX events), and hands each readable line to `show` as it comes.
+    """Keeps what happens (the newest EVENTS_MAX events), and hands each readable line to `show` as it comes."""
 
-    `nodes` is how many there are, if that is known before they start.
-    """
-
-    def __init__(
-        self, show: Callable[[str], None] | None = None, *, nodes: int = 0, events_max: int = EVENTS_MAX
-    ) -> None:
+    def __init__(self, show: Callable[[str], None] | None = None, *, events_max: int = EVENTS_MAX) -> None:
         self.events: deque[Event] = deque(maxlen=events_max)
         self.show = show
         self._inner = DigestTrace()
-        self._views: dict[NodeId, View] = dict.fromkeys(range(1, nodes + 1), NEVER_SEEN)
-        self._cluster = DOWN * nodes
+        self._views: dict[NodeId, View] = {}
+        self._cluster = ""
         self._messages: dict[int, tuple[str, NodeId, NodeId]] = {}  # name, sender, to
         if show is not None:
             show(header())
@@ -211,7 +206,8 @@ class Recorder:
     def state(self, now_us: int, node: NodeId, core: RaftCore | None) -> None:
         """See Trace. Kept only when what the columns show has changed."""
         self._inner.state(now_us, node, core)
-        before = self._views.get(node, NEVER_SEEN)
+        is_new = node not in self._views
+        before = self._views.setdefault(node, NEVER_SEEN)
         if core is None:
             view = before._replace(mark=DOWN)
         else:
@@ -220,7 +216,7 @@ class Recorder:
             mark = ROLE_MARKS[status.role]
             last = status.last.index
             view = View(mark, status.term, status.applied, status.commit, log.first, status.persisted, last)
-        if view == before:
+        if view == before and not is_new:
             return
         self._views[node] = view
         self._cluster = "".join(self._views[each].mark for each in sorted(self._views))

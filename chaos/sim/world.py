@@ -15,6 +15,7 @@ from random import Random
 from typing import Any
 
 from chaos.sim import nemesis
+from chaos.sim.coverage import Coverage
 from chaos.sim.failure import Failure, NoProgress, failure_of
 from chaos.sim.invariants import Witness
 from chaos.sim.links import Links
@@ -101,6 +102,8 @@ class World:
         self.is_hosting = isinstance(self.machine_class, Host)
         self.limits = Limits()
         nodes = tuple(range(1, self.swarm.nodes + 1))
+        for node in nodes:
+            self.trace.state(0, node, None)
         members = tuple(Member(node, self.incarnation_of(node), f"node-{node}:7001", url_of(node)) for node in nodes)
         self.configuration = Configuration(members, nodes)
         data = encode_configuration(self.configuration)
@@ -119,6 +122,7 @@ class World:
             )
             for node in nodes
         }  # fmt: skip
+        self.coverage = Coverage(self)
         self.witness = Witness(self.configuration, self.first)
         self.replicas = {node: Replica(self, node, self.disks[node]) for node in nodes}
         self.atlas: Any = None
@@ -179,7 +183,7 @@ class World:
         hello = self.replicas[message.sender].hello
         carried: Message | bytes = encode_message(message) if self.swarm.encode else message
         if not self.network.send(message.sender, message.to, (number, message.sender, message.to, hello, carried)):
-            self.trace.lost(number, self.now_us, "sent")
+            self.trace.lost(number, self.now_us, "on the way")
 
     def _arrives(self, delay_us: int, parcel: tuple[int, NodeId, NodeId, tuple[str, int], Message | bytes]) -> None:
         self.after(delay_us, self._deliver, *parcel)
@@ -253,6 +257,7 @@ class World:
     def crashed(self, replica: Replica, why: str) -> None:
         """A process died: its connections close, which its peers hear, and it comes back later."""
         self.count("crashes")
+        self.coverage.crashed(replica.node, why)
         self.trace.line(self.now_us, replica.node, "crashes", why)
         self.trace.state(self.now_us, replica.node, None)
         self.witness.crashed(replica.node)
@@ -277,6 +282,7 @@ class World:
 
     def happened(self, node: NodeId, event: Event) -> None:
         """An event of a core."""
+        self.coverage.happened(node, event)
         match event:
             case BecameLeader():
                 self.count("leaders")
@@ -284,7 +290,7 @@ class World:
                 self.count("conflicts cut")
             case MessageIgnored(reason=reason) if "header CRC" in reason or "does not follow" in reason:
                 raise Failure("messages between healthy nodes make sense", f"node {node}: {event}")
-        self.trace.line(self.now_us, node, type(event).__name__)
+        self.trace.line(self.now_us, node, repr(event))
 
     # -- clients -----------------------------------------------------------------------------------------------
 
@@ -361,6 +367,7 @@ class World:
 
     def outcome(self) -> Outcome:
         """The run as numbers."""
+        self.coverage.finished()
         stats = self.stats | {
             "checks": self.witness.checks,
             "messages sent": self.network.sent,

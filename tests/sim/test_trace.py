@@ -16,6 +16,8 @@ def a_leader() -> RaftCore:
 
 def tell(trace: Trace, core: RaftCore) -> None:
     """One of everything that a world can say."""
+    for node in (1, 2, 3):
+        trace.state(0, node, None)
     trace.state(1_000, 1, core)
     trace.line(1_500, 1, "acknowledges", 7, "x")
     trace.sent(1, 2_000, RequestVote(sender=1, to=2, term=4, last_index=3, last_term=2))
@@ -51,13 +53,13 @@ def test_each_thing_said_changes_the_digest() -> None:
     asking, plain = Asking(), DigestTrace()
     tell(asking, core)
     tell(plain, core)
-    assert len(set(told)) == len(told) == 9
+    assert len(set(told)) == len(told) == 12
     assert told[-1] == plain.digest()
 
 
 def test_the_text_has_fixed_columns() -> None:
     """Every row begins its last column where the header says; it shows the acting node and every node's role."""
-    recorder = Recorder(nodes=3)
+    recorder = Recorder()
     tell(recorder, a_leader())
     text = list(rows(recorder.events))
     at = header().index("what")
@@ -74,7 +76,7 @@ def test_the_text_has_fixed_columns() -> None:
 def test_lines_are_shown_as_they_come() -> None:
     """What `show` was given is the text of the events, the names of the columns first."""
     shown: list[str] = []
-    recorder = Recorder(shown.append, nodes=3)
+    recorder = Recorder(shown.append)
     tell(recorder, a_leader())
     assert shown == list(rows(recorder.events))
 
