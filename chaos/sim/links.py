@@ -100,7 +100,7 @@ class Links:
         network = world.network
         if other.core is None or other.is_paused or network.is_cut(sender, to) or network.is_cut(to, sender):
             return
-        if not other.greet(sender, dialler.disk_incarnation, dialler.boot):
+        if not other.greet(sender, dialler.hello):
             return
         link.is_up = True
         link.number += 1

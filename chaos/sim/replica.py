@@ -137,6 +137,7 @@ class Replica:
             applied=self.mark.index, random=self.core_random.randint, now=self.now(),
         )  # fmt: skip
         world.started(self)
+        world.coverage.started(self, opened.notices)
         self.wake()
 
     def crash(self, why: str, *, power: bool = True) -> None:
@@ -306,6 +307,7 @@ class Replica:
 
     def _carry_out(self, core: RaftCore, ready: Ready) -> None:
         world = self.world
+        world.coverage.ready(self, ready)
         if ready.entries:
             world.witness.appended(self.node, ready.entries)
         for event in ready.events:
@@ -340,6 +342,7 @@ class Replica:
             self.last_user = user
         self.frames.append((entry.index, frame))
         self.world.witness.applied(self.node, entry, effects, self.machine)
+        self.world.coverage.applied(entry, command.requests, effects)
         self.requests.applied(entry, command.requests, effects, frame)
 
     def _fetched(self, life: int, fetch: Fetch) -> None:

@@ -161,6 +161,7 @@ class Requests:
 
         waiting = Waiting[Settled](settle)
         try:
+            self._check_space()
             self.pending.submit(Request(block, count, self._seconds(deadline_us), session, sequence, waiting))
         except ApiError as error:
             waiting.set_exception(error)
@@ -182,6 +183,10 @@ class Requests:
             waiting.set_exception(ApiError(Code.BUSY, f"node {self.replica.node}: too many readers wait"))
         else:
             self.reads.waiting.append(Reader(waiting, self._seconds(deadline_us)))
+
+    def _check_space(self) -> None:
+        if not self.replica.has_space:
+            raise ApiError(Code.BUSY, f"node {self.replica.node} has no space left on its disk")
 
     def problem(self, error: ApiError) -> Problem:
         """The error as its client sees it."""
@@ -379,6 +384,7 @@ class Requests:
                     pending.refuse(request, Code.NO_LEADER, "")
                     continue
                 try:
+                    self._check_space()
                     pending.submit(request)
                 except ApiError as error:
                     pending.refuse(request, error.code, "")
