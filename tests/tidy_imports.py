@@ -23,7 +23,9 @@ ALLOWED: dict[str, frozenset[str]] = {
 }
 
 # What the simulator shares with the harness around it. commands.py joins it to the command line.
-SIM_MAY_TAKE_FROM_CHAOS = ("chaos.sim", "chaos.history", "chaos.models", "chaos.linearizable")
+SIM_MAY_TAKE_FROM_CHAOS = (
+    "chaos.sim", "chaos.history", "chaos.models", "chaos.linearizable", "chaos.verdicts", "chaos.checks",
+)  # fmt: skip
 
 
 def pure_packages_import_only_values(files: Iterable[Source]) -> Iterator[Finding]:

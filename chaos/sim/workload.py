@@ -1,0 +1,178 @@
+"""What the simulator's clients ask for, drawn by chance and as bytes, and what the answers mean in a history.
+
+Values and records are unique, so that a history tells who wrote what was read. Keys are few, so that clients meet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final
+
+from chaos.sim.requests import Applied
+from cluster.wire import ERRORS, Code, Problem
+from raft.codec import Record, encode_block
+from statemachine.answers import Answer, Reason, TxnResponse, answer_of
+from statemachine.commands import (
+    GET_OPERATION,
+    Compare,
+    CompareOperator,
+    CompareTarget,
+    Operation,
+    Result,
+    Txn,
+    TxnOperation,
+)
+from statemachine.txn import encode_txn
+
+KEYS: Final = ("a", "b", "c")
+
+READ: Final = "read"  # linearizable
+STALE: Final = "stale"  # of what one node has, at least up to the highest index that the client has seen
+WRITE: Final = "write"
+CAS: Final = "cas"
+APPEND: Final = "append"
+
+_WEIGHTS: Final = (
+    (READ, 26),
+    (STALE, 8),
+    (WRITE, 24),
+    ("delete", 3),
+    (CAS, 9),
+    ("put if", 8),
+    ("txn", 6),
+    (APPEND, 20),
+)
+_DRAW: Final = tuple(what for what, weight in _WEIGHTS for _ in range(weight))
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One request of a client. `parts` are its operations in the history: (f, key, value) each."""
+
+    what: str
+    parts: tuple[tuple[str, str | None, Any], ...]
+    records: tuple[Record, ...] = ()
+
+    @property
+    def is_read(self) -> bool:
+        """Whether it is answered from a node's state, and not through the log."""
+        return not self.records
+
+    def block(self, session: int, sequence: int, settled: int) -> bytes:
+        """The request block; equal for equal requests, however often it is sent."""
+        return encode_block(
+            self.records, session=session, sequence=sequence, settled=settled, plain=self.what == APPEND
+        )  # fmt: skip
+
+
+class Tasks:
+    """Draws what one client does next; remembers what it last saw of each key, for compare and set."""
+
+    __slots__ = ("_count", "_is_kv", "_name", "_random", "seen")
+
+    def __init__(self, name: str, random: Random, *, is_kv: bool) -> None:
+        self._name = name
+        self._random = random
+        self._is_kv = is_kv
+        self._count = 0
+        self.seen: dict[str, tuple[str | None, int]] = {}  # key -> value and mod revision (0: there was none)
+
+    def _fresh(self) -> str:
+        self._count += 1
+        return f"{self._name}.{self._count}"
+
+    def draw(self) -> Task:
+        """The next task."""
+        random = self._random
+        what = _DRAW[random.randrange(len(_DRAW))] if self._is_kv else APPEND
+        key = KEYS[random.randrange(len(KEYS))]
+        name = key.encode()
+        if what in (READ, STALE):
+            return Task(what, ((what, key, None),))
+        if what == APPEND:
+            records = [self._fresh() for _ in range(random.choice((1, 1, 1, 2, 5)))]
+            filler = bytes(random.choice((0, 0, 20, 120)))
+            rows = tuple(Record(Operation.APPEND, None, record.encode() + b" " + filler) for record in records)
+            return Task(what, ((APPEND, None, records),), rows)
+        if what == "delete":
+            return Task(what, ((WRITE, key, None),), (Record(Operation.DELETE, name),))
+        value = self._fresh()
+        put = Record(Operation.PUT, name, value.encode())
+        before, mod = self.seen.get(key, (None, 0))
+        if what == "put if":
+            return Task(what, ((CAS, key, [before, value]),), (put._replace(argument=mod),))
+        step = TxnOperation(Operation.PUT, name, value.encode())
+        if what == CAS and before is not None:
+            compare = Compare(name, CompareTarget.VALUE, CompareOperator.EQUAL, before.encode())
+            return Task(what, ((CAS, key, [before, value]),), (_txn(Txn((compare,), (step,), ())),))
+        if what == "txn":
+            other = KEYS[(KEYS.index(key) + 1 + random.randrange(2)) % 3]
+            txn = Txn((), (step, TxnOperation(GET_OPERATION, other.encode())), ())
+            return Task(what, ((WRITE, key, value), (READ, other, None)), (_txn(txn),))
+        return Task(WRITE, ((WRITE, key, value),), (put,))
+
+
+def _txn(txn: Txn) -> Record:
+    return Record(Operation.TXN, None, encode_txn(txn))
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An answer as the history records it: per part of the task value and result; `mod` where it is known."""
+
+    parts: tuple[tuple[Any, Any], ...]
+    index: int
+    term: int | None
+    mod: int | None = None
+
+
+def told(task: Task, applied: Applied, node: int) -> Told | Problem:
+    """What a node's application of the request means to its client (as cluster/http_outcomes.py has it)."""
+    effect = applied.effect
+    if effect.result is Result.EXPIRED:
+        return problem(Code.SESSION_EXPIRED, node, applied)
+    if effect.result is Result.VOIDED:
+        return problem(Code.SEQUENCE_VOIDED, node, applied)
+    answer = answer_of(effect, effect.revision, applied.first, applied.index)
+    if answer.result is Result.COMPARE_FAILED:
+        return problem(Code.COMPARE_FAILED, node, applied, answer.last)
+    if answer.result is not Result.APPLIED:
+        return problem(_CODES.get(answer.reason or Reason.MALFORMED, Code.REFUSED), node, applied)
+    # of a repetition the first index is told, with the term of now: that term says nothing about the index
+    term = None if effect.result is Result.REPEATED else applied.term
+    return Told(_parts(task, answer), answer.last, term, answer.revision)
+
+
+_CODES: Final = {
+    Reason.SEQUENCE_SETTLED: Code.SEQUENCE_REUSED,
+    Reason.PAYLOAD_DIFFERS: Code.SEQUENCE_REUSED,
+    Reason.WINDOW_FULL: Code.WINDOW_FULL,
+    Reason.ANSWERS_FULL: Code.WINDOW_FULL,
+    Reason.SESSIONS_FULL: Code.SESSIONS_FULL,
+}
+
+
+def _parts(task: Task, answer: Answer) -> tuple[tuple[Any, Any], ...]:
+    if task.what == CAS:
+        return ((None, answer.succeeded),)
+    if task.what == "put if":
+        return ((None, True),)
+    if task.what == "txn":
+        return ((None, None), (_value_of(answer.responses[1]), None))
+    return ((None, None),)
+
+
+def _value_of(response: TxnResponse) -> str | None:
+    return response.items[0][1].value.decode() if response.items else None
+
+
+def problem(code: Code, node: int, applied: Applied | None = None, index: int | None = None) -> Problem:
+    """A problem that the machine's answer stands for; `index` is where it was decided."""
+    row = ERRORS[code]
+    if index is None and applied is not None:
+        index = applied.index
+    return Problem(
+        code=code, message=str(code), status=row.status, outcome=row.outcome, retryable=row.retryable, request_id="",
+        node=node, index=index, term=applied.term if applied else None,
+    )  # fmt: skip
