@@ -84,6 +84,24 @@ class TransferEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class ConfigurationChanged:
+    """This leader appended a configuration at `index`; it is in force. `outgoing` is not empty while it is joint."""
+
+    index: int
+    voters: tuple[NodeId, ...]
+    outgoing: tuple[NodeId, ...]
+    learners: tuple[NodeId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeGivenUp:
+    """What a change of the members was still to do is not done; what was appended of it stays."""
+
+    node: NodeId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class MessageIgnored:
     """A message that cannot be believed: wrong addressee, shard, impossible positions. Counted, and shown."""
 
@@ -102,5 +120,7 @@ Event = (
     | FollowerNeedsSnapshot
     | TransferStarted
     | TransferEnded
+    | ConfigurationChanged
+    | ChangeGivenUp
     | MessageIgnored
 )

@@ -32,6 +32,10 @@ class Options:
     tail_entries_max: int = 16_384
     # One entry: what the driver may pack together. A request larger than this is refused at the edge.
     entry_bytes_max: int = 8 << 20
+    # A learner gets its vote after a round that was shorter than the least election timeout; after so many rounds, or
+    # so long a silence, it is given up (thesis 4.2.1; pitfall 47).
+    catch_up_rounds_max: int = 10
+    catch_up_silence_ms: int = 10_000
     # Linearizable reads waiting for their round.
     reads_pending_max: int = 65_536
 

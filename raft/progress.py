@@ -35,6 +35,7 @@ class Progress:
     is_waiting: bool = False  # probe: the question is out; also: the disk had nothing. Until the next heartbeat
     commit_sent: int = 0  # highest commit index that a message could convey
     round: int = 0  # newest read round it echoed
+    round_first: int = 0  # an answer to an earlier round is that of another disk under the same number (pitfall 20)
     fetch: Fetch | None = None  # asked from disk for it
     match_at_heartbeat: int = -1
     inflight: deque[tuple[int, int]] = field(default_factory=deque)  # (end, bytes) of each unanswered message

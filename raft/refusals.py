@@ -5,6 +5,8 @@ The driver turns them into `not_applied` answers (DESIGN section 1, promise 3).
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from raft.types import NOBODY, NodeId
 
 
@@ -40,5 +42,26 @@ class CannotTransfer(Refused):
     """There is nobody to hand leadership to, or that node cannot take it."""
 
 
+class WhyRefused(StrEnum):
+    """Why a change of the members is not taken."""
+
+    INVALID = "invalid"  # it names nobody, somebody twice, or an impossible number
+    OVERLAPS = "overlaps"  # an earlier change is not finished
+    NOT_READY = "not_ready"  # this leader has not committed an entry of its own term yet
+    UNKNOWN_NODE = "unknown_node"
+    ALREADY_MEMBER = "already_member"
+    INCARNATION_REUSED = "incarnation_reused"
+    LAST_VOTER = "last_voter"
+    QUORUM_LOST = "quorum_lost"  # too few of the voters that would be left answer
+    NOT_CAUGHT_UP = "not_caught_up"
+    NOTHING_CHANGES = "nothing_changes"
+
+
 class ConfigurationRefused(Refused):
-    """A change of the members that is not taken; the text says why."""
+    """A change of the members that is not taken; the text names what is wrong, and how to mend it."""
+
+    def __init__(self, why: WhyRefused, what: str, mend: str) -> None:
+        super().__init__(f"{what}; {mend}")
+        self.why = why
+        self.what = what
+        self.mend = mend

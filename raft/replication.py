@@ -110,7 +110,7 @@ def on_append_reply(state: State, role: Leader, message: AppendEntriesReply) -> 
     if progress is None:
         ignore(state, message, "the sender is not in this configuration")
         return
-    if message.match > state.log.last.index or message.round > role.round:
+    if message.match > state.log.last.index or not progress.round_first <= message.round <= role.round:
         ignore(state, message, "it answers what was never sent")
         return
     progress.contact_ms = state.now.monotonic_ms

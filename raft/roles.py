@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from raft.changes import AddLearners
 from raft.progress import Progress
 from raft.types import NodeId
 
@@ -60,6 +61,17 @@ class Transfer:
     is_told: bool = False  # TimeoutNow left since the last heartbeat
 
 
+@dataclass(slots=True)
+class CatchUp:
+    """A learner on its way to a vote, in rounds: each lasts until it has what was in the log when the round began
+    (thesis 4.2.1)."""
+
+    replaces: NodeId  # who leaves when it gets its vote, or NOBODY
+    target: int  # the end of this round
+    started_ms: int
+    round: int = 1
+
+
 class ReadRound(NamedTuple):
     """Reads registered before `round` was opened; they may see what was committed then."""
 
@@ -81,6 +93,10 @@ class Leader:
     reads_open: deque[ReadRound] = field(default_factory=deque)
     reads_count: int = 0
     transfer: Transfer | None = None
+    catch_ups: dict[NodeId, CatchUp] = field(default_factory=dict)
+    catch_up_ms: int = 0  # when to look at them again
+    next_change: AddLearners | None = None  # the second step of a replacement under the same number
+    farewell_ms: int | None = None  # until then those who left are told so, or leadership is handed over
 
 
 Role = Follower | PreCandidate | Candidate | Leader

@@ -16,6 +16,7 @@ from raft.events import (
     BecameFollower,
     BecameLeader,
     BecamePreCandidate,
+    ChangeGivenUp,
     Event,
     MessageIgnored,
     TransferEnded,
@@ -134,13 +135,18 @@ def become_leader(state: State) -> None:
 
 
 def _leave_leadership(state: State, role: Leader, term: int) -> None:
-    """Whoever waits for a read must ask again; what was proposed may still be committed by others (pitfall 30)."""
+    """Whoever waits for a read must ask again; what was proposed may still be committed by others (pitfall 30). What a
+    change of the members was still to do must be said again."""
     failed = [ReadFailed(context) for opened in role.reads_open for context in opened.contexts]
     state.out.reads_failed += failed
     state.out.reads_failed += [ReadFailed(context) for context in role.reads_new]
     if role.transfer is not None:
         reason = "another term began" if term > state.term else "leadership was lost"
         state.out.events.append(TransferEnded(role.transfer.to, reason))
+    waiting = list(role.catch_ups)
+    if role.next_change is not None:
+        waiting += [member.node for member in role.next_change.members]
+    state.out.events += [ChangeGivenUp(node, "leadership was lost: say it again") for node in waiting]
 
 
 def append_own(state: State, role: Leader, kind: EntryKind, count: int, data: bytes) -> Entry:

@@ -1,4 +1,4 @@
-"""Configurations: in force when appended, gone when cut; and what the core refuses for now."""
+"""Configurations: in force when appended, gone when cut."""
 
 from typing import Any
 
@@ -7,9 +7,8 @@ import pytest
 from raft.codec import Corrupt, encode_configuration, entry_mark, seal_entry
 from raft.configuration import Configuration, Member
 from raft.core import RaftCore
-from raft.refusals import ConfigurationRefused
 from raft.types import Entry, EntryKind, Mark
-from tests.raft.lab import append, configuration, extend, lead, make_core
+from tests.raft.lab import append, configuration, extend, make_core
 
 
 def change(previous: Mark, members: Configuration, term: int) -> Entry:
@@ -63,14 +62,6 @@ def test_damaged_configuration_stops_the_node() -> None:
     )
     with pytest.raises(Corrupt):
         append(core, [entry], prev=(1, 1), term=2)
-
-
-def test_changing_the_members_is_refused_clearly() -> None:
-    """The answer names the configuration that stays."""
-    core = make_core(1, 3)
-    lead(core)
-    with pytest.raises(ConfigurationRefused, match="entry 1 stays in force"):
-        core.propose_configuration({"remove": 2})
 
 
 @pytest.mark.parametrize(

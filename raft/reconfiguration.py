@@ -1,0 +1,140 @@
+"""What a leader does by itself while its members change: leaves joint configurations, promotes, hands over and goes.
+
+Looked at before every Ready; a leader whose members do not change is done after one comparison. Thesis 4.2.1 (catching
+up in rounds), 4.2.2 (a leader that is removed), 4.3 (leaving the joint configuration).
+
+How a driver changes members: `core.propose_configuration(change, now)` at the leader, with a change of `raft.changes`;
+it answers with the index of the first configuration entry, or raises a refusal that says what to do. Then it only goes
+on taking Readies: `status().is_changing` tells the end, the events ConfigurationChanged and ChangeGivenUp the steps.
+After each turn it compares `core.state.configurations[-1]` with the one that its links know, and where that moved it
+dials who is new, and closes the links of who is gone or has another incarnation. A node that is to join starts with an
+empty log, `HardState()`, and `Configuration()` at index 0. A restarted node passes the newest configuration of its log
+and, as `earlier`, those before it back to the snapshot's. With a new leader only what the log says goes on by itself:
+a replacement or a promotion that waited for a learner is said again (the same command).
+"""
+
+from __future__ import annotations
+
+from raft import changes, election, membership, reads, replication
+from raft.events import ChangeGivenUp
+from raft.refusals import CannotTransfer, ConfigurationRefused, Refused, WhyRefused
+from raft.roles import CatchUp, Leader
+from raft.state import State, become_follower
+from raft.types import NOBODY, NodeId
+
+
+def advance(state: State, role: Leader) -> None:
+    """Take the next step of a change that is under way, if it is due. The leader may have stepped down afterwards."""
+    index, configuration = state.configurations[-1]
+    is_settled = len(role.progress) == len(configuration.members) - 1  # this node a member, and nobody else is left
+    if is_settled and not configuration.outgoing and not role.catch_ups and role.next_change is None:
+        return
+    before = len(state.configurations)
+    if index <= state.log.committed and not configuration.outgoing and not is_settled:
+        _take_leave(state, role)
+    if isinstance(state.role, Leader) and role.transfer is None:
+        _go_on(state, role)
+        if len(state.configurations) != before:
+            # Fewer may be asked now than the answers that are here already.
+            replication.advance_commit(state, role)
+            reads.confirm(state, role)
+
+
+def _go_on(state: State, role: Leader) -> None:
+    log = state.log
+    index, configuration = state.configurations[-1]
+    if index > log.committed or log.term_at(log.committed) != state.term:
+        return
+    if configuration.outgoing:
+        membership.put(state, role, changes.left(configuration))
+    elif role.next_change is not None:
+        _take_second_step(state, role)
+    elif role.catch_ups and state.now.monotonic_ms >= role.catch_up_ms:
+        role.catch_up_ms = state.now.monotonic_ms + state.options.heartbeat_ms
+        for node in list(role.catch_ups):
+            if _look_at(state, role, node, role.catch_ups[node]):
+                return
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Those who left.
+
+
+def _take_leave(state: State, role: Leader) -> None:
+    """The configuration that drops somebody is committed. They hear so with the next heartbeats; a leader that is
+    among them hands over, to the most caught-up voter, and steps down however that ends (pitfall 45)."""
+    now_ms, options = state.now.monotonic_ms, state.options
+    is_member = state.configuration.member(state.node) is not None
+    if role.farewell_ms is None:
+        wait_ms = 2 * options.heartbeat_ms if is_member else options.transfer_timeout_ms
+        role.farewell_ms = now_ms + wait_ms
+    is_over = now_ms >= role.farewell_ms
+    if is_member:
+        if is_over:
+            role.farewell_ms = None
+            role.progress = {peer: role.progress[peer] for peer in state.configuration.peers(state.node)}
+        return
+    if role.transfer is None:
+        try:
+            if not is_over:
+                election.transfer(state, NOBODY)
+                return
+        except CannotTransfer:
+            pass
+        become_follower(state, state.term, NOBODY, "this node is no member any more")
+
+
+def _take_second_step(state: State, role: Leader) -> None:
+    """The old disk is out: the new one of the same number comes in."""
+    change, role.next_change = role.next_change, None
+    assert change is not None
+    try:
+        membership.propose(state, role, change)
+    except Refused as refused:
+        state.out.events.append(ChangeGivenUp(change.members[0].node, str(refused)))
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Learners on their way to a vote.
+
+
+def _look_at(state: State, role: Leader, node: NodeId, catch_up: CatchUp) -> bool:
+    """See how far a learner is, once per heartbeat; whether it got its vote."""
+    progress, options, now_ms = role.progress[node], state.options, state.now.monotonic_ms
+    silent_ms = now_ms - max(progress.contact_ms, catch_up.started_ms)
+    if silent_ms > options.catch_up_silence_ms:
+        _give_up(state, role, node, f"it does not answer for {silent_ms} ms")
+        return False
+    if progress.match < catch_up.target:
+        return False
+    is_fast = now_ms - catch_up.started_ms < options.election_timeout_min_ms
+    if not is_fast and catch_up.round >= options.catch_up_rounds_max:
+        _give_up(state, role, node, f"it is too slow: round {catch_up.round} took {now_ms - catch_up.started_ms} ms")
+        return False
+    if is_fast and _promote(state, role, node, catch_up):
+        return True
+    catch_up.round += not is_fast
+    catch_up.target = state.log.last.index
+    catch_up.started_ms = now_ms
+    return False
+
+
+def _promote(state: State, role: Leader, node: NodeId, catch_up: CatchUp) -> bool:
+    """Make it a voter; whether that was taken."""
+    configuration = state.configuration
+    try:
+        if configuration.member(catch_up.replaces) is not None:
+            goal = changes.swapped(configuration, catch_up.replaces, node)
+        else:
+            goal = changes.after(configuration, changes.Promote((node,)))
+        membership.append(state, role, goal)
+    except ConfigurationRefused as refused:
+        if refused.why is not WhyRefused.QUORUM_LOST:  # that may pass
+            _give_up(state, role, node, str(refused))
+        return False
+    return True
+
+
+def _give_up(state: State, role: Leader, node: NodeId, reason: str) -> None:
+    del role.catch_ups[node]
+    state.out.events.append(ChangeGivenUp(node, reason))

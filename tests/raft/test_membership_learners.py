@@ -1,0 +1,351 @@
+"""Learners on their way to a vote, new disks under old numbers, leaders that leave (thesis 4.2; pitfalls, D)."""
+
+import pytest
+
+from raft.changes import AddLearners, Promote, Remove, Replace
+from raft.codec import encode_configuration, seal_entry
+from raft.events import BecameFollower, ChangeGivenUp, TransferEnded, TransferStarted
+from raft.messages import AppendEntriesReply, RequestVote, RequestVoteReply
+from raft.options import Options
+from raft.refusals import ConfigurationRefused, WhyRefused
+from raft.roles import Leader, RoleName
+from raft.types import EntryKind
+from tests.raft.growing_lab import GrowingLab, member
+from tests.raft.lab import append, at, configuration, drain, lead, make_core, reply
+
+
+def led(nodes: int = 3) -> GrowingLab:
+    """A lab that node 1 leads."""
+    lab = GrowingLab(nodes)
+    lab.elect(1)
+    return lab
+
+
+def test_a_learner_is_not_counted_and_gets_its_vote_when_it_has_caught_up() -> None:
+    """One command: an empty node becomes a voter, as soon as a round is short (thesis 4.2.1)."""
+    lab = led()
+    core = lab.join(4)
+    lab.cores[1].propose_configuration(AddLearners((member(4),)), at(lab.now_ms))
+    assert lab.in_force(1).learners == (4,)
+    assert lab.cores[1].status().catching_up == (4,)
+    lab.run(200)
+    assert lab.voters(1) == lab.voters(4) == (1, 2, 3, 4)
+    assert lab.cores[1].status().catching_up == ()
+    assert core.status().leader == 1
+    assert lab.applied[4] == lab.applied[1]
+
+
+def test_without_promotion_a_learner_stays_one_until_it_is_told() -> None:
+    """It is never counted for a commit meanwhile."""
+    lab = led()
+    lab.join(4)
+    lab.change(1, AddLearners((member(4),), promote=False))
+    lab.run(3_000)
+    assert lab.in_force(4).learners == (4,)
+    lab.cut_off(1, 4)
+    index = lab.propose(1)
+    lab.settle()
+    assert lab.cores[1].status().commit < index
+    lab.heal()
+    lab.run(1_000)
+    leader = lab.leaders()[0]
+    lab.change(leader, Promote((4,)))
+    lab.run(100)
+    assert lab.voters(leader) == (1, 2, 3, 4)
+
+
+def test_pitfall_47_a_slow_learner_is_given_up_after_ten_rounds() -> None:
+    """Each round takes longer than the least election timeout: it stays a learner, and commits never waited for it.
+
+    Guard: `is_fast` in `_look_at` of raft/reconfiguration.py.
+    """
+    core = make_core(1, 3)
+    lead(core, now_ms=300)
+    reply(core, 2, match=2, now_ms=300)
+    core.propose_configuration(AddLearners((member(4),)), at(310))
+    drain(core)
+    now_ms, rounds = 310, 0
+    events: list[object] = []
+    while not [event for event in events if isinstance(event, ChangeGivenUp)]:
+        now_ms += 400
+        index = core.propose(EntryKind.COMMANDS, 1, b"x", at(now_ms)).last
+        events += drain(core, now_ms).events
+        reply(core, 2, match=index, now_ms=now_ms)
+        assert core.status().commit == index
+        reply(core, 4, match=index - 1, round=1, now_ms=now_ms)
+        core.tick(at(now_ms))
+        events += drain(core, now_ms).events
+        rounds += 1
+        assert rounds < 30
+    (event,) = [event for event in events if isinstance(event, ChangeGivenUp)]
+    assert event.node == 4
+    assert event.reason.startswith("it is too slow: round 10 took")
+    assert core.state.configuration.learners == (4,)
+    assert core.status().catching_up == ()
+
+
+def test_pitfall_47_a_learner_that_never_answers_is_given_up() -> None:
+    """After a silence; it can be said again, and then it only starts to look at it again.
+
+    Guard: `catch_up_silence_ms` in `_look_at` of raft/reconfiguration.py.
+    """
+    lab = led()
+    lab.change(1, AddLearners((member(4),)))
+    lab.run(11_000)
+    (event,) = [event for event in lab.events[1] if isinstance(event, ChangeGivenUp)]
+    assert "does not answer for" in event.reason
+    before = lab.cores[1].status().last
+    lab.join(4)
+    assert lab.change(1, AddLearners((member(4),))) == 3
+    assert lab.cores[1].status().last == before
+    lab.run(200)
+    assert lab.voters(1) == (1, 2, 3, 4)
+
+
+def test_a_promotion_waits_while_the_quorum_would_be_lost() -> None:
+    """3 is dead and 4, which has everything, went silent: of four voters only two would answer. Neither is it given
+    up: when 4 is back, it gets its vote.
+
+    Guard: `_check_quorum` of raft/membership.py.
+    """
+    lab = led()
+    lab.join(4)
+    lab.stop(3)
+    lab.cores[1].propose_configuration(AddLearners((member(4),)), at(lab.now_ms))
+    lab.cores[1].transfer(3, at(lab.now_ms))  # nothing is promoted meanwhile
+    lab.run(300)
+    lab.stop(4)
+    lab.run(2_000)
+    assert lab.in_force(1).learners == (4,)
+    assert lab.cores[1].status().catching_up == (4,)
+    lab.start(4)
+    lab.run(300)
+    assert lab.voters(1) == lab.voters(4) == (1, 2, 3, 4)
+
+
+def test_replacing_a_node_is_one_command() -> None:
+    """In comes 4 as a learner; when it has everything, 4 comes and 3 goes in one joint change."""
+    lab = led()
+    lab.join(4)
+    lab.stop(3)
+    lab.change(1, Replace(3, member(4)))
+    lab.run(300)
+    assert lab.voters(1) == lab.voters(2) == lab.voters(4) == (1, 2, 4)
+    assert lab.in_force(1).member(3) is None
+
+
+def test_replacing_a_wiped_disk_under_its_number_is_one_command() -> None:
+    """First the old disk goes, then the new one comes, catches up, and votes (pitfall 46)."""
+    lab = led()
+    lab.stop(3)
+    lab.join(3)
+    lab.change(1, Replace(3, member(3, disk=33)))
+    lab.run(400)
+    assert lab.voters(1) == lab.voters(3) == (1, 2, 3)
+    found = lab.in_force(2).member(3)
+    assert found is not None
+    assert found.incarnation == f"{33:032x}"
+
+
+def test_a_replacement_goes_on_under_a_new_leader_when_it_is_said_again() -> None:
+    """What was still to do is told to be undone, and the same command takes it up."""
+    lab = led()
+    lab.change(1, Replace(3, member(4)))
+    assert lab.in_force(1).learners == (4,)
+    lab.cores[1].transfer(2, at(lab.now_ms))
+    lab.settle()
+    assert [event for event in lab.events[1] if isinstance(event, ChangeGivenUp)] == [
+        ChangeGivenUp(4, "leadership was lost: say it again")
+    ]
+    lab.join(4)
+    lab.run(1_000)
+    assert lab.in_force(2).learners == (4,)
+    lab.change(2, Replace(3, member(4)))
+    lab.run(200)
+    assert lab.voters(2) == (1, 2, 4)
+
+
+def test_the_second_step_of_a_replacement_is_given_up_with_the_leadership() -> None:
+    """The old disk is out; that the new one should come in is not known to anybody else."""
+    lab = led()
+    lab.cut_off(1)
+    lab.cores[1].propose_configuration(Replace(3, member(3, disk=33)), at(lab.now_ms))
+    with pytest.raises(ConfigurationRefused) as refused:
+        lab.cores[1].propose_configuration(Remove((2,)), at(lab.now_ms))
+    assert refused.value.why is WhyRefused.OVERLAPS
+    lab.run(2_000)
+    assert ChangeGivenUp(3, "leadership was lost: say it again") in lab.events[1]
+
+
+def test_pitfall_20_a_late_answer_of_the_disk_before_is_not_believed() -> None:
+    """Node 3 has a new disk. What its old one had acknowledged arrives late, in the same term: it proves nothing.
+
+    Guard: `round_first` in `on_append_reply` of raft/replication.py.
+    """
+    core = make_core(1, 3)
+    lead(core)
+    reply(core, 2, match=2)
+    reply(core, 3, match=1)
+    core.propose_configuration(Replace(3, member(3, disk=33)), at(400))
+    for _ in range(3):
+        drain(core, 400)
+        reply(core, 2, match=core.status().last.index)
+    assert core.state.configuration.learners == (3,)
+    role = core.state.role
+    assert isinstance(role, Leader)
+    reply(core, 3, match=2)
+    assert role.progress[3].match == 0
+    reply(core, 3, match=2, round=role.round)
+    assert role.progress[3].match == 2
+
+
+def test_pitfall_45_a_leader_that_is_removed_hands_over_and_goes() -> None:
+    """It leads until the entry without it is committed, then the most caught-up voter takes over at once: no election
+    timeout passes, and it never disturbs again.
+
+    Guard: `_take_leave` of raft/reconfiguration.py.
+    """
+    lab = led()
+    began_ms = lab.now_ms
+    lab.change(1, Remove((1,)))
+    assert 2 in lab.leaders()
+    assert lab.now_ms == began_ms
+    lab.run(60)  # 2 does not ask 1 for a vote: the old leader hears of the new term with its next heartbeat
+    assert lab.leaders() == [2]
+    status = lab.cores[1].status()
+    assert status.role is RoleName.FOLLOWER
+    assert lab.voters(1) == lab.voters(2) == lab.voters(3) == (2, 3)
+    assert [type(event) for event in lab.events[1] if isinstance(event, TransferStarted | TransferEnded)] == [
+        TransferStarted, TransferEnded,
+    ]  # fmt: skip
+    term = lab.cores[2].status().term
+    lab.run(5_000)
+    assert lab.leaders() == [2]
+    assert lab.cores[2].status().term == term
+
+
+def test_pitfall_45_a_leader_outside_does_not_count_itself() -> None:
+    """Of {2, 3} both are needed, however durable the entry is at the leader.
+
+    Guard: only voters are counted in `agreed` of raft/quorum.py.
+    """
+    core = make_core(1, 3)
+    lead(core)
+    reply(core, 2, match=2)
+    joint = core.propose_configuration(Remove((1,)), at(400))
+    drain(core)
+    reply(core, 2, match=joint)
+    assert core.status().commit < joint  # one of {2, 3}, although two of {1, 2, 3} have it
+    reply(core, 3, match=joint)
+    drain(core)
+    assert core.state.configuration.voters == (2, 3)
+    assert core.status().commit == joint
+    reply(core, 2, match=joint + 1)
+    drain(core)
+    assert core.status().commit == joint
+    assert core.status().role is RoleName.LEADER
+    reply(core, 3, match=joint + 1)
+    out = drain(core)
+    assert core.status().commit == joint + 1
+    assert [event for event in out.events if isinstance(event, TransferStarted)] == [TransferStarted(2)]
+
+
+def test_pitfall_45_a_removed_leader_goes_even_if_nobody_takes_over() -> None:
+    """After the time a hand-over may take, or at once where nobody could: then an election decides."""
+    lab = led()
+    core = lab.cores[1]
+    core.propose_configuration(Remove((1,)), at(lab.now_ms))
+    while not lab.cores[1].status().transfer_to:
+        for node in list(lab.cores):
+            lab.work(node)
+        message = lab.wire.pop(0)
+        lab.cores[message.to].step(message, at(lab.now_ms))
+    lab.wire.clear()
+    lab.cut_off(1)
+    lab.run(2_000)
+    assert core.status().role is RoleName.FOLLOWER
+    assert [event for event in lab.events[1] if isinstance(event, BecameFollower)][-1].reason in {
+        "this node is no member any more", "no majority answers",
+    }  # fmt: skip
+    (leader,) = lab.leaders()
+    assert lab.voters(leader) == (2, 3)
+
+
+def test_pitfall_10_a_removed_node_that_was_not_told_does_not_disturb() -> None:
+    """It missed its removal, times out for ever, and nobody's term climbs; its real campaign moves nobody either.
+
+    Guard: the pre-vote, and `is_bound` of raft/election.py.
+    """
+    lab = led(4)
+    lab.cut_off(4)
+    lab.change(1, Remove((4,)))
+    lab.run(500)
+    lab.heal()
+    term = lab.cores[1].status().term
+    lab.run(10_000)
+    assert lab.leaders() == [1]
+    assert {core.status().term for core in lab.cores.values()} == {term}
+    lab.cores[2].step(
+        RequestVote(sender=4, to=2, term=term + 5, last_index=1, last_term=1, link_closed=False), at(lab.now_ms)
+    )
+    assert lab.cores[2].status().term == term
+
+
+def test_pitfall_11_a_promotion_that_the_learner_has_not_heard_of() -> None:
+    """4 is a voter for 1, who campaigns and needs it; 4 still believes to be a learner, and votes (etcd #10998).
+
+    Guard: `on_request_vote` of raft/election.py asks for nobody's role.
+    """
+    candidate = make_core(1, 3)
+    joint = configuration(4)
+    entry = seal_entry(
+        candidate.state.log.last, term=2, kind=EntryKind.CONFIGURATION, count=1, time_ms=0, clock_ms=0,
+        data=encode_configuration(joint),
+    )  # fmt: skip
+    append(candidate, [entry], prev=(1, 1), term=2, sender=2)
+    learner = make_core(4, 4, members=configuration(4, learners=[4]), term=2)
+    now_ms = candidate.next_deadline_ms()
+    for _ in range(2):
+        candidate.tick(at(now_ms))
+        out = drain(candidate, now_ms)
+        for request in out.to(4) + out.to(3):
+            assert isinstance(request, RequestVote)
+            voter = learner if request.to == 4 else make_core(3, 3, term=2)
+            voter.step(request, at(now_ms))
+            for answer in drain(voter, now_ms).to(1):
+                assert isinstance(answer, RequestVoteReply)
+                candidate.step(answer, at(now_ms))
+    assert candidate.status().role is RoleName.LEADER
+
+
+def test_answers_of_strangers_are_not_counted() -> None:
+    """A node that is no member cannot help to commit."""
+    core = make_core(1, 3)
+    lead(core)
+    for stranger in (7, 8):
+        core.step(
+            AppendEntriesReply(sender=stranger, to=1, term=2, success=True, match=2, prev_index=1, round=0), at(400)
+        )
+    assert core.status().commit == 1
+
+
+def test_transfer_is_quick_with_changes_around() -> None:
+    """Within a joint configuration, and while a learner catches up: the next leader goes on with what the log says."""
+    lab = led(4)
+    lab.join(5)
+    lab.change(1, AddLearners((member(5),)))
+    began_ms = lab.now_ms
+    lab.cores[1].propose_configuration(Remove((4,)), at(lab.now_ms))
+    lab.cores[1].transfer(3, at(lab.now_ms))
+    lab.settle()
+    assert lab.leaders() == [3]
+    assert lab.now_ms == began_ms
+    lab.run(300)
+    assert lab.voters(3) == (1, 2, 3)
+    assert lab.in_force(3).learners == (5,)
+
+
+def test_options_of_catching_up_are_checked() -> None:
+    """As every other one."""
+    with pytest.raises(ValueError, match="catch_up_rounds_max"):
+        Options(catch_up_rounds_max=0)
