@@ -37,7 +37,6 @@ from raft.codec import Record
 from raft.types import Entry, NodeId
 from statemachine.commands import Operation
 from statemachine.effects import Effects
-from statemachine.machine import StateMachine
 
 if TYPE_CHECKING:
     from chaos.sim.world import World
@@ -61,8 +60,7 @@ class Clients:
         self.cuts: set[tuple[int, NodeId]] = set()  # (client, node): nothing gets through
         self.open: dict[Doing, None] = {}  # with an attempt at some node
         self._processes = 0
-        is_kv = issubclass(world.machine_class, StateMachine)
-        self.clients = [Client(self, number, Random(f"{world.seed} client {number}"), is_kv) for number in range(count)]
+        self.clients = [Client(self, number, Random(f"{world.seed} client {number}")) for number in range(count)]
         for client in self.clients:
             world.after(random.randint(1, 2 * every_us), client.act)
 
@@ -97,20 +95,19 @@ class Clients:
     def check(self) -> None:
         """The end: judges what was recorded. Raises Failure."""
         final = next((replica for replica in self.world.replicas.values() if replica.core is not None), None)
-        machine = final.machine if final is not None and isinstance(final.machine, StateMachine) else None
-        verdict = self.oracle.check(machine)
+        verdict = self.oracle.check(final.machine if final is not None else None)
         self.world.count(f"histories {verdict}")
 
 
 class Client:
     """One process: its routes, its session, its window of open operations."""
 
-    def __init__(self, clients: Clients, number: int, random: Random, is_kv: bool) -> None:
+    def __init__(self, clients: Clients, number: int, random: Random) -> None:
         world = clients.world
         self.clients = clients
         self.number = number
         self.random = random
-        self.tasks = Tasks(f"c{number}", random, is_kv=is_kv)
+        self.tasks = Tasks(number, random)
         urls = [url_of(node) for node in world.replicas]
         self.nodes = {url_of(node): node for node in world.replicas}
         is_bound = random.randrange(4) == 0
@@ -119,7 +116,7 @@ class Client:
         self.policy = Policy(attempt_ms=random.choice((100, 300, 1_000)), grace_ms=random.choice((20, 250)))
         self.deadline_ms = random.choice((600, 2_000, 5_000))
         self.window = random.choice((1, 1, 3, 8))
-        self.has_session = is_kv and random.randrange(3) > 0
+        self.has_session = random.randrange(3) > 0
         self.ttl_ms = random.choice((1_000, 5_000, 20_000, 600_000))
         self.book: SessionBook | None = None
         self.waiting: list[Doing] = []  # for the session that is being opened
@@ -304,8 +301,6 @@ class Doing:
         if replica.core is None or replica.life != life:
             return None
         machine, term = replica.machine, replica.core.state.term
-        if not isinstance(machine, StateMachine):
-            return Told(((None, None),), machine.applied_index, term)
         key = self.task.parts[0][1]
         assert key is not None
         version = machine.get(key.encode())
@@ -393,6 +388,8 @@ class Doing:
         if isinstance(answer, Told):
             client.index = max(client.index, answer.index)
             self.world.count(f"ok {task.what}")
+            if not task.is_read:
+                self.world.count("writes acknowledged")
             self._learn(answer)
             for process, (value, result) in zip(self.processes, answer.parts, strict=True):
                 recording.complete(

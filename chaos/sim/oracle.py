@@ -14,18 +14,18 @@ from chaos.history import History
 from chaos.linearizable import Limits, check
 from chaos.models import MODELS
 from chaos.sim.failure import Failure
-from chaos.sim.workload import APPEND, CAS, KEYS, READ, STALE, WRITE
+from chaos.sim.workload import APPEND, CAS, KEYS, PREFIX, READ, STALE, WRITE
 from chaos.verdicts import Verdict
 from raft.codec import BLOCK_PLAIN, decode_blocks, decode_records
 from raft.types import Entry, EntryKind
 from statemachine.commands import Operation as Number
 from statemachine.commands import Result
 from statemachine.effects import Effects
-from statemachine.machine import StateMachine
 
 LIMITS: Final = Limits(steps=2_000_000, states=300_000)
 """A world's history takes some thousands of steps; one in which this is not enough is counted as undecided."""
 
+_MARK: Final = PREFIX.encode()
 _KV: Final = (READ, WRITE, CAS)
 
 
@@ -54,8 +54,9 @@ class Oracle:
                 continue
             if block.flags & BLOCK_PLAIN:
                 for place, record in enumerate(decode_records(block), start=index - block.count + 1):
-                    if record.operation == Number.APPEND and record.value is not None:
-                        self._places.setdefault(record.value.partition(b" ")[0].decode(), []).append(place)
+                    if record.operation == Number.APPEND and (record.value or b"").startswith(_MARK):
+                        name = (record.value or b"").partition(b" ")[0].decode()
+                        self._places.setdefault(name, []).append(place)
             elif effect is not None:
                 for change in effect.changes:
                     value = change.value.decode() if change.value is not None else None
@@ -65,8 +66,8 @@ class Oracle:
         """What was recorded of these functions."""
         return History(event for event in self.recording.events if event.f in functions)
 
-    def check(self, machine: StateMachine | None) -> Verdict:
-        """Judges everything; `machine` is a node's in the end, from which every key is read once more.
+    def check(self, machine: Any) -> Verdict:
+        """Judges everything; `machine` is a node's in the end, from which every key is read once more (or None).
 
         Raises Failure. The verdict is unknown where the search ran into its limits.
         """

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from chaos.sim.clocks import Clock
-from chaos.sim.requests import Answer, Requests
+from chaos.sim.requests import HOUSEKEEPING_US, Answer, Requests
 from chaos.sim.storage_disk import DiskFailed, DiskFull, DiskRefused, SimDisk
 from cluster.apply import last_user_index, log_entry
 from cluster.snapshots import chunks_of, decode_preamble
@@ -78,6 +78,9 @@ class Replica:
         self.saving: Iterator[int] | None = None  # a snapshot on its way to the disk
         self.snapshot_index = 0
         self.has_space = True
+        self.is_marked = False  # a durable mark stands behind the newest entry
+        self.deadline_ms = 0
+        self.shown: tuple[Any, ...] = ()  # what the trace was told last
         self.turn_is_due = False
         self.timer_us = 0
         self.mark = GENESIS
@@ -252,13 +255,18 @@ class Replica:
         except Crashed as crash:
             self.crash(str(crash), power=self.world.step_cuts_power())
             return
-        if self.core is not None:
+        state = core.state
+        log = state.log
+        shown = (state.role, state.term, state.vote, log.last, log.persisted, log.committed, log.applied)
+        if shown != self.shown and self.core is not None:
+            self.shown = shown
             self.world.trace.state(self.world.now_us, self.node, core)
 
     def _take_turn(self, core: RaftCore) -> None:
-        now = self.now()
-        stepped = self.world.witness.stepped
-        requests = self.requests
+        world, requests = self.world, self.requests
+        now_us = world.now_us
+        now = self.clock.read(now_us)
+        stepped = world.witness.stepped
         inbox, self.inbox = self.inbox, []
         for what in inbox:
             if callable(what):
@@ -266,10 +274,10 @@ class Replica:
             else:
                 core.step(what, now)
             stepped(core)
-        if now.monotonic_ms >= core.next_deadline_ms():
+        if now.monotonic_ms >= self.deadline_ms and now.monotonic_ms >= core.next_deadline_ms():
             core.tick(now)
             stepped(core)
-        if self.world.now_us - requests.housekept_us >= 50_000:
+        if now_us - requests.housekept_us >= HOUSEKEEPING_US:
             requests.housekeeping(core, now)
         requests.begin_turn(core, now)
         while (ready := core.ready()) is not None:
@@ -282,16 +290,21 @@ class Replica:
             if not self.queue.is_empty:
                 self.syncing = self._sync(core, self.queue.take())
                 self._advance_sync()
-            elif self.world.now_us - self.synced_us >= MARK_IDLE_US and not self.disk.is_marked:
+            elif not self.is_marked and now_us - self.synced_us >= MARK_IDLE_US:
+                self.is_marked = True
                 self.syncing = self._mark()
                 self._advance_sync()
 
     def _set_timer(self, core: RaftCore) -> None:
         world = self.world
-        due_us = max(self.clock.due_us(core.next_deadline_ms()), world.now_us + 1)
+        now_us = world.now_us
+        self.deadline_ms = core.next_deadline_ms()
+        due_us = self.clock.due_us(self.deadline_ms)
         if not self.requests.is_idle:
-            due_us = min(due_us, self.requests.housekept_us + 50_000)
-        if self.timer_us <= world.now_us or due_us < self.timer_us:
+            due_us = min(due_us, self.requests.housekept_us + HOUSEKEEPING_US)
+        if due_us <= now_us:
+            due_us = now_us + 1
+        if self.timer_us <= now_us or due_us < self.timer_us:
             self.timer_us = due_us
             world.at(due_us, self._timer, self.life)
 
@@ -343,6 +356,8 @@ class Replica:
         self.frames.append((entry.index, frame))
         self.world.witness.applied(self.node, entry, effects, self.machine)
         self.world.coverage.applied(entry, command.requests, effects)
+        if self.world.clients is not None:
+            self.world.clients.applied(entry, effects)
         self.requests.applied(entry, command.requests, effects, frame)
 
     def _fetched(self, life: int, fetch: Fetch) -> None:
@@ -368,6 +383,7 @@ class Replica:
                     world.sometimes("a full disk waits for room")
                     yield FULL_RETRY_US
             self.has_space = True
+            self.is_marked = False
             self.synced_us = world.now_us
             world.may_crash("after the sync", weight)
         for message in batch.messages:

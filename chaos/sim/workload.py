@@ -26,6 +26,8 @@ from statemachine.commands import (
 from statemachine.txn import encode_txn
 
 KEYS: Final = ("a", "b", "c")
+PREFIX: Final = "@"
+"""What every value and record of these clients begins with; others may append too."""
 
 READ: Final = "read"  # linearizable
 STALE: Final = "stale"  # of what one node has, at least up to the highest index that the client has seen
@@ -69,12 +71,11 @@ class Task:
 class Tasks:
     """Draws what one client does next; remembers what it last saw of each key, for compare and set."""
 
-    __slots__ = ("_count", "_is_kv", "_name", "_random", "seen")
+    __slots__ = ("_count", "_name", "_random", "seen")
 
-    def __init__(self, name: str, random: Random, *, is_kv: bool) -> None:
-        self._name = name
+    def __init__(self, number: int, random: Random) -> None:
+        self._name = f"{PREFIX}{number}"
         self._random = random
-        self._is_kv = is_kv
         self._count = 0
         self.seen: dict[str, tuple[str | None, int]] = {}  # key -> value and mod revision (0: there was none)
 
@@ -85,7 +86,7 @@ class Tasks:
     def draw(self) -> Task:
         """The next task."""
         random = self._random
-        what = _DRAW[random.randrange(len(_DRAW))] if self._is_kv else APPEND
+        what = _DRAW[random.randrange(len(_DRAW))]
         key = KEYS[random.randrange(len(KEYS))]
         name = key.encode()
         if what in (READ, STALE):

@@ -15,6 +15,7 @@ from random import Random
 from typing import Any
 
 from chaos.sim import nemesis
+from chaos.sim.clients import Clients
 from chaos.sim.coverage import Coverage
 from chaos.sim.failure import Failure, NoProgress, failure_of
 from chaos.sim.invariants import Witness
@@ -126,7 +127,7 @@ class World:
         self.witness = Witness(self.configuration, self.first)
         self.replicas = {node: Replica(self, node, self.disks[node]) for node in nodes}
         self.atlas: Any = None
-        self.clients: Any = None
+        self.clients: Clients | None = None
         self.acknowledged = 0  # the highest index that a client knows to be committed
         self.writes = 0
         self.reads = 0
@@ -186,7 +187,8 @@ class World:
             self.trace.lost(number, self.now_us, "on the way")
 
     def _arrives(self, delay_us: int, parcel: tuple[int, NodeId, NodeId, tuple[str, int], Message | bytes]) -> None:
-        self.after(delay_us, self._deliver, *parcel)
+        self._sequence += 1
+        heapq.heappush(self._events, (self.now_us + delay_us, self._sequence, self._deliver, parcel))
 
     def _deliver(
         self, number: int, sender: NodeId, to: NodeId, hello: tuple[str, int], carried: Message | bytes
@@ -263,6 +265,8 @@ class World:
         self.witness.crashed(replica.node)
         self.links.ended(replica.node)
         nemesis.close_links(self, replica.node)
+        if self.clients is not None:
+            self.clients.ended(replica.node)
         self.after(self.crash_random.randint(1_000, self.swarm.down_max_us), self.restart, replica.node)
 
     def restart(self, node: NodeId) -> None:
@@ -435,6 +439,8 @@ def run_seed(
 
 
 def _run(world: World, seconds: int) -> Outcome:
+    swarm = world.swarm
+    world.clients = Clients(world, world.random_of("clients"), swarm.clients, swarm.client_every_us)
     for replica in world.replicas.values():
         replica.start()
     nemesis.unleash(world)
@@ -446,6 +452,7 @@ def _run(world: World, seconds: int) -> Outcome:
     if not world.run_until(world.now_us + HEALED_US, lambda: world.acknowledged > before and world.has_agreed(before)):
         ends = {node: replica.core and replica.core.status() for node, replica in world.replicas.items()}
         raise NoProgress("a healed cluster makes progress", f"{HEALED_US // 1_000_000} s after healing: {ends}")
+    world.clients.check()
     world.count("healed runs")
     world.stats["writes acknowledged in trouble"] = written
     return world.outcome()

@@ -29,16 +29,13 @@ FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {
 
 
 def unleash(world: World) -> None:
-    """Start every stream of trouble that the seed's swarm has, the snapshots, and the clients."""
+    """Start every stream of trouble that the seed's swarm has, and the snapshots."""
     swarm = world.swarm
     for kind, every_us in swarm.faults:
         if kind in FAULTS:
             _again(world, Random(f"{world.seed} {kind}"), every_us, FAULTS[kind])
     if swarm.compact_every_us:
         _again(world, Random(f"{world.seed} compact"), swarm.compact_every_us, operators.compact)
-    random = Random(f"{world.seed} clients")
-    _again(world, random, swarm.write_every_us, lambda world, _: world.write(), is_trouble=False)
-    _again(world, random, swarm.read_every_us, lambda world, _: world.read(), is_trouble=False)
 
 
 def _again(
