@@ -79,10 +79,11 @@ def check_state(state: State) -> None:
     if isinstance(role, Candidate | Leader) and state.vote != node:
         raise InvariantBroken(node, "who campaigns or leads has its own vote", "thesis 3.4", state.vote)
     if isinstance(role, Leader):
-        _check_leader(state, role)
+        check_leader(state, role)
 
 
-def _check_leader(state: State, role: Leader) -> None:
+def check_leader(state: State, role: Leader) -> None:
+    """The part of `check_state` that is about a leader's view of its followers. Raises InvariantBroken."""
     log, node = state.log, state.node
     if log.last.term != state.term:
         raise InvariantBroken(node, "a leader's log ends in its term", "thesis 6.4", (log.last, state.term))

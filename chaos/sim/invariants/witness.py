@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from xxhash import xxh3_128_digest
+
 from chaos.sim.invariants import (
     committed_is_durable,
     configuration_safety,
@@ -19,6 +21,7 @@ from chaos.sim.invariants import (
     persist_then_promise,
     snapshot_safety,
 )
+from chaos.sim.invariants.check_quorum import CheckQuorum
 from chaos.sim.invariants.election_safety import ElectionSafety
 from chaos.sim.invariants.equal_effects import EqualEffects
 from chaos.sim.invariants.exactly_once import ExactlyOnce
@@ -26,11 +29,13 @@ from chaos.sim.invariants.known import Durable, Known, durable
 from chaos.sim.invariants.leader_append_only import LeaderAppendOnly
 from chaos.sim.invariants.monotonic_term import MonotonicTerm
 from chaos.sim.invariants.one_vote import OneVote
+from chaos.sim.invariants.pre_vote import PreVote
+from chaos.sim.invariants.progress_is_true import ProgressIsTrue
 from chaos.sim.invariants.read_linearizability import ReadLinearizability
 from chaos.sim.invariants.state_machine_safety import StateMachineSafety
 from raft.configuration import Configuration
 from raft.core import RaftCore
-from raft.invariants import InvariantBroken, Observed, check_log, check_state, check_step, observe
+from raft.invariants import InvariantBroken, Observed, check_leader, check_log, check_state, check_step, observe
 from raft.messages import (
     AppendEntries,
     AppendEntriesReply,
@@ -40,7 +45,7 @@ from raft.messages import (
     RequestVoteReply,
     TimeoutNow,
 )
-from raft.roles import RoleName
+from raft.roles import Leader, RoleName
 from raft.types import Entry, EntryKind, Mark, NodeId
 from statemachine.effects import Effects
 
@@ -49,14 +54,15 @@ class Witness:
     """Sees everything; raises InvariantBroken."""
 
     __slots__ = (
-        "_append_only", "_cores", "_effects", "_elections", "_machines", "_once", "_persisted", "_reads", "_seen",
-        "_terms", "_votes", "checks", "known",
+        "_append_only", "_cores", "_effects", "_elections", "_machines", "_once", "_persisted", "_pictures",
+        "_pre_votes", "_progress", "_quorum", "_reads", "_seen", "_terms", "_votes", "checks", "known",
     )  # fmt: skip
 
     def __init__(self, configuration: Configuration, first: Entry) -> None:
         self.known = Known(configuration, first)
         self.checks = 0
         self._cores: dict[NodeId, RaftCore] = {}
+        self._pictures: dict[NodeId, tuple[object, ...]] = {}
         self._seen: dict[NodeId, Observed] = {}
         self._persisted: dict[NodeId, int] = {}
         self._elections = ElectionSafety()
@@ -64,6 +70,9 @@ class Witness:
         self._machines = StateMachineSafety()
         self._votes = OneVote()
         self._terms = MonotonicTerm()
+        self._pre_votes = PreVote()
+        self._quorum = CheckQuorum()
+        self._progress = ProgressIsTrue()
         self._reads = ReadLinearizability()
         self._effects = EqualEffects()
         self._once = ExactlyOnce()
@@ -75,22 +84,16 @@ class Witness:
 
     # -- the life of a process ---------------------------------------------------------------------------------
 
-    def position_after(self, index: int) -> int:
-        """How many entries a node has applied whose state stands at the end `index`."""
-        return self.known.position(index) + 1
-
-    def started(self, core: RaftCore, disk: Any = None) -> None:
+    def started(self, core: RaftCore, disk: Any) -> None:
         """A process began from what its disk holds: what is volatile may have fallen, nothing else."""
         state, known = core.state, self.known
         node, log = state.node, state.log
-        if disk is None:  # until the world says which disk
-            self._seen[node], self._cores[node], self._persisted[node] = observe(state), core, log.persisted
-            return
         known.disks[node] = durable(disk)
         check_log(log, node)
         self._cores[node] = core
         self._seen[node] = observe(state)
         self._persisted[node] = -1
+        self._pictures.pop(node, None)
         self._append_only.started(node)
         if node not in known.lost:
             self._terms.started(node, state.term)
@@ -123,16 +126,30 @@ class Witness:
 
     # -- steps -------------------------------------------------------------------------------------------------
 
-    def stepped(self, core: RaftCore, disks: Any = None) -> None:
-        """A node took an input."""
-        if disks is not None and len(self.known.disks) < len(disks):
-            self.known.disks = {number: durable(disk) for number, disk in disks.items()}
+    def stepped(self, core: RaftCore) -> None:
+        """A node took an input. Most inputs change nothing that can break a rule: then little is looked at."""
         state = core.state
-        node = state.node
+        node, log, role = state.node, state.log, state.role
         self.checks += 1
+        picture = (
+            role, state.term, state.vote, state.durable_term, log.last, log.handed, log.persisted, log.committed,
+            log.given, log.applied,
+        )  # fmt: skip
+        if picture != self._pictures.get(node):
+            self._pictures[node] = picture
+            self._changed(core)
+        elif isinstance(role, Leader):
+            check_leader(state, role)
+        if isinstance(role, Leader):
+            self._progress.leads(self.known, node, state.term, role, log)
+            self._quorum.leads(state, role)
+
+    def _changed(self, core: RaftCore) -> None:
+        state = core.state
+        node, log = state.node, state.log
         check_state(state)
         before, after = self._seen[node], observe(state)
-        if state.log.persisted != self._persisted[node]:
+        if log.persisted != self._persisted[node]:
             self._look_at_disk(core)
         if before == after:
             return
@@ -141,23 +158,20 @@ class Witness:
         if after.role is RoleName.LEADER:
             if before.role is not after.role or before.term != after.term:
                 self._elections.became_leader(node, after.term)
-                leader_completeness.became_leader(self.known, node, after.term, state.log)
-            self._append_only.leads(node, after.term, state.log)
+                leader_completeness.became_leader(self.known, node, after.term, log)
+            self._append_only.leads(node, after.term, log)
         if after.committed > before.committed:
             # The newest configuration of its own log rules, whatever the core takes for it.
-            newest = self.known.configuration_in(state.log)
+            newest = self.known.configuration_in(log)
             ruling = state.configuration if newest is None else newest[1]
-            committed_is_durable.commit_rose(self.known, node, state.log, ruling)
+            committed_is_durable.commit_rose(self.known, node, log, ruling)
         if len(self.known.configurations) > 1 and after.last != before.last:
-            self._configurations(core)
+            configuration_safety.in_force(self.known, state)
 
     def _look_at_disk(self, core: RaftCore) -> None:
         node, log = core.state.node, core.state.log
         self._persisted[node] = log.persisted
         durable_first.persisted_moved(node, log, self.known.disks[node])
-
-    def _configurations(self, core: RaftCore) -> None:
-        configuration_safety.in_force(self.known, core.state)
 
     def appended(self, node: NodeId, entries: Iterable[Entry]) -> None:
         """Entries of a Ready: they went into the node's log."""
@@ -172,7 +186,7 @@ class Witness:
     def sends(self, message: Message, disk: Any) -> None:
         """A message leaves: whatever it promises must be on that node's disk."""
         disk = durable(disk)
-        match message:
+        match message:  # the commonest first
             case AppendEntries():
                 persist_then_promise.leads(message, disk.durable_hard_state)
                 marks_at_ends.appends(self.known, message)
@@ -183,9 +197,15 @@ class Witness:
                 marks_at_ends.replies(self.known, message)
             case RequestVoteReply(pre=False, granted=True):
                 self._voted(message.sender, message.term, message.to, disk)
+            case RequestVoteReply(pre=True, granted=True):
+                self._pre_votes.grants(message)
             case RequestVote(pre=False):
                 self._voted(message.sender, message.term, message.sender, disk)
-            case TimeoutNow() | InstallSnapshot():
+                self._pre_votes.campaigns(self.known, message)
+            case TimeoutNow():
+                persist_then_promise.leads(message, disk.durable_hard_state)
+                self._pre_votes.hands_over(message)
+            case InstallSnapshot():
                 persist_then_promise.leads(message, disk.durable_hard_state)
 
     def _voted(self, node: NodeId, term: int, candidate: NodeId, disk: Durable) -> None:
@@ -212,11 +232,8 @@ class Witness:
         if machine is not None:
             self._effects.restored(node, mark.index, machine.digest())
 
-    def applied(self, node: NodeId, entry: Any, effects: Any, machine: Any = None) -> None:
+    def applied(self, node: NodeId, entry: Entry, effects: Any, machine: Any) -> None:
         """A node applies the next entry; `effects` are what it did, `machine` the state after it."""
-        if isinstance(entry, int):  # until the world no longer counts positions: (position, entry)
-            self._machines.positions[node] = entry
-            entry = effects
         self._machines.applied(self.known, node, entry)
         if machine is None:
             return
@@ -231,9 +248,9 @@ class Witness:
         """A core lets a read go."""
         self._reads.ready(node, context, index)
 
-    def saved(self, node: NodeId, mark: Mark, digest: bytes) -> None:
-        """A snapshot's bytes, as a digest: they depend on the log alone."""
-        self._effects.saved(node, mark.index, digest)
+    def saved(self, node: NodeId, mark: Mark, data: bytes) -> None:
+        """A node made a snapshot of these bytes: they depend on the log alone."""
+        self._effects.saved(node, mark.index, xxh3_128_digest(data))
 
     def compacted(self, node: NodeId, mark: Mark) -> None:
         """A node's log may begin after `mark`: it has a snapshot of that."""

@@ -1,0 +1,50 @@
+"""Pre-vote: who campaigns was told by a majority that it could win, or was asked to by its leader (thesis 9.6, 3.10).
+
+Without it a node that hears no leader raises the term again and again, and unseats whoever leads when it returns.
+"""
+
+from __future__ import annotations
+
+from chaos.sim.invariants.known import Known, is_quorum
+from raft.invariants import InvariantBroken
+from raft.messages import RequestVote, RequestVoteReply, TimeoutNow
+from raft.types import NodeId
+
+PROPERTY = "pre-vote"
+SECTION = "thesis 9.6"
+
+
+class PreVote:
+    """The newest pre-votes granted to each node, and who was told to campaign."""
+
+    __slots__ = ("_granted", "_told")
+
+    def __init__(self) -> None:
+        self._granted: dict[NodeId, tuple[int, list[NodeId]]] = {}  # candidate -> (term it asked for, who granted)
+        self._told: dict[NodeId, int] = {}  # node -> term of the leader that handed over
+
+    def grants(self, message: RequestVoteReply) -> None:
+        """A pre-vote is granted."""
+        term, voters = self._granted.get(message.to, (0, []))
+        if term < message.request_term:
+            self._granted[message.to] = (message.request_term, [message.sender])
+        elif term == message.request_term and message.sender not in voters:
+            voters.append(message.sender)
+
+    def hands_over(self, message: TimeoutNow) -> None:
+        """A leader tells a node to campaign."""
+        self._told[message.to] = max(message.term, self._told.get(message.to, 0))
+
+    def campaigns(self, known: Known, message: RequestVote) -> None:
+        """A candidate asks for votes. Which configuration it asked under is not known when its request leaves, so any
+        will do. Raises InvariantBroken."""
+        node, term = message.sender, message.term
+        if message.transfer:
+            if self._told.get(node, 0) < term - 1:
+                evidence = f"it campaigns in term {term} as if told to; told in {self._told.get(node)}"
+                raise InvariantBroken(node, PROPERTY, "thesis 3.10", evidence)
+            return
+        asked, voters = self._granted.get(node, (0, []))
+        granted = [node, *(voters if asked == term else ())]
+        if not any(is_quorum(configuration, granted) for configuration in known.configurations.values()):
+            raise InvariantBroken(node, PROPERTY, SECTION, f"it campaigns in term {term}; pre-votes of {granted}")

@@ -1,0 +1,48 @@
+"""Progress is true: what a leader takes for proved at a follower is durable there, and never falls (figure 2, 5.3)."""
+
+from __future__ import annotations
+
+from chaos.sim.invariants.known import Known
+from raft.invariants import InvariantBroken
+from raft.log import Log
+from raft.roles import Leader
+from raft.types import NodeId
+
+PROPERTY = "progress is true"
+SECTION = "figure 2"
+
+
+class ProgressIsTrue:
+    """The match indexes of each leader when it was last looked at."""
+
+    __slots__ = ("_matches",)
+
+    def __init__(self) -> None:
+        self._matches: dict[NodeId, tuple[int, dict[NodeId, int]]] = {}  # leader -> its term, peer -> match
+
+    def leads(self, known: Known, node: NodeId, term: int, role: Leader, log: Log) -> None:
+        """That node leads the term, and this is what it thinks of its followers. Raises InvariantBroken."""
+        seen = self._matches.get(node)
+        if seen is None or seen[0] != term:
+            seen = self._matches[node] = (term, {})
+        matches = seen[1]
+        for peer, progress in role.progress.items():
+            match = progress.match
+            before = matches.get(peer, 0)
+            if match == before:
+                continue
+            matches[peer] = match
+            if match < before:
+                raise InvariantBroken(node, PROPERTY, SECTION, f"match of node {peer} fell from {before} to {match}")
+            disk = known.disks.get(peer)
+            if disk is None or peer in known.lost or disk.durable_hard_state.term > term:
+                continue  # who follows a newer leader may have cut it since
+            entry_term = log.term_at(match)
+            if entry_term is not None and not disk.has(match, entry_term):
+                evidence = f"match of node {peer} is {match} (term {entry_term}), which is not durable there"
+                raise InvariantBroken(node, PROPERTY, SECTION, evidence)
+
+    def removed(self, node: NodeId, peer: NodeId) -> None:
+        """A node starts anew to be a follower: its progress begins at 0."""
+        if node in self._matches:
+            self._matches[node][1].pop(peer, None)
