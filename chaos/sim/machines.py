@@ -6,7 +6,7 @@ every record that clients append, once, in the order of the log, and must be det
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from random import Random
@@ -20,6 +20,7 @@ from raft.types import Entry, EntryKind
 from statemachine.commands import LogEntry, Operation, Result
 from statemachine.effects import Effects
 from statemachine.machine import StateMachine
+from statemachine.snapshot import SnapshotWalk
 
 if TYPE_CHECKING:
     from chaos.sim.world import World
@@ -62,6 +63,25 @@ class Machine(Protocol):
         """The machine of those chunks, with the same digest."""
 
 
+class Walk:
+    """The chunks of a snapshot of both machines; must be closed, as the shipped machine's own."""
+
+    def __init__(self, yours: list[bytes], inner: SnapshotWalk) -> None:
+        self._yours = iter(yours)
+        self._inner = inner
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> bytes:
+        chunk = next(self._yours, None)
+        return _OURS + next(self._inner) if chunk is None else chunk
+
+    def close(self) -> None:
+        """The snapshot is done, or given up."""
+        self._inner.close()
+
+
 class Hosted:
     """Your machine and the shipped one, as one that a simulated node can run."""
 
@@ -98,13 +118,10 @@ class Hosted:
         """Of both, and of what yours returned."""
         return self.inner.digest(), self.yours.digest(), self._answers
 
-    def snapshot(self) -> Iterator[bytes]:
-        """The chunks of both, after one with the hash."""
-        yield self._answers.to_bytes(8, "little")
-        for chunk in self.yours.snapshot():
-            yield _YOURS + chunk
-        for chunk in self.inner.snapshot():
-            yield _OURS + chunk
+    def snapshot(self) -> Walk:
+        """The chunks of both as they are now, after one with the hash; apply may go on between two of them."""
+        head = self._answers.to_bytes(8, "little")
+        return Walk([head, *(_YOURS + chunk for chunk in self.yours.snapshot())], self.inner.snapshot())
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
