@@ -249,11 +249,12 @@ class Requests:
     def housekeeping(self, core: RaftCore, now: Now) -> None:
         """Deadlines, and clock entries: if something falls due on an idle log, the leader commits one."""
         self.housekept_us = self.replica.world.now_us
-        mono = self._mono()
         leader = core.state.leader
-        self.pending.expire(mono, leader=leader)
-        if not self.reads.is_empty:
-            self.reads.expire(mono, f"node {self.replica.node}: no read index", has_leader=leader != NOBODY)
+        if not self.is_idle:
+            mono = self._mono()
+            self.pending.expire(mono, leader=leader)
+            if not self.reads.is_empty:
+                self.reads.expire(mono, f"node {self.replica.node}: no read index", has_leader=leader != NOBODY)
         if isinstance(core.state.role, Leader):
             due_ms = self.replica.next_expiry_ms()
             log = core.state.log

@@ -163,7 +163,11 @@ def _faults(random: Random, nodes: int) -> tuple[tuple[str, int], ...]:
 def _options(random: Random) -> Options:
     """Mostly small windows and tails: limits that are never reached prove nothing."""
     is_small = random.randrange(100) < 60
+    heartbeat_ms = random.choice((60, 100, 100, 150, 200))  # most of a world's work is heartbeats
     return Options(
+        heartbeat_ms=heartbeat_ms,
+        election_timeout_min_ms=5 * heartbeat_ms,
+        election_timeout_max_ms=10 * heartbeat_ms,
         append_bytes_max=random.choice((200, 600, 4_000)) if is_small else 1 << 20,
         append_entries_max=random.choice((1, 3, 16)) if is_small else 4_096,
         inflight_messages_max=random.choice((1, 2, 8)) if is_small else 64,

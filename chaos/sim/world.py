@@ -454,5 +454,8 @@ def _run(world: World, seconds: int) -> Outcome:
         raise NoProgress("a healed cluster makes progress", f"{HEALED_US // 1_000_000} s after healing: {ends}")
     world.clients.check()
     world.count("healed runs")
+    for replica in world.replicas.values():
+        if replica.core is not None:
+            world.trace.line(world.now_us, replica.node, "state", repr(replica.machine.digest()))
     world.stats["writes acknowledged in trouble"] = written
     return world.outcome()
