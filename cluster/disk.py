@@ -1,41 +1,39 @@
 """The node's disk as the event loop sees it: awaits what must be durable, reads it back, never blocks.
 
 Each SyncBatch is one job of the writing thread, answered as soon as it is durable (`cluster.disk_write`). Reads, the
-making of new segments and snapshots are jobs of the reading thread. Decisions about files are `raft.journal`'s.
+making of new segments and snapshots are jobs of the reading thread. Decisions about files are `raft.storage`'s.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from struct import Struct
-from typing import Final
+from typing import Final, TypeVar
 
 from cluster.disk_background import Background
-from cluster.disk_errors import NoSpace, is_full
+from cluster.disk_errors import NoSpace, ReadDamaged, is_full
 from cluster.disk_files import ShardFiles
-from cluster.disk_open import TAIL_BYTES_MAX, Identity, Opened, Recovered, format_node, open_node
-from cluster.disk_read import RawSlice, Reader
-from cluster.disk_snapshots import SnapshotWriter, drop_old
+from cluster.disk_open import Identity, Opened, Recovered, format_node, open_node
+from cluster.disk_snapshots import SnapshotWriter
 from cluster.disk_worker import Worker
 from cluster.disk_write import SYNC_BUCKETS_S, Writer
 from raft.configuration import Configuration
-from raft.journal import (
-    SEGMENT_BYTES,
-    ImpossibleBatch,
-    ledger_name,
-)
-from raft.operations import (
-    Sync,
-)
+from raft.journal import SEGMENT_BYTES, ImpossibleBatch
 from raft.ready import SyncBatch
+from raft.recovery import Damaged
+from raft.storage import Storage
+from raft.storage_open import TAIL_BYTES_MAX
+from raft.storage_read import RawSlice, Reader
 from raft.types import Entry, Mark
 
 __all__ = ["SYNC_BUCKETS_S", "Disk", "DiskStatistics", "Identity", "RawSlice", "Recovered", "format_node"]
+
+T = TypeVar("T")
 
 LEDGER_QUEUE_BYTES: Final = 1 << 20
 """Effects that wait in memory for the next trip to the disk; beyond it `write_effects` makes a trip of its own."""
@@ -64,12 +62,14 @@ class Disk:
 
     def __init__(self, opened: Opened) -> None:
         self._opened = opened
-        self._journal, self._ledger = opened.journal, opened.ledger
+        journal, ledger, files = opened.journal, opened.ledger, opened.files
+        self._journal, self._ledger = journal, ledger
+        self._storage = Storage(journal, ledger, files, Reader(journal, ledger, files, files.close))
         self._reading = ShardFiles(opened.shard)
-        self._reader = Reader(opened.journal, opened.ledger, self._reading)
+        self._reader = Reader(journal, ledger, self._reading, self._reading.close)
         self._write_worker, self._read_worker = Worker("disk-write"), Worker("disk-read")
-        self._background = Background(opened.journal, opened.ledger, self._reader, self._reading, self._read_worker)
-        self._writer = Writer(opened.journal, opened.ledger, opened.files, self._background)
+        self._background = Background(self._storage, self._reader, self._reading, self._read_worker)
+        self._writer = Writer(self._storage, files, self._background)
         self._queued_bytes = 0
         self._effects_last = 0  # newest entry whose effects were given
         self._is_saving = False
@@ -119,7 +119,7 @@ class Disk:
         self._writer.check()
         for frame in frames:
             index = _EFFECTS_INDEX.unpack_from(frame)[0]
-            self._writer.frames.append((index, frame))
+            self._storage.frames.append((index, frame))
             self._effects_last = max(self._effects_last, index)
             self._queued_bytes += len(frame)
         if self._queued_bytes > LEDGER_QUEUE_BYTES:
@@ -127,7 +127,7 @@ class Disk:
 
     async def write_mark(self) -> None:
         """Writes and syncs a durable mark where there is none yet: after a short idle time, and at a clean stop."""
-        if self._journal.marked != self._journal.last.index or self._writer.frames:
+        if self._journal.marked != self._journal.last.index or self._storage.has_frames:
             self._queued_bytes = 0
             await self._write_worker.run(self._writer.mark, self._writer.finish)
 
@@ -159,19 +159,20 @@ class Disk:
     async def _write_snapshot(
         self, mark: Mark, configuration: Configuration, chunks: Iterable[bytes], configuration_index: int
     ) -> None:
-        run, shard = self._read_worker.run, self._opened.shard
-        writer = await run(partial(SnapshotWriter, shard, self._opened.log, mark.index))
+        run = self._read_worker.run
+        writer = SnapshotWriter(self._reading, self._journal.log, mark.index)
         try:
+            await run(writer.begin)
             for chunk in chunks:
                 await run(partial(writer.add, chunk))
             await run(partial(writer.finish, mark, configuration, configuration_index))
         finally:
             await run(writer.abandon)
-        await run(partial(drop_old, shard))
 
     def _sync_ledgers(self) -> None:
         self._reader.refresh()
-        self._reading.execute([Sync(ledger_name(first)) for first in self._ledger.unsynced()])
+        for _, operations in self._storage.sync_ledgers():
+            self._reading.execute(operations)
 
     async def _flush(self) -> None:
         self._queued_bytes = 0
@@ -186,7 +187,7 @@ class Disk:
         """
         if to > self._journal.indexed:
             await self._flush()
-        return await self._read_worker.run(partial(self._reader.entries, after, to, bytes_max))
+        return await self._read(partial(self._reader.entries, after, to, bytes_max))
 
     async def read_raw(self, from_index: int, to_index: int, bytes_max: int) -> RawSlice:
         """Whole entries of one segment from the one that holds `from_index` up to the one that holds `to_index`.
@@ -196,11 +197,17 @@ class Disk:
         """
         if self._ledger.last < min(to_index, self._effects_last):
             await self._flush()  # effects that wait in memory, or are on their way
-        return await self._read_worker.run(partial(self._reader.raw, from_index, to_index, bytes_max))
+        return await self._read(partial(self._reader.raw, from_index, to_index, bytes_max))
 
     async def find_time(self, time_ms: int) -> int:
         """First index of the first entry of that time or later; last + 1 where there is none. Raises ReadDamaged."""
-        return await self._read_worker.run(partial(self._reader.find_time, time_ms))
+        return await self._read(partial(self._reader.find_time, time_ms))
+
+    async def _read(self, job: Callable[[], T]) -> T:
+        try:
+            return await self._read_worker.run(job)
+        except Damaged as error:
+            raise ReadDamaged(error.damage) from error
 
     # -- state
 

@@ -6,68 +6,44 @@ A roll finds its file made, so it does not wait for 64 MiB of zeros; a sealed se
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import Lock
 
 from cluster.disk_errors import is_full
 from cluster.disk_files import Allocation, ShardFiles
-from cluster.disk_ledger import Ledger
-from cluster.disk_read import Reader
 from cluster.disk_worker import Worker
-from raft.codec import IDX_ROW
-from raft.formats import SIDE_HEADER_SIZE
-from raft.journal import (
-    Journal,
-    Segment,
-    index_name,
-    seal_index,
-    spare_name,
-)
-from raft.operations import (
-    Operation,
-)
+from raft.journal import spare_name
+from raft.operations import Operation
+from raft.storage import Storage
+from raft.storage_read import Reader
 
 
 class Background:
     """Jobs of the reading thread that the writing thread asks for."""
 
-    def __init__(self, journal: Journal, ledger: Ledger, reader: Reader, files: ShardFiles, worker: Worker) -> None:
-        self._journal, self._ledger, self._reader = journal, ledger, reader
+    def __init__(self, storage: Storage, reader: Reader, files: ShardFiles, worker: Worker) -> None:
+        self._storage, self._journal, self._reader = storage, storage.journal, reader
         self._files, self._worker = files, worker
         self.structure = Lock()  # held by a cut, and while a sealed segment is finished
         self.spare = Lock()  # held while a spare file is made, and from there until it has its name
         self._allocation: Allocation | None = None
         self._is_spare_asked = self._is_finish_asked = self._is_stopped = False
-        self._unsealed: list[Segment] = []  # without a footer in .idx
-        self._unclosed: list[Segment] = list(journal.segments[:-1])  # without a footer in .ledger
-        self._known = len(journal.segments)
         self.rolls = 0
         self.on_error: Callable[[Exception], None] = _ignore
 
     # -- asked for by the writing thread
 
-    def reserve(self, files: ShardFiles, spares: list[Operation]) -> None:
+    def reserve(self, files: ShardFiles, spares: Sequence[Operation]) -> None:
         """The spare files are there when it returns. Raises OSError. The caller holds `spare` until they have names."""
         allocation, self._allocation = self._allocation, None
         while allocation is not None and not allocation.step():
             pass
         files.execute(spares)
+        self.rolls += len(spares)
 
     def rolled(self) -> None:
-        """Segments were added: what was the newest is sealed now. The caller holds `spare`."""
-        sealed = self._journal.segments[self._known - 1 : -1]
-        self._unsealed += sealed
-        self._unclosed += sealed
-        self.rolls += len(sealed)
-        self._known = len(self._journal.segments)
+        """Segments were added. The caller holds `spare`."""
         self._is_spare_asked = False
-
-    def dropped(self) -> None:
-        """Segments were dropped by a cut (the caller holds `structure`)."""
-        sealed = self._journal.segments[:-1]
-        self._unsealed[:] = [segment for segment in self._unsealed if segment in sealed]
-        self._unclosed[:] = [segment for segment in self._unclosed if segment in sealed]
-        self._known = len(self._journal.segments)
 
     def look(self) -> None:
         """Asks for what has become due."""
@@ -75,8 +51,7 @@ class Background:
         if not self._is_spare_asked and active.end > active.size // 2:
             self._is_spare_asked = True
             self._worker.post(self._begin_spare)
-        is_due = self._unsealed or (self._unclosed and self._ledger.last >= self._unclosed[0].last.index)
-        if is_due and not self._is_finish_asked:
+        if self._storage.is_finish_due and not self._is_finish_asked:
             self._is_finish_asked = True
             self._worker.post(self._finish_sealed)
 
@@ -120,14 +95,8 @@ class Background:
             self._is_finish_asked = False
             self._reader.refresh()
             try:
-                while self._unsealed:
-                    segment = self._unsealed[0]
-                    size = IDX_ROW.size * (segment.last.index - segment.previous.index)
-                    rows = self._files.read(index_name(segment.first), SIDE_HEADER_SIZE, size)
-                    self._files.execute(seal_index(segment, rows))
-                    self._unsealed.pop(0)
-                while self._unclosed and self._ledger.close(self._files, self._unclosed[0]):
-                    self._unclosed.pop(0)
+                for _, operations in self._storage.finish_sealed(self._files):
+                    self._files.execute(operations)
             except Exception as error:  # nobody waits for what is raised here
                 if not (isinstance(error, OSError) and is_full(error)):
                     self.on_error(error)  # without room for a footer, the next start reads the whole segment

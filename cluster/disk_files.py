@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -17,6 +18,8 @@ from raft.operations import (
     Allocate,
     Create,
     Delete,
+    DeleteFolder,
+    MakeFolder,
     Operation,
     Rename,
     Sync,
@@ -48,7 +51,7 @@ class ShardFiles:
         self._flags = os.O_CLOEXEC | (os.O_RDONLY if read_only else os.O_RDWR)
         self.on_sync = on_sync or self.sync  # a place to measure
 
-    # -- reading (raft.recovery.Files)
+    # -- reading (raft.operations.Files)
 
     def names(self, folder: str) -> list[str]:
         """The names in a folder, sorted; [] where it does not exist."""
@@ -108,6 +111,7 @@ class ShardFiles:
                         os.ftruncate(self._descriptor(name), size)
                 case Rename(name, to):
                     self.close(to)
+                    self._close_below(name)
                     if (descriptor := self._open.pop(name, None)) is not None:
                         self._keep(to, descriptor)
                     os.rename(self.root / name, self.root / to)
@@ -116,6 +120,12 @@ class ShardFiles:
                     (self.root / name).unlink(missing_ok=True)
                 case SyncFolder(name):
                     sync_folder(self.root / name)
+                case MakeFolder(name):
+                    (self.root / name).mkdir(parents=True, exist_ok=True)
+                case DeleteFolder(name):
+                    self._close_below(name)
+                    if (folder := self.root / name).exists():
+                        shutil.rmtree(folder)
 
     def write(self, name: str, position: int, data: bytes) -> None:
         """One pwrite; raises ShortWrite where not all of it was taken."""
@@ -131,6 +141,10 @@ class ShardFiles:
         for known in [name] if name is not None else list(self._open):
             if (descriptor := self._open.pop(known, None)) is not None:
                 os.close(descriptor)
+
+    def _close_below(self, folder: str) -> None:
+        for known in [known for known in self._open if known.startswith(f"{folder}/")]:
+            self.close(known)
 
     def _descriptor(self, name: str) -> int:
         if (descriptor := self._open.get(name)) is not None:

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -27,24 +27,24 @@ from cluster.disk_errors import (
     FolderLocked,
     FolderMissing,
     FormatUnknown,
-    SnapshotDamaged,
     explain,
     foreign,
 )
 from cluster.disk_files import ShardFiles, sync_folder, write_new
-from cluster.disk_ledger import Ledger
-from cluster.disk_read import Reader
-from cluster.disk_snapshots import SNAPSHOTS, RecoveredSnapshot, drop_old, list_snapshots, open_snapshot
-from raft.codec import UnknownVersion, decode_configuration
+from cluster.disk_snapshots import RecoveredSnapshot
+from raft import storage_open
+from raft.codec import UnknownVersion
 from raft.configuration import Configuration
-from raft.formats import FORMAT_VERSION, ForeignFile, Log, Slot, term_runs
-from raft.journal import LOG_FOLDER, SEGMENT_BYTES, Journal, check_segment_bytes, keep_slot, make_log
-from raft.recovery import HardStateDamaged, rebuild_index, recover_hard_state, recover_log
+from raft.formats import FORMAT_VERSION, ForeignFile, Log
+from raft.journal import LOG_FOLDER, SEGMENT_BYTES, Journal, check_segment_bytes, make_log
+from raft.recovery import HardStateDamaged
+from raft.storage_ledger import Ledger
+from raft.storage_open import ShardDamaged, open_shard
+from raft.storage_snapshots import SNAPSHOTS
 from raft.types import Entry, EntryKind, HardState, Mark, TermRun
 
 IDENTITY: Final = "identity.json"
 SHARD: Final = "shard-0"
-TAIL_BYTES_MAX: Final = 8 << 20
 _HEX32: Final = re.compile(r"[0-9a-f]{32}")
 
 
@@ -90,7 +90,6 @@ class Opened:
     recovered: Recovered
     lock: int
     shard: Path
-    log: Log
     journal: Journal
     ledger: Ledger
     files: ShardFiles
@@ -159,94 +158,35 @@ def open_node(
                 raise FolderDamaged(
                     f"{folder}: {error}; term and vote are lost, so this node may not vote again; {RESTORE}"
                 ) from error
+            case ShardDamaged():
+                raise FolderDamaged(f"{folder}: {error}; {_LOST}", error.damage) from error
             case OSError():
                 raise explain(folder, error) from error
         raise
 
 
 _OWN: Final = "name this node's own folder"
+_LOST: Final = f"what this node had acknowledged is not all there; {RESTORE}"
 
 
 def _open_shard(folder: Path, identity: Identity, lock: int, segment_bytes: int, tail_bytes_max: int) -> Opened:
     shard = folder / SHARD
     log = Log(bytes.fromhex(identity.log_id))
     files = ShardFiles(shard)
-    slot, notices = recover_hard_state(log, files)
-    snapshots = _open_snapshots(shard, log, notices)
-    durable = snapshots[0].mark.index if snapshots else 0
-    recovery = recover_log(log, files, slot, durable, tail_bytes_max)
-    notices += recovery.notices
-    if recovery.damage is not None:
-        raise FolderDamaged(
-            f"{folder}: {recovery.damage}; nothing was changed. What this node had acknowledged is not all there; "
-            f"{RESTORE}",
-            recovery.damage,
-        )
-    files.execute(recovery.operations)
-    for segment in recovery.rebuild:
-        files.execute(rebuild_index(log, files, segment))
-    slot = _count_boot(log, files, slot)
-    journal = Journal(log, recovery.segments, slot, segment_bytes, recovery.marked)
-    files.execute(journal.mark())
-    sync_folder(shard)
-    drop_old(shard)
-    ledger = Ledger(log)
-    ledger.recover(files, journal.segments, notices)
-    snapshot = _choose(snapshots, ledger.last, notices)
-    if snapshot is None and journal.first > 1:
-        raise FolderDamaged(f"{folder}: the log begins at {journal.first} and no snapshot reaches that far; {RESTORE}")
-    configuration, configuration_index = _configuration(journal, ledger, files, snapshot)
-    last = journal.last
-    recovered = Recovered(
-        identity, slot.state, journal.first, term_runs([segment.runs for segment in journal.segments]), last,
-        recovery.tail, configuration, configuration_index, snapshot, ledger.last, tuple(notices),
-    )  # fmt: skip
-    return Opened(recovered, lock, shard, log, journal, ledger, files)
-
-
-def _count_boot(log: Log, files: ShardFiles, slot: Slot) -> Slot:
-    """Both slots anew: one more boot, and no cut under way (it was finished, and synced, before)."""
-    state = replace(slot.state, boot=slot.state.boot + 1)
-    slot = Slot(slot.sequence + 1, state)
-    for operations in keep_slot(log, slot):
-        files.execute(operations)
-    return slot
-
-
-def _open_snapshots(shard: Path, log: Log, notices: list[str]) -> list[RecoveredSnapshot]:
-    """Every intact snapshot, newest first; a damaged one is told of and passed over."""
-    intact: list[RecoveredSnapshot] = []
-    for path in list_snapshots(shard):
+    steps = open_shard(log, files, files.close, segment_bytes=segment_bytes, tail_bytes_max=tail_bytes_max)
+    while True:
         try:
-            intact.append(open_snapshot(path, log))
-        except SnapshotDamaged as error:
-            notices.append(f"{error}: passed over for an older one, or for the log from its start")
-    return intact
-
-
-def _choose(snapshots: list[RecoveredSnapshot], ledger_last: int, notices: list[str]) -> RecoveredSnapshot | None:
-    """The newest snapshot that the ledger reaches: replay from an older one makes the effects that are missing."""
-    for snapshot in snapshots:
-        if snapshot.mark.index <= ledger_last:
-            return snapshot
-        notices.append(f"{snapshot.folder} is passed over: effects are intact only up to index {ledger_last}")
-    return None
-
-
-def _configuration(
-    journal: Journal, ledger: Ledger, files: ShardFiles, snapshot: RecoveredSnapshot | None
-) -> tuple[Configuration, int]:
-    """The newest configuration of the log, or of the snapshot where the log no longer has it."""
-    for segment in reversed(journal.segments):
-        if segment.configurations:
-            index = segment.configurations[-1]
-            (entry,) = Reader(journal, ledger, files).entries(index - 1, index, 0)
-            return decode_configuration(entry.data), index
-    if snapshot is None:
-        raise FolderDamaged(
-            "neither the log nor a snapshot has a configuration; restore the log from a copy of this disk"
-        )
-    return snapshot.configuration, snapshot.configuration_index
+            files.execute(next(steps))
+        except StopIteration as stop:
+            opened: storage_open.Opened = stop.value
+            break
+    snapshot = None if opened.snapshot is None else RecoveredSnapshot(shard, opened.snapshot)
+    start = opened.log
+    recovered = Recovered(
+        identity, opened.hard_state, start.first, start.runs, start.last, start.tail, opened.configuration,
+        opened.configuration_index, snapshot, opened.ledger_last, opened.notices,
+    )  # fmt: skip
+    return Opened(recovered, lock, shard, opened.journal, opened.ledger, files)
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -11,10 +11,10 @@ from typing import Final
 from cluster.applier import Applier
 from cluster.disk import Disk
 from cluster.disk_errors import ReadDamaged
-from cluster.disk_read import RawSlice
 from cluster.recent import Applied
 from cluster.wire import ApiError, Code
 from raft.codec import MARK_MAGIC, MARK_SIZE, Corrupt, decode_entry
+from raft.storage_read import RawSlice
 from raft.types import NodeId
 from statemachine.effects import EFFECTS_HEADER_SIZE, decode_effects, decode_effects_header
 

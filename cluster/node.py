@@ -18,7 +18,6 @@ from cluster.applier import Applier
 from cluster.cluster_file import split_address
 from cluster.disk import Disk
 from cluster.disk_open import Recovered
-from cluster.disk_read import RawSlice
 from cluster.log_reader import LogReader
 from cluster.logging import Logger, log_event
 from cluster.metrics import Metrics
@@ -38,6 +37,7 @@ from raft.log import LogStart
 from raft.messages import Message
 from raft.ready import Fetch, Ready, SyncBatch
 from raft.roles import Leader
+from raft.storage_read import RawSlice
 from raft.types import GENESIS, NOBODY, Entry, NodeId
 from statemachine.machine import StateMachine
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from enum import IntEnum
-from typing import NamedTuple
+from typing import Final
 
 from raft.codec import IDX_ROW
 from raft.formats import SIDE_HEADER_SIZE
@@ -23,31 +22,30 @@ from raft.storage_read import Reader
 from raft.types import Entry, HardState
 
 
-class Part(IntEnum):
-    """Which part of the work a step is. Those up to SPARES may run out of space without harm: nothing is lost, and the
-    same call may be made again. After any other failure nothing may be written any more."""
+class Part:
+    """Which part of the work a step is: plain numbers, because naming a member of an enum costs more than a step."""
 
-    ROWS = 1  # .idx rows of entries appended before
-    EFFECTS = 2  # ledger frames
-    FOOTERS = 3  # of sealed segments
-    SPARES = 4  # the segment files that an append needs
-    HARD_STATE = 5
-    REPEAT = 6  # the hard state in its second slot
-    CUT = 7
-    ENTRIES = 8
-    MARK = 9
-
-    @property
-    def may_wait(self) -> bool:
-        """Whether a full disk is back-pressure here, no failure."""
-        return self <= Part.SPARES
+    ROWS: Final = 1  # .idx rows of entries appended before
+    EFFECTS: Final = 2  # ledger frames
+    FOOTERS: Final = 3  # of sealed segments
+    SPARES: Final = 4  # the segment files that an append needs
+    HARD_STATE: Final = 5
+    REPEAT: Final = 6  # the hard state in its second slot
+    CUT: Final = 7
+    ENTRIES: Final = 8
+    MARK: Final = 9
 
 
-class Step(NamedTuple):
-    """Operations to execute in order before the next step is asked for."""
+Step = tuple[int, Sequence[Operation]]
+"""Its part, and operations to execute in order before the next step is asked for."""
 
-    part: Part
-    operations: Sequence[Operation]
+
+def may_wait(part: int) -> bool:
+    """Whether a full disk is back-pressure in that part: nothing is lost, and the same call may be made again.
+
+    After any other failure, and a full disk in any other part, nothing may be written any more.
+    """
+    return part <= Part.SPARES
 
 
 class Storage:
@@ -97,10 +95,11 @@ class Storage:
         """What may follow the promise: the second slot, rows, effects. What finds no space is tried again later."""
         if self._repeat:
             repeat, self._repeat = self._repeat, []
-            yield Step(Part.REPEAT, repeat)
-        if self._placed:
-            yield from self.write_rows()
-        if self.has_frames:
+            yield (Part.REPEAT, repeat)
+        if self._placed:  # as write_rows, without a generator more
+            yield (Part.ROWS, self.journal.index_writes(self._placed))
+            self._rows_written()
+        if self.frames or self._taken:
             yield from self.write_frames()
 
     def flush(self) -> Iterator[Step]:
@@ -112,7 +111,7 @@ class Storage:
         """A durable mark behind the newest entry: after a short idle time, and at a clean stop."""
         yield from self.flush()
         if operations := self.journal.mark():
-            yield Step(Part.MARK, operations)
+            yield (Part.MARK, operations)
 
     def _keep(self, state: HardState) -> Iterator[Step]:
         old = self.journal.slot.state
@@ -122,7 +121,7 @@ class Storage:
         if state.term < old.term or (state.term == old.term and old.vote not in (0, state.vote)):
             raise ImpossibleBatch(f"hard state {state} after {old}: a term never falls, a vote never changes in it")
         promise, self._repeat = self.journal.set_hard_state(state)
-        yield Step(Part.HARD_STATE, promise)
+        yield (Part.HARD_STATE, promise)
 
     def _cut(self, after: int, entries: tuple[Entry, ...]) -> Iterator[Step]:
         if after < self.ledger.last:
@@ -131,10 +130,10 @@ class Storage:
         self.journal.check(entries, after=kept)
         dropped = [segment.first for segment in self.journal.segments if segment.first > after]
         for operations in self.journal.cut(kept, end):
-            yield Step(Part.CUT, operations)
+            yield (Part.CUT, operations)
         self._repeat = []  # the cut wrote both slots
         if operations := self.ledger.reopen(self.files, self.journal.active, dropped):
-            yield Step(Part.CUT, operations)
+            yield (Part.CUT, operations)
         sealed = self.journal.segments[:-1]
         self._unsealed[:] = [segment for segment in self._unsealed if segment in sealed]
         self._unclosed[:] = [segment for segment in self._unclosed if segment in sealed]
@@ -143,10 +142,10 @@ class Storage:
         journal = self.journal
         journal.check(entries)
         if spares := journal.spares(entries):
-            yield Step(Part.SPARES, spares)
+            yield (Part.SPARES, spares)
         known = len(journal.segments)
         operations, placed = journal.append(entries)
-        yield Step(Part.ENTRIES, operations)
+        yield (Part.ENTRIES, operations)
         self._placed += placed
         if spares:
             sealed = journal.segments[known - 1 : -1]
@@ -159,7 +158,10 @@ class Storage:
         """The .idx rows of entries appended before."""
         if not self._placed:
             return
-        yield Step(Part.ROWS, self.journal.index_writes(self._placed))
+        yield (Part.ROWS, self.journal.index_writes(self._placed))
+        self._rows_written()
+
+    def _rows_written(self) -> None:
         self.journal.indexed = self._placed[-1].entry.index
         self._placed = []
 
@@ -167,24 +169,19 @@ class Storage:
         """Effects of entries that are in the log, in one write for each segment; those that are there are skipped."""
         taken, ledger, journal = self._taken, self.ledger, self.journal
         while self.frames:  # others may add to it meanwhile
-            taken.append(self.frames.popleft())
+            frame = self.frames.popleft()
+            if not taken or frame[0] > taken[-1][0]:
+                taken.append(frame)
         while taken and (index := taken[0][0]) <= journal.indexed:
             if index <= ledger.last:
                 del taken[0]  # replayed after a restart
                 continue
             segment = journal.segment_of(index)
             last = min(segment.last.index, journal.indexed)
-            part: list[tuple[int, bytes]] = []
-            count = 0
-            for frame in taken:
-                if frame[0] > last:
-                    break
-                count += 1
-                if not part or frame[0] > part[-1][0]:
-                    part.append(frame)
-            yield Step(Part.EFFECTS, (ledger.place(self.files, segment, part),))
-            ledger.placed(self.files, segment, part)
-            del taken[:count]
+            part = taken if taken[-1][0] <= last else [frame for frame in taken if frame[0] <= last]
+            yield (Part.EFFECTS, ledger.place(self.files, segment, part))
+            ledger.placed(segment, part)
+            del taken[: len(part)]
 
     # -- sealed segments
 
@@ -204,15 +201,15 @@ class Storage:
             segment = self._unsealed[0]
             size = IDX_ROW.size * (segment.last.index - segment.previous.index)
             rows = files.read(index_name(segment.first), SIDE_HEADER_SIZE, size)
-            yield Step(Part.FOOTERS, seal_index(segment, rows))
+            yield (Part.FOOTERS, seal_index(segment, rows))
             self._unsealed.pop(0)
         while self._unclosed and (operations := self.ledger.close(files, self._unclosed[0])) is not None:
             if operations:
-                yield Step(Part.FOOTERS, operations)
+                yield (Part.FOOTERS, operations)
                 self.ledger.closed(files, self._unclosed[0])
             self._unclosed.pop(0)
 
     def sync_ledgers(self) -> Iterator[Step]:
         """Effects are durable: before the snapshot that covers them."""
         if names := self.ledger.unsynced():
-            yield Step(Part.FOOTERS, [Sync(ledger_name(first)) for first in names])
+            yield (Part.FOOTERS, [Sync(ledger_name(first)) for first in names])

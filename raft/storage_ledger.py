@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Final
 
 from raft.codec import Corrupt, crc32c
@@ -137,14 +138,14 @@ class Ledger:
 
     # -- writing
 
-    def place(self, files: Files, segment: Segment, frames: list[tuple[int, bytes]]) -> Write:
-        """Where the effects of entries of one segment go, in order; `placed` once they are there."""
+    def place(self, files: Files, segment: Segment, frames: Sequence[tuple[int, bytes]]) -> list[Operation]:
+        """What writes the effects of entries of one segment, in order; `placed` once they are there."""
         part = self._part(files, segment)
-        return Write(ledger_name(segment.first), part.end, b"".join([frame for _, frame in frames]))
+        return [Write(ledger_name(segment.first), part.end, b"".join([frame for _, frame in frames]))]
 
-    def placed(self, files: Files, segment: Segment, frames: list[tuple[int, bytes]]) -> None:
+    def placed(self, segment: Segment, frames: Sequence[tuple[int, bytes]]) -> None:
         """Takes note of frames that were written where `place` said."""
-        part = self._part(files, segment)
+        part = self._parts[segment.first]  # `place` has looked
         for index, frame in frames:
             part.add(index, len(frame))
         self.last = part.last

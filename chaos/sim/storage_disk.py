@@ -22,7 +22,7 @@ from raft.journal import HARD_STATE, ImpossibleBatch, make_log, segment_name
 from raft.operations import Operation, Sync, Write
 from raft.ready import SyncBatch
 from raft.recovery import Damaged, HardStateDamaged
-from raft.storage import Part, Step, Storage
+from raft.storage import Part, Step, Storage, may_wait
 from raft.storage_open import Opened, ShardDamaged, open_shard
 from raft.storage_read import Reader
 from raft.storage_snapshots import SnapshotPlan, StoredSnapshot, drop_old, read_chunks
@@ -198,7 +198,7 @@ class SimDisk:
         keep = -1  # entries that a cut keeps
         try:
             for part, operations in storage.carry_out(batch):
-                if part is Part.CUT:
+                if part == Part.CUT:
                     if keep < 0:
                         assert batch.cut_after is not None
                         keep = bisect_right(view.ends, batch.cut_after)
@@ -206,9 +206,9 @@ class SimDisk:
                 elif keep >= 0:
                     del view.entries[keep:], view.ends[keep:]
                     keep = -1
-                if part is Part.ENTRIES:
+                if part == Part.ENTRIES:
                     yield from self._write_entries(batch.entries, operations)
-                elif part is Part.HARD_STATE:
+                elif part == Part.HARD_STATE:
                     view.coming = storage.journal.slot.state
                     yield from self._execute(part, operations)
                     view.hard_state, view.coming = view.coming, None
@@ -308,18 +308,18 @@ class SimDisk:
         for part, operations in steps:
             yield from self._execute(part, operations)
 
-    def _execute(self, part: Part, operations: Sequence[Operation]) -> Iterator[str]:
+    def _execute(self, part: int, operations: Sequence[Operation]) -> Iterator[str]:
         for operation in operations:
             yield type(operation).__name__
             self._carry_out(part, operation)
 
-    def _carry_out(self, part: Part, operation: Operation) -> None:
+    def _carry_out(self, part: int, operation: Operation) -> None:
         try:
             if self._fail:
                 self._may_fail(operation)
             self.files.carry_out(operation)
         except OSError as error:
-            if error.errno == errno.ENOSPC and part.may_wait:
+            if error.errno == errno.ENOSPC and may_wait(part):
                 raise DiskFull(f"node {self.node}: {error}") from error
             raise self._fence(error) from error
 

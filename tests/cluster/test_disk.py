@@ -14,10 +14,13 @@ from random import Random
 import pytest
 
 from cluster.disk import Disk
-from cluster.disk_read import RawSlice
-from raft.codec import MARK_MAGIC, MARK_SIZE, decode_entry, entry_mark
+from raft.codec import MARK_MAGIC, MARK_SIZE, Corrupt, decode_entry, entry_mark
+from raft.formats import FRAME_HEADER_SIZE, decode_frame_header, peek_frame
 from raft.journal import ImpossibleBatch
+from raft.storage_read import RawSlice
 from raft.types import GENESIS, Entry, HardState, TermRun
+from statemachine.commands import Result
+from statemachine.effects import Effects, RequestEffect, decode_effects_header, encode_effects
 from tests.cluster.disk_lab import batch, effects_of, frames_of, make_folder, open_disk, read_all
 from tests.raft.journal_driver import CONFIGURATION, FIRST, make_entries
 from tests.support import wait_until_async
@@ -304,3 +307,17 @@ async def test_batches_and_reads_at_the_same_time(tmp_path: Path) -> None:
     assert disk.statistics().syncs >= 75
     await disk.close()
     await disk.close()  # twice is once
+
+
+@pytest.mark.parametrize("requests", [0, 3])
+def test_the_log_reads_the_head_of_effects_as_they_were_encoded(requests: int) -> None:
+    """What raft.formats knows of a ledger's frame is what statemachine.effects writes; one damaged byte is noticed."""
+    rows = tuple(RequestEffect(Result.APPLIED, 7) for _ in range(requests))
+    frame = encode_effects(Effects(42, 7, rows, not requests))
+    head = decode_effects_header(frame)
+    assert decode_frame_header(b"xx" + frame, 2) == (42, head.payload_bytes, head.payload_crc)
+    assert peek_frame(frame, 0) == (42, len(frame))
+    assert peek_frame(bytes(64), 0) == (0, 0)
+    for position in range(FRAME_HEADER_SIZE):
+        with pytest.raises(Corrupt):
+            decode_frame_header(frame[:position] + bytes([frame[position] ^ 1]) + frame[position + 1 :])

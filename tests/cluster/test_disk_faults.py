@@ -16,10 +16,7 @@ from cluster.disk import Disk
 from cluster.disk_errors import DiskFenced, NoSpace, ReadDamaged
 from cluster.disk_files import ShardFiles
 from raft.codec import entry_mark
-from raft.operations import (
-    Operation,
-    Write,
-)
+from raft.operations import Operation
 from raft.types import Entry, HardState
 from tests.cluster.disk_lab import batch, effects_of, make_folder, open_disk, read_all
 from tests.raft.journal_driver import CONFIGURATION, FIRST, make_entries
@@ -167,7 +164,7 @@ async def test_pitfall_72_a_hanging_disk_is_seen(disk: Disk, monkeypatch: pytest
 async def test_pitfall_56_a_snapshot_is_durable_before_it_counts(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ledger synced, chunks and meta synced, renamed, folder synced: in this order.
 
-    Guard: sync_folder after the rename in SnapshotWriter.finish; Disk._sync_ledgers before the first chunk.
+    Guard: SyncFolder after the Rename in SnapshotPlan.finish; Disk._sync_ledgers before the first chunk.
     """
     done: list[str] = []
     real = {name: getattr(os, name) for name in ("fsync", "fdatasync", "rename")}
@@ -206,11 +203,12 @@ async def test_pitfall_61_a_snapshot_that_fails_leaves_nothing(
 ) -> None:
     """No room: NoSpace, nothing half-made stays, the node goes on. Any other error fences the disk.
 
-    Guard: SnapshotWriter writes aside, and abandons.
+    Guard: SnapshotPlan writes aside, and abandons.
     """
     await disk.write_effects(effects_of([FIRST]))
+    await disk.write_mark()
     with monkeypatch.context() as patch:
-        patch.setattr("cluster.disk_snapshots.os.write", fail_with(number))
+        patch.setattr("cluster.disk_files.os.pwrite", fail_with(number))
         with pytest.raises(error):
             await disk.save_snapshot(entry_mark(FIRST), CONFIGURATION, [b"state"], 1)
     assert list((tmp_path / "node-1" / "shard-0" / "snapshots").iterdir()) == []
@@ -239,11 +237,6 @@ class Trace(ShardFiles):
         for operation in operations:
             self.operations.append(operation)
             super().execute([operation])
-
-    def write(self, name: str, position: int, data: bytes) -> None:
-        if name.endswith(".ledger"):  # the ledger writes without an operation
-            self.operations.append(Write(name, position, data))
-        super().write(name, position, data)
 
 
 async def test_pitfall_62_power_cut_under_a_running_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
