@@ -17,6 +17,7 @@ from typing import Any
 from chaos.sim import nemesis
 from chaos.sim.clients import Clients
 from chaos.sim.coverage import Coverage
+from chaos.sim.coverage import Coverage
 from chaos.sim.failure import Failure, NoProgress, failure_of
 from chaos.sim.invariants import Witness
 from chaos.sim.links import Links
@@ -126,6 +127,7 @@ class World:
         self.coverage = Coverage(self)
         self.witness = Witness(self.configuration, self.first)
         self.replicas = {node: Replica(self, node, self.disks[node]) for node in nodes}
+        self.coverage = Coverage(self)
         self.atlas: Any = None
         self.clients: Clients | None = None
         self.acknowledged = 0  # the highest index that a client knows to be committed
@@ -242,13 +244,14 @@ class World:
         """Whether a crash at a step is a power cut."""
         return self.crash_random.randrange(1_000) < self.swarm.step_power_cut
 
-    def started(self, replica: Replica) -> None:
-        """A process began."""
+    def started(self, replica: Replica, notices: Sequence[str]) -> None:
+        """A process began; `notices` is what recovery mended."""
         core = replica.core
         assert core is not None
         self.trace.line(self.now_us, replica.node, "starts", core.state.term, core.state.log.last.index)
         self.witness.restored(replica.node, replica.mark, replica.machine)
         self.witness.started(core, replica.disk)
+        self.coverage.started(replica, notices)
 
     def refused(self, replica: Replica, reason: str) -> None:
         """A disk refused to be opened: that node is down for good, and says why."""
@@ -263,6 +266,7 @@ class World:
         self.trace.line(self.now_us, replica.node, "crashes", why)
         self.trace.state(self.now_us, replica.node, None)
         self.witness.crashed(replica.node)
+        self.coverage.crashed(replica.node, why)
         self.links.ended(replica.node)
         nemesis.close_links(self, replica.node)
         if self.clients is not None:
@@ -286,6 +290,7 @@ class World:
 
     def happened(self, node: NodeId, event: Event) -> None:
         """An event of a core."""
+        self.coverage.happened(node, event)
         self.coverage.happened(node, event)
         match event:
             case BecameLeader():
@@ -372,6 +377,7 @@ class World:
     def outcome(self) -> Outcome:
         """The run as numbers."""
         self.coverage.finished()
+        self.coverage.finished()
         stats = self.stats | {
             "checks": self.witness.checks,
             "messages sent": self.network.sent,
@@ -391,6 +397,7 @@ class World:
         self.is_healed = True
         self.trace.line(self.now_us, EVERYONE, "healed")
         self.network.heal_all()
+        nemesis.heal(self)
         for node, replica in self.replicas.items():
             replica.is_paused = False
             self.restart(node)
