@@ -1,16 +1,14 @@
-"""The log in memory: terms, ends, cuts, marks and bounds; checked against a naive twin."""
+"""The log in memory: terms, ends, cuts, marks and bounds (test_log_twin.py has the naive twin)."""
 
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from raft.codec import entry_mark, header_crc
 from raft.invariants import InvariantBroken, check_log
 from raft.log import Log, LogStart
 from raft.options import Options
-from raft.types import Entry, Mark, TermRun
+from raft.types import Mark, TermRun
 from tests.raft.lab import configuration, extend, log_of, log_start
 
 
@@ -178,85 +176,6 @@ def test_appending_a_gap_or_an_older_term_is_a_fault() -> None:
         log.append(made[1:], 0)
     with pytest.raises(AssertionError):
         log.append(extend(log.last, 1), 0)
-
-
-class Twin:
-    """A log as a plain list of (index, term) of every entry ever kept."""
-
-    def __init__(self, entries: list[Entry]) -> None:
-        self.entries = list(entries)
-
-    def term_at(self, index: int) -> int | None:
-        if index == 0:
-            return 0
-        return next((entry.term for entry in self.entries if entry.first <= index <= entry.index), None)
-
-    def is_end(self, index: int) -> bool:
-        return index == 0 or any(entry.index == index for entry in self.entries)
-
-    def last_end(self, index: int, term: int) -> int:
-        ends = [entry.index for entry in self.entries if entry.index <= index and entry.term <= term]
-        return max(ends, default=0)
-
-
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("append"), st.lists(st.integers(1, 3), min_size=1, max_size=4), st.integers(0, 1)),
-        st.tuples(st.just("cut"), st.integers(0, 6), st.integers(1, 2)),
-        st.tuples(st.just("persist"), st.integers(0, 3), st.just(0)),
-        st.tuples(st.just("apply"), st.integers(0, 3), st.just(0)),
-    ),
-    max_size=30,
-)
-
-
-@settings(max_examples=150)
-@given(STEPS)
-def test_the_log_agrees_with_a_naive_twin(steps: list[tuple[str, list[int] | int, int]]) -> None:
-    """Whatever is appended, cut, persisted, applied and trimmed: every look-up gives what a plain list gives."""
-    entries = log_of(configuration(3))
-    log = Log(log_start(entries), committed=1, applied=1, now_ms=0)
-    twin = Twin(entries)
-    term = 1
-    for kind, argument, more in steps:
-        match kind, argument:
-            case "append", list(counts):
-                term += more
-                made = extend(log.last, *[(term, count) for count in counts])
-                log.append(made, 0)
-                twin.entries += made
-            case "cut", int(back):
-                position = max(len(twin.entries) - back, 1)
-                after = twin.entries[position - 1]
-                if after.index >= log.committed and after.index < log.last.index:
-                    term += more
-                    made = extend(entry_mark(after), term)
-                    log.cut(after.index, made[0], term)
-                    log.append(made, 0)
-                    twin.entries = twin.entries[:position] + made
-            case "persist", int(back):
-                _, unpersisted = log.take_unpersisted()
-                if unpersisted:
-                    last = unpersisted[max(0, len(unpersisted) - 1 - back)]
-                    log.acknowledge(last.term, last.index)
-            case "apply", int(back):
-                ends = [entry.index for entry in twin.entries if log.committed <= entry.index <= log.persisted]
-                if ends:
-                    log.committed = ends[max(0, len(ends) - 1 - back)]
-                    log.take_committed()
-                    log.applied = log.given
-                    log.trim(Options(tail_entries_max=4))
-        check_log(log)
-        top = twin.entries[-1].index + 2
-        assert [log.term_at(index) for index in range(top)] == [twin.term_at(index) for index in range(top)]
-        for index in range(log.start.index, top):
-            assert log.is_end(index) == twin.is_end(index)
-        for index in range(log.start.index + 1, top):
-            for limit in range(term + 1):
-                end, is_sure = log.last_end(index, limit)
-                assert not is_sure or end == twin.last_end(index, limit) or end < log.start.index
-        assert log.persisted <= log.last.index
-        assert all(twin.is_end(mark) for mark in (log.persisted, log.committed, log.applied, log.handed))
 
 
 def test_a_broken_tail_is_found_by_its_invariant() -> None:

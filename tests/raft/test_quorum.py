@@ -1,6 +1,6 @@
 """Majorities, checked against a twin that counts every subset."""
 
-from itertools import combinations
+from itertools import combinations, product
 
 import pytest
 from hypothesis import given
@@ -64,6 +64,51 @@ def test_a_vote_is_decided_when_no_answer_can_change_it(
 
     expected = Outcome.WON if wins(votes, False) else Outcome.OPEN if wins(votes, True) else Outcome.LOST
     assert outcome(members, votes) is expected
+
+
+def subsets(nodes: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """All of them, the empty one too."""
+    return [group for size in range(len(nodes) + 1) for group in combinations(nodes, size)]
+
+
+def test_outcome_and_commit_by_brute_force_over_every_joint_configuration_of_four() -> None:
+    """Every pair of sides, every vote (granted, refused, not yet): won if it is won whatever the silent ones say, lost
+    if it is lost whatever they say. And every spread of two marks: the commit index is 1 where the votes would win."""
+    nodes = (1, 2, 3, 4)
+    for voters, outgoing in product(subsets(nodes)[1:], subsets(nodes)):
+        members = Configuration(configuration(4).members, voters, outgoing)
+        sides = [side for side in (voters, outgoing) if side]
+        winning = [
+            group
+            for group in subsets(nodes)
+            if all(len([node for node in side if node in group]) * 2 > len(side) for side in sides)
+        ]
+        for choice in product((True, False, None), repeat=4):
+            votes = {node: vote for node, vote in zip(nodes, choice, strict=True) if vote is not None}
+            silent = tuple(node for node, vote in zip(nodes, choice, strict=True) if vote is None)
+            granted = tuple(node for node in nodes if votes.get(node))
+            ends = [tuple(sorted(granted + late)) in winning for late in subsets(silent)]
+            expected = Outcome.WON if all(ends) else Outcome.OPEN if any(ends) else Outcome.LOST
+            assert outcome(members, votes) is expected, (voters, outgoing, votes)
+            assert agreed(members, dict.fromkeys(granted, 1)) == (granted in winning), (voters, outgoing, granted)
+
+
+def test_no_two_disjoint_groups_can_both_decide() -> None:
+    """Two majorities of one configuration share a voter, and so do one of a joint configuration and one of either of
+    its sides: that is why nothing is decided twice while the members change (thesis 4.3)."""
+    nodes = (1, 2, 3, 4, 5)
+    everyone = configuration(5).members
+
+    def wins(members: Configuration, group: tuple[int, ...]) -> bool:
+        return outcome(members, dict.fromkeys(group, True)) is Outcome.WON
+
+    for voters, outgoing in product(subsets(nodes)[1:], repeat=2):
+        both = Configuration(everyone, voters, outgoing)
+        sides = (Configuration(everyone, voters), Configuration(everyone, outgoing))
+        for group in subsets(nodes):
+            others = tuple(node for node in nodes if node not in group)
+            if wins(both, group):
+                assert not any(wins(side, others) for side in (both, *sides)), (voters, outgoing, group)
 
 
 def test_learners_and_strangers_are_never_counted() -> None:
