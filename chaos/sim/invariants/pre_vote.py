@@ -15,20 +15,18 @@ SECTION = "thesis 9.6"
 
 
 class PreVote:
-    """The newest pre-votes granted to each node, and who was told to campaign."""
+    """The pre-votes granted, and who was told to campaign."""
 
     __slots__ = ("_granted", "_told")
 
     def __init__(self) -> None:
-        self._granted: dict[NodeId, tuple[int, list[NodeId]]] = {}  # candidate -> (term it asked for, who granted)
+        self._granted: dict[tuple[NodeId, int], list[NodeId]] = {}  # (candidate, term it asked for) -> who granted
         self._told: dict[NodeId, int] = {}  # node -> term of the leader that handed over
 
     def grants(self, message: RequestVoteReply) -> None:
         """A pre-vote is granted."""
-        term, voters = self._granted.get(message.to, (0, []))
-        if term < message.request_term:
-            self._granted[message.to] = (message.request_term, [message.sender])
-        elif term == message.request_term and message.sender not in voters:
+        voters = self._granted.setdefault((message.to, message.request_term), [])
+        if message.sender not in voters:
             voters.append(message.sender)
 
     def hands_over(self, message: TimeoutNow) -> None:
@@ -44,7 +42,6 @@ class PreVote:
                 evidence = f"it campaigns in term {term} as if told to; told in {self._told.get(node)}"
                 raise InvariantBroken(node, PROPERTY, "thesis 3.10", evidence)
             return
-        asked, voters = self._granted.get(node, (0, []))
-        granted = [node, *(voters if asked == term else ())]
+        granted = [node, *self._granted.get((node, term), ())]  # a slow disk may hold the request back for long
         if not any(is_quorum(configuration, granted) for configuration in known.configurations.values()):
             raise InvariantBroken(node, PROPERTY, SECTION, f"it campaigns in term {term}; pre-votes of {granted}")
