@@ -78,6 +78,7 @@ class Recovered:
     tail: tuple[Entry, ...]  # newest entries
     configuration: Configuration  # the newest in the log
     configuration_index: int
+    earlier: tuple[tuple[int, Configuration], ...]  # those before it and their indexes, back to the snapshot's
     snapshot: RecoveredSnapshot | None  # the newest intact one that the ledger reaches
     ledger_last: int  # newest entry with effects: replay makes those behind it
     notices: tuple[str, ...]  # what was found and mended
@@ -184,7 +185,7 @@ def _open_shard(folder: Path, identity: Identity, lock: int, segment_bytes: int,
     start = opened.log
     recovered = Recovered(
         identity, opened.hard_state, start.first, start.runs, start.last, start.tail, opened.configuration,
-        opened.configuration_index, snapshot, opened.ledger_last, opened.notices,
+        opened.configuration_index, opened.earlier, snapshot, opened.ledger_last, opened.notices,
     )  # fmt: skip
     return Opened(recovered, lock, shard, opened.journal, opened.ledger, files)
 

@@ -80,6 +80,7 @@ class Node:
             log=LogStart(recovered.first, recovered.runs, recovered.last, recovered.tail, mark),
             configuration=recovered.configuration,
             configuration_index=recovered.configuration_index,
+            earlier=recovered.earlier,
             commit=mark.index,
             applied=mark.index,
             random=random.Random().randint,

@@ -41,6 +41,7 @@ class Opened:
     log: LogStart
     configuration: Configuration  # the newest in the log
     configuration_index: int
+    earlier: tuple[tuple[int, Configuration], ...]  # those before it and their indexes, back to the snapshot's
     snapshot: StoredSnapshot | None  # the newest intact one that the ledger reaches
     ledger_last: int  # newest entry with effects: replay makes those behind it
     notices: tuple[str, ...]  # what was found and mended
@@ -80,12 +81,12 @@ def open_shard(
     snapshot = _choose(snapshots, ledger.last, notices)
     if snapshot is None and journal.first > 1:
         raise ShardDamaged(f"the log begins at {journal.first} and no snapshot reaches that far")
-    configuration, index = _configuration(journal, Reader(journal, ledger, files, forget), snapshot)
+    *earlier, (index, configuration) = _configurations(journal, Reader(journal, ledger, files, forget), snapshot)
     runs = term_runs([segment.runs for segment in journal.segments])
     mark = snapshot.mark if snapshot is not None else GENESIS
     start = LogStart(journal.first, runs, journal.last, recovery.tail, mark)
     return Opened(
-        slot.state, start, configuration, index, snapshot, ledger.last, tuple(notices), journal, ledger
+        slot.state, start, configuration, index, tuple(earlier), snapshot, ledger.last, tuple(notices), journal, ledger
     )  # fmt: skip
 
 
@@ -116,16 +117,25 @@ def _choose(snapshots: list[StoredSnapshot], ledger_last: int, notices: list[str
     return None
 
 
-def _configuration(journal: Journal, reader: Reader, snapshot: StoredSnapshot | None) -> tuple[Configuration, int]:
-    """The newest configuration of the log, or of the snapshot where the log no longer has it."""
-    for segment in reversed(journal.segments):
-        if segment.configurations:
-            index = segment.configurations[-1]
+def _configurations(
+    journal: Journal, reader: Reader, snapshot: StoredSnapshot | None
+) -> tuple[tuple[int, Configuration], ...]:
+    """The configurations of the log with their indexes, from the one in force at the snapshot on: the newest may still
+    be cut away, and then the one before it is in force again (pitfall 41)."""
+    found: list[tuple[int, Configuration]] = []
+    base = 0
+    if snapshot is not None:
+        found.append((snapshot.configuration_index, snapshot.configuration))
+        base = snapshot.mark.index
+    for segment in journal.segments:
+        for index in segment.configurations:
+            if index <= base:
+                continue
             try:
                 (entry,) = reader.entries(index - 1, index, 0)
             except Damaged as error:
-                raise ShardDamaged(f"{error.damage}; it is the newest configuration", error.damage) from error
-            return decode_configuration(entry.data), index
-    if snapshot is None:
+                raise ShardDamaged(f"{error.damage}; it is a configuration", error.damage) from error
+            found.append((index, decode_configuration(entry.data)))
+    if not found:
         raise ShardDamaged("neither the log nor a snapshot has a configuration")
-    return snapshot.configuration, snapshot.configuration_index
+    return tuple(found)

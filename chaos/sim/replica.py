@@ -136,8 +136,8 @@ class Replica:
         tail = opened.log.tail[-world.swarm.tail_kept :] if world.swarm.tail_kept else ()
         self.core = RaftCore(
             self.node, world.swarm.options, hard_state=opened.hard_state, log=replace(opened.log, tail=tail),
-            configuration=opened.configuration, configuration_index=opened.configuration_index, commit=self.mark.index,
-            applied=self.mark.index, random=self.core_random.randint, now=self.now(),
+            configuration=opened.configuration, configuration_index=opened.configuration_index, earlier=opened.earlier,
+            commit=self.mark.index, applied=self.mark.index, random=self.core_random.randint, now=self.now(),
         )  # fmt: skip
         world.started(self, opened.notices)
         world.coverage.started(self, opened.notices)
