@@ -87,7 +87,7 @@ SOMETIMES: Final[dict[str, str]] = {
 """Name -> what it means. Their number of worlds is in the stats of a run as `sometimes: <name>`."""
 
 COUNTED: Final[dict[str, str]] = {
-    "write unknown": "write with unknown outcome",
+    "client operations unknown": "write with unknown outcome",
     "forwards": "forwarded write",
     "refused Busy": "refused as busy",
     "clock entries": "clock entry",

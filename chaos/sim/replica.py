@@ -140,7 +140,6 @@ class Replica:
             commit=self.mark.index, applied=self.mark.index, random=self.core_random.randint, now=self.now(),
         )  # fmt: skip
         world.started(self, opened.notices)
-        world.coverage.started(self, opened.notices)
         self.wake()
 
     def crash(self, why: str, *, power: bool = True) -> None:
@@ -321,7 +320,6 @@ class Replica:
     def _carry_out(self, core: RaftCore, ready: Ready) -> None:
         world = self.world
         world.coverage.ready(self, ready)
-        world.coverage.ready(self, ready)
         if ready.entries:
             world.witness.appended(self.node, ready.entries)
         for event in ready.events:
@@ -360,7 +358,6 @@ class Replica:
         if self.world.clients is not None:
             self.world.clients.applied(entry, effects)
         self.requests.applied(entry, command.requests, effects, frame)
-        self.world.coverage.applied(entry, command.requests, effects)
 
     def _fetched(self, life: int, fetch: Fetch) -> None:
         if life != self.life:

@@ -89,17 +89,10 @@ class Swarm:
     # load
     clients: int
     client_every_us: int  # mean time from one operation of a client to its next
-    write_every_us: int
-    read_every_us: int
     compact_every_us: int  # a snapshot by some node; 0 is never
     tail_kept: int  # entries in memory after a restart
     encode: bool  # messages travel as frames, and are decoded at the other end
-    digest_every: int  # entries between two comparisons of the replicas' digests
     options: Options
-
-    def fault_every_us(self, kind: str) -> int:
-        """The mean time between two faults of that kind; 0 if this world has none."""
-        return dict(self.faults).get(kind, 0)
 
 
 def draw(random: Random) -> Swarm:
@@ -124,7 +117,7 @@ def draw(random: Random) -> Swarm:
         sync_min_us=sync_min,
         sync_max_us=sync_min * random.choice((2, 10)),
         slow_sync=sometimes(40, 1, 30),
-        segment_bytes=random.choice((4_096, 8_192, 16_384, 65_536)),
+        segment_bytes=random.choice((4_096, 4_096, 16_384, 65_536)),
         crash_at_step=sometimes(50, 2, 40),
         step_power_cut=random.choice((0, 500, 1_000)),
         down_max_us=random.choice((50_000, 1_000_000, 3_000_000, 8_000_000)),
@@ -136,12 +129,9 @@ def draw(random: Random) -> Swarm:
         disk_max_us=random.choice((300_000, 2_000_000, 5_000_000)),
         clients=clients,
         client_every_us=clients * MINUTE_US // a_minute,
-        write_every_us=random.choice((5_000, 20_000, 50_000)),
-        read_every_us=random.choice((10_000, 30_000, 100_000)),
         compact_every_us=random.choice((0, 500_000, 2_000_000, 2_000_000, 8_000_000)),
         tail_kept=random.choice((0, 1, 5, 1_000)),
         encode=random.randrange(4) == 0,
-        digest_every=random.choice((1, 10, 50)),
         options=_options(random),
     )
 

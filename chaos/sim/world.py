@@ -17,7 +17,6 @@ from typing import Any
 from chaos.sim import nemesis
 from chaos.sim.clients import Clients
 from chaos.sim.coverage import Coverage
-from chaos.sim.coverage import Coverage
 from chaos.sim.failure import Failure, NoProgress, failure_of
 from chaos.sim.invariants import Witness
 from chaos.sim.links import Links
@@ -127,7 +126,6 @@ class World:
         self.coverage = Coverage(self)
         self.witness = Witness(self.configuration, self.first)
         self.replicas = {node: Replica(self, node, self.disks[node]) for node in nodes}
-        self.coverage = Coverage(self)
         self.atlas: Any = None
         self.clients: Clients | None = None
         self.acknowledged = 0  # the highest index that a client knows to be committed
@@ -266,7 +264,6 @@ class World:
         self.trace.line(self.now_us, replica.node, "crashes", why)
         self.trace.state(self.now_us, replica.node, None)
         self.witness.crashed(replica.node)
-        self.coverage.crashed(replica.node, why)
         self.links.ended(replica.node)
         nemesis.close_links(self, replica.node)
         if self.clients is not None:
@@ -290,7 +287,6 @@ class World:
 
     def happened(self, node: NodeId, event: Event) -> None:
         """An event of a core."""
-        self.coverage.happened(node, event)
         self.coverage.happened(node, event)
         match event:
             case BecameLeader():
@@ -376,7 +372,6 @@ class World:
 
     def outcome(self) -> Outcome:
         """The run as numbers."""
-        self.coverage.finished()
         self.coverage.finished()
         stats = self.stats | {
             "checks": self.witness.checks,

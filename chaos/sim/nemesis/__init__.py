@@ -11,17 +11,19 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from chaos.sim.nemesis import clocks, network, operators, processes
+from chaos.sim.nemesis import clocks, disks, network, operators, processes
+from chaos.sim.nemesis.disks import heal
 from chaos.sim.nemesis.network import close_links
 
 if TYPE_CHECKING:
     from chaos.sim.world import World
 
-__all__ = ["FAULTS", "close_links", "unleash"]
+__all__ = ["FAULTS", "close_links", "heal", "unleash"]
 
 FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {
     **network.FAULTS,
     **processes.FAULTS,
+    **disks.FAULTS,
     **clocks.FAULTS,
     **operators.FAULTS,
 }
@@ -38,15 +40,10 @@ def unleash(world: World) -> None:
         _again(world, Random(f"{world.seed} compact"), swarm.compact_every_us, operators.compact)
 
 
-def _again(
-    world: World, random: Random, every_us: int, what: Callable[[World, Random], None], *, is_trouble: bool = True
-) -> None:
+def _again(world: World, random: Random, every_us: int, what: Callable[[World, Random], None]) -> None:
     def act() -> None:
-        if world.is_healed and is_trouble:
-            return
-        what(world, random)
-        # Few writes once healed: the point is then to agree.
-        mean_us = 500_000 if world.is_healed else every_us
-        world.after(random.randint(1, 2 * mean_us), act)
+        if not world.is_healed:
+            what(world, random)
+            world.after(random.randint(1, 2 * every_us), act)
 
     world.after(random.randint(1, 2 * every_us), act)

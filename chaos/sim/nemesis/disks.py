@@ -1,0 +1,100 @@
+"""Faults of disks: slow, silent or full for a while, and errors of one read, write or sync.
+
+A failed write or sync fences the node (it stops, and an operator starts it again), a failed read is nothing but a
+read that did not deliver, and a full disk holds back what has not begun. What damages a disk for good is in
+`damage`, and asks the atlas first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from chaos.sim.nemesis.targets import anyone, for_a_while, several
+
+if TYPE_CHECKING:
+    from chaos.sim.world import World
+
+HANGS_US: Final = 2_000_000
+"""A sync of a hanging disk takes this long: more than three election timeouts."""
+
+
+def heal(world: World) -> None:
+    """Every disk has room and its own pace again."""
+    for disk in world.disks.values():
+        disk.full = False
+        disk.slow_us = 0
+
+
+def slow_disk(world: World, random: Random) -> None:
+    """Each sync of one node takes up to a second longer."""
+    _slow(world, "slow disk", anyone(world, random), random.randint(1_000, 1_000_000), _while(world, random))
+
+
+def hanging_disk(world: World, random: Random) -> None:
+    """Syncs of one node do not come back for a while."""
+    _slow(world, "hanging disk", anyone(world, random), HANGS_US, _while(world, random))
+
+
+def full_disk(world: World, random: Random) -> None:
+    """There is no room on one disk, or on several at once (they were bought on one day)."""
+    nodes = several(world, random) if random.randrange(4) == 0 else [anyone(world, random)]
+    us = _while(world, random)
+    if not world.fault("full disk", nodes, "", us):
+        return
+    for node in nodes:
+        world.disks[node].full = True
+
+    def make_room() -> None:
+        for node in nodes:
+            world.disks[node].full = False
+
+    for_a_while(world, us, make_room)
+
+
+def fail_read(world: World, random: Random) -> None:
+    """The next reads of one node fail."""
+    _fail(world, random, "read")
+
+
+def fail_write(world: World, random: Random) -> None:
+    """The next write of one node fails: it must fence itself, and not try again."""
+    _fail(world, random, "write")
+
+
+def fail_sync(world: World, random: Random) -> None:
+    """The next sync of one node fails; what it should have saved is clean in the cache, and lost."""
+    _fail(world, random, "sync")
+
+
+def _slow(world: World, kind: str, node: int, slow_us: int, us: int) -> None:
+    disk = world.disks[node]
+    if disk.slow_us or not world.fault(kind, node, f"{slow_us} us", us):
+        return
+    disk.slow_us = slow_us
+
+    def go_on() -> None:
+        disk.slow_us = 0
+
+    for_a_while(world, us, go_on)
+
+
+def _fail(world: World, random: Random, kind: str) -> None:
+    node = anyone(world, random)
+    if world.replicas[node].core is not None and world.fault(f"fail {kind}", node):
+        world.disks[node].fail_next(kind)
+
+
+def _while(world: World, random: Random) -> int:
+    return random.randint(50_000, world.swarm.disk_max_us)
+
+
+FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {
+    "slow disk": slow_disk,
+    "hanging disk": hanging_disk,
+    "full disk": full_disk,
+    "fail read": fail_read,
+    "fail write": fail_write,
+    "fail sync": fail_sync,
+}
