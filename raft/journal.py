@@ -303,6 +303,9 @@ class Journal:
         segment.runs = [run for run in segment.runs if run.first <= kept.index]
         segment.configurations = [index for index in segment.configurations if index <= kept.index]
         self.marked = segment.previous.index
+        # The marks that were behind `kept` are gone: without a new one, damage below it would count as a torn tail.
+        if mark := self.mark():
+            yield mark
 
 
 def keep_slot(log: Log, slot: Slot) -> tuple[list[Operation], list[Operation]]:

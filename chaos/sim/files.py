@@ -12,7 +12,7 @@ nothing. Only after a failed sync are there two, because the cache counts as cle
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from random import Random
 from typing import NamedTuple
 
@@ -101,7 +101,7 @@ class Inode:
             content[change.position : change.position + len(change.new or b"")] = change.old
         return content
 
-    def lose_power(self, random: Random, torn_percent: int) -> None:
+    def lose_power(self, random: Random, torn_percent: int, *, is_whole: bool = False) -> None:
         """Of what was not synced anything may be left: of each write nothing, all, or some sectors."""
         if self.is_durable:
             return
@@ -111,7 +111,7 @@ class Inode:
                 if random.randrange(2):
                     _redo(content, change)
             else:
-                _tear(content, change.position, change.new, random)
+                _tear(content, change.position, change.new, random, is_whole=is_whole)
         self.seen, self.changes, self.disk = content, [], None
 
     def copy(self) -> Inode:
@@ -135,14 +135,14 @@ def _put(content: bytearray, position: int, data: bytes) -> None:
     content[position : position + len(data)] = data
 
 
-def _tear(content: bytearray, position: int, data: bytes, random: Random) -> None:
+def _tear(content: bytearray, position: int, data: bytes, random: Random, *, is_whole: bool) -> None:
     """Some of the sectors of a write reach the disk, some do not, and one now and then does with its first bytes."""
     start, end = position, position + len(data)
     while start < end:
         stop = min(end, (start // SECTOR + 1) * SECTOR)
         fate = random.randrange(8)
         if fate >= 4:
-            upto = start + random.randrange(stop - start) if fate == 7 else stop
+            upto = start + random.randrange(stop - start) if fate == 7 and not is_whole else stop
             _put(content, start, data[start - position : upto - position])
         start = stop
 
@@ -150,7 +150,7 @@ def _tear(content: bytearray, position: int, data: bytes, random: Random) -> Non
 class MemoryFiles:
     """Files by relative name: `raft.operations.Files`, and `execute`."""
 
-    __slots__ = ("_after", "_before", "allocations", "folders", "is_full", "nodes", "on_read", "torn_percent")
+    __slots__ = ("_after", "_before", "allocations", "folders", "is_full", "nodes", "torn_percent", "whole")
 
     def __init__(self, content: dict[str, bytes] | None = None, *, torn_percent: int = 50) -> None:
         self.nodes = {name: Inode(data) for name, data in (content or {}).items()}  # as a reader sees them
@@ -160,7 +160,7 @@ class MemoryFiles:
         self.folders: set[str] = set()
         self.torn_percent = torn_percent
         self.is_full = False  # nothing can be allocated, no file can grow
-        self.on_read: Callable[[str], None] | None = None  # a place to fail
+        self.whole: set[str] = set()  # files whose sectors are written whole or not at all
         self.allocations = 0
 
     # -- reading
@@ -178,9 +178,7 @@ class MemoryFiles:
         return -1 if inode is None else len(inode.seen)
 
     def read(self, name: str, position: int, size: int) -> bytes:
-        """Up to `size` bytes; fewer only at the end of the file. Raises OSError where a read is made to fail."""
-        if self.on_read is not None:
-            self.on_read(name)
+        """Up to `size` bytes; fewer only at the end of the file."""
         inode = self.nodes.get(name)
         return b"" if inode is None else bytes(inode.seen[position : position + size])
 
@@ -299,8 +297,8 @@ class MemoryFiles:
         if self._before is not None:
             self.nodes, self._before = self._before, None
             self._after.clear()
-        for inode in self.nodes.values():
-            inode.lose_power(random, self.torn_percent)
+        for name, inode in self.nodes.items():
+            inode.lose_power(random, self.torn_percent, is_whole=name in self.whole)
         self.folders = {folder for folder in self.folders if any(n.startswith(f"{folder}/") for n in self.nodes)}
         self.folders |= {name.rpartition("/")[0] for name in self.nodes if name.count("/") > 1}
 
@@ -317,6 +315,7 @@ class MemoryFiles:
             twin._before = {name: of(inode) for name, inode in self._before.items()}
         twin._after = [(name, inode and of(inode)) for name, inode in self._after]
         twin.folders = set(self.folders)
+        twin.whole = set(self.whole)
         twin.is_full = self.is_full
         return twin
 

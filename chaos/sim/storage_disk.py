@@ -11,21 +11,23 @@ from __future__ import annotations
 import errno
 from bisect import bisect_right
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 
+from chaos.sim import disk_faults
+from chaos.sim.disk_view import SilentlyWrong, View
 from chaos.sim.files import MemoryFiles
-from raft.codec import UnknownVersion, header_crc
+from raft.codec import UnknownVersion
 from raft.configuration import Configuration
 from raft.formats import ForeignFile, Log
-from raft.journal import HARD_STATE, ImpossibleBatch, make_log, segment_name
+from raft.journal import HARD_STATE, LOG_FOLDER, ImpossibleBatch, make_log
 from raft.operations import Operation, Sync, Write
 from raft.ready import SyncBatch
 from raft.recovery import Damaged, HardStateDamaged
 from raft.storage import Part, Step, Storage, may_wait
 from raft.storage_open import Opened, ShardDamaged, open_shard
 from raft.storage_read import Reader
-from raft.storage_snapshots import SnapshotPlan, StoredSnapshot, drop_old, read_chunks
+from raft.storage_snapshots import SnapshotPlan, StoredSnapshot, drop_old, list_snapshots, read_chunks
 from raft.types import Entry, HardState, Mark, NodeId
 
 SEGMENT_BYTES = 16_384
@@ -44,44 +46,21 @@ class DiskRefused(Exception):
     """The folder cannot be opened: the node stops loudly. The message names the file and the index."""
 
 
-class SilentlyWrong(AssertionError):
-    """The production's recovery gave something that was never promised to be there, or lost what was; or it refused
-    files that nothing had happened to."""
-
-
-@dataclass(slots=True)
-class View:
-    """What should be on the disk. `entries[:synced]` are durable; of the others any prefix may be found."""
-
-    entries: list[Entry]
-    ends: list[int]
-    synced: int
-    hard_state: HardState
-    coming: HardState | None = None  # written, perhaps not synced
-    snapshots: dict[int, Mark] = field(default_factory=dict)  # that were begun to get their name
-
-    def copy(self) -> View:
-        """The same once more."""
-        return View(
-            self.entries[:], self.ends[:], self.synced, self.hard_state, self.coming, dict(self.snapshots)
-        )  # fmt: skip
-
-
 @dataclass(frozen=True, slots=True)
 class Image:
     """A copy of a whole disk, to go back to."""
 
     files: MemoryFiles
     view: View
-    hits: tuple[str, ...]
+    damaged: dict[str, str]
 
 
 class SimDisk:
     """The data folder of one node, formatted as `raftlog format` does."""
 
     __slots__ = (
-        "_fail", "_is_busy", "_reader", "_storage", "damage", "failed", "files", "first", "incarnation",
-        "log", "node", "random", "refused", "segment_bytes", "slow_us", "view",
+        "_fail", "_is_busy", "_reader", "_storage", "damaged", "failed", "files", "first", "incarnation", "log",
+        "node", "old_hard_state", "random", "refused", "segment_bytes", "slow_us", "view",
     )  # fmt: skip
 
     def __init__(
@@ -92,7 +71,8 @@ class SimDisk:
         self.incarnation = incarnation
         self.segment_bytes = segment_bytes
         self.files = MemoryFiles(torn_percent=torn_percent)
-        self.damage: list[str] = []  # what was done to it and not undone
+        self.damaged: dict[str, str] = {}  # file -> what was done to it and not undone; "" is the whole disk
+        self.old_hard_state = b""  # the file as it was before the newest change
         self.refused = ""  # why the last opening failed
         self.slow_us = 0  # how much longer a sync takes: the replica's to obey
         self._fail: list[str] = []  # kinds of operations that are to fail
@@ -114,7 +94,7 @@ class SimDisk:
         self.files = MemoryFiles(torn_percent=self.files.torn_percent)
         self.files.execute(make_log(self.log, self.first, HardState(self.first.term), self.segment_bytes))
         self.view = View([self.first], [self.first.index], 1, HardState(self.first.term))
-        self.damage.clear()
+        self.damaged.clear()
 
     # -- a process begins and ends
 
@@ -146,40 +126,31 @@ class SimDisk:
             except OSError as error:
                 raise self._fence(error) from error
             yield from self._execute(Part.HARD_STATE, operations)
-        self._compare(opened)
+        try:
+            self.view.compare(opened, self.files)
+        except SilentlyWrong as error:
+            raise SilentlyWrong(f"node {self.node} {error}; {self.damaged}") from None
+        self._mended()
         self._reader = Reader(opened.journal, opened.ledger, self.files, _nothing)
         self._storage = Storage(opened.journal, opened.ledger, self.files, self._reader)
         return opened
 
     def _refuse(self, error: Exception) -> DiskRefused:
         self.refused = f"node {self.node}: {error}"
-        if not self.damage:
+        if not self.is_hurt:
             raise SilentlyWrong(f"refused though nothing had happened to the disk: {self.refused}") from error
         return DiskRefused(self.refused)
 
-    def _compare(self, opened: Opened) -> None:
-        """What was found is what should be there."""
-        view, last, state = self.view, opened.log.last, opened.hard_state
-        position = bisect_right(view.ends, last.index) - 1
-        wanted = view.entries[position]
-        if (wanted.index, header_crc(wanted)) != (last.index, last.header_crc) or position + 1 < view.synced:
-            raise SilentlyWrong(
-                f"node {self.node} found a log up to {last}; durable is {self.durable_last}, and the end there "
-                f"{wanted.index} of term {wanted.term}; {self.damage}"
-            )
-        known = [(each.term, each.vote) for each in (view.hard_state, view.coming) if each is not None]
-        if (state.term, state.vote) not in known or state.boot <= view.hard_state.boot:
-            raise SilentlyWrong(f"node {self.node} found {state}, durable is {view.hard_state}, {self.damage}")
-        if opened.snapshot is not None and view.snapshots.get(opened.snapshot.mark.index) != opened.snapshot.mark:
-            raise SilentlyWrong(f"node {self.node} found the snapshot {opened.snapshot}, never saved")
-        del view.entries[position + 1 :], view.ends[position + 1 :]
-        nodes = self.files.nodes
-        if all(nodes[segment_name(segment.first)].is_durable for segment in opened.journal.segments):
-            view.synced = len(view.entries)
-        if nodes[HARD_STATE].is_durable:
-            view.hard_state, view.coming = state, None
-        elif view.coming is None:
-            view.coming = state
+    def _mended(self) -> None:
+        """A start makes the hard state, the newest .idx and ledgers anew; what else was hit stays."""
+        for name in [name for name in self.damaged if name == HARD_STATE or name.endswith((".idx", ".ledger"))]:
+            del self.damaged[name]
+        self.files.whole.discard(HARD_STATE)
+
+    @property
+    def is_hurt(self) -> bool:
+        """Whether something was hit that may keep a node from starting."""
+        return any(not name.endswith((".idx", ".ledger")) and name != HARD_STATE for name in self.damaged)
 
     def crash(self, power: bool) -> None:
         """The process is gone; a kill leaves the page cache, a power cut takes what was not synced, or tears it."""
@@ -210,6 +181,7 @@ class SimDisk:
                     yield from self._write_entries(batch.entries, operations)
                 elif part == Part.HARD_STATE:
                     view.coming = storage.journal.slot.state
+                    self.old_hard_state = bytes(self.files.nodes[HARD_STATE].seen)
                     yield from self._execute(part, operations)
                     view.hard_state, view.coming = view.coming, None
                 else:
@@ -351,9 +323,13 @@ class SimDisk:
             except (DiskFailed, DiskFull):
                 return ()
         try:
-            return self._reader.entries(after, to, bytes_max)
+            entries = self._reader.entries(after, to, bytes_max)
         except Damaged:
             return ()
+        start = bisect_right(self.view.ends, after)
+        if entries != tuple(self.view.entries[start : start + len(entries)]):
+            raise SilentlyWrong(f"node {self.node} read something else than was written after {after}: {entries}")
+        return entries
 
     def chunks(self, snapshot: StoredSnapshot) -> Iterator[bytes]:
         """The chunks of a snapshot. Raises SnapshotDamaged."""
@@ -369,7 +345,7 @@ class SimDisk:
     @property
     def durable_last(self) -> int:
         """The end of the newest durable entry."""
-        return self.view.ends[self.view.synced - 1]
+        return self.view.durable_last
 
     @property
     def ends(self) -> list[int]:
@@ -383,14 +359,22 @@ class SimDisk:
 
     def has(self, index: int, term: int) -> bool:
         """Whether the entry (index, term) is durable."""
-        view = self.view
-        position = bisect_right(view.ends, index) - 1
-        return 0 <= position < view.synced and view.ends[position] == index and view.entries[position].term == term
+        return self.view.has(index, term)
 
     def between(self, after: int, to: int) -> list[Entry]:
         """The entries after the end `after`, up to the end `to`."""
-        view = self.view
-        return view.entries[bisect_right(view.ends, after) : bisect_right(view.ends, to)]
+        return self.view.between(after, to)
+
+    @property
+    def first_index(self) -> int:
+        """The oldest index on disk."""
+        return min(
+            (int(name[len(LOG_FOLDER) + 1 : -4]) for name in self.files.nodes if name.endswith(".seg")), default=0
+        )
+
+    def snapshots(self) -> list[int]:
+        """The indexes of the finished snapshots, newest first."""
+        return list_snapshots(self.files)
 
     # -- trouble
 
@@ -408,21 +392,42 @@ class SimDisk:
     def full(self, is_full: bool) -> None:
         self.files.is_full = is_full
 
+    def flip_bit(self, area: str, random: Random) -> str:
+        """One bit of an area (`disk_faults.AREAS`) is another one; what was hit, or "" where nothing may be hit now."""
+        return self._hit(disk_faults.flip_bit(self, area, random))
+
+    def misdirect(self, area: str, random: Random) -> str:
+        """A block was written in another one's place."""
+        return self._hit(disk_faults.misdirect(self, area, random))
+
+    def stale_block(self, area: str, random: Random) -> str:
+        """A block has what was there before its newest write."""
+        return self._hit(disk_faults.stale_block(self, area, random))
+
+    def _hit(self, hit: disk_faults.Hit | None) -> str:
+        if hit is None:
+            return ""
+        name, what = hit
+        self.damaged[name] = what
+        if name == HARD_STATE:
+            self.files.whole.add(name)  # a torn slot beside a damaged one is beyond what two slots promise
+        return what
+
     def copy(self) -> Image:
         """A copy of the whole disk."""
-        return Image(self.files.copy(), self.view.copy(), tuple(self.damage))
+        return Image(self.files.copy(), self.view.copy(), dict(self.damaged))
 
     def roll_back(self, image: Image) -> None:
         """The disk is again what it was; nobody runs on it."""
         self._forget()
-        self.files, self.view, self.damage = image.files.copy(), image.view.copy(), list(image.hits)
+        self.files, self.view, self.damaged = image.files.copy(), image.view.copy(), dict(image.damaged)
         self.files.is_full = False
 
     def wipe(self) -> None:
         """Everything is gone: a node that starts on it must refuse."""
         self._forget()
         self.files = MemoryFiles(torn_percent=self.files.torn_percent)
-        self.damage.append("wiped")
+        self.damaged = {"": "the disk was wiped"}
 
 
 def _nothing() -> None:

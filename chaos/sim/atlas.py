@@ -1,0 +1,105 @@
+"""Which disks may be hit: of every committed entry, vote and snapshot enough intact copies stay to keep the promise.
+
+A disk that is beyond repair (today every damage of the log, a wiped and a rolled-back disk) stops its node for good.
+What was committed or voted is on a majority, so whoever can still elect and commit, a majority without the lost ones,
+has a copy among it: the promise stays possible as long as every majority in force can be had from the others. Beyond
+that the property is only that a node stops loudly and never serves wrong data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from chaos.sim.disk_faults import FATAL
+from chaos.sim.storage_disk import SimDisk
+from raft.configuration import Configuration
+from raft.types import NodeId
+
+WHOLE_DISK: Final = ("wipe", "roll_back")
+"""Faults of a whole disk, beside the areas of `disk_faults`."""
+
+
+class Atlas:
+    """What was done to which disk, and who is lost by it."""
+
+    __slots__ = ("_configurations", "_disks", "hits", "lost")
+
+    def __init__(self, disks: Mapping[NodeId, SimDisk], configuration: Configuration) -> None:
+        self._disks = disks
+        self._configurations = [configuration]
+        self.hits: list[tuple[NodeId, str, str]] = []  # node, area, what: in order
+        self.lost: dict[NodeId, str] = {}  # a node beyond repair, and why
+
+    # -- who counts
+
+    def configured(self, *configurations: Configuration) -> None:
+        """The configurations that may be in force from now on: the newest committed one and all behind it."""
+        assert configurations
+        self._configurations = list(configurations)
+
+    def replaced(self, node: NodeId) -> None:
+        """That node has a new disk, under a new incarnation."""
+        self.lost.pop(node, None)
+
+    # -- what may be hit
+
+    def may_hit(self, node: NodeId, area: str) -> bool:
+        """Whether the promise stays possible when that area of that node's disk is damaged now."""
+        if node in self.lost:
+            return True  # it could not become worse, and must stay as loud
+        if area in ("idx", "ledger", "hard_state"):
+            return True  # made anew from the log; of the hard state the other slot stays (`disk_faults`)
+        if area == "snapshot" and self._has_another(node):
+            return True
+        return self._stays_possible_without(node)
+
+    def hit(self, node: NodeId, area: str, what: str) -> None:
+        """Takes note of damage that was done."""
+        self.hits.append((node, area, what))
+        is_fatal = area in FATAL or area in WHOLE_DISK or (area == "snapshot" and not self._has_another(node))
+        if is_fatal:
+            self.lost.setdefault(node, f"{area}: {what}")
+
+    def is_lost(self, node: NodeId) -> bool:
+        """Whether that node is beyond repair: it may run until it stops, and nobody may wait for it."""
+        return node in self.lost
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether a majority of every configuration that may be in force is left."""
+        return self._stays_possible_without(None)
+
+    def _stays_possible_without(self, node: NodeId | None) -> bool:
+        gone = {node, *self.lost}
+        for configuration in self._configurations:
+            for voters in (configuration.voters, configuration.outgoing):
+                left = [voter for voter in voters if voter not in gone]
+                if voters and 2 * len(left) <= len(voters):
+                    return False
+        return True
+
+    def _has_another(self, node: NodeId) -> bool:
+        """Whether a start can do without any one snapshot: the log begins at 1, or there is a second, intact one."""
+        disk = self._disks[node]
+        if disk.first_index == 1:
+            return True
+        damaged = {name.split("/")[1] for name in disk.damaged if name.startswith("snapshots/")}
+        return len([index for index in disk.snapshots() if f"{index:020d}" not in damaged]) >= 2
+
+    # -- for people
+
+    def describe(self) -> list[str]:
+        """A line for each node, then one for each hit."""
+        lines: list[str] = []
+        for node, disk in sorted(self._disks.items()):
+            state = disk.durable_hard_state
+            lines.append(
+                f"node {node}: {'LOST (' + self.lost[node] + ')' if node in self.lost else 'intact'}; durable to "
+                f"{disk.durable_last}, term {state.term}, vote {state.vote}, boot {state.boot}, log from "
+                f"{disk.first_index}, snapshots {disk.snapshots() or 'none'}"
+                + (f"; refused: {disk.refused}" if disk.refused else "")
+            )
+        lines += [f"voters {each.voters} outgoing {each.outgoing or 'none'}" for each in self._configurations]
+        lines += [f"hit: node {node} {area}: {what}" for node, area, what in self.hits]
+        return lines

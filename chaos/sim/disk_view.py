@@ -1,0 +1,79 @@
+"""What should be on a simulated disk, kept beside its files without decoding anything, and compared with each opening.
+
+What was synced is found again, what was not written is not; in between anything may be found.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+
+from chaos.sim.files import MemoryFiles
+from raft.codec import header_crc
+from raft.journal import HARD_STATE, segment_name
+from raft.storage_open import Opened
+from raft.types import Entry, HardState, Mark
+
+
+class SilentlyWrong(AssertionError):
+    """The production's recovery gave something that was never promised to be there, or lost what was; or it refused
+    files that nothing had happened to."""
+
+
+@dataclass(slots=True)
+class View:
+    """What should be on the disk. `entries[:synced]` are durable; of the others any prefix may be found."""
+
+    entries: list[Entry]
+    ends: list[int]
+    synced: int
+    hard_state: HardState
+    coming: HardState | None = None  # written, perhaps not synced
+    snapshots: dict[int, Mark] = field(default_factory=dict)  # that were begun to get their name
+
+    def copy(self) -> View:
+        """The same once more."""
+        return View(
+            self.entries[:], self.ends[:], self.synced, self.hard_state, self.coming, dict(self.snapshots)
+        )  # fmt: skip
+
+    @property
+    def durable_last(self) -> int:
+        """The end of the newest durable entry."""
+        return self.ends[self.synced - 1]
+
+    def has(self, index: int, term: int) -> bool:
+        """Whether the entry (index, term) is durable."""
+        position = bisect_right(self.ends, index) - 1
+        return 0 <= position < self.synced and self.ends[position] == index and self.entries[position].term == term
+
+    def between(self, after: int, to: int) -> list[Entry]:
+        """The entries after the end `after`, up to the end `to`."""
+        return self.entries[bisect_right(self.ends, after) : bisect_right(self.ends, to)]
+
+    def compare(self, opened: Opened, files: MemoryFiles) -> None:
+        """Raises SilentlyWrong unless what was found is what may be there; then takes it over.
+
+        Header CRCs chain, so an equal end means an equal log.
+        """
+        last, state = opened.log.last, opened.hard_state
+        position = bisect_right(self.ends, last.index) - 1
+        wanted = self.entries[position]
+        if (wanted.index, header_crc(wanted)) != (last.index, last.header_crc) or position + 1 < self.synced:
+            raise SilentlyWrong(
+                f"found a log up to {last}; durable is {self.durable_last}, and the end there {wanted.index} of term "
+                f"{wanted.term}"
+            )
+        known = [(each.term, each.vote) for each in (self.hard_state, self.coming) if each is not None]
+        if (state.term, state.vote) not in known or state.boot <= self.hard_state.boot:
+            raise SilentlyWrong(f"found {state}, durable is {self.hard_state}")
+        if opened.snapshot is not None and self.snapshots.get(opened.snapshot.mark.index) != opened.snapshot.mark:
+            raise SilentlyWrong(f"found the snapshot {opened.snapshot}, which was never saved")
+        del self.entries[position + 1 :], self.ends[position + 1 :]
+        nodes = files.nodes
+        if all(nodes[segment_name(segment.first)].is_durable for segment in opened.journal.segments):
+            self.synced = len(self.entries)
+        if nodes[HARD_STATE].is_durable:
+            self.hard_state, self.coming = state, None
+        else:
+            self.coming = state
