@@ -108,6 +108,6 @@ def test_the_list_names_every_mutant(capsys: pytest.CaptureFixture[str]) -> None
     assert main([]) == 0
     listed = capsys.readouterr().out
     assert all(f"{mutant.name}: {mutant.title}" in listed for mutant in MUTANTS.values())
-    assert "(waits for membership changes)" in listed
+    assert "(waits for trimming by retention)" in listed
     assert main(["no_pre_vote", "node"]) == 2
     assert main(["nothing", "--", "node"]) == 2

@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Final
 
-from chaos.sim.mutants import disks, elections, reads, replication, sessions, waiting
+from chaos.sim.mutants import disks, elections, members, reads, replication, sessions, waiting
 from chaos.sim.mutants.mutant import CannotPlant, Edit, Mutant
 
 __all__ = ["MUTANTS", "CannotPlant", "Edit", "Mutant", "named", "plant"]
@@ -21,6 +21,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
             *replication.MUTANTS,
             *reads.MUTANTS,
             *disks.MUTANTS,
+            *members.MUTANTS,
             *sessions.MUTANTS,
             *waiting.MUTANTS,
         ),

@@ -29,6 +29,27 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        name="failed_sync_tried_again",
+        number=8,
+        pitfall=63,
+        title="a failed fsync is tried again, and the second one is believed",
+        source="fsyncgate; rostam #94",
+        edits=(  # what meets the error is the driver: the simulator's, and the server's
+            Edit(
+                "chaos.sim.storage_disk:SimDisk._carry_out",
+                "raise self._fence(error) from error",
+                "if type(operation) is not Sync:\n"
+                "            raise self._fence(error) from error\n"
+                "        self.files.carry_out(operation)",
+            ),
+            Edit(
+                "cluster.disk_write:Writer._sync",
+                "    self._files.sync(name)\n",
+                "    try:\n        self._files.sync(name)\n    except OSError:\n        self._files.sync(name)\n",
+            ),
+        ),
+    ),
+    Mutant(
         name="damage_taken_for_a_torn_tail",
         number=22,
         pitfall=64,

@@ -11,35 +11,11 @@ _SNAPSHOTS: Final = "snapshots over the wire"
 
 MUTANTS: Final = (
     Mutant(
-        name="failed_sync_tried_again",
-        number=8,
-        pitfall=63,
-        title="a failed fsync is tried again, and the second one is believed",
-        source="fsyncgate; rostam #94",
-        waits_for="failing syncs in the simulator's disk",
-    ),
-    Mutant(
-        name="removed_leader_counts_itself",
-        number=12,
-        pitfall=45,
-        title="a leader that the configuration no longer names counts its own copy",
-        source="etcd confchange_v1_remove_leader",
-        waits_for=_MEMBERS,
-    ),
-    Mutant(
         name="probing_for_ever_after_a_snapshot",
         number=13,
         title="a follower that took a snapshot is never streamed to again",
         source="etcd #10308",
         waits_for=_SNAPSHOTS,
-    ),
-    Mutant(
-        name="learner_refuses_to_vote",
-        number=14,
-        pitfall=11,
-        title="a node that does not know of its promotion yet refuses its vote",
-        source="etcd #10998",
-        waits_for=_MEMBERS,
     ),
     Mutant(
         name="second_snapshot_panics",
@@ -55,14 +31,6 @@ MUTANTS: Final = (
         title="a snapshot that is a prefix of the log takes what follows away, or an older one is accepted",
         source="thesis 5.1; etcd-io/raft #110",
         waits_for=_SNAPSHOTS,
-    ),
-    Mutant(
-        name="two_changes_in_flight",
-        number=25,
-        pitfall=40,
-        title="a configuration change is taken while another is not committed",
-        source="raft-dev 2015; braft #182",
-        waits_for=_MEMBERS,
     ),
     Mutant(
         name="change_in_force_when_committed",

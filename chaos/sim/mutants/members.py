@@ -1,0 +1,99 @@
+"""Mutants of membership: who counts, and from when on."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from chaos.sim.mutants.mutant import Edit, Mutant
+
+MUTANTS: Final = (
+    Mutant(
+        name="removed_leader_counts_itself",
+        number=12,
+        pitfall=45,
+        title="a leader that the configuration no longer names counts its own copy",
+        source="etcd confchange_v1_remove_leader",
+        edits=(
+            Edit(
+                "raft.replication:advance_commit",
+                "index = agreed(state.configuration, matches)",
+                "index = agreed(state.configuration, matches)\n"
+                "    if not state.configuration.is_voter(state.node):\n"
+                "        voters = state.configuration.voters\n"
+                "        values = sorted([log.persisted, *(matches.get(voter, 0) for voter in voters)])\n"
+                "        index = values[-(len(voters) // 2 + 1)]",
+            ),
+        ),
+    ),
+    Mutant(
+        name="learner_refuses_to_vote",
+        number=14,
+        pitfall=11,
+        title="a node that does not know of its promotion yet refuses its vote",
+        source="etcd #10998",
+        edits=(
+            Edit(
+                "raft.election:on_request_vote",
+                "up_to_date = state.log.is_up_to_date(message.last_index, message.last_term)",
+                "up_to_date = state.log.is_up_to_date(message.last_index, message.last_term)\n"
+                "    up_to_date = up_to_date and state.configuration.is_voter(state.node)",
+            ),
+        ),
+    ),
+    Mutant(
+        name="two_changes_in_flight",
+        number=25,
+        pitfall=40,
+        title="a configuration change is taken while another is not committed",
+        source="raft-dev 2015; braft #182",
+        edits=(
+            Edit(
+                "raft.membership:check_calm",
+                "if index > log.committed or configuration.outgoing or role.next_change is not None:",
+                "if configuration.outgoing or role.next_change is not None:",
+            ),
+        ),
+    ),
+    Mutant(
+        name="change_before_the_first_own_commit",
+        number=0,
+        pitfall=40,
+        title="a new leader changes the members before it has committed in its term",
+        source="raft-dev 2015; hydro #3192; axon-server #120",
+        edits=(
+            Edit(
+                "raft.membership:check_calm",
+                "if log.term_at(log.committed) != state.term:",
+                "if log.committed < 0:",
+            ),
+        ),
+    ),
+    Mutant(
+        name="change_not_rolled_back",
+        number=0,
+        pitfall=41,
+        title="a configuration stays in force although its entry was cut",
+        source="canonical/raft #250",
+        edits=(
+            Edit(
+                "raft.replication:_cut",
+                "    membership.roll_back(state, replacement.before)\n",
+                "",
+            ),
+        ),
+    ),
+    Mutant(
+        name="joint_configuration_counted_as_one",
+        number=0,
+        pitfall=44,
+        title="of a joint configuration only the new majority is asked",
+        source="openraft d882e743, a10d9906",
+        edits=(
+            Edit(
+                "raft.quorum:agreed",
+                "return min(value, _agreed(configuration.outgoing, values)) if configuration.outgoing else value",
+                "return value",
+            ),
+        ),
+    ),
+)
