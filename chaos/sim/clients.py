@@ -11,6 +11,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from chaos.history import History, Process
+from chaos.sim.failure import Failure as Broken
 from chaos.sim.oracle import Oracle
 from chaos.sim.requests import Applied, url_of
 from chaos.sim.workload import APPEND, STALE, Task, Tasks, Told, problem, told
@@ -386,6 +387,8 @@ class Doing:
         self.world.count("client operations")
         recording, now_ns = client.clients.recording, self.world.now_us * 1_000
         if isinstance(answer, Told):
+            if len(answer.parts) != len(self.processes):
+                raise Broken("answers are those of their requests", f"{task.what} {task.parts} was told {answer}")
             client.index = max(client.index, answer.index)
             self.world.count(f"ok {task.what}")
             if not task.is_read:

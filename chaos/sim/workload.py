@@ -159,7 +159,7 @@ def _parts(task: Task, answer: Answer) -> tuple[tuple[Any, Any], ...]:
         return ((None, answer.succeeded),)
     if task.what == "put if":
         return ((None, True),)
-    if task.what == "txn":
+    if task.what == "txn" and len(answer.responses) == 2:
         return ((None, None), (_value_of(answer.responses[1]), None))
     return ((None, None),)
 

@@ -1,0 +1,206 @@
+"""Are lists that only grow strictly serializable? Decided exactly: every dependency is known, and must form no cycle.
+
+`append` (one element to a key's list) and `read` (the whole list) stand alone or as the steps of a `txn`,
+[["append", key, element], ["read", key, list], ...]. Elements are unique per key. A read tells the order of everything
+in it, so all dependencies between transactions follow (Kingsbury and Alvaro, "Elle", 2020): who appended before whom,
+who read whose element, who read before it was there; and who had ended before who began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from chaos.history import BadHistory, Operation
+from chaos.models import freeze, text_of, unknown_function, where
+from chaos.verdicts import Report, report_of
+
+FUNCTIONS = ("append", "read", "txn")
+_APPEND = ("append",)
+_READ = ("read", "r")
+
+
+@dataclass(slots=True)
+class _Key:
+    """One list: who appended what, in order of the calls, and what was read of it from outside, longest last."""
+
+    key: Any
+    writers: dict[Hashable, int] = field(default_factory=dict)  # element -> operation
+    failed: dict[Hashable, Operation] = field(default_factory=dict)
+    reads: list[tuple[int, list[Any]]] = field(default_factory=list)
+
+
+def check_list_append(operations: Sequence[Operation]) -> Report:
+    """The verdict. Raises BadHistory."""
+    keys: dict[Hashable, _Key] = {}
+    problems: list[str] = []
+    for number, operation in enumerate(operations):
+        _take(number, operation, keys, problems)
+    edges: list[dict[int, str]] = [{} for _ in operations]
+    alive = {number for number, operation in enumerate(operations) if operation.outcome == "ok"}
+    for each in keys.values():
+        _depend(each, operations, edges, alive, problems)
+    if not problems:
+        problems += _cycle(operations, edges, alive)
+    counts = {"keys": len(keys), "dependencies": sum(map(len, edges))}
+    return report_of("list-append", len(operations), problems, counts)
+
+
+def _steps(operation: Operation) -> list[list[Any]]:
+    """The operation as a transaction. Of one that did not end `ok` only the appends count."""
+    if operation.f == "append":
+        return [["append", operation.key, operation.value]]
+    if operation.f == "read":
+        return [["read", operation.key, operation.output]] if operation.outcome == "ok" else []
+    if operation.f != "txn":
+        raise unknown_function("list-append", FUNCTIONS, operation)
+    is_ok = operation.outcome == "ok"
+    steps = operation.output if is_ok and operation.output is not None else operation.value
+    known = (*_APPEND, *_READ)
+    if type(steps) is not list or any(
+        type(step) is not list or len(step) != 3 or step[0] not in known for step in steps
+    ):
+        raise BadHistory(f'{where(operation)}: txn is a list of ["append" or "read", key, value], not {text_of(steps)}')
+    return steps if is_ok else [step for step in steps if step[0] in _APPEND]
+
+
+def _take(number: int, operation: Operation, keys: dict[Hashable, _Key], problems: list[str]) -> None:
+    own: dict[Hashable, list[Any]] = {}  # what it has appended so far, per key
+    for f, key, value in _steps(operation):
+        name = freeze(key)
+        found = keys.setdefault(name, _Key(key))
+        if f in _APPEND:
+            element = freeze(value)
+            if element in found.writers or element in found.failed:
+                raise BadHistory(
+                    f"line {operation.called}: {text_of(value)} is appended to {text_of(key)} a second time"
+                )
+            if operation.outcome == "fail":
+                found.failed[element] = operation
+            else:
+                found.writers[element] = number
+                own.setdefault(name, []).append(value)
+            continue
+        seen = [] if value is None else value
+        if type(seen) is not list:
+            raise BadHistory(f"{where(operation)}: a read of a list is a list, not {text_of(seen)}")
+        mine = own.get(name, [])
+        if mine and seen[-len(mine) :] != mine:
+            problems.append(f"{operation} does not read what it has appended itself: {text_of(mine)}")
+        found.reads.append((number, seen[: len(seen) - len(mine)]))
+
+
+def _depend(
+    key: _Key, operations: Sequence[Operation], edges: list[dict[int, str]], alive: set[int], problems: list[str]
+) -> None:
+    """Adds what the reads of one key tell."""
+    name = text_of(key.key)
+    longest: list[Any] = max((seen for _, seen in key.reads), key=len, default=[])
+    order = [freeze(element) for element in longest]
+    if len(set(order)) != len(order):
+        problems.append(f"list {name}: an element is in it twice: {text_of(longest)}")
+        return
+    for number, seen in key.reads:
+        if [freeze(element) for element in seen] != order[: len(seen)]:
+            problems.append(f"list {name}: {operations[number]} is no beginning of {text_of(longest)}")
+            return
+    writers: list[int] = []
+    for element, shown in zip(order, longest, strict=True):
+        if element in key.failed:
+            problems.append(f"list {name}: {key.failed[element]} failed, and {text_of(shown)} was read")
+            return
+        if element not in key.writers:
+            problems.append(f"list {name}: nobody appended {text_of(shown)}, which was read")
+            return
+        writers.append(key.writers[element])
+    alive.update(writers)  # it was read, so it happened
+    for before, after in pairwise(writers):
+        if before != after:
+            edges[before].setdefault(after, f"appended to {name} before")
+    seen_by_anyone = set(order)
+    unseen = [
+        number
+        for element, number in key.writers.items()
+        if element not in seen_by_anyone and operations[number].outcome == "ok"
+    ]
+    if writers:
+        for number in unseen:
+            if number != writers[-1]:
+                edges[writers[-1]].setdefault(number, f"appended to {name} before")
+    for number, seen in key.reads:
+        length = len(seen)
+        if length and writers[length - 1] != number:
+            edges[writers[length - 1]].setdefault(number, f"appended to {name} what was read by")
+            if length < len(writers) and writers[length] == writers[length - 1]:
+                problems.append(f"list {name}: {operations[number]} saw half of {operations[writers[length]]}")
+        for later in writers[length : length + 1] if length < len(writers) else unseen:
+            if later != number:
+                edges[number].setdefault(later, f"read {name} without what was appended by")
+
+
+def _cycle(operations: Sequence[Operation], edges: list[dict[int, str]], alive: set[int]) -> list[str]:
+    """A cycle of dependencies as a sentence, if there is one. Real time is a chain of moments: an end leads to its
+    moment, a moment to the next, and to what begins after it."""
+    count = len(operations)
+    graph: list[list[int]] = [[after for after in each if after in alive] for each in edges]
+    events = sorted(
+        [(operations[number].called, number, False) for number in alive]
+        + [(operations[number].returned or 0, number, True) for number in alive if operations[number].outcome == "ok"]
+    )
+    moment = -1
+    for _, number, is_end in events:
+        if is_end:
+            graph.append([])
+            if moment >= 0:
+                graph[moment].append(len(graph) - 1)
+            moment = len(graph) - 1
+            graph[number].append(moment)
+        elif moment >= 0:
+            graph[moment].append(number)
+    waits = [0] * len(graph)
+    for each in graph:
+        for after in each:
+            waits[after] += 1
+    ready = [number for number, left in enumerate(waits) if not left]
+    done = 0
+    while ready:
+        number = ready.pop()
+        done += 1
+        for after in graph[number]:
+            waits[after] -= 1
+            if not waits[after]:
+                ready.append(after)
+    if done == len(graph):
+        return []
+    return [_told(_find(graph, waits), count, operations, edges)]
+
+
+def _find(graph: list[list[int]], waits: list[int]) -> list[int]:
+    """The nodes of one cycle: each of those that are left has one of them before it, so walking back must meet."""
+    before = {after: number for number, each in enumerate(graph) if waits[number] for after in each if waits[after]}
+    number = next(number for number, left in enumerate(waits) if left)
+    met: dict[int, int] = {}
+    path: list[int] = []
+    while number not in met:
+        met[number] = len(path)
+        path.append(number)
+        number = before[number]
+    return path[met[number] :][::-1]
+
+
+def _told(cycle: list[int], count: int, operations: Sequence[Operation], edges: list[dict[int, str]]) -> str:
+    while cycle[0] >= count:  # begin with an operation
+        cycle = cycle[1:] + cycle[:1]
+    parts: list[str] = []
+    last = cycle[0]
+    through_time = False
+    for number in [*cycle[1:], cycle[0]]:
+        if number >= count:
+            through_time = True
+            continue
+        why = "ended before the call of" if through_time else edges[last].get(number, "came before")
+        parts.append(f"{operations[last]} {why}")
+        last, through_time = number, False
+    return "a cycle: " + " ".join(parts) + " the first again"
