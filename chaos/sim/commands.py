@@ -22,6 +22,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from chaos.sim import report, results
+from chaos.sim.coverage import SOMETIMES
 from chaos.sim.machines import load_machine
 from chaos.sim.progress import Display, speed_text
 from chaos.sim.ranges import SEEDS_MAX, numbers, seed_range
@@ -250,7 +251,7 @@ class _Stop:
     """Why no more seeds are begun. The first Ctrl-C lets those under way end, the second does not."""
 
     minutes: float | None
-    began: float = field(default_factory=time.monotonic)
+    began: float = field(default_factory=lambda: time.monotonic())
     has_failed: bool = False
     is_interrupted: bool = False
 
@@ -270,7 +271,7 @@ def _most(wanted: _Wanted) -> int:
 
 
 def _run(wanted: _Wanted) -> Exit:
-    summary = Summary(wanted.seconds)
+    summary = Summary(wanted.seconds, tuple(SOMETIMES))
     sources = results.sources_hash() if wanted.is_plain else ""
     stop = _Stop(wanted.minutes)
     end = len(wanted.seeds) if wanted.seeds.stop < SEEDS_MAX else None
@@ -297,7 +298,8 @@ def _run(wanted: _Wanted) -> Exit:
     if is_whole:
         _record(summary, wanted, sources)
     if stop.is_interrupted:
-        typer.echo(f"interrupted; go on with --seeds {wanted.seeds.start + summary.seeds}:" + str(end or ""))
+        rest = range(wanted.seeds.start + summary.seeds, wanted.seeds.stop)
+        typer.echo(f"interrupted; go on with --seeds {rest.start}:{rest.stop if end is not None else ''}")
         return Exit.INTERRUPTED if code is Exit.OK else code
     return code
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,35 +26,12 @@ RESULTS: Final = "docs/sim_results.jsonl"
 HOURS_MIN: Final = 1.0
 """A run of fewer simulated hours is not kept unless asked: the file is read by people."""
 
-EXECUTED: Final = (
-    "raft/**/*.py",
-    "statemachine/**/*.py",
-    "chaos/sim/**/*.py",
-    "chaos/__init__.py",
-    "chaos/history.py",
-    "chaos/models*.py",
-    "chaos/models/**/*.py",
-    "chaos/linearizable*.py",
-    "cluster/__init__.py",
-    "cluster/client_core.py",
-    "cluster/client_errors.py",
-    "cluster/wire.py",
-)
-"""What decides what happens in a seed. A test compares it with what the simulator imports."""
+WORLD: Final = "chaos.sim.world"
+"""The module that runs a seed. What it imports, and what that imports, decides what happens; the rest looks on."""
 
-LOOKS_ON: Final = (
-    "chaos/sim/commands.py",
-    "chaos/sim/diagram.py",
-    "chaos/sim/progress.py",
-    "chaos/sim/ranges.py",
-    "chaos/sim/report.py",
-    "chaos/sim/results.py",
-    "chaos/sim/runner.py",
-    "chaos/sim/shrink.py",
-    "chaos/sim/summary.py",
-    "chaos/sim/mutants/",
-)
-"""What of those only runs seeds and shows them, or is planted on purpose."""
+IMPORT: Final = re.compile(r"^[ \t]*(?:from ([\w.]+) import (\([^)]*\)|.*)|import (.*))$", re.MULTILINE)
+NAME: Final = re.compile(r"[\w.]+")
+"""Imports as this project writes them: absolute. A parser would take half a second at each start."""
 
 
 class NoCheckout(Exception):
@@ -73,13 +51,32 @@ class Sums:
     newest: str
 
 
-def executed_files(root: Path = ROOT) -> list[Path]:
-    """The files that decide what happens in a seed, sorted by path."""
-    found = {path for pattern in EXECUTED for path in root.glob(pattern) if path.is_file()}
-    return sorted(
-        (path for path in found if not path.relative_to(root).as_posix().startswith(LOOKS_ON)),
-        key=lambda path: path.relative_to(root).as_posix(),
-    )
+def executed_files(root: Path = ROOT, start: str = WORLD) -> list[Path]:
+    """The files that decide what happens in a seed, sorted by path: all of ours that `start` leads to by imports."""
+    found: dict[str, Path] = {}
+    todo = [start]
+    while todo:
+        module = todo.pop()
+        if module in found or (path := _file_of(root, module)) is None:
+            continue
+        found[module] = path
+        todo += _imports(path)
+        todo.append(module.rpartition(".")[0])  # the package's own __init__ runs first
+    return sorted(found.values(), key=lambda path: path.relative_to(root).as_posix())
+
+
+def _file_of(root: Path, module: str) -> Path | None:
+    """Where that module is, if it is one of ours."""
+    if not module:
+        return None
+    base = root.joinpath(*module.split("."))
+    return next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)
+
+
+def _imports(path: Path) -> Iterator[str]:
+    """Every module that a file imports, wherever in it; `from a import b` may be a and a.b."""
+    for base, names, whole in IMPORT.findall(path.read_text(encoding="utf-8")):
+        yield from (base, *(f"{base}.{name}" for name in NAME.findall(names))) if base else NAME.findall(whole)
 
 
 def sources_hash(root: Path = ROOT) -> str:
@@ -96,7 +93,7 @@ def commit_of(root: Path = ROOT) -> tuple[str, bool]:
     """The commit that is checked out, and whether nothing but the record itself differs from it. Raises NoCheckout."""
     try:
         commit = _git(root, "rev-parse", "HEAD").strip()
-        changed = [line[3:] for line in _git(root, "status", "--porcelain").splitlines()]
+        changed = [line[3:] for line in _git(root, "status", "--porcelain", "--untracked-files=all").splitlines()]
     except (OSError, subprocess.CalledProcessError) as error:
         raise NoCheckout(f"{root} is no git checkout") from error
     return commit, all(path == RESULTS for path in changed)

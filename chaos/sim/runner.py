@@ -12,10 +12,9 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
 import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from multiprocessing import connection
 from multiprocessing.context import SpawnProcess
@@ -34,6 +33,9 @@ SECONDS: Final = 60
 
 HUNG_S: Final = 900
 """A seed takes about a second; on a loaded machine some. After this it hangs: a loop that no virtual clock ends."""
+
+START_S: Final = 120
+"""How long a worker may take to begin; its first seed counts from when it says so."""
 
 HERE: Final = f"{os.sep}chaos{os.sep}sim{os.sep}"
 
@@ -86,6 +88,9 @@ class Result:
     digest: str = ""
     stats: dict[str, int] = field(default_factory=dict)
     broken: Broken | None = None
+
+
+Work = Callable[[Job], Result]
 
 
 def run_job(job: Job, trace: Trace | None = None) -> Result:
@@ -166,13 +171,15 @@ def settle_collector() -> None:
     gc.freeze()
 
 
-def _work(pipe: connection.Connection, mutant: str | None) -> None:
+def _work(pipe: connection.Connection, mutant: str | None, work: Work | None) -> None:
     """A worker process: jobs in, results out, until the other end closes. Ctrl-C is for the parent alone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     settle_collector()
     with planted(mutant), contextlib.suppress(EOFError, BrokenPipeError):
+        pipe.send(None)  # begins now
         while True:
-            pipe.send(run_job(pipe.recv()))
+            pipe.send((work or run_job)(pipe.recv()))
 
 
 @dataclass(slots=True)
@@ -193,54 +200,57 @@ def cores() -> int:
 
 
 def run_jobs(
-    jobs: Iterable[Job], workers: int, *, mutant: str | None = None, hung_s: float = HUNG_S
+    jobs: Iterable[Job], workers: int, *, mutant: str | None = None, hung_s: float = HUNG_S, work: Work | None = None
 ) -> Iterator[Result]:
     """Results as they come, not in the order of the jobs, which are drawn one by one as workers get free.
 
-    Closing the generator ends the workers at once. One worker means this very process.
+    Closing the generator ends the workers at once. One worker means this very process. `work` takes the place of
+    `run_job`.
     """
     if workers <= 1:
         with planted(mutant):
             for job in jobs:
-                yield run_job(job)
+                yield (work or run_job)(job)
         return
     context = multiprocessing.get_context("spawn")  # a fork would copy whatever threads the caller has
+
+    def start(job: Job) -> _Worker:
+        return _start(context, mutant, work, job)
+
     waiting = iter(jobs)
     pool: list[_Worker] = []
     try:
         for _ in range(workers):
             if (first := next(waiting, None)) is None:
                 break
-            pool.append(_start(context, mutant, first))
+            pool.append(start(first))
         while pool:
-            yield from _wait(context, pool, waiting, mutant, hung_s)
+            yield from _wait(pool, waiting, start, hung_s)
     finally:
         for worker in pool:
             _end(worker)
 
 
-def _start(context: Any, mutant: str | None, job: Job) -> _Worker:
+def _start(context: Any, mutant: str | None, work: Work | None, job: Job) -> _Worker:
     ours, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(theirs, mutant), daemon=True, name="raftlog sim worker")
-    with _undisturbed():
+    process = context.Process(target=_work, args=(theirs, mutant, work), daemon=True, name="raftlog sim worker")
+    with _interrupts_wait():
         process.start()
     theirs.close()
     worker = _Worker(process, ours)
     _give(worker, job)
+    worker.began += START_S
     return worker
 
 
 @contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """What is started here ignores Ctrl-C from its first instruction: the parent decides when workers end."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _interrupts_wait() -> Iterator[None]:
+    """What is started here begins with Ctrl-C held back, until it ignores it: the parent decides when workers end."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _give(worker: _Worker, job: Job) -> None:
@@ -258,7 +268,7 @@ def _end(worker: _Worker) -> None:
 
 
 def _wait(
-    context: Any, pool: list[_Worker], waiting: Iterator[Job], mutant: str | None, hung_s: float
+    pool: list[_Worker], waiting: Iterator[Job], start: Callable[[Job], _Worker], hung_s: float
 ) -> Iterator[Result]:
     """What is ready within a moment; workers that are done get the next job, or leave the pool."""
     ready = set(connection.wait([worker.pipe for worker in pool], timeout=0.5))
@@ -273,7 +283,7 @@ def _wait(
             pool.remove(worker)
             _end(worker)
             if job is not None:
-                pool.append(_start(context, mutant, job))
+                pool.append(start(job))
         yield result
 
 
@@ -283,12 +293,15 @@ def _result(worker: _Worker, is_ready: bool, hung_s: float) -> Result | None:
     took_s = time.perf_counter() - worker.began
     if is_ready:
         try:
-            result: Result = worker.pipe.recv()
+            result: Result | None = worker.pipe.recv()
         except (EOFError, OSError):
             worker.process.join(5)
             detail = f"the worker process ended with {worker.process.exitcode}"
             return Result(worker.job, took_s, broken=Broken("worker lives", detail, is_internal=True))
-        worker.job = None
+        if result is None:
+            worker.began = time.perf_counter()
+        else:
+            worker.job = None
         return result
     if took_s > hung_s:
         detail = f"no end after {took_s:.0f} s of real time"
