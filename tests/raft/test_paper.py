@@ -1,60 +1,14 @@
-"""The Raft paper and thesis, section by section: each test is named after what it repeats."""
+"""The Raft paper, section by section: each test is named after what it repeats (5.4 to 8: test_paper_safety.py)."""
+
+from itertools import combinations
+from random import Random
 
 import pytest
 
 from raft.messages import AppendEntries, AppendEntriesReply, RequestVote, RequestVoteReply
 from raft.roles import RoleName
-from raft.types import NOBODY
-from tests.raft.lab import Lab, append, at, drain, lead, make_core, reply, vote_request
-
-
-def test_figure_3_7_and_3_8_an_old_entry_on_a_majority_is_lost_or_saved_by_a_later_term() -> None:
-    """Thesis figure 3.7 (paper figure 8), the whole schedule on five nodes.
-
-    (a) S1 leads term 2 and replicates index 2 to S2 only. (b) S5 leads term 3 and takes index 2 for itself. (c) S1
-    leads term 4 and brings its term 2 entry to S3: a majority holds it, and it is not committed. (d) S5 may still win
-    and overwrite it; (e) had S1 committed an entry of term 4 on a majority first, S5 could not win.
-    """
-    old: list[int | tuple[int, int]] = [2]
-    newer: list[int | tuple[int, int]] = [3]
-    lab = Lab(5, {1: old, 2: old, 5: newer})
-    lab.hard_states = {node: type(state)(3) for node, state in lab.hard_states.items()}
-    for node in lab.members.voters:
-        lab.start(node)
-    # (c) S1 wins term 4 with S2 and S3; its own no-op reaches nobody.
-    lab.isolate(4, 5)
-    core = lab.cores[1]
-    lab.elect(1)
-    assert core.status().term == 4
-    lab.stop(1)
-    for node in (1, 2, 3):  # take back the no-op of term 4 from everyone but S1, as if it had been lost on the way
-        kept = 3 if node == 1 else 2
-        lab.disks[node] = lab.disks[node][:kept]
-    lab.start(1)
-    for node in (2, 3):
-        lab.start(node)
-    assert [lab.terms(node)[1:] for node in (1, 2, 3)] == [[2, 4], [2], [2]]
-    assert [core.status().commit for core in lab.cores.values()] == [1] * 5
-    # (d) S5 wins with S2, S3 and S4, whose last entries are of term 2 or none, and overwrites the entry of term 2.
-    lab.heal()
-    lab.isolate(1)
-    lab.now_ms = lab.cores[5].next_deadline_ms()
-    lab.cores[5].tick(at(lab.now_ms))  # from a refused pre-vote it learns of term 4
-    lab.settle()
-    lab.elect(5)
-    lab.run(200)
-    assert [lab.terms(node)[1:] for node in (2, 3, 4, 5)] == [[3, 5]] * 4
-    lab.heal()
-    lab.run(500)
-    assert lab.terms(1)[1:] == [3, 5]
-    # (e) Once an entry of the own term is on a majority, a node without it cannot win.
-    lab = Lab(5, {1: [2, 4], 2: [2, 4], 3: [2, 4], 5: [3]})
-    lab.cores[5].tick(at(lab.cores[5].next_deadline_ms()))
-    lab.settle()
-    assert lab.cores[5].status().role is not RoleName.LEADER
-    lab.elect(1)
-    lab.run(300)
-    assert [lab.terms(node)[1:4] for node in (1, 2, 3, 4, 5)] == [[2, 4, 5]] * 5
+from raft.types import EntryKind
+from tests.raft.lab import Lab, append, at, drain, extend, lead, make_core, reply, vote_request
 
 
 @pytest.mark.parametrize("role", list(RoleName))
@@ -83,6 +37,49 @@ def test_section_5_1_a_request_of_an_old_term_is_rejected_with_the_current_one()
     assert (refused.success, refused.term, refused.round) == (False, 5, 4)
     assert isinstance(vote, RequestVoteReply)
     assert (vote.granted, vote.term, vote.request_term) == (False, 5, 4)
+
+
+def test_section_5_2_a_server_starts_as_a_follower_and_stays_one_while_it_hears_a_leader() -> None:
+    """Each heartbeat puts the election off by a whole timeout; silence for that long ends it."""
+    core = make_core(1, 3)
+    assert core.status().role is RoleName.FOLLOWER
+    for now_ms in range(200, 2_000, 200):
+        append(core, prev=(1, 1), term=1, now_ms=now_ms)
+        core.tick(at(now_ms + 199))
+        assert core.status().role is RoleName.FOLLOWER
+    core.tick(at(core.next_deadline_ms()))
+    assert core.status().role is not RoleName.FOLLOWER
+
+
+@pytest.mark.parametrize("start", [RoleName.FOLLOWER, RoleName.CANDIDATE])
+def test_section_5_2_an_election_begins_a_term_votes_for_itself_and_asks_everyone(start: RoleName) -> None:
+    """From a follower, and from a candidate whose election brought nothing; each time in a later term."""
+    core = make_core(1, 3)
+    term = 1
+    for _ in range(1 if start is RoleName.FOLLOWER else 3):
+        now_ms = core.next_deadline_ms()
+        core.tick(at(now_ms))
+        core.step(
+            RequestVoteReply(sender=2, to=1, term=term, request_term=term + 1, granted=True, pre=True), at(now_ms)
+        )
+        term += 1
+        out = drain(core, now_ms)
+        assert (core.status().role, core.status().term, core.status().vote) == (RoleName.CANDIDATE, term, 1)
+        requests = [message for message in out.after_sync if isinstance(message, RequestVote)]
+        assert [(request.to, request.term) for request in requests] == [(2, term), (3, term)]
+
+
+def test_section_5_2_timeouts_are_spread_so_that_most_elections_have_one_candidate() -> None:
+    """Drawn anew each time from the whole interval: of a thousand elections of five nodes few have two nodes time out
+    within one message delay (5 ms) of each other at the front."""
+    random = Random(1)
+    ties = 0
+    for _ in range(1_000):
+        cores = [make_core(node, 5, random=random.randint) for node in range(1, 6)]
+        first, second, *_ = sorted(core.next_deadline_ms() for core in cores)
+        assert first >= 300
+        ties += second - first < 5
+    assert ties < 150
 
 
 def test_section_5_2_heartbeats_go_to_everyone_in_time() -> None:
@@ -169,6 +166,124 @@ def test_section_5_3_figure_7_the_leader_makes_every_log_its_own(follower: list[
     assert lab.applied[2] == lab.applied[1]
 
 
+def test_section_5_3_a_leader_appends_replicates_and_commits_what_a_majority_has() -> None:
+    """Propose, append, AppendEntries to all, answers of a majority, commit, apply."""
+    core = make_core(1, 3)
+    lead(core)
+    for sender in (2, 3):
+        reply(core, sender, match=2)
+    drain(core)
+    proposed = core.propose(EntryKind.COMMANDS, 1, b"some", at(310))
+    out = drain(core, 310)
+    sent = [message for message in out.messages if isinstance(message, AppendEntries)]
+    assert [(each.to, each.prev_index, each.prev_term, each.commit, len(each.entries)) for each in sent] == [
+        (2, 2, 2, 2, 1),
+        (3, 2, 2, 2, 1),
+    ]
+    assert out.committed == []
+    reply(core, 3, match=proposed.last)
+    out = drain(core, 310)
+    assert [entry.data for entry in out.committed] == [b"some"]
+    assert {message.commit for message in out.messages if isinstance(message, AppendEntries)} == {3}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "answering", "is_committed"),
+    [
+        (1, 0, True),
+        (2, 0, False),
+        (2, 1, True),
+        (3, 0, False),
+        (3, 1, True),
+        (4, 1, False),
+        (4, 2, True),
+        (5, 1, False),
+        (5, 2, True),
+        (6, 2, False),
+        (6, 3, True),
+        (7, 2, False),
+        (7, 3, True),
+    ],
+)
+def test_section_5_3_an_entry_is_committed_once_a_majority_has_it(
+    nodes: int, answering: int, is_committed: bool
+) -> None:
+    """Whichever followers answer, the leader's own copy counted."""
+    for group in combinations(range(2, nodes + 1), answering):
+        core = make_core(1, nodes)
+        lead(core)
+        for sender in group:
+            reply(core, sender, match=2)
+        assert (core.status().commit == 2) is is_committed, group
+
+
+@pytest.mark.parametrize("older", [[], [2], [1, 2], [1]])
+def test_section_5_3_committing_an_entry_commits_all_before_it(older: list[int]) -> None:
+    """Also those of earlier leaders, and in order."""
+    core = make_core(1, 3, *older, term=2)
+    lead(core)
+    reply(core, 2, match=core.status().last.index)
+    assert [entry.term for entry in drain(core).committed] == [*older, 3]
+
+
+@pytest.mark.parametrize(("commit", "applied"), [(1, []), (2, [2]), (3, [2, 3]), (4, [2, 3, 4])])
+def test_section_5_3_a_follower_applies_what_the_leader_says_is_committed(commit: int, applied: list[int]) -> None:
+    """As soon as it learns of it, in the order of the log."""
+    core = make_core(1, 3)
+    entries = make_core(2, 3, 2, 2, 2).state.log.entries[1:]
+    message = AppendEntries(
+        sender=2, to=1, term=2, prev_index=1, prev_term=1, commit=commit, round=0, entries=tuple(entries)
+    )
+    core.step(message, at(0))
+    assert [entry.index for entry in drain(core).committed] == applied
+
+
+@pytest.mark.parametrize(
+    ("prev", "answer"),
+    [
+        ((0, 0), (True, 0, (0, 0))),
+        ((1, 1), (True, 1, (0, 0))),
+        ((2, 2), (True, 2, (0, 0))),
+        ((2, 3), (False, 0, (2, 2))),
+        ((3, 3), (False, 0, (2, 2))),
+    ],
+)
+def test_section_5_3_the_consistency_check(prev: tuple[int, int], answer: tuple[bool, int, tuple[int, int]]) -> None:
+    """A follower takes entries only where it has the one before them, by index and term; else it names its last."""
+    core = make_core(1, 3, 2)
+    said = append(core, prev=prev, term=3)
+    assert (said.success, said.match, (said.hint_index, said.hint_term)) == answer
+
+
+@pytest.mark.parametrize(
+    ("prev", "terms", "log", "unstable"),
+    [
+        ((3, 2), [3], [1, 1, 2, 3], [3]),
+        ((2, 1), [3, 4], [1, 1, 3, 4], [3, 4]),
+        ((1, 1), [1], [1, 1, 2], []),
+        ((1, 1), [3], [1, 3], [3]),
+        ((1, 1), [1, 2], [1, 1, 2], []),
+    ],
+)
+def test_section_5_3_conflicts_go_and_new_entries_stay(
+    prev: tuple[int, int], terms: list[int], log: list[int], unstable: list[int]
+) -> None:
+    """Figure 2, AppendEntries 3 and 4: from the first conflict on everything goes, what is not in the log is appended,
+    and what is there already is neither cut nor written again."""
+    core = make_core(1, 3, 1, 2)
+    before = make_core(1, 3, 1, 2).state.log
+    mark = before.mark_at(prev[0])
+    assert mark is not None
+    message = AppendEntries(
+        sender=2, to=1, term=4, prev_index=prev[0], prev_term=prev[1], commit=1, round=0,
+        entries=tuple(extend(mark, *terms)),
+    )  # fmt: skip
+    core.step(message, at(0))
+    out = drain(core)
+    assert [entry.term for entry in core.state.log.entries] == log
+    assert [entry.term for entry in out.entries] == unstable
+
+
 def test_section_5_3_a_leader_never_changes_its_own_log() -> None:
     """Leader Append-Only: nothing that arrives makes it shorter."""
     core = make_core(1, 3, 1, 1)
@@ -178,52 +293,3 @@ def test_section_5_3_a_leader_never_changes_its_own_log() -> None:
     core.step(AppendEntries(sender=3, to=1, term=1, prev_index=1, prev_term=1, commit=1, round=0), at(400))
     drain(core)
     assert core.state.log.entries == before
-
-
-def test_section_5_4_1_a_committed_entry_is_in_every_later_leader() -> None:
-    """Leader Completeness: the node without it cannot win, however often it tries."""
-    lab = Lab(3)
-    lab.elect(1)
-    lab.run(100)
-    lab.isolate(3)
-    index = lab.propose(1)
-    lab.run(100)
-    assert lab.cores[1].status().commit == index
-    lab.stop(1)
-    lab.heal()
-    lab.run(10_000)
-    assert lab.leaders() == [2]
-    assert lab.cores[3].state.log.term_at(index) == 2
-
-
-def test_section_5_5_requests_are_idempotent() -> None:
-    """The same AppendEntries twice: the same answer, one append."""
-    core = make_core(1, 3)
-    entries = make_core(2, 3, 2, 2).state.log.entries[1:]
-    first = append(core, entries, prev=(1, 1), term=2)
-    second = append(core, entries, prev=(1, 1), term=2)
-    assert first == second
-    assert core.state.log.last.index == 3
-
-
-def test_thesis_9_6_a_pre_vote_is_refused_by_whoever_hears_the_leader() -> None:
-    """And granted once it was silent for the least election timeout."""
-    core = make_core(1, 3)
-    append(core, prev=(1, 1), term=1, sender=2, now_ms=100)
-    for now_ms, expected in ((399, False), (400, True)):
-        core.step(vote_request(3, 1, 2, (1, 1), pre=True), at(now_ms))
-        (answer,) = drain(core).messages
-        assert isinstance(answer, RequestVoteReply)
-        assert answer.granted is expected
-    assert core.status().vote == NOBODY
-
-
-def test_thesis_3_10_1_every_voter_is_asked_with_the_logs_end() -> None:
-    """RequestVote carries index and term of the last entry, to voters only."""
-    core = make_core(2, 3, (1, 4), (1, 2))
-    core.tick(at(core.next_deadline_ms()))
-    requests = [message for message in drain(core).messages if isinstance(message, RequestVote)]
-    assert [(request.to, request.last_index, request.last_term, request.term) for request in requests] == [
-        (1, 7, 1, 2),
-        (3, 7, 1, 2),
-    ]
