@@ -247,6 +247,10 @@ class RaftCore:
         if log.given < log.start.index:
             _fetch_committed(state)
         out = state.out
+        if isinstance(role, Leader) and state.durable_term < state.term and out.messages:
+            # A voter alone leads by a vote that may not be durable yet: after a crash it could lead this term again,
+            # with other entries, and a learner would hold some of both.
+            out.after_sync[:0], out.messages = out.messages, []
         committed = (*out.fetched, *log.take_committed())
         if not committed and log.handed == log.last.index and out.is_empty:
             return None

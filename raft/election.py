@@ -129,6 +129,8 @@ def _count(state: State) -> None:
         if isinstance(role, PreCandidate):
             campaign(state, "won the pre-vote", link_closed=role.link_closed)
         else:
+            if len(role.votes) > 1:
+                state.durable_term = state.term  # who answers was asked after the sync
             become_leader(state)
 
 
