@@ -17,10 +17,12 @@ def refusal(
 
     `boot_seen` is the highest boot counter that this process has met of the sender.
     """
+    if sender == node:
+        return f"node {sender} is no other member of this cluster: it is this one"
+    # A member that this node's configuration does not name may have joined while this node was down: what it sends is
+    # how this node hears of that (thesis 4.1: a server takes requests of leaders and candidates that it does not know).
     member = configuration.member(sender)
-    if member is None or sender == node:
-        return f"node {sender} is no other member of this cluster"
-    if member.incarnation != incarnation:
+    if member is not None and member.incarnation != incarnation:
         return (
             f"node {sender} comes with the disk {incarnation}, the configuration names "
             f"{member.incarnation}: a wiped or foreign data folder cannot vote"

@@ -64,6 +64,7 @@ class Replica:
         self.life = 0
         self.hello = ("", 0)  # incarnation of the disk and boot counter: what this process says of itself
         self.is_paused = False
+        self.is_retired = False
         self._forget()
 
     def _forget(self) -> None:

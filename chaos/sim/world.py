@@ -115,14 +115,7 @@ class World:
         self.crash_random = self.random_of("crash")
         self.network = Network(self.network_random, self.swarm, self._arrives)
         self.links = Links(self)
-        log = Log(seed.to_bytes(16, "big"))
-        self.disks = {
-            node: SimDisk(
-                node, log, self.first, incarnation=self.incarnation_of(node), random=self.random_of(f"disk {node}"),
-                segment_bytes=self.swarm.segment_bytes,
-            )
-            for node in nodes
-        }  # fmt: skip
+        self.disks = {node: self._formatted(node) for node in nodes}
         self.coverage = Coverage(self)
         self.witness = Witness(self.configuration, self.first)
         self.replicas = {node: Replica(self, node, self.disks[node]) for node in nodes}
@@ -135,6 +128,34 @@ class World:
     def random_of(self, purpose: str) -> Random:
         """A source of chance for one purpose only, so that what one part draws changes nothing for the others."""
         return Random(f"{self.seed} {purpose}")
+
+    def _formatted(self, node: NodeId) -> SimDisk:
+        """A new disk for that node; the first entry of the log names the first members."""
+        return SimDisk(
+            node, Log(self.seed.to_bytes(16, "big")), self.first, incarnation=self.incarnation_of(node),
+            random=self.random_of(f"disk {node}"), segment_bytes=self.swarm.segment_bytes,
+        )  # fmt: skip
+
+    def newcomer(self) -> Member:
+        """A member that this world has not seen yet."""
+        node = max(self.replicas) + 1
+        return Member(node, self.incarnation_of(node), f"node-{node}:7001", url_of(node))
+
+    def join(self, member: Member) -> None:
+        """A new machine with a new disk starts, and waits to be told that it is a member."""
+        node = member.node
+        self.disks[node] = self._formatted(node)
+        self.replicas[node] = Replica(self, node, self.disks[node])
+        self.replicas[node].start()
+
+    def retire(self, node: NodeId) -> None:
+        """That node, no member any more, is stopped for good."""
+        replica = self.replicas[node]
+        if not replica.is_retired:
+            replica.is_retired = True
+            self.sometimes("a removed node was stopped")
+            if replica.core is not None:
+                replica.crash("retired", power=False)
 
     def incarnation_of(self, node: NodeId) -> str:
         """The incarnation that `raftlog format` would have made for that node."""
@@ -273,7 +294,7 @@ class World:
     def restart(self, node: NodeId) -> None:
         """Start that node, if it is down."""
         replica = self.replicas[node]
-        if replica.core is None and not replica.disk.refused:
+        if replica.core is None and not replica.disk.refused and not replica.is_retired:
             replica.start()
 
     def attempt(self, node: NodeId, ask: Callable[[], object]) -> object:
@@ -393,15 +414,22 @@ class World:
         self.trace.line(self.now_us, EVERYONE, "healed")
         self.network.heal_all()
         nemesis.heal(self)
+        nemesis.heal(self)
         for node, replica in self.replicas.items():
             replica.is_paused = False
             self.restart(node)
             replica.wake()
 
     def has_agreed(self, least: int) -> bool:
-        """Whether every node runs and has applied one and the same index, at least `least`."""
+        """Whether every member that can run does, and has applied one and the same index, at least `least`."""
+        leading = self.leading()
+        if leading is None or leading.core is None or leading.core.status().is_changing:
+            return False
         applied: list[int] = []
-        for replica in self.replicas.values():
+        for member in leading.core.state.configuration.members:
+            replica = self.replicas[member.node]
+            if replica.disk.refused:
+                continue
             if replica.core is None:
                 return False
             log = replica.core.state.log

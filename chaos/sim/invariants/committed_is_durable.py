@@ -36,15 +36,21 @@ def commit_rose(known: Known, node: NodeId, log: Log, configuration: Configurati
     known.commits.append(known.newest[::-1])
 
 
-def still_held(known: Known, node: NodeId, configuration: Configuration) -> None:
-    """A disk was opened, or a run ends: the newest committed entry is still durable on a quorum.
+def still_held(known: Known, node: NodeId) -> None:
+    """A disk was opened, or a run ends: the newest committed entry is still durable on a quorum of the configuration
+    that rules, the newest committed one; or of one made after it, if that was in force when the entry was committed.
 
     Raises InvariantBroken.
     """
     index, term = known.newest
+    ruling = max(where for where in known.configurations if known.is_committed(*where))
+    if len(known.disks) < len(known.configurations[ruling].voters):
+        return  # the world begins
     holders = holding(known, index, term)
-    if not is_quorum(configuration, holders):
-        evidence = f"committed entry {(index, term)} is left only on {holders} of {configuration.voters}"
+    candidates = [configuration for where, configuration in known.configurations.items() if where >= ruling]
+    if not any(is_quorum(configuration, holders) for configuration in candidates):
+        voters = known.configurations[ruling].voters
+        evidence = f"committed entry {(index, term)} is left only on {holders} of {voters}"
         raise InvariantBroken(node, PROPERTY, SECTION, evidence)
 
 

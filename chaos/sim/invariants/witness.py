@@ -103,13 +103,15 @@ class Witness:
         if log.committed > known.newest[0]:
             raise InvariantBroken(node, "a start takes for committed only what is", "section 7", log.committed)
         self._look_at_disk(core)
-        newest = known.configuration_in(log)
-        if newest is not None and newest[0] <= known.newest[0] and len(known.disks) >= len(newest[1].voters):
-            committed_is_durable.still_held(known, node, newest[1])
+        committed_is_durable.still_held(known, node)
 
     def crashed(self, node: NodeId) -> None:
         """A process died."""
         self._reads.crashed(node)
+        seen, disk = self._seen.get(node), self.known.disks.get(node)
+        if seen is not None and disk is not None and seen.role is RoleName.LEADER:
+            if disk.durable_hard_state.term < seen.term:  # it may lead that term again
+                log_matching.forgotten(self.known, seen.term)
 
     def lost(self, node: NodeId) -> None:
         """That node's disk no longer is the one that made its promises: wiped, rolled back, or beyond repair.
@@ -120,9 +122,7 @@ class Witness:
 
     def finished(self) -> None:
         """The run is over: all is healed."""
-        known = self.known
-        configurations = [(where, value) for where, value in known.configurations.items() if known.is_committed(*where)]
-        committed_is_durable.still_held(known, 0, max(configurations)[1])
+        committed_is_durable.still_held(self.known, 0)
 
     # -- steps -------------------------------------------------------------------------------------------------
 
@@ -165,7 +165,8 @@ class Witness:
             newest = self.known.configuration_in(log)
             ruling = state.configuration if newest is None else newest[1]
             committed_is_durable.commit_rose(self.known, node, log, ruling)
-        if len(self.known.configurations) > 1 and after.last != before.last:
+        # Entries that no Ready has given out yet are looked at when one does.
+        if len(self.known.configurations) > 1 and after.last != before.last and log.handed == after.last:
             configuration_safety.in_force(self.known, state)
 
     def _look_at_disk(self, core: RaftCore) -> None:
@@ -176,10 +177,12 @@ class Witness:
     def appended(self, node: NodeId, entries: Iterable[Entry]) -> None:
         """Entries of a Ready: they went into the node's log."""
         log_matching.appended(self.known, node, entries)
-        for entry in entries:
-            if entry.kind is EntryKind.CONFIGURATION:
-                configuration_safety.appended(self.known, node, entry, self._cores[node].state.log)
-                configuration_safety.in_force(self.known, self._cores[node].state)
+        state = self._cores[node].state
+        changes = [entry for entry in entries if entry.kind is EntryKind.CONFIGURATION]
+        for entry in changes:
+            configuration_safety.appended(self.known, node, entry, state.log)
+        if changes:
+            configuration_safety.in_force(self.known, state)
 
     # -- messages ----------------------------------------------------------------------------------------------
 

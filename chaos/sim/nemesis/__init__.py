@@ -11,7 +11,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from chaos.sim.nemesis import clocks, disks, network, operators, processes
+from chaos.sim.nemesis import clocks, disks, members, network, operators, processes
 from chaos.sim.nemesis.disks import heal
 from chaos.sim.nemesis.network import close_links
 
@@ -26,6 +26,7 @@ FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {
     **disks.FAULTS,
     **clocks.FAULTS,
     **operators.FAULTS,
+    **members.FAULTS,
 }
 """Kind (as in `chaos.sim.swarm.KINDS`) -> what does it, once."""
 
