@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from raft import election, membership, reads, reconfiguration, replication
+from raft import election, membership, reads, reconfiguration, replication, snapshots
 from raft.changes import Change
 from raft.configuration import Configuration
 from raft.log import Log, LogStart
@@ -24,7 +24,8 @@ from raft.messages import (
     TimeoutNow,
 )
 from raft.options import Options
-from raft.ready import Fetch, Ready
+from raft.progress import Progress
+from raft.ready import Fetch, Ready, SnapshotFetch, SnapshotWrite
 from raft.refusals import Busy, NotLeader, TransferInProgress
 from raft.roles import ROLE_NAMES, Follower, Leader, RoleName
 from raft.state import Outbox, State, append_own, become_follower, ignore
@@ -51,6 +52,9 @@ class FollowerStatus:
     inflight_messages: int
     inflight_bytes: int
     last_contact_ms: int  # monotonic
+    snapshot_index: int  # of the snapshot on its way there, or 0
+    snapshot_bytes: int  # of it that are written there
+    snapshot_total: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,8 @@ class CoreStatus:
     term: int
     vote: NodeId
     leader: NodeId
+    first: int  # oldest index that this log can give
+    snapshot: Mark  # newest one that is durable here
     last: Mark
     persisted: int
     commit: int
@@ -186,14 +192,40 @@ class RaftCore:
         self.state.now = now
         election.link_closed(self.state, peer)
 
-    def compact(self, mark: Mark) -> None:
-        """A snapshot up to `mark` is durable: state can be had from there. The log on disk stays as it is."""
+    def compact(self, mark: Mark, keep_after: int | None = None) -> None:
+        """A snapshot up to `mark` is durable: state can be had from there. With `keep_after`, the end of an entry not
+        behind the newest snapshot, what ends there or before is not asked from disk any more: it may be removed."""
         log = self.state.log
         assert mark.index <= log.applied, (mark, log.applied)
         assert log.term_at(mark.index) == mark.term, mark
         if mark.index > log.snapshot.index:
             log.snapshot = mark
             log.trim(self.state.options)
+        if keep_after is not None:
+            log.compact(keep_after)
+
+    def snapshot_chunk(self, fetch: SnapshotFetch, total: int, data: bytes, now: Now) -> None:
+        """What a SnapshotFetch brought, of a snapshot of `total` bytes; b"" if it cannot be read any more."""
+        state = self.state
+        state.now = now
+        if isinstance(state.role, Leader):
+            snapshots.on_chunk(state, state.role, fetch, total, data)
+
+    def snapshot_written(self, write: SnapshotWrite, now: Now) -> None:
+        """That chunk is written aside."""
+        self.state.now = now
+        snapshots.on_written(self.state, write)
+
+    def snapshot_failed(self, now: Now) -> None:
+        """The snapshot that this node receives could not be written, or is none: the log stays as it is."""
+        self.state.now = now
+        snapshots.on_failed(self.state)
+
+    def installed(self, mark: Mark, configuration: Configuration, configuration_index: int, now: Now) -> None:
+        """The snapshot of the last SnapshotInstall is durable, the log on disk is dropped, its state is loaded. The
+        arguments are what its header says."""
+        self.state.now = now
+        snapshots.on_installed(self.state, mark, configuration, configuration_index)
 
     def persisted(self, term: int, index: int, now: Now) -> None:
         """The entry (term, index) and all before it are durable."""
@@ -244,14 +276,14 @@ class RaftCore:
             replication.replicate(state, role)
             if role.transfer is not None:
                 election.advance_transfer(state, role)
-        if log.given < log.start.index:
+        if log.given < log.start.index and not state.is_installing:
             _fetch_committed(state)
         out = state.out
         if isinstance(role, Leader) and state.durable_term < state.term and out.messages:
             # A voter alone leads by a vote that may not be durable yet: after a crash it could lead this term again,
             # with other entries, and a learner would hold some of both.
             out.after_sync[:0], out.messages = out.messages, []
-        committed = (*out.fetched, *log.take_committed())
+        committed = (*out.fetched, *(() if state.is_installing else log.take_committed()))
         if not committed and log.handed == log.last.index and out.is_empty:
             return None
         cut_after, entries = log.take_unpersisted()
@@ -266,6 +298,9 @@ class RaftCore:
             reads=tuple(out.reads),
             reads_failed=tuple(out.reads_failed),
             fetches=tuple(out.fetches),
+            snapshot_fetches=tuple(out.snapshot_fetches),
+            snapshot_writes=tuple(out.snapshot_writes),
+            snapshot_install=out.snapshot_install,
             events=tuple(out.events),
         )
 
@@ -284,7 +319,7 @@ class RaftCore:
             followers = tuple(
                 FollowerStatus(
                     peer, progress.match, progress.sent, progress.mode.value, len(progress.inflight),
-                    progress.inflight_bytes, progress.contact_ms,
+                    progress.inflight_bytes, progress.contact_ms, *_sent_of_snapshot(progress),
                 )
                 for peer, progress in role.progress.items()
             )  # fmt: skip
@@ -294,6 +329,8 @@ class RaftCore:
             term=state.term,
             vote=state.vote,
             leader=state.leader,
+            first=log.first,
+            snapshot=log.snapshot,
             last=log.last,
             persisted=log.persisted,
             commit=log.committed,
@@ -305,6 +342,11 @@ class RaftCore:
             catching_up=tuple(role.catch_ups) if isinstance(role, Leader) else (),
             followers=followers,
         )
+
+
+def _sent_of_snapshot(progress: Progress) -> tuple[int, int, int]:
+    sending = progress.sending
+    return (0, 0, 0) if sending is None else (sending.mark.index, sending.offset, sending.total)
 
 
 def _meet_term(state: State, message: Message) -> bool:
@@ -331,6 +373,8 @@ def _enlighten(state: State, message: Message) -> None:
     """Tell the sender of an older term the current one, where it would not learn it otherwise (pitfall 8)."""
     if isinstance(message, RequestVote):
         election.refuse_vote(state, message)
+    elif isinstance(message, InstallSnapshot):
+        snapshots.refuse(state, message)
     elif isinstance(message, AppendEntries):
         state.out.messages.append(
             AppendEntriesReply(
@@ -361,5 +405,8 @@ def _dispatch(state: State, message: Message) -> None:
             election.on_vote_reply(state, message)
         case TimeoutNow():
             election.on_timeout_now(state, message)
-        case InstallSnapshot() | InstallSnapshotReply():
-            ignore(state, message, "this version does not send or take snapshots over the wire")
+        case InstallSnapshot():
+            snapshots.on_install(state, message)
+        case InstallSnapshotReply():
+            if isinstance(state.role, Leader):
+                snapshots.on_reply(state, state.role, message)

@@ -6,7 +6,7 @@ quorum), 9.6 (pre-vote).
 
 from __future__ import annotations
 
-from raft import replication
+from raft import replication, snapshots
 from raft.events import TransferEnded, TransferStarted
 from raft.messages import RequestVote, RequestVoteReply, TimeoutNow
 from raft.progress import Mode
@@ -199,6 +199,8 @@ def link_closed(state: State, peer: NodeId) -> None:
         if progress is not None and progress.mode is Mode.REPLICATE:
             progress.probe(progress.match)
             progress.is_waiting = True  # until the next heartbeat: nobody listens right now
+        elif progress is not None:
+            snapshots.on_link_closed(progress)
         if role.transfer is not None and role.transfer.to == peer:
             _end_transfer(state, role, "gave up: its link closed")
     elif isinstance(role, Follower) and role.leader == peer and not role.link_closed:

@@ -69,6 +69,30 @@ class FollowerNeedsSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotStarted:
+    """The leader begins to send that follower its snapshot up to `index`."""
+
+    follower: NodeId
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSent:
+    """That follower has everything up to `index`: the snapshot is in force there, or was not needed."""
+
+    follower: NodeId
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotInstalled:
+    """A leader's snapshot up to `index` took the place of this node's log and state."""
+
+    index: int
+    term: int  # of the entry there
+
+
+@dataclass(frozen=True, slots=True)
 class TransferStarted:
     """Leadership is being handed to that node."""
 
@@ -118,6 +142,9 @@ Event = (
     | ConflictTruncated
     | FollowerProbing
     | FollowerNeedsSnapshot
+    | SnapshotStarted
+    | SnapshotSent
+    | SnapshotInstalled
     | TransferStarted
     | TransferEnded
     | ConfigurationChanged

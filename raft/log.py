@@ -21,7 +21,9 @@ class LogStart:
     """What a starting node has on disk, all of it synced.
 
     `tail` are the newest entries, as many as the driver had at hand; it may be empty. `first` is the oldest index on
-    disk, `snapshot` the end of an entry up to which state was restored (GENESIS without one).
+    disk, `snapshot` the end of an entry up to which state was restored (GENESIS without one). `base` is the end before
+    `first` where the disk tells it (a segment's header does): without it a follower that is just there needs a
+    snapshot.
     """
 
     first: int
@@ -29,6 +31,7 @@ class LogStart:
     last: Mark
     tail: tuple[Entry, ...] = ()
     snapshot: Mark = GENESIS
+    base: Mark | None = None
 
 
 class Log:
@@ -37,6 +40,7 @@ class Log:
     __slots__ = (
         "appended_ms",
         "applied",
+        "base",
         "bytes",
         "committed",
         "cut_after",
@@ -58,6 +62,9 @@ class Log:
     def __init__(self, start: LogStart, *, committed: int, applied: int, now_ms: int) -> None:
         self.first = start.first  # oldest record on disk
         self.snapshot = start.snapshot
+        self.base = start.base  # the end before `first`, where known
+        if self.base is None and start.snapshot.index == start.first - 1:
+            self.base = start.snapshot
         self.run_firsts = [run.first for run in start.runs]
         self.run_terms = [run.term for run in start.runs]
         self.entries = list(start.tail)
@@ -95,6 +102,8 @@ class Log:
             return self.run_terms[run]
         if index == self.snapshot.index:
             return self.snapshot.term
+        if self.base is not None and index == self.base.index:
+            return self.base.term
         return 0 if index == 0 else None
 
     def is_end(self, index: int) -> bool:
@@ -249,6 +258,44 @@ class Log:
         """The range to read from disk for apply, as (after, to), when what comes next is below the tail."""
         to = min(self.committed, self.persisted, self.start.index)
         return (self.given, to) if self.given < to else None
+
+    def compact(self, keep_after: int) -> None:
+        """What ends at or before the end `keep_after` is not to be had from this log any more, but from a snapshot."""
+        if keep_after < self.first:
+            return
+        assert keep_after <= self.snapshot.index, f"no snapshot covers the log up to {keep_after}"
+        assert self.may_end(keep_after), f"{keep_after} is not the end of an entry"
+        self.base = self.mark_at(keep_after) or Mark(keep_after, self.term_at(keep_after) or 0)
+        self.first = keep_after + 1
+        run = max(0, bisect_right(self.run_firsts, self.first) - 1)
+        del self.run_firsts[:run]
+        del self.run_terms[:run]
+        if self.last.index == keep_after:
+            self.run_firsts.clear()
+            self.run_terms.clear()
+        else:
+            self.run_firsts[0] = max(self.run_firsts[0], self.first)
+        drop = bisect_right(self.ends, keep_after)
+        if drop:
+            self.start = entry_mark(self.entries[drop - 1])
+            self.bytes -= sum([entry.size for entry in self.entries[:drop]])
+            del self.entries[:drop]
+            del self.ends[:drop]
+
+    def restart(self, mark: Mark, now_ms: int, term: int) -> None:
+        """A snapshot up to `mark` took the place of the whole log, in `term`. Nothing of it follows yet."""
+        assert mark.index > self.committed, (mark.index, self.committed)
+        if self.persisted < self.handed:  # a write is under way, of entries that are now void: see `acknowledge`
+            self.doubtful_index = max(self.handed, self.doubtful_index)
+            self.doubtful_term = term
+        self.first = mark.index + 1
+        self.snapshot = self.base = self.start = self.last = mark
+        self.persisted = self.handed = self.committed = self.given = self.applied = mark.index
+        self.cut_after = None
+        self.appended_ms = now_ms
+        self.bytes = 0
+        for gone in (self.entries, self.ends, self.run_firsts, self.run_terms):
+            gone.clear()
 
     def trim(self, options: Options) -> None:
         """Drop applied, persisted entries from memory when the tail is over its bounds, down to 7/8 of them: dropping

@@ -71,7 +71,7 @@ class AppendEntriesReply(Header):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallSnapshot(Header):
-    """One chunk of a snapshot (behaviour comes with snapshots over the wire; the frame is fixed now)."""
+    """One chunk of the snapshot up to (snapshot_index, snapshot_term) of `total` bytes; `done` with its last byte."""
 
     snapshot_index: int
     snapshot_term: int
@@ -84,7 +84,10 @@ class InstallSnapshot(Header):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallSnapshotReply(Header):
-    """How much of the snapshot is durable at the follower."""
+    """How much of the snapshot is written at the follower: all of it when it is in force there, or was not needed.
+
+    Where it is not `accepted`, `offset` is where the leader is to go on: what came before it is not there.
+    """
 
     snapshot_index: int
     snapshot_term: int

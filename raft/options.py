@@ -36,6 +36,9 @@ class Options:
     # so long a silence, it is given up (thesis 4.2.1; pitfall 47).
     catch_up_rounds_max: int = 10
     catch_up_silence_ms: int = 10_000
+    # A snapshot for a follower: bytes in one chunk (DESIGN section 5), and when one that is not answered leaves again.
+    snapshot_chunk_bytes: int = 256 << 10
+    snapshot_retry_ms: int = 1_000
     # Linearizable reads waiting for their round.
     reads_pending_max: int = 65_536
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from raft.options import Options
-from raft.ready import Fetch
+from raft.ready import Fetch, SnapshotFetch
+from raft.types import Mark
 
 
 class Mode(StrEnum):
@@ -21,6 +22,17 @@ class Mode(StrEnum):
     PROBE = "probe"
     REPLICATE = "replicate"
     SNAPSHOT = "snapshot"
+
+
+@dataclass(slots=True)
+class Sending:
+    """A snapshot on its way to a follower: one chunk is asked from disk, or under way, at a time."""
+
+    mark: Mark
+    offset: int = 0  # everything before it is written there
+    total: int = 0  # bytes of it, once the disk told
+    fetch: SnapshotFetch | None = None
+    sent_ms: int | None = None  # when the chunk at `offset` left
 
 
 @dataclass(slots=True)
@@ -40,6 +52,7 @@ class Progress:
     match_at_heartbeat: int = -1
     inflight: deque[tuple[int, int]] = field(default_factory=deque)  # (end, bytes) of each unanswered message
     inflight_bytes: int = 0
+    sending: Sending | None = None  # snapshot
 
     def has_room(self, options: Options) -> bool:
         """Whether another message with entries may be sent."""
@@ -73,7 +86,8 @@ class Progress:
         self._restart(Mode.PROBE)
 
     def need_snapshot(self, sent: int) -> None:
-        """What it needs is below the log: only ask now and then whether it got there by other means."""
+        """What it needs is below the log: a snapshot is to be sent, from the next heartbeat on. Heartbeats ask whether
+        it got there otherwise."""
         self.sent = max(sent, self.match)
         self.is_exact = True
         self._restart(Mode.SNAPSHOT)
@@ -84,5 +98,6 @@ class Progress:
         self.is_waiting = False
         self.commit_sent = 0
         self.fetch = None
+        self.sending = None
         self.inflight.clear()
         self.inflight_bytes = 0

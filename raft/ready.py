@@ -31,6 +31,41 @@ class Fetch:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotFetch:
+    """A piece of the snapshot (index, term) wanted from disk, for the follower `peer`: at most `bytes_max` bytes from
+    `offset` on. The driver answers with `RaftCore.snapshot_chunk(fetch, total, data, now)`: the bytes that follow, and
+    how many the whole snapshot has; b"" where that snapshot cannot be read any more."""
+
+    peer: NodeId
+    index: int
+    term: int
+    offset: int
+    bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotWrite:
+    """A checked piece of a snapshot that a leader sends, to be written aside at `offset` (0 begins anew: what was
+    written aside before goes). The driver answers with `RaftCore.snapshot_written(write, now)`, or with
+    `snapshot_failed(now)`. It need not be durable before the install."""
+
+    index: int
+    term: int
+    offset: int
+    total: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotInstall:
+    """Everything of the snapshot (index, term) is written aside: check it, make it durable and the newest one, drop the
+    whole log on disk, and load its state. The order of doing so is in `raft.snapshots`."""
+
+    index: int
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReadReady:
     """The read registered as `context` may be answered from a state that has applied `index`."""
 
@@ -62,6 +97,9 @@ class Ready:
     reads: tuple[ReadReady, ...] = ()
     reads_failed: tuple[ReadFailed, ...] = ()
     fetches: tuple[Fetch, ...] = ()
+    snapshot_fetches: tuple[SnapshotFetch, ...] = ()
+    snapshot_writes: tuple[SnapshotWrite, ...] = ()
+    snapshot_install: SnapshotInstall | None = None
     events: tuple[Event, ...] = ()
 
 

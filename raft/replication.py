@@ -6,15 +6,15 @@ figure 2 and section 5.3; thesis 3.6.2 (commit rule), 10.2.1 (the leader's disk 
 
 from __future__ import annotations
 
-from raft import membership
+from raft import membership, snapshots
 from raft.codec import previous_crc
-from raft.events import ConflictTruncated, FollowerNeedsSnapshot, FollowerProbing
+from raft.events import ConflictTruncated, FollowerProbing
 from raft.messages import AppendEntries, AppendEntriesReply
 from raft.progress import Mode, Progress
 from raft.quorum import agreed
 from raft.ready import Fetch, without_void_promises
-from raft.roles import Follower, Leader
-from raft.state import State, become_follower, ignore
+from raft.roles import Leader
+from raft.state import State, hear_leader, ignore
 from raft.types import Entry, NodeId
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -27,18 +27,24 @@ def replicate(state: State, role: Leader) -> None:
     last, committed = log.last.index, log.committed
     for peer, progress in role.progress.items():
         if progress.mode is Mode.REPLICATE:
+            if progress.sent < log.first and log.term_at(progress.sent) is None:
+                snapshots.need(state, peer, progress, progress.sent)  # compacted away meanwhile
+                continue
             if progress.sent < last:
                 _stream(state, role, peer, progress)
             if progress.commit_sent < committed and progress.commit_sent < progress.sent:
                 _send(state, role, peer, progress, progress.sent)
+        elif progress.mode is Mode.SNAPSHOT:
+            snapshots.feed(state, peer, progress)
         elif not progress.is_waiting:
             _probe(state, role, peer, progress)
 
 
 def heartbeat(state: State, role: Leader) -> None:
-    """Send everyone an empty AppendEntries from its match: what is durable there can be answered without a sync."""
+    """Send everyone an empty AppendEntries from its match: what is durable there can be answered without a sync. Who
+    waits for a snapshot is asked whether it got what it lacks by other means."""
     for peer, progress in role.progress.items():
-        _send(state, role, peer, progress, progress.match)
+        _send(state, role, peer, progress, progress.sent if progress.mode is Mode.SNAPSHOT else progress.match)
 
 
 def retry(state: State, role: Leader) -> None:
@@ -64,13 +70,13 @@ def _probe(state: State, role: Leader, peer: NodeId, progress: Progress) -> None
     """One question, then wait for its answer or the next heartbeat; entries ride along where they are at hand."""
     log, options = state.log, state.options
     if progress.sent < log.first - 1 or log.term_at(progress.sent) is None:
-        _need_snapshot(state, peer, progress, progress.sent)
+        snapshots.need(state, peer, progress, progress.sent)
         return
     if not progress.is_exact:
         _fetch(state, peer, progress, 1)  # one entry tells where the one before it ends
         return
     entries: tuple[Entry, ...] = ()
-    if progress.mode is Mode.PROBE and progress.sent >= log.start.index:
+    if progress.sent >= log.start.index:
         entries = log.slice(progress.sent, options.append_bytes_max, options.append_entries_max)
     progress.is_waiting = True
     _send(state, role, peer, progress, progress.sent, entries)
@@ -88,7 +94,9 @@ def _send(
     log = state.log
     prev_term = log.term_at(prev)
     if prev_term is None:
-        return  # compacted away: the follower needs a snapshot, and hears of us through that
+        if entries:
+            return  # compacted away meanwhile
+        prev, prev_term = 0, 0  # what it has is compacted away here: all that is known of both logs is their beginning
     proved = entries[-1].index if entries else prev
     # Never above what this message proves to the follower (pitfalls 16 and 27).
     commit = min(log.committed, proved)
@@ -124,6 +132,8 @@ def on_append_reply(state: State, role: Leader, message: AppendEntriesReply) -> 
 def _back_off(state: State, progress: Progress, message: AppendEntriesReply) -> None:
     """The logs do not agree at `prev_index`: step back by index and term (raft paper section 5.3, pitfall 25)."""
     log = state.log
+    if progress.mode is Mode.SNAPSHOT:
+        return  # as expected
     if progress.mode is Mode.REPLICATE:
         if progress.match < message.prev_index <= progress.sent:
             progress.probe(progress.match)  # a message was lost on the way; what is proved stays proved
@@ -135,7 +145,7 @@ def _back_off(state: State, progress: Progress, message: AppendEntriesReply) -> 
     if log.term_at(message.hint_index) == message.hint_term:
         index, is_exact = message.hint_index, True  # same index and term: the same entry, so it ends here too
     elif message.hint_index < oldest or message.prev_index <= oldest:
-        _need_snapshot(state, message.sender, progress, message.hint_index)
+        snapshots.need(state, message.sender, progress, message.hint_index)
         return
     else:
         index, is_exact = log.last_end(message.hint_index, message.hint_term)
@@ -143,12 +153,6 @@ def _back_off(state: State, progress: Progress, message: AppendEntriesReply) -> 
         progress.probe(index, is_exact=is_exact)
     else:
         ignore(state, message, f"its hint {message.hint_index} does not lead back")
-
-
-def _need_snapshot(state: State, peer: NodeId, progress: Progress, after: int) -> None:
-    if progress.mode is not Mode.SNAPSHOT:
-        state.out.events.append(FollowerNeedsSnapshot(peer, after + 1))
-    progress.need_snapshot(state.log.first - 1)
 
 
 def advance_commit(state: State, role: Leader) -> None:
@@ -193,15 +197,7 @@ def on_fetched(state: State, role: Leader, fetch: Fetch, entries: tuple[Entry, .
 
 def on_append(state: State, message: AppendEntries) -> None:
     """AppendEntries of the current term (figure 2, receiver implementation)."""
-    role = state.role
-    assert not isinstance(role, Leader), f"node {message.sender} and this one both lead term {state.term}"
-    now_ms = state.now.monotonic_ms
-    if isinstance(role, Follower) and role.leader == message.sender:
-        role.contact_ms = now_ms
-        role.deadline_ms = now_ms + role.timeout_ms
-        role.link_closed = False
-    else:
-        become_follower(state, state.term, message.sender, "heard from the leader")
+    hear_leader(state, message.sender)
     log = state.log
     prev = message.prev_index
     if prev > log.committed and log.term_at(prev) != message.prev_term:
@@ -210,13 +206,13 @@ def on_append(state: State, message: AppendEntries) -> None:
         return
     # At or below the commit index the logs agree by leader completeness, whatever is still known of it here.
     entries = message.entries
-    if entries and not _is_chain(state, message):
-        return
+    if entries and (state.is_installing or not _is_chain(state, message)):
+        return  # what a snapshot is about to replace takes nothing more: the leader asks again
     fresh = _skip_known(state, entries)
     if fresh:
         if fresh[0].before < log.last.index:
             _cut(state, fresh[0])
-        log.append(fresh, now_ms)
+        log.append(fresh, state.now.monotonic_ms)
         membership.take_effect(state, fresh)
     proved = entries[-1].index if entries else prev
     commit = min(message.commit, proved)

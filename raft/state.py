@@ -25,7 +25,7 @@ from raft.log import Log
 from raft.messages import Message
 from raft.options import Options
 from raft.progress import Progress
-from raft.ready import Fetch, ReadFailed, ReadReady
+from raft.ready import Fetch, ReadFailed, ReadReady, SnapshotFetch, SnapshotInstall, SnapshotWrite
 from raft.roles import Candidate, Follower, Leader, PreCandidate, Role
 from raft.types import NOBODY, Entry, EntryKind, NodeId, Now
 
@@ -41,6 +41,9 @@ class Outbox:
     reads: list[ReadReady] = field(default_factory=list)
     reads_failed: list[ReadFailed] = field(default_factory=list)
     fetches: list[Fetch] = field(default_factory=list)
+    snapshot_fetches: list[SnapshotFetch] = field(default_factory=list)
+    snapshot_writes: list[SnapshotWrite] = field(default_factory=list)
+    snapshot_install: SnapshotInstall | None = None
     events: list[Event] = field(default_factory=list)
 
     @property
@@ -48,8 +51,22 @@ class Outbox:
         """Whether it asks for nothing."""
         return not (
             self.messages or self.after_sync or self.hard_state or self.fetched or self.reads or self.reads_failed
-            or self.fetches or self.events
+            or self.fetches or self.events or self.snapshot_fetches or self.snapshot_writes or self.snapshot_install
         )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Receiving:
+    """A snapshot that the leader of `leader_term` sends this node."""
+
+    sender: NodeId
+    leader_term: int
+    index: int
+    term: int  # of the entry at `index`
+    total: int
+    offset: int = 0  # everything before it is written aside
+    write: SnapshotWrite | None = None  # asked for, not yet done
+    is_installing: bool = False  # all of it is there; it is being checked and put in force
 
 
 @dataclass(slots=True)
@@ -69,6 +86,7 @@ class State:
     role: Role
     apply_fetch: Fetch | None = None  # committed entries asked from disk
     apply_retry_ms: int | None = None  # the disk could not deliver them: ask again then
+    receiving: Receiving | None = None
     out: Outbox = field(default_factory=Outbox)
 
     @property
@@ -82,6 +100,11 @@ class State:
         if isinstance(self.role, Follower):
             return self.role.leader
         return self.node if isinstance(self.role, Leader) else NOBODY
+
+    @property
+    def is_installing(self) -> bool:
+        """Whether a snapshot is about to take the place of the log: until then nothing is appended or applied."""
+        return self.receiving is not None and self.receiving.is_installing
 
     def draw_timeout(self) -> int:
         """A fresh election timeout (raft paper section 5.2; pitfall 12: drawn anew each time)."""
@@ -100,6 +123,18 @@ def become_follower(state: State, term: int, leader: NodeId, reason: str) -> Non
     now_ms, timeout_ms = state.now.monotonic_ms, state.draw_timeout()
     state.role = Follower(leader, now_ms, timeout_ms, now_ms + timeout_ms)
     state.out.events.append(BecameFollower(term, leader, reason))
+
+
+def hear_leader(state: State, leader: NodeId) -> None:
+    """A message of the leader of the current term arrived."""
+    role, now_ms = state.role, state.now.monotonic_ms
+    assert not isinstance(role, Leader), f"node {leader} and this one both lead term {state.term}"
+    if isinstance(role, Follower) and role.leader == leader:
+        role.contact_ms = now_ms
+        role.deadline_ms = now_ms + role.timeout_ms
+        role.link_closed = False
+    else:
+        become_follower(state, state.term, leader, "heard from the leader")
 
 
 def become_pre_candidate(state: State, reason: str, *, link_closed: bool) -> None:

@@ -1,17 +1,20 @@
-"""A lab whose members change: nodes join with empty disks, restart with what their logs say, leave, get new disks."""
+"""A lab whose members change and whose logs are compacted: joining nodes, new disks, snapshots over the wire.
+
+A snapshot is the bytes of all entries it stands for, so that the state of two nodes can be compared entry by entry.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 from raft.changes import Change
-from raft.codec import decode_configuration, entry_mark
+from raft.codec import decode_configuration, decode_entries, entry_mark
 from raft.configuration import Configuration, Member
 from raft.core import RaftCore
+from raft.invariants import check_log, check_state
 from raft.log import LogStart
-from raft.options import Options
-from raft.ready import SyncQueue
-from raft.types import GENESIS, EntryKind, HardState, NodeId, TermRun
+from raft.ready import Ready, SnapshotInstall, SyncQueue
+from raft.types import GENESIS, Entry, EntryKind, HardState, Mark, NodeId, TermRun
 from tests.raft.lab import Lab, at
 
 
@@ -20,43 +23,71 @@ def member(node: NodeId, *, disk: int | None = None) -> Member:
     return Member(node, f"{node if disk is None else disk:032x}", f"127.0.0.1:{node}", f"http://n{node}")
 
 
-class GrowingLab(Lab):
-    """A lab in which every node takes its configuration from its own log."""
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A durable snapshot."""
 
-    def __init__(
-        self,
-        nodes: int = 3,
-        logs: dict[NodeId, Sequence[int | tuple[int, int]]] | None = None,
-        *,
-        options: Options | None = None,
-    ) -> None:
-        super().__init__(nodes, logs, options=options)
+    mark: Mark
+    configuration: Configuration
+    configuration_index: int
+    data: bytes
+
+
+def saved_of(data: bytes) -> Saved:
+    """The snapshot that these bytes are."""
+    entries = decode_entries(data)
+    index, configuration = configurations_of(entries)[-1]
+    return Saved(entry_mark(entries[-1]), configuration, index, data)
+
+
+def configurations_of(entries: tuple[Entry, ...]) -> list[tuple[int, Configuration]]:
+    """Every configuration among the entries, oldest first, and before them the empty one of a node that joins."""
+    found = [(each.index, each.data) for each in entries if each.kind is EntryKind.CONFIGURATION]
+    return [(0, Configuration()), *((index, decode_configuration(data)) for index, data in found)]
+
+
+class GrowingLab(Lab):
+    """A lab in which every node takes its configuration from its own disk."""
+
+    saved: dict[NodeId, Saved]
 
     def start(self, node: NodeId, *, tail: int | None = None) -> RaftCore:
         """(Re)start a node from what is durable; `tail` is not looked at: all of the log is in memory."""
-        entries = self.disks[node]
+        if not hasattr(self, "saved"):  # before Lab's own part is through
+            self.saved = {}
+            self.parts: dict[NodeId, bytes] = {}  # written aside
+            self.installs: dict[NodeId, SnapshotInstall] = {}  # asked for, not done
+            self.is_slow = False  # whether installs wait for `install`
+        self.parts.pop(node, None)
+        self.installs.pop(node, None)
+        entries, saved = tuple(self.disks[node]), self.saved.get(node)
+        mark = saved.mark if saved else GENESIS
+        base = Mark(entries[0].before, 0) if entries else mark
         runs: list[TermRun] = []
-        configurations = [(0, Configuration())]
         for entry in entries:
             if not runs or runs[-1].term != entry.term:
                 runs.append(TermRun(entry.first, entry.term))
-            if entry.kind is EntryKind.CONFIGURATION:
-                configurations.append((entry.index, decode_configuration(entry.data)))
-        last = entry_mark(entries[-1]) if entries else GENESIS
-        self.applied[node] = []
+        start = LogStart(base.index + 1, tuple(runs), entry_mark(entries[-1]) if entries else mark, entries, mark)
+        configurations = configurations_of(entries)
+        if saved:
+            newer = [pair for pair in configurations if pair[0] > mark.index]
+            configurations = [(saved.configuration_index, saved.configuration), *newer]
+        self.applied[node] = list(decode_entries(saved.data)) if saved else []
         self.queues[node] = SyncQueue()
         index, newest = configurations.pop()
         self.cores[node] = RaftCore(
-            node, self.options, hard_state=self.hard_states[node],
-            log=LogStart(1, tuple(runs), last, tuple(entries)), configuration=newest, configuration_index=index,
-            earlier=tuple(configurations), commit=0, applied=0,
+            node, self.options, hard_state=self.hard_states[node], log=start, configuration=newest,
+            configuration_index=index, earlier=tuple(configurations), commit=mark.index, applied=mark.index,
             random=lambda low, high: min(low + node * 10, high), now=at(self.now_ms),
         )  # fmt: skip
         return self.cores[node]
 
+    # -- members -----------------------------------------------------------------------------------------------
+
     def join(self, node: NodeId) -> RaftCore:
         """A node with an empty disk, which waits to be added; or the new disk of one that is gone."""
         self.disks[node] = []
+        self.saved.pop(node, None)
         self.hard_states[node] = HardState()
         self.events.setdefault(node, [])
         return self.start(node)
@@ -83,3 +114,73 @@ class GrowingLab(Lab):
         configuration = self.in_force(node)
         assert not configuration.outgoing, configuration
         return configuration.voters
+
+    # -- snapshots ---------------------------------------------------------------------------------------------
+
+    def snapshot(self, node: NodeId, *, kept: int = 0) -> Mark:
+        """Take a snapshot of what that node applied, and drop its log but for the last `kept` entries before it."""
+        core, applied = self.cores[node], self.applied[node]
+        self.saved[node] = saved_of(b"".join([part for each in applied for part in (each.header, each.data)]))
+        keep_after = applied[-1 - kept].index
+        core.compact(self.saved[node].mark, keep_after)
+        self.disks[node] = [entry for entry in self.disks[node] if entry.index > keep_after]
+        check_state(core.state)
+        check_log(core.state.log)
+        return self.saved[node].mark
+
+    def work(self, node: NodeId) -> bool:
+        """Carry out one node's Readies, disk and snapshots included; whether there was anything."""
+        core, did = self.cores[node], False
+        while (ready := core.ready()) is not None:
+            did = True
+            self._carry_out(node, core, ready)
+            check_state(core.state)
+        return did
+
+    def _carry_out(self, node: NodeId, core: RaftCore, ready: Ready) -> None:
+        self.events[node] += ready.events
+        self.wire += ready.messages
+        self.queues[node].add(ready)
+        batch = self.queues[node].take()
+        self.hard_states[node] = batch.hard_state or self.hard_states[node]
+        if batch.cut_after is not None:
+            self.disks[node] = [entry for entry in self.disks[node] if entry.index <= batch.cut_after]
+        self.disks[node] += batch.entries
+        self.wire += batch.messages
+        now = at(self.now_ms)
+        if batch.last is not None:
+            core.persisted(batch.last.term, batch.last.index, now)
+        for fetch in ready.fetches:
+            entries = [entry for entry in self.disks[node] if fetch.after < entry.index <= fetch.to]
+            core.fetched(fetch, tuple(entries[:3]), now)
+        self.applied[node] += ready.committed
+        if ready.committed:
+            core.applied(ready.committed[-1].index)
+        for read in ready.reads:
+            self.reads[read.context] = read.index
+        for wanted in ready.snapshot_fetches:
+            saved = self.saved[node]
+            is_there = (saved.mark.index, saved.mark.term) == (wanted.index, wanted.term)
+            data = saved.data[wanted.offset : wanted.offset + wanted.bytes_max] if is_there else b""
+            core.snapshot_chunk(wanted, len(saved.data), data, now)
+        for write in ready.snapshot_writes:
+            before = self.parts.get(node, b"") if write.offset else b""
+            assert len(before) == write.offset
+            self.parts[node] = before + write.data
+            core.snapshot_written(write, now)
+        if ready.snapshot_install is not None:
+            self.installs[node] = ready.snapshot_install
+            if not self.is_slow:
+                self.install(node)
+
+    def install(self, node: NodeId) -> None:
+        """Put what was received in force."""
+        wanted, saved = self.installs.pop(node), saved_of(self.parts.pop(node))
+        assert (saved.mark.index, saved.mark.term) == (wanted.index, wanted.term)
+        self.saved[node] = saved
+        self.disks[node] = []
+        self.applied[node] = list(decode_entries(saved.data))
+        core = self.cores[node]
+        core.installed(saved.mark, saved.configuration, saved.configuration_index, at(self.now_ms))
+        check_state(core.state)
+        check_log(core.state.log)

@@ -6,8 +6,7 @@ import pytest
 
 from raft.codec import entry_mark
 from raft.core import Proposed
-from raft.events import MessageIgnored
-from raft.messages import AppendEntries, InstallSnapshot, InstallSnapshotReply
+from raft.messages import AppendEntries
 from raft.options import Options
 from raft.refusals import NotLeader
 from raft.roles import RoleName
@@ -146,16 +145,6 @@ def test_applied_follows_what_was_given_out() -> None:
         core.applied(4)
     with pytest.raises(AssertionError):
         core.applied(2)
-
-
-def test_snapshots_over_the_wire_are_ignored_visibly() -> None:
-    """Frames exist, behaviour comes later; such a message is an event."""
-    core = make_core(1, 3)
-    head = {"sender": 2, "to": 1, "term": 1, "snapshot_index": 5, "snapshot_term": 1, "offset": 0}
-    core.step(InstallSnapshot(**head, total=1, crc=0, done=True, data=b"x"), at(0))
-    core.step(InstallSnapshotReply(**head, accepted=True), at(0))
-    ignored = [event for event in drain(core).events if isinstance(event, MessageIgnored)]
-    assert [event.kind for event in ignored] == ["InstallSnapshot", "InstallSnapshotReply"]
 
 
 def test_messages_from_nobody_are_ignored() -> None:

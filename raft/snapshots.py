@@ -1,0 +1,241 @@
+"""InstallSnapshot both ways: a follower that needs what this log no longer has gets the state instead, chunk by chunk.
+
+The core never reads storage and never sees more than one chunk. Each chunk is answered when it is written, and only
+then does the next one leave: that is the flow control, and the place to go on from after a lost message.
+
+How a driver uses it. *Sending*: when its own snapshot up to `mark` is durable it calls `core.compact(mark)`, or, to
+give up the log up to the end of an entry (`mark` or before it: what slow followers may still need stays behind it),
+`core.compact(mark, keep_after)`, and only then removes files. It answers each of `Ready.snapshot_fetches` with
+`core.snapshot_chunk(...)`, and keeps a snapshot that is being sent (`status().followers` says so) if it can.
+*Receiving*: it writes each of `Ready.snapshot_writes` aside and answers with `core.snapshot_written(write, now)`. At
+`Ready.snapshot_install` it (1) carries out everything durable of this and all earlier Readies, and applies what they
+gave, (2) checks the snapshot, (3) makes it durable under its name, (4) drops the whole log on disk, (5) loads its
+state, and calls `core.installed(mark, configuration, configuration_index, now)` with what its header says. A crash
+between (3) and (4) is seen at the next start by a log that has no entry (index, term) of the snapshot: the log goes.
+Where anything fails: `core.snapshot_failed(now)`. From the install to either call no entry comes to be appended or
+applied. Raft paper section 7; thesis chapter 5; pitfalls, E.
+"""
+
+from __future__ import annotations
+
+from raft import membership
+from raft.codec import crc32c
+from raft.configuration import Configuration
+from raft.events import FollowerNeedsSnapshot, SnapshotInstalled, SnapshotSent, SnapshotStarted
+from raft.messages import InstallSnapshot, InstallSnapshotReply
+from raft.progress import Mode, Progress, Sending
+from raft.ready import SnapshotFetch, SnapshotInstall, SnapshotWrite, without_void_promises
+from raft.roles import Leader
+from raft.state import Receiving, State, hear_leader, ignore
+from raft.types import Mark, NodeId
+
+# ---------------------------------------------------------------------------------------------------------------
+# The leader's side.
+
+
+def need(state: State, peer: NodeId, progress: Progress, after: int) -> None:
+    """That follower needs what comes after `after`, which this log no longer has."""
+    state.out.events.append(FollowerNeedsSnapshot(peer, after + 1))
+    progress.need_snapshot(state.log.first - 1)
+
+
+def feed(state: State, peer: NodeId, progress: Progress) -> None:
+    """Ask the disk for the next chunk, unless one is under way."""
+    log, options = state.log, state.options
+    progress.sent = max(progress.sent, log.first - 1)
+    sending = progress.sending
+    if sending is None:
+        if progress.is_waiting or not log.snapshot.index or log.snapshot.index < log.first - 1:
+            return
+        sending = progress.sending = Sending(log.snapshot)
+        state.out.events.append(SnapshotStarted(peer, log.snapshot.index))
+    if sending.sent_ms is not None and state.now.monotonic_ms - sending.sent_ms >= options.snapshot_retry_ms:
+        sending.sent_ms = None
+    if sending.sent_ms is None and sending.fetch is None and not progress.is_waiting:
+        mark = sending.mark
+        sending.fetch = SnapshotFetch(peer, mark.index, mark.term, sending.offset, options.snapshot_chunk_bytes)
+        state.out.snapshot_fetches.append(sending.fetch)
+
+
+def on_chunk(state: State, role: Leader, fetch: SnapshotFetch, total: int, data: bytes) -> None:
+    """A chunk came from disk; b"" if that snapshot is gone: then the newest one is sent, from its start."""
+    progress = role.progress.get(fetch.peer)
+    if progress is None or progress.sending is None or progress.sending.fetch != fetch:
+        return  # asked before something changed
+    sending = progress.sending
+    sending.fetch = None
+    if not data:
+        progress.sending = None
+        progress.is_waiting = True  # until the next heartbeat: a disk that cannot must not be asked in a loop
+        return
+    end = fetch.offset + len(data)
+    assert end <= min(total, fetch.offset + fetch.bytes_max), (fetch, len(data), total)
+    sending.total = total
+    sending.sent_ms = state.now.monotonic_ms
+    state.out.messages.append(
+        InstallSnapshot(
+            sender=state.node, to=fetch.peer, term=state.term, snapshot_index=fetch.index, snapshot_term=fetch.term,
+            offset=fetch.offset, total=total, crc=crc32c(data), done=end == total, data=data,
+        )
+    )  # fmt: skip
+
+
+def on_reply(state: State, role: Leader, message: InstallSnapshotReply) -> None:
+    """How far that follower is. What is said of a snapshot that is not being sent is old."""
+    progress = role.progress.get(message.sender)
+    if progress is None:
+        ignore(state, message, "the sender is not in this configuration")
+        return
+    progress.contact_ms = state.now.monotonic_ms
+    sending = progress.sending
+    if sending is None or (sending.mark.index, sending.mark.term) != (message.snapshot_index, message.snapshot_term):
+        return
+    if not sending.total or message.offset > sending.total:
+        ignore(state, message, "it answers what was never sent")
+    elif not message.accepted:
+        _send_from(progress, sending, message.offset)
+        progress.is_waiting = True  # until the next heartbeat
+    elif message.offset == sending.total:
+        # Not proved by this: asked, as after every start. The log may have moved on by more than one snapshot.
+        progress.probe(sending.mark.index)
+        state.out.events.append(SnapshotSent(message.sender, message.snapshot_index))
+    elif message.offset > sending.offset:
+        _send_from(progress, sending, message.offset)
+
+
+def _send_from(progress: Progress, sending: Sending, offset: int) -> None:
+    sending.offset = offset
+    sending.fetch = None
+    sending.sent_ms = None
+
+
+def on_link_closed(progress: Progress) -> None:
+    """What was under way is lost; nobody listens right now. It goes on where it was with the next heartbeat."""
+    if progress.mode is Mode.SNAPSHOT and progress.sending is not None:
+        _send_from(progress, progress.sending, progress.sending.offset)
+        progress.is_waiting = True
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The follower's side.
+
+
+def on_install(state: State, message: InstallSnapshot) -> None:
+    """One chunk from the leader of this term (figure 5.3 of the thesis, receiver implementation)."""
+    hear_leader(state, message.sender)
+    if state.is_installing:
+        return  # the answer follows when that is done
+    if _has_all(state, message.snapshot_index, message.snapshot_term):
+        state.receiving = None
+        _answer(state, message.sender, message.snapshot_index, message.snapshot_term, message.total)
+        return
+    receiving = state.receiving
+    if receiving is None or not _belongs(receiving, message):
+        if receiving is not None and _is_older(receiving, message):
+            return
+        receiving = Receiving(
+            message.sender, message.term, message.snapshot_index, message.snapshot_term, message.total
+        )  # fmt: skip
+        if message.offset == 0:
+            state.receiving = receiving
+    end = message.offset + len(message.data)
+    if crc32c(message.data) != message.crc or not message.data or message.done != (end == message.total):
+        ignore(state, message, f"bytes {message.offset} to {end} of {message.total} fail their check")
+        _tell(state, receiving, accepted=False)
+    elif message.offset != receiving.offset:
+        _tell(state, receiving, accepted=receiving is state.receiving)
+    elif receiving.write is None:
+        write = SnapshotWrite(receiving.index, receiving.term, message.offset, message.total, message.data)
+        receiving.write = write
+        state.out.snapshot_writes.append(write)
+
+
+def on_written(state: State, write: SnapshotWrite) -> None:
+    """A chunk is written aside; the last one is answered when the snapshot is in force."""
+    receiving = state.receiving
+    if receiving is None or receiving.write != write:
+        return  # of a snapshot that is not wanted any more
+    receiving.write = None
+    receiving.offset += len(write.data)
+    if receiving.offset < receiving.total:
+        _tell(state, receiving, accepted=True)
+    elif _has_all(state, receiving.index, receiving.term):  # entries came meanwhile, from another leader
+        state.receiving = None
+        _tell(state, receiving, accepted=True)
+    else:
+        receiving.is_installing = True
+        state.apply_fetch = state.apply_retry_ms = None  # nothing is applied from here on (pitfall 54)
+        state.out.snapshot_install = SnapshotInstall(receiving.index, receiving.term)
+
+
+def on_installed(state: State, mark: Mark, configuration: Configuration, configuration_index: int) -> None:
+    """The snapshot is durable and in force: the log begins behind it, and the configuration is the one in it, whatever
+    the log said before (pitfalls 42 and 53)."""
+    receiving = state.receiving
+    assert receiving is not None, "no snapshot was to be installed"
+    assert receiving.is_installing, "the snapshot is not there yet"
+    assert (mark.index, mark.term) == (receiving.index, receiving.term), (mark, receiving.index, receiving.term)
+    assert configuration_index <= mark.index, (configuration_index, mark.index)
+    assert not isinstance(state.role, Leader), "a leader has everything that is committed"
+    # Acknowledgements of what the log held beyond its commit are void with it.
+    state.out.after_sync = without_void_promises(state.out.after_sync, state.log.committed)
+    state.log.restart(mark, state.now.monotonic_ms, state.term)
+    state.configurations = [(configuration_index, configuration)]
+    state.receiving = None
+    state.out.events.append(SnapshotInstalled(mark.index, mark.term))
+    _tell(state, receiving, accepted=True)
+
+
+def on_failed(state: State) -> None:
+    """It could not be written, or what came is no snapshot: the log stays, and the leader begins anew."""
+    receiving, state.receiving = state.receiving, None
+    if receiving is not None:
+        receiving.offset = 0
+        _tell(state, receiving, accepted=False)
+
+
+def _has_all(state: State, index: int, term: int) -> bool:
+    """Whether the log has what the snapshot (index, term) stands for, and so keeps all it has (thesis section 5.1).
+
+    An equal entry at its end means equal entries before; and a snapshot is only of what is committed.
+    """
+    log = state.log
+    if index <= log.committed:
+        return True
+    if log.term_at(index) != term:
+        return False
+    assert log.may_end(index), f"the snapshot ends at {index}, which is not the end of an entry here"
+    log.committed = index
+    membership.forget(state)
+    return True
+
+
+def _belongs(receiving: Receiving, message: InstallSnapshot) -> bool:
+    """Whether it is a chunk of that very snapshot: another leader's may have other bytes."""
+    return (message.sender, message.term, message.snapshot_index, message.snapshot_term, message.total) == (
+        receiving.sender, receiving.leader_term, receiving.index, receiving.term, receiving.total,
+    )  # fmt: skip
+
+
+def _is_older(receiving: Receiving, message: InstallSnapshot) -> bool:
+    """Whether it was overtaken by a newer snapshot of the same leader."""
+    return message.term == receiving.leader_term and message.snapshot_index < receiving.index
+
+
+def _tell(state: State, receiving: Receiving, *, accepted: bool) -> None:
+    """Answer the leader, if it still leads."""
+    if receiving.leader_term == state.term:
+        _answer(state, receiving.sender, receiving.index, receiving.term, receiving.offset, accepted=accepted)
+
+
+def _answer(state: State, to: NodeId, index: int, term: int, offset: int, *, accepted: bool = True) -> None:
+    reply = InstallSnapshotReply(
+        sender=state.node, to=to, term=state.term, snapshot_index=index, snapshot_term=term, offset=offset,
+        accepted=accepted,
+    )  # fmt: skip
+    (state.out.messages if state.term == state.durable_term else state.out.after_sync).append(reply)
+
+
+def refuse(state: State, message: InstallSnapshot) -> None:
+    """Tell a leader of an old term the current one."""
+    _answer(state, message.sender, message.snapshot_index, message.snapshot_term, 0, accepted=False)

@@ -1,0 +1,178 @@
+"""A node that receives a snapshot: chunks out of place, what is kept, what is replaced (pitfalls, E)."""
+
+from dataclasses import replace
+
+from raft.codec import crc32c
+from raft.core import RaftCore
+from raft.events import MessageIgnored, SnapshotInstalled
+from raft.messages import AppendEntries, InstallSnapshot, InstallSnapshotReply, Message
+from raft.ready import Ready
+from raft.types import Mark, NodeId
+from tests.raft.lab import append, at, configuration, drain, extend, log_of, make_core
+
+
+def chunk(data: bytes = b"abcdef", *, offset: int = 0, total: int = 6, sender: NodeId = 2, to: NodeId = 1,
+          term: int = 1, index: int = 8, last_term: int = 1) -> InstallSnapshot:  # fmt: skip
+    """A chunk of a snapshot."""
+    return InstallSnapshot(
+        sender=sender, to=to, term=term, snapshot_index=index, snapshot_term=last_term, offset=offset, total=total,
+        crc=crc32c(data), done=offset + len(data) == total, data=data,
+    )  # fmt: skip
+
+
+def feed(core: RaftCore, message: Message, *, write: bool = True, now_ms: int = 0) -> list[Ready]:
+    """Feed a message; with `write` chunks are written at once. Every Ready that follows."""
+    core.step(message, at(now_ms))
+    taken: list[Ready] = []
+    while (ready := core.ready()) is not None:
+        taken.append(ready)
+        for each in ready.snapshot_writes if write else ():
+            core.snapshot_written(each, at(now_ms))
+        if ready.committed:
+            core.applied(ready.committed[-1].index)
+    return taken
+
+
+def told(readies: list[Ready]) -> list[tuple[int, bool]]:
+    """(offset, accepted) of each answer."""
+    messages = [message for ready in readies for message in (*ready.messages, *ready.messages_after_sync)]
+    return [(each.offset, each.accepted) for each in messages if isinstance(each, InstallSnapshotReply)]
+
+
+def heartbeat(term: int = 1) -> AppendEntries:
+    """An empty one of node 2."""
+    return AppendEntries(sender=2, to=1, term=term, prev_index=0, prev_term=0, commit=0, round=0)
+
+
+def test_pitfall_53_an_older_snapshot_is_answered_and_nothing_changes() -> None:
+    """What is at or below the commit index is here already.
+
+    Guard: `_has_all` of raft/snapshots.py.
+    """
+    core = make_core(1, 3, 1, 1, 1)
+    append(core, prev=(4, 1), term=1, commit=4)
+    before = core.status()
+    assert told(feed(core, chunk(index=3))) == [(6, True)]
+    assert replace(core.status(), leader=2) == before
+
+
+def test_pitfall_53_a_valid_suffix_is_kept() -> None:
+    """The entry (index, term) is in the log, so the log has all that the snapshot stands for: only commit moves.
+
+    Guard: `_has_all` of raft/snapshots.py.
+    """
+    core = make_core(1, 3, 1, 1, 1, 1)
+    assert told(feed(core, chunk(index=4))) == [(6, True)]
+    assert (core.status().commit, core.status().last.index) == (4, 5)
+
+
+def test_pitfall_53_a_conflicting_suffix_is_replaced() -> None:
+    """Another term at that index: the log goes as a whole, with what it acknowledged."""
+    core = make_core(1, 3, 1, 1, 1, 1, term=3)
+    readies = feed(core, chunk(index=4, last_term=2, term=3))
+    assert [ready.snapshot_install is not None for ready in readies][-1]
+    core.installed(Mark(4, 2, 7, 0, 99), configuration(4), 3, at(10))
+    status = core.status()
+    assert (status.first, status.last.index, status.commit, status.applied, status.persisted) == (5, 4, 4, 4, 4)
+    assert (status.configuration, status.configuration_index) == (configuration(4), 3)
+    assert [event for event in drain(core).events if isinstance(event, SnapshotInstalled)] == [SnapshotInstalled(4, 2)]
+    append(core, extend(core.state.log.last, 3), prev=(4, 2), term=3)
+    assert core.status().last.clock_ms == 99
+
+
+def test_pitfall_54_nothing_is_appended_or_applied_while_it_installs() -> None:
+    """And it answers its leader all the same.
+
+    Guard: `is_installing` in `ready` of raft/core.py and in `on_append` of raft/replication.py.
+    """
+    core = make_core(1, 3, 1, 1, 1, 1, commit=1)
+    entries = log_of(configuration(3), 1, 1, 1, 1, 1, 1)
+    feed(core, chunk(index=9))
+    assert core.state.is_installing
+    answer = append(core, prev=(1, 1), term=1, commit=5)
+    assert answer.success
+    core.step(replace(heartbeat(), prev_index=5, prev_term=1, entries=tuple(entries[5:])), at(0))
+    out = drain(core)
+    assert (out.committed, out.entries, out.after_sync) == ([], [], [])
+    answer = append(core, prev=(5, 1), term=1, commit=5)
+    assert answer.match == 5
+    assert drain(core).committed == []
+    core.snapshot_failed(at(0))
+    assert [entry.index for entry in drain(core).committed] == [2, 3, 4, 5]
+
+
+def test_pitfall_55_chunks_out_of_place_are_answered_with_the_place_to_go_on() -> None:
+    """Duplicates, gaps, damage, strangers' continuations; each write is asked for once.
+
+    Guard: `on_install` of raft/snapshots.py.
+    """
+    core = make_core(1, 3)
+    assert told(feed(core, chunk(b"cd", offset=2))) == [(0, False)]
+    assert told(feed(core, chunk(b"ab"))) == [(2, True)]
+    assert told(feed(core, chunk(b"ab"))) == [(2, True)]
+    assert told(feed(core, chunk(b"ef", offset=4))) == [(2, True)]
+    damaged = feed(core, replace(chunk(b"cd", offset=2), crc=1))
+    assert told(damaged) == [(2, False)]
+    assert [event for ready in damaged for event in ready.events if isinstance(event, MessageIgnored)]
+    assert told(feed(core, replace(chunk(b"cd", offset=2), done=True))) == [(2, False)]
+    assert told(feed(core, chunk(b"cd", offset=2, index=7))) == []  # overtaken
+    waiting = feed(core, chunk(b"cd", offset=2), write=False)
+    assert len(waiting[0].snapshot_writes) == 1
+    assert feed(core, chunk(b"cd", offset=2)) == []
+    core.snapshot_written(waiting[0].snapshot_writes[0], at(0))
+    core.snapshot_written(waiting[0].snapshot_writes[0], at(0))
+    assert told(feed(core, chunk(b"cd", offset=2))) == [(4, True), (4, True)]
+    assert told(feed(core, chunk(b"ef", offset=4, term=2, sender=3))) == [(0, False)]  # another leader
+
+
+def test_a_newer_snapshot_of_the_same_leader_takes_over() -> None:
+    """What was written of the older one is forgotten; its late write says nothing."""
+    core = make_core(1, 3)
+    first = feed(core, chunk(b"ab"), write=False)[0].snapshot_writes[0]
+    second = feed(core, chunk(b"xy", index=9), write=False)[0].snapshot_writes[0]
+    core.snapshot_written(first, at(0))
+    assert core.ready() is None
+    core.snapshot_written(second, at(0))
+    assert told([core.ready() or Ready()]) == [(2, True)]
+
+
+def test_entries_that_come_while_chunks_do_make_the_install_needless() -> None:
+    """Another leader still had the log: when the last chunk is written, the entry is there."""
+    core = make_core(1, 3)
+    waiting = feed(core, chunk(b"abcdef", index=4), write=False)[0].snapshot_writes[0]
+    entries = log_of(configuration(3), 1, 1, 1)
+    append(core, entries[1:], prev=(1, 1), term=1)
+    core.snapshot_written(waiting, at(0))
+    ready = core.ready()
+    assert ready is not None
+    assert ready.snapshot_install is None
+    assert told([ready]) == [(6, True)]
+    assert core.status().commit == 4
+
+
+def test_a_leader_of_an_old_term_learns_the_new_one_by_its_snapshot() -> None:
+    """Its chunk is not written, and the answer carries the term."""
+    core = make_core(1, 3, term=5)
+    readies = feed(core, chunk())
+    assert told(readies) == [(0, False)]
+    assert readies[0].messages[0].term == 5
+
+
+def test_pitfall_21_a_write_that_was_under_way_at_the_install_proves_nothing() -> None:
+    """Its acknowledgement comes when the log has new entries at the same place.
+
+    Guard: `doubtful_index` in `restart` of raft/log.py.
+    """
+    core = make_core(1, 3, 1, 1, term=2)
+    core.step(replace(heartbeat(2), prev_index=3, prev_term=1, entries=tuple(extend(core.state.log.last, 2, 2))), at(0))
+    ready = core.ready()
+    assert ready is not None
+    assert [entry.index for entry in ready.entries] == [4, 5]
+    feed(core, chunk(index=4, last_term=3, term=3, sender=3))
+    core.installed(Mark(4, 3), configuration(3), 1, at(0))
+    core.persisted(2, 5, at(0))
+    assert core.status().persisted == 4
+    core.step(
+        replace(heartbeat(3), sender=3, prev_index=4, prev_term=3, entries=tuple(extend(Mark(4, 3), 3))), at(0)
+    )  # fmt: skip
+    assert core.status().persisted == 4

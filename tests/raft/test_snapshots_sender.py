@@ -1,0 +1,140 @@
+"""A leader that sends a snapshot: one chunk at a time, again where it was lost (pitfalls, E)."""
+
+from dataclasses import replace
+
+from raft.codec import crc32c, entry_mark
+from raft.core import RaftCore
+from raft.events import MessageIgnored
+from raft.log import LogStart
+from raft.messages import AppendEntriesReply, InstallSnapshot, InstallSnapshotReply
+from raft.options import Options
+from raft.progress import Mode, Progress
+from raft.roles import Leader, RoleName
+from raft.types import HardState, NodeId, TermRun
+from tests.raft.lab import at, configuration, drain, lead, log_of, reply
+
+
+def progress(core: RaftCore, node: NodeId) -> Progress:
+    """The leader's view of that node."""
+    assert isinstance(core.state.role, Leader)
+    return core.state.role.progress[node]
+
+
+def sending() -> RaftCore:
+    """A leader, its log compacted to 8, that has just sent node 2 the first two of six bytes."""
+    entries = log_of(configuration(3), *[1] * 10)
+    core = RaftCore(
+        1, Options(snapshot_chunk_bytes=2), hard_state=HardState(1), configuration=configuration(3),
+        configuration_index=1, commit=7, applied=7, random=lambda low, high: low, now=at(0),
+        log=LogStart(8, (TermRun(8, 1),), entry_mark(entries[-1]), tuple(entries[7:]), entry_mark(entries[6])),
+    )  # fmt: skip
+    lead(core, now_ms=300)
+    reply(core, 2, match=0, success=False, prev=11, hint=(3, 1), now_ms=300)
+    drain(core, 300)
+    core.tick(at(360))
+    ready = core.ready()
+    assert ready is not None
+    (fetch,) = ready.snapshot_fetches
+    assert (fetch.peer, fetch.index, fetch.offset, fetch.bytes_max) == (2, 7, 0, 2)
+    core.snapshot_chunk(fetch, 6, b"ab", at(360))
+    (message,) = drain(core, 360).to(2)
+    assert isinstance(message, InstallSnapshot)
+    assert (message.offset, message.total, message.done, message.crc) == (0, 6, False, crc32c(b"ab"))
+    return core
+
+
+def answer(core: RaftCore, offset: int, *, accepted: bool = True, now_ms: int = 370) -> list[tuple[int, int]]:
+    """Feed the leader an answer; (index, offset) of each chunk that it then wants from disk."""
+    core.step(
+        InstallSnapshotReply(
+            sender=2, to=1, term=core.state.term, snapshot_index=7, snapshot_term=1, offset=offset, accepted=accepted
+        ),
+        at(now_ms),
+    )
+    ready = core.ready()
+    return [(fetch.index, fetch.offset) for fetch in ready.snapshot_fetches] if ready else []
+
+
+def test_an_answer_asks_for_the_next_chunk_and_an_old_one_for_nothing() -> None:
+    """Late, doubled and impossible answers move nothing; a refusal waits for the heartbeat."""
+    core = sending()
+    assert answer(core, 2) == [(7, 2)]
+    assert answer(core, 2) == []
+    assert answer(core, 0) == []
+    assert answer(core, 7) == []
+    assert answer(core, 0, accepted=False) == []
+    core.tick(at(core.next_deadline_ms()))
+    ready = core.ready()
+    assert ready is not None
+    assert [fetch.offset for fetch in ready.snapshot_fetches] == [0]
+
+
+def test_a_chunk_that_is_not_answered_leaves_again() -> None:
+    """After a while, not with every heartbeat."""
+    core = sending()
+    wanted: list[int] = []
+    for now_ms in range(420, 1_500, 60):
+        reply(core, 3, match=12, now_ms=now_ms)
+        reply(core, 2, match=0, success=False, prev=7, now_ms=now_ms)
+        core.tick(at(now_ms))
+        wanted += [now_ms for fetch in drain_fetches(core) if fetch == 0]
+    assert wanted == [1_380]
+
+
+def drain_fetches(core: RaftCore) -> list[int]:
+    """The offsets of the chunks wanted."""
+    offsets: list[int] = []
+    while (ready := core.ready()) is not None:
+        offsets += [fetch.offset for fetch in ready.snapshot_fetches]
+        if ready.entries:
+            core.persisted(ready.entries[-1].term, ready.entries[-1].index, core.state.now)
+        if ready.committed:
+            core.applied(ready.committed[-1].index)
+    return offsets
+
+
+def test_a_closed_link_goes_on_where_it_was() -> None:
+    """With the next heartbeat, at the same offset."""
+    core = sending()
+    assert answer(core, 2) == [(7, 2)]
+    core.link_closed(2, at(380))
+    assert drain_fetches(core) == []
+    core.tick(at(core.next_deadline_ms()))
+    assert drain_fetches(core) == [2]
+
+
+def test_late_chunks_from_disk_are_not_sent() -> None:
+    """Their follower got there otherwise, or is gone, or leadership is."""
+    core = sending()
+    core.step(
+        InstallSnapshotReply(sender=2, to=1, term=2, snapshot_index=7, snapshot_term=1, offset=2, accepted=True),
+        at(370),
+    )  # fmt: skip
+    ready = core.ready()
+    assert ready is not None
+    (fetch,) = ready.snapshot_fetches
+    reply(core, 2, match=7, prev=7)
+    assert progress(core, 2).mode is Mode.REPLICATE
+    core.snapshot_chunk(fetch, 6, b"cd", at(380))
+    core.snapshot_chunk(replace(fetch, peer=9), 6, b"cd", at(380))
+    assert not [message for message in drain(core).messages if isinstance(message, InstallSnapshot)]
+    core.step(AppendEntriesReply(sender=2, to=1, term=9, success=False, match=0, prev_index=0, round=0), at(390))
+    core.snapshot_chunk(fetch, 6, b"cd", at(390))
+    assert core.status().role is RoleName.FOLLOWER
+    assert not [message for message in drain(core).messages if isinstance(message, InstallSnapshot)]
+
+
+def test_answers_of_strangers_and_of_other_snapshots_are_ignored() -> None:
+    """Neither moves anything; a follower's own late answer is at least a sign of life."""
+    core = sending()
+    core.step(
+        InstallSnapshotReply(sender=8, to=1, term=2, snapshot_index=7, snapshot_term=1, offset=6, accepted=True),
+        at(370),
+    )  # fmt: skip
+    assert [event for event in drain(core).events if isinstance(event, MessageIgnored)]
+    core.step(
+        InstallSnapshotReply(sender=2, to=1, term=2, snapshot_index=5, snapshot_term=1, offset=6, accepted=True),
+        at(390),
+    )  # fmt: skip
+    assert progress(core, 2).mode is Mode.SNAPSHOT
+    assert progress(core, 2).contact_ms == 390
