@@ -112,6 +112,10 @@ class Witness:
         if seen is not None and disk is not None and seen.role is RoleName.LEADER:
             if disk.durable_hard_state.term < seen.term:  # it may lead that term again
                 log_matching.forgotten(self.known, seen.term)
+        seen, disk = self._seen.get(node), self.known.disks.get(node)
+        if seen is not None and disk is not None and seen.role is RoleName.LEADER:
+            if disk.durable_hard_state.term < seen.term:  # it may lead that term again
+                log_matching.forgotten(self.known, seen.term)
 
     def lost(self, node: NodeId) -> None:
         """That node's disk no longer is the one that made its promises: wiped, rolled back, or beyond repair.
