@@ -7,21 +7,22 @@ What is done for clients is in `chaos.sim.requests`, the order of a Ready in `ra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from chaos.sim.clocks import Clock
+from chaos.sim.disk_work import Crashed, DiskWork
 from chaos.sim.requests import HOUSEKEEPING_US, Answer, Requests
-from chaos.sim.storage_disk import DiskFailed, DiskFull, DiskRefused, SimDisk
+from chaos.sim.storage_disk import DiskFailed, DiskRefused, SimDisk
 from cluster.apply import last_user_index, log_entry
-from cluster.snapshots import chunks_of, decode_preamble
+from cluster.snapshots import decode_preamble
 from cluster.wire import Problem
 from raft import hello
 from raft.codec import Frame, FrameDecoder, entry_mark
 from raft.core import RaftCore
 from raft.messages import Message
-from raft.ready import Fetch, Ready, SyncBatch, SyncQueue
+from raft.ready import Fetch, Ready
 from raft.types import GENESIS, NOBODY, Entry, NodeId, Now
 from statemachine.effects import encode_effects
 
@@ -31,21 +32,8 @@ if TYPE_CHECKING:
 Input = Callable[[RaftCore, Now], None]
 """Something to tell the core."""
 
-RARE = 40
-"""How much likelier a crash is at a step that comes only with elections: there are far fewer of them."""
-
-FULL_RETRY_US = 200_000
-"""A full disk is tried again after this long (cluster/syncer.py)."""
-
-MARK_IDLE_US = 50_000
-"""A durable mark is written by itself after this long without a sync (disk.mark_idle_ms)."""
-
 WAKE_US = (0, 0, 50, 300)
 """How long after an input its turn comes: what arrives meanwhile is taken with it."""
-
-
-class Crashed(Exception):
-    """The process dies here."""
 
 
 class Replica:
@@ -68,18 +56,11 @@ class Replica:
         self._forget()
 
     def _forget(self) -> None:
-        self.queue = SyncQueue()
         self.inbox: list[Message | Input] = []
-        self.frames: list[tuple[int, bytes]] = []  # effects for the ledger
+        self.work = DiskWork(self)
         self.requests = Requests(self, self.world.limits)
         self.greeted: dict[NodeId, tuple[str, int]] = {}  # the newest hello of each peer that was taken
         self.heard_us: dict[NodeId, int] = {}
-        self.syncing: Iterator[int] | None = None
-        self.synced_us = 0
-        self.saving: Iterator[int] | None = None  # a snapshot on its way to the disk
-        self.snapshot_index = 0
-        self.has_space = True
-        self.is_marked = False  # a durable mark stands behind the newest entry
         self.deadline_ms = 0
         self.shown: tuple[Any, ...] = ()  # what the trace was told last
         self.turn_is_due = False
@@ -131,7 +112,7 @@ class Replica:
             self.last_user = decode_preamble(next(chunks))
             self.machine = world.restore_machine(chunks)
             self.mark = snapshot.mark
-            self.snapshot_index = snapshot.mark.index
+            self.work.snapshot_index = snapshot.mark.index
         else:
             self.machine = world.new_machine()
         tail = opened.log.tail[-world.swarm.tail_kept :] if world.swarm.tail_kept else ()
@@ -286,14 +267,7 @@ class Replica:
         if requests.end_turn(core):
             self.wake()
         self._set_timer(core)
-        if self.syncing is None:
-            if not self.queue.is_empty:
-                self.syncing = self._sync(core, self.queue.take())
-                self._advance_sync()
-            elif not self.is_marked and now_us - self.synced_us >= MARK_IDLE_US:
-                self.is_marked = True
-                self.syncing = self._mark()
-                self._advance_sync()
+        self.work.begin(core)
 
     def _set_timer(self, core: RaftCore) -> None:
         world = self.world
@@ -328,7 +302,7 @@ class Replica:
         for message in ready.messages:
             world.send(message)
             world.may_crash("sending")
-        self.queue.add(ready)
+        self.work.queue.add(ready)
         for fetch in ready.fetches:
             world.after(self.random.randint(50, 3_000), self._fetched, self.life, fetch)
         if ready.reads or ready.reads_failed:
@@ -353,7 +327,7 @@ class Replica:
         user = last_user_index(command, effects)
         if user is not None:
             self.last_user = user
-        self.frames.append((entry.index, frame))
+        self.work.frames.append((entry.index, frame))
         self.world.witness.applied(self.node, entry, effects, self.machine)
         self.world.coverage.applied(entry, command.requests, effects)
         if self.world.clients is not None:
@@ -367,131 +341,10 @@ class Replica:
         entries = () if fails else self.disk.read(fetch.after, fetch.to, fetch.bytes_max)
         self.tell(lambda core, now: core.fetched(fetch, entries, now))
 
-    # -- the disk ----------------------------------------------------------------------------------------------
-
-    def _sync(self, core: RaftCore, batch: SyncBatch) -> Iterator[int]:
-        """Carry out one batch operation by operation, giving the microseconds until the next."""
-        world, disk = self.world, self.disk
-        if batch.hard_state is not None or batch.cut_after is not None or batch.entries:
-            weight = RARE if batch.hard_state is not None or batch.cut_after is not None else 1
-            while True:
-                try:
-                    yield from self._stepwise(disk.carry_out(batch), weight)
-                    break
-                except DiskFull:
-                    self.has_space = False
-                    world.sometimes("a full disk waits for room")
-                    yield FULL_RETRY_US
-            self.has_space = True
-            self.is_marked = False
-            self.synced_us = world.now_us
-            world.may_crash("after the sync", weight)
-        for message in batch.messages:
-            world.send(message)
-            world.may_crash("sending what was promised")
-        last = batch.last
-        if last is not None:
-            world.may_crash("before persisted")
-            # told within the turn that follows, as the server does
-            self.inbox.insert(0, lambda core, now: core.persisted(last.term, last.index, now))
-        self.wake()
-        yield from self._stepwise(disk.finish(self._take_frames()))
-
-    def _mark(self) -> Iterator[int]:
-        """A durable mark of its own, once nothing was synced for a while."""
-        yield from self._stepwise(self.disk.finish(self._take_frames()))
-        try:
-            yield from self._stepwise(self.disk.mark())
-        except DiskFull:
-            pass
-        self.synced_us = self.world.now_us
-
-    def _take_frames(self) -> list[tuple[int, bytes]]:
-        frames, self.frames = self.frames, []
-        return frames
-
-    def _stepwise(self, operations: Iterable[str], weight: int = 1) -> Iterator[int]:
-        """Carry out operations one by one: a crash may fall between any two, and a sync takes its time."""
-        world = self.world
-        for name in operations:
-            world.may_crash(name, weight)
-            if name == "Sync":
-                yield world.sync_us() + self.disk.slow_us
-            elif name == "wait":
-                yield 500
-
-    def _sync_step(self, life: int) -> None:
-        if life == self.life:
-            self._advance_sync()
-
-    def _advance_sync(self) -> None:
-        assert self.syncing is not None
-        delay_us = self._advance(self.syncing)
-        if delay_us is None:
-            self.syncing = None
-            if self.inbox or not self.queue.is_empty or self.requests.pending.queued:
-                self.wake()
-        elif delay_us >= 0:
-            self.world.after(delay_us, self._sync_step, self.life)
-
-    def _advance(self, work: Iterator[int]) -> int | None:
-        """The next step of work on the disk: microseconds until the one after, None at its end; -1: the process is
-        gone. A failed write or sync fences the node: it stops at once, before it says another word."""
-        try:
-            return next(work, None)
-        except Crashed as crash:
-            self.crash(str(crash), power=self.world.step_cuts_power())
-        except DiskFailed as error:
-            self.world.sometimes("a node fences itself")
-            self.crash(f"fenced: {error}", power=False)
-        return -1
-
-    # -- snapshots ---------------------------------------------------------------------------------------------
-
     def save_snapshot(self) -> None:
-        """Keep the state as it is now, chunk by chunk while applying goes on, and then let the log before it go."""
-        core = self.core
-        if core is None or self.is_paused or self.saving is not None or self.mark.index <= self.snapshot_index:
-            return
-        self.saving = self._save(core)
-        self._advance_saving(self.life)
-
-    def _advance_saving(self, life: int) -> None:
-        if life != self.life or self.saving is None:
-            return
-        delay_us = self._advance(self.saving)
-        if delay_us is None:
-            self.saving = None
-        elif delay_us >= 0:
-            self.world.after(delay_us, self._advance_saving, self.life)
-
-    def _save(self, core: RaftCore) -> Iterator[int]:
-        mark = self.mark
-        index, configuration = next(pair for pair in reversed(core.state.configurations) if pair[0] <= mark.index)
-        kept: list[bytes] = []
-
-        def chunks() -> Iterator[bytes]:
-            for chunk in chunks_of(last_user, walk):
-                kept.append(chunk)
-                yield chunk
-
-        walk, last_user = self.machine.snapshot(), self.last_user
-        try:
-            while self.syncing is not None:
-                yield 500
-            for name in self.disk.finish(self._take_frames()):  # the ledger must reach the snapshot before it counts
-                self.world.may_crash(name)
-            yield from self._stepwise(self.disk.save_snapshot(mark, configuration, index, chunks()))
-        except DiskFull:
-            self.world.sometimes("no room for a snapshot")
-            return
-        finally:
-            walk.close()
-        self.snapshot_index = mark.index
-        self.world.witness.saved(self.node, mark, b"".join(kept))
-        core.compact(mark)
-        self.world.witness.compacted(self.node, mark)
-        self.world.count("snapshots")
+        """Keep the state as it is now, and let the log before it go."""
+        if not self.is_paused:
+            self.work.save_snapshot()
 
     @property
     def leader(self) -> NodeId:

@@ -185,7 +185,7 @@ class Requests:
             self.reads.waiting.append(Reader(waiting, self._seconds(deadline_us)))
 
     def _check_space(self) -> None:
-        if not self.replica.has_space:
+        if not self.replica.work.has_space:
             raise ApiError(Code.BUSY, f"node {self.replica.node} has no space left on its disk")
 
     def problem(self, error: ApiError) -> Problem:
@@ -271,7 +271,7 @@ class Requests:
     def _propose_or_forward(self, core: RaftCore, now: Now) -> None:
         pending = self.pending
         if isinstance(core.state.role, Leader):
-            if self.replica.syncing is None or pending.queued_bytes >= self.limits.batch_eager_bytes:
+            if self.replica.work.syncing is None or pending.queued_bytes >= self.limits.batch_eager_bytes:
                 self._propose(core, now)
             return
         leader = core.state.leader
