@@ -18,7 +18,7 @@ from cluster.disk_errors import DiskFenced, NoSpace, ReadDamaged, is_full
 from cluster.disk_files import ShardFiles
 from raft.ready import SyncBatch
 from raft.recovery import Damaged
-from raft.storage import Part, Step, Storage, may_wait
+from raft.storage import Part, Step, Storage
 
 SYNC_BUCKETS_S: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 
@@ -123,7 +123,7 @@ class Writer:
             self._failed(part, error)
 
     def _failed(self, part: int, error: OSError) -> NoReturn:
-        if may_wait(part) and is_full(error):
+        if not self._storage.is_final(part, is_full=is_full(error)):
             raise NoSpace(f"the disk is full ({error}): writes wait until there is room") from error
         self.fail(error)
 

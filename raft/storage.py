@@ -40,14 +40,6 @@ Step = tuple[int, Sequence[Operation]]
 """Its part, and operations to execute in order before the next step is asked for."""
 
 
-def may_wait(part: int) -> bool:
-    """Whether a full disk is back-pressure in that part: nothing is lost, and the same call may be made again.
-
-    After any other failure, and a full disk in any other part, nothing may be written any more.
-    """
-    return part <= Part.SPARES
-
-
 class Storage:
     """The writing side of one shard. `files` reads it. `finish_sealed` may run in another thread than the rest, never
     while a step of part CUT is under way; everything else belongs to one thread."""
@@ -74,6 +66,13 @@ class Storage:
         self._taken: list[tuple[int, bytes]] = []  # taken out of `frames`, not written
         self._unsealed: list[Segment] = []  # without a footer in .idx
         self._unclosed: list[Segment] = list(journal.segments[:-1])  # without a footer in .ledger
+
+    def is_final(self, part: int, *, is_full: bool) -> bool:
+        """Whether nothing may be written any more after a failure in that part: a retry could claim what was lost.
+
+        Only a full disk in a part that loses nothing is back-pressure: then the same call may be made again.
+        """
+        return not (is_full and part <= Part.SPARES)
 
     # -- a batch
 

@@ -50,14 +50,14 @@ class Atlas:
             return True  # it could not become worse, and must stay as loud
         if area in ("idx", "ledger", "hard_state"):
             return True  # made anew from the log; of the hard state the other slot stays (`disk_faults`)
-        if area == "snapshot" and self._has_another(node):
+        if area == "snapshot" and self._can_do_without(node, 2):
             return True
         return self._stays_possible_without(node)
 
     def hit(self, node: NodeId, area: str, what: str) -> None:
         """Takes note of damage that was done."""
         self.hits.append((node, area, what))
-        is_fatal = area in FATAL or area in WHOLE_DISK or (area == "snapshot" and not self._has_another(node))
+        is_fatal = area in FATAL or area in WHOLE_DISK or (area == "snapshot" and not self._can_do_without(node, 1))
         if is_fatal:
             self.lost.setdefault(node, f"{area}: {what}")
 
@@ -79,13 +79,11 @@ class Atlas:
                     return False
         return True
 
-    def _has_another(self, node: NodeId) -> bool:
-        """Whether a start can do without any one snapshot: the log begins at 1, or there is a second, intact one."""
+    def _can_do_without(self, node: NodeId, intact: int) -> bool:
+        """Whether a start needs no more than so many intact snapshots: the log begins at 1, or they are there."""
         disk = self._disks[node]
-        if disk.first_index == 1:
-            return True
         damaged = {name.split("/")[1] for name in disk.damaged if name.startswith("snapshots/")}
-        return len([index for index in disk.snapshots() if f"{index:020d}" not in damaged]) >= 2
+        return disk.first_index == 1 or len([i for i in disk.snapshots() if f"{i:020d}" not in damaged]) >= intact
 
     # -- for people
 

@@ -24,7 +24,7 @@ from raft.journal import HARD_STATE, LOG_FOLDER, ImpossibleBatch, make_log
 from raft.operations import Operation, Sync, Write
 from raft.ready import SyncBatch
 from raft.recovery import Damaged, HardStateDamaged
-from raft.storage import Part, Step, Storage, may_wait
+from raft.storage import Part, Step, Storage
 from raft.storage_open import Opened, ShardDamaged, open_shard
 from raft.storage_read import Reader
 from raft.storage_snapshots import SnapshotPlan, StoredSnapshot, drop_old, list_snapshots, read_chunks
@@ -291,7 +291,8 @@ class SimDisk:
                 self._may_fail(operation)
             self.files.carry_out(operation)
         except OSError as error:
-            if error.errno == errno.ENOSPC and may_wait(part):
+            is_full = error.errno == errno.ENOSPC
+            if self._storage is not None and not self._storage.is_final(part, is_full=is_full):
                 raise DiskFull(f"node {self.node}: {error}") from error
             raise self._fence(error) from error
 

@@ -1,0 +1,124 @@
+"""The fault atlas: what may be hit while the promise stays possible, and what a failure shows of it."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from random import Random
+
+import pytest
+
+from chaos.sim.atlas import Atlas
+from chaos.sim.storage_disk import SimDisk
+from raft.codec import encode_configuration, entry_mark, seal_entry
+from raft.configuration import Configuration, Member
+from raft.formats import Log
+from raft.journal import segment_name
+from raft.ready import SyncBatch
+from raft.types import GENESIS, EntryKind
+from tests.raft.journal_driver import CONFIGURATION, make_entries
+from tests.sim.test_disk import frames_of
+
+
+def configuration(*nodes: int, outgoing: tuple[int, ...] = (), learners: tuple[int, ...] = ()) -> Configuration:
+    """Those nodes vote."""
+    members = tuple(Member(node, f"{node:032x}", "", "") for node in sorted({*nodes, *outgoing, *learners}))
+    return Configuration(members, nodes, outgoing, learners)
+
+
+def disks_of(*nodes: int) -> dict[int, SimDisk]:
+    """A formatted disk for each."""
+    data = encode_configuration(configuration(*nodes))
+    first = seal_entry(GENESIS, term=1, kind=EntryKind.CONFIGURATION, count=1, time_ms=0, clock_ms=0, data=data)
+    return {
+        node: SimDisk(node, Log(bytes(16)), first, incarnation=f"{node:032x}", random=Random(node)) for node in nodes
+    }
+
+
+@pytest.mark.parametrize(("count", "spared"), [(1, 0), (2, 0), (3, 1), (4, 1), (5, 2), (6, 2), (7, 3)])
+@pytest.mark.parametrize("area", ["log", "history", "wipe", "roll_back"])
+def test_a_majority_is_left_alone(count: int, spared: int, area: str) -> None:
+    """Of n voters fewer than half may be lost for good: whoever is left can elect and commit, and so has a copy of
+    every committed entry and vote among it."""
+    nodes = tuple(range(1, count + 1))
+    atlas = Atlas(disks_of(*nodes), configuration(*nodes))
+    for node in nodes[:spared]:
+        assert atlas.may_hit(node, area)
+        atlas.hit(node, area, "something")
+        assert atlas.is_lost(node)
+        assert atlas.may_hit(node, area)  # it could not become worse
+    assert not any(atlas.may_hit(node, area) for node in nodes[spared:])
+    assert atlas.is_possible
+    # what the promise needs, said once more without counting: every majority of the others meets every majority
+    left = nodes[spared:]
+    majority = count // 2 + 1
+    assert all(
+        set(quorum) & set(holders) - set(nodes[:spared])
+        for quorum in combinations(left, majority)
+        for holders in combinations(nodes, majority)
+    )
+
+
+def test_both_majorities_of_a_joint_configuration_count() -> None:
+    """While a change is under way, and while it may still come to be, each of them must stay possible."""
+    disks = disks_of(1, 2, 3, 4, 5)
+    atlas = Atlas(disks, configuration(1, 2, 3))
+    assert atlas.may_hit(4, "log")  # no voter yet
+    atlas.configured(configuration(1, 2, 3), configuration(3, 4, 5, outgoing=(1, 2, 3)))
+    atlas.hit(4, "log", "a bit")
+    assert not atlas.may_hit(3, "log")
+    assert not atlas.may_hit(5, "log")
+    assert atlas.may_hit(1, "log")
+    atlas.configured(configuration(3, 4, 5))
+    atlas.hit(1, "wipe", "wiped")
+    assert atlas.is_possible
+    atlas.replaced(4)
+    assert atlas.may_hit(5, "log")
+
+
+def test_what_is_mended_by_itself_may_always_be_hit() -> None:
+    """.idx and .ledger are made anew, the hard state has a second slot."""
+    atlas = Atlas(disks_of(1), configuration(1))
+    for area in ("idx", "ledger", "hard_state"):
+        assert atlas.may_hit(1, area)
+        atlas.hit(1, area, "a bit")
+    assert not atlas.lost
+    assert len(atlas.hits) == 3
+
+
+def test_the_only_snapshot_of_a_shortened_log_counts_as_the_log() -> None:
+    """While the log begins at 1 a snapshot is only speed; without that start it takes a second, intact one."""
+    disks = disks_of(1, 2)
+    disk = disks[1]
+    disk.open()
+    entries = make_entries(entry_mark(disk.first), 1, (10, 20))
+    list(disk.carry_out(SyncBatch(None, None, tuple(entries), ())))
+    list(disk.finish(frames_of([disk.first, *entries])))
+    atlas = Atlas(disks, configuration(1, 2))
+    for entry in entries:
+        list(disk.save_snapshot(entry_mark(entry), CONFIGURATION, 1, [b"state"]))
+    assert disk.snapshots() == [3, 2]
+    assert atlas.may_hit(1, "snapshot")
+    disk.files.nodes[segment_name(3)] = disk.files.nodes.pop(segment_name(1))  # as after a compaction
+    assert disk.first_index == 3
+    assert atlas.may_hit(1, "snapshot")
+    atlas.hit(1, "snapshot", disk.flip_bit("snapshot", Random(1)))
+    assert not atlas.is_lost(1)
+    assert not atlas.may_hit(1, "snapshot")
+    for seed in range(10):
+        disk.flip_bit("snapshot", Random(seed))
+    atlas.hit(1, "snapshot", "both")
+    assert atlas.is_lost(1)
+
+
+def test_it_is_described_for_people() -> None:
+    """A line for each disk, the majorities in force, and every hit with its node and place."""
+    disks = disks_of(1, 2, 3)
+    disks[2].open()
+    atlas = Atlas(disks, configuration(1, 2, 3))
+    what = disks[2].flip_bit("log", Random(3))
+    atlas.hit(2, "log", what)
+    lines = atlas.describe()
+    assert lines[0].startswith("node 1: intact; durable to 1, term 1, vote 0, boot 0")
+    assert "LOST (log: bit" in lines[1]
+    assert lines[3] == "voters (1, 2, 3) outgoing none"
+    assert lines[4] == f"hit: node 2 log: {what}"
