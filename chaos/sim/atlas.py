@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from chaos.sim.disk import SimDisk
 from chaos.sim.disk_faults import FATAL
-from chaos.sim.storage_disk import SimDisk
 from raft.configuration import Configuration
 from raft.types import NodeId
 

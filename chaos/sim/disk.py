@@ -1,82 +1,435 @@
-"""A disk of the simulator: what was synced stays, what was only written may be torn off by a crash.
+"""One node's disk: the production's decisions about files, executed in memory one operation at a time.
 
-It carries out one SyncBatch at a time in the steps that the server's disk has. A crash may fall between any two; of
-the entries written and not synced any prefix may be left (the first one that is missing or torn ends the log).
+It outlives its process. What a batch becomes is `raft.storage`'s, how a folder is opened `raft.storage_open`'s, and
+the bytes are those of the server. Beside the files it keeps a view of what is durable, without decoding anything, for
+the checks; and every opening is compared with it: what was synced is there, what was not written is not, and a refusal
+has a fault that explains it.
 """
 
 from __future__ import annotations
 
+import errno
 from bisect import bisect_right
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from random import Random
 
-from raft.codec import entry_mark
-from raft.log import LogStart
-from raft.types import GENESIS, Entry, HardState, Mark, TermRun
+from chaos.sim import disk_faults
+from chaos.sim.disk_view import SilentlyWrong, View
+from chaos.sim.files import MemoryFiles
+from raft.codec import UnknownVersion
+from raft.configuration import Configuration
+from raft.formats import ForeignFile, Log
+from raft.journal import HARD_STATE, LOG_FOLDER, ImpossibleBatch, make_log
+from raft.operations import Operation, Sync, Write
+from raft.ready import SyncBatch
+from raft.recovery import Damaged, HardStateDamaged
+from raft.storage import Part, Step, Storage
+from raft.storage_open import Opened, ShardDamaged, open_shard
+from raft.storage_read import Reader
+from raft.storage_snapshots import SnapshotPlan, StoredSnapshot, drop_old, list_snapshots, read_chunks
+from raft.types import Entry, HardState, Mark, NodeId
+
+SEGMENT_BYTES = 16_384
+TAIL_BYTES_MAX = 64 << 10
+
+
+class DiskFailed(Exception):
+    """A write or sync failed: this process never writes again (the server's DiskFenced)."""
+
+
+class DiskFull(Exception):
+    """There is no room; no byte of an entry was written. The same batch may be carried out again (NoSpace)."""
+
+
+class DiskRefused(Exception):
+    """The folder cannot be opened: the node stops loudly. The message names the file and the index."""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A copy of a whole disk, to go back to."""
+
+    files: MemoryFiles
+    view: View
+    damaged: dict[str, str]
 
 
 class SimDisk:
-    """One node's disk. `entries[:synced]` are durable."""
+    """The data folder of one node, formatted as `raftlog format` does."""
 
-    __slots__ = ("ends", "entries", "hard_state", "random", "snapshot", "synced")
+    __slots__ = (
+        "_fail", "_is_busy", "_reader", "_storage", "damaged", "failed", "files", "first", "incarnation", "log",
+        "node", "old_hard_state", "random", "refused", "segment_bytes", "slow_us", "view",
+    )  # fmt: skip
 
-    def __init__(self, random: Random, first: Entry) -> None:
-        self.random = random
-        self.hard_state = HardState(first.term)
-        self.entries = [first]
-        self.ends = [first.index]
-        self.synced = 1
-        self.snapshot = GENESIS
+    def __init__(
+        self, node: NodeId, log: Log, first: Entry, *, incarnation: str, random: Random,
+        segment_bytes: int = SEGMENT_BYTES, torn_percent: int = 90,
+    ) -> None:  # fmt: skip
+        self.node, self.log, self.first, self.random = node, log, first, random
+        self.incarnation = incarnation
+        self.segment_bytes = segment_bytes
+        self.files = MemoryFiles(torn_percent=torn_percent)
+        self.damaged: dict[str, str] = {}  # file -> what was done to it and not undone; "" is the whole disk
+        self.old_hard_state = b""  # the file as it was before the newest change
+        self.refused = ""  # why the last opening failed
+        self.slow_us = 0  # how much longer a sync takes: the replica's to obey
+        self._fail: list[str] = []  # kinds of operations that are to fail
+        self._forget()
+        self.format(incarnation)
 
-    def cut(self, after: int) -> None:
-        """Drop everything after that end, durably."""
-        keep = bisect_right(self.ends, after)
-        del self.entries[keep:]
-        del self.ends[keep:]
-        self.synced = min(self.synced, keep)
+    def _forget(self) -> None:
+        """The process is gone, and what it knew."""
+        self.failed: DiskFailed | None = None
+        self._storage: Storage | None = None
+        self._reader: Reader | None = None
+        self._is_busy = False
+        self._fail.clear()
 
-    def write(self, entry: Entry) -> None:
-        """Append, not yet durable."""
-        assert entry.before == (self.ends[-1] if self.ends else 0), (entry.before, self.ends[-1:])
-        self.entries.append(entry)
-        self.ends.append(entry.index)
+    def format(self, incarnation: str) -> None:
+        """A new folder, in place of whatever was there."""
+        self._forget()
+        self.incarnation = incarnation
+        self.files = MemoryFiles(torn_percent=self.files.torn_percent)
+        self.files.execute(make_log(self.log, self.first, HardState(self.first.term), self.segment_bytes))
+        self.view = View([self.first], [self.first.index], 1, HardState(self.first.term))
+        self.damaged.clear()
 
-    def sync(self) -> None:
-        """Make what was written durable."""
-        self.synced = len(self.entries)
+    # -- a process begins and ends
 
-    def crash(self) -> None:
-        """Lose what a power cut could lose: of the unsynced entries, a random prefix stays."""
-        keep = self.random.randint(self.synced, len(self.entries))
-        del self.entries[keep:]
-        del self.ends[keep:]
-        self.synced = keep  # recovery writes what it found anew and syncs it before the node speaks
+    def open(self) -> Opened:
+        """Opens the folder as a starting node does. Raises DiskRefused, or DiskFailed where the disk fails."""
+        steps = self.opening()
+        while True:
+            try:
+                next(steps)
+            except StopIteration as stop:
+                opened: Opened = stop.value
+                return opened
+
+    def opening(self) -> Generator[str, None, Opened]:
+        """As `open`, giving the name of each operation before it is executed; the end of it has the `Opened`."""
+        self._forget()
+        self.refused = ""
+        steps = open_shard(
+            self.log, self.files, _nothing, segment_bytes=self.segment_bytes, tail_bytes_max=TAIL_BYTES_MAX
+        )
+        while True:
+            try:
+                operations = next(steps)
+            except StopIteration as stop:
+                opened: Opened = stop.value
+                break
+            except (HardStateDamaged, ShardDamaged, UnknownVersion, ForeignFile) as error:
+                raise self._refuse(error) from error
+            except OSError as error:
+                raise self._fence(error) from error
+            yield from self._execute(Part.HARD_STATE, operations)
+        try:
+            self.view.compare(opened, self.files)
+        except SilentlyWrong as error:
+            raise SilentlyWrong(f"node {self.node} {error}; {self.damaged}") from None
+        self._mended()
+        self._reader = Reader(opened.journal, opened.ledger, self.files, _nothing)
+        self._storage = Storage(opened.journal, opened.ledger, self.files, self._reader)
+        return opened
+
+    def _refuse(self, error: Exception) -> DiskRefused:
+        self.refused = f"node {self.node}: {error}"
+        if not self.is_hurt:
+            raise SilentlyWrong(f"refused though nothing had happened to the disk: {self.refused}") from error
+        return DiskRefused(self.refused)
+
+    def _mended(self) -> None:
+        """A start makes the hard state, the newest .idx and ledgers anew; what else was hit stays."""
+        for name in [name for name in self.damaged if name == HARD_STATE or name.endswith((".idx", ".ledger"))]:
+            del self.damaged[name]
+        self.files.whole.discard(HARD_STATE)
+
+    @property
+    def is_hurt(self) -> bool:
+        """Whether something was hit that may keep a node from starting."""
+        return any(not name.endswith((".idx", ".ledger")) and name != HARD_STATE for name in self.damaged)
+
+    def crash(self, power: bool) -> None:
+        """The process is gone; a kill leaves the page cache, a power cut takes what was not synced, or tears it."""
+        self._forget()
+        if power:
+            self.files.lose_power(self.random)
+
+    # -- what must be durable
+
+    def carry_out(self, batch: SyncBatch) -> Iterator[str]:
+        """Makes a batch durable, one operation after each name given. Raises DiskFailed, DiskFull, ImpossibleBatch."""
+        if self.failed is not None:
+            raise self.failed
+        storage, view = self._running(), self.view
+        self._is_busy = True
+        keep = -1  # entries that a cut keeps
+        try:
+            for part, operations in storage.carry_out(batch):
+                if part == Part.CUT:
+                    if keep < 0:
+                        assert batch.cut_after is not None
+                        keep = bisect_right(view.ends, batch.cut_after)
+                        view.synced = min(view.synced, keep)
+                elif keep >= 0:
+                    del view.entries[keep:], view.ends[keep:]
+                    keep = -1
+                if part == Part.ENTRIES:
+                    yield from self._write_entries(batch.entries, operations)
+                elif part == Part.HARD_STATE:
+                    view.coming = storage.journal.slot.state
+                    self.old_hard_state = bytes(self.files.nodes[HARD_STATE].seen)
+                    yield from self._execute(part, operations)
+                    view.hard_state, view.coming = view.coming, None
+                else:
+                    yield from self._execute(part, operations)
+            if keep >= 0:
+                del view.entries[keep:], view.ends[keep:]
+        except Damaged as error:
+            raise self._fence(error) from error
+        finally:
+            self._is_busy = False
+
+    def _write_entries(self, entries: Sequence[Entry], operations: Sequence[Operation]) -> Iterator[str]:
+        """One write and one sync for each segment; the view follows."""
+        view = self.view
+        given = 0
+        for operation in operations:
+            yield type(operation).__name__
+            self._carry_out(Part.ENTRIES, operation)
+            if type(operation) is Write and operation.name.endswith(".seg"):
+                # a write to a segment: as many of the entries as fit into it, durable marks aside
+                size = len(operation.data)
+                while given < len(entries) and size >= entries[given].size:
+                    entry = entries[given]
+                    size -= entry.size
+                    view.entries.append(entry)
+                    view.ends.append(entry.index)
+                    given += 1
+            elif type(operation) is Sync and operation.name.endswith(".seg"):
+                view.synced = len(view.ends)
+
+    def finish(self, frames: Iterable[tuple[int, bytes]] = ()) -> Iterator[str]:
+        """What may follow the promise: rows, effects (index and frame of entries applied), the second slot, footers of
+        sealed segments. Never raises: an error fences the disk, and the next batch says so."""
+        storage = self._running()
+        storage.frames.extend(frames)
+        if self.failed is not None:
+            return
+        self._is_busy = True
+        try:
+            yield from self._steps(storage.finish())
+            if storage.is_finish_due:
+                yield from self._steps(storage.finish_sealed(self.files))
+        except (DiskFailed, DiskFull):
+            pass
+        finally:
+            self._is_busy = False
+
+    def mark(self) -> Iterator[str]:
+        """A durable mark behind the newest entry: after a short idle time, and at a clean stop."""
+        if self.failed is not None:
+            raise self.failed
+        self._is_busy = True
+        try:
+            yield from self._steps(self._running().mark())
+        finally:
+            self._is_busy = False
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether a durable mark stands behind the newest entry, and every effect is written."""
+        storage = self._running()
+        return storage.journal.marked == storage.journal.last.index and not storage.has_frames
+
+    def save_snapshot(
+        self, mark: Mark, configuration: Configuration, configuration_index: int, chunks: Iterable[bytes]
+    ) -> Iterator[str]:
+        """Keeps the state after the entry of `mark`, as the server does. Raises ImpossibleBatch where log or ledger do
+        not reach it yet, DiskFull (nothing is left behind) or DiskFailed."""
+        if self.failed is not None:
+            raise self.failed
+        storage = self._running()
+        while self._is_busy:
+            yield "wait"
+        yield from self._steps(storage.flush())
+        reached = min(storage.journal.indexed, storage.ledger.last)
+        if reached < mark.index:
+            raise ImpossibleBatch(f"a snapshot of {mark.index}: log and ledger reach {reached}")
+        yield from self._steps(storage.sync_ledgers())
+        plan = SnapshotPlan(self.log, mark.index)
+        try:
+            yield from self._execute(Part.SPARES, plan.begin())
+            for chunk in chunks:
+                yield from self._execute(Part.SPARES, plan.add(chunk))
+            self.view.snapshots[mark.index] = mark
+            yield from self._execute(Part.SPARES, plan.finish(mark, configuration, configuration_index))
+        except DiskFull:
+            self.files.execute(plan.abandon())
+            raise
+        yield from self._execute(Part.SPARES, drop_old(self.files))
+
+    def _running(self) -> Storage:
+        assert self._storage is not None, "the disk was not opened"
+        return self._storage
+
+    def _steps(self, steps: Iterator[Step]) -> Iterator[str]:
+        for part, operations in steps:
+            yield from self._execute(part, operations)
+
+    def _execute(self, part: int, operations: Sequence[Operation]) -> Iterator[str]:
+        for operation in operations:
+            yield type(operation).__name__
+            self._carry_out(part, operation)
+
+    def _carry_out(self, part: int, operation: Operation) -> None:
+        try:
+            if self._fail:
+                self._may_fail(operation)
+            self.files.carry_out(operation)
+        except OSError as error:
+            is_full = error.errno == errno.ENOSPC
+            if self._storage is not None and not self._storage.is_final(part, is_full=is_full):
+                raise DiskFull(f"node {self.node}: {error}") from error
+            raise self._fence(error) from error
+
+    def _may_fail(self, operation: Operation) -> None:
+        kind = "sync" if type(operation).__name__.startswith("Sync") else "write"
+        if kind in self._fail:
+            self._fail.remove(kind)
+            if type(operation) is Sync:
+                self.files.fail_sync(operation.name)
+            raise OSError(errno.EIO, f"the {kind} fails", operation.name)
+
+    def _fence(self, error: Exception) -> DiskFailed:
+        self.failed = DiskFailed(f"node {self.node}: {error}")
+        return self.failed
+
+    # -- reading
+
+    def read(self, after: int, to: int, bytes_max: int) -> tuple[Entry, ...]:
+        """Consecutive entries after the end `after` up to `to`, from the files; () where they cannot be delivered."""
+        storage = self._running()
+        assert self._reader is not None
+        if "read" in self._fail:
+            self._fail.remove("read")
+            return ()
+        if to > storage.journal.indexed and not self._is_busy and self.failed is None:
+            try:
+                for _ in self._steps(storage.flush()):
+                    pass
+            except (DiskFailed, DiskFull):
+                return ()
+        try:
+            entries = self._reader.entries(after, to, bytes_max)
+        except Damaged:
+            return ()
+        start = bisect_right(self.view.ends, after)
+        if entries != tuple(self.view.entries[start : start + len(entries)]):
+            raise SilentlyWrong(f"node {self.node} read something else than was written after {after}: {entries}")
+        return entries
+
+    def chunks(self, snapshot: StoredSnapshot) -> Iterator[bytes]:
+        """The chunks of a snapshot. Raises SnapshotDamaged."""
+        return read_chunks(self.files, snapshot.folder)
+
+    # -- what is durable, for the checks
+
+    @property
+    def durable_hard_state(self) -> HardState:
+        """The newest hard state that a power cut cannot take."""
+        return self.view.hard_state
+
+    @property
+    def durable_last(self) -> int:
+        """The end of the newest durable entry."""
+        return self.view.durable_last
+
+    @property
+    def ends(self) -> list[int]:
+        """The ends of all entries, those that are not synced too."""
+        return self.view.ends
+
+    @property
+    def synced_ends(self) -> list[int]:
+        """The ends of the durable entries."""
+        return self.view.ends[: self.view.synced]
 
     def has(self, index: int, term: int) -> bool:
         """Whether the entry (index, term) is durable."""
-        position = bisect_right(self.ends, index) - 1
-        return 0 <= position < self.synced and self.ends[position] == index and self.entries[position].term == term
+        return self.view.has(index, term)
 
     def between(self, after: int, to: int) -> list[Entry]:
         """The entries after the end `after`, up to the end `to`."""
-        return self.entries[bisect_right(self.ends, after) : bisect_right(self.ends, to)]
+        return self.view.between(after, to)
 
-    def read(self, after: int, to: int, bytes_max: int) -> tuple[Entry, ...]:
-        """Consecutive entries from the one that holds the record `after + 1`, at least one, about `bytes_max`."""
-        start = bisect_right(self.ends, after)
-        stop, size = start, 0
-        while stop < len(self.ends) and self.ends[stop] <= to and (stop == start or size < bytes_max):
-            size += self.entries[stop].size
-            stop += 1
-        return tuple(self.entries[start:stop])
+    @property
+    def first_index(self) -> int:
+        """The oldest index on disk."""
+        return min(
+            (int(name[len(LOG_FOLDER) + 1 : -4]) for name in self.files.nodes if name.endswith(".seg")), default=0
+        )
 
-    def log_start(self, tail_kept: int) -> LogStart:
-        """What a starting node finds."""
-        runs: list[TermRun] = []
-        for entry in self.entries:
-            if not runs or runs[-1].term != entry.term:
-                runs.append(TermRun(entry.first, entry.term))
-        last: Mark = entry_mark(self.entries[-1])
-        tail = tuple(self.entries[len(self.entries) - tail_kept :]) if tail_kept else ()
-        if tail_kept >= len(self.entries):
-            tail = tuple(self.entries)
-        return LogStart(1, tuple(runs), last, tail, self.snapshot)
+    def snapshots(self) -> list[int]:
+        """The indexes of the finished snapshots, newest first."""
+        return list_snapshots(self.files)
+
+    # -- trouble
+
+    def fail_next(self, kind: str) -> None:
+        """The next "read", "write" or "sync" of this process fails with EIO."""
+        assert kind in ("read", "write", "sync"), kind
+        self._fail.append(kind)
+
+    @property
+    def full(self) -> bool:
+        """Whether there is no room for another byte."""
+        return self.files.is_full
+
+    @full.setter
+    def full(self, is_full: bool) -> None:
+        self.files.is_full = is_full
+
+    def flip_bit(self, area: str, random: Random) -> str:
+        """One bit of an area (`disk_faults.AREAS`) is another one; what was hit, or "" where nothing may be hit now."""
+        return self._hit(disk_faults.flip_bit(self, area, random))
+
+    def misdirect(self, area: str, random: Random) -> str:
+        """A block was written in another one's place."""
+        return self._hit(disk_faults.misdirect(self, area, random))
+
+    def stale_block(self, area: str, random: Random) -> str:
+        """A block has what was there before its newest write."""
+        return self._hit(disk_faults.stale_block(self, area, random))
+
+    def _hit(self, hit: disk_faults.Hit | None) -> str:
+        if hit is None:
+            return ""
+        name, what = hit
+        self.damaged[name] = what
+        if name == HARD_STATE:
+            self.files.whole.add(name)  # a torn slot beside a damaged one is beyond what two slots promise
+        return what
+
+    def copy(self) -> Image:
+        """A copy of the whole disk."""
+        return Image(self.files.copy(), self.view.copy(), dict(self.damaged))
+
+    def roll_back(self, image: Image) -> None:
+        """The disk is again what it was; nobody runs on it."""
+        self._forget()
+        self.files, self.view, self.damaged = image.files.copy(), image.view.copy(), dict(image.damaged)
+        self.files.is_full = False
+
+    def wipe(self) -> None:
+        """Everything is gone: a node that starts on it must refuse."""
+        self._forget()
+        self.files = MemoryFiles(torn_percent=self.files.torn_percent)
+        self.damaged = {"": "the disk was wiped"}
+
+
+def _nothing() -> None:
+    """Files in memory need not be closed."""

@@ -18,7 +18,7 @@ from raft.recovery import scan
 from raft.storage_snapshots import SNAPSHOTS
 
 if TYPE_CHECKING:
-    from chaos.sim.storage_disk import SimDisk
+    from chaos.sim.disk import SimDisk
 
 Span = tuple[str, int, int]
 """A file, and from where to where in it."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from chaos.sim.storage_disk import DiskFailed, DiskFull
+from chaos.sim.disk import DiskFailed, DiskFull
 from cluster.snapshots import chunks_of
 from raft.core import RaftCore
 from raft.ready import SyncBatch, SyncQueue

@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from chaos.sim.clocks import Clock
+from chaos.sim.disk import DiskFailed, DiskRefused, SimDisk
 from chaos.sim.disk_work import Crashed, DiskWork
 from chaos.sim.requests import HOUSEKEEPING_US, Answer, Requests
-from chaos.sim.storage_disk import DiskFailed, DiskRefused, SimDisk
 from cluster.apply import last_user_index, log_entry
 from cluster.snapshots import decode_preamble
 from cluster.wire import Problem

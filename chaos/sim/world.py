@@ -17,6 +17,7 @@ from typing import Any
 from chaos.sim import nemesis
 from chaos.sim.clients import Clients
 from chaos.sim.coverage import Coverage
+from chaos.sim.disk import SimDisk
 from chaos.sim.disk_work import Crashed
 from chaos.sim.failure import Failure, NoProgress, failure_of
 from chaos.sim.invariants import Witness
@@ -25,7 +26,6 @@ from chaos.sim.machines import Host, feed, load_machine
 from chaos.sim.network import Network
 from chaos.sim.replica import Replica
 from chaos.sim.requests import Applied, Limits, url_of
-from chaos.sim.storage_disk import SimDisk
 from chaos.sim.swarm import Swarm, draw, quiet
 from chaos.sim.trace import EVERYONE, DigestTrace, Trace
 from cluster.wire import Problem

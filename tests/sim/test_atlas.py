@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from chaos.sim.atlas import Atlas
-from chaos.sim.storage_disk import SimDisk
+from chaos.sim.disk import SimDisk
 from raft.codec import encode_configuration, entry_mark, seal_entry
 from raft.configuration import Configuration, Member
 from raft.formats import Log

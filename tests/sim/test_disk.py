@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
+from chaos.sim.disk import DiskFailed, DiskFull, DiskRefused, SimDisk
 from chaos.sim.disk_faults import AREAS
 from chaos.sim.disk_view import SilentlyWrong
-from chaos.sim.storage_disk import DiskFailed, DiskFull, DiskRefused, SimDisk
 from raft import journal, recovery, storage, storage_open
 from raft.codec import entry_mark
 from raft.formats import Log, Slot

@@ -36,7 +36,7 @@ MUTANTS: Final = (
         source="fsyncgate; rostam #94",
         edits=(  # what meets the error is the driver: the simulator's, and the server's
             Edit(
-                "chaos.sim.storage_disk:SimDisk._carry_out",
+                "chaos.sim.disk:SimDisk._carry_out",
                 "raise self._fence(error) from error",
                 "if type(operation) is not Sync:\n"
                 "            raise self._fence(error) from error\n"
