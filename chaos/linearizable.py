@@ -21,7 +21,7 @@ No clock in here: limits are steps and remembered states, and `is_over`, asked b
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from chaos.history import Operation
@@ -33,6 +33,10 @@ SLICE_STEPS: Final = 2_000
 
 SLICE_STEPS_MAX: Final = 64_000
 """A longest turn, some tens of milliseconds: how late `is_over` may be asked."""
+
+
+EXPLAIN_STEPS_MAX: Final = 500_000
+"""Steps for each beginning that is tried once a history is known to be invalid, a quarter of a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,9 +112,11 @@ class Search:
         "_state", "_unknowns", "_who", "calls", "key", "operations", "states", "steps", "verdict",
     )  # fmt: skip
 
-    def __init__(self, key: Any, model: Model, start: State, calls: Sequence[Call], operations: int) -> None:
+    def __init__(
+        self, key: Any, model: Model, start: State, calls: Sequence[Call], operations: Sequence[Operation]
+    ) -> None:
         self.key = key
-        self.operations = operations
+        self.operations = operations  # of that key, also those that say nothing
         problem = model.narrow(start, calls)
         self.calls = kept = problem.calls
         self.steps = self.states = 0  # made; remembered
@@ -287,34 +293,78 @@ class Search:
         return self.verdict
 
     def report(self) -> KeyReport:
-        """What is known by now."""
+        """What is known by now; of an undecided key how far the search came."""
         verdict = self.verdict or Verdict.UNKNOWN
-        prefix: list[Operation] = []
+        prefix: tuple[Operation, ...] = ()
         impossible = None
         if verdict is not Verdict.VALID and self._furthest:
-            frame = self._furthest_frame
-            while frame is not None:
-                prefix.append(self.calls[self._who[frame[1]]].operation)
-                frame = frame[0]
-            prefix.reverse()
+            prefix = self._order(self._furthest_frame)
             impossible = self.calls[~self._who[self._furthest]].operation
-        return KeyReport(self.key, verdict, self.operations, self.steps, self.states, tuple(prefix), impossible)
+        return KeyReport(self.key, verdict, len(self.operations), self.steps, self.states, prefix, impossible)
+
+    def _order(self, frame: _Frame | None) -> tuple[Operation, ...]:
+        """The operations taken up to that choice."""
+        order: list[Operation] = []
+        while frame is not None:
+            order.append(self.calls[self._who[frame[1]]].operation)
+            frame = frame[0]
+        return tuple(reversed(order))
+
+    @property
+    def order(self) -> tuple[Operation, ...]:
+        """The order that was found, once the verdict is valid."""
+        return self._order(self._frame)
 
 
 def searches(operations: Iterable[Operation], model: Model, init: Any = None) -> list[Search]:
     """One search per key, in order of the keys' first operations. Raises BadHistory or BadInit."""
     start = model.start(init)
-    keys: dict[Hashable, tuple[Any, list[Call], list[int]]] = {}
+    keys: dict[Hashable, tuple[Any, list[Call], list[Operation]]] = {}
     for operation in operations:
         key = freeze(operation.key)
         found = keys.get(key)
         if found is None:
-            found = keys[key] = (operation.key, [], [0])
-        found[2][0] += 1
+            found = keys[key] = (operation.key, [], [])
+        found[2].append(operation)
         call = model.call(operation)
         if call is not None:
             found[1].append(call)
-    return [Search(key, model, start, calls, count[0]) for key, calls, count in keys.values()]
+    return [Search(key, model, start, calls, raw) for key, calls, raw in keys.values()]
+
+
+def explained(operations: Sequence[Operation], model: Model, start: State, report: KeyReport) -> KeyReport:
+    """The report of an invalid key with its first impossible operation and an order of what comes before.
+
+    A beginning of a history is what had been called by then; what had not yet ended may have happened or not. Every
+    beginning of a linearizable history is linearizable, so the first that is not is found by halving. (The search for
+    the whole looks ahead, and so fails earlier than where somebody could first have noticed.)
+    """
+    done = sorted((each for each in operations if each.outcome == "ok"), key=lambda each: each.returned or 0)
+    low, high = 0, len(done)  # the first `low` completions can be explained, the first `high` cannot
+    order: tuple[Operation, ...] = ()
+    while low + 1 < high:
+        middle = (low + high) // 2
+        end = done[middle - 1].returned
+        assert end is not None
+        search = Search(report.key, model, start, _until(operations, end, model), ())
+        if search.run(EXPLAIN_STEPS_MAX, EXPLAIN_STEPS_MAX) is Verdict.VALID:
+            low, order = middle, search.order
+        else:  # if it is not known: the operation that is named is then an upper bound
+            high = middle
+    return replace(report, prefix=order, impossible=done[high - 1] if done else None)
+
+
+def _until(operations: Sequence[Operation], end: int, model: Model) -> list[Call]:
+    """The calls of the beginning that ends with line `end`."""
+    calls: list[Call] = []
+    for each in operations:
+        if each.called < end and each.outcome != "fail":
+            if each.returned is not None and each.returned > end:
+                each = replace(each, outcome="info", returned=None, output=None, result=None)
+            call = model.call(each)
+            if call is not None:
+                calls.append(call)
+    return calls
 
 
 def check(
@@ -357,7 +407,12 @@ def check(
                 break
         waiting = [search for search in waiting if search.verdict is None]
         budget = min(2 * budget, SLICE_STEPS_MAX)
-    reports = tuple(search.report() for search in found)
+    reports = tuple(
+        explained(search.operations, model, model.start(init), search.report())
+        if search.verdict is Verdict.INVALID
+        else search.report()
+        for search in found
+    )
     verdict = worst(report.verdict for report in reports)
     problems = tuple(_sentence(report) for report in reports if report.verdict is Verdict.INVALID)
     if verdict is Verdict.UNKNOWN:

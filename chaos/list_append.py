@@ -30,6 +30,7 @@ class _Key:
     writers: dict[Hashable, int] = field(default_factory=dict)  # element -> operation
     failed: dict[Hashable, Operation] = field(default_factory=dict)
     reads: list[tuple[int, list[Any]]] = field(default_factory=list)
+    order: list[Hashable] = field(default_factory=list)  # of everything that was read
 
 
 def check_list_append(operations: Sequence[Operation]) -> Report:
@@ -40,8 +41,11 @@ def check_list_append(operations: Sequence[Operation]) -> Report:
         _take(number, operation, keys, problems)
     edges: list[dict[int, str]] = [{} for _ in operations]
     alive = {number for number, operation in enumerate(operations) if operation.outcome == "ok"}
-    for each in keys.values():
-        _depend(each, operations, edges, alive, problems)
+    problems += filter(None, (_ordered(each, operations) for each in keys.values()))
+    if not problems:
+        alive.update(each.writers[element] for each in keys.values() for element in each.order)  # read, so it happened
+        for each in keys.values():
+            _depend(each, operations, edges, alive, problems)
     if not problems:
         problems += _cycle(operations, edges, alive)
     counts = {"keys": len(keys), "dependencies": sum(map(len, edges))}
@@ -92,39 +96,37 @@ def _take(number: int, operation: Operation, keys: dict[Hashable, _Key], problem
         found.reads.append((number, seen[: len(seen) - len(mine)]))
 
 
+def _ordered(key: _Key, operations: Sequence[Operation]) -> str | None:
+    """Finds out who appended what was read, in order; what is wrong with it, if anything."""
+    name = text_of(key.key)
+    longest: list[Any] = max((seen for _, seen in key.reads), key=len, default=[])
+    order = key.order = [freeze(element) for element in longest]
+    if len(set(order)) != len(order):
+        return f"list {name}: an element is in it twice: {text_of(longest)}"
+    for number, seen in key.reads:
+        if [freeze(element) for element in seen] != order[: len(seen)]:
+            return f"list {name}: {operations[number]} is no beginning of {text_of(longest)}"
+    for element, shown in zip(order, longest, strict=True):
+        if element in key.failed:
+            return f"list {name}: {key.failed[element]} failed, and {text_of(shown)} was read"
+        if element not in key.writers:
+            return f"list {name}: nobody appended {text_of(shown)}, which was read"
+    if (torn := _torn(key)) is not None:
+        return f"list {name}: somebody saw half of {operations[torn]}"
+    return None
+
+
 def _depend(
     key: _Key, operations: Sequence[Operation], edges: list[dict[int, str]], alive: set[int], problems: list[str]
 ) -> None:
-    """Adds what the reads of one key tell."""
+    """Adds what the reads of one key tell. What happened and was not read came after all that was."""
     name = text_of(key.key)
-    longest: list[Any] = max((seen for _, seen in key.reads), key=len, default=[])
-    order = [freeze(element) for element in longest]
-    if len(set(order)) != len(order):
-        problems.append(f"list {name}: an element is in it twice: {text_of(longest)}")
-        return
-    for number, seen in key.reads:
-        if [freeze(element) for element in seen] != order[: len(seen)]:
-            problems.append(f"list {name}: {operations[number]} is no beginning of {text_of(longest)}")
-            return
-    writers: list[int] = []
-    for element, shown in zip(order, longest, strict=True):
-        if element in key.failed:
-            problems.append(f"list {name}: {key.failed[element]} failed, and {text_of(shown)} was read")
-            return
-        if element not in key.writers:
-            problems.append(f"list {name}: nobody appended {text_of(shown)}, which was read")
-            return
-        writers.append(key.writers[element])
-    alive.update(writers)  # it was read, so it happened
+    writers = [key.writers[element] for element in key.order]
     for before, after in pairwise(writers):
         if before != after:
             edges[before].setdefault(after, f"appended to {name} before")
-    seen_by_anyone = set(order)
-    unseen = [
-        number
-        for element, number in key.writers.items()
-        if element not in seen_by_anyone and operations[number].outcome == "ok"
-    ]
+    read = set(key.order)
+    unseen = [number for element, number in key.writers.items() if element not in read and number in alive]
     if writers:
         for number in unseen:
             if number != writers[-1]:
@@ -138,6 +140,21 @@ def _depend(
         for later in writers[length : length + 1] if length < len(writers) else unseen:
             if later != number:
                 edges[number].setdefault(later, f"read {name} without what was appended by")
+
+
+def _torn(key: _Key) -> int | None:
+    """A transaction of several appends of which some were read, and not all of them together and in order."""
+    runs: dict[int, list[Hashable]] = {}
+    for element, number in key.writers.items():
+        runs.setdefault(number, []).append(element)
+    order = key.order
+    place = {element: position for position, element in enumerate(order)}
+    for number, run in runs.items():
+        if len(run) > 1 and any(element in place for element in run):
+            first = place.get(run[0], -1)
+            if first < 0 or order[first : first + len(run)] != run:
+                return number
+    return None
 
 
 def _cycle(operations: Sequence[Operation], edges: list[dict[int, str]], alive: set[int]) -> list[str]:

@@ -7,7 +7,8 @@ pure; `chaos.linearizable` does the search. docs/history.md lists functions and 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final, Protocol
@@ -132,17 +133,28 @@ def without_unseen(calls: Sequence[Call]) -> list[Call]:
     Not before a call that must find another value than some: an unseen value can be that other.
     """
     denied = max((call.operation.returned or 0 for call in calls if call.denies), default=0)
-    kept = list(calls)
-    while True:
-        seen = {value for call in kept for value in call.sees}
-        left = [
-            call
-            for call in kept
-            if not call.is_unknown or call.operation.called < denied or not seen.isdisjoint(call.makes)
-        ]
-        if len(left) == len(kept):
-            return kept
-        kept = left  # an unknown cas that was left out expects nothing any more
+    needs = Counter(value for call in calls for value in call.sees)
+    dropped: set[int] = set()
+    again: Iterable[int] = range(len(calls))
+    makers: dict[Hashable, list[int]] = {}
+    for number, call in enumerate(calls):
+        if call.is_unknown and call.operation.called >= denied:
+            for value in call.makes:
+                makers.setdefault(value, []).append(number)
+    while again:
+        unneeded: list[Hashable] = []
+        for number in again:
+            call = calls[number]
+            if number in dropped or not call.is_unknown or call.operation.called < denied:
+                continue
+            if all(not needs[value] for value in call.makes):
+                dropped.add(number)
+                for value in call.sees:  # an unknown cas that is left out expects nothing any more
+                    needs[value] -= 1
+                    if not needs[value]:
+                        unneeded.append(value)
+        again = [number for value in unneeded for number in makers.get(value, ())]
+    return [call for number, call in enumerate(calls) if number not in dropped]
 
 
 class CasRegister:
