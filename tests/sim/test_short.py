@@ -1,0 +1,53 @@
+"""The short form of `make sim`: fixed seeds, a few that nobody has seen, and a check that they are not idle.
+
+Each is a test of its own, so that they spread over the cores. `make sim` runs a thousand.
+"""
+
+from collections.abc import Callable
+from random import SystemRandom
+from statistics import median
+
+import pytest
+
+from chaos.sim import report
+from chaos.sim.runner import Job, run_job
+from chaos.sim.summary import FLOORS
+
+SECONDS = 30
+
+FIXED = range(20)
+MEDIANS = range(100, 107)
+FRESH = 6
+
+
+def held(job: Job) -> dict[str, int]:
+    """The numbers of a job; the test fails with its story if it does."""
+    print(job.command)
+    result = run_job(job)
+    if result.broken is not None:
+        pytest.fail("\n".join(report.short(result, result.broken)), pytrace=False)
+    return result.stats
+
+
+@pytest.mark.parametrize("seed", FIXED)
+def test_fixed_seed(seed: int) -> None:
+    """Every property holds in it, the healed cluster agrees, and clients were served."""
+    stats = held(Job(seed, SECONDS))
+    assert stats["healed runs"] == 1
+    assert stats["client operations"] > 0
+
+
+@pytest.mark.parametrize("nth", range(FRESH))
+def test_fresh_seed(nth: int, record_property: Callable[[str, object], None]) -> None:
+    """The same for seeds of today; the command that repeats each is printed."""
+    job = Job(SystemRandom().randrange(1 << 32), SECONDS)
+    record_property("measured", job.command)
+    held(job)
+
+
+def test_the_median_world_is_busy() -> None:
+    """In full minutes there are as many client operations, faults and leader changes as `make sim` demands."""
+    found = [held(Job(seed)) for seed in MEDIANS]
+    for name, (key, floor) in FLOORS.items():
+        rates = [stats.get(key, 0) * 60_000 // stats["simulated ms"] for stats in found]
+        assert median(rates) >= floor, (name, rates)
