@@ -52,7 +52,8 @@ class Replica:
         self.life = 0
         self.hello = ("", 0)  # incarnation of the disk and boot counter: what this process says of itself
         self.is_paused = False
-        self.is_retired = False
+        self.is_retired = False  # stopped for good: it is no member any more
+        self.is_held = False  # kept down while others have to go on without it
         self._forget()
 
     def _forget(self) -> None:

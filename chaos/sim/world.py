@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import gc
 import heapq
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
 from random import Random
 from typing import Any
 
 from chaos.sim import nemesis
+from chaos.sim.atlas import Atlas
 from chaos.sim.clients import Clients
 from chaos.sim.coverage import Coverage
 from chaos.sim.disk import SimDisk
@@ -24,25 +24,21 @@ from chaos.sim.invariants import Witness
 from chaos.sim.links import Links
 from chaos.sim.machines import Host, feed, load_machine
 from chaos.sim.network import Network
+from chaos.sim.outcome import Fault, Outcome
 from chaos.sim.replica import Replica
-from chaos.sim.requests import Applied, Limits, url_of
+from chaos.sim.requests import Limits, url_of
 from chaos.sim.swarm import Swarm, draw, quiet
 from chaos.sim.trace import EVERYONE, DigestTrace, Trace
-from cluster.wire import Problem
+from chaos.sim.wires import Wires
 from raft.codec import (
-    Corrupt,
-    FrameDecoder,
     Record,
-    decode_message,
     encode_block,
     encode_configuration,
-    encode_message,
     seal_entry,
 )
 from raft.configuration import Configuration, Member
 from raft.events import BecameLeader, ConflictTruncated, Event, MessageIgnored
 from raft.formats import Log
-from raft.messages import Message
 from raft.refusals import Refused
 from raft.types import GENESIS, Entry, EntryKind, NodeId
 from statemachine.commands import Operation
@@ -56,28 +52,6 @@ PATIENCE_US = 3_000_000
 """How long a client of the world's own waits for an answer."""
 
 MACHINE = "statemachine.machine:StateMachine"
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """Something the nemesis did. `number` counts those it wanted to do, so it names the same one in every run."""
-
-    number: int
-    now_us: int
-    kind: str
-    nodes: tuple[NodeId, ...]
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of one seed. `digest` is that of its trace; `stats` counts what happened, sorted by name."""
-
-    seed: int
-    digest: str
-    stats: dict[str, int]
-    faults: tuple[Fault, ...] = ()
-    history: Any = None
 
 
 class World:
@@ -97,7 +71,6 @@ class World:
         self.stats: dict[str, int] = {}
         self.faults: list[Fault] = []
         self._fault_number = 0
-        self._message_number = 0
         self._events: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._sequence = 0
         self.machine_class: Any = load_machine(machine)
@@ -114,17 +87,17 @@ class World:
         )
         self.network_random = self.random_of("network")
         self.crash_random = self.random_of("crash")
-        self.network = Network(self.network_random, self.swarm, self._arrives)
+        self.wires = Wires(self)
+        self.send = self.wires.send
+        self.network = Network(self.network_random, self.swarm, self.wires.carry)
         self.links = Links(self)
         self.disks = {node: self._formatted(node) for node in nodes}
         self.coverage = Coverage(self)
         self.witness = Witness(self.configuration, self.first)
         self.replicas = {node: Replica(self, node, self.disks[node]) for node in nodes}
-        self.atlas: Any = None
+        self._atlas = Atlas(self.disks, self.configuration)
         self.clients: Clients | None = None
         self.acknowledged = 0  # the highest index that a client knows to be committed
-        self.writes = 0
-        self.reads = 0
 
     def random_of(self, purpose: str) -> Random:
         """A source of chance for one purpose only, so that what one part draws changes nothing for the others."""
@@ -198,53 +171,6 @@ class World:
 
     # -- what the nodes use ------------------------------------------------------------------------------------
 
-    def send(self, message: Message) -> None:
-        """A message leaves its sender, with the hello of its process; in some worlds as bytes."""
-        self.witness.sends(message, self.disks[message.sender])
-        self._message_number = number = self._message_number + 1
-        self.trace.sent(number, self.now_us, message)
-        hello = self.replicas[message.sender].hello
-        carried: Message | bytes = encode_message(message) if self.swarm.encode else message
-        if not self.network.send(message.sender, message.to, (number, message.sender, message.to, hello, carried)):
-            self.trace.lost(number, self.now_us, "on the way")
-
-    def _arrives(self, delay_us: int, parcel: tuple[int, NodeId, NodeId, tuple[str, int], Message | bytes]) -> None:
-        self._sequence += 1
-        heapq.heappush(self._events, (self.now_us + delay_us, self._sequence, self._deliver, parcel))
-
-    def _deliver(
-        self, number: int, sender: NodeId, to: NodeId, hello: tuple[str, int], carried: Message | bytes
-    ) -> None:
-        replica = self.replicas[to]
-        if self.network.is_cut(sender, to):
-            self.network.lost += 1
-            self.trace.lost(number, self.now_us, "cut")
-        elif replica.core is None:
-            self.trace.lost(number, self.now_us, "down")
-        elif replica.greeted.get(sender) != hello and not replica.greet(sender, hello):
-            self.trace.lost(number, self.now_us, "refused")
-        else:
-            self.trace.delivered(number, self.now_us)
-            message = self._decoded(carried) if isinstance(carried, bytes) else carried
-            if message is not None:
-                self.witness.delivered(message)
-                replica.deliver(message)
-
-    def _decoded(self, data: bytes) -> Message | None:
-        """Bytes on a link: one frame in a few hundred is damaged on the way, and must be refused for it."""
-        random = self.network_random
-        if not self.is_healed and random.getrandbits(9) == 0:
-            damaged = bytearray(data)
-            damaged[random.randrange(8, len(data))] ^= 1 << random.getrandbits(3)  # the length: the decoder waits
-            try:
-                frames = FrameDecoder().feed(bytes(damaged))
-            except Corrupt:
-                self.count("damaged frames refused")
-                return None
-            raise Failure("damaged bytes on a link are refused", (data, damaged, frames))
-        (frame,) = FrameDecoder().feed(data)
-        return decode_message(frame)
-
     def sync_us(self) -> int:
         """How long one write with its sync takes."""
         random, swarm = self.random, self.swarm
@@ -295,7 +221,7 @@ class World:
     def restart(self, node: NodeId) -> None:
         """Start that node, if it is down."""
         replica = self.replicas[node]
-        if replica.core is None and not replica.disk.refused and not replica.is_retired:
+        if replica.core is None and not (replica.disk.refused or replica.is_retired or replica.is_held):
             replica.start()
 
     def attempt(self, node: NodeId, ask: Callable[[], object]) -> object:
@@ -336,26 +262,10 @@ class World:
             )
 
     def write(self) -> None:
-        """A client writes to whom it takes for the leader."""
-        self.writes += 1
-        count = self.random.choice((1, 1, 1, 2, 5))
-        value = b"%d:" % self.writes + bytes(self.random.choice((0, 20, 200)))
-        block = encode_block([Record(Operation.APPEND, None, value)] * count, plain=True)
-        self._client_choice().submit(block, count, 0, 0, self.now_us + PATIENCE_US, self._written)
-
-    def _written(self, answer: Applied | Problem) -> None:
-        self.count("writes acknowledged" if isinstance(answer, Applied) else f"write {answer.outcome}")
-        self.count("client operations")
-
-    def read(self) -> None:
-        """A client reads; it must see everything acknowledged by now."""
-        self.reads += 1
-        self._client_choice().read_barrier(lambda _: self.count("client operations"), self.now_us + PATIENCE_US)
-
-    def _client_choice(self) -> Replica:
-        if self.random.randrange(5) == 0:
-            return self.random.choice(list(self.replicas.values()))
-        return self.leading() or self.random.choice(list(self.replicas.values()))
+        """A write by nobody's client, to whoever leads."""
+        block = encode_block([Record(Operation.APPEND, None, b"written")], plain=True)
+        replica = self.leading() or self.random.choice(list(self.replicas.values()))
+        replica.submit(block, 1, 0, 0, self.now_us + PATIENCE_US, lambda _: None)
 
     def leading(self) -> Replica | None:
         """Whoever leads the newest term, as far as it believes."""
@@ -409,27 +319,49 @@ class World:
 
     # -- agreement ---------------------------------------------------------------------------------------------
 
-    def heal(self) -> None:
-        """The end of all trouble."""
+    @property
+    def atlas(self) -> Atlas:
+        """Which disks may be hit, as of the configurations that may be in force now."""
+        self._atlas.configured(*self.witness.known.possible())
+        return self._atlas
+
+    def quorum(self) -> list[NodeId]:
+        """Members that are not lost and can go on alone: a majority of every configuration that may be in force."""
+        sides = [side for each in self.witness.known.possible() for side in (each.voters, each.outgoing)]
+        kept = [node for node in self.replicas if not self._atlas.is_lost(node)]
+        for node in self.random.sample(kept, len(kept)):
+            fewer = [other for other in kept if other != node]
+            if all(2 * sum(voter in fewer for voter in side) > len(side) for side in sides if side):
+                kept = fewer
+        return kept
+
+    def heal(self, nodes: Collection[NodeId] | None = None) -> None:
+        """The end of all trouble, for those nodes (all); the others stay down."""
         self.is_healed = True
-        self.trace.line(self.now_us, EVERYONE, "healed")
+        self.trace.line(self.now_us, EVERYONE, "healed", *(nodes or ()))
         self.network.heal_all()
-        nemesis.heal(self)
         nemesis.heal(self)
         for node, replica in self.replicas.items():
             replica.is_paused = False
-            self.restart(node)
-            replica.wake()
+            replica.is_held = nodes is not None and node not in nodes
+            if not replica.is_held:
+                self.restart(node)
+                replica.wake()
+            elif replica.core is not None:
+                replica.crash("held down", power=False)
 
     def has_agreed(self, least: int) -> bool:
         """Whether every member that can run does, and has applied one and the same index, at least `least`."""
         leading = self.leading()
-        if leading is None or leading.core is None or leading.core.status().is_changing:
+        if leading is None or leading.core is None:
+            return False
+        is_partial = any(replica.is_held for replica in self.replicas.values())
+        if not is_partial and leading.core.status().is_changing:
             return False
         applied: list[int] = []
         for member in leading.core.state.configuration.members:
             replica = self.replicas[member.node]
-            if replica.disk.refused:
+            if replica.disk.refused or replica.is_held or self._atlas.is_lost(member.node):
                 continue
             if replica.core is None:
                 return False
@@ -437,7 +369,7 @@ class World:
             if log.applied != log.last.index:
                 return False
             applied.append(log.applied)
-        return min(applied) == max(applied) >= least
+        return min(applied, default=0) == max(applied, default=0) >= least
 
 
 def run_seed(
@@ -469,6 +401,14 @@ def run_seed(
             gc.collect()
 
 
+def _agree(world: World) -> None:
+    """Whoever can run takes writes again, and agrees. Raises NoProgress."""
+    before = world.acknowledged
+    if not world.run_until(world.now_us + HEALED_US, lambda: world.acknowledged > before and world.has_agreed(before)):
+        ends = {node: replica.core and replica.core.status() for node, replica in world.replicas.items()}
+        raise NoProgress("a healed cluster makes progress", f"{HEALED_US // 1_000_000} s after healing: {ends}")
+
+
 def _run(world: World, seconds: int) -> Outcome:
     swarm = world.swarm
     world.clients = Clients(world, world.random_of("clients"), swarm.clients, swarm.client_every_us)
@@ -477,13 +417,13 @@ def _run(world: World, seconds: int) -> Outcome:
     nemesis.unleash(world)
     feed(world)
     world.run_until(seconds * 1_000_000)
-    world.heal()
     written = world.stats.get("writes acknowledged", 0)
-    before = world.acknowledged
-    if not world.run_until(world.now_us + HEALED_US, lambda: world.acknowledged > before and world.has_agreed(before)):
-        ends = {node: replica.core and replica.core.status() for node, replica in world.replicas.items()}
-        raise NoProgress("a healed cluster makes progress", f"{HEALED_US // 1_000_000} s after healing: {ends}")
-    world.clients.check()
+    if world.random.randrange(3) == 0 and len(quorum := world.quorum()) < len(world.replicas):
+        world.heal(quorum)  # first no more than must do
+        world.sometimes("a bare quorum went on alone")
+        _agree(world)
+    world.heal()
+    _agree(world)
     world.count("healed runs")
     for replica in world.replicas.values():
         if replica.core is not None:

@@ -103,6 +103,11 @@ class Known:
         self.configurations[entry.index, entry.term] = configuration
         return configuration
 
+    def possible(self) -> list[Configuration]:
+        """The configurations that may be in force: the newest committed one, and all that were made after it."""
+        ruling = max(where for where in self.configurations if self.is_committed(*where))
+        return [configuration for where, configuration in self.configurations.items() if where >= ruling]
+
     def configuration_in(self, log: Log) -> tuple[int, Configuration] | None:
         """The newest configuration of that log, and its index, found without the core's help.
 

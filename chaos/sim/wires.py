@@ -1,0 +1,79 @@
+"""The consensus links of a world: each message with the hello of its process, as an object or as bytes.
+
+Who is sent to compares the hello of a process once, as cluster/peer_accept.py does with a connection's. In some worlds
+messages are bytes: they go through the production's frames, and are damaged now and then; the CRC must tell.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from chaos.sim.failure import Failure
+from raft.codec import Corrupt, FrameDecoder, decode_message, encode_message
+from raft.messages import Message
+from raft.types import NodeId
+
+if TYPE_CHECKING:
+    from chaos.sim.world import World
+
+Parcel = tuple[int, NodeId, NodeId, tuple[str, int], Message | bytes]
+"""Number of the message, sender, addressee, the sender's hello, the message."""
+
+
+class Wires:
+    """Sends and delivers; `chaos.sim.network` says when, how often and whether at all."""
+
+    __slots__ = ("_number", "world")
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._number = 0
+
+    def send(self, message: Message) -> None:
+        """A message leaves its sender."""
+        world, sender, to = self.world, message.sender, message.to
+        world.witness.sends(message, world.disks[sender])
+        self._number = number = self._number + 1
+        world.trace.sent(number, world.now_us, message)
+        carried: Message | bytes = encode_message(message) if world.swarm.encode else message
+        if not world.network.send(sender, to, (number, sender, to, world.replicas[sender].hello, carried)):
+            world.trace.lost(number, world.now_us, "on the way")
+
+    def carry(self, delay_us: int, parcel: Parcel) -> None:
+        """The network lets a parcel arrive later."""
+        self.world.after(delay_us, self._deliver, *parcel)
+
+    def _deliver(
+        self, number: int, sender: NodeId, to: NodeId, hello: tuple[str, int], carried: Message | bytes
+    ) -> None:
+        world = self.world
+        replica = world.replicas[to]
+        if world.network.is_cut(sender, to):
+            world.network.lost += 1
+            world.trace.lost(number, world.now_us, "cut")
+        elif replica.core is None:
+            world.trace.lost(number, world.now_us, "down")
+        elif replica.greeted.get(sender) != hello and not replica.greet(sender, hello):
+            world.trace.lost(number, world.now_us, "refused")
+        else:
+            world.trace.delivered(number, world.now_us)
+            message = self._decoded(carried) if isinstance(carried, bytes) else carried
+            if message is not None:
+                world.witness.delivered(message)
+                replica.deliver(message)
+
+    def _decoded(self, data: bytes) -> Message | None:
+        """Bytes on a link: one frame in a few hundred is damaged on the way, and must be refused for it."""
+        world = self.world
+        random = world.network_random
+        if not world.is_healed and random.getrandbits(9) == 0:
+            damaged = bytearray(data)
+            damaged[random.randrange(8, len(data))] ^= 1 << random.getrandbits(3)  # the length: the decoder waits
+            try:
+                frames = FrameDecoder().feed(bytes(damaged))
+            except Corrupt:
+                world.count("damaged frames refused")
+                return None
+            raise Failure("damaged bytes on a link are refused", (data, damaged, frames))
+        (frame,) = FrameDecoder().feed(data)
+        return decode_message(frame)
