@@ -12,6 +12,7 @@ from random import Random
 
 import pytest
 
+from chaos.sim.files import MemoryFiles
 from cluster.disk import Disk
 from cluster.disk_errors import DiskFenced, NoSpace, ReadDamaged
 from cluster.disk_files import ShardFiles
@@ -19,8 +20,7 @@ from raft.codec import entry_mark
 from raft.operations import Operation
 from raft.types import Entry, HardState
 from tests.cluster.disk_lab import batch, effects_of, make_folder, open_disk, read_all
-from tests.raft.journal_driver import CONFIGURATION, FIRST, make_entries
-from tests.raft.memory_files import MemoryFiles
+from tests.raft.journal_driver import CONFIGURATION, FIRST, after_power_cut, make_entries
 from tests.support import wait_until_async
 
 SECOND = make_entries(entry_mark(FIRST), 1, (100,))[0]
@@ -277,7 +277,7 @@ async def test_pitfall_62_power_cut_under_a_running_disk(tmp_path: Path, monkeyp
     for cut in range(0, len(operations), 4):
         files = MemoryFiles(start)
         files.execute(operations[:cut])
-        left = files.crash(Random(cut)).content()
+        left = after_power_cut(files, Random(cut)).content()
         copy = tmp_path / f"cut-{cut}"
         (copy / "shard-0" / "log").mkdir(parents=True)
         (copy / "identity.json").write_bytes((folder / "identity.json").read_bytes())

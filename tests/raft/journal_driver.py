@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from random import Random
 
+from chaos.sim.files import MemoryFiles
 from raft.codec import Record, encode_block, encode_configuration, entry_mark, seal_entry
 from raft.configuration import Configuration, Member
-from raft.formats import Log, Slot
-from raft.journal import (
-    Journal,
-    keep_slot,
-    make_log,
-    segment_name,
-)
+from raft.formats import Log
+from raft.journal import Journal, make_log, segment_name
 from raft.operations import (
     Operation,
 )
 from raft.recovery import Recovery, rebuild_index, recover_hard_state, recover_log, scan
+from raft.storage_open import count_boot
 from raft.types import GENESIS, Entry, EntryKind, HardState, Mark
-from tests.raft.memory_files import MemoryFiles
 
 LOG = Log(bytes(range(16)))
 SEGMENT_BYTES = 4_096
@@ -49,6 +45,18 @@ def make_entries(previous: Mark, term: int, sizes: Iterable[int], records: int =
     return entries
 
 
+def after_power_cut(files: MemoryFiles, random: Random) -> MemoryFiles:
+    """What is found after a loss of power at this moment; `files` stay as they are."""
+    left = files.copy()
+    left.lose_power(random)
+    return left
+
+
+def after_kill(files: MemoryFiles) -> MemoryFiles:
+    """What is found after the process was killed: everything it wrote, synced or not."""
+    return MemoryFiles(files.content())
+
+
 def new_files() -> MemoryFiles:
     """The folder of one shard as `raftlog format` leaves it."""
     files = MemoryFiles()
@@ -71,9 +79,8 @@ class Driver:
         self.execute(self.recovery.operations)
         for segment in self.recovery.rebuild:
             self.execute(rebuild_index(LOG, files, segment))
-        slot = Slot(slot.sequence + 1, replace(slot.state, boot=slot.state.boot + 1))
-        for operations in keep_slot(LOG, slot):
-            self.execute(operations)
+        slot, operations = count_boot(LOG, slot)
+        self.execute(operations)
         self.journal = Journal(LOG, self.recovery.segments, slot, SEGMENT_BYTES, self.recovery.marked)
         self.execute(self.journal.mark())
 

@@ -7,12 +7,21 @@ from random import Random
 
 import pytest
 
+from chaos.sim.files import MemoryFiles
 from raft.codec import entry_mark
 from raft.journal import segment_name
 from raft.recovery import recover_hard_state
 from raft.types import Entry, HardState
-from tests.raft.journal_driver import FIRST, LOG, Driver, PowerCut, make_entries, new_files
-from tests.raft.memory_files import MemoryFiles
+from tests.raft.journal_driver import (
+    FIRST,
+    LOG,
+    Driver,
+    PowerCut,
+    after_kill,
+    after_power_cut,
+    make_entries,
+    new_files,
+)
 
 Outcomes = list[list[Entry]]
 
@@ -113,18 +122,22 @@ def test_pitfall_67_power_cut_at_every_operation(play: Callable[[Story], None]) 
     """
     for point, story in crash_points(play):
         for seed in range(4):
-            files = story.driver.files.copy().crash(Random(seed * 10_007 + point))
+            files = after_power_cut(story.driver.files, Random(seed * 10_007 + point))
             restarted = check(story, files, f"operation {point}, seed {seed}")
             story_after = Story(restarted)
             story_after.logs, story_after.states = [restarted.entries()], story.states
-            check(story_after, restarted.files.crash(Random(seed)), f"operation {point}, seed {seed}, once more")
+            check(
+                story_after,
+                after_power_cut(restarted.files, Random(seed)),
+                f"operation {point}, seed {seed}, once more",
+            )
 
 
 @pytest.mark.parametrize("play", [appends, cuts])
 def test_power_cut_during_recovery(play: Callable[[Story], None]) -> None:
     """A power cut before any operation of a recovery leaves what the next recovery brings to the same end."""
     for point, story in crash_points(play, step=7):
-        files = story.driver.files.crash(Random(point))
+        files = after_power_cut(story.driver.files, Random(point))
         budget = 0
         while True:
             where = f"operation {point}, recovery cut at {budget}"
@@ -132,7 +145,7 @@ def test_power_cut_during_recovery(play: Callable[[Story], None]) -> None:
             try:
                 Driver(second, budget)
             except PowerCut:
-                check(story, second.crash(Random(budget)), where)
+                check(story, after_power_cut(second, Random(budget)), where)
                 budget += 1
             else:
                 break
@@ -142,7 +155,7 @@ def test_power_cut_during_recovery(play: Callable[[Story], None]) -> None:
 def test_kill_at_every_operation(play: Callable[[Story], None]) -> None:
     """A killed process leaves everything that it wrote, synced or not: a restart finds one of the logs it may."""
     for point, story in crash_points(play):
-        check(story, story.driver.files.kill(), f"operation {point}")
+        check(story, after_kill(story.driver.files), f"operation {point}")
 
 
 def test_what_was_only_read_back_is_synced_before_the_first_vote() -> None:
@@ -161,7 +174,7 @@ def test_what_was_only_read_back_is_synced_before_the_first_vote() -> None:
         restarted = Driver(files)
         assert restarted.entries() == [FIRST, *entries]
         for seed in range(20):
-            assert Driver(restarted.files.copy().crash(Random(seed))).entries() == [FIRST, *entries]
+            assert Driver(after_power_cut(restarted.files, Random(seed))).entries() == [FIRST, *entries]
 
 
 def test_pitfall_69_roll_syncs_the_old_segment_first() -> None:
@@ -183,6 +196,6 @@ def test_pitfall_69_roll_syncs_the_old_segment_first() -> None:
         except PowerCut:
             pass
         for seed in range(5):
-            found = Driver(again.files.copy().crash(Random(seed)))
+            found = Driver(after_power_cut(again.files, Random(seed)))
             assert found.recovery.damage is None
             assert found.entries()[: len(story.log)] == story.log

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chaos.sim.files import MemoryFiles
 from raft.codec import HEADER_SIZE, MARK_SIZE, Corrupt, UnknownVersion, crc32c, decode_header, encode_mark, entry_mark
 from raft.formats import HARD_STATE_SLOT, SEGMENT_HEADER_SIZE, SLOT_SIZE, ForeignFile, Log
 from raft.journal import HARD_STATE, index_name, segment_name, spare_name
 from raft.recovery import HardStateDamaged, recover_hard_state, recover_log
 from raft.types import Entry, HardState
-from tests.raft.journal_driver import FIRST, LOG, Driver, make_entries, new_files, written_log
-from tests.raft.memory_files import MemoryFiles
+from tests.raft.journal_driver import FIRST, LOG, Driver, after_kill, make_entries, new_files, written_log
 
 Content = dict[str, bytes]
 
@@ -158,7 +158,7 @@ def test_torn_tail_is_cut_and_told() -> None:
     assert any("torn tail" in notice for notice in restarted.recovery.notices)
     more = make_entries(entry_mark(entries[-2]), 3, (333,))
     restarted.append(more)
-    assert Driver(restarted.files.kill()).entries() == [*entries[:-1], *more]
+    assert Driver(after_kill(restarted.files)).entries() == [*entries[:-1], *more]
 
 
 def test_old_but_valid_blocks_are_noticed() -> None:
@@ -217,7 +217,7 @@ def test_damaged_or_lost_index_is_rebuilt() -> None:
     driver.append(make_entries(driver.journal.last, 2, (10, 20), records=2))
     first = driver.journal.segments[0].first
     name = index_name(first)
-    whole = Driver(driver.files.kill()).files.content()  # the restart wrote the footers
+    whole = Driver(after_kill(driver.files)).files.content()  # the restart wrote the footers
     assert b"RLIF" in whole[name]
     for position in range(len(whole[name])):
         restarted = Driver(with_byte(whole, name, position))
@@ -228,19 +228,19 @@ def test_damaged_or_lost_index_is_rebuilt() -> None:
     assert Driver(MemoryFiles(whole)).recovery.rebuild == []
 
 
-def test_sealed_segments_are_not_read_at_restart() -> None:
+def test_sealed_segments_are_not_read_at_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     """With its footer, nothing of a sealed segment but its header is read: restarts cost the same after any history."""
     driver, _ = written_log()
-    files = Driver(driver.files.kill()).files
+    files = Driver(after_kill(driver.files)).files
     sealed = segment_name(driver.journal.segments[0].first)
     reads: list[tuple[str, int, int]] = []
-    read = files.read
+    read = MemoryFiles.read
 
-    def spy(name: str, position: int, size: int) -> bytes:
+    def spy(self: MemoryFiles, name: str, position: int, size: int) -> bytes:
         reads.append((name, position, size))
-        return read(name, position, size)
+        return read(self, name, position, size)
 
-    files.read = spy  # type: ignore[method-assign]
+    monkeypatch.setattr(MemoryFiles, "read", spy)
     Driver(files)
     assert [(position, size) for name, position, size in reads if name == sealed] == [(0, SEGMENT_HEADER_SIZE)]
 
