@@ -49,13 +49,13 @@ KINDS: Final[dict[str, tuple[int, int]]] = {
     "clock drift": (25, 2),
     # operators
     "transfer": (45, 4),
-    "add": (0, 2),
-    "promote": (0, 2),
-    "remove": (0, 2),
-    "replace": (0, 1),
+    "add": (25, 2),
+    "promote": (25, 2),
+    "remove": (25, 2),
+    "replace": (20, 1),
 }
 """Every kind of fault that the nemesis knows. Wearing ones (a damaged disk is lost for its world) are the rarest.
-The kinds of membership are drawn at 0 until the core changes members."""
+"""
 
 
 @dataclass(frozen=True, slots=True)
