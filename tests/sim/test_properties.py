@@ -223,20 +223,27 @@ def leader(**matches: int) -> Any:
     return SimpleNamespace(progress={int(name[1:]): SimpleNamespace(match=match) for name, match in matches.items()})
 
 
+def progress_of(*disks: Disk, **answers: int) -> Callable[..., object]:
+    """Looks at leader 1 of term 2 after these answers, by n2, n3…"""
+    property = ProgressIsTrue()
+    for name, match in answers.items():
+        property.answers(replies(sender=int(name[1:]), match=match))
+    return lambda **matches: property.leads(known(*disks), 1, 2, leader(**matches), log_of(*ENTRIES))
+
+
 def progress() -> tuple[Callable[[], object], Callable[[], object]]:
-    seen, property, log = known(Disk(), Disk(), Disk([FIRST])), ProgressIsTrue(), log_of(*ENTRIES)
-    return (
-        lambda: property.leads(seen, 1, 2, leader(n2=6, n3=1), log),
-        lambda: property.leads(seen, 1, 2, leader(n2=6, n3=6), log),
-    )
+    leads = progress_of(Disk(), Disk(), Disk([FIRST]), n2=6, n3=6)
+    return lambda: leads(n2=6, n3=1), lambda: leads(n2=6, n3=6)
 
 
 def progress_back() -> tuple[Callable[[], object], Callable[[], object]]:
-    seen, property, log = known(Disk(), Disk(), Disk()), ProgressIsTrue(), log_of(*ENTRIES)
-    return (
-        lambda: property.leads(seen, 1, 2, leader(n2=6), log),
-        lambda: property.leads(seen, 1, 2, leader(n2=5), log),
-    )
+    leads = progress_of(Disk(), Disk(), Disk(), n2=6)
+    return lambda: leads(n2=6), lambda: leads(n2=5)
+
+
+def progress_unanswered() -> tuple[Callable[[], object], Callable[[], object]]:
+    leads = progress_of(Disk(), Disk(), Disk(), n2=5)
+    return lambda: leads(n2=5), lambda: leads(n2=6)
 
 
 def pre_vote() -> tuple[Callable[[], object], Callable[[], object]]:
@@ -403,7 +410,9 @@ CASES = {
     for case in (
         election, append_only, append_only_shorter, matching, matching_at_start, completeness, machine, machine_order,
         durable_quorum, durable_quorum_of_both_sides, still_held, marks, announced, hints, term, vote, vote_forgotten,
-        synced, promised_vote, promised_leadership, promised_entries, promised_term, progress, progress_back, pre_vote,
+        synced, promised_vote, promised_leadership, promised_entries, promised_term, progress, progress_back,
+        progress_unanswered,
+        pre_vote,
         handed_over, quorum, reads, effects, digests, snapshots, twice, never, expired, overlapping, disjoint, hasty,
         in_force, compacted, installed,
     )

@@ -32,12 +32,6 @@ def forgotten(known: Known, term: int) -> None:
         del known.chain[where]
 
 
-def forgotten(known: Known, term: int) -> None:
-    """The leader of that term died before its own vote was durable: a voter that is alone, and nothing left it yet."""
-    for where in [where for where in known.chain if where[1] == term]:
-        del known.chain[where]
-
-
 def started(known: Known, node: NodeId, log: Log) -> None:
     """A node read its log from its disk: it must end in an entry that was once appended. Raises InvariantBroken."""
     last = log.last

@@ -1,10 +1,14 @@
-"""Progress is true: what a leader takes for proved at a follower is durable there, and never falls (figure 2, 5.3)."""
+"""Progress is true: what a leader takes for proved at a follower was answered in its term, and is durable there.
+
+It never falls (raft paper figure 2, section 5.3; thesis 3.5).
+"""
 
 from __future__ import annotations
 
 from chaos.sim.invariants.known import Known
 from raft.invariants import InvariantBroken
 from raft.log import Log
+from raft.messages import AppendEntriesReply, InstallSnapshotReply
 from raft.roles import Leader
 from raft.types import NodeId
 
@@ -13,12 +17,21 @@ SECTION = "figure 2"
 
 
 class ProgressIsTrue:
-    """The match indexes of each leader when it was last looked at."""
+    """The match indexes of each leader when it was last looked at, and what each node answered whom."""
 
-    __slots__ = ("_matches",)
+    __slots__ = ("_answers", "_matches")
 
     def __init__(self) -> None:
+        self._answers: dict[tuple[NodeId, NodeId], tuple[int, int]] = {}  # (who, to whom) -> term, match in it
         self._matches: dict[NodeId, tuple[int, dict[NodeId, int]]] = {}  # leader -> its term, peer -> match
+
+    def answers(self, message: AppendEntriesReply | InstallSnapshotReply) -> None:
+        """A node acknowledges entries, or a snapshot."""
+        match = message.match if isinstance(message, AppendEntriesReply) else message.snapshot_index
+        key = (message.sender, message.to)
+        before = self._answers.get(key)
+        if before is None or before < (message.term, match):
+            self._answers[key] = (message.term, match)
 
     def leads(self, known: Known, node: NodeId, term: int, role: Leader, log: Log) -> None:
         """That node leads the term, and this is what it thinks of its followers. Raises InvariantBroken."""
@@ -34,6 +47,10 @@ class ProgressIsTrue:
             matches[peer] = match
             if match < before:
                 raise InvariantBroken(node, PROPERTY, SECTION, f"match of node {peer} fell from {before} to {match}")
+            answered = self._answers.get((peer, node))
+            if answered is None or answered < (term, match):
+                evidence = f"match of node {peer} is {match} in term {term}; it answered {answered}"
+                raise InvariantBroken(node, PROPERTY, SECTION, evidence)
             disk = known.disks.get(peer)
             if disk is None or peer in known.lost or disk.durable_hard_state.term > term:
                 continue  # who follows a newer leader may have cut it since

@@ -40,6 +40,7 @@ from raft.messages import (
     AppendEntries,
     AppendEntriesReply,
     InstallSnapshot,
+    InstallSnapshotReply,
     Message,
     RequestVote,
     RequestVoteReply,
@@ -108,10 +109,6 @@ class Witness:
     def crashed(self, node: NodeId) -> None:
         """A process died."""
         self._reads.crashed(node)
-        seen, disk = self._seen.get(node), self.known.disks.get(node)
-        if seen is not None and disk is not None and seen.role is RoleName.LEADER:
-            if disk.durable_hard_state.term < seen.term:  # it may lead that term again
-                log_matching.forgotten(self.known, seen.term)
         seen, disk = self._seen.get(node), self.known.disks.get(node)
         if seen is not None and disk is not None and seen.role is RoleName.LEADER:
             if disk.durable_hard_state.term < seen.term:  # it may lead that term again
@@ -201,6 +198,7 @@ class Witness:
                 if message.success:
                     persist_then_promise.acknowledges(message, disk)
                     self._terms.promises(message.sender, message.term)
+                    self._progress.answers(message)
                 marks_at_ends.replies(self.known, message)
             case RequestVoteReply(pre=False, granted=True):
                 self._voted(message.sender, message.term, message.to, disk)
@@ -212,6 +210,8 @@ class Witness:
             case TimeoutNow():
                 persist_then_promise.leads(message, disk.durable_hard_state)
                 self._pre_votes.hands_over(message)
+            case InstallSnapshotReply():
+                self._progress.answers(message)
             case InstallSnapshot():
                 persist_then_promise.leads(message, disk.durable_hard_state)
 
