@@ -175,7 +175,8 @@ class Storage:
             if index <= ledger.last:
                 del taken[0]  # replayed after a restart
                 continue
-            segment = journal.segment_of(index)
+            active = journal.active
+            segment = active if index > active.previous.index else journal.segment_of(index)
             last = min(segment.last.index, journal.indexed)
             part = taken if taken[-1][0] <= last else [frame for frame in taken if frame[0] <= last]
             yield (Part.EFFECTS, ledger.place(self.files, segment, part))

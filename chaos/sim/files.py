@@ -14,7 +14,6 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterable
 from random import Random
-from typing import NamedTuple
 
 from raft.operations import (
     Allocate,
@@ -34,15 +33,11 @@ from raft.operations import (
 SECTOR = 512
 
 
-class _Change(NamedTuple):
-    """One write that is not synced: `old` was there before (shorter where the file grew), `new` is there now.
+_Change = tuple[int, bytes | bytearray, bytes | None]
+"""One write that is not synced: its position, what was there before (shorter where the file grew), what is there now.
 
-    Where `new` is None the file was cut at `position`, and `old` is what was behind it.
-    """
-
-    position: int
-    old: bytes
-    new: bytes | None
+Where the last is None the file was cut at the position, and what was behind it is the second.
+"""
 
 
 class Inode:
@@ -59,16 +54,20 @@ class Inode:
         """The page cache takes it."""
         seen = self.seen
         size = len(seen)
+        if position < size:
+            end = position + len(data)
+            self.changes.append((position, seen[position:end], data))
+            seen[position:end] = data
+            return
         if position > size:
             data = bytes(position - size) + data
-            position = size
-        self.changes.append(_Change(position, bytes(seen[position : position + len(data)]), data))
-        seen[position : position + len(data)] = data
+        self.changes.append((size, b"", data))
+        seen += data
 
     def cut(self, size: int) -> None:
         """A file made that long."""
         if size < len(self.seen):
-            self.changes.append(_Change(size, bytes(self.seen[size:]), None))
+            self.changes.append((size, self.seen[size:], None))
             del self.seen[size:]
         elif size > len(self.seen):
             self.write(len(self.seen), bytes(size - len(self.seen)))
@@ -97,8 +96,8 @@ class Inode:
         if self.disk is not None:
             return bytearray(self.disk)
         content = bytearray(self.seen)
-        for change in reversed(self.changes):
-            content[change.position : change.position + len(change.new or b"")] = change.old
+        for position, old, new in reversed(self.changes):
+            content[position : position + len(new or b"")] = old
         return content
 
     def lose_power(self, random: Random, torn_percent: int, *, is_whole: bool = False) -> None:
@@ -123,10 +122,11 @@ class Inode:
 
 
 def _redo(content: bytearray, change: _Change) -> None:
-    if change.new is None:
-        del content[change.position :]
+    position, _, new = change
+    if new is None:
+        del content[position:]
     else:
-        _put(content, change.position, change.new)
+        _put(content, position, new)
 
 
 def _put(content: bytearray, position: int, data: bytes) -> None:
