@@ -131,6 +131,7 @@ class Replica:
         self.life += 1
         self.core = None
         self.machine = None
+        self.hello = ("", 0)
         self.is_paused = False
         self._forget()
         self.disk.crash(power)

@@ -59,7 +59,8 @@ class Wires:
             world.trace.delivered(number, world.now_us)
             message = self._decoded(carried) if isinstance(carried, bytes) else carried
             if message is not None:
-                world.witness.delivered(message)
+                if world.replicas[sender].hello == hello:  # not what a process said that has ended since
+                    world.witness.delivered(message)
                 replica.deliver(message)
 
     def _decoded(self, data: bytes) -> Message | None:
