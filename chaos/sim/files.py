@@ -106,11 +106,12 @@ class Inode:
             return
         changes, content = self.changes, self.durable()
         for change in changes:
-            if change.new is None or random.randrange(100) >= torn_percent:
+            position, _, new = change
+            if new is None or random.randrange(100) >= torn_percent:
                 if random.randrange(2):
                     _redo(content, change)
             else:
-                _tear(content, change.position, change.new, random, is_whole=is_whole)
+                _tear(content, position, new, random, is_whole=is_whole)
         self.seen, self.changes, self.disk = content, [], None
 
     def copy(self) -> Inode:
