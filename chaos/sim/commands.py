@@ -71,7 +71,7 @@ def register(app: typer.Typer) -> None:
 
 def sim(
     seeds: Annotated[
-        str | None, typer.Option(metavar="A:B", help=f"The seeds, B not included; A: has no end. [default: {SEEDS}]")
+        str | None, typer.Option(metavar="A:B", help=f"The seeds, B not included; A: has no end. {SEEDS} unless given.")
     ] = None,
     seconds: Annotated[int, typer.Option(min=1, help="Simulated seconds of trouble in each world.")] = SECONDS,
     minutes: Annotated[
@@ -85,12 +85,12 @@ def sim(
     machine: Annotated[
         str, typer.Option("--state-machine", metavar="MODULE:CLASS", help="Your own state machine.")
     ] = MACHINE,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes. [default: all cores]")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; one per core unless given.")] = None,
     reports: Annotated[Path, typer.Option("--report", metavar="DIR", help="Where failures are written.")] = REPORTS,
     record: Annotated[
         bool | None,
         typer.Option(
-            "--record/--no-record", help=f"Keep the run in {results.RESULTS}. [default: from one simulated hour on]"
+            "--record/--no-record", help=f"Keep the run in {results.RESULTS}; from one simulated hour on unless given."
         ),
     ] = None,
     hours: Annotated[bool, typer.Option("--hours", help="Only add up the runs that were kept.")] = False,
@@ -313,8 +313,10 @@ def _tell(summary: Summary, wanted: _Wanted, elapsed_s: float) -> Exit:
         + speed_text(summary, elapsed_s)
     )
     if wanted.mutant is not None:
-        found = "found" if summary.failures else "NOT found"
-        typer.echo(f"mutant {wanted.mutant}: {found} after {summary.seeds} seeds and {elapsed_s:.1f} s")
+        if summary.failures:
+            typer.echo(f"mutant {wanted.mutant}: found, by the {_nth(summary.seeds_until_failure)} seed")
+        else:
+            typer.echo(f"mutant {wanted.mutant}: NOT found")
     if not held:
         return code
     typer.echo(f"medians per simulated minute: {medians_text(summary)}")
@@ -329,6 +331,12 @@ def _tell(summary: Summary, wanted: _Wanted, elapsed_s: float) -> Exit:
         typer.secho(f"too little happened: {'; '.join(summary.too_little)}", fg="red")
         return Exit.TOO_LITTLE
     return code
+
+
+def _nth(number: int) -> str:
+    """1st, 2nd, 3rd, 4th …"""
+    ending = "th" if number % 100 in {11, 12, 13} else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
 
 
 def _record(summary: Summary, wanted: _Wanted, sources: str) -> None:
@@ -402,7 +410,7 @@ def _shrink(result: Result, wanted: _Wanted) -> None:
 
     with planted(wanted.mutant):
         found = shrink(result, run_job, lambda: time.monotonic() < ends, show)
-    typer.echo(f"  shrunk: {_shrunk_text(found)}" + (", out of time" if found.is_out_of_time else ""))
+    typer.echo(f"  shrunk to {_shrunk_text(found)}" + (", out of time" if found.is_out_of_time else ""))
     for _, text in found.faults:
         typer.echo(f"    {text}")
     typer.echo(f"  repeat: {found.best.job.command}")

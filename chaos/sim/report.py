@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from textwrap import shorten, wrap
 from typing import Final
 
 from chaos.sim import diagram
@@ -15,6 +16,11 @@ from chaos.sim.trace import Recorder
 
 FAULTS_SHOWN: Final = 12
 """How many of the newest faults are printed to the terminal; the folder has them all."""
+
+DETAIL_MAX: Final = 600
+"""How many characters of what was seen: effects and histories are long."""
+
+WIDTH: Final = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +101,19 @@ def story(result: Result) -> list[str]:
     return [*lines, "where:", broken.traceback]
 
 
+def _wrapped(text: str) -> list[str]:
+    return wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ") or ["  "]
+
+
 def short(result: Result, broken: Broken) -> list[str]:
     """The failure as it is printed: what broke, in which world, the newest faults, the atlas, and how to repeat it."""
     job = result.job
     lines = [
         f"seed {job.seed}: BROKEN: {broken.property} (at {broken.at_us / 1e6:.6f} s of {job.seconds} s)",
-        f"  {broken.detail}",
+        *_wrapped(shorten(broken.detail, DETAIL_MAX, placeholder=" …")),
     ]
     if broken.world:
-        lines.append("  world: " + "; ".join(broken.world))
+        lines += _wrapped("world: " + "; ".join(broken.world))
     faults = broken.faults[-FAULTS_SHOWN:]
     if faults:
         of = f", the last {len(faults)} of {len(broken.faults)}" if len(faults) < len(broken.faults) else ""

@@ -1,4 +1,4 @@
-"""Greedy shrinking: which of the faults of a failed seed are needed to break the same property?
+"""Greedy shrinking: finds a short list of faults of a failed seed that still breaks the same property.
 
 Halves of the list are left out, then quarters, down to single faults, as long as the property still breaks; then the
 run is made shorter. Leaving a fault out changes what comes after it, so this finds a small list, not the smallest.

@@ -39,6 +39,7 @@ class Summary:
     totals: dict[str, int] = field(default_factory=dict)
     reached: dict[str, int] = field(default_factory=dict)  # state -> in how many seeds
     failures: list[Result] = field(default_factory=list)
+    seeds_until_failure: int = 0
     _rates: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in FLOORS})
     _digests: dict[int, str] = field(default_factory=dict)
 
@@ -47,6 +48,7 @@ class Summary:
         self.seeds += 1
         if result.broken is not None:
             self.failures.append(result)
+            self.seeds_until_failure = self.seeds_until_failure or self.seeds
             return
         stats = result.stats
         simulated_ms = stats.get("simulated ms", 0)

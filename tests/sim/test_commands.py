@@ -103,7 +103,7 @@ def test_the_printed_command_repeats_a_planted_bug(tmp_path: Path) -> None:
     reports = ("--report", str(tmp_path))
     code, told = run("--mutant", MUTANT, "--seeds", "0:60", "--seconds", "10", "--jobs", "1", *reports)
     assert code == Exit.BROKEN, told
-    assert f"mutant {MUTANT}: found after" in told
+    assert f"mutant {MUTANT}: found, by the " in told
     command = told.partition("  repeat: ")[2].splitlines()[0]
     code, again = run(*shlex.split(command)[2:], *reports)
     assert code == Exit.BROKEN
