@@ -424,6 +424,7 @@ def _run(world: World, seconds: int) -> Outcome:
         _agree(world)
     world.heal()
     _agree(world)
+    world.clients.check()
     world.count("healed runs")
     for replica in world.replicas.values():
         if replica.core is not None:
