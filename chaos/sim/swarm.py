@@ -53,6 +53,8 @@ KINDS: Final[dict[str, tuple[int, int]]] = {
     "promote": (25, 2),
     "remove": (25, 2),
     "replace": (20, 1),
+    # a cut and writes together
+    "strand leader": (50, 3),
 }
 """Every kind of fault that the nemesis knows. Wearing ones (a damaged disk is lost for its world) are the rarest.
 """
@@ -138,8 +140,11 @@ def draw(random: Random) -> Swarm:
 
 def _faults(random: Random, nodes: int) -> tuple[tuple[str, int], ...]:
     """Which kinds this world has, and how often each: together some number of faults a minute."""
-    a_minute = random.choice((15, 30, 45, 60, 90, 120, 180))
-    alone = {"cut link", "cut node", "cut halves", "cut shape", "clog", "flap", "reset link", "transfer"}
+    a_minute = random.choice((15, 20, 30, 45, 45, 60, 90))
+    alone = {
+        *("cut link", "cut node", "cut halves", "cut shape", "clog", "flap", "reset link", "transfer"),
+        "strand leader",
+    }
     weights: list[tuple[str, int]] = []
     for kind, (percent, weight) in KINDS.items():
         # drawn whether or not it counts, so that a kind switched on or off leaves the others as they are

@@ -193,6 +193,8 @@ class Witness:
         match message:  # the commonest first
             case AppendEntries():
                 persist_then_promise.leads(message, disk.durable_hard_state)
+                if message.commit > self.known.newest[0]:
+                    self.stepped(self._cores[message.sender])  # a change of members can commit while a Ready is made
                 marks_at_ends.appends(self.known, message)
             case AppendEntriesReply():
                 if message.success:
