@@ -344,7 +344,9 @@ class _Staged:
         for key, value in self._writes.items():
             if value is not None:
                 changes.append(self._store.put(key, value, self._index, True))
-            elif change := self._store.delete(key, self._index, True):
+            else:
+                change = self._store.delete(key, self._index, True)
+                assert change is not None, "only keys that the store has are deleted"
                 changes.append(change)
         self._store.commit(self._index, self._limits)
         return tuple(changes)

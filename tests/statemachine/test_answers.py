@@ -1,5 +1,6 @@
 """Answers: golden bytes, reversible, and nothing but their own errors for bytes that are none."""
 
+import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -108,3 +109,25 @@ def test_what_is_unknown_is_not_guessed(place: int, byte: int, error: type[Excep
         decode_answer(encode_answer(REFUSED).replace(b"malformed", b"melformed"))
     with pytest.raises(CorruptAnswer, match="too many"):
         decode_answer(encode_answer(PUT) + b"\0")
+
+
+HEAD_WITH_TAIL = encode_answer(REFUSED)[:ANSWER_SIZE]
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        [7, []],
+        [None, [[0, 1]]],
+        [None, [["0", 1, 1, []]]],
+        [None, [[0, 1, 1, [["a", b"v", 1, 1, 1, 1]]]]],
+        [None, [[0, 1, 1, [[b"a", b"v", 1, 1, 1]]]]],
+        [None, [[0, 1, 1, [[b"a", b"v", 1, 1, 1, "1"]]]]],
+        [None],
+        None,
+    ],
+)
+def test_a_tail_of_other_types_is_corrupt(tail: object) -> None:
+    """Whole numbers, bytes and text are told apart: what is answered again years later must not change its type."""
+    with pytest.raises(CorruptAnswer, match="reason and responses"):
+        decode_answer(HEAD_WITH_TAIL + msgpack.packb(tail, use_bin_type=True))

@@ -1,5 +1,8 @@
 """The ledger's bytes: golden, reversible, and nothing but CorruptEffects or UnknownEffects for any others."""
 
+from struct import Struct
+
+import google_crc32c
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +19,8 @@ from statemachine.effects import (
     decode_effects_header,
     encode_effects,
 )
+
+HEADER, ROW, CHANGE = Struct("<4sBBHQQIII"), Struct("<BBHIQQ"), Struct("<QQQBBHI")
 
 PLAIN = Effects(1000, 7, (), True)
 MIXED = Effects(
@@ -107,3 +112,49 @@ def test_noise_raises_and_nothing_else(noise: bytes) -> None:
     """Bytes that never were effects are refused."""
     with pytest.raises((CorruptEffects, UnknownEffects)):
         decode_effects(noise)
+
+
+def sealed(payload: bytes, rows: int, flags: int = 0) -> bytes:
+    """Effects with these bytes as payload, and right CRCs."""
+    head = HEADER.pack(b"RLFX", 1, flags, 0, 12, 9, rows, len(payload), google_crc32c.value(payload))
+    crc: int = google_crc32c.value(head)
+    return head + crc.to_bytes(4, "little") + payload
+
+
+def row(result: int = 1, flags: int = 0, reserved: int = 0, changes: int = 0) -> bytes:
+    """The row of a request."""
+    return ROW.pack(result, flags, reserved, changes, 9, 0)
+
+
+def change(flags: int = 0, key: int = 0, value: int = 0) -> bytes:
+    """A change, without its bytes."""
+    return CHANGE.pack(3, 2, 4, flags, 0, key, value)
+
+
+@pytest.mark.parametrize(
+    ("encoded", "error", "words"),
+    [
+        (sealed(b"", 0, flags=2), UnknownEffects, "flags 0x2"),
+        (sealed(row(flags=2), 1), UnknownEffects, "row flags 0x2"),
+        (sealed(row(reserved=1), 1), UnknownEffects, "row flags"),
+        (sealed(row(changes=1) + change(flags=4), 1), UnknownEffects, "change flags 0x4"),
+        (sealed(row(result=99), 1), CorruptEffects, "99"),
+        (sealed(row(), 2), CorruptEffects, "unpack"),
+        (sealed(row(changes=1), 1), CorruptEffects, "unpack"),
+        (sealed(row(changes=1) + change(key=5), 1), CorruptEffects, "too many"),
+        (sealed(row() + b"x", 1), CorruptEffects, "1 bytes too many"),
+    ],
+)
+def test_sealed_bytes_that_say_what_cannot_be(encoded: bytes, error: type[Exception], words: str) -> None:
+    """What a later version might say is unknown, everything else is corrupt; both name the entry."""
+    with pytest.raises(error, match=words) as caught:
+        decode_effects(encoded)
+    assert "entry 12" in str(caught.value)
+
+
+def test_a_ledger_cut_short_is_corrupt() -> None:
+    """In the header, and in what follows it."""
+    whole = encode_effects(MIXED)
+    for size in (0, EFFECTS_HEADER_SIZE - 1, EFFECTS_HEADER_SIZE, len(whole) - 1):
+        with pytest.raises(CorruptEffects):
+            decode_effects(whole[:size])

@@ -35,6 +35,14 @@ def test_appends_change_no_key_and_no_revision() -> None:
     assert driver.machine.revision == 1
 
 
+def test_appends_with_keys_are_appends_all_the_same() -> None:
+    """However a request of nothing but appends was taken apart, its effects are plain."""
+    driver = Driver()
+    append = Command(Operation.APPEND, b"k", b"v")
+    assert driver.entry(Request(2, (append, append))).is_plain
+    assert (driver.machine.revision, driver.machine.applied_index) == (1, 2)
+
+
 def test_put_and_delete_and_their_effects() -> None:
     """The effect of a put or delete names what it replaced; key and value are the command's own, so not explicit."""
     driver = Driver()

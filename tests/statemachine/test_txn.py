@@ -1,5 +1,6 @@
 """Transactions by etcd's rules: compares first, one revision, no key twice; their bytes; their limits."""
 
+import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -301,3 +302,34 @@ def test_a_transaction_of_a_later_version_is_not_malformed_but_unknown() -> None
             check_known(later)
     check_known(b"noise")
     check_known(encode_txn(then()))
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        7,
+        [],
+        ["1", [], [], []],
+        [1, [], []],
+        [1, [[b"a", 9, 1, 1, None]], [], []],
+        [1, [[b"a", 1, 9, 1, None]], [], []],
+        [1, [["a", 2, 1, 1, None]], [], []],
+        [1, [[b"a", 1, 1, 1, None]], [], []],
+        [1, [[b"a", 2, 1, b"x", None]], [], []],
+        [1, [[b"a", 2, 1, -1, None]], [], []],
+        [1, [[b"a", 2, 1, 1, "b"]], [], []],
+        [1, [], [[1, b"a", None, None, 0]], []],
+        [1, [], [[2, "a", b"v", None, 0]], []],
+        [1, [], [[2, b"a", "v", None, 0]], []],
+        [1, [], [[2, b"a", b"v", "z", 0]], []],
+        [1, [], [], [[2, b"a", b"v", None, -1]]],
+    ],
+)
+def test_other_shapes_and_types_are_malformed(parts: object) -> None:
+    """Refused as a whole, and a machine that gets them changes nothing."""
+    data = msgpack.packb(parts, use_bin_type=True)
+    with pytest.raises(MalformedTxn):
+        decode_txn(data)
+    driver = Driver()
+    answer = driver.answer(request(Operation.TXN, None, data))
+    assert (answer.result, answer.reason, driver.machine.revision) == (Result.REFUSED, Reason.MALFORMED, 1)
