@@ -27,7 +27,7 @@ class Display:
         self._live: Progress | None = None
         if self.console.is_terminal:
             self._live = Progress(
-                TextColumn("seeds"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(),
+                BarColumn(bar_width=10), MofNCompleteColumn(), TimeElapsedColumn(),
                 TextColumn("{task.fields[words]}"), console=self.console, transient=True, refresh_per_second=4,
             )  # fmt: skip
             self._task = self._live.add_task("", total=total, words="")
@@ -50,11 +50,12 @@ class Display:
 
     def update(self, summary: Summary) -> None:
         """One more seed is done."""
-        words = speed_text(summary, self.elapsed_s)
-        if summary.failures:
-            words += f", {len(summary.failures)} FAILED"
+        failed = f", {len(summary.failures)} FAILED" if summary.failures else ""
+        words = speed_text(summary, self.elapsed_s) + failed
         if self._live is not None:
-            self._live.update(self._task, completed=summary.seeds, words=words)
+            speed = summary.simulated_ms / 1000 / self.elapsed_s
+            short = f"{summary.seeds / self.elapsed_s:.1f} seeds/s, {summary.hours:.2f} h, {speed:.0f} s/s{failed}"
+            self._live.update(self._task, completed=summary.seeds, words=short)
         elif time.monotonic() - self._said >= EVERY_S:
             self._said = time.monotonic()
             self.console.print(f"{summary.seeds} seeds, {words}", markup=False)

@@ -271,7 +271,7 @@ def row(event: Event) -> str:
 
 
 def _columns(when: str, node: str, cluster: str, term: str, commit: str, log: str, what: str) -> str:
-    return f"{when:>11}  {node}  {cluster:<7}  {term:>4}  {commit:>14}  {log:>25}  {what}"
+    return f"{when:>11}  {node}  {cluster:<9}  {term:>4}  {commit:>14}  {log:>25}  {what}"
 
 
 def rows(events: Iterable[Event]) -> Iterator[str]:
