@@ -1,8 +1,11 @@
 """Planted bugs: each fits production, goes without a trace, and is found; the page about them is what was recorded."""
 
 import ast
+import importlib
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import CodeType
 
@@ -11,6 +14,7 @@ import pytest
 from chaos.sim.mutants import MUTANTS, CannotPlant, Edit, Mutant, find, named, plant
 from chaos.sim.mutants.__main__ import main
 from chaos.sim.mutants.mutant import function_of
+from tests.raft import script
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PLANTABLE = [name for name, mutant in MUTANTS.items() if not mutant.waits_for]
@@ -59,6 +63,44 @@ def test_what_does_not_fit_is_refused() -> None:
         pass
     with pytest.raises(CannotPlant, match="there is no mutant"):
         named("nothing")
+
+
+@pytest.mark.parametrize("name", [name for name, mutant in MUTANTS.items() if mutant.story])
+def test_a_directed_story_sees_it(name: str) -> None:
+    """What random worlds seldom meet, a test that plays exactly that story does: it passes without, and fails with."""
+    runs = list(runs_of(MUTANTS[name].story))
+    for run in runs:
+        run()
+    seen = 0
+    with plant(name):
+        for run in runs:
+            try:
+                run()
+            except (AssertionError, ValueError, LookupError):
+                seen += 1
+    assert seen > 0
+
+
+def expect(shown: str, told: str) -> None:
+    """The script shows what its file says."""
+    assert shown == told
+
+
+def runs_of(story: str) -> Iterator[Callable[[], object]]:
+    """A test function, once for each value of its one parameter if it has one; or a script."""
+    path, _, name = story.partition("::")
+    if path.endswith(".txt"):
+        told = (ROOT / path).read_text(encoding="utf-8")
+        yield lambda: expect(script.play(told, path), told)
+        return
+    function = getattr(importlib.import_module(path.removesuffix(".py").replace("/", ".")), name)
+    marks = [mark for mark in getattr(function, "pytestmark", []) if mark.name == "parametrize"]
+    if not marks:
+        yield function
+    for mark in marks:
+        argument, values = mark.args
+        for value in values:
+            yield partial(function, **{argument: value})
 
 
 def test_every_planted_bug_of_the_list_is_a_mutant() -> None:

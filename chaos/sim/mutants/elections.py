@@ -195,7 +195,7 @@ MUTANTS: Final = (
                 "state.vote == NOBODY and state.leader == NOBODY",
             ),
         ),
-        story="tests/raft/test_election.py: test_pitfall_06_a_repeated_request_gets_the_same_grant",
+        story="tests/raft/test_election.py::test_pitfall_06_a_repeated_request_gets_the_same_grant",
     ),
     Mutant(
         name="any_vote_granted_again",

@@ -26,7 +26,7 @@ SECONDS = 60
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """How a mutant was found: `seeds` were run until `seed` failed, in `took_s` seconds on one core."""
+    """How a mutant was found: `seeds` were run until `seed` failed, in `took_s` seconds of one core's time."""
 
     property: str
     seed: int
@@ -59,25 +59,25 @@ def broken_by(seed: int, seconds: int, mutant: str | None = None) -> str | None:
 
 def find(mutant: str, first: int, *, seconds: int = SECONDS, minutes: float = 10) -> Found | NotFound:
     """Seeds from `first` on, until one breaks that is clean without the mutant."""
-    began = time.monotonic()
+    began = time.process_time()
     seed = first
-    while time.monotonic() - began < minutes * 60:
+    while time.process_time() - began < minutes * 60:
         broken = broken_by(seed, seconds, mutant)
         seed += 1
         if broken is None:
             continue
-        took_s = round(time.monotonic() - began)
+        took_s = round(time.process_time() - began)
         if (without := broken_by(seed - 1, seconds)) is None:
             return Found(broken, seed - 1, seed - first, took_s, seconds)
         print(f"seed {seed - 1} breaks without {mutant} too: {without}", flush=True)
-    return NotFound(seed - first, round(time.monotonic() - began), seconds)
+    return NotFound(seed - first, round(time.process_time() - began), seconds)
 
 
 def find_all(arguments: list[str]) -> int:
     """`--find`: 0 if every mutant asked for that can be planted was found."""
     parser = argparse.ArgumentParser(prog="python -m chaos.sim.mutants --find")
     parser.add_argument("names", nargs="*", help="mutants; all that can be planted, if none is named")
-    parser.add_argument("--minutes", type=float, default=10, help="at most so long for each")
+    parser.add_argument("--minutes", type=float, default=10, help="at most so much of one core's time for each")
     parser.add_argument("--seconds", type=int, default=SECONDS, help="simulated seconds of each world")
     parser.add_argument("--first", type=int, help="the first seed; random, if not given")
     parser.add_argument("--dry", action="store_true", help="write nothing")
@@ -120,9 +120,9 @@ HEAD = """# Planted bugs, and what finds them
 
 Each row is a mistake that a real implementation made, planted as a change of a line or two in a production function of
 one process (`chaos/sim/mutants/`), and the property that broke in the first random world that saw it. The same seed is
-clean without the mutant. "Worlds" are seeds of 60 simulated seconds unless said otherwise, in random order; "seconds"
-are those of one core, on a machine that did other work too. `raftlog sim --replay SEED --mutant NAME` shows it again as
-long as the simulator draws its worlds as it did then; `python -m chaos.sim.mutants --find [NAME …]` makes this page
+clean without the mutant. "Worlds" are consecutive seeds from a random one on, 60 simulated seconds each unless said
+otherwise; "seconds" are those of one core. `raftlog sim --replay SEED --mutant NAME` shows it again as long as the
+simulator draws its worlds as it did then; `python -m chaos.sim.mutants --find [NAME …]` makes this page
 anew from random seeds (data: mutants.json).
 
 """

@@ -111,6 +111,7 @@ MUTANTS: Final = (
                 "    if message.term < state.term:\n",
             ),
         ),
+        story="tests/raft/scripts/append_late_reply_of_an_older_term_moves_nothing.txt",
     ),
     Mutant(
         name="hint_inside_an_entry",
@@ -125,6 +126,7 @@ MUTANTS: Final = (
                 "return index, True",
             ),
         ),
+        story="tests/raft/scripts/append_probe_hint_inside_a_batch.txt",
     ),
     Mutant(
         name="success_reports_the_own_last_index",
@@ -153,6 +155,8 @@ MUTANTS: Final = (
                 "",
             ),
         ),
+        story="tests/raft/test_replication.py::"
+        "test_pitfall_21_an_acknowledged_write_that_was_cut_meanwhile_proves_nothing",
     ),
     Mutant(
         name="empty_append_checks_nothing",
@@ -181,5 +185,6 @@ MUTANTS: Final = (
                 "if message is not None",
             ),
         ),
+        story="tests/raft/test_ready.py::test_promises_of_entries_that_were_cut_while_they_waited_are_withdrawn",
     ),
 )
