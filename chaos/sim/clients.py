@@ -58,6 +58,7 @@ class Clients:
         self.every_us = every_us
         self.oracle = Oracle()
         self.recording = self.oracle.recording
+        self.is_calm = not world.swarm.faults
         self.cuts: set[tuple[int, NodeId]] = set()  # (client, node): nothing gets through
         self.open: dict[Doing, None] = {}  # with an attempt at some node
         self._processes = 0
@@ -259,7 +260,7 @@ class Doing:
         if (client.number, node) in client.clients.cuts:
             return
         delay_us = random.randint(50, 1_500)
-        chance = 1_000 if self.world.is_healed else random.randrange(1_000)
+        chance = 1_000 if client.clients.is_calm or self.world.is_healed else random.randrange(1_000)
         if chance < 10:  # broken on the way there: the client cannot tell
             self.world.after(delay_us, self.lost, attempt, Failure.BROKEN, "broken")
             return
