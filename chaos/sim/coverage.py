@@ -76,12 +76,14 @@ SOMETIMES: Final[dict[str, str]] = {
     "learner promoted": "a node that had caught up became a voter",
     "leader removed itself": "a leader committed the configuration that it is not in, and left",
     "configuration rolled back": "a configuration was cut with its entry, and the one before was in force again",
+    "a removed node was stopped": "a node that is no member any more was stopped for good",
     "change given up": "a change of the members stopped half-way, visibly",
     "election in a joint configuration": "a leader was elected while two majorities were needed",
     # snapshots over the wire
     "snapshot installed": "a follower took the leader's snapshot in place of entries",
     "snapshot during a joint configuration": "a snapshot was made or taken while two majorities were needed",
-    # the nemesis
+    # the nemesis, and the end of trouble
+    "a bare quorum went on alone": "a majority without a node to spare was healed, and went on without the rest",
     "five kinds at once": "five kinds of fault within ten simulated seconds",
 }
 """Name -> what it means. Their number of worlds is in the stats of a run as `sometimes: <name>`."""
@@ -253,7 +255,7 @@ class Coverage:
             holders = [other for other in world.disks.values() if other.has(held[0].index, held[0].term)]
             if 2 * len(holders) > len(world.configuration.voters):
                 world.sometimes("entry on a majority was cut")
-        if any(event.kept + 1 < first <= event.lost for first in getattr(disk, "segment_firsts", ())):
+        if any(event.kept + 1 < first <= event.lost for first in disk.segment_firsts):
             world.sometimes("conflict cut over several segments")
 
     def _handed(self, node: NodeId, event: TransferEnded) -> None:

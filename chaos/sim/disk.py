@@ -367,11 +367,14 @@ class SimDisk:
         return self.view.between(after, to)
 
     @property
+    def segment_firsts(self) -> list[int]:
+        """The first index of each segment, sorted."""
+        return sorted(int(name[len(LOG_FOLDER) + 1 : -4]) for name in self.files.nodes if name.endswith(".seg"))
+
+    @property
     def first_index(self) -> int:
         """The oldest index on disk."""
-        return min(
-            (int(name[len(LOG_FOLDER) + 1 : -4]) for name in self.files.nodes if name.endswith(".seg")), default=0
-        )
+        return min(self.segment_firsts, default=0)
 
     def snapshots(self) -> list[int]:
         """The indexes of the finished snapshots, newest first."""

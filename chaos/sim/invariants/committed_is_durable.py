@@ -46,7 +46,9 @@ def still_held(known: Known, node: NodeId) -> None:
     ruling = max(where for where in known.configurations if known.is_committed(*where))
     if len(known.disks) < len(known.configurations[ruling].voters):
         return  # the world begins
-    holders = holding(known, index, term)
+    # What a lost disk held when it was lost was promised: the atlas leaves at least one copy that can be had.
+    intact = holding(known, index, term)
+    holders = [*intact, *(node for node in known.lost if known.disks[node].has(index, term))] if intact else []
     candidates = [configuration for where, configuration in known.configurations.items() if where >= ruling]
     if not any(is_quorum(configuration, holders) for configuration in candidates):
         voters = known.configurations[ruling].voters

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from chaos.sim.nemesis import clocks, disks, members, network, operators, processes
-from chaos.sim.nemesis.disks import heal
+from chaos.sim.nemesis import clocks, damage, disks, members, network, operators, processes, strand
 from chaos.sim.nemesis.network import close_links
 
 if TYPE_CHECKING:
@@ -24,11 +23,19 @@ FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {
     **network.FAULTS,
     **processes.FAULTS,
     **disks.FAULTS,
+    **damage.FAULTS,
     **clocks.FAULTS,
     **operators.FAULTS,
     **members.FAULTS,
+    **strand.FAULTS,
 }
 """Kind (as in `chaos.sim.swarm.KINDS`) -> what does it, once."""
+
+
+def heal(world: World) -> None:
+    """What lasts until somebody ends it: disks have room and their own pace, and what is beyond repair goes away."""
+    disks.heal(world)
+    damage.heal(world)
 
 
 def unleash(world: World) -> None:
