@@ -282,12 +282,10 @@ class Log:
             del self.entries[:drop]
             del self.ends[:drop]
 
-    def restart(self, mark: Mark, now_ms: int, term: int) -> None:
-        """A snapshot up to `mark` took the place of the whole log, in `term`. Nothing of it follows yet."""
+    def restart(self, mark: Mark, now_ms: int) -> None:
+        """A snapshot up to `mark` took the place of the whole log; nothing follows it yet. What is dropped beyond
+        `mark` conflicts with it, so it never comes back: a late acknowledgement of it names nothing that is here."""
         assert mark.index > self.committed, (mark.index, self.committed)
-        if self.persisted < self.handed:  # a write is under way, of entries that are now void: see `acknowledge`
-            self.doubtful_index = max(self.handed, self.doubtful_index)
-            self.doubtful_term = term
         self.first = mark.index + 1
         self.snapshot = self.base = self.start = self.last = mark
         self.persisted = self.handed = self.committed = self.given = self.applied = mark.index

@@ -15,7 +15,7 @@ a replacement or a promotion that waited for a learner is said again (the same c
 
 from __future__ import annotations
 
-from raft import changes, election, membership, reads, replication
+from raft import changes, election, membership, reads
 from raft.events import ChangeGivenUp
 from raft.refusals import CannotTransfer, ConfigurationRefused, Refused, WhyRefused
 from raft.roles import CatchUp, Leader
@@ -35,9 +35,7 @@ def advance(state: State, role: Leader) -> None:
     if isinstance(state.role, Leader) and role.transfer is None:
         _go_on(state, role)
         if len(state.configurations) != before:
-            # Fewer may be asked now than the answers that are here already.
-            replication.advance_commit(state, role)
-            reads.confirm(state, role)
+            reads.confirm(state, role)  # whoever is still asked may have answered already
 
 
 def _go_on(state: State, role: Leader) -> None:

@@ -24,7 +24,7 @@ from raft.configuration import Configuration
 from raft.events import FollowerNeedsSnapshot, SnapshotInstalled, SnapshotSent, SnapshotStarted
 from raft.messages import InstallSnapshot, InstallSnapshotReply
 from raft.progress import Mode, Progress, Sending
-from raft.ready import SnapshotFetch, SnapshotInstall, SnapshotWrite, without_void_promises
+from raft.ready import SnapshotFetch, SnapshotInstall, SnapshotWrite
 from raft.roles import Leader
 from raft.state import Receiving, State, hear_leader, ignore
 from raft.types import Mark, NodeId
@@ -177,9 +177,7 @@ def on_installed(state: State, mark: Mark, configuration: Configuration, configu
     assert (mark.index, mark.term) == (receiving.index, receiving.term), (mark, receiving.index, receiving.term)
     assert configuration_index <= mark.index, (configuration_index, mark.index)
     assert not isinstance(state.role, Leader), "a leader has everything that is committed"
-    # Acknowledgements of what the log held beyond its commit are void with it.
-    state.out.after_sync = without_void_promises(state.out.after_sync, state.log.committed)
-    state.log.restart(mark, state.now.monotonic_ms, state.term)
+    state.log.restart(mark, state.now.monotonic_ms)
     state.configurations = [(configuration_index, configuration)]
     state.receiving = None
     state.out.events.append(SnapshotInstalled(mark.index, mark.term))

@@ -161,7 +161,7 @@ def test_a_leader_of_an_old_term_learns_the_new_one_by_its_snapshot() -> None:
 def test_pitfall_21_a_write_that_was_under_way_at_the_install_proves_nothing() -> None:
     """Its acknowledgement comes when the log has new entries at the same place.
 
-    Guard: `doubtful_index` in `restart` of raft/log.py.
+    Guard: `acknowledge` of raft/log.py.
     """
     core = make_core(1, 3, 1, 1, term=2)
     core.step(replace(heartbeat(2), prev_index=3, prev_term=1, entries=tuple(extend(core.state.log.last, 2, 2))), at(0))
@@ -176,3 +176,22 @@ def test_pitfall_21_a_write_that_was_under_way_at_the_install_proves_nothing() -
         replace(heartbeat(3), sender=3, prev_index=4, prev_term=3, entries=tuple(extend(Mark(4, 3), 3))), at(0)
     )  # fmt: skip
     assert core.status().persisted == 4
+
+
+def test_pitfall_54_what_comes_back_from_disk_while_it_installs_is_not_applied() -> None:
+    """Asked before the install, for apply: the state is about to be another one.
+
+    Guard: `apply_fetch` in `on_written` of raft/snapshots.py.
+    """
+    core = make_core(1, 3, 1, 1, 1, 1, tail=0)
+    core.step(replace(heartbeat(), prev_index=5, prev_term=1, commit=5), at(0))
+    ready = core.ready()
+    assert ready is not None
+    (fetch,) = ready.fetches
+    feed(core, chunk(index=9))
+    assert core.state.is_installing
+    core.fetched(fetch, tuple(log_of(configuration(3), 1, 1, 1, 1)[1:]), at(0))
+    core.tick(at(100))
+    assert core.ready() is None
+    core.installed(Mark(9, 1), configuration(3), 1, at(0))
+    assert drain(core).committed == []

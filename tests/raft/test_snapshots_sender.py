@@ -4,14 +4,14 @@ from dataclasses import replace
 
 from raft.codec import crc32c, entry_mark
 from raft.core import RaftCore
-from raft.events import MessageIgnored
+from raft.events import FollowerNeedsSnapshot, MessageIgnored
 from raft.log import LogStart
-from raft.messages import AppendEntriesReply, InstallSnapshot, InstallSnapshotReply
+from raft.messages import AppendEntries, AppendEntriesReply, InstallSnapshot, InstallSnapshotReply
 from raft.options import Options
 from raft.progress import Mode, Progress
 from raft.roles import Leader, RoleName
-from raft.types import HardState, NodeId, TermRun
-from tests.raft.lab import at, configuration, drain, lead, log_of, reply
+from raft.types import EntryKind, HardState, NodeId, TermRun
+from tests.raft.lab import at, configuration, drain, lead, log_of, make_core, reply
 
 
 def progress(core: RaftCore, node: NodeId) -> Progress:
@@ -138,3 +138,52 @@ def test_answers_of_strangers_and_of_other_snapshots_are_ignored() -> None:
     )  # fmt: skip
     assert progress(core, 2).mode is Mode.SNAPSHOT
     assert progress(core, 2).contact_ms == 390
+
+
+def test_a_disk_that_cannot_deliver_is_not_asked_in_a_loop() -> None:
+    """Again with the next heartbeat, from the start of the newest snapshot."""
+    core = sending()
+    assert answer(core, 2) == [(7, 2)]
+    fetch = progress(core, 2).sending.fetch  # type: ignore[union-attr]
+    assert fetch is not None
+    core.snapshot_chunk(fetch, 0, b"", at(380))
+    assert drain_fetches(core) == []
+    core.tick(at(core.next_deadline_ms()))
+    assert drain_fetches(core) == [0]
+
+
+def test_a_streamed_follower_that_a_compaction_overtakes_gets_the_snapshot() -> None:
+    """Its window was full: what was to be sent next is gone.
+
+    Guard: the term of `sent` in `replicate` of raft/replication.py.
+    """
+    core = make_core(1, 3, options=Options(inflight_messages_max=1))
+    lead(core, now_ms=300)
+    reply(core, 2, match=2, now_ms=300)
+    reply(core, 3, match=2, now_ms=300)
+    for _ in range(4):
+        core.propose(EntryKind.COMMANDS, 1, b"x", at(310))
+        drain(core)
+    assert progress(core, 2).sent == 3
+    for match in (3, 6):
+        reply(core, 3, match=match, now_ms=320)
+        drain(core)
+    core.compact(core.state.log.last, 6)
+    out = drain(core)
+    assert [event for event in out.events if isinstance(event, FollowerNeedsSnapshot)] == [FollowerNeedsSnapshot(2, 4)]
+    assert progress(core, 2).mode is Mode.SNAPSHOT
+
+
+def test_a_follower_that_waits_is_asked_about_where_the_log_begins_now() -> None:
+    """Further compactions move the place; who got there by other means is streamed to.
+
+    Guard: `progress.sent` in `feed` of raft/snapshots.py.
+    """
+    core = sending()
+    reply(core, 3, match=12, now_ms=370)
+    drain(core)
+    core.compact(core.state.log.last, 12)
+    assert drain_fetches(core) == []
+    core.tick(at(core.next_deadline_ms()))
+    asked = [message.prev_index for message in drain(core).to(2) if isinstance(message, AppendEntries)]
+    assert asked == [12]
