@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 RETRY_US = 100_000
 """A cut connection tries to get its bytes through again after this long."""
 
+REDIAL_US = 250_000
+"""A connection that could not be made is tried again after this long."""
+
 
 class Connection:
     """One direction between two nodes. `number` tells one connection from the next; what is of an older one is void."""
@@ -44,16 +47,26 @@ class Links:
         self.silence_us = 2_000 * world.swarm.options.election_timeout_max_ms
         self._links: dict[tuple[NodeId, NodeId], Connection] = {}
 
+    def started(self, node: NodeId) -> None:
+        """That process began: it dials everyone, and they dial it."""
+        for peer in self.world.replicas:
+            if peer != node:
+                self._dial(node, peer)
+                self._dial(peer, node)
+
     def is_up(self, sender: NodeId, to: NodeId) -> bool:
-        """Whether that connection can be written to; asking dials it."""
+        """Whether that connection can be written to."""
+        link = self._links.get((sender, to))
+        return link is not None and link.is_up
+
+    def _dial(self, sender: NodeId, to: NodeId) -> None:
         link = self._links.get((sender, to))
         if link is None:
             link = self._links[sender, to] = Connection()
-        if not link.is_up and not link.is_dialling:
+        replica = self.world.replicas[sender]
+        if not link.is_up and not link.is_dialling and replica.core is not None:
             link.is_dialling = True
-            replica = self.world.replicas[sender]
             self.world.after(2 * self._delay_us(sender, to), self._dialled, sender, to, replica.life)
-        return link.is_up
 
     def send(self, sender: NodeId, to: NodeId, frame: bytes) -> bool:
         """Write a frame; False if there is no connection."""
@@ -75,6 +88,7 @@ class Links:
             link.queue.clear()
             replica = self.world.replicas[sender]
             if replica.life == link.lives[0]:
+                self.world.after(REDIAL_US, self._dial, sender, to)
                 self.world.after(self.world.random.randint(0, 5_000), replica.bulk_closed, replica.life, to)
 
     def ended(self, node: NodeId) -> None:
@@ -98,7 +112,10 @@ class Links:
             return
         link.is_dialling = False
         network = world.network
-        if other.core is None or other.is_paused or network.is_cut(sender, to) or network.is_cut(to, sender):
+        if other.core is None:
+            return  # it dials, and is dialled, when it begins
+        if other.is_paused or network.is_cut(sender, to) or network.is_cut(to, sender):
+            world.after(REDIAL_US, self._dial, sender, to)
             return
         if not other.greet(sender, dialler.hello):
             return

@@ -198,6 +198,7 @@ class World:
         self.witness.restored(replica.node, replica.mark, replica.machine)
         self.witness.started(core, replica.disk)
         self.coverage.started(replica, notices)
+        self.links.started(replica.node)
 
     def refused(self, replica: Replica, reason: str) -> None:
         """A disk refused to be opened: that node is down for good, and says why."""
