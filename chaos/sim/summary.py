@@ -5,7 +5,6 @@ A run in which too little happened proves nothing, so it does not count as clean
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
@@ -105,7 +104,7 @@ def medians_text(summary: Summary) -> str:
     return ", ".join(f"{name} {medians[name]} (floor {floor})" for name, (_, floor) in FLOORS.items())
 
 
-def coverage_rows(summary: Summary) -> Iterable[tuple[str, int]]:
-    """Every state with the number of seeds that reached it, the rarest last."""
-    names = {*summary.states, *summary.reached}
-    return sorted(((name, summary.reached.get(name, 0)) for name in names), key=lambda row: (-row[1], row[0]))
+def rarest(summary: Summary, count: int = 3) -> str:
+    """The states that the fewest seeds reached, with how many, as words."""
+    rows = sorted(summary.reached.items(), key=lambda row: (row[1], row[0]))[:count]
+    return ", ".join(f"{state} ({seeds})" for state, seeds in rows)

@@ -12,7 +12,8 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from chaos.sim import results, runner
-from chaos.sim.commands import Exit, register
+from chaos.sim.commands import register
+from chaos.sim.invocation import Exit
 from chaos.sim.ranges import NUMBER_MAX, SEEDS_MAX, numbers, ranges_text, seed_range
 from chaos.sim.runner import Broken, Job, Result, run_jobs
 from chaos.sim.summary import FLOORS_SEEDS
