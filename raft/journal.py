@@ -307,6 +307,35 @@ class Journal:
         if mark := self.mark():
             yield mark
 
+    # -- compact
+
+    def compact(self, keep_after: int) -> Iterator[list[Operation]]:
+        """Removes whole segments that end at or before `keep_after`, oldest first; the newest one always stays.
+
+        A durable snapshot must cover `keep_after`.
+        """
+        while len(self.segments) > 1 and self.segments[0].last.index <= keep_after:
+            self.cuts += 1
+            yield drop_segment(self.segments.pop(0).first)
+
+    def restart(self, mark: Mark) -> Iterator[list[Operation]]:
+        """Drops the whole log for one that follows `mark`, which a durable snapshot covers: groups, in order.
+
+        A crash half-way must be finished at the next start (`begin_after`), before the log is looked at.
+        """
+        self.cuts += 1
+        dropped = [segment.first for segment in reversed(self.segments)]
+        self.segments[:] = [Segment(mark, self.segment_bytes, mark)]
+        self.marked = self.indexed = mark.index
+        for first in dropped:
+            yield drop_segment(first)
+        yield begin_after(self.log, mark, self.segment_bytes)
+
+
+def begin_after(log: Log, mark: Mark, segment_bytes: int) -> list[Operation]:
+    """An empty log that follows `mark`."""
+    return [Allocate(spare_name(0), segment_bytes), *make_segment(log, mark, segment_bytes, spare_name(0))]
+
 
 def keep_slot(log: Log, slot: Slot) -> tuple[list[Operation], list[Operation]]:
     """The operations that make a slot durable, and those that repeat it in the other place.

@@ -19,6 +19,7 @@ from raft.operations import Files, Operation, Sync
 from raft.ready import SyncBatch
 from raft.storage_ledger import Ledger
 from raft.storage_read import Reader
+from raft.storage_snapshots import Received, drop_old
 from raft.types import Entry, HardState
 
 
@@ -34,6 +35,8 @@ class Part:
     CUT: Final = 7
     ENTRIES: Final = 8
     MARK: Final = 9
+    COMPACT: Final = 10
+    INSTALL: Final = 11
 
 
 Step = tuple[int, Sequence[Operation]]
@@ -133,6 +136,9 @@ class Storage:
         self._repeat = []  # the cut wrote both slots
         if operations := self.ledger.reopen(self.files, self.journal.active, dropped):
             yield (Part.CUT, operations)
+        self._segments_dropped()
+
+    def _segments_dropped(self) -> None:
         sealed = self.journal.segments[:-1]
         self._unsealed[:] = [segment for segment in self._unsealed if segment in sealed]
         self._unclosed[:] = [segment for segment in self._unclosed if segment in sealed]
@@ -150,6 +156,36 @@ class Storage:
             sealed = journal.segments[known - 1 : -1]
             self._unsealed += sealed
             self._unclosed += sealed
+
+    # -- compaction and a snapshot from a leader; as CUT, neither while `finish_sealed` is under way
+
+    def compact(self, keep_after: int) -> Iterator[Step]:
+        """Removes segments that nobody needs: all of them end at or before `keep_after`, which a durable snapshot
+        covers."""
+        for operations in self.journal.compact(keep_after):
+            yield (Part.COMPACT, operations)
+        self.ledger.forget(self.journal.segments)
+        self._segments_dropped()
+
+    def install(self, received: Received) -> Iterator[Step]:
+        """Makes a snapshot that came from a leader the newest one, and drops the whole log for it.
+
+        A crash before it has its name leaves the log as it was; a later one is finished at the next start. Raises
+        SnapshotDamaged where it fails its check: then nothing is changed.
+        """
+        mark = received.check(self.files).mark
+        if mark.index <= self.ledger.last:
+            raise ImpossibleBatch(f"a snapshot of {mark.index}: entries up to {self.ledger.last} were applied")
+        yield (Part.INSTALL, received.finish())
+        self._placed, self._repeat = [], []
+        self.frames.clear()
+        self._taken.clear()
+        for operations in self.journal.restart(mark):
+            yield (Part.INSTALL, operations)
+        self.ledger.restart(mark)
+        self._segments_dropped()
+        yield (Part.INSTALL, received.end())
+        yield (Part.INSTALL, drop_old(self.files))
 
     # -- what may follow
 

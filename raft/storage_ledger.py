@@ -32,6 +32,7 @@ from raft.formats import (
 )
 from raft.journal import Segment, ledger_name
 from raft.operations import Create, Files, Operation, Sync, Truncate, Write
+from raft.types import Mark
 
 SAMPLE_BYTES: Final = 64 << 10
 PARTS_MAX: Final = 64  # ledgers whose samples are in memory
@@ -179,6 +180,17 @@ class Ledger:
             return []
         part.is_closed = False
         return [Truncate(ledger_name(segment.first), part.end)]
+
+    def forget(self, segments: list[Segment]) -> None:
+        """Only the ledgers of `segments` are left: after a compaction."""
+        known = {segment.first for segment in segments}
+        for first in [first for first in self._parts if first not in known]:
+            del self._parts[first]
+
+    def restart(self, mark: Mark) -> None:
+        """All ledgers are gone; effects go on behind `mark`."""
+        self._parts.clear()
+        self.last = mark.index
 
     def unsynced(self) -> list[int]:
         """First indexes of the segments whose ledgers may not be synced."""

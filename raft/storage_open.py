@@ -13,14 +13,22 @@ from typing import Final
 from raft.codec import decode_configuration
 from raft.configuration import Configuration
 from raft.formats import Log, Slot, term_runs
-from raft.journal import SEGMENT_BYTES, Journal, keep_slot
+from raft.journal import LOG_FOLDER, SEGMENT_BYTES, Journal, begin_after, keep_slot
 from raft.log import LogStart
-from raft.operations import Files, Operation, SyncFolder
+from raft.operations import Delete, Files, Operation, SyncFolder
 from raft.recovery import Damage, Damaged, rebuild_index, recover_hard_state, recover_log
 from raft.storage_ledger import Ledger
 from raft.storage_read import Reader
-from raft.storage_snapshots import SnapshotDamaged, StoredSnapshot, drop_old, list_snapshots, open_snapshot
-from raft.types import GENESIS, HardState
+from raft.storage_snapshots import (
+    SnapshotDamaged,
+    StoredSnapshot,
+    drop_old,
+    end_install,
+    is_installing,
+    list_snapshots,
+    open_snapshot,
+)
+from raft.types import GENESIS, HardState, Mark
 
 TAIL_BYTES_MAX: Final = 8 << 20
 
@@ -63,6 +71,10 @@ def open_shard(
     """
     slot, notices = recover_hard_state(log, files)
     snapshots = _intact_snapshots(files, log, notices)
+    for snapshot in snapshots[:1]:
+        if is_installing(files, snapshot.mark.index):
+            notices.append(f"the log was being dropped for {snapshot.folder}: it is dropped now")
+            yield _drop_log(log, files, snapshot.mark, segment_bytes)
     durable = snapshots[0].mark.index if snapshots else 0
     recovery = recover_log(log, files, slot, durable, tail_bytes_max)
     notices += recovery.notices
@@ -78,15 +90,15 @@ def open_shard(
     yield [SyncFolder(""), *drop_old(files)]
     ledger = Ledger(log)
     yield ledger.recover(files, journal.segments, notices)
-    snapshot = _choose(snapshots, ledger.last, notices)
-    if snapshot is None and journal.first > 1:
+    chosen = _choose(snapshots, journal.first - 1, ledger.last, notices)
+    if chosen is None and journal.first > 1:
         raise ShardDamaged(f"the log begins at {journal.first} and no snapshot reaches that far")
-    *earlier, (index, configuration) = _configurations(journal, Reader(journal, ledger, files, forget), snapshot)
+    *earlier, (index, configuration) = _configurations(journal, Reader(journal, ledger, files, forget), chosen)
     runs = term_runs([segment.runs for segment in journal.segments])
-    mark = snapshot.mark if snapshot is not None else GENESIS
-    start = LogStart(journal.first, runs, journal.last, recovery.tail, mark)
+    mark = chosen.mark if chosen is not None else GENESIS
+    start = LogStart(journal.first, runs, journal.last, recovery.tail, mark, journal.segments[0].previous)
     return Opened(
-        slot.state, start, configuration, index, tuple(earlier), snapshot, ledger.last, tuple(notices), journal, ledger
+        slot.state, start, configuration, index, tuple(earlier), chosen, ledger.last, tuple(notices), journal, ledger
     )  # fmt: skip
 
 
@@ -108,10 +120,22 @@ def _intact_snapshots(files: Files, log: Log, notices: list[str]) -> list[Stored
     return intact
 
 
-def _choose(snapshots: list[StoredSnapshot], ledger_last: int, notices: list[str]) -> StoredSnapshot | None:
-    """The newest snapshot that the ledger reaches: replay from an older one makes the effects that are missing."""
+def _drop_log(log: Log, files: Files, mark: Mark, segment_bytes: int) -> list[Operation]:
+    """The whole log goes for an empty one that follows `mark`: an install that was cut off is finished."""
+    names = [f"{LOG_FOLDER}/{name}" for name in reversed(files.names(LOG_FOLDER))]
+    deletes: list[Operation] = [Delete(name) for name in names]
+    return [*deletes, *begin_after(log, mark, segment_bytes), *end_install(mark.index)]
+
+
+def _choose(
+    snapshots: list[StoredSnapshot], before: int, ledger_last: int, notices: list[str]
+) -> StoredSnapshot | None:
+    """The newest snapshot that the ledger reaches: replay from an older one makes the effects that are missing.
+
+    `before` is the end before the log: an older snapshot leaves a gap.
+    """
     for snapshot in snapshots:
-        if snapshot.mark.index <= ledger_last:
+        if before <= snapshot.mark.index <= ledger_last:
             return snapshot
         notices.append(f"{snapshot.folder} is passed over: effects are intact only up to index {ledger_last}")
     return None

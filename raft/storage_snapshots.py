@@ -2,19 +2,22 @@
 
 snapshots/<index:020d>/meta     raft.formats.encode_snapshot_meta
 snapshots/<index:020d>/chunks   per chunk a header (length, chained CRC) and its bytes
+snapshots/<index:020d>/installing   empty: it came from a leader, and the log is to be dropped for it
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from struct import Struct
 from typing import Final
 
-from raft.codec import Corrupt, crc32c, decode_configuration, encode_configuration
+from raft.codec import Corrupt, UnknownVersion, crc32c, decode_configuration, encode_configuration
 from raft.configuration import Configuration
 from raft.formats import (
     CHUNK_BYTES_MAX,
     CHUNK_HEADER_SIZE,
+    ForeignFile,
     Log,
     SnapshotMeta,
     decode_chunk_header,
@@ -22,12 +25,15 @@ from raft.formats import (
     encode_chunk,
     encode_snapshot_meta,
 )
-from raft.operations import Create, DeleteFolder, Files, MakeFolder, Operation, Rename, Sync, SyncFolder, Write
+from raft.operations import Create, Delete, DeleteFolder, Files, MakeFolder, Operation, Rename, Sync, SyncFolder, Write
 from raft.types import Mark
 
 SNAPSHOTS: Final = "snapshots"
 SNAPSHOTS_KEPT: Final = 2
 _ASIDE: Final = ".new"
+_INSTALLING: Final = "installing"
+_LENGTH: Final = Struct("<I")
+_META_BYTES_MAX: Final = 1 << 20
 
 
 class SnapshotDamaged(ValueError):
@@ -115,7 +121,15 @@ def drop_old(files: Files, kept: int = SNAPSHOTS_KEPT) -> list[Operation]:
 
 def open_snapshot(files: Files, log: Log, index: int) -> StoredSnapshot:
     """Reads and checks a snapshot, every byte. Raises SnapshotDamaged, UnknownVersion or ForeignFile."""
-    folder = snapshot_folder(index)
+    return _check(files, log, index, snapshot_folder(index))
+
+
+def is_installing(files: Files, index: int) -> bool:
+    """Whether the log is to be dropped for that snapshot: a crash came between."""
+    return files.size(f"{snapshot_folder(index)}/{_INSTALLING}") >= 0
+
+
+def _check(files: Files, log: Log, index: int, folder: str) -> StoredSnapshot:
     name = f"{folder}/meta"
     try:
         meta = decode_snapshot_meta(log, files.read(name, 0, max(0, files.size(name))))
@@ -133,6 +147,91 @@ def open_snapshot(files: Files, log: Log, index: int) -> StoredSnapshot:
             f"{folder}: {chunks} chunks of {size} bytes, the meta file names {meta.chunks} of {meta.size}"
         )
     return StoredSnapshot(meta.mark, configuration, meta.configuration_index, size, folder)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# From a leader to a follower: length of meta, meta, chunks, as one row of bytes, in pieces of any size.
+
+
+def read_piece(files: Files, log: Log, index: int, term: int, offset: int, bytes_max: int) -> tuple[int, bytes]:
+    """Bytes of the snapshot (index, term) from `offset` on, after how many it has; (0, b"") where it is not there."""
+    folder = snapshot_folder(index)
+    meta = files.read(f"{folder}/meta", 0, max(0, files.size(f"{folder}/meta")))
+    try:
+        if decode_snapshot_meta(log, meta).mark.term != term:
+            return 0, b""
+    except (Corrupt, UnknownVersion, ForeignFile):
+        return 0, b""
+    head = _LENGTH.pack(len(meta)) + meta
+    total = len(head) + max(0, files.size(f"{folder}/chunks"))
+    data = head[offset : offset + bytes_max]
+    if len(data) < bytes_max:
+        position = max(0, offset - len(head))
+        data += files.read(f"{folder}/chunks", position, bytes_max - len(data))
+    return total, data
+
+
+class Received:
+    """The operations that write a snapshot aside as its pieces come; `Storage.install` makes it the newest one."""
+
+    __slots__ = ("_aside", "_head", "_index", "_log", "_position", "folder", "size")
+
+    def __init__(self, log: Log, index: int) -> None:
+        self._log, self._index = log, index
+        self.folder = snapshot_folder(index)
+        self._aside = self.folder + _ASIDE
+        self._head = b""  # what came until meta was whole
+        self._position = -1  # in the chunks file; -1 until then
+        self.size = 0  # bytes that came
+
+    def begin(self) -> list[Operation]:
+        """A folder aside; one that was begun before goes."""
+        return [DeleteFolder(self._aside), MakeFolder(self._aside), Create(f"{self._aside}/chunks", b"")]
+
+    def add(self, data: bytes) -> list[Operation]:
+        """The bytes that follow those that came. Raises SnapshotDamaged where they cannot be the start of one."""
+        self.size += len(data)
+        operations: list[Operation] = []
+        if self._position < 0:
+            self._head += data
+            end = _LENGTH.size + (_LENGTH.unpack_from(self._head)[0] if len(self._head) >= _LENGTH.size else 0)
+            if end > _META_BYTES_MAX:
+                raise SnapshotDamaged(f"{self._aside}: a meta file of {end} bytes")
+            if len(self._head) < max(end, _LENGTH.size + 1):
+                return []
+            meta, data = self._head[_LENGTH.size : end], self._head[end:]
+            operations.append(Create(f"{self._aside}/meta", meta))
+            self._head, self._position = b"", 0
+        if data:
+            operations.append(Write(f"{self._aside}/chunks", self._position, data))
+            self._position += len(data)
+        return operations
+
+    def check(self, files: Files) -> StoredSnapshot:
+        """Reads all that was written. Raises SnapshotDamaged, UnknownVersion or ForeignFile."""
+        return _check(files, self._log, self._index, self._aside)
+
+    def finish(self) -> list[Operation]:
+        """Syncs it and gives it its name, with a note in it that the log is to be dropped."""
+        return [
+            Sync(f"{self._aside}/chunks"),
+            Sync(f"{self._aside}/meta"),
+            Create(f"{self._aside}/{_INSTALLING}", b""),
+            SyncFolder(self._aside),
+            DeleteFolder(self.folder),
+            Rename(self._aside, self.folder),
+            SyncFolder(SNAPSHOTS),
+        ]
+
+    def end(self) -> list[Operation]:
+        """The log was dropped: the note goes."""
+        return end_install(self._index)
+
+
+def end_install(index: int) -> list[Operation]:
+    """Removes the note that the log is to be dropped for that snapshot."""
+    folder = snapshot_folder(index)
+    return [Delete(f"{folder}/{_INSTALLING}"), SyncFolder(folder)]
 
 
 def read_chunks(files: Files, folder: str) -> Iterator[bytes]:

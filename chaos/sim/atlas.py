@@ -48,7 +48,7 @@ class Atlas:
         """Whether the promise stays possible when that area of that node's disk is damaged now."""
         if node in self.lost:
             return True  # it could not become worse, and must stay as loud
-        if area in ("idx", "ledger", "hard_state"):
+        if area in ("idx", "hard_state") or (area == "ledger" and self._disks[node].first_index == 1):
             return True  # made anew from the log; of the hard state the other slot stays (`disk_faults`)
         if area == "snapshot" and self._can_do_without(node, 2):
             return True
@@ -57,7 +57,9 @@ class Atlas:
     def hit(self, node: NodeId, area: str, what: str) -> None:
         """Takes note of damage that was done."""
         self.hits.append((node, area, what))
-        is_fatal = area in FATAL or area in WHOLE_DISK or (area == "snapshot" and not self._can_do_without(node, 1))
+        is_fatal = area in FATAL or area in WHOLE_DISK
+        is_fatal = is_fatal or (area == "ledger" and self._disks[node].first_index > 1)
+        is_fatal = is_fatal or (area == "snapshot" and not self._can_do_without(node, 1))
         if is_fatal:
             self.lost.setdefault(node, f"{area}: {what}")
 

@@ -14,36 +14,27 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from chaos.sim import disk_faults
+from chaos.sim import disk_faults, disk_snapshots
+from chaos.sim.disk_errors import DiskFailed, DiskFull, DiskRefused
 from chaos.sim.disk_view import SilentlyWrong, View
 from chaos.sim.files import MemoryFiles
 from raft.codec import UnknownVersion
 from raft.configuration import Configuration
 from raft.formats import ForeignFile, Log
-from raft.journal import HARD_STATE, LOG_FOLDER, ImpossibleBatch, make_log
+from raft.journal import HARD_STATE, LOG_FOLDER, make_log
 from raft.operations import Operation, Sync, Write
 from raft.ready import SyncBatch
 from raft.recovery import Damaged, HardStateDamaged
 from raft.storage import Part, Step, Storage
 from raft.storage_open import Opened, ShardDamaged, open_shard
 from raft.storage_read import Reader
-from raft.storage_snapshots import SnapshotPlan, StoredSnapshot, drop_old, list_snapshots, read_chunks
+from raft.storage_snapshots import Received, StoredSnapshot, list_snapshots, read_chunks, read_piece
 from raft.types import Entry, HardState, Mark, NodeId
+
+__all__ = ["DiskFailed", "DiskFull", "DiskRefused", "Image", "SilentlyWrong", "SimDisk"]
 
 SEGMENT_BYTES = 16_384
 TAIL_BYTES_MAX = 64 << 10
-
-
-class DiskFailed(Exception):
-    """A write or sync failed: this process never writes again (the server's DiskFenced)."""
-
-
-class DiskFull(Exception):
-    """There is no room; no byte of an entry was written. The same batch may be carried out again (NoSpace)."""
-
-
-class DiskRefused(Exception):
-    """The folder cannot be opened: the node stops loudly. The message names the file and the index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +50,8 @@ class SimDisk:
     """The data folder of one node, formatted as `raftlog format` does."""
 
     __slots__ = (
-        "_fail", "_is_busy", "_reader", "_storage", "damaged", "failed", "files", "first", "incarnation", "log",
-        "node", "old_hard_state", "random", "refused", "segment_bytes", "slow_us", "view",
+        "_fail", "_reader", "_storage", "damaged", "failed", "files", "first", "incarnation", "is_busy", "log", "node",
+        "old_hard_state", "random", "received", "refused", "segment_bytes", "slow_us", "view",
     )  # fmt: skip
 
     def __init__(
@@ -84,7 +75,8 @@ class SimDisk:
         self.failed: DiskFailed | None = None
         self._storage: Storage | None = None
         self._reader: Reader | None = None
-        self._is_busy = False
+        self.received: Received | None = None  # a snapshot that is being written aside
+        self.is_busy = False
         self._fail.clear()
 
     def format(self, incarnation: str) -> None:
@@ -125,7 +117,7 @@ class SimDisk:
                 raise self._refuse(error) from error
             except OSError as error:
                 raise self._fence(error) from error
-            yield from self._execute(Part.HARD_STATE, operations)
+            yield from self.execute(Part.HARD_STATE, operations)
         try:
             self.view.compare(opened, self.files)
         except SilentlyWrong as error:
@@ -149,8 +141,9 @@ class SimDisk:
 
     @property
     def is_hurt(self) -> bool:
-        """Whether something was hit that may keep a node from starting."""
-        return any(not name.endswith((".idx", ".ledger")) and name != HARD_STATE for name in self.damaged)
+        """Whether something was hit that may keep a node from starting. Effects can only be made anew from 1 on."""
+        harmless = (".idx", ".ledger") if self.first_index == 1 else (".idx",)
+        return any(not name.endswith(harmless) and name != HARD_STATE for name in self.damaged)
 
     def crash(self, power: bool) -> None:
         """The process is gone; a kill leaves the page cache, a power cut takes what was not synced, or tears it."""
@@ -162,10 +155,9 @@ class SimDisk:
 
     def carry_out(self, batch: SyncBatch) -> Iterator[str]:
         """Makes a batch durable, one operation after each name given. Raises DiskFailed, DiskFull, ImpossibleBatch."""
-        if self.failed is not None:
-            raise self.failed
-        storage, view = self._running(), self.view
-        self._is_busy = True
+        self.check()
+        storage, view = self.running(), self.view
+        self.is_busy = True
         keep = -1  # entries that a cut keeps
         try:
             for part, operations in storage.carry_out(batch):
@@ -182,16 +174,16 @@ class SimDisk:
                 elif part == Part.HARD_STATE:
                     view.coming = storage.journal.slot.state
                     self.old_hard_state = bytes(self.files.nodes[HARD_STATE].seen)
-                    yield from self._execute(part, operations)
+                    yield from self.execute(part, operations)
                     view.hard_state, view.coming = view.coming, None
                 else:
-                    yield from self._execute(part, operations)
+                    yield from self.execute(part, operations)
             if keep >= 0:
                 del view.entries[keep:], view.ends[keep:]
         except Damaged as error:
             raise self._fence(error) from error
         finally:
-            self._is_busy = False
+            self.is_busy = False
 
     def _write_entries(self, entries: Sequence[Entry], operations: Sequence[Operation]) -> Iterator[str]:
         """One write and one sync for each segment; the view follows."""
@@ -215,72 +207,74 @@ class SimDisk:
     def finish(self, frames: Iterable[tuple[int, bytes]] = ()) -> Iterator[str]:
         """What may follow the promise: rows, effects (index and frame of entries applied), the second slot, footers of
         sealed segments. Never raises: an error fences the disk, and the next batch says so."""
-        storage = self._running()
+        storage = self.running()
         storage.frames.extend(frames)
         if self.failed is not None:
             return
-        self._is_busy = True
+        self.is_busy = True
         try:
-            yield from self._steps(storage.finish())
+            yield from self.steps(storage.finish())
             if storage.is_finish_due:
-                yield from self._steps(storage.finish_sealed(self.files))
+                yield from self.steps(storage.finish_sealed(self.files))
         except (DiskFailed, DiskFull):
             pass
         finally:
-            self._is_busy = False
+            self.is_busy = False
 
     def mark(self) -> Iterator[str]:
         """A durable mark behind the newest entry: after a short idle time, and at a clean stop."""
         if self.failed is not None:
             raise self.failed
-        self._is_busy = True
+        self.is_busy = True
         try:
-            yield from self._steps(self._running().mark())
+            yield from self.steps(self.running().mark())
         finally:
-            self._is_busy = False
+            self.is_busy = False
 
     @property
     def is_marked(self) -> bool:
         """Whether a durable mark stands behind the newest entry, and every effect is written."""
-        storage = self._running()
+        storage = self.running()
         return storage.journal.marked == storage.journal.last.index and not storage.has_frames
+
+    # -- snapshots (chaos.sim.disk_snapshots), each in steps as `carry_out`
 
     def save_snapshot(
         self, mark: Mark, configuration: Configuration, configuration_index: int, chunks: Iterable[bytes]
     ) -> Iterator[str]:
-        """Keeps the state after the entry of `mark`, as the server does. Raises ImpossibleBatch where log or ledger do
-        not reach it yet, DiskFull (nothing is left behind) or DiskFailed."""
+        """Keeps the state after the entry of `mark`."""
+        return disk_snapshots.save(self, mark, configuration, configuration_index, chunks)
+
+    def compact(self, keep_after: int) -> Iterator[str]:
+        """Removes the segments that end at or before `keep_after`, which a durable snapshot must cover."""
+        return disk_snapshots.compact(self, keep_after)
+
+    def snapshot_piece(self, index: int, term: int, offset: int, bytes_max: int) -> tuple[int, bytes]:
+        """What a leader sends: how many bytes the snapshot has, and those from `offset` on; (0, b"") without it."""
+        return read_piece(self.files, self.log, index, term, offset, bytes_max)
+
+    def write_piece(self, index: int, offset: int, data: bytes) -> Iterator[str]:
+        """A piece that came, written aside: offset 0 begins anew."""
+        return disk_snapshots.write_piece(self, index, offset, data)
+
+    def install(self, index: int) -> Generator[str, None, StoredSnapshot]:
+        """Makes what was written aside the newest snapshot, and drops the whole log for it; it returns it."""
+        return disk_snapshots.install(self, index)
+
+    def check(self) -> None:
+        """Raises DiskFailed once anything has failed."""
         if self.failed is not None:
             raise self.failed
-        storage = self._running()
-        while self._is_busy:
-            yield "wait"
-        yield from self._steps(storage.flush())
-        reached = min(storage.journal.indexed, storage.ledger.last)
-        if reached < mark.index:
-            raise ImpossibleBatch(f"a snapshot of {mark.index}: log and ledger reach {reached}")
-        yield from self._steps(storage.sync_ledgers())
-        plan = SnapshotPlan(self.log, mark.index)
-        try:
-            yield from self._execute(Part.SPARES, plan.begin())
-            for chunk in chunks:
-                yield from self._execute(Part.SPARES, plan.add(chunk))
-            self.view.snapshots[mark.index] = mark
-            yield from self._execute(Part.SPARES, plan.finish(mark, configuration, configuration_index))
-        except DiskFull:
-            self.files.execute(plan.abandon())
-            raise
-        yield from self._execute(Part.SPARES, drop_old(self.files))
 
-    def _running(self) -> Storage:
+    def running(self) -> Storage:
         assert self._storage is not None, "the disk was not opened"
         return self._storage
 
-    def _steps(self, steps: Iterator[Step]) -> Iterator[str]:
+    def steps(self, steps: Iterator[Step]) -> Iterator[str]:
         for part, operations in steps:
-            yield from self._execute(part, operations)
+            yield from self.execute(part, operations)
 
-    def _execute(self, part: int, operations: Sequence[Operation]) -> Iterator[str]:
+    def execute(self, part: int, operations: Sequence[Operation]) -> Iterator[str]:
         for operation in operations:
             yield type(operation).__name__
             self._carry_out(part, operation)
@@ -312,14 +306,14 @@ class SimDisk:
 
     def read(self, after: int, to: int, bytes_max: int) -> tuple[Entry, ...]:
         """Consecutive entries after the end `after` up to `to`, from the files; () where they cannot be delivered."""
-        storage = self._running()
+        storage = self.running()
         assert self._reader is not None
         if "read" in self._fail:
             self._fail.remove("read")
             return ()
-        if to > storage.journal.indexed and not self._is_busy and self.failed is None:
+        if to > storage.journal.indexed and not self.is_busy and self.failed is None:
             try:
-                for _ in self._steps(storage.flush()):
+                for _ in self.steps(storage.flush()):
                     pass
             except (DiskFailed, DiskFull):
                 return ()

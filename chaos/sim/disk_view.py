@@ -9,10 +9,10 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 
 from chaos.sim.files import MemoryFiles
-from raft.codec import header_crc
+from raft.codec import entry_mark
 from raft.journal import HARD_STATE, segment_name
 from raft.storage_open import Opened
-from raft.types import Entry, HardState, Mark
+from raft.types import GENESIS, Entry, HardState, Mark
 
 
 class SilentlyWrong(AssertionError):
@@ -30,20 +30,25 @@ class View:
     hard_state: HardState
     coming: HardState | None = None  # written, perhaps not synced
     snapshots: dict[int, Mark] = field(default_factory=dict)  # that were begun to get their name
+    base: Mark = GENESIS  # the end before `entries`: of the snapshot that was installed
+    installing: Mark | None = None  # a snapshot for which the log may have been dropped
 
     def copy(self) -> View:
         """The same once more."""
         return View(
-            self.entries[:], self.ends[:], self.synced, self.hard_state, self.coming, dict(self.snapshots)
+            self.entries[:], self.ends[:], self.synced, self.hard_state, self.coming, dict(self.snapshots), self.base,
+            self.installing,
         )  # fmt: skip
 
     @property
     def durable_last(self) -> int:
         """The end of the newest durable entry."""
-        return self.ends[self.synced - 1]
+        return self.ends[self.synced - 1] if self.synced else self.base.index
 
     def has(self, index: int, term: int) -> bool:
-        """Whether the entry (index, term) is durable."""
+        """Whether the entry (index, term) is durable, in the log or in the snapshot that came instead of it."""
+        if index <= self.base.index:
+            return index < self.base.index or term == self.base.term
         position = bisect_right(self.ends, index) - 1
         return 0 <= position < self.synced and self.ends[position] == index and self.entries[position].term == term
 
@@ -51,19 +56,24 @@ class View:
         """The entries after the end `after`, up to the end `to`."""
         return self.entries[bisect_right(self.ends, after) : bisect_right(self.ends, to)]
 
+    def installed(self, mark: Mark) -> None:
+        """The log was dropped for a snapshot up to `mark`."""
+        self.entries, self.ends, self.synced = [], [], 0
+        self.base, self.installing = mark, None
+
     def compare(self, opened: Opened, files: MemoryFiles) -> None:
         """Raises SilentlyWrong unless what was found is what may be there; then takes it over.
 
         Header CRCs chain, so an equal end means an equal log.
         """
         last, state = opened.log.last, opened.hard_state
+        if self.installing is not None and opened.snapshot is not None and opened.snapshot.mark == self.installing:
+            self.installed(self.installing)
+        self.installing = None
         position = bisect_right(self.ends, last.index) - 1
-        wanted = self.entries[position]
-        if (wanted.index, header_crc(wanted)) != (last.index, last.header_crc) or position + 1 < self.synced:
-            raise SilentlyWrong(
-                f"found a log up to {last}; durable is {self.durable_last}, and the end there {wanted.index} of term "
-                f"{wanted.term}"
-            )
+        wanted = entry_mark(self.entries[position]) if position >= 0 else self.base
+        if (wanted.index, wanted.header_crc) != (last.index, last.header_crc) or position + 1 < self.synced:
+            raise SilentlyWrong(f"found a log up to {last}; durable is {self.durable_last}, and the end there {wanted}")
         known = [(each.term, each.vote) for each in (self.hard_state, self.coming) if each is not None]
         if (state.term, state.vote) not in known or state.boot <= self.hard_state.boot:
             raise SilentlyWrong(f"found {state}, durable is {self.hard_state}")

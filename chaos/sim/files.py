@@ -157,7 +157,7 @@ class MemoryFiles:
         self.nodes = {name: Inode(data) for name, data in (content or {}).items()}  # as a reader sees them
         # Names are durable as they were before the changes of `_after`; None: there are no such changes.
         self._before: dict[str, Inode] | None = None
-        self._after: list[tuple[str, Inode | None]] = []
+        self._after: list[tuple[tuple[str, Inode | None], ...]] = []
         self.folders: set[str] = set()
         self.torn_percent = torn_percent
         self.is_full = False  # nothing can be allocated, no file can grow
@@ -216,7 +216,7 @@ class MemoryFiles:
                 if name in self.nodes:
                     self.nodes[name].cut(0)
                 else:
-                    self._name(name, Inode())
+                    self._names((name, Inode()))
                 if data:
                     self.nodes[name].write(0, data)
             case Allocate(name, size):
@@ -224,7 +224,7 @@ class MemoryFiles:
                     if self.is_full:
                         raise _no_space(name)
                     self.allocations += 1
-                    self._name(name, Inode(bytes(size)))
+                    self._names((name, Inode(bytes(size))))
             case Truncate(name, size):
                 if name in self.nodes:
                     self.nodes[name].cut(size)
@@ -232,7 +232,7 @@ class MemoryFiles:
                 self._rename(name, to)
             case Delete(name):
                 if name in self.nodes:
-                    self._name(name, None)
+                    self._names((name, None))
             case SyncFolder():
                 self._settle(len(self._after))
             case MakeFolder(name):
@@ -240,7 +240,7 @@ class MemoryFiles:
             case DeleteFolder(name):
                 self.folders.discard(name)
                 for known in [known for known in self.nodes if known.startswith(f"{name}/")]:
-                    self._name(known, None)
+                    self._names((known, None))
 
     def _inode(self, name: str) -> Inode:
         inode = self.nodes.get(name)
@@ -250,25 +250,22 @@ class MemoryFiles:
 
     def _rename(self, name: str, to: str) -> None:
         if name in self.nodes:
-            self._name(to, self.nodes[name])
-            self._name(name, None)
+            self._names((to, self.nodes[name]), (name, None))
             return
         if name not in self.folders:
             raise FileNotFoundError(errno.ENOENT, "no such file or folder", name)
         self.folders.discard(name)
         self.folders.add(to)
-        for known in [known for known in self.nodes if known.startswith(f"{name}/")]:
-            self._name(to + known[len(name) :], self.nodes[known])
-            self._name(known, None)
+        below = [(known, inode) for known, inode in self.nodes.items() if known.startswith(f"{name}/")]
+        changes: list[tuple[str, Inode | None]] = [(to + known[len(name) :], inode) for known, inode in below]
+        self._names(*changes, *((known, None) for known, _ in below))
 
-    def _name(self, name: str, inode: Inode | None) -> None:
+    def _names(self, *changes: tuple[str, Inode | None]) -> None:
+        """Names that change together: all of them are durable, or none."""
         if self._before is None:
             self._before = dict(self.nodes)
-        self._after.append((name, inode))
-        if inode is None:
-            del self.nodes[name]
-        else:
-            self.nodes[name] = inode
+        self._after.append(changes)
+        _rename_all(self.nodes, changes)
 
     def _settle(self, count: int) -> None:
         """The first `count` changes of names are durable."""
@@ -278,11 +275,8 @@ class MemoryFiles:
             self._before = None
             self._after.clear()
             return
-        for name, inode in self._after[:count]:
-            if inode is None:
-                self._before.pop(name, None)
-            else:
-                self._before[name] = inode
+        for changes in self._after[:count]:
+            _rename_all(self._before, changes)
         del self._after[:count]
 
     # -- trouble
@@ -314,11 +308,19 @@ class MemoryFiles:
         twin.nodes = {name: of(inode) for name, inode in self.nodes.items()}
         if self._before is not None:
             twin._before = {name: of(inode) for name, inode in self._before.items()}
-        twin._after = [(name, inode and of(inode)) for name, inode in self._after]
+        twin._after = [tuple((name, inode and of(inode)) for name, inode in changes) for changes in self._after]
         twin.folders = set(self.folders)
         twin.whole = set(self.whole)
         twin.is_full = self.is_full
         return twin
+
+
+def _rename_all(nodes: dict[str, Inode], changes: Iterable[tuple[str, Inode | None]]) -> None:
+    for name, inode in changes:
+        if inode is None:
+            nodes.pop(name, None)
+        else:
+            nodes[name] = inode
 
 
 def _no_space(name: str) -> OSError:
