@@ -8,7 +8,7 @@ from __future__ import annotations
 from chaos.sim.invariants.known import Known
 from raft.invariants import InvariantBroken
 from raft.log import Log
-from raft.messages import AppendEntriesReply, InstallSnapshotReply
+from raft.messages import AppendEntriesReply
 from raft.roles import Leader
 from raft.types import NodeId
 
@@ -25,13 +25,12 @@ class ProgressIsTrue:
         self._answers: dict[tuple[NodeId, NodeId], tuple[int, int]] = {}  # (who, to whom) -> term, match in it
         self._matches: dict[NodeId, tuple[int, dict[NodeId, int]]] = {}  # leader -> its term, peer -> match
 
-    def answers(self, message: AppendEntriesReply | InstallSnapshotReply) -> None:
-        """A node acknowledges entries, or a snapshot."""
-        match = message.match if isinstance(message, AppendEntriesReply) else message.snapshot_index
-        key = (message.sender, message.to)
+    def answers(self, message: AppendEntriesReply) -> None:
+        """A node acknowledges entries. (That it has a snapshot proves nothing: it is asked again.)"""
+        key, answer = (message.sender, message.to), (message.term, message.match)
         before = self._answers.get(key)
-        if before is None or before < (message.term, match):
-            self._answers[key] = (message.term, match)
+        if before is None or before < answer:
+            self._answers[key] = answer
 
     def leads(self, known: Known, node: NodeId, term: int, role: Leader, log: Log) -> None:
         """That node leads the term, and this is what it thinks of its followers. Raises InvariantBroken."""

@@ -40,7 +40,6 @@ from raft.messages import (
     AppendEntries,
     AppendEntriesReply,
     InstallSnapshot,
-    InstallSnapshotReply,
     Message,
     RequestVote,
     RequestVoteReply,
@@ -212,8 +211,6 @@ class Witness:
             case TimeoutNow():
                 persist_then_promise.leads(message, disk.durable_hard_state)
                 self._pre_votes.hands_over(message)
-            case InstallSnapshotReply():
-                self._progress.answers(message)
             case InstallSnapshot():
                 persist_then_promise.leads(message, disk.durable_hard_state)
 

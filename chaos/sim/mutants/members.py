@@ -55,6 +55,22 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        name="change_in_force_when_committed",
+        number=25,
+        pitfall=50,
+        title="a configuration is in force at the leader from its append on, at followers from its commit on",
+        source="etcd #2397, #7625",
+        edits=(
+            Edit("raft.replication:on_append", "        membership.take_effect(state, fresh)\n", ""),
+            Edit(
+                "raft.replication:on_append",
+                "        log.committed = commit\n",
+                "        membership.take_effect(state, log.between(log.committed, commit))\n"
+                "        log.committed = commit\n",
+            ),
+        ),
+    ),
+    Mutant(
         name="change_before_the_first_own_commit",
         number=0,
         pitfall=40,

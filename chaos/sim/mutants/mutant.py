@@ -95,7 +95,10 @@ def _changed(function: FunctionType, target: str, edits: list[Edit]) -> CodeType
         if source.count(edit.old) != 1:
             raise CannotPlant(f"{target} holds this {source.count(edit.old)} times, not once: {edit.old!r}")
         source = source.replace(edit.old, edit.new)
-    tree = ast.parse(source)
+    try:
+        tree = ast.parse(source)
+    except SyntaxError as error:
+        raise CannotPlant(f"{target} is no Python any more: {error}") from error
     ast.increment_lineno(tree, function.__code__.co_firstlineno - 1)
     flags = __future__.annotations.compiler_flag
     module = compile(tree, f"{function.__code__.co_filename} (planted)", "exec", flags, dont_inherit=True)

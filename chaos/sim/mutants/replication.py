@@ -151,7 +151,7 @@ MUTANTS: Final = (
         edits=(
             Edit(
                 "raft.log:Log.acknowledge",
-                "if index <= self.doubtful_index and term < self.doubtful_term:\n        return False\n",
+                "    if index <= self.doubtful_index and term < self.doubtful_term:\n        return False\n",
                 "",
             ),
         ),

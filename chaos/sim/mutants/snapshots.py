@@ -1,0 +1,93 @@
+"""Mutants of snapshots that travel from a leader to a follower."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from chaos.sim.mutants.mutant import Edit, Mutant
+
+MUTANTS: Final = (
+    Mutant(
+        name="probing_for_ever_after_a_snapshot",
+        number=13,
+        title="a follower that took a snapshot is never streamed to again",
+        source="etcd #10308",
+        edits=(
+            Edit(
+                "raft.snapshots:on_reply",
+                "progress.probe(sending.mark.index)",
+                "progress.need_snapshot(sending.mark.index)",
+            ),
+        ),
+    ),
+    Mutant(
+        name="second_snapshot_panics",
+        number=15,
+        title="a snapshot that comes while another is installed breaks the follower",
+        source="etcd #18055",
+        edits=(
+            Edit(
+                "raft.snapshots:on_install",
+                "    if state.is_installing:\n        return  # the answer follows when that is done\n",
+                "",
+            ),
+        ),
+    ),
+    Mutant(
+        name="snapshot_drops_a_valid_suffix",
+        number=21,
+        pitfall=53,
+        title="a snapshot that is a prefix of the log takes what follows away",
+        source="thesis 5.1; etcd-io/raft #110",
+        edits=(
+            Edit(
+                "raft.snapshots:_has_all",
+                "if log.term_at(index) != term:",
+                "if log.term_at(index) != term or log.last.index > index:",
+            ),
+        ),
+    ),
+    Mutant(
+        name="older_snapshot_accepted",
+        number=21,
+        pitfall=51,
+        title="a snapshot older than what is committed is taken",
+        source="thesis 5.1; openraft 71a290cd",
+        edits=(
+            Edit(
+                "raft.snapshots:_has_all",
+                "if index <= log.committed:\n        return True\n    if log.term_at(index) != term:",
+                "if index == log.last.index:\n        return True\n"
+                "    if log.term_at(index) != term or index < log.committed:",
+            ),
+        ),
+    ),
+    Mutant(
+        name="configuration_kept_over_a_snapshot",
+        number=0,
+        pitfall=42,
+        title="an installed snapshot leaves the old configuration in force",
+        source="openraft #1808",
+        edits=(
+            Edit(
+                "raft.snapshots:on_installed",
+                "state.configurations = [(configuration_index, configuration)]",
+                "pass",
+            ),
+        ),
+    ),
+    Mutant(
+        name="chunk_taken_at_any_offset",
+        number=0,
+        pitfall=55,
+        title="a chunk is taken wherever it begins",
+        source="LogCabin #174; openraft 2eccb9e1",
+        edits=(
+            Edit(
+                "raft.snapshots:on_install",
+                "elif message.offset != receiving.offset:",
+                "elif message.offset > receiving.offset:",
+            ),
+        ),
+    ),
+)
