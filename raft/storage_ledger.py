@@ -183,8 +183,7 @@ class Ledger:
 
     def forget(self, segments: list[Segment]) -> None:
         """Only the ledgers of `segments` are left: after a compaction."""
-        known = {segment.first for segment in segments}
-        for first in [first for first in self._parts if first not in known]:
+        for first in [first for first in self._parts if first < segments[0].first]:
             del self._parts[first]
 
     def restart(self, mark: Mark) -> None:
