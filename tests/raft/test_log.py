@@ -194,3 +194,11 @@ def test_a_broken_tail_is_found_by_its_invariant() -> None:
     log.entries[2] = stranger
     with pytest.raises(InvariantBroken, match="names the one before"):
         check_log(log)
+    log = log_from(1, 1)
+    log.last = replace(log.last, index=7)
+    with pytest.raises(InvariantBroken, match="the tail ends at last"):
+        check_log(log)
+    log = log_from(1, 2)
+    log.run_firsts, log.run_terms = [1, 1, 3], [1, 1, 2]
+    with pytest.raises(InvariantBroken, match="terms only rise"):
+        check_log(log)
