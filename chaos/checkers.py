@@ -14,7 +14,8 @@ from chaos.history import Operation
 from chaos.linearizable import Limits, check
 from chaos.list_append import check_list_append
 from chaos.log_checker import check_log
-from chaos.models import MODELS, BadInit, balances_of, text_of, unknown_function
+from chaos.model import BadInit, text_of, unknown_function
+from chaos.models import MODELS, balances_of
 from chaos.set_checker import check_set
 from chaos.verdicts import Report, Verdict, report_of
 

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from chaos.history import Operation
-from chaos.models import freeze
+from chaos.model import freeze
 
 Changes = Mapping[Hashable, Sequence[tuple[int, Any]]]
 """Per key (index, value) of each change in order; a value of None is a delete."""

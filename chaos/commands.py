@@ -22,7 +22,7 @@ from rich.table import Table
 from chaos.checkers import NAMES, judge
 from chaos.history import BadHistory, Operation, read_history
 from chaos.linearizable import Limits
-from chaos.models import BadInit
+from chaos.model import BadInit
 from chaos.verdicts import KeyReport, Report, Verdict
 
 EXIT_CODES: Final = {Verdict.VALID: 0, Verdict.INVALID: 1, Verdict.UNKNOWN: 6}

@@ -1,4 +1,4 @@
-"""Is a history linearizable? The search of Wing and Gong with Lowe's memory, key by key in turns, within limits.
+"""Whether a history is linearizable: the search of Wing and Gong with Lowe's memory, keys in turns, within limits.
 
 **The search.** Calls and returns of one key stand in one list in the order of time. Any call before the first return
 that is left may be the next to take effect. If the model accepts it with the observed answer it is taken out, with its
@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from chaos.history import Operation
-from chaos.models import BEYOND, IMPOSSIBLE, Call, Model, Shape, State, freeze
+from chaos.model import BEYOND, IMPOSSIBLE, Call, Model, Shape, State, freeze
 from chaos.verdicts import KeyReport, Report, Verdict, worst
 
 SLICE_STEPS: Final = 2_000

@@ -1,4 +1,4 @@
-"""Are lists that only grow strictly serializable? Decided exactly: every dependency is known, and must form no cycle.
+"""Whether lists that only grow are strictly serializable: every dependency is known, and they must form no cycle.
 
 `append` (one element to a key's list) and `read` (the whole list) stand alone or as the steps of a `txn`,
 [["append", key, element], ["read", key, list], ...]. Elements are unique per key. A read tells the order of everything
@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from chaos.history import BadHistory, Operation
-from chaos.models import freeze, text_of, unknown_function, where
+from chaos.model import freeze, text_of, unknown_function, where
 from chaos.verdicts import Report, report_of
 
 FUNCTIONS = ("append", "read", "txn")

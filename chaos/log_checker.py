@@ -1,4 +1,4 @@
-"""Did a log keep every acknowledged record once, at its index, in the order of real time?
+"""Whether a log kept every acknowledged record once, at its index, in the order of real time.
 
 `append` puts one record in, or a list of them as one batch; the completion's `index` is that of the (last) record.
 `read` tells a stretch of the log as [[index, record], ...]; its completion's `index`, if given, is the end that it knew
@@ -14,7 +14,7 @@ from typing import Any
 
 from chaos.checks import in_real_time
 from chaos.history import BadHistory, Operation
-from chaos.models import freeze, text_of, unknown_function, where
+from chaos.model import freeze, text_of, unknown_function, where
 from chaos.verdicts import Report, report_of
 
 FUNCTIONS = ("append", "read")

@@ -1,4 +1,4 @@
-"""Is a set that only grows linearizable? Decided exactly in one pass: nothing lost, nothing stale, nothing twice.
+"""Whether a set that only grows is linearizable, decided in one pass: nothing lost, nothing stale, nothing twice.
 
 `add` puts one unique element in, `read` tells all of them as a list. The reads must form a chain of growing sets; then
 there is an order exactly if what every element and every read tells fits real time (see `_of_read`).
@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from chaos.history import BadHistory, Operation
-from chaos.models import freeze, text_of, unknown_function, where
+from chaos.model import freeze, text_of, unknown_function, where
 from chaos.verdicts import Report, report_of
 
 FUNCTIONS = ("add", "read")

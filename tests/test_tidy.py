@@ -50,8 +50,8 @@ PLANTED: list[tuple[Callable[[Iterable[Source]], Iterator[Finding]], str, str, s
     (tidy_rules.only_clock_reads_time, "cluster/node.py", "loop.time()\n", "clock.now_ms\n"),
     (tidy_imports.pure_packages_import_only_values, "raft/x.py", "import os.path\n", "from raft import log\n"),
     (tidy_imports.pure_packages_import_only_values, "raft/x.py", "import xxhash\n", "import msgpack\n"),
-    (tidy_imports.sim_takes_little_from_chaos, "chaos/sim/x.py", "import chaos.checks\n", "import chaos.models\n"),
-    (tidy_imports.sim_takes_little_from_chaos, "chaos/sim/x.py", "from .. import checks\n", "from . import world\n"),
+    (tidy_imports.sim_takes_little_from_chaos, "chaos/sim/x.py", "import chaos.deployment\n", "import chaos.models\n"),
+    (tidy_imports.sim_takes_little_from_chaos, "chaos/sim/x.py", "from .. import toxiproxy\n", "from . import world\n"),
     (tidy_architecture.page_lists_every_module, "docs/architecture.md", PAGE.format("| `raft/x.py` | Was. |"),
      PAGE.format("| module | what it is for |\n| --- | --- |")),
 ]  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 
 from chaos.checkers import judge
 from chaos.history import BadHistory, History
-from chaos.models import BadInit, freeze
+from chaos.model import BadInit, freeze
 from chaos.verdicts import Verdict
 
 Row = tuple[Any, ...]
