@@ -103,6 +103,21 @@ def runs_of(story: str) -> Iterator[Callable[[], object]]:
             yield partial(function, **{argument: value})
 
 
+EASY = (
+    "older_term_committed_by_counting", "vote_never_written", "acknowledged_before_fsync", "no_pre_vote",
+    "leader_counts_itself_before_its_disk", "read_before_the_first_own_commit", "sessions_missing_from_the_snapshot",
+    "only_the_last_sequence_kept", "match_moved_back",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EASY)
+def test_a_planted_bug_is_found(name: str) -> None:
+    """One of each kind is seen by the first worlds: the short form of docs/mutants.md, for every run of the tests."""
+    found = find.find(name, 7_000, seconds=20, minutes=1)
+    assert isinstance(found, find.Found), found
+    print(f"{name}: {found.property}, seed {found.seed}")
+
+
 def test_every_planted_bug_of_the_list_is_a_mutant() -> None:
     """None is dropped: what cannot be planted yet says what it waits for."""
     assert {mutant.number for mutant in MUTANTS.values()} - {0} == set(LISTED)
