@@ -284,6 +284,22 @@ class Pending:
         if is_new_term and self._expected:
             self._expected_overwritten(term)
 
+    def skipped(self, index: int, term: int) -> None:
+        """The state up to `index` came with a leader's snapshot: nobody here will learn what was applied before it."""
+        self._applied = (index, term)
+        message = f"{self._name}: a snapshot up to index {index} took the place of the log before the fate was known"
+        while self._batches and self._batches[0].last <= index:
+            batch = self._batches.popleft()
+            self._batched -= len(batch.requests)
+            for request in batch.requests:
+                self._forget(request)
+                for each in (request, *(request.joined or ())):
+                    self.fail(each, Code.LEADER_LOST, message)
+        while self._expected and self._expected[0][0] <= index:
+            request = heapq.heappop(self._expected)[3]
+            self.fail(request, Code.LEADER_LOST, message)
+            self._landed(request)
+
     def _settle(self, batch: Batch, effects: Effects) -> None:
         term, requests = batch.term, batch.requests
         each: Iterable[RequestEffect] = effects.requests

@@ -1,6 +1,6 @@
-"""What one process does with its disk: batches one at a time, marks, snapshots; operation by operation.
+"""What one process does with its disk: batches one at a time, and marks; operation by operation.
 
-Follows cluster/syncer.py, disk_write.py (finish after the promise) and the snapshots of node_end.py. A crash may fall
+Follows cluster/syncer.py and disk_write.py (finish after the promise). A crash may fall
 between any two operations, a sync takes its time, a full disk is tried again, and any other failure ends the process
 before it says another word.
 """
@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from chaos.sim.disk import DiskFailed, DiskFull
-from cluster.snapshots import chunks_of
 from raft.core import RaftCore
 from raft.ready import SyncBatch, SyncQueue
 
@@ -36,8 +35,7 @@ class DiskWork:
     """Gone with its process; the disk stays."""
 
     __slots__ = (
-        "disk", "frames", "has_space", "is_marked", "queue", "replica", "saving", "snapshot_index", "synced_us",
-        "syncing", "world",
+        "disk", "frames", "has_space", "is_marked", "queue", "replica", "synced_us", "syncing", "world",
     )  # fmt: skip
 
     def __init__(self, replica: Replica) -> None:
@@ -50,8 +48,11 @@ class DiskWork:
         self.synced_us = 0
         self.has_space = True
         self.is_marked = False  # a durable mark stands behind the newest entry, or is on its way there
-        self.saving: Iterator[int] | None = None  # a snapshot
-        self.snapshot_index = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything that is to be durable is."""
+        return self.syncing is None and self.queue.is_empty
 
     def begin(self, core: RaftCore) -> None:
         """Begin the next batch, or a durable mark once nothing was synced for a while."""
@@ -73,7 +74,7 @@ class DiskWork:
             weight = RARE if batch.hard_state is not None or batch.cut_after is not None else 1
             while True:
                 try:
-                    yield from self._stepwise(disk.carry_out(batch), weight)
+                    yield from self.stepwise(disk.carry_out(batch), weight)
                     break
                 except DiskFull:
                     self.has_space = False
@@ -92,22 +93,23 @@ class DiskWork:
             # told within the turn that follows, as the server does
             replica.inbox.insert(0, lambda core, now: core.persisted(last.term, last.index, now))
         replica.wake()
-        yield from self._stepwise(disk.finish(self._take_frames()))
+        yield from self.stepwise(disk.finish(self.take_frames()))
 
     def _mark(self) -> Iterator[int]:
         """A durable mark of its own, once nothing was synced for a while."""
-        yield from self._stepwise(self.disk.finish(self._take_frames()))
+        yield from self.stepwise(self.disk.finish(self.take_frames()))
         try:
-            yield from self._stepwise(self.disk.mark())
+            yield from self.stepwise(self.disk.mark())
         except DiskFull:
             pass
         self.synced_us = self.world.now_us
 
-    def _take_frames(self) -> list[tuple[int, bytes]]:
+    def take_frames(self) -> list[tuple[int, bytes]]:
+        """The effects that wait, for the ledger."""
         frames, self.frames = self.frames, []
         return frames
 
-    def _stepwise(self, operations: Iterable[str], weight: int = 1) -> Iterator[int]:
+    def stepwise(self, operations: Iterable[str], weight: int = 1) -> Iterator[int]:
         """Carry out operations one by one: a crash may fall between any two, and a sync takes its time."""
         world = self.world
         for name in operations:
@@ -123,7 +125,7 @@ class DiskWork:
 
     def _advance_sync(self) -> None:
         assert self.syncing is not None
-        delay_us = self._advance(self.syncing)
+        delay_us = self.advance(self.syncing)
         if delay_us is None:
             self.syncing = None
             if self.replica.inbox or not self.queue.is_empty or self.replica.requests.pending.queued:
@@ -131,7 +133,7 @@ class DiskWork:
         elif delay_us >= 0:
             self.world.after(delay_us, self._sync_step, self.replica.life)
 
-    def _advance(self, work: Iterator[int]) -> int | None:
+    def advance(self, work: Iterator[int]) -> int | None:
         """The next step of work on the disk: microseconds until the one after, None at its end; -1: the process is
         gone. A failed write or sync fences the node: it stops at once, before it says another word."""
         try:
@@ -142,51 +144,3 @@ class DiskWork:
             self.world.sometimes("a node fences itself")
             self.replica.crash(f"fenced: {error}", power=False)
         return -1
-
-    # -- snapshots ---------------------------------------------------------------------------------------------
-
-    def save_snapshot(self) -> None:
-        """Keep the state as it is now, chunk by chunk while applying goes on, and then let the log before it go."""
-        replica = self.replica
-        if replica.core is None or self.saving is not None or replica.mark.index <= self.snapshot_index:
-            return
-        self.saving = self._save(replica.core)
-        self._advance_saving(replica.life)
-
-    def _advance_saving(self, life: int) -> None:
-        if life != self.replica.life or self.saving is None:
-            return
-        delay_us = self._advance(self.saving)
-        if delay_us is None:
-            self.saving = None
-        elif delay_us >= 0:
-            self.world.after(delay_us, self._advance_saving, self.replica.life)
-
-    def _save(self, core: RaftCore) -> Iterator[int]:
-        replica = self.replica
-        mark = replica.mark
-        index, configuration = next(pair for pair in reversed(core.state.configurations) if pair[0] <= mark.index)
-        kept: list[bytes] = []
-
-        def chunks() -> Iterator[bytes]:
-            for chunk in chunks_of(last_user, walk):
-                kept.append(chunk)
-                yield chunk
-
-        walk, last_user = replica.machine.snapshot(), replica.last_user
-        try:
-            while self.syncing is not None:
-                yield 500
-            for name in self.disk.finish(self._take_frames()):  # the ledger must reach the snapshot before it counts
-                self.world.may_crash(name)
-            yield from self._stepwise(self.disk.save_snapshot(mark, configuration, index, chunks()))
-        except DiskFull:
-            self.world.sometimes("no room for a snapshot")
-            return
-        finally:
-            walk.close()
-        self.snapshot_index = mark.index
-        self.world.witness.saved(replica.node, mark, b"".join(kept))
-        core.compact(mark)
-        self.world.witness.compacted(replica.node, mark)
-        self.world.count("snapshots")

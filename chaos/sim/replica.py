@@ -15,6 +15,7 @@ from chaos.sim.clocks import Clock
 from chaos.sim.disk import DiskFailed, DiskRefused, SimDisk
 from chaos.sim.disk_work import Crashed, DiskWork
 from chaos.sim.requests import HOUSEKEEPING_US, Answer, Requests
+from chaos.sim.snapshot_work import SnapshotWork
 from cluster.apply import last_user_index, log_entry
 from cluster.snapshots import decode_preamble
 from cluster.wire import Problem
@@ -59,6 +60,7 @@ class Replica:
     def _forget(self) -> None:
         self.inbox: list[Message | Input] = []
         self.work = DiskWork(self)
+        self.snapshots = SnapshotWork(self)
         self.requests = Requests(self, self.world.limits)
         self.greeted: dict[NodeId, tuple[str, int]] = {}  # the newest hello of each peer that was taken
         self.heard_us: dict[NodeId, int] = {}
@@ -113,7 +115,7 @@ class Replica:
             self.last_user = decode_preamble(next(chunks))
             self.machine = world.restore_machine(chunks)
             self.mark = snapshot.mark
-            self.work.snapshot_index = snapshot.mark.index
+            self.snapshots.index = snapshot.mark.index
         else:
             self.machine = world.new_machine()
         tail = opened.log.tail[-world.swarm.tail_kept :] if world.swarm.tail_kept else ()
@@ -307,6 +309,8 @@ class Replica:
         self.work.queue.add(ready)
         for fetch in ready.fetches:
             world.after(self.random.randint(50, 3_000), self._fetched, self.life, fetch)
+        if ready.snapshot_fetches or ready.snapshot_writes or ready.snapshot_install is not None:
+            self.snapshots.carry_out(ready)
         if ready.reads or ready.reads_failed:
             for read in ready.reads:
                 world.witness.read_ready(self.node, read.context, read.index)
@@ -345,8 +349,8 @@ class Replica:
 
     def save_snapshot(self) -> None:
         """Keep the state as it is now, and let the log before it go."""
-        if not self.is_paused:
-            self.work.save_snapshot()
+        if self.core is not None and not self.is_paused:
+            self.snapshots.save(self.core)
 
     @property
     def leader(self) -> NodeId:

@@ -34,7 +34,7 @@ from raft.core import RaftCore
 from raft.ready import Ready
 from raft.refusals import Refused
 from raft.roles import Leader
-from raft.types import NOBODY, Entry, EntryKind, NodeId, Now
+from raft.types import NOBODY, Entry, EntryKind, Mark, NodeId, Now
 from statemachine import commands
 from statemachine.commands import Result
 from statemachine.effects import Effects, RequestEffect
@@ -310,6 +310,12 @@ class Requests:
         """This node applied that entry."""
         self.recent.add(entry, effects, len(frame), entry.index)
         self.pending.applied(entry.index, entry.term, requests, effects)
+
+    def skipped(self, mark: Mark) -> None:
+        """The state up to there came with a snapshot."""
+        self.recent = Recent(self.limits.recent_bytes_max)
+        self.pending.skipped(mark.index, mark.term)
+        self.waiters.applied(mark.index)
 
     # -- reads -------------------------------------------------------------------------------------------------
 

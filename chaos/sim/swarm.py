@@ -173,6 +173,8 @@ def _options(random: Random) -> Options:
         entry_bytes_max=2_000,
         reads_pending_max=random.choice((4, 64)),
         transfer_timeout_ms=random.choice((200, 1_000)),
+        snapshot_chunk_bytes=random.choice((200, 1_000, 256 << 10)),
+        snapshot_retry_ms=random.choice((200, 1_000)),
     )
 
 

@@ -131,19 +131,20 @@ async def test_readers_gather_while_a_round_is_young_and_pass_an_old_one() -> No
     """One round at a time keeps messages few; a round that was lost on the way holds up nobody for long."""
     reads = Reads()
     loop = asyncio.get_running_loop()
-    readers = [Reader(loop.create_future(), 5.0), Reader(loop.create_future(), 50.0)]
+    futures: list[asyncio.Future[int]] = [loop.create_future(), loop.create_future()]
+    readers = [Reader(futures[0], 5.0), Reader(futures[1], 50.0)]
     reads.waiting.append(readers[0])
     reads.start(2, 10.0)
     reads.waiting.append(readers[1])
     assert not reads.may_start(10.5, 1.0)
     assert reads.may_start(11.0, 1.0)
     reads.expire(6.0, "late", has_leader=True)
-    error = readers[0].future.exception()
+    error = futures[0].exception()
     assert isinstance(error, ApiError)
     assert error.code is Code.DEADLINE
     assert not readers[1].future.done()
     reads.expire(60.0, "late", has_leader=False)
-    error = readers[1].future.exception()
+    error = futures[1].exception()
     assert isinstance(error, ApiError)
     assert error.code is Code.NO_LEADER
     assert reads.is_empty

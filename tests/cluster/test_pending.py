@@ -6,7 +6,7 @@ import pytest
 
 from cluster.metrics import Metrics
 from cluster.pending import DEPOSED_S, Pending
-from cluster.requests import Request
+from cluster.requests import Request, Settled
 from cluster.settings import LimitSettings
 from cluster.wire import ApiError, Code
 from statemachine import commands
@@ -44,10 +44,15 @@ def applied(pending: Pending, index: int, term: int, *counts: int) -> None:
     pending.applied(index, term, [commands.Request(count, ()) for count in counts], plain(index))
 
 
+def future_of(each: Request) -> asyncio.Future[Settled]:
+    """Its future."""
+    assert isinstance(each.future, asyncio.Future)
+    return each.future
+
+
 def code_of(each: Request) -> Code:
     """Why it failed."""
-    assert each.future is not None
-    error = each.future.exception()
+    error = future_of(each).exception()
     assert isinstance(error, ApiError)
     return error.code
 
@@ -71,8 +76,8 @@ async def test_an_entry_settles_its_requests_in_one_pass_with_their_indexes() ->
     pending.applied(13, 3, [commands.Request(2, ()), commands.Request(1, ())], Effects(13, 5, tuple(effects)))
     assert one.future is not None
     assert two.future is not None
-    assert one.future.result() == (11, 12, 3, effects[0])
-    assert two.future.result() == (13, 13, 3, effects[1])
+    assert future_of(one).result() == (11, 12, 3, effects[0])
+    assert future_of(two).result() == (13, 13, 3, effects[1])
     assert pending.is_empty
 
 
@@ -124,8 +129,7 @@ async def test_a_repetition_joins_the_first_until_that_is_applied() -> None:
     assert pending.answers == [(2, 7, 11, None)]
     applied(pending, 11, 3, 1)
     assert first.future is not None
-    assert again.future is not None
-    assert first.future.result() == again.future.result()
+    assert future_of(first).result() == future_of(again).result()
     later = request(b"a", session=5, sequence=1)
     assert propose(pending, 3, 12, later) == [later], "applied: now the session table answers"
 
@@ -173,8 +177,7 @@ async def test_a_forwarded_request_is_settled_by_this_nodes_own_apply() -> None:
     pending.answered(number + 1, 22, 3)
     applied(pending, 21, 3, 1)
     applied(pending, 22, 4, 1)
-    assert good.future is not None
-    assert good.future.result()[:3] == (21, 21, 3)
+    assert future_of(good).result()[:3] == (21, 21, 3)
     assert code_of(bad) is Code.OVERWRITTEN
     assert pending.is_empty
 
@@ -190,8 +193,7 @@ async def test_a_lost_link_leaves_unanswered_requests_unknown_and_answered_ones_
     pending.leader_is(3, 0.0, nobody_answers)
     assert code_of(unanswered) is Code.LEADER_LOST
     applied(pending, 31, 3, 1)
-    assert placed.future is not None
-    assert placed.future.result().last == 31
+    assert future_of(placed).result().last == 31
     assert pending.is_empty
 
 
@@ -210,8 +212,7 @@ async def test_a_deposed_leader_that_lives_may_tell_what_became_of_its_requests(
     pending.expire(10.0 + DEPOSED_S, leader=3)
     assert code_of(forgotten) is Code.LEADER_LOST
     applied(pending, 31, 3, 1)
-    assert placed.future is not None
-    assert placed.future.result().last == 31
+    assert future_of(placed).result().last == 31
     assert pending.is_empty
 
 
@@ -259,8 +260,7 @@ async def test_an_answer_that_is_slower_than_the_commit_is_looked_up() -> None:
     pending.settle_late(same, 3, effect, 3)
     pending.settle_late(other, 3, None, 2)
     pending.settle_late(forgotten, 3, None, 0)
-    assert same.future is not None
-    assert same.future.result() == (18, 18, 3, effect)
+    assert future_of(same).result() == (18, 18, 3, effect)
     assert (code_of(other), code_of(forgotten)) == (Code.OVERWRITTEN, Code.TIMEOUT)
     assert pending.is_empty
 
@@ -321,7 +321,23 @@ async def test_who_went_away_is_not_proposed() -> None:
     pending = pending_with()
     gone = request()
     pending.submit(gone)
-    assert gone.future is not None
-    gone.future.cancel()
+    future_of(gone).cancel()
     assert pending.take(0.0, joining=True) == []
+    assert pending.is_empty
+
+
+async def test_what_a_snapshot_covers_is_unknown_and_what_follows_still_waits() -> None:
+    """A leader's snapshot took the place of entries that were never applied here one by one: whoever waited for a place
+    among them is told that nobody knows, at once, and the next entry that is applied finds only its own."""
+    pending = pending_with()
+    mine, forwarded, later = request(b"a", session=5, sequence=1), request(b"b"), request(b"c")
+    propose(pending, 3, 11, mine)
+    number = pending.forwarding([forwarded, later], 2)
+    pending.answered(number, 12, 3)
+    pending.answered(number + 1, 21, 3)
+    pending.skipped(20, 3)
+    assert code_of(mine) is Code.LEADER_LOST
+    assert code_of(forwarded) is Code.LEADER_LOST
+    applied(pending, 21, 3, 1)
+    assert future_of(later).result().last == 21
     assert pending.is_empty

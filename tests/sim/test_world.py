@@ -267,6 +267,33 @@ def test_a_restart_goes_on_from_a_snapshot() -> None:
     assert leading.last_user == before[2]
 
 
+def test_a_follower_that_was_down_too_long_takes_the_leaders_snapshot() -> None:
+    """What it lacks is gone from the leader's log: chunks come over the wire, are written aside and installed; a power
+    cut afterwards loses nothing of it."""
+    world = healthy(10, segment_bytes=4_096)
+    leading = leader_of(world)
+    victim = next(replica for replica in world.replicas.values() if replica is not leading)
+    victim.is_held = True
+    victim.crash("held", power=False)
+    for round in range(12):
+        assert isinstance(told(world, leading, put(b"k%d" % round, bytes(900))), Applied)
+        leading.save_snapshot()
+        world.run_until(world.now_us + 200_000)
+    core = leading.core
+    assert core is not None
+    assert core.state.log.first > 10
+    victim.is_held = False
+    world.restart(victim.node)
+    assert world.run_until(world.now_us + 5_000_000, lambda: "sometimes: snapshot installed" in world.stats)
+    assert world.run_until(world.now_us + 5_000_000, lambda: world.has_agreed(world.acknowledged))
+    digest = leading.machine.digest()
+    assert victim.machine.digest() == digest
+    victim.crash("power cut", power=True)
+    world.restart(victim.node)
+    assert world.run_until(world.now_us + 5_000_000, lambda: world.has_agreed(world.acknowledged))
+    assert victim.machine.digest() == digest
+
+
 def test_members_come_and_go() -> None:
     """A node joins and becomes a voter, the leader is removed and stopped, and the others go on without it."""
     world = healthy(8)

@@ -1,8 +1,8 @@
 """Changes of the members while things go wrong: nodes join as learners, are promoted, removed and replaced.
 
 An operator asks whoever leads, and gives up where that refuses; what was begun goes on by itself
-(raft/reconfiguration.py) or is given up with its leader. A node that the committed configuration no longer names is stopped for good some time
-later; until then it may disturb.
+(raft/reconfiguration.py) or is given up with its leader. A node that the committed configuration no longer names is
+stopped for good some time later; until then it may disturb.
 """
 
 from __future__ import annotations
