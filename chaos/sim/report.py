@@ -41,6 +41,11 @@ class Written:
         return self.folder / "diagram.html"
 
     @property
+    def history(self) -> Path:
+        """What clients were told about keys: `raftlog chaos check` judges it."""
+        return self.folder / "history.jsonl"
+
+    @property
     def story(self) -> Path:
         """The failure in words."""
         return self.folder / "failure.txt"
@@ -69,6 +74,8 @@ def write(job: Job, parent: Path) -> Written:
             print(
                 f"{again.broken.at_us / 1e6:11.6f}  BROKEN  {again.broken.property}: {again.broken.detail}", file=file
             )
+    if again.broken is not None:
+        written.history.write_bytes(again.broken.history)
     facts = story(again)
     written.story.write_text("\n".join(facts) + "\n", encoding="utf-8")
     written.diagram.write_text(diagram.page(recorder.events, caption(again, facts)), encoding="utf-8")

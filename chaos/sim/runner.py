@@ -75,6 +75,7 @@ class Broken:
     faults: tuple[tuple[int, str], ...] = ()  # number, words
     atlas: tuple[str, ...] = ()
     world: tuple[str, ...] = ()
+    history: bytes = b""  # what clients were told about keys, as chaos.history writes it
     traceback: str = ""
     is_internal: bool = False
 
@@ -118,6 +119,7 @@ def broken_by(error: Exception) -> Broken:
         faults=tuple((fault.number, fault_text(fault)) for fault in world.faults) if world is not None else (),
         atlas=tuple(world.atlas.describe()) if world is not None and world.atlas is not None else (),
         world=tuple(world_text(world.swarm)) if world is not None else (),
+        history=b"".join(world.clients.history.lines()) if world is not None and world.clients is not None else b"",
         traceback=text,
         is_internal=_is_ours(error),
     )

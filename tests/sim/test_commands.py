@@ -11,6 +11,7 @@ import pytest
 from typer import Typer
 from typer.testing import CliRunner
 
+from chaos.history import read_history
 from chaos.sim import results, runner
 from chaos.sim.commands import register
 from chaos.sim.invocation import Exit
@@ -97,6 +98,7 @@ def test_a_failure_is_told_and_written(tmp_path: Path) -> None:
     assert "planted" in (folder / "failure.txt").read_text()
     assert "BROKEN  AssertionError: planted" in (folder / "trace.txt").read_text().splitlines()[-1]
     assert "<canvas" in (folder / "diagram.html").read_text()
+    assert len(read_history(folder / "history.jsonl").operations()) > 0
 
 
 def test_the_printed_command_repeats_a_planted_bug(tmp_path: Path) -> None:
