@@ -35,8 +35,9 @@ SLICE_STEPS_MAX: Final = 64_000
 """A longest turn, some tens of milliseconds: how late `is_over` may be asked."""
 
 
-EXPLAIN_STEPS_MAX: Final = 500_000
-"""Steps for each beginning that is tried once a history is known to be invalid, a quarter of a second."""
+EXPLAIN_STEPS_MAX: Final = 200_000
+"""Steps for finding the first impossible operation once a history is known to be invalid: a tenth of a second. If they
+do not suffice, an operation is named by which it was impossible, and there may be an earlier one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,17 +341,21 @@ def explained(operations: Sequence[Operation], model: Model, start: State, repor
     the whole looks ahead, and so fails earlier than where somebody could first have noticed.)
     """
     done = sorted((each for each in operations if each.outcome == "ok"), key=lambda each: each.returned or 0)
-    low, high = 0, len(done)  # the first `low` completions can be explained, the first `high` cannot
+    low, high = 0, len(done)  # the first `high` completions cannot be explained; the first `low` can, or nobody knows
     order: tuple[Operation, ...] = ()
-    while low + 1 < high:
+    left = EXPLAIN_STEPS_MAX
+    while low + 1 < high and left > 0:
         middle = (low + high) // 2
         end = done[middle - 1].returned
         assert end is not None
         search = Search(report.key, model, start, _until(operations, end, model), ())
-        if search.run(EXPLAIN_STEPS_MAX, EXPLAIN_STEPS_MAX) is Verdict.VALID:
-            low, order = middle, search.order
-        else:  # if it is not known: the operation that is named is then an upper bound
+        verdict = search.run(left // 4 + 1, left)
+        left -= search.steps + len(search.calls)
+        if verdict is Verdict.INVALID:
             high = middle
+        else:
+            low = middle
+            order = search.order if verdict is Verdict.VALID else order
     return replace(report, prefix=order, impossible=done[high - 1] if done else None)
 
 
