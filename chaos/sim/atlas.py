@@ -23,13 +23,14 @@ WHOLE_DISK: Final = ("wipe", "roll_back")
 class Atlas:
     """What was done to which disk, and who is lost by it."""
 
-    __slots__ = ("_configurations", "_disks", "hits", "lost")
+    __slots__ = ("_configurations", "_disks", "_whole_disk", "hits", "lost")
 
     def __init__(self, disks: Mapping[NodeId, SimDisk], configuration: Configuration) -> None:
         self._disks = disks
         self._configurations = [configuration]
         self.hits: list[tuple[NodeId, str, str]] = []  # node, area, what: in order
         self.lost: dict[NodeId, str] = {}  # a node beyond repair, and why
+        self._whole_disk: dict[NodeId, bool] = {}  # whose disk as a whole is not the one that made its promises
 
     # -- who counts
 
@@ -38,14 +39,21 @@ class Atlas:
         assert configurations
         self._configurations = list(configurations)
 
+    def may_configure(self, configuration: Configuration) -> bool:
+        """Whether the promise stays possible with that configuration: an operator asks before a change is proposed."""
+        self._mend()
+        return self._has_majorities(configuration, {**self.lost})
+
     def replaced(self, node: NodeId) -> None:
         """That node has a new disk, under a new incarnation."""
         self.lost.pop(node, None)
+        self._whole_disk.pop(node, None)
 
     # -- what may be hit
 
     def may_hit(self, node: NodeId, area: str) -> bool:
         """Whether the promise stays possible when that area of that node's disk is damaged now."""
+        self._mend()
         if node in self.lost:
             return True  # it could not become worse, and must stay as loud
         if area in ("idx", "hard_state") or (area == "ledger" and self._disks[node].first_index == 1):
@@ -60,11 +68,14 @@ class Atlas:
         is_fatal = area in FATAL or area in WHOLE_DISK
         is_fatal = is_fatal or (area == "ledger" and self._disks[node].first_index > 1)
         is_fatal = is_fatal or (area == "snapshot" and not self._can_do_without(node, 1))
+        if area in WHOLE_DISK:
+            self._whole_disk[node] = True
         if is_fatal:
             self.lost.setdefault(node, f"{area}: {what}")
 
     def is_lost(self, node: NodeId) -> bool:
         """Whether that node is beyond repair: it may run until it stops, and nobody may wait for it."""
+        self._mend()
         return node in self.lost
 
     @property
@@ -72,13 +83,20 @@ class Atlas:
         """Whether a majority of every configuration that may be in force is left."""
         return self._stays_possible_without(None)
 
+    def _mend(self) -> None:
+        """Who was lost by damage to files that are gone by now (a compaction, an install) is whole again."""
+        for node in [node for node in self.lost if not self._whole_disk.get(node)]:
+            if not self._disks[node].is_hurt:
+                del self.lost[node]
+
     def _stays_possible_without(self, node: NodeId | None) -> bool:
-        gone = {node, *self.lost}
-        for configuration in self._configurations:
-            for voters in (configuration.voters, configuration.outgoing):
-                left = [voter for voter in voters if voter not in gone]
-                if voters and 2 * len(left) <= len(voters):
-                    return False
+        gone = {**self.lost, **({node: ""} if node is not None else {})}
+        return all(self._has_majorities(configuration, gone) for configuration in self._configurations)
+
+    def _has_majorities(self, configuration: Configuration, gone: dict[NodeId, str]) -> bool:
+        for voters in (configuration.voters, configuration.outgoing):
+            if voters and 2 * len([voter for voter in voters if voter not in gone]) <= len(voters):
+                return False
         return True
 
     def _can_do_without(self, node: NodeId, intact: int) -> bool:

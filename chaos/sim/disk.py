@@ -22,7 +22,7 @@ from raft.codec import UnknownVersion
 from raft.configuration import Configuration
 from raft.formats import ForeignFile, Log
 from raft.journal import HARD_STATE, LOG_FOLDER, make_log
-from raft.operations import Operation, Sync, Write
+from raft.operations import Delete, DeleteFolder, Operation, Sync, Write
 from raft.ready import SyncBatch
 from raft.recovery import Damaged, HardStateDamaged
 from raft.storage import Part, Step, Storage
@@ -284,11 +284,21 @@ class SimDisk:
             if self._fail:
                 self._may_fail(operation)
             self.files.carry_out(operation)
+            if self.damaged:
+                self._may_mend(operation)
         except OSError as error:
             is_full = error.errno == errno.ENOSPC
             if self._storage is not None and not self._storage.is_final(part, is_full=is_full):
                 raise DiskFull(f"node {self.node}: {error}") from error
             raise self._fence(error) from error
+
+    def _may_mend(self, operation: Operation) -> None:
+        """What was damaged is gone with its file: after a cut, a compaction, an install."""
+        if isinstance(operation, Delete):
+            self.damaged.pop(operation.name, None)
+        elif isinstance(operation, DeleteFolder):
+            for name in [name for name in self.damaged if name.startswith(f"{operation.name}/")]:
+                del self.damaged[name]
 
     def _may_fail(self, operation: Operation) -> None:
         kind = "sync" if type(operation).__name__.startswith("Sync") else "write"

@@ -13,6 +13,7 @@ from raft.codec import encode_configuration, entry_mark, seal_entry
 from raft.configuration import Configuration, Member
 from raft.formats import Log
 from raft.journal import segment_name
+from raft.operations import Delete
 from raft.ready import SyncBatch
 from raft.types import GENESIS, EntryKind
 from tests.raft.journal_driver import CONFIGURATION, make_entries
@@ -34,6 +35,16 @@ def disks_of(*nodes: int) -> dict[int, SimDisk]:
     }
 
 
+def damage(atlas: Atlas, node: int, area: str) -> None:
+    """Hits it, and notes it."""
+    disk = atlas._disks[node]
+    if area == "wipe":
+        disk.wipe()
+    elif area in ("log", "history"):
+        disk.damaged[segment_name(1)] = "something"
+    atlas.hit(node, area, "something")
+
+
 @pytest.mark.parametrize(("count", "spared"), [(1, 0), (2, 0), (3, 1), (4, 1), (5, 2), (6, 2), (7, 3)])
 @pytest.mark.parametrize("area", ["log", "history", "wipe", "roll_back"])
 def test_a_majority_is_left_alone(count: int, spared: int, area: str) -> None:
@@ -43,7 +54,7 @@ def test_a_majority_is_left_alone(count: int, spared: int, area: str) -> None:
     atlas = Atlas(disks_of(*nodes), configuration(*nodes))
     for node in nodes[:spared]:
         assert atlas.may_hit(node, area)
-        atlas.hit(node, area, "something")
+        damage(atlas, node, area)
         assert atlas.is_lost(node)
         assert atlas.may_hit(node, area)  # it could not become worse
     assert not any(atlas.may_hit(node, area) for node in nodes[spared:])
@@ -64,12 +75,14 @@ def test_both_majorities_of_a_joint_configuration_count() -> None:
     atlas = Atlas(disks, configuration(1, 2, 3))
     assert atlas.may_hit(4, "log")  # no voter yet
     atlas.configured(configuration(1, 2, 3), configuration(3, 4, 5, outgoing=(1, 2, 3)))
-    atlas.hit(4, "log", "a bit")
+    damage(atlas, 4, "log")
+    assert not atlas.may_configure(configuration(4, 5))
+    assert atlas.may_configure(configuration(1, 2, 3))
     assert not atlas.may_hit(3, "log")
     assert not atlas.may_hit(5, "log")
     assert atlas.may_hit(1, "log")
     atlas.configured(configuration(3, 4, 5))
-    atlas.hit(1, "wipe", "wiped")
+    damage(atlas, 1, "wipe")
     assert atlas.is_possible
     atlas.replaced(4)
     assert atlas.may_hit(5, "log")
@@ -108,6 +121,20 @@ def test_the_only_snapshot_of_a_shortened_log_counts_as_the_log() -> None:
         disk.flip_bit("snapshot", Random(seed))
     atlas.hit(1, "snapshot", "both")
     assert atlas.is_lost(1)
+
+
+def test_damage_that_went_with_its_file_is_no_loss() -> None:
+    """A segment that a compaction or an install removes takes its damage along; a wiped disk stays lost."""
+    disks = disks_of(1, 2, 3)
+    atlas = Atlas(disks, configuration(1, 2, 3))
+    disks[1].open()
+    atlas.hit(1, "log", disks[1].flip_bit("log", Random(1)))
+    assert not atlas.may_hit(2, "log")
+    disks[1]._carry_out(0, Delete(segment_name(1)))
+    assert atlas.may_hit(2, "log")
+    assert not atlas.is_lost(1)
+    damage(atlas, 2, "wipe")
+    assert not atlas.may_hit(1, "log")
 
 
 def test_it_is_described_for_people() -> None:
