@@ -132,7 +132,7 @@ def durable_quorum_of_both_sides() -> tuple[Callable[[], object], Callable[[], o
 def still_held() -> tuple[Callable[[], object], Callable[[], object]]:
     seen = known(Disk(), Disk(), Disk([FIRST]), committed=3)
     lost = known(Disk(), Disk(), Disk([FIRST]), committed=3)
-    lost.lost = {1: None, 2: None}
+    lost.lost = {1: frozenset(), 2: frozenset()}
     return (
         lambda: committed_is_durable.still_held(seen, 1),
         lambda: committed_is_durable.still_held(lost, 1),

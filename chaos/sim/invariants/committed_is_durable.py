@@ -25,12 +25,14 @@ def commit_rose(known: Known, node: NodeId, log: Log, configuration: Configurati
     term = log.term_at(index)
     if term is None or term < newest_term:
         raise InvariantBroken(node, PROPERTY, SECTION, f"{index} of term {term} is committed after {known.newest}")
-    holders = holding(known, index, term)
+    holders = promised(known, index, term)
     if not is_quorum(configuration, holders):
         evidence = f"entry {(index, term)} is durable only on {holders} of {configuration.voters}"
         raise InvariantBroken(node, PROPERTY, SECTION, evidence)
-    fresh = known.disks[holders[0]].between(newest, index)
-    if not fresh or fresh[0].before != newest or fresh[-1].index != index:
+    # Whose log begins behind it got it with a snapshot: another one has the entries.
+    logs = (known.disks[holder].between(newest, index) for holder in holders)
+    fresh = next((entries for entries in logs if entries and entries[0].before == newest), ())
+    if not fresh or fresh[-1].index != index:
         raise InvariantBroken(node, IMMUTABLE, SECTION, f"commit {index} does not go on from {known.newest}")
     known.committed += [(entry.index, entry.term) for entry in fresh]
     known.commits.append(known.newest[::-1])
@@ -46,14 +48,19 @@ def still_held(known: Known, node: NodeId) -> None:
     ruling = max(where for where in known.configurations if known.is_committed(*where))
     if len(known.disks) < len(known.configurations[ruling].voters):
         return  # the world begins
-    # What a lost disk held when it was lost was promised: the atlas leaves at least one copy that can be had.
-    intact = holding(known, index, term)
-    holders = [*intact, *(node for node in known.lost if known.disks[node].has(index, term))] if intact else []
+    holders = promised(known, index, term)
     candidates = [configuration for where, configuration in known.configurations.items() if where >= ruling]
     if not any(is_quorum(configuration, holders) for configuration in candidates):
         voters = known.configurations[ruling].voters
         evidence = f"committed entry {(index, term)} is left only on {holders} of {voters}"
         raise InvariantBroken(node, PROPERTY, SECTION, evidence)
+
+
+def promised(known: Known, index: int, term: int) -> list[NodeId]:
+    """The nodes that hold that entry, intact ones first, and those that held it when their disk was lost: what they
+    acknowledged counts, and the atlas leaves at least one copy that can be had. Without one nobody holds it."""
+    intact = holding(known, index, term)
+    return [*intact, *(node for node, held in known.lost.items() if (index, term) in held)] if intact else []
 
 
 def holding(known: Known, index: int, term: int) -> list[NodeId]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from raft.codec import decode_configuration, header_crc
 from raft.configuration import Configuration
@@ -34,32 +34,6 @@ class Durable(Protocol):
         """The entries after the end `after`, up to the end `to`."""
 
 
-class _Simple:
-    """The first version of the simulator's disk as a `Durable`; goes with it."""
-
-    def __init__(self, disk: Any) -> None:
-        self._disk = disk
-
-    @property
-    def durable_hard_state(self) -> HardState:
-        return self._disk.hard_state  # type: ignore[no-any-return]
-
-    @property
-    def durable_last(self) -> int:
-        return self._disk.ends[self._disk.synced - 1]  # type: ignore[no-any-return]
-
-    def has(self, index: int, term: int) -> bool:
-        return self._disk.has(index, term)  # type: ignore[no-any-return]
-
-    def between(self, after: int, to: int) -> Sequence[Entry]:
-        return self._disk.between(after, to)  # type: ignore[no-any-return]
-
-
-def durable(disk: Any) -> Durable:
-    """The durable view of a disk."""
-    return disk if hasattr(disk, "durable_hard_state") else _Simple(disk)
-
-
 class Known:
     """Fed by `Witness` before the properties look at it."""
 
@@ -73,7 +47,8 @@ class Known:
         # (index, term) -> the configuration of that entry, in the order in which they were made
         self.configurations: dict[tuple[int, int], Configuration] = {(first.index, first.term): configuration}
         self.disks: dict[NodeId, Durable] = {}
-        self.lost: dict[NodeId, None] = {}  # whose disk is no longer the one that made the node's promises
+        # whose disk is no longer the one that made the node's promises, and the entries that it held then
+        self.lost: dict[NodeId, frozenset[tuple[int, int]]] = {}
 
     @property
     def newest(self) -> tuple[int, int]:

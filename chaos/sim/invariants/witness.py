@@ -25,7 +25,7 @@ from chaos.sim.invariants.check_quorum import CheckQuorum
 from chaos.sim.invariants.election_safety import ElectionSafety
 from chaos.sim.invariants.equal_effects import EqualEffects
 from chaos.sim.invariants.exactly_once import ExactlyOnce
-from chaos.sim.invariants.known import Durable, Known, durable
+from chaos.sim.invariants.known import Durable, Known
 from chaos.sim.invariants.leader_append_only import LeaderAppendOnly
 from chaos.sim.invariants.monotonic_term import MonotonicTerm
 from chaos.sim.invariants.one_vote import OneVote
@@ -84,11 +84,11 @@ class Witness:
 
     # -- the life of a process ---------------------------------------------------------------------------------
 
-    def started(self, core: RaftCore, disk: Any) -> None:
+    def started(self, core: RaftCore, disk: Durable) -> None:
         """A process began from what its disk holds: what is volatile may have fallen, nothing else."""
         state, known = core.state, self.known
         node, log = state.node, state.log
-        known.disks[node] = durable(disk)
+        known.disks[node] = disk
         check_log(log, node)
         self._cores[node] = core
         self._seen[node] = observe(state)
@@ -116,9 +116,12 @@ class Witness:
     def lost(self, node: NodeId) -> None:
         """That node's disk no longer is the one that made its promises: wiped, rolled back, or beyond repair.
 
-        What it holds does not count from now on, and nobody may believe it: see `delivered`.
+        To be told before that happens. What it holds does not count from now on, and nobody may believe it: see
+        `delivered`.
         """
-        self.known.lost[node] = None
+        disk = self.known.disks[node]
+        held = frozenset((entry.index, entry.term) for entry in disk.between(0, disk.durable_last))
+        self.known.lost.setdefault(node, held)
 
     def finished(self) -> None:
         """The run is over: all is healed."""
@@ -186,9 +189,8 @@ class Witness:
 
     # -- messages ----------------------------------------------------------------------------------------------
 
-    def sends(self, message: Message, disk: Any) -> None:
+    def sends(self, message: Message, disk: Durable) -> None:
         """A message leaves: whatever it promises must be on that node's disk."""
-        disk = durable(disk)
         match message:  # the commonest first
             case AppendEntries():
                 persist_then_promise.leads(message, disk.durable_hard_state)
