@@ -405,6 +405,13 @@ def run_seed(
 def _agree(world: World) -> None:
     """Whoever can run takes writes again, and agrees. Raises NoProgress."""
     before = world.acknowledged
+
+    def nudge() -> None:
+        if world.acknowledged <= before:  # the clients may know only nodes that are lost
+            world.write()
+            world.after(PATIENCE_US, nudge)
+
+    world.after(PATIENCE_US, nudge)
     if not world.run_until(world.now_us + HEALED_US, lambda: world.acknowledged > before and world.has_agreed(before)):
         ends = {node: replica.core and replica.core.status() for node, replica in world.replicas.items()}
         raise NoProgress("a healed cluster makes progress", f"{HEALED_US // 1_000_000} s after healing: {ends}")
@@ -426,6 +433,7 @@ def _run(world: World, seconds: int) -> Outcome:
     world.heal()
     _agree(world)
     world.clients.check()
+    world.witness.finished()
     world.count("healed runs")
     for replica in world.replicas.values():
         if replica.core is not None:
