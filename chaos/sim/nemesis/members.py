@@ -8,6 +8,7 @@ stopped for good some time later; until then it may disturb.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace as replace_fields
 from random import Random
 from typing import TYPE_CHECKING, Final
 
@@ -77,6 +78,9 @@ def remove(world: World, random: Random) -> None:
     gone = leading.node if random.randrange(3) == 0 else random.choice(configuration.members).node
     if configuration.is_voter(gone) and len(configuration.voters) <= VOTERS_MIN:
         return
+    left = tuple(voter for voter in configuration.voters if voter != gone)
+    if not world.atlas.may_configure(replace_fields(configuration, voters=left, outgoing=(), learners=())):
+        return  # whoever has a damaged disk would be too many of those left
     if _ask(world, leading, "remove", gone, Remove((gone,))):
         _retire(world, random, gone)
 
