@@ -12,20 +12,23 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from chaos.sim.disk_faults import AREAS
-from chaos.sim.nemesis.targets import anyone
+from chaos.sim.nemesis.targets import anyone, for_a_while
 from raft.types import NodeId
 
 if TYPE_CHECKING:
     from chaos.sim.world import World
 
+AROUND_US: Final = 2_000_000
+"""How long a machine with an old copy of its disk stays at most."""
+
+LOOK_US: Final = 500
+"""Shorter than any process is down: its peers' ends are noticed before one of them is back."""
+
 
 def heal(world: World) -> None:
     """Operators take away every node that is beyond repair."""
     for node in sorted(world.atlas.lost):
-        replica = world.replicas[node]
-        replica.is_retired = True
-        if replica.core is not None:
-            replica.crash("taken away: its disk is damaged", power=False)
+        _take_away(world, node)
 
 
 def flip_bit(world: World, random: Random) -> None:
@@ -48,11 +51,58 @@ def wipe(world: World, random: Random) -> None:
     node, power = anyone(world, random), random.randrange(2) == 0
     if not _may_hit(world, node, "wipe") or not world.fault("wipe", node):
         return
-    if world.replicas[node].core is not None:
-        world.replicas[node].crash("its disk is wiped", power=power)
+    _lose(world, node, "wipe", "the disk was wiped", power=power)
     world.disks[node].wipe()
-    world.atlas.hit(node, "wipe", "the disk was wiped")
+
+
+def roll_back(world: World, random: Random) -> None:
+    """A machine comes back with a copy of its disk that was made some starts ago: its peers must not believe it.
+
+    They know it by the boot counter that they saw last (docs/formats.md, Undecidable), so it runs only as long as every
+    other process has seen a newer one and lives on; then it is taken away.
+    """
+    node, ago_us = anyone(world, random), random.randint(1_000_000, 20_000_000)
+    image = world.disks[node].copy()
+
+    def bring_back() -> None:
+        replica = world.replicas[node]
+        boot, peers = image.view.hard_state.boot + 2, [peer for peer in world.replicas.values() if peer is not replica]
+        if replica.core is None or any(peer.greeted.get(node, ("", 0))[1] < boot for peer in peers):
+            return  # there are those whom an old copy could deceive
+        if not _may_hit(world, node, "roll_back") or not world.fault("roll back", node, f"by {ago_us} us", AROUND_US):
+            return
+        _lose(world, node, "roll_back", f"rolled back by {ago_us} us", power=True)
+        world.disks[node].roll_back(image)
+        replica.start()
+        lives = [peer.life for peer in peers]
+
+        def look() -> None:
+            if lives != [peer.life for peer in peers] or world.now_us - began_us > AROUND_US:
+                _take_away(world, node)
+            elif not replica.is_retired:
+                world.after(LOOK_US, look)
+
+        began_us = world.now_us
+        world.after(LOOK_US, look)
+
+    for_a_while(world, ago_us, bring_back)
+
+
+def _lose(world: World, node: NodeId, area: str, what: str, *, power: bool) -> None:
+    """That disk is no longer the one that made promises."""
+    replica = world.replicas[node]
+    if replica.core is not None:
+        replica.crash(what, power=power)
+    replica.hello = ("", 0)
     world.witness.lost(node)
+    world.atlas.hit(node, area, what)
+
+
+def _take_away(world: World, node: NodeId) -> None:
+    replica = world.replicas[node]
+    replica.is_retired = True
+    if replica.core is not None:
+        replica.crash("taken away: its disk is beyond repair", power=False)
 
 
 def _damage(world: World, random: Random, kind: str) -> None:
@@ -76,4 +126,5 @@ FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {
     "misdirect": misdirect,
     "stale block": stale_block,
     "wipe": wipe,
+    "roll back": roll_back,
 }
