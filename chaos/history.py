@@ -68,6 +68,8 @@ class Operation:
         told: str = self.outcome
         if self.result is not None:
             told = _json(self.result)
+        elif told == "ok" and self.value is None and self.f not in ("acquire", "release"):
+            told = _json(self.output)
         elif self.output is not None and self.output != self.value:
             told = _json(self.output)
         where = f"line {self.called}" if self.returned is None else f"lines {self.called} and {self.returned}"
