@@ -61,6 +61,13 @@ class Operation:
     term: int | None = None
     node: int | str | None = None
 
+    @property
+    def _tells(self) -> bool:
+        """Whether its output is more than a repetition of what was asked."""
+        if self.output is None:
+            return self.outcome == "ok" and self.value is None and self.f not in ("acquire", "release")
+        return bool(self.output != self.value)
+
     def __str__(self) -> str:
         """As in `process 3: cas [1,2] of "x" -> false (lines 7 and 9)`."""
         key = "" if self.key is None else f" of {_json(self.key)}"
@@ -68,9 +75,7 @@ class Operation:
         told: str = self.outcome
         if self.result is not None:
             told = _json(self.result)
-        elif told == "ok" and self.value is None and self.f not in ("acquire", "release"):
-            told = _json(self.output)
-        elif self.output is not None and self.output != self.value:
+        elif self._tells:
             told = _json(self.output)
         where = f"line {self.called}" if self.returned is None else f"lines {self.called} and {self.returned}"
         return f"{text} -> {told} ({where})"
