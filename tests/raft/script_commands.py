@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from raft import messages
+from raft.changes import Promote, Remove
 from raft.configuration import Configuration
 from raft.core import RaftCore
 from raft.messages import Message
@@ -394,6 +395,20 @@ def _transfer(cluster: Cluster, words: Words) -> None:
         cluster.say(f"{words.node()} will hand over to {core.transfer(words.number('to'), at(cluster.now_ms))}")
 
     cluster.feed(words.node(), transfer)
+
+
+@command("change")
+def _change(cluster: Cluster, words: Words) -> None:
+    """`change 1 promote=4`, `change 1 remove=2,3`: node 1 changes the members."""
+    ((what, nodes),) = words.options.items()
+    named = tuple(int(node) for node in nodes.split(","))
+    change = {"promote": Promote, "remove": Remove}[what](named)
+
+    def propose(core: RaftCore) -> None:
+        index = core.propose_configuration(change, at(cluster.now_ms))
+        cluster.say(f"{words.node()} begins the change with entry {index}")
+
+    cluster.feed(words.node(), propose)
 
 
 def _mark(cluster: Cluster, number: NodeId, index: int) -> Mark:

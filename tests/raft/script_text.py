@@ -101,6 +101,11 @@ def event_text(event: events.Event) -> str:
             return f"begins to hand over to {to}"
         case events.TransferEnded(to, reason):
             return f"ends the hand-over to {to}: {reason}"
+        case events.ConfigurationChanged(index, voters, outgoing, learners):
+            words = [f"voters {list(voters)}"]
+            words += [f"and those before, {list(outgoing)}"] if outgoing else []
+            words += [f"learners {list(learners)}"] if learners else []
+            return f"is under the configuration of index {index}: {', '.join(words)}"
         case events.MessageIgnored(sender, kind, reason):
             return f"ignores {kind} from {sender}: {reason}"
         case _:
