@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from raft import messages
-from raft.changes import Promote, Remove
+from raft.changes import Change, Promote, Remove
 from raft.configuration import Configuration
 from raft.core import RaftCore
 from raft.messages import Message
@@ -402,7 +402,7 @@ def _change(cluster: Cluster, words: Words) -> None:
     """`change 1 promote=4`, `change 1 remove=2,3`: node 1 changes the members."""
     ((what, nodes),) = words.options.items()
     named = tuple(int(node) for node in nodes.split(","))
-    change = {"promote": Promote, "remove": Remove}[what](named)
+    change: Change = Promote(named) if what == "promote" else Remove(named)
 
     def propose(core: RaftCore) -> None:
         index = core.propose_configuration(change, at(cluster.now_ms))
