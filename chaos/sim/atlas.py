@@ -19,17 +19,21 @@ from raft.types import NodeId
 WHOLE_DISK: Final = ("wipe", "roll_back")
 """Faults of a whole disk, beside the areas of `disk_faults`."""
 
+COVERED: Final = ("snapshot", "ledger")
+"""Areas whose damage a log from 1 makes up for. It may go before anybody reads them, so they count at once."""
+
 
 class Atlas:
     """What was done to which disk, and who is lost by it."""
 
-    __slots__ = ("_configurations", "_disks", "_whole_disk", "hits", "lost")
+    __slots__ = ("_configurations", "_disks", "_whole_disk", "doubtful", "hits", "lost")
 
     def __init__(self, disks: Mapping[NodeId, SimDisk], configuration: Configuration) -> None:
         self._disks = disks
         self._configurations = [configuration]
         self.hits: list[tuple[NodeId, str, str]] = []  # node, area, what: in order
         self.lost: dict[NodeId, str] = {}  # a node beyond repair, and why
+        self.doubtful: dict[NodeId, str] = {}  # a node that would be lost by a compaction of its log, and why
         self._whole_disk: dict[NodeId, bool] = {}  # whose disk as a whole is not the one that made its promises
 
     # -- who counts
@@ -42,11 +46,12 @@ class Atlas:
     def may_configure(self, configuration: Configuration) -> bool:
         """Whether the promise stays possible with that configuration: an operator asks before a change is proposed."""
         self._mend()
-        return self._has_majorities(configuration, {**self.lost})
+        return self._has_majorities(configuration, {**self.lost, **self.doubtful})
 
     def replaced(self, node: NodeId) -> None:
         """That node has a new disk, under a new incarnation."""
         self.lost.pop(node, None)
+        self.doubtful.pop(node, None)
         self._whole_disk.pop(node, None)
 
     # -- what may be hit
@@ -56,22 +61,20 @@ class Atlas:
         self._mend()
         if node in self.lost:
             return True  # it could not become worse, and must stay as loud
-        if area in ("idx", "hard_state") or (area == "ledger" and self._disks[node].first_index == 1):
+        if area in ("idx", "hard_state"):
             return True  # made anew from the log; of the hard state the other slot stays (`disk_faults`)
-        if area == "snapshot" and self._can_do_without(node, 2):
-            return True
         return self._stays_possible_without(node)
 
     def hit(self, node: NodeId, area: str, what: str) -> None:
         """Takes note of damage that was done."""
         self.hits.append((node, area, what))
-        is_fatal = area in FATAL or area in WHOLE_DISK
-        is_fatal = is_fatal or (area == "ledger" and self._disks[node].first_index > 1)
-        is_fatal = is_fatal or (area == "snapshot" and not self._can_do_without(node, 1))
         if area in WHOLE_DISK:
             self._whole_disk[node] = True
-        if is_fatal:
+        if area in FATAL or area in WHOLE_DISK:
             self.lost.setdefault(node, f"{area}: {what}")
+        elif area in COVERED:
+            self.doubtful.setdefault(node, f"{area}: {what}")
+        self._mend()
 
     def is_lost(self, node: NodeId) -> bool:
         """Whether that node is beyond repair: it may run until it stops, and nobody may wait for it."""
@@ -84,13 +87,19 @@ class Atlas:
         return self._stays_possible_without(None)
 
     def _mend(self) -> None:
-        """Who was lost by damage to files that are gone by now (a compaction, an install) is whole again."""
+        """Who was lost by damage to files that are gone by now (a compaction, an install) is whole again; who lost the
+        log that made up for damage is lost."""
+        for node in list(self.doubtful):
+            if not self._disks[node].is_damaged(COVERED):
+                del self.doubtful[node]
+            elif not self._can_start(node):
+                self.lost.setdefault(node, self.doubtful[node])
         for node in [node for node in self.lost if not self._whole_disk.get(node)]:
             if not self._disks[node].is_hurt:
                 del self.lost[node]
 
     def _stays_possible_without(self, node: NodeId | None) -> bool:
-        gone = {**self.lost, **({node: ""} if node is not None else {})}
+        gone = {**self.lost, **self.doubtful, **({node: ""} if node is not None else {})}
         return all(self._has_majorities(configuration, gone) for configuration in self._configurations)
 
     def _has_majorities(self, configuration: Configuration, gone: dict[NodeId, str]) -> bool:
@@ -99,11 +108,14 @@ class Atlas:
                 return False
         return True
 
-    def _can_do_without(self, node: NodeId, intact: int) -> bool:
-        """Whether a start needs no more than so many intact snapshots: the log begins at 1, or they are there."""
+    def _can_start(self, node: NodeId) -> bool:
+        """Whether the log begins at 1, or an intact snapshot reaches its beginning and all effects are there."""
         disk = self._disks[node]
+        if disk.first_index == 1:
+            return True
         damaged = {name.split("/")[1] for name in disk.damaged if name.startswith("snapshots/")}
-        return disk.first_index == 1 or len([i for i in disk.snapshots() if f"{i:020d}" not in damaged]) >= intact
+        intact = [index for index in disk.snapshots() if f"{index:020d}" not in damaged]
+        return max(intact, default=0) >= disk.first_index - 1 and not disk.is_damaged(("ledger",))
 
     # -- for people
 

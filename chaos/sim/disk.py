@@ -145,6 +145,14 @@ class SimDisk:
         harmless = (".idx", ".ledger") if self.first_index == 1 else (".idx",)
         return any(not name.endswith(harmless) and name != HARD_STATE for name in self.damaged)
 
+    def is_damaged(self, areas: Sequence[str]) -> bool:
+        """Whether files of these areas ("snapshot", "ledger") hold damage that was done to them."""
+        is_snapshot, is_ledger = "snapshot" in areas, "ledger" in areas
+        return any(
+            (is_snapshot and name.startswith("snapshots/")) or (is_ledger and name.endswith(".ledger"))
+            for name in self.damaged
+        )
+
     def crash(self, power: bool) -> None:
         """The process is gone; a kill leaves the page cache, a power cut takes what was not synced, or tears it."""
         self._forget()

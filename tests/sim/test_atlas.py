@@ -89,37 +89,38 @@ def test_both_majorities_of_a_joint_configuration_count() -> None:
 
 
 def test_what_is_mended_by_itself_may_always_be_hit() -> None:
-    """.idx and .ledger are made anew, the hard state has a second slot."""
+    """.idx is made anew whatever is left of the log, the hard state has a second slot."""
     atlas = Atlas(disks_of(1), configuration(1))
-    for area in ("idx", "ledger", "hard_state"):
+    for area in ("idx", "hard_state"):
         assert atlas.may_hit(1, area)
         atlas.hit(1, area, "a bit")
     assert not atlas.lost
-    assert len(atlas.hits) == 3
+    assert len(atlas.hits) == 2
 
 
-def test_the_only_snapshot_of_a_shortened_log_counts_as_the_log() -> None:
-    """While the log begins at 1 a snapshot is only speed; without that start it takes a second, intact one."""
-    disks = disks_of(1, 2)
+def test_a_snapshot_counts_as_the_log_that_may_go_for_it() -> None:
+    """While the log begins at 1 a snapshot is only speed, but the log may go before anybody reads it: seed 100."""
+    disks = disks_of(1, 2, 3)
     disk = disks[1]
     disk.open()
     entries = make_entries(entry_mark(disk.first), 1, (10, 20))
     list(disk.carry_out(SyncBatch(None, None, tuple(entries), ())))
     list(disk.finish(frames_of([disk.first, *entries])))
-    atlas = Atlas(disks, configuration(1, 2))
+    atlas = Atlas(disks, configuration(1, 2, 3))
     for entry in entries:
         list(disk.save_snapshot(entry_mark(entry), CONFIGURATION, 1, [b"state"]))
     assert disk.snapshots() == [3, 2]
-    assert atlas.may_hit(1, "snapshot")
-    disk.files.nodes[segment_name(3)] = disk.files.nodes.pop(segment_name(1))  # as after a compaction
-    assert disk.first_index == 3
+    assert not Atlas({1: disks[1], 2: disks[2]}, configuration(1, 2)).may_hit(1, "snapshot")
     assert atlas.may_hit(1, "snapshot")
     atlas.hit(1, "snapshot", disk.flip_bit("snapshot", Random(1)))
     assert not atlas.is_lost(1)
-    assert not atlas.may_hit(1, "snapshot")
+    assert atlas.may_hit(1, "snapshot")
+    assert not atlas.may_hit(2, "snapshot")
+    assert not atlas.may_hit(2, "log")
+    disk.files.nodes[segment_name(3)] = disk.files.nodes.pop(segment_name(1))  # as after a compaction
+    assert disk.first_index == 3
     for seed in range(10):
-        disk.flip_bit("snapshot", Random(seed))
-    atlas.hit(1, "snapshot", "both")
+        atlas.hit(1, "snapshot", disk.flip_bit("snapshot", Random(seed)))
     assert atlas.is_lost(1)
 
 
