@@ -64,7 +64,7 @@ class Pending:
     @property
     def is_empty(self) -> bool:
         """Whether nobody waits here for anything."""
-        return not self._queue and not self.inflight
+        return not (self._queue or self._batched or self._sent or self._expected)
 
     # -- the queue ------------------------------------------------------------------------------------------------
 
