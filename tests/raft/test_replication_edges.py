@@ -1,0 +1,101 @@
+"""Replication where something comes late, twice or from a strange disk: nothing moves that should not."""
+
+from raft.core import RaftCore
+from raft.events import MessageIgnored
+from raft.messages import AppendEntries
+from raft.progress import Mode, Progress
+from raft.ready import Fetch
+from raft.roles import Leader
+from raft.types import NOBODY
+from tests.raft.lab import at, configuration, drain, lead, log_of, make_core, reply
+
+
+def progress(core: RaftCore, peer: int) -> Progress:
+    """The leader's view of that follower."""
+    assert isinstance(core.state.role, Leader)
+    return core.state.role.progress[peer]
+
+
+def asking() -> tuple[RaftCore, Fetch]:
+    """A leader with one entry of six in memory, that asks its disk for what follower 2, who has two, lacks."""
+    core = make_core(1, 3, 1, 1, 1, 1, tail=1)
+    lead(core)
+    reply(core, 2, match=0, success=False, prev=5, hint=(2, 1))
+    reply(core, 2, match=2, prev=2)
+    (fetch,) = [each for each in drain(core).fetches if each.peer == 2]
+    assert (fetch.after, fetch.to, progress(core, 2).mode) == (2, 4, Mode.REPLICATE)
+    return core, fetch
+
+
+def sent_to(core: RaftCore, peer: int) -> list[tuple[int, int]]:
+    """(prev, entries) of what leaves for it now."""
+    messages = drain(core).to(peer)
+    return [(each.prev_index, len(each.entries)) for each in messages if isinstance(each, AppendEntries)]
+
+
+def test_a_disk_that_answers_something_else_is_not_asked_in_a_loop() -> None:
+    """Entries that do not follow what was sent are dropped, and the next heartbeat asks again."""
+    core, fetch = asking()
+    entries = log_of(configuration(3), 1, 1, 1, 1)
+    core.fetched(fetch, (entries[3],), at(310))
+    out = drain(core)
+    assert (out.fetches, out.to(2)) == ([], [])
+    core.tick(at(core.next_deadline_ms()))
+    (again,) = drain(core).fetches
+    core.fetched(again, tuple(entries[2:4]), at(370))
+    assert (2, 2) in sent_to(core, 2)
+
+
+def test_an_answer_of_the_disk_counts_once() -> None:
+    """The same entries again, or for somebody who is no follower, are not sent."""
+    core, fetch = asking()
+    entries = tuple(log_of(configuration(3), 1, 1, 1, 1)[2:4])
+    core.fetched(fetch, entries, at(310))
+    assert sent_to(core, 2)
+    core.fetched(fetch, entries, at(310))
+    core.fetched(Fetch(9, 2, 4, 1 << 20), entries, at(310))
+    assert sent_to(core, 2) == []
+
+
+def test_what_the_disk_brings_after_the_leadership_is_nobodys() -> None:
+    """A follower has no followers to send it to."""
+    core, fetch = asking()
+    core.step(AppendEntries(sender=3, to=1, term=9, prev_index=1, prev_term=1, commit=1, round=0), at(310))
+    drain(core)
+    core.fetched(fetch, tuple(log_of(configuration(3), 1, 1, 1, 1)[2:4]), at(310))
+    assert drain(core).to(2) == []
+
+
+def test_a_mismatch_about_an_older_question_changes_nothing() -> None:
+    """While a probe asks at 3, an answer about 5 is late: it would lead back further than need be."""
+    core = make_core(1, 3, 1, 1, 1, 1)
+    lead(core)
+    reply(core, 2, match=0, success=False, prev=5, hint=(3, 1))
+    drain(core)
+    assert progress(core, 2).sent == 3
+    reply(core, 2, match=0, success=False, prev=5, hint=(1, 1))
+    assert progress(core, 2).sent == 3
+
+
+def test_a_hint_that_does_not_lead_back_is_ignored_visibly() -> None:
+    """A follower that refuses index 5 and names index 5 itself would keep the leader asking for ever."""
+    core = make_core(1, 3, 1, 1, 1, 1)
+    lead(core)
+    drain(core)
+    reply(core, 2, match=0, success=False, prev=5, hint=(5, 1))
+    (event,) = [event for event in drain(core).events if isinstance(event, MessageIgnored)]
+    assert "does not lead back" in event.reason
+
+
+def test_a_closed_link_to_nobody_of_the_configuration_means_nothing() -> None:
+    """A stranger's connection may close as it likes, at a leader and at a follower."""
+    core = make_core(1, 3)
+    lead(core)
+    drain(core)
+    before = core.status()
+    core.link_closed(9, at(310))
+    assert core.status() == before
+    follower = make_core(2, 3)
+    deadline_ms = follower.next_deadline_ms()
+    follower.link_closed(NOBODY + 9, at(10))
+    assert follower.next_deadline_ms() == deadline_ms
