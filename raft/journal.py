@@ -281,7 +281,7 @@ class Journal:
         The last group must be executed too before anything is appended: then the hard state no longer says that a cut
         is under way. The caller cuts the ledger of the segment that becomes the active one.
         """
-        if not self.first <= kept.index <= self.last.index:
+        if not max(1, self.first - 1) <= kept.index <= self.last.index:
             raise ImpossibleBatch(f"a cut after {kept.index}: the log holds {self.first} to {self.last.index}")
         state = self.slot.state
         self.cuts += 1
@@ -292,7 +292,7 @@ class Journal:
         yield promise + repeat
 
     def _drop(self, kept: Mark, end: int) -> Iterator[list[Operation]]:
-        while self.active.first > kept.index:
+        while len(self.segments) > 1 and self.active.first > kept.index:
             yield drop_segment(self.segments.pop().first)
         segment = self.active
         name = segment_name(segment.first)

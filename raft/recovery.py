@@ -254,7 +254,7 @@ def recover_log(log: Log, files: Files, slot: Slot, durable: int = 0, tail_bytes
     firsts = _list_segments(files, recovery)
     if slot.cut:
         recovery.notices.append(f"a cut of the log after index {slot.cut} had begun: it is finished now")
-        while firsts and firsts[-1] > slot.cut:
+        while len(firsts) > 1 and firsts[-1] > slot.cut:  # the oldest may follow a snapshot that the cut keeps
             recovery.operations += drop_segment(firsts.pop())
     try:
         headers = [_read_header(log, files, first) for first in firsts]

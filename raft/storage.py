@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from raft.codec import IDX_ROW
-from raft.formats import SIDE_HEADER_SIZE
+from raft.formats import SEGMENT_HEADER_SIZE, SIDE_HEADER_SIZE
 from raft.journal import ImpossibleBatch, Journal, Placed, Segment, index_name, ledger_name, seal_index
 from raft.operations import Files, Operation, Sync
 from raft.ready import SyncBatch
@@ -128,7 +128,11 @@ class Storage:
     def _cut(self, after: int, entries: tuple[Entry, ...]) -> Iterator[Step]:
         if after < self.ledger.last:
             raise ImpossibleBatch(f"a cut after {after}: entries up to {self.ledger.last} were applied")
-        kept, end = self._reader.mark(after)
+        oldest = self.journal.segments[0]
+        if after == oldest.previous.index:  # all that came behind a snapshot
+            kept, end = oldest.previous, SEGMENT_HEADER_SIZE
+        else:
+            kept, end = self._reader.mark(after)
         self.journal.check(entries, after=kept)
         dropped = [segment.first for segment in self.journal.segments if segment.first > after]
         for operations in self.journal.cut(kept, end):
