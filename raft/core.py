@@ -107,20 +107,22 @@ class RaftCore:
         random: Callable[[int, int], int],
         now: Now,
         earlier: tuple[tuple[int, Configuration], ...] = (),
+        incarnation: str = "",
     ) -> None:
         """`hard_state` and `log` are what is durable; `commit` is what is known to be committed (at least the
         snapshot), `applied` what the state machine holds. `random(low, high)` includes both bounds.
 
         `configuration` is the newest in the log, committed or not (or the snapshot's, or an empty one at index 0 on a
         node that is to join). `earlier` are those before it, oldest first, back to the one in force at `applied`: the
-        newest may still be cut away.
+        newest may still be cut away. With its disk's `incarnation` a node that the configuration names with another one
+        never campaigns; drivers give it.
         """
         role = Follower(NOBODY, now.monotonic_ms, 0, now.monotonic_ms)
         self.state = State(
             node=node, options=options, random=random, now=now, term=hard_state.term, vote=hard_state.vote,
             boot=hard_state.boot, durable_term=hard_state.term,
             log=Log(log, committed=commit, applied=applied, now_ms=now.monotonic_ms),
-            configurations=[*earlier, (configuration_index, configuration)], role=role,
+            configurations=[*earlier, (configuration_index, configuration)], role=role, incarnation=incarnation,
         )  # fmt: skip
         assert hard_state.term >= log.last.term, "the log holds a term that the hard state does not know (pitfall 2)"
         become_follower(self.state, hard_state.term, NOBODY, "started")

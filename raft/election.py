@@ -49,7 +49,7 @@ def tick(state: State) -> None:
     if now_ms - role.deadline_ms >= state.options.election_timeout_min_ms:
         role.deadline_ms = now_ms + state.draw_timeout()
         return
-    if not state.configuration.is_voter(state.node):
+    if not state.may_campaign:
         role.deadline_ms = now_ms + state.draw_timeout()
         return
     link_closed = isinstance(role, Follower) and role.link_closed
@@ -256,7 +256,7 @@ def on_timeout_now(state: State, message: TimeoutNow) -> None:
     """The leader asks this node to campaign at once, without a pre-vote."""
     if not isinstance(state.role, Follower) or state.role.leader != message.sender:
         ignore(state, message, "the sender is not the leader that this node follows")
-    elif state.log.last.index < message.last_index or not state.configuration.is_voter(state.node):
+    elif state.log.last.index < message.last_index or not state.may_campaign:
         ignore(state, message, f"this node, at {state.log.last.index}, could not win")
     else:
         campaign(state, f"node {message.sender} hands over", transfer=True)

@@ -111,3 +111,13 @@ Message = (
     | InstallSnapshotReply
     | TimeoutNow
 )
+
+
+def is_promise(message: Message) -> bool:
+    """Whether the message is only to be believed from the disk that the receiver's configuration names: a vote or an
+    acknowledgement.
+
+    Requests are taken from any disk: who campaigns is a voter by its own log, and who leads won. A node that slept
+    through the replacement of its leader's disk could else never hear of it.
+    """
+    return isinstance(message, RequestVoteReply | AppendEntriesReply | InstallSnapshotReply)

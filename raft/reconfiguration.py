@@ -8,7 +8,9 @@ it answers with the index of the first configuration entry, or raises a refusal 
 on taking Readies: `status().is_changing` tells the end, the events ConfigurationChanged and ChangeGivenUp the steps.
 After each turn it compares `core.state.configurations[-1]` with the one that its links know, and where that moved it
 dials who is new, and closes the links of who is gone or has another incarnation. A node that is to join starts with an
-empty log, `HardState()`, and `Configuration()` at index 0. A restarted node passes the newest configuration of its log
+empty log, `HardState()`, and `Configuration()` at index 0 (or with the first entry of the log, as formatted). Each node
+tells its core the `incarnation` of its disk. From a disk that its own configuration does not name a node takes requests
+but no promises (`raft.messages.is_promise`). A restarted node passes the newest configuration of its log
 and, as `earlier`, those before it back to the snapshot's. With a new leader only what the log says goes on by itself:
 a replacement or a promotion that waited for a learner is said again (the same command).
 """

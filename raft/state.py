@@ -87,12 +87,29 @@ class State:
     apply_fetch: Fetch | None = None  # committed entries asked from disk
     apply_retry_ms: int | None = None  # the disk could not deliver them: ask again then
     receiving: Receiving | None = None
+    incarnation: str = ""  # of this disk; empty: whatever the configuration names
     out: Outbox = field(default_factory=Outbox)
 
     @property
     def configuration(self) -> Configuration:
         """The one in force: the newest in the log, committed or not (thesis 4.1)."""
         return self.configurations[-1][1]
+
+    @property
+    def may_campaign(self) -> bool:
+        """Whether this node, with this disk, is a voter, or may still be needed as one: until the configuration without
+        it is known to be committed, it may be the only one that has it (thesis 4.2.2).
+
+        A disk that the configuration does not name has forgotten what the named one promised, and must not vote for
+        itself (pitfall 46).
+        """
+        for index, configuration in reversed(self.configurations):
+            member = configuration.member(self.node)
+            if configuration.is_voter(self.node) and member is not None:
+                return self.incarnation in {"", member.incarnation}
+            if index <= self.log.committed:
+                break
+        return False
 
     @property
     def leader(self) -> NodeId:

@@ -58,6 +58,7 @@ class GrowingLab(Lab):
             self.parts: dict[NodeId, bytes] = {}  # written aside
             self.installs: dict[NodeId, SnapshotInstall] = {}  # asked for, not done
             self.is_slow = False  # whether installs wait for `install`
+            self.names: dict[NodeId, str] = {}  # incarnations of disks
         self.parts.pop(node, None)
         self.installs.pop(node, None)
         entries, saved = tuple(self.disks[node]), self.saved.get(node)
@@ -78,14 +79,16 @@ class GrowingLab(Lab):
         self.cores[node] = RaftCore(
             node, self.options, hard_state=self.hard_states[node], log=start, configuration=newest,
             configuration_index=index, earlier=tuple(configurations), commit=mark.index, applied=mark.index,
+            incarnation=self.names.setdefault(node, member(node).incarnation),
             random=lambda low, high: min(low + node * 10, high), now=at(self.now_ms),
         )  # fmt: skip
         return self.cores[node]
 
     # -- members -----------------------------------------------------------------------------------------------
 
-    def join(self, node: NodeId) -> RaftCore:
+    def join(self, node: NodeId, *, disk: int | None = None) -> RaftCore:
         """A node with an empty disk, which waits to be added; or the new disk of one that is gone."""
+        self.names[node] = member(node, disk=disk).incarnation
         self.disks[node] = []
         self.saved.pop(node, None)
         self.hard_states[node] = HardState()

@@ -178,7 +178,7 @@ def test_all_three_nodes_are_replaced_one_after_the_other() -> None:
             (leader,) = lab.leaders()
         lab.snapshot(leader)
         lab.stop(node)
-        lab.join(node)
+        lab.join(node, disk=10 + node)
         lab.change(leader, Replace(node, member(node, disk=10 + node)))
         lab.run(1_500)
         assert lab.voters(leader) == lab.voters(node) == (1, 2, 3)
