@@ -145,6 +145,16 @@ def told(task: Task, applied: Applied, node: int) -> Told | Problem:
     return Told(_parts(task, answer), answer.last, term, answer.revision)
 
 
+def told_later(task: Task, answer: Answer) -> Told | None:
+    """The same from a receipt: what the request was answered, although its client did not hear it. None: it was
+    refused."""
+    if answer.result is Result.COMPARE_FAILED:
+        return Told(((None, False),), answer.last, None)
+    if answer.result is not Result.APPLIED:
+        return None
+    return Told(_parts(task, answer), answer.last, None, answer.revision)
+
+
 _CODES: Final = {
     Reason.SEQUENCE_SETTLED: Code.SEQUENCE_REUSED,
     Reason.PAYLOAD_DIFFERS: Code.SEQUENCE_REUSED,
