@@ -12,7 +12,7 @@ from dataclasses import replace as replace_fields
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from raft.changes import AddLearners, Change, Promote, Remove, Replace
+from raft.changes import AddLearners, Change, ChangeAddresses, Promote, Remove, Replace
 from raft.configuration import Configuration
 from raft.core import RaftCore
 from raft.types import NodeId, Now
@@ -38,13 +38,18 @@ def _leading(world: World) -> tuple[Replica, Configuration] | None:
     return leading, leading.core.state.configuration
 
 
-def _ask(world: World, leading: Replica, kind: str, node: NodeId, change: Change) -> bool:
+def _ask(world: World, random: Random, leading: Replica, kind: str, node: NodeId, change: Change) -> bool:
+    hasty = random.randint(7_002, 7_999) if random.randrange(2) else 0
     if not world.fault(kind, node, str(change)):
         return False
 
     def ask(core: RaftCore, now: Now) -> None:
         if world.attempt(leading.node, lambda: core.propose_configuration(change, now)):
             world.count("changes of members")
+        if hasty:  # a second operator, who does not wait until the first change is committed
+            member = core.state.configuration.members[0]
+            moved = ChangeAddresses((replace_fields(member, peer=f"node-{member.node}:{hasty}"),))
+            world.attempt(leading.node, lambda: core.propose_configuration(moved, now))
 
     leading.tell(ask)
     return True
@@ -57,7 +62,7 @@ def add(world: World, random: Random) -> None:
     if found is None or len(world.replicas) >= NODES_MAX or len(found[1].members) >= NODES_MAX - 2:
         return
     member = world.newcomer()
-    if _ask(world, found[0], "add", member.node, AddLearners((member,), promote)):
+    if _ask(world, random, found[0], "add", member.node, AddLearners((member,), promote)):
         world.join(member)
 
 
@@ -66,7 +71,7 @@ def promote(world: World, random: Random) -> None:
     found = _leading(world)
     if found is not None and found[1].learners:
         node = random.choice(found[1].learners)
-        _ask(world, found[0], "promote", node, Promote((node,)))
+        _ask(world, random, found[0], "promote", node, Promote((node,)))
 
 
 def remove(world: World, random: Random) -> None:
@@ -81,7 +86,7 @@ def remove(world: World, random: Random) -> None:
     left = tuple(voter for voter in configuration.voters if voter != gone)
     if not world.atlas.may_configure(replace_fields(configuration, voters=left, outgoing=(), learners=())):
         return  # whoever has a damaged disk would be too many of those left
-    if _ask(world, leading, "remove", gone, Remove((gone,))):
+    if _ask(world, random, leading, "remove", gone, Remove((gone,))):
         _retire(world, random, gone)
 
 
@@ -93,7 +98,7 @@ def replace(world: World, random: Random) -> None:
     leading, configuration = found
     old = random.choice(configuration.voters)
     member = world.newcomer()
-    if _ask(world, leading, "replace", old, Replace(old, member)):
+    if _ask(world, random, leading, "replace", old, Replace(old, member)):
         world.join(member)
         _retire(world, random, old)
 
