@@ -5,7 +5,7 @@ PY := .venv/bin/python
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check fix lock sim chaos long bench clean
+.PHONY: help setup demo test check fix lock sim chaos long coverage bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1 - \2/p' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ chaos: setup ## real processes under real faults; ARGS="..." goes to `raftlog ch
 
 long: setup ## the tests that take minutes; ARGS="..." goes to pytest
 	@.ci/existing long $(ARGS)
+
+coverage: setup ## which branches of raft/ and statemachine/ their own tests take, against docs/testing.md
+	@$(PY) -m tests.branch_coverage $(ARGS)
 
 bench: setup ## the benchmarks; ARGS="..." goes to `python -m bench`
 	@.ci/existing bench $(ARGS)

@@ -5,8 +5,7 @@ A command is a row of words: plain ones (`campaign 1`), links (`1>2`, `1>` from 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 from raft import messages
 from raft.changes import Change, Promote, Remove
@@ -20,38 +19,7 @@ from raft.types import EntryKind, HardState, Mark, NodeId
 from tests.raft.lab import at, configuration, extend, log_of
 from tests.raft.script_cluster import Cluster
 from tests.raft.script_text import entries_text, message_text, status_text
-
-
-@dataclass(frozen=True, slots=True)
-class Words:
-    """A command's words: plain ones in order, and options by name."""
-
-    plain: tuple[str, ...]
-    options: dict[str, str]
-
-    def node(self) -> NodeId:
-        """The node that the command is for: its first word."""
-        return int(self.plain[0])
-
-    def number(self, name: str, default: int = 0) -> int:
-        """An option that is a number."""
-        return int(self.options.get(name, default))
-
-
-def parse(line: str) -> tuple[str, Words]:
-    """The command's name and its words."""
-    name, *words = line.split()
-    options = dict(word.split("=", 1) for word in words if "=" in word)
-    return name, Words(tuple(word for word in words if "=" not in word), options)
-
-
-def parse_log(text: str) -> list[int | tuple[int, int]]:
-    """`1,2,3x4`: entries by term, the last of four records."""
-    entries: list[int | tuple[int, int]] = []
-    for word in text.split(",") if text else ():
-        term, _, count = word.partition("x")
-        entries.append((int(term), int(count)) if count else int(term))
-    return entries
+from tests.raft.script_words import COMMANDS, Words, command, parse, parse_log
 
 
 class Story:
@@ -87,19 +55,6 @@ def make_cluster(words: Words) -> Cluster:
     options = Options(**{name: int(value) for name, value in given.items()})
     members: Configuration = configuration(nodes, learners=learners)
     return Cluster(members, options)
-
-
-COMMANDS: dict[str, Callable[[Cluster, Words], None]] = {}
-
-
-def command(name: str) -> Callable[[Callable[[Cluster, Words], None]], Callable[[Cluster, Words], None]]:
-    """Enter a function into the table of commands."""
-
-    def enter(function: Callable[[Cluster, Words], None]) -> Callable[[Cluster, Words], None]:
-        COMMANDS[name] = function
-        return function
-
-    return enter
 
 
 # -- nodes and their disks -----------------------------------------------------------------------------------------

@@ -1,5 +1,4 @@
-"""Configurations against deliberately naive twins: a dict of roles for the changes, a list of entries for what is in
-force."""
+"""Configurations against naive twins: a dict of roles for the changes, a list of entries for what is in force."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def test_a_segment_under_another_name_is_foreign() -> None:
 
 
 def test_a_mark_of_another_entry_is_made_anew() -> None:
-    """It is intact, stands where it says, and names an entry that is not the one before it: the entries around it belong
+    """It is intact, stands where it says, and names another entry than the one before it: the entries around it belong
     together, so it is the mark that is wrong, and nothing is lost."""
     driver, entries = written_log()
     content = driver.files.content()

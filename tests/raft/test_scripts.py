@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.raft import script
-from tests.raft.script_commands import COMMANDS
+from tests.raft.script_words import COMMANDS
 
 
 @pytest.mark.parametrize("path", script.stories(), ids=lambda path: path.stem)
