@@ -14,14 +14,20 @@ import chaos.sim.world as world_module
 from chaos.linearizable import check
 from chaos.models import MODELS
 from chaos.sim.clients import Clients
+from chaos.sim.errands import Errand
 from chaos.sim.failure import Failure
 from chaos.sim.invariants import Witness
 from chaos.sim.mutants import plant
 from chaos.sim.oracle import Oracle
 from chaos.sim.swarm import draw, quiet
+from chaos.sim.workload import Task
 from chaos.sim.world import Outcome, World, run_seed
 from chaos.verdicts import Verdict
+from raft.codec import Record
 from raft.invariants import InvariantBroken
+from statemachine.answers import Answer
+from statemachine.commands import Operation, Result
+from statemachine.sessions import ReceiptKind, ReceiptState
 
 JUDGED = {
     "answers are those of their requests",
@@ -162,6 +168,24 @@ def test_a_cut_client_hears_nothing() -> None:
     world.run_until(world.now_us + 6_000_000)
     assert world.stats.get("attempts timed_out", 0) >= 1
     assert world.stats.get("client operations unknown", 0) + world.stats.get("client operations failed", 0) >= 1
+
+
+def test_a_receipt_ends_the_uncertainty() -> None:
+    """What became of a request is claimed as the receipt says: done with its answer, never to be done, or unknown."""
+    _, clients = lone()
+    client = clients.clients[0]
+    put = Task("put if", (("cas", "a", [None, "@0.9"]),), (Record(Operation.PUT, b"a", b"@0.9", argument=0),))
+    done = Answer(Result.APPLIED, 2, 7, 7)
+    for receipt in (
+        ReceiptState(ReceiptKind.APPLIED, done),
+        ReceiptState(ReceiptKind.APPLIED, done._replace(result=Result.COMPARE_FAILED)),
+        ReceiptState(ReceiptKind.VOIDED), ReceiptState(ReceiptKind.EXPIRED), None,
+    ):  # fmt: skip
+        Errand(client, put).settle(receipt)
+    found = [each for each in clients.history.operations() if each.f == "cas"]
+    assert [(each.outcome, each.result, each.index) for each in found] == [
+        ("ok", True, 7), ("ok", False, 7), ("fail", None, None), ("info", None, None), ("info", None, None)
+    ]  # fmt: skip
 
 
 def test_the_end_sees_what_was_lost() -> None:
