@@ -23,6 +23,9 @@ RARE = 40
 FULL_RETRY_US = 200_000
 """A full disk is tried again after this long (cluster/syncer.py)."""
 
+BUSY_US = 500
+"""How often one asks whether the disk is free again."""
+
 MARK_IDLE_US = 50_000
 """A durable mark is written by itself after this long without a sync (disk.mark_idle_ms)."""
 
@@ -70,6 +73,7 @@ class DiskWork:
     def _sync(self, batch: SyncBatch) -> Iterator[int]:
         """Carry out one batch operation by operation, giving the microseconds until the next."""
         world, disk, replica = self.world, self.disk, self.replica
+        yield from self._while_busy()
         if batch.hard_state is not None or batch.cut_after is not None or batch.entries:
             weight = RARE if batch.hard_state is not None or batch.cut_after is not None else 1
             while True:
@@ -97,12 +101,18 @@ class DiskWork:
 
     def _mark(self) -> Iterator[int]:
         """A durable mark of its own, once nothing was synced for a while."""
+        yield from self._while_busy()
         yield from self.stepwise(self.disk.finish(self.take_frames()))
         try:
             yield from self.stepwise(self.disk.mark())
         except DiskFull:
             pass
         self.synced_us = self.world.now_us
+
+    def _while_busy(self) -> Iterator[int]:
+        """A disk does one thing after the other: an install that is under way ends first."""
+        while self.disk.is_busy:
+            yield BUSY_US
 
     def take_frames(self) -> list[tuple[int, bytes]]:
         """The effects that wait, for the ledger."""
