@@ -1,6 +1,6 @@
 """The coverage check sees what it is there for; what it measures takes minutes and is `make coverage`."""
 
-from tests.branch_coverage import PAGE, ROOT, Place, check, listed, modules_without_tests, places
+from tests.branch_coverage import ROOT, Place, check, listed, modules_without_tests, places
 
 TABLE = """
 | file | place that no test reaches | why |
@@ -38,15 +38,6 @@ def test_each_finding() -> None:
     assert "the bound is 98 %" in check("raft", measured(97.9, [number]), TABLE)[0]
     assert "no test reaches" in check("raft", measured(99.0, [number]), "")[0]
     assert "take it out" in check("raft", measured(99.0, []), TABLE)[0]
-
-
-def test_the_page_lists_places_that_exist() -> None:
-    """Each row of docs/testing.md names a line of a file as it is."""
-    rows = listed(PAGE.read_text(encoding="utf-8"))
-    assert rows
-    for place in rows:
-        lines = (ROOT / place.path).read_text(encoding="utf-8").splitlines()
-        assert place.text in [line.strip() for line in lines], place
 
 
 def test_every_module_has_tests_of_its_name() -> None:

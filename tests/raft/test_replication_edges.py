@@ -2,7 +2,7 @@
 
 from raft.core import RaftCore
 from raft.events import MessageIgnored
-from raft.messages import AppendEntries
+from raft.messages import AppendEntries, InstallSnapshotReply
 from raft.progress import Mode, Progress
 from raft.ready import Fetch
 from raft.roles import Leader
@@ -99,3 +99,19 @@ def test_a_closed_link_to_nobody_of_the_configuration_means_nothing() -> None:
     deadline_ms = follower.next_deadline_ms()
     follower.link_closed(NOBODY + 9, at(10))
     assert follower.next_deadline_ms() == deadline_ms
+
+
+def test_answers_to_a_leader_mean_nothing_to_a_follower() -> None:
+    """It sent no snapshot and no entries in this term, so there is nothing that they could be about."""
+    core = make_core(1, 3, 1)
+    drain(core)
+    before = core.status()
+    reply(core, 2, match=2)
+    core.step(
+        InstallSnapshotReply(
+            sender=2, to=1, term=1, snapshot_index=2, snapshot_term=1, offset=0, accepted=True,
+        ),
+        at(0),
+    )  # fmt: skip
+    assert core.ready() is None
+    assert core.status() == before
