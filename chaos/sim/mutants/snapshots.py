@@ -19,6 +19,7 @@ MUTANTS: Final = (
                 "progress.need_snapshot(sending.mark.index)",
             ),
         ),
+        story="tests/sim/test_mutant_stories.py::test_a_follower_is_streamed_to_after_its_snapshot",
     ),
     Mutant(
         name="second_snapshot_panics",
@@ -32,6 +33,7 @@ MUTANTS: Final = (
                 "",
             ),
         ),
+        story="tests/sim/test_mutant_stories.py::test_a_newer_snapshot_waits_while_one_is_installed",
     ),
     Mutant(
         name="snapshot_drops_a_valid_suffix",
@@ -46,6 +48,7 @@ MUTANTS: Final = (
                 "if log.term_at(index) != term or log.last.index > index:",
             ),
         ),
+        story="tests/raft/test_snapshots_receiver.py::test_pitfall_53_a_valid_suffix_is_kept",
     ),
     Mutant(
         name="older_snapshot_accepted",
@@ -61,6 +64,7 @@ MUTANTS: Final = (
                 "    if log.term_at(index) != term or index < log.committed:",
             ),
         ),
+        story="tests/raft/test_snapshots_receiver.py::test_pitfall_53_an_older_snapshot_is_answered_and_nothing_changes",
     ),
     Mutant(
         name="configuration_kept_over_a_snapshot",
@@ -75,6 +79,7 @@ MUTANTS: Final = (
                 "pass",
             ),
         ),
+        story="tests/raft/test_snapshots.py::test_pitfall_42_the_configuration_in_the_snapshot_takes_effect",
     ),
     Mutant(
         name="chunk_taken_at_any_offset",
@@ -89,5 +94,6 @@ MUTANTS: Final = (
                 "elif message.offset > receiving.offset:",
             ),
         ),
+        story="tests/raft/test_snapshots_receiver.py::test_pitfall_55_chunks_out_of_place_are_answered_with_the_place_to_go_on",
     ),
 )
