@@ -122,6 +122,10 @@ class Segment:
         self.configurations = list(summary.configurations)
 
 
+Groups = list[tuple[int, Sequence[Entry]]]
+"""Entries by the segment that they go to, each with the size of its file."""
+
+
 class Placed(NamedTuple):
     """Where an entry was put: its .idx rows are still to be written."""
 
@@ -190,15 +194,18 @@ class Journal:
                 )
             index, crc = entry.index, int.from_bytes(entry.header[HEADER_SIZE - 4 :], "little")
 
-    def spares(self, entries: Sequence[Entry]) -> list[Operation]:
-        """The segment files that must be there before `append(entries)`: the only step that may run out of space."""
-        return [Allocate(spare_name(i), size) for i, (size, _) in enumerate(self._split(entries)[1:])]
+    def spares(self, entries: Sequence[Entry], groups: Groups | None = None) -> list[Operation]:
+        """The segment files that must be there before `append(entries)`: the only step that may run out of space.
 
-    def append(self, entries: Sequence[Entry]) -> tuple[list[Operation], list[Placed]]:
+        `groups`, here and below: what `split(entries)` gave, if it was asked.
+        """
+        return [Allocate(spare_name(i), size) for i, (size, _) in enumerate((groups or self.split(entries))[1:])]
+
+    def append(self, entries: Sequence[Entry], groups: Groups | None = None) -> tuple[list[Operation], list[Placed]]:
         """The operations that make `entries` durable, and where each entry goes. Call `check` and `spares` before."""
         operations: list[Operation] = []
         placed: list[Placed] = []
-        for number, (size, group) in enumerate(self._split(entries)):
+        for number, (size, group) in enumerate(groups or self.split(entries)):
             if number:
                 operations += self._roll(number - 1, size)
             if not group:
@@ -230,7 +237,7 @@ class Journal:
         segment.end += MARK_SIZE
         return [write, Sync(name)]
 
-    def _split(self, entries: Sequence[Entry]) -> list[tuple[int, Sequence[Entry]]]:
+    def split(self, entries: Sequence[Entry]) -> Groups:
         """The entries by segment, with the segment's size: the active one first (perhaps with none), then new ones.
 
         An entry is never split; one that is larger than a segment gets one of its own size. Behind the newest entry

@@ -150,10 +150,12 @@ class Storage:
     def _append(self, entries: tuple[Entry, ...]) -> Iterator[Step]:
         journal = self.journal
         journal.check(entries)
-        if spares := journal.spares(entries):
+        groups = journal.split(entries)
+        spares = journal.spares(entries, groups) if len(groups) > 1 else []
+        if spares:
             yield (Part.SPARES, spares)
         known = len(journal.segments)
-        operations, placed = journal.append(entries)
+        operations, placed = journal.append(entries, groups)
         yield (Part.ENTRIES, operations)
         self._placed += placed
         if spares:

@@ -365,7 +365,7 @@ def without_syncs(operations: list[Operation]) -> list[Operation]:
     return [operation for operation in operations if not isinstance(operation, Sync)]
 
 
-def append_without_sync(self: journal.Journal, entries: Sequence[Entry]) -> object:
+def append_without_sync(self: journal.Journal, entries: Sequence[Entry], groups: object = None) -> object:
     operations, placed = REAL_APPEND(self, entries)
     return without_syncs(operations), placed
 
