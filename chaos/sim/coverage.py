@@ -207,8 +207,9 @@ class Coverage:
         self._older.pop(node, None)
         if event.reason == "no majority answers":
             world.sometimes("check-quorum step-down")
-        elif event.reason == "this node is no member any more":
-            world.sometimes("leader removed itself")
+        core = world.replicas[node].core
+        if led is not None and core is not None and core.state.configuration.member(node) is None:
+            world.sometimes("leader removed itself")  # it handed over, or went without
         elif led is not None and led < event.term:
             world.sometimes("deposed by a newer term")
 
