@@ -86,14 +86,15 @@ class Node:
             random=random.Random().randint,
             now=now,
         )
-        self.pending = Pending(settings.limits, metrics, self.node_id)
+        self.pending = Pending(settings.limits, metrics, self.node_id, recovered.hard_state.boot)
+        self.pending.skipped(mark.index, mark.term)
         self.applier = Applier(
             machine, disk, self.pending, limits=settings.limits, applied=mark, last_user=last_user,
             ledger_last=recovered.ledger_last, failed=self.fail, wake=self.wake,
         )  # fmt: skip
         self.syncer = Syncer(disk, synced=self._synced, failed=self.fail, metrics=metrics, logger=logger)
         self.reader = LogReader(self.node_id, disk, self.applier)
-        self.reads = Reads()
+        self.reads = Reads(recovered.hard_state.boot)
         self.peer_reads: list[tuple[NodeId, int]] = []  # asked by followers, for the next round
         self.contexts: dict[int, tuple[NodeId, int]] = {}  # read rounds at the core: whose, and their number there
         self.reads_not_before = 0.0

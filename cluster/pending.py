@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from cluster.settings import LimitSettings
 
 NEVER: Final = float("inf")
+NUMBER_BITS: Final = 32
+"""A process numbers what it sends with so many bits below its boot counter."""
 DEPOSED_S: Final = 0.05
 """A deposed leader's last answers take a round trip and a turn of its loop, a few ms; a busy machine stretches that."""
 
@@ -33,7 +35,9 @@ DEPOSED_S: Final = 0.05
 class Pending:
     """All requests of one node. Not thread-safe: it belongs to the node's event loop."""
 
-    def __init__(self, limits: LimitSettings, metrics: Metrics, node: NodeId) -> None:
+    def __init__(self, limits: LimitSettings, metrics: Metrics, node: NodeId, boot: int = 0) -> None:
+        """`boot` counts the starts of this node: its numbers are then never those of the process before, whose
+        requests the leader may still be answering."""
         self._limits = limits
         self._metrics = metrics
         self._name = f"node {node}"
@@ -46,7 +50,7 @@ class Pending:
         self._sent: dict[int, Request] = {}  # forwarded, no answer yet
         self._expected: list[tuple[int, int, int, Request]] = []  # heap of (last index, number, term, request)
         self._open: dict[tuple[int, int], Request] = {}  # (session, sequence) proposed in this term, not applied
-        self._number = 0
+        self._number = boot << NUMBER_BITS
         self._batched = 0
         self._applied = (0, 0)  # index and term of the newest entry applied here
         self.answers: list[Answer] = []  # for peers, since the last turn

@@ -75,10 +75,11 @@ class IndexWaiters:
 class Reads:
     """Linearizable reads of one node, from the request to the read index."""
 
-    def __init__(self) -> None:
+    def __init__(self, boot: int = 0) -> None:
+        """`boot` counts the starts of this node: an answer to the process before must not serve a reader of this."""
         self.waiting: list[Reader] = []  # for the next round
         self._rounds: dict[int, Round] = {}
-        self._number = 0
+        self._number = boot << 32
 
     @property
     def is_empty(self) -> bool:

@@ -61,7 +61,7 @@ class Replica:
         self.inbox: list[Message | Input] = []
         self.work = DiskWork(self)
         self.snapshots = SnapshotWork(self)
-        self.requests = Requests(self, self.world.limits)
+        self.requests = Requests(self, self.world.limits, 0)
         self.greeted: dict[NodeId, tuple[str, int]] = {}  # the newest hello of each peer that was taken
         self.heard_us: dict[NodeId, int] = {}
         self.deadline_ms = 0
@@ -109,6 +109,7 @@ class Replica:
             self.crash(f"cannot open: {error}", power=False)
             return
         self.hello = (disk.incarnation, opened.hard_state.boot)
+        self.requests = Requests(self, world.limits, opened.hard_state.boot)
         snapshot = opened.snapshot
         if snapshot is not None:
             chunks = disk.chunks(snapshot)
@@ -118,6 +119,7 @@ class Replica:
             self.snapshots.index = snapshot.mark.index
         else:
             self.machine = world.new_machine()
+        self.requests.skipped(self.mark)
         tail = opened.log.tail[-world.swarm.tail_kept :] if world.swarm.tail_kept else ()
         self.core = RaftCore(
             self.node, world.swarm.options, hard_state=opened.hard_state, log=replace(opened.log, tail=tail),

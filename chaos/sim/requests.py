@@ -129,13 +129,13 @@ class Waiting(Generic[Value]):
 class Requests:
     """One process's requests; gone with it."""
 
-    def __init__(self, replica: Replica, limits: Limits) -> None:
+    def __init__(self, replica: Replica, limits: Limits, boot: int) -> None:
         self.replica = replica
         self.limits = limits
         counts: Any = Counts()
         server_limits: Any = limits
-        self.pending = Pending(server_limits, counts, replica.node)
-        self.reads = Reads()
+        self.pending = Pending(server_limits, counts, replica.node, boot)
+        self.reads = Reads(boot)
         self.waiters = IndexWaiters()
         self.recent = Recent(limits.recent_bytes_max)
         self.peer_reads: list[tuple[NodeId, int]] = []

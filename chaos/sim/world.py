@@ -362,7 +362,7 @@ class World:
         applied: list[int] = []
         for member in leading.core.state.configuration.members:
             replica = self.replicas[member.node]
-            if replica.disk.refused or replica.is_held or self._atlas.is_lost(member.node):
+            if replica.disk.refused or replica.is_held or replica.is_retired or self._atlas.is_lost(member.node):
                 continue
             if replica.core is None:
                 return False

@@ -148,3 +148,14 @@ async def test_readers_gather_while_a_round_is_young_and_pass_an_old_one() -> No
     assert isinstance(error, ApiError)
     assert error.code is Code.NO_LEADER
     assert reads.is_empty
+
+
+async def test_a_read_index_for_the_process_before_serves_nobody() -> None:
+    """As with forwarded writes: the numbers of two processes of one node never meet, or a read would be stale."""
+    before, now = Reads(1), Reads(2)
+    old, new = [Reader(asyncio.get_running_loop().create_future(), 5.0) for _ in range(2)]
+    before.waiting.append(old)
+    now.waiting.append(new)
+    number = before.start(2, 0.0)
+    now.start(2, 0.0)
+    assert now.take(number) == []

@@ -341,3 +341,30 @@ async def test_what_a_snapshot_covers_is_unknown_and_what_follows_still_waits() 
     applied(pending, 21, 3, 1)
     assert future_of(later).result().last == 21
     assert pending.is_empty
+
+
+async def test_an_answer_to_the_process_before_is_not_taken_for_one_to_this() -> None:
+    """A node forwarded, died, started again and forwards something else: the leader's late answer to the first process
+    named a place that is not the second one's, and would have acknowledged it."""
+    before, now = Pending(LimitSettings(), Metrics(), 1, 1), Pending(LimitSettings(), Metrics(), 1, 2)
+    old, new = request(b"a"), request(b"b")
+    number = before.forwarding([old], 2)
+    now.forwarding([new], 2)
+    assert now.answered(number, 254, 10) is None
+    applied(now, 254, 10, 1)
+    assert not new.is_settled
+
+
+async def test_a_place_in_the_snapshot_that_a_node_started_from_is_looked_up_not_waited_for() -> None:
+    """A retry at a node that started from a snapshot joined its first attempt, which that snapshot covers (the leader's
+    own disk was behind): nothing will be applied there any more. It ended the node. Simulator, seed 5016."""
+    pending = pending_with()
+    pending.skipped(255, 10)
+    retry = request(b"a", b"b", session=4, sequence=47)
+    number = pending.forwarding([retry], 4)
+    late = pending.answered(number, 254, 10)
+    assert late is retry
+    pending.settle_late(retry, 10, None, 0)
+    assert code_of(retry) is Code.TIMEOUT
+    applied(pending, 256, 10, 1)
+    assert pending.is_empty
