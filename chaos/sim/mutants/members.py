@@ -39,6 +39,7 @@ MUTANTS: Final = (
                 "    up_to_date = up_to_date and state.configuration.is_voter(state.node)",
             ),
         ),
+        story="tests/raft/test_election.py::test_pitfall_11_a_learner_votes_when_it_is_asked",
     ),
     Mutant(
         name="two_changes_in_flight",
@@ -97,6 +98,7 @@ MUTANTS: Final = (
                 "",
             ),
         ),
+        story="tests/raft/test_membership.py::test_a_cut_brings_the_configuration_before_back",
     ),
     Mutant(
         name="joint_configuration_counted_as_one",
