@@ -82,6 +82,8 @@ class Code(StrEnum):
     SHUTTING_DOWN = "shutting_down"
     FENCED = "fenced"  # this node met a disk error and serves no more
     FOREIGN_LOG = "foreign_log"  # a position that belongs to another log id
+    MEMBERS_CHANGING = "members_changing"  # an earlier change or hand-over is not finished, or the leader is new
+    MEMBERS_REFUSED = "members_refused"  # a change of the members, or a hand-over, that cannot be taken: `why`
     UNSUPPORTED = "unsupported"  # reserved for a later version
     INTERNAL = "internal"
 
@@ -125,6 +127,8 @@ ERRORS: Final[dict[Code, ErrorRow]] = {
     Code.SHUTTING_DOWN: ErrorRow(503, _N, True),
     Code.FENCED: ErrorRow(503, _N, True),
     Code.FOREIGN_LOG: ErrorRow(409, _N, False),
+    Code.MEMBERS_CHANGING: ErrorRow(409, _N, True),
+    Code.MEMBERS_REFUSED: ErrorRow(409, _N, False),
     Code.UNSUPPORTED: ErrorRow(501, _N, False),
     Code.INTERNAL: ErrorRow(500, _U, True),
 }
@@ -154,6 +158,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     nearest: tuple[int, int] | None = None  # inside_entry: the ends of the entry before and of this one
     oldest: int | None = None  # compacted, of the log: the oldest index that can be read
     next: int | None = None  # a stream that ends with this problem: go on from here
+    why: str | None = None  # members_changing, members_refused: one word for the reason (`raft.refusals.WhyRefused`)
     type: str = "about:blank"
     title: str = ""
     detail: str = ""
@@ -571,6 +576,9 @@ class FollowerStatus(msgspec.Struct, frozen=True):
     lag: int  # entries' records behind the leader's last index
     lag_seconds: float  # age of the oldest record it lacks
     last_contact_ms: int  # since its last answer; -1: never
+    snapshot_index: int = 0  # of the snapshot on its way there; 0: none is
+    snapshot_bytes: int = 0  # of it that are written there
+    snapshot_total: int = 0
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -579,7 +587,7 @@ class Status(msgspec.Struct, frozen=True):
     log: str
     node: int
     incarnation: str
-    role: str  # leader | follower | candidate | pre_candidate | learner | fenced
+    role: str  # leader | follower | candidate | pre_candidate | learner | joining | removed | fenced
     term: int
     leader: LeaderHint | None
     last: int  # last index in this node's log
@@ -595,16 +603,23 @@ class Status(msgspec.Struct, frozen=True):
     uptime_ms: int
     version: str
     index: int
+    voters: list[int] = []  # of the configuration in force here; while it is joint, the new majority
+    outgoing: list[int] = []  # the old majority of a joint configuration; empty: it is not joint
+    learners: list[int] = []
 
 
-class MemberAnswer(msgspec.Struct, frozen=True):
+class MemberAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     """One member of the cluster."""
 
     node: int
     incarnation: str
     peer: str
     url: str
-    role: str  # voter | learner
+    role: str  # voter | learner | leaving (a voter of the old majority alone)
+    catching_up: bool = False  # becomes a voter when it has caught up; known at the leader alone, as what follows
+    match: int | None = None  # the last index that it is proved to have
+    lag: int | None = None
+    given_up: str | None = None  # why what was still to be done with it is not done
 
 
 class Members(msgspec.Struct, frozen=True):
@@ -615,6 +630,9 @@ class Members(msgspec.Struct, frozen=True):
     leader: LeaderHint | None
     index: int
     term: int
+    configuration: int = 0  # index of the configuration in force
+    is_changing: bool = False  # a change is under way, as far as this node knows
+    is_joint: bool = False
 
 
 class Position(msgspec.Struct, frozen=True):
