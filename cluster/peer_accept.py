@@ -18,6 +18,7 @@ from raft.codec import (
     UnknownVersion,
     decode_message,
 )
+from raft.hello import is_believed
 from raft.messages import Message
 
 if TYPE_CHECKING:
@@ -84,8 +85,7 @@ class Accepted(asyncio.Protocol):
             hello,
             log=owner.identity.log,
             node=owner.identity.node,
-            configuration=owner.configuration,
-            boot_seen=owner.boots.get(hello.sender, 0),
+            boot_seen=owner.boots.get((hello.sender, hello.incarnation), 0),
         )
         try:
             authorise(Principal(), "peer", 0, None)
@@ -100,13 +100,20 @@ class Accepted(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._hello = hello
-        owner.boots[hello.sender] = hello.boot
-        key = (hello.sender, hello.purpose)
+        owner.boots[hello.sender, hello.incarnation] = hello.boot
+        key = (hello.sender, hello.incarnation, hello.purpose)
         older = owner.current.get(key)
         owner.current[key] = self
         if older is not None:
             older.abort()
         elif hello.purpose is Purpose.CONSENSUS:
+            member = owner.configuration.member(hello.sender)
+            if member is not None and member.incarnation != hello.incarnation:
+                owner.logger.warning(
+                    "peer_disk_unknown", peer=hello.sender, disk=hello.incarnation, named=member.incarnation,
+                    meaning="its votes and acknowledgements do not count: a wiped or foreign data folder, or a new one "
+                    "that this node has not heard of yet",
+                )  # fmt: skip
             owner.logger.info("peer_connected", peer=hello.sender, boot=hello.boot)
         return hello, early[size:]
 
@@ -124,7 +131,8 @@ class Accepted(asyncio.Protocol):
             message = decode_message(frame)
             if message.sender != hello.sender:
                 raise Corrupt(f"a message of node {message.sender} on the link of node {hello.sender}")
-            messages.append(message)
+            if is_believed(message, hello.incarnation, owner.configuration):
+                messages.append(message)
         owner.heard(hello.sender)
         owner.receiver.peer_messages(hello.sender, messages)
 
@@ -145,8 +153,8 @@ class Accepted(asyncio.Protocol):
             self._timer.cancel()
         owner, hello = self._owner, self._hello
         owner.accepted.discard(self)
-        if hello is not None and owner.current.get((hello.sender, hello.purpose)) is self:
-            del owner.current[hello.sender, hello.purpose]
+        if hello is not None and (owner.current.get(key := (hello.sender, hello.incarnation, hello.purpose)) is self):
+            del owner.current[key]
             if hello.purpose is Purpose.CONSENSUS and not owner.is_closing:
                 owner.logger.info("peer_disconnected", peer=hello.sender, error=str(exc or "closed"))
                 owner.receiver.peer_link_closed(hello.sender)

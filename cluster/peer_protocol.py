@@ -13,7 +13,6 @@ from typing import Final
 
 from raft import hello as hello_rule
 from raft.codec import FRAME_HELLO, Corrupt, Frame, encode_frame
-from raft.configuration import Configuration
 from raft.types import NodeId
 
 MAGIC: Final = "raftlog-peer"
@@ -82,10 +81,10 @@ def _int(value: object) -> int:
     return value
 
 
-def refusal(hello: Hello, *, log: str, node: NodeId, configuration: Configuration, boot_seen: int) -> str | None:
+def refusal(hello: Hello, *, log: str, node: NodeId, boot_seen: int) -> str | None:
     """Why that hello cannot be taken by node `node`, with the mend; None: it can.
 
-    `boot_seen` is the highest boot counter that this process has met of the sender: a lower one is a disk that was
+    `boot_seen` is the highest boot counter that this process has met of that disk: a lower one is a disk that was
     rolled back to an old copy.
     """
     if hello.version_max < PEER_VERSION_MIN or hello.version_min > PEER_VERSION_MAX:
@@ -99,10 +98,7 @@ def refusal(hello: Hello, *, log: str, node: NodeId, configuration: Configuratio
         return f"it asks for shard {hello.shard}, here is only {SHARD}"
     if hello.to != node:
         return f"it wants node {hello.to}, this is node {node}: an address names the wrong node"
-    return hello_rule.refusal(
-        sender=hello.sender, incarnation=hello.incarnation, boot=hello.boot, node=node, configuration=configuration,
-        boot_seen=boot_seen,
-    )  # fmt: skip
+    return hello_rule.refusal(sender=hello.sender, boot=hello.boot, node=node, boot_seen=boot_seen)
 
 
 def encode_refusal(reason: str) -> bytes:

@@ -81,9 +81,9 @@ class Transport:
         self.logger = logger
         self.silence_s = silence_ms / 1_000
         self.configuration = Configuration()
-        self.boots: dict[NodeId, int] = {}
+        self.boots: dict[tuple[NodeId, str], int] = {}  # the highest met of each disk
         self.accepted: set[Accepted] = set()
-        self.current: dict[tuple[NodeId, Purpose], Accepted] = {}
+        self.current: dict[tuple[NodeId, str, Purpose], Accepted] = {}  # by sender and disk
         self._dial = dial
         self._links: dict[tuple[NodeId, Purpose], Link] = {}
         self._consensus: dict[NodeId, Link] = {}

@@ -180,11 +180,10 @@ class Replica:
         if core is None:
             return False
         incarnation, boot = said
-        _, boot_seen = self.greeted.get(sender, ("", 0))
+        seen, boot_seen = self.greeted.get(sender, ("", 0))
         reason = hello.refusal(
-            sender=sender, incarnation=incarnation, boot=boot, node=self.node,
-            configuration=core.state.configuration, boot_seen=boot_seen,
-        )  # fmt: skip
+            sender=sender, boot=boot, node=self.node, boot_seen=boot_seen if seen == incarnation else 0
+        )
         if reason is not None:
             self.world.count("hellos refused")
             return False

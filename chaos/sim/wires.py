@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from chaos.sim.failure import Failure
 from raft.codec import Corrupt, FrameDecoder, decode_message, encode_message
+from raft.hello import is_believed
 from raft.messages import Message
 from raft.types import NodeId
 
@@ -58,7 +59,7 @@ class Wires:
         else:
             world.trace.delivered(number, world.now_us)
             message = self._decoded(carried) if isinstance(carried, bytes) else carried
-            if message is not None:
+            if message is not None and is_believed(message, hello[0], replica.core.state.configuration):
                 if world.replicas[sender].hello == hello:  # not what a process said that has ended since
                     world.witness.delivered(message)
                 replica.deliver(message)

@@ -163,24 +163,23 @@ async def test_messages_arrive_in_order_on_the_link_of_their_sender() -> None:
         ({"log": "cd" * 16}, "two clusters share an address"),
         ({"to": 2}, "it wants node 2, this is node 1"),
         ({"sender": 1}, "no other member"),
-        ({"incarnation": "f" * 32}, "a wiped or foreign data folder cannot vote"),
         ({"boot": 2}, "its data folder is an old copy"),
         ({"shard": 1}, "here is only 0"),
         ({"version_min": 2, "version_max": 3}, "upgrade the older one"),
     ],
 )
 def test_a_hello_that_cannot_be_taken_is_refused_by_name(changes: dict[str, object], said: str) -> None:
-    """Promise 8 and pitfalls 28 and 46: log, addressee, incarnation, boot and version are compared, each named."""
-    told = refusal(hello_of(**changes), log=LOG, node=1, configuration=configuration_of([1, 2]), boot_seen=3)
+    """Promise 8 and pitfalls 28 and 46: log, addressee, boot and version are compared, each named."""
+    told = refusal(hello_of(**changes), log=LOG, node=1, boot_seen=3)
     assert told is not None
     assert said in told
-    assert refusal(hello_of(), log=LOG, node=1, configuration=configuration_of([1, 2]), boot_seen=3) is None
+    assert refusal(hello_of(), log=LOG, node=1, boot_seen=3) is None
 
 
 def test_a_member_that_joined_meanwhile_is_heard() -> None:
     """A node that was down while all others were replaced knows none of them: it must take their hello, or it would
     never hear of the new members (thesis 4.1; found by the simulator's changes of members, seed 9)."""
-    told = refusal(hello_of(sender=9), log=LOG, node=1, configuration=configuration_of([1, 2]), boot_seen=0)
+    told = refusal(hello_of(sender=9), log=LOG, node=1, boot_seen=0)
     assert told is None
 
 
@@ -194,6 +193,7 @@ async def test_a_refused_dialler_hears_why() -> None:
         assert not one.accepted
 
 
+OTHER_SIDE = (2, f"{2:032x}", Purpose.CONSENSUS)
 HELLO = encode_hello(hello_of())
 BULK = encode_hello(hello_of(purpose=Purpose.BULK))
 
@@ -269,15 +269,34 @@ async def test_a_newer_connection_takes_the_place_of_an_older_one_without_news()
         first = await asyncio.open_connection("127.0.0.1", port)
         first[1].write(HELLO)
         await wait_until_async(lambda: len(one.current) == 1)
-        older = one.current[2, Purpose.CONSENSUS]
+        older = one.current[OTHER_SIDE]
         second = await asyncio.open_connection("127.0.0.1", port)
         second[1].write(HELLO)
-        await wait_until_async(lambda: one.current[2, Purpose.CONSENSUS] is not older)
+        await wait_until_async(lambda: one.current[OTHER_SIDE] is not older)
         await wait_until_async(lambda: len(one.accepted) == 1)
         assert ear.closed == []
         second[1].close()
         await wait_until_async(lambda: ear.closed == [2])
         first[1].close()
+
+
+async def test_the_promises_of_another_disk_are_dropped_and_its_requests_taken() -> None:
+    """Pitfall 46: the number of node 2 with a disk that the configuration does not name cannot vote; and it does not
+    take the place of the right disk's connection."""
+    async with transports(1, listening=[1]) as ((one,), (ear,), (port,)):
+        one.configuration = configuration_of([1, 2])
+        right = await asyncio.open_connection("127.0.0.1", port)
+        right[1].write(HELLO)
+        await wait_until_async(lambda: OTHER_SIDE in one.current)
+        foreign = await asyncio.open_connection("127.0.0.1", port)
+        asks = RequestVote(sender=2, to=1, term=4, last_index=3, last_term=2)
+        foreign[1].write(encode_hello(hello_of(incarnation="f" * 32)) + encode_message(vote(8)) + encode_message(asks))
+        await wait_until_async(lambda: ear.messages == [asks])
+        right[1].write(encode_message(vote(8)))
+        await wait_until_async(lambda: ear.messages == [asks, vote(8)])
+        for _, writer in (right, foreign):
+            writer.close()
+            await writer.wait_closed()
 
 
 async def test_a_full_or_missing_link_drops_and_says_so() -> None:
@@ -300,14 +319,14 @@ async def test_a_silent_peer_is_dialled_anew() -> None:
     """A connection may be dead without saying so: after two election timeouts without an answer there is another."""
     async with transports(2, silence_ms=30) as ((one, two), (ear, _), _):
         await wait_until_async(lambda: all(two.connections().values()))
-        older = one.current[2, Purpose.CONSENSUS]
+        older = one.current[OTHER_SIDE]
         question = RequestVote(sender=2, to=1, term=1, last_index=0, last_term=0)
         two.send(question)
         two.flush()
 
         def is_new() -> bool:
             two.check_silence()
-            return one.current.get((2, Purpose.CONSENSUS), older) is not older
+            return one.current.get(OTHER_SIDE, older) is not older
 
         await wait_until_async(is_new, what="another connection")
         assert question in ear.messages
@@ -317,12 +336,12 @@ async def test_an_answer_waits_for_no_answer() -> None:
     """A voter hears nothing more of a candidate that lost: that is no silence, and no reason for a new connection."""
     async with transports(2, silence_ms=1) as ((one, two), (ear, _), _):
         await wait_until_async(lambda: all(two.connections().values()))
-        before = one.current[2, Purpose.CONSENSUS]
+        before = one.current[OTHER_SIDE]
         two.send(vote())
         two.flush()
         await wait_until_async(lambda: ear.messages == [vote()])
         two.check_silence()
-        assert one.current[2, Purpose.CONSENSUS] is before
+        assert one.current[OTHER_SIDE] is before
         assert two.connections()["1/consensus"] == 1
 
 

@@ -1,28 +1,48 @@
-"""Whose disk may speak: each refusal of a peer's hello, and its words."""
+"""Whose disk may speak: each refusal of a peer's hello and its words, and whose promises count."""
 
 import pytest
 
-from raft.hello import refusal
+from raft.hello import is_believed, refusal
+from raft.messages import AppendEntries, AppendEntriesReply, Message, RequestVote, RequestVoteReply
 from tests.raft.lab import configuration
 
 MEMBERS = configuration(3)
+THE_DISK, ANOTHER = f"{2:032x}", f"{3:032x}"
+
+VOTE = RequestVoteReply(sender=2, to=1, term=4, request_term=4, granted=True)
+ACKNOWLEDGEMENT = AppendEntriesReply(sender=2, to=1, term=4, success=True, match=3, prev_index=2, round=1)
+CAMPAIGN = RequestVote(sender=2, to=1, term=4, last_index=3, last_term=2)
+HEARTBEAT = AppendEntries(sender=2, to=1, term=4, prev_index=0, prev_term=0, commit=0, round=1)
 
 
 @pytest.mark.parametrize(
-    ("sender", "incarnation", "boot", "words"),
-    [
-        (2, f"{2:032x}", 4, None),
-        (2, f"{2:032x}", 5, None),
-        (1, f"{1:032x}", 9, "it is this one"),
-        (2, f"{3:032x}", 9, "a wiped or foreign data folder cannot vote"),
-        (2, f"{2:032x}", 3, "its data folder is an old copy"),
-        (9, "whatever", 4, None),
-    ],
+    ("sender", "boot", "words"),
+    [(2, 4, None), (2, 5, None), (9, 4, None), (1, 9, "it is this one"), (2, 3, "its data folder is an old copy")],
 )
-def test_pitfall_46_a_hello_is_taken_only_from_the_disk_that_is_meant(
-    sender: int, incarnation: str, boot: int, words: str | None
+def test_a_hello_is_refused_of_this_node_and_of_a_disk_that_was_rolled_back(
+    sender: int, boot: int, words: str | None
 ) -> None:
-    """This node itself, another disk under a member's number, and a disk that was rolled back are refused; a node that
-    this configuration does not name may have joined meanwhile (4 starts of the sender were seen)."""
-    told = refusal(sender=sender, incarnation=incarnation, boot=boot, node=1, configuration=MEMBERS, boot_seen=4)
+    """Every other one is taken, also of a node that this configuration does not name: it may have joined meanwhile (4
+    starts of the sender's disk were seen)."""
+    told = refusal(sender=sender, boot=boot, node=1, boot_seen=4)
     assert (told is None) if words is None else (told is not None and words in told)
+
+
+@pytest.mark.parametrize("message", [VOTE, ACKNOWLEDGEMENT])
+def test_pitfall_46_a_promise_counts_only_from_the_disk_that_is_named(message: Message) -> None:
+    """A wiped or foreign disk has forgotten what its number promised before."""
+    assert is_believed(message, THE_DISK, MEMBERS)
+    assert not is_believed(message, ANOTHER, MEMBERS)
+
+
+@pytest.mark.parametrize("message", [CAMPAIGN, HEARTBEAT])
+def test_requests_are_taken_from_a_disk_that_is_not_named(message: Message) -> None:
+    """A node that slept through the replacement of its leader's disk hears of it from that leader alone."""
+    assert is_believed(message, ANOTHER, MEMBERS)
+
+
+def test_a_stranger_is_believed() -> None:
+    """Its promises are counted by nobody whose configuration does not name it, and harm nothing."""
+    assert is_believed(
+        AppendEntriesReply(sender=9, to=1, term=4, success=True, match=3, prev_index=2, round=1), "", MEMBERS
+    )
