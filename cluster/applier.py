@@ -107,6 +107,19 @@ class Applier:
         self._write()
         return True
 
+    def installed(self, machine: StateMachine, mark: Mark, last_user: int) -> None:
+        """A leader's snapshot up to `mark` took the place of log and state; everything before it is written."""
+        assert not self._queue, "nothing is applied meanwhile"
+        assert not self._frames_bytes, "and everything is written"
+        self.machine = machine
+        self.mark = mark
+        self.applied = self.written = mark.index
+        self.last_user_index = last_user
+        self.applied_at = clock.monotonic()
+        self.log_bytes = 0
+        self.recent = Recent(self._limits.recent_bytes_max)
+        self.waiters.applied(mark.index)
+
     def _apply(self, entry: Entry) -> None:
         command = log_entry(entry)
         effects = self.machine.apply(command)

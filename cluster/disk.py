@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,16 +19,18 @@ from cluster.disk_background import Background
 from cluster.disk_errors import NoSpace, ReadDamaged, is_full
 from cluster.disk_files import ShardFiles
 from cluster.disk_open import Identity, Opened, Recovered, format_node, open_node
+from cluster.disk_receive import Incoming
 from cluster.disk_snapshots import SnapshotWriter
 from cluster.disk_worker import Worker
 from cluster.disk_write import SYNC_BUCKETS_S, Writer
 from raft.configuration import Configuration
 from raft.journal import SEGMENT_BYTES, ImpossibleBatch
-from raft.ready import SyncBatch
+from raft.ready import SnapshotWrite, SyncBatch
 from raft.recovery import Damaged
 from raft.storage import Storage
 from raft.storage_open import TAIL_BYTES_MAX
 from raft.storage_read import RawSlice, Reader
+from raft.storage_snapshots import Received, StoredSnapshot, read_piece
 from raft.types import Entry, Mark
 
 __all__ = ["SYNC_BUCKETS_S", "Disk", "DiskStatistics", "Identity", "RawSlice", "Recovered", "format_node"]
@@ -74,6 +76,9 @@ class Disk:
         self._effects_last = 0  # newest entry whose effects were given
         self._is_saving = False
         self._is_open = True
+        self._incoming = Incoming(self._reading, journal.log)
+        snapshot = opened.recovered.snapshot
+        self.snapshot_bytes = snapshot.stored.size if snapshot is not None else 0  # of the newest one
 
     @classmethod
     def open(
@@ -165,9 +170,64 @@ class Disk:
             await run(writer.begin)
             for chunk in chunks:
                 await run(partial(writer.add, chunk))
-            await run(partial(writer.finish, mark, configuration, configuration_index))
+            await run(lambda: writer.finish(mark, configuration, configuration_index, self._incoming.aside))
+            self.snapshot_bytes = writer.size
         finally:
             await run(writer.abandon)
+
+    # -- a snapshot on its way to a follower, or from a leader
+
+    async def read_snapshot(self, index: int, term: int, offset: int, bytes_max: int) -> tuple[int, bytes]:
+        """How many bytes the snapshot (index, term) has on its way to a follower, and some of them from `offset` on;
+        (0, b"") where it is not there. Raises OSError."""
+        log = self._journal.log
+        return await self._read_worker.run(partial(read_piece, self._reading, log, index, term, offset, bytes_max))
+
+    async def write_piece(self, write: SnapshotWrite) -> None:
+        """Writes a piece from a leader aside. Raises SnapshotDamaged, NoSpace (what came is removed) or DiskFenced."""
+        self._writer.check()
+        await self._receive(partial(self._incoming.write, write.index, write.offset, write.data))
+
+    async def check_received(self, index: int) -> tuple[Received, StoredSnapshot]:
+        """Checks what was written aside, every byte. Raises SnapshotDamaged or DiskFenced."""
+        return await self._receive(partial(self._incoming.check, index))
+
+    async def received_chunks(self, stored: StoredSnapshot) -> AsyncIterator[bytes]:
+        """Its chunks in order, read one by one. Raises SnapshotDamaged or DiskFenced."""
+        chunks = self._incoming.chunks(stored)
+        while chunk := await self._receive(partial(next, chunks, b"")):
+            yield chunk
+
+    async def install(self, received: Received, stored: StoredSnapshot) -> None:
+        """Makes it the newest snapshot and drops the whole log for it: from here on the log begins behind it.
+
+        A crash before it has its name leaves the log as it was, a later one is finished at the next start. All effects
+        were written before. Raises SnapshotDamaged, NoSpace, ImpossibleBatch or DiskFenced.
+        """
+        await self._flush()
+        await self._write_worker.run(partial(self._writer.install, received))
+        self.snapshot_bytes = stored.size
+        self._effects_last = stored.mark.index
+        await self._read_worker.run(self._incoming.installed)
+
+    async def _receive(self, job: Callable[[], T]) -> T:
+        try:
+            return await self._read_worker.run(job)
+        except OSError as error:
+            if not is_full(error):
+                self._writer.fail(error)
+            await self._read_worker.run(self._incoming.drop)
+            raise NoSpace(f"the disk is full ({error}): there is no room for a snapshot from the leader") from error
+
+    def end_before(self, index: int, bytes_kept: int) -> int:
+        """An end of an entry, at most `index`, behind which the log has at least `bytes_kept` bytes: the newest such
+        end between two segments, or that before the whole log."""
+        size = 0
+        for segment in reversed(list(self._journal.segments)):
+            size += segment.end
+            if size >= bytes_kept and segment.previous.index <= index:
+                return segment.previous.index
+        return self._journal.first - 1
 
     def _sync_ledgers(self) -> None:
         self._reader.refresh()

@@ -73,6 +73,7 @@ class Recovered:
     identity: Identity
     hard_state: HardState  # the boot counter is that of this start
     first: int  # oldest index on disk
+    base: Mark | None  # the end before it, where known
     runs: tuple[TermRun, ...]
     last: Mark
     tail: tuple[Entry, ...]  # newest entries
@@ -184,7 +185,7 @@ def _open_shard(folder: Path, identity: Identity, lock: int, segment_bytes: int,
     snapshot = None if opened.snapshot is None else RecoveredSnapshot(shard, opened.snapshot)
     start = opened.log
     recovered = Recovered(
-        identity, opened.hard_state, start.first, start.runs, start.last, start.tail, opened.configuration,
+        identity, opened.hard_state, start.first, start.base, start.runs, start.last, start.tail, opened.configuration,
         opened.configuration_index, opened.earlier, snapshot, opened.ledger_last, opened.notices,
     )  # fmt: skip
     return Opened(recovered, lock, shard, opened.journal, opened.ledger, files)

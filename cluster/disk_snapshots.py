@@ -12,6 +12,7 @@ from cluster.disk_files import ShardFiles
 from raft import storage_snapshots
 from raft.configuration import Configuration
 from raft.formats import Log
+from raft.operations import DeleteFolder
 from raft.storage_snapshots import SnapshotPlan, StoredSnapshot, drop_old, read_chunks
 from raft.types import Mark
 
@@ -52,10 +53,11 @@ class RecoveredSnapshot:
 class SnapshotWriter:
     """Writes one snapshot; nobody sees it before `finish`. Belongs to the thread of `files`."""
 
-    __slots__ = ("_files", "_plan")
+    __slots__ = ("_files", "_plan", "size")
 
     def __init__(self, files: ShardFiles, log: Log, index: int) -> None:
         self._files, self._plan = files, SnapshotPlan(log, index)
+        self.size = 0  # bytes of its chunks
 
     def begin(self) -> None:
         """Makes its folder, aside. Raises OSError."""
@@ -63,12 +65,13 @@ class SnapshotWriter:
 
     def add(self, chunk: bytes) -> None:
         """Writes one chunk. Raises OSError, or ValueError for one that is too large."""
+        self.size += len(chunk)
         self._files.execute(self._plan.add(chunk))
 
-    def finish(self, mark: Mark, configuration: Configuration, configuration_index: int) -> None:
-        """Syncs it, gives it its name, and removes older ones. Raises OSError."""
+    def finish(self, mark: Mark, configuration: Configuration, configuration_index: int, keep: str) -> None:
+        """Syncs it, gives it its name, and removes older ones, but not the folder `keep`. Raises OSError."""
         self._files.execute(self._plan.finish(mark, configuration, configuration_index))
-        self._files.execute(drop_old(self._files))
+        self._files.execute([each for each in drop_old(self._files) if each != DeleteFolder(keep)])
 
     def abandon(self) -> None:
         """Removes what was written; nothing to do after `finish`."""

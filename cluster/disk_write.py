@@ -14,11 +14,13 @@ from typing import Final, NoReturn
 
 from cluster.clock import monotonic
 from cluster.disk_background import Background
-from cluster.disk_errors import DiskFenced, NoSpace, ReadDamaged, is_full
+from cluster.disk_errors import DiskFenced, NoSpace, ReadDamaged, SnapshotDamaged, is_full
 from cluster.disk_files import ShardFiles
+from raft import storage_snapshots
 from raft.ready import SyncBatch
 from raft.recovery import Damaged
 from raft.storage import Part, Step, Storage
+from raft.storage_snapshots import Received
 
 SYNC_BUCKETS_S: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 
@@ -103,6 +105,22 @@ class Writer:
         """A durable mark behind the newest entry. Raises DiskFenced or NoSpace."""
         self.check()
         self._execute(self._storage.mark())
+
+    def install(self, received: Received) -> None:
+        """Makes a snapshot from a leader the newest one and drops the whole log for it. Raises DiskFenced, NoSpace (the
+        log is as it was), SnapshotDamaged or ImpossibleBatch."""
+        self.check()
+        background, part = self._background, Part.SPARES
+        try:
+            with background.structure, background.spare:
+                background.reserve(self._files, ())  # the file that is being made becomes the new log's first
+                for part, operations in self._storage.install(received):  # noqa: B007 - named where it fails
+                    self._files.execute(operations)
+                background.rolled()
+        except OSError as error:
+            self._failed(part, error)
+        except storage_snapshots.SnapshotDamaged as error:
+            raise SnapshotDamaged(str(error)) from error
 
     def check(self) -> None:
         """Raises DiskFenced once anything has failed."""

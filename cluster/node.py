@@ -21,6 +21,7 @@ from cluster.disk_open import Recovered
 from cluster.log_reader import LogReader
 from cluster.logging import Logger, log_event
 from cluster.metrics import Metrics
+from cluster.node_snapshots import SnapshotWork
 from cluster.pending import Pending
 from cluster.recent import Applied
 from cluster.requests import Request, Settled
@@ -77,7 +78,7 @@ class Node:
             identity.node,
             self.options,
             hard_state=recovered.hard_state,
-            log=LogStart(recovered.first, recovered.runs, recovered.last, recovered.tail, mark),
+            log=LogStart(recovered.first, recovered.runs, recovered.last, recovered.tail, mark, recovered.base),
             configuration=recovered.configuration,
             configuration_index=recovered.configuration_index,
             earlier=recovered.earlier,
@@ -113,7 +114,9 @@ class Node:
         self.is_stopping = False
         self.is_fenced = False
         self.is_muted = False  # the disk hangs, and nobody took the leadership over: stop sounding like a leader
-        self.snapshot_task: asyncio.Task[None] | None = None
+        self.snapshots = SnapshotWork(self, mark.index)
+        if snapshot is not None:
+            self.snapshots.saved(mark)
         self.clock_proposed = 0  # index of the newest clock entry proposed here
         self.appended: list[tuple[int, float]] = []  # (index, when) of newest proposals: how far behind a follower is
         self._held: tuple[Fetch, tuple[Entry, ...]] | None = None
@@ -331,6 +334,8 @@ class Node:
                 for message in ready.messages:
                     self.transport.send(message)
             self.syncer.add(ready)
+            if ready.snapshot_fetches or ready.snapshot_writes or ready.snapshot_install is not None:
+                self.snapshots.carry_out(ready)
             if ready.committed:
                 self.applier.add(ready.committed)
             if ready.reads or ready.reads_failed:

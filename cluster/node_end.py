@@ -9,15 +9,15 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from cluster import clock
-from cluster.disk_errors import DiskError, DiskFenced, NoSpace
+from cluster.disk_errors import DiskError, DiskFenced
 from cluster.node_requests import unavailable
 from cluster.settings import NodeExit
-from cluster.snapshots import chunks_of
 from cluster.wire import ApiError, Code
 from raft.codec import UnknownVersion
 from raft.refusals import CannotTransfer, Refused
 from raft.types import NOBODY, EntryKind, Now
 from statemachine.machine import UnknownOperation
+from statemachine.snapshot import UnknownSnapshot
 from statemachine.txn import UnknownTxn
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 POLL_S: Final = 0.005  # how often a stopping node looks whether everyone was answered
 SWEEP_AT: Final = 1_024  # waiters beyond which those who went away are looked for
-SNAPSHOT_RETRY_BYTES: Final = 16 << 20  # this much more log before a snapshot that failed is tried again
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -46,10 +45,7 @@ def housekeeping(node: Node, now: Now, mono: float) -> None:
     _watch_disk(node, now)
     if node.is_leader:
         _commit_clock(node, now)
-    applier = node.applier
-    if applier.log_bytes >= node.settings.limits.snapshot_log_bytes and node.snapshot_task is None:
-        applier.log_bytes = 0
-        node.snapshot_task = asyncio.get_running_loop().create_task(_save_snapshot(node))
+    node.snapshots.save_if_due()
 
 
 def _commit_clock(node: Node, now: Now) -> None:
@@ -84,29 +80,6 @@ def _watch_disk(node: Node, now: Now) -> None:
     except CannotTransfer:
         node.is_muted = True
         node.logger.error("disk_hangs", stalled_ms=stalled_ms, then="nobody can take over: no more heartbeats")
-
-
-async def _save_snapshot(node: Node) -> None:
-    """Saves the state as it is now, slice by slice, while applying goes on."""
-    applier = node.applier
-    mark, state = applier.mark, node.core.state
-    index, configuration = next(pair for pair in reversed(state.configurations) if pair[0] <= mark.index)
-    started = clock.monotonic()
-    walk = node.machine.snapshot()
-    try:
-        while applier.written < mark.index:  # the ledger must reach the snapshot before it counts
-            await asyncio.sleep(POLL_S)
-        await node.disk.save_snapshot(mark, configuration, chunks_of(applier.last_user_index, walk), index)
-        node.core.compact(mark)
-        node.logger.info("snapshot_saved", index=mark.index, seconds=round(clock.monotonic() - started, 3))
-    except NoSpace as error:
-        applier.log_bytes += max(0, node.settings.limits.snapshot_log_bytes - SNAPSHOT_RETRY_BYTES)
-        node.logger.warning("snapshot_not_saved", index=mark.index, reason=str(error))
-    except DiskError as error:
-        fail(node, error)
-    finally:
-        walk.close()
-        node.snapshot_task = None
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -148,9 +121,7 @@ async def stop(node: Node) -> None:
 
 async def _close(node: Node, *, is_clean: bool) -> None:
     node.close_inputs()
-    if node.snapshot_task is not None:
-        node.snapshot_task.cancel()  # a disk that hangs may keep it
-        await asyncio.wait([node.snapshot_task], timeout=node.settings.limits.stop_timeout_ms / 1_000)
+    await node.snapshots.close(node.settings.limits.stop_timeout_ms / 1_000)
     await node.transport.close()
     if is_clean:
         try:
@@ -171,7 +142,7 @@ def fail(node: Node, error: BaseException) -> None:
         node.logger.error(
             "fenced", reason=str(error), mend="look at the disk; then start the node again: it checks what it has"
         )
-    elif isinstance(error, UnknownVersion | UnknownOperation | UnknownTxn):
+    elif isinstance(error, UnknownVersion | UnknownSnapshot | UnknownOperation | UnknownTxn):
         code = NodeExit.UNKNOWN_VERSION
         node.logger.error("unknown_version", reason=str(error), mend="start a newer version of raftlog on this folder")
     else:

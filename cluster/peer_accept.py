@@ -19,7 +19,7 @@ from raft.codec import (
     decode_message,
 )
 from raft.hello import is_believed
-from raft.messages import Message
+from raft.messages import InstallSnapshot, Message
 
 if TYPE_CHECKING:
     from cluster.transport import Transport
@@ -119,22 +119,28 @@ class Accepted(asyncio.Protocol):
 
     def _deliver(self, hello: Hello, frames: list[Frame]) -> None:
         owner = self._owner
-        if hello.purpose is Purpose.BULK:
-            if any(frame.kind in (FRAME_HELLO, FRAME_MESSAGE) for frame in frames):
-                raise Corrupt("a consensus message on the bulk link")
-            owner.receiver.peer_requests(hello.sender, frames)
-            return
+        is_bulk = hello.purpose is Purpose.BULK
         messages: list[Message] = []
+        requests: list[Frame] = []
         for frame in frames:
+            if is_bulk and frame.kind not in (FRAME_HELLO, FRAME_MESSAGE):
+                requests.append(frame)
+                continue
             if frame.kind != FRAME_MESSAGE:
-                raise Corrupt(f"a frame of kind {frame.kind} on the consensus link")
+                raise Corrupt(f"a frame of kind {frame.kind} on the {hello.purpose.name.lower()} link")
             message = decode_message(frame)
             if message.sender != hello.sender:
                 raise Corrupt(f"a message of node {message.sender} on the link of node {hello.sender}")
+            if is_bulk and not isinstance(message, InstallSnapshot):
+                raise Corrupt("a consensus message on the bulk link")
             if is_believed(message, hello.incarnation, owner.configuration):
                 messages.append(message)
-        owner.heard(hello.sender)
-        owner.receiver.peer_messages(hello.sender, messages)
+        if not is_bulk:
+            owner.heard(hello.sender)
+        if messages:
+            owner.receiver.peer_messages(hello.sender, messages)
+        if requests:
+            owner.receiver.peer_requests(hello.sender, requests)
 
     def _end(self, reason: str) -> None:
         """Closes this connection with one line that names the peer and why."""

@@ -21,7 +21,7 @@ from cluster.peer_protocol import Purpose
 from cluster.settings import LimitSettings, PeerSettings
 from raft.codec import Frame, encode_message
 from raft.configuration import Configuration
-from raft.messages import AppendEntries, Message, RequestVote
+from raft.messages import AppendEntries, InstallSnapshot, Message, RequestVote
 from raft.types import NodeId
 
 QUESTIONS: Final = (AppendEntries, RequestVote)  # messages that every living peer answers
@@ -120,8 +120,12 @@ class Transport:
         self._bulk = {node: link for (node, purpose), link in self._links.items() if purpose is Purpose.BULK}
 
     def send(self, message: Message) -> None:
-        """Queues a consensus message until `flush`; dropped (and counted) when the link is down or full."""
-        link = self._consensus.get(message.to)
+        """Queues a consensus message until `flush`; dropped (and counted) when the link is down or full.
+
+        A piece of a snapshot goes by the bulk link: it must not delay a heartbeat.
+        """
+        links = self._bulk if isinstance(message, InstallSnapshot) else self._consensus
+        link = links.get(message.to)
         if link is None or not link.send(encode_message(message)):
             self.metrics.link_dropped.labels(str(message.to)).inc()
         elif not link.waiting_since and isinstance(message, QUESTIONS):

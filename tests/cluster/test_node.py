@@ -351,7 +351,7 @@ async def test_a_snapshot_shortens_replay_and_keeps_the_last_user_index(tmp_path
         for number in range(60):
             answer = await leader.submit(put_block(b"k%d" % number, b"v" * 500), 1, deadline=deadline())
         await wait_until_async(lambda: leader.core.state.log.snapshot.index > 0)
-        await wait_until_async(lambda: leader.snapshot_task is None)
+        await wait_until_async(lambda: not leader.snapshots.is_saving)
         digest, snapshot = leader.machine.digest(), leader.core.state.log.snapshot.index
         await nodes.stop(1)
         again = await nodes.start(1)

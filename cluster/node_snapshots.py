@@ -1,0 +1,219 @@
+"""What a node does with snapshots: saves its own, sends them to followers, receives one and puts it in force.
+
+`raft.snapshots` says in which order; the disk's part is in `cluster.disk_receive` and `cluster.disk_write`. While one
+is received and its state is built beside the old one, the node goes on: it answers heartbeats, and readers that take a
+stale state. Building is a few milliseconds at a time on the event loop, but for its last part, which has a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections import deque
+from collections.abc import Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from cluster import clock, dismantle
+from cluster.disk_errors import NoSpace, SnapshotDamaged
+from cluster.snapshots import chunks_of, decode_preamble
+from raft.codec import Corrupt
+from raft.ready import Ready, SnapshotFetch, SnapshotInstall, SnapshotWrite
+from raft.storage_snapshots import StoredSnapshot
+from raft.types import Mark
+from statemachine.machine import StateMachine
+from statemachine.snapshot import CorruptSnapshot, Restorer
+
+if TYPE_CHECKING:
+    from cluster.node import Node
+
+POLL_S: Final = 0.005  # how often it is looked whether disk and applying are done
+RETRY_BYTES: Final = 16 << 20  # this much more log before a snapshot that found no room is tried again
+HOLD: Final = 4  # times as much log as usual before the end of one that is being sent is not awaited any more
+
+
+class SnapshotWork:
+    """One node's. Not thread-safe: it belongs to the node's event loop."""
+
+    def __init__(self, node: Node, index: int) -> None:
+        """`index`: of the newest snapshot on disk, which the core and the state begin with; 0: there is none."""
+        self._node = node
+        self.index = index
+        self._saving: asyncio.Task[None] | None = None
+        self._jobs: deque[SnapshotWrite | SnapshotInstall] = deque()
+        self._receiving: asyncio.Task[None] | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether this node's own state is being saved."""
+        return self._saving is not None
+
+    @property
+    def is_receiving(self) -> bool:
+        """Whether a piece is being written, or a snapshot installed."""
+        return self._receiving is not None
+
+    # -- its own ------------------------------------------------------------------------------------------------
+
+    def save_if_due(self) -> None:
+        """Begins to save the state when enough log has come since the last time."""
+        if self._node.applier.log_bytes >= self._due_bytes() and self._saving is None and self._may_save():
+            self._node.applier.log_bytes = 0
+            self._saving = self._start(self._save())
+
+    def _due_bytes(self) -> int:
+        limits = self._node.settings.limits
+        return max(limits.snapshot_log_bytes, self._node.disk.snapshot_bytes * limits.snapshot_log_percent // 100)
+
+    def _may_save(self) -> bool:
+        """Not while one is received; nor while one is being sent that would have to go, unless that takes for ever."""
+        node = self._node
+        if node.core.state.receiving is not None or self._receiving is not None:
+            return False
+        is_sending_older = any(0 < each.snapshot_index < self.index for each in node.core.status().followers)
+        return not is_sending_older or node.applier.log_bytes >= HOLD * self._due_bytes()
+
+    async def _save(self) -> None:
+        """Saves the state as it is now, slice by slice, while applying goes on."""
+        node = self._node
+        applier, state = node.applier, node.core.state
+        mark, last_user = applier.mark, applier.last_user_index
+        index, configuration = next(pair for pair in reversed(state.configurations) if pair[0] <= mark.index)
+        started = clock.monotonic()
+        walk = node.machine.snapshot()
+        try:
+            while applier.written < mark.index:  # the ledger must reach the snapshot before it counts
+                await asyncio.sleep(POLL_S)
+            await node.disk.save_snapshot(mark, configuration, chunks_of(last_user, walk), index)
+            self.saved(mark)
+            node.logger.info("snapshot_saved", index=mark.index, seconds=round(clock.monotonic() - started, 3))
+        except NoSpace as error:
+            applier.log_bytes += max(0, self._due_bytes() - RETRY_BYTES)
+            node.logger.warning("snapshot_not_saved", index=mark.index, reason=str(error))
+        finally:
+            walk.close()
+            self._saving = None
+
+    def saved(self, mark: Mark) -> None:
+        """A snapshot up to `mark` is durable: followers that lack more log than is resent get it instead; what follows
+        one that is under way is kept for its end. The log stays on disk: compaction is not retention."""
+        node, limits = self._node, self._node.settings.limits
+        self.index = mark.index
+        trailing = max(limits.trailing_log_bytes, node.disk.snapshot_bytes * limits.trailing_log_percent // 100)
+        under_way = [each.snapshot_index for each in node.core.status().followers if each.snapshot_index]
+        node.core.compact(mark, min([node.disk.end_before(mark.index, trailing), *under_way]))
+
+    # -- a follower's, or a leader's ------------------------------------------------------------------------------
+
+    def carry_out(self, ready: Ready) -> None:
+        """What a core wants done with snapshots that travel."""
+        for fetch in ready.snapshot_fetches:
+            read = asyncio.ensure_future(
+                self._node.disk.read_snapshot(fetch.index, fetch.term, fetch.offset, fetch.bytes_max)
+            )
+            read.add_done_callback(partial(self._fetched, fetch))
+        self._jobs.extend(ready.snapshot_writes)
+        if ready.snapshot_install is not None:
+            self._jobs.append(ready.snapshot_install)
+        if self._jobs and self._receiving is None:
+            self._receiving = self._start(self._receive())
+
+    def _fetched(self, fetch: SnapshotFetch, done: asyncio.Future[tuple[int, bytes]]) -> None:
+        node = self._node
+        if done.cancelled() or node.ended.done():
+            return
+        total, data = 0, b""
+        if (error := done.exception()) is not None:
+            node.logger.error("snapshot_not_read", index=fetch.index, peer=fetch.peer, reason=str(error))
+        else:
+            total, data = done.result()
+        try:
+            node.core.snapshot_chunk(fetch, total, data, clock.read())
+        except Exception as failure:
+            node.fail(failure)
+        node.turn()
+
+    async def _receive(self) -> None:
+        """Writes pieces aside and installs, one after the other."""
+        node = self._node
+        try:
+            while self._jobs and not node.ended.done():
+                job = self._jobs.popleft()
+                try:
+                    if isinstance(job, SnapshotInstall):
+                        await self._install(job)
+                    else:
+                        if job.offset == 0:
+                            node.logger.info("snapshot_coming", index=job.index, bytes=job.total)
+                        await node.disk.write_piece(job)
+                        node.core.snapshot_written(job, clock.read())
+                except (NoSpace, SnapshotDamaged, Corrupt, CorruptSnapshot) as error:
+                    node.logger.error("snapshot_not_taken", index=job.index, reason=str(error))
+                    node.core.snapshot_failed(clock.read())
+                node.turn()
+        finally:
+            self._receiving = None
+
+    async def _install(self, install: SnapshotInstall) -> None:
+        """Checks what came, builds its state beside the old one, and only then drops the log for it. Raises NoSpace,
+        SnapshotDamaged, Corrupt, CorruptSnapshot, or what else ends the node."""
+        node, applier = self._node, self._node.applier
+        started = clock.monotonic()
+        while not (node.syncer.is_idle and applier.waiting == 0 and applier.is_written):
+            await asyncio.sleep(POLL_S)
+        if self._saving is not None:  # what it would keep is older
+            self._saving.cancel()
+            await asyncio.wait([self._saving])
+        received, stored = await node.disk.check_received(install.index)
+        machine, last_user = await self._restore(stored)
+        here = (stored.mark.index, stored.mark.term, machine.applied_index, machine.applied_term)
+        if here != 2 * (install.index, install.term):
+            raise SnapshotDamaged(f"{stored.folder}: it is of {here}, not of {install}")
+        await node.disk.install(received, stored)
+        mark, older = stored.mark, node.machine
+        self.index = mark.index
+        node.core.installed(mark, stored.configuration, stored.configuration_index, clock.read())
+        applier.installed(machine, mark, last_user)
+        node.pending.skipped(mark.index, mark.term)
+        node.logger.info("snapshot_in_force", index=mark.index, seconds=round(clock.monotonic() - started, 3))
+        task = self._start(_give_back(older))
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+    async def _restore(self, stored: StoredSnapshot) -> tuple[StateMachine, int]:
+        """The state in the snapshot, compared with the digest in it, and the last user index."""
+        chunks = self._node.disk.received_chunks(stored)
+        first = await anext(chunks, b"")
+        last_user = decode_preamble(first)
+        restorer = Restorer()
+        async for chunk in chunks:
+            restorer.feed(chunk)
+        state = await asyncio.to_thread(dismantle.finish, restorer)
+        if gc.get_freeze_count():  # this process keeps what lives long out of collections, which would walk all of it
+            gc.freeze()
+        return StateMachine.of(state), last_user
+
+    # -- life -----------------------------------------------------------------------------------------------------
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._node.fail(error)
+
+    async def close(self, timeout_s: float) -> None:
+        """Ends what is under way; a disk that hangs may keep it."""
+        tasks = [task for task in (self._saving, self._receiving, *self._leaving) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout_s)
+
+
+async def _give_back(machine: StateMachine) -> None:
+    for _ in dismantle.dismantle(machine):
+        await asyncio.sleep(0)

@@ -1,0 +1,197 @@
+"""Snapshots between real nodes in one process: a follower that lacks too much log gets the state instead."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.disk_errors import SnapshotDamaged
+from cluster.node import Node
+from cluster.wire import ApiError, Code
+from raft.codec import Record, encode_block
+from raft.ready import SnapshotWrite
+from statemachine.commands import Operation, Result
+from tests.cluster.nodes import Nodes, append_block, cluster_of, deadline, put_block
+from tests.support import wait_until_async
+
+# Snapshots early and in small pieces, and no log beside them for slow followers; segments are of 1 MiB (QUICK).
+EARLY: dict[str, Any] = {
+    "limits__snapshot_log_bytes": 200_000,
+    "limits__trailing_log_bytes": 1,
+    "limits__trailing_log_percent": 1,
+    "raft__snapshot_chunk_bytes": 8_192,
+    "raft__snapshot_retry_ms": 200,
+    "raft__tail_bytes_max": 30_000,
+}
+VALUE = b"v" * 4_000
+
+
+async def write(nodes: Nodes, count: int, seconds: float = 20.0) -> int:
+    """Puts over a few keys through the leader; the last index."""
+    last = 0
+    for first in range(0, count, 20):
+        leader = await nodes.leader()
+        blocks = [put_block(b"k%03d" % (number % 150), VALUE) for number in range(first, first + 20)]
+        settled = await asyncio.gather(*(leader.submit(block, 1, deadline=deadline(seconds)) for block in blocks))
+        last = max(each.last for each in settled)
+    return last
+
+
+async def fall_behind(nodes: Nodes) -> tuple[Node, int]:
+    """Stops a follower, and writes until the leader would rather send a snapshot than the log; (leader, follower)."""
+    leader = await nodes.leader()
+    follower = next(node for node in nodes.running if node != leader.node_id)
+    had = nodes.running[follower].core.state.log.last.index
+    await nodes.stop(follower)
+    for _ in range(20):
+        await write(nodes, 300)
+        leader = await nodes.leader()
+        if leader.core.state.log.first > had + 1:
+            return leader, follower
+    raise AssertionError(f"the log begins at {leader.core.state.log.first}, the follower has {had}")
+
+
+def installed(node: Node) -> float:
+    """How many snapshots that process installed."""
+    return node.metrics.registry.get_sample_value("raftlog_raft_events_total", {"event": "SnapshotInstalled"}) or 0.0
+
+
+async def test_a_follower_far_behind_gets_the_state_while_writes_go_on(tmp_path: Path) -> None:
+    """It installs the leader's snapshot under load, ends with the same state and sessions, and serves what comes after;
+    the leader's own log stays whole: compaction is not retention (pitfall 57)."""
+    async with cluster_of(3, tmp_path, **EARLY) as nodes:
+        leader = await nodes.leader()
+        opened = encode_block([Record(Operation.SESSION_OPEN, None, None, None, 600_000)])
+        session = (await leader.submit(opened, 1, deadline=deadline())).last
+        kept = append_block(b"once", session=session, sequence=1)
+        once = await leader.submit(kept, 1, deadline=deadline(), session=session, sequence=1)
+        leader, follower = await fall_behind(nodes)
+        assert leader.oldest == 1
+        again = await nodes.start(follower)
+        while not installed(again):
+            await write(nodes, 20)
+        last = await write(nodes, 20)
+        await nodes.all_at(last)
+        assert again.machine.digest() == leader.machine.digest()
+        assert again.machine.session_count == 1
+        repeated = await again.submit(kept, 1, deadline=deadline(), session=session, sequence=1)
+        assert (once.effect.result, repeated.effect.result) == (Result.APPLIED, Result.REPEATED)
+        assert again.last_user_index >= last
+        assert again.oldest > 1
+        with pytest.raises(ApiError) as caught:
+            await again.read_log(1, 1, 1)
+        assert (caught.value.code, caught.value.more["oldest"]) == (Code.COMPACTED, again.oldest)
+        pairs = await again.read_log(again.oldest, 10_000, 1 << 22)
+        assert pairs[0][0].first == again.oldest
+        assert await again.find_time(0) == again.oldest
+        raw = await again.read_raw(again.oldest, last, 1 << 20)
+        assert raw.first == again.oldest
+        state = again.machine.digest()
+        await nodes.stop(follower)
+        third = await nodes.start(follower)
+        await third.wait_applied(last, deadline(10))
+        assert third.oldest == again.oldest, "a restart keeps what was installed"
+        await nodes.all_at((await nodes.leader()).applied)
+        assert third.machine.digest() == (await nodes.leader()).machine.digest()
+        assert state.count == third.machine.digest().count
+
+
+async def test_pieces_go_by_the_bulk_link_and_wrong_ones_are_refused(tmp_path: Path) -> None:
+    """A piece that does not follow, or of a snapshot that was never begun, is told from one that does."""
+    async with cluster_of(1, tmp_path) as nodes:
+        disk = (await nodes.leader()).disk
+        with pytest.raises(SnapshotDamaged, match="no snapshot of 9 was begun"):
+            await disk.write_piece(SnapshotWrite(9, 1, 100, 200, b"x" * 100))
+        await disk.write_piece(SnapshotWrite(9, 1, 0, 200, b"\x40\0\0\0" + b"x" * 46))
+        with pytest.raises(SnapshotDamaged, match="came after 50"):
+            await disk.write_piece(SnapshotWrite(9, 1, 100, 200, b"x" * 100))
+        aside = tmp_path / "node-1" / "shard-0" / "snapshots"
+        assert [path.name for path in aside.iterdir()] == [f"{9:020d}.new"]
+        await disk.write_piece(SnapshotWrite(12, 1, 0, 200, b"\x40\0\0\0"))
+        assert [path.name for path in aside.iterdir()] == [f"{12:020d}.new"], "one at a time"
+        with pytest.raises(SnapshotDamaged):
+            await disk.check_received(12)
+
+
+async def test_a_saved_snapshot_leaves_alone_what_is_being_received(tmp_path: Path) -> None:
+    """Saving removes unfinished snapshots, but not the one whose pieces are coming in right now."""
+    async with cluster_of(1, tmp_path, limits__snapshot_log_bytes=20_000) as nodes:
+        leader = await nodes.leader()
+        await leader.disk.write_piece(SnapshotWrite(10_000, 1, 0, 200, b"\x40\0\0\0"))
+        await write(nodes, 20)
+        await wait_until_async(lambda: leader.snapshots.index > 0 and not leader.snapshots.is_saving)
+        names = [path.name for path in (tmp_path / "node-1" / "shard-0" / "snapshots").iterdir()]
+        assert f"{10_000:020d}.new" in names
+
+
+async def test_a_piece_damaged_on_disk_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole is checked before the log goes for it: the follower keeps log and state, and the leader sends again."""
+    async with cluster_of(3, tmp_path, **EARLY) as nodes:
+        _, follower = await fall_behind(nodes)
+        again = await nodes.start(follower)
+        real, damaged = again.disk.write_piece, 0
+
+        async def spoil(piece: SnapshotWrite) -> None:
+            nonlocal damaged
+            if damaged == 0 and piece.offset > 20_000:
+                damaged += 1
+                piece = SnapshotWrite(piece.index, piece.term, piece.offset, piece.total, bytes(len(piece.data)))
+                await real(piece)
+                # what was answered for is the piece that came, whatever the disk made of it
+                raise SnapshotDamaged("spoilt")
+            await real(piece)
+
+        monkeypatch.setattr(again.disk, "write_piece", spoil)
+        await wait_until_async(lambda: installed(again), 30)
+        assert damaged == 1
+        await nodes.all_at(await write(nodes, 20))
+        assert again.machine.digest() == (await nodes.leader()).machine.digest()
+
+
+async def test_kills_of_either_side_half_way(tmp_path: Path) -> None:
+    """Killed while pieces travel, the receiver begins anew, and another leader sends its own; in the end all agree."""
+    async with cluster_of(3, tmp_path, **EARLY) as nodes:
+        _, follower = await fall_behind(nodes)
+        for victim in ("receiver", "sender", "receiver"):
+            again = nodes.running.get(follower) or await nodes.start(follower)
+            await wait_until_async(lambda: again.core.state.receiving or installed(again), 20)  # noqa: B023
+            dying = follower if victim == "receiver" else (await nodes.leader()).node_id
+            await nodes.kill(dying)
+            await nodes.start(dying)
+        last = await write(nodes, 20)
+        await nodes.all_at(last)
+        assert nodes.running[follower].oldest > 1
+        digests = {node.machine.digest_at(last) for node in nodes.running.values()}
+        assert len(digests) == 1
+
+
+async def test_reads_of_the_old_state_and_heartbeats_go_on_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a snapshot is put in force the follower still shows its old state, and stays with its leader."""
+    async with cluster_of(3, tmp_path, **EARLY) as nodes:
+        leader, follower = await fall_behind(nodes)
+        again = await nodes.start(follower)
+        real, gate = again.disk.check_received, asyncio.Event()
+
+        async def held(index: int) -> Any:
+            await gate.wait()
+            return await real(index)
+
+        monkeypatch.setattr(again.disk, "check_received", held)
+        await wait_until_async(lambda: again.core.state.is_installing, 20)
+        before, term = again.applied, again.term
+        assert again.machine.applied_index == before
+        contact = leader.core.state.now.monotonic_ms
+        await wait_until_async(
+            lambda: any(
+                each.node == follower and each.last_contact_ms > contact + 400
+                for each in leader.core.status().followers
+            ),
+            10,
+        )
+        assert (again.applied, again.term) == (before, term)
+        gate.set()
+        await wait_until_async(lambda: installed(again), 20)
+        assert again.applied > before
