@@ -1,0 +1,379 @@
+"""Reads the whole data folder of a stopped node and says what is intact; changes nothing.
+
+Identity, hard state, snapshots, then every segment with its .idx and .ledger, in the order of a start. The node's lock
+is held (shared) meanwhile, so that nobody starts it; a node that runs is refused. What a start would do is asked of
+the very code that starts (`raft.recovery`), none of whose operations are carried out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from cluster.disk_check_ledger import look_at_ledger
+from cluster.disk_check_segment import Looked, end_of_bytes, look_at_segment
+from cluster.disk_check_snapshots import look_at_snapshots
+from cluster.disk_errors import RESTORE
+from cluster.disk_findings import NEWER_CODE, NEXT_START, NOT_READ, REMOVE, Finding, NotLooked, Report, State
+from cluster.disk_look import Progress, WatchedFiles, held, parse_identity
+from cluster.disk_open import IDENTITY, SHARD, Identity
+from raft.codec import Corrupt, UnknownVersion
+from raft.configuration import Configuration
+from raft.formats import (
+    HARD_STATE_BYTES,
+    HARD_STATE_SLOT,
+    SEGMENT_HEADER_SIZE,
+    SIDE_HEADER_SIZE,
+    SLOT_SIZE,
+    ForeignFile,
+    Log,
+    SegmentHeader,
+    Slot,
+    decode_segment_header,
+    decode_slot,
+)
+from raft.journal import HARD_STATE, LOG_FOLDER, index_name, ledger_name, segment_name
+from raft.recovery import HardStateDamaged, recover_hard_state, recover_log
+from raft.storage_snapshots import SNAPSHOTS, is_installing
+from raft.types import GENESIS, HardState
+
+_LOG_ID_AT: Final = 8  # of the 16 bytes in a hard state slot and in the header of a segment
+_KNOWN: Final = (IDENTITY, f"{IDENTITY}.new", SHARD)
+
+
+def check_folder(directory: Path | str, progress: Progress | None = None) -> Report:
+    """Reads everything. Raises FolderMissing, FolderLocked or NotLooked; damage is in the report."""
+    folder = Path(directory)
+    try:
+        with held(folder):
+            return _Check(folder, progress).run()
+    except OSError as error:
+        raise NotLooked(f"{folder}: {error}; run it as a user who may read there") from error
+
+
+class _Check:
+    """One look at one folder."""
+
+    def __init__(self, folder: Path, progress: Progress | None) -> None:
+        self._folder = folder
+        self._files = WatchedFiles(folder / SHARD, progress)
+        self._findings: list[Finding] = []
+        self._configurations: list[tuple[int, Configuration]] = []
+
+    def run(self) -> Report:
+        """Every file, in the order of a start."""
+        files = self._files
+        try:
+            identity = self._identity()
+            log = self._whose(identity)
+            first = last = 0
+            refusal = "; ".join(each.what for each in self._findings if each.state is not State.INTACT)
+            if log is not None:
+                slot = self._hard_state(log)
+                snapshots = look_at_snapshots(log, files)
+                self._findings += snapshots.findings
+                self._configurations += snapshots.configurations
+                first, last, ledger_last = self._log(log, slot, snapshots.intact)
+                refusal = refusal or self._refusal(log, snapshots.intact, first, ledger_last)
+            self._strangers()
+            if identity is not None:
+                self._is_member(identity)
+        finally:
+            files.close()
+        shown = [_placed(finding) for finding in self._findings]
+        node, log_id = (identity.node, identity.log_id) if identity else (None, log.log_id.hex() if log else None)
+        return Report(str(self._folder), node, log_id, first, last, shown, refusal)
+
+    def _tell(
+        self, file: str, state: State, what: str, position: int | None = None, mend: str = "", index: int | None = None
+    ) -> None:
+        self._findings.append(Finding(file, state, what, position, index, mend))
+
+    # -- identity
+
+    def _identity(self) -> Identity | None:
+        mend = "restore it from a copy: what it names was fixed by `raftlog format`"
+        path = self._folder / IDENTITY
+        name = f"../{IDENTITY}"
+        if not path.exists():
+            self._tell(name, State.MISSING, "there is no such file: nobody knows whose folder it is", None, mend)
+            return None
+        try:
+            identity = parse_identity(path.read_bytes())
+        except UnknownVersion as error:
+            self._tell(name, State.NEWER, str(error), 0, NEWER_CODE)
+            return None
+        except Corrupt as error:
+            self._tell(name, State.DAMAGED, str(error), 0, mend)
+            return None
+        what = f"node {identity.node} of log {identity.log_id}, incarnation {identity.incarnation}"
+        self._tell(name, State.INTACT, what)
+        return identity
+
+    def _whose(self, identity: Identity | None) -> Log | None:
+        """Which log the files are read as: the identity's, unless all of them say that they belong to one other."""
+        own = None if identity is None else Log(bytes.fromhex(identity.log_id))
+        logs = self._logs_of_files()
+        if len(logs) != 1 or own in logs:
+            return own
+        (log,) = logs
+        if own is not None:
+            what = (
+                f"every file beside it belongs to log {log.log_id.hex()}: this file was changed, or is another node's"
+            )
+            mend = "restore it from a copy, or give the node its own folder"
+            self._tell(f"../{IDENTITY}", State.FOREIGN, what, 0, mend)
+        return log
+
+    def _logs_of_files(self) -> set[Log]:
+        """The logs that the files themselves name."""
+        files = self._files
+        segments = [f"{LOG_FOLDER}/{name}" for name in files.names(LOG_FOLDER) if name.endswith(".seg")]
+        logs: set[Log] = set()
+        for name in [HARD_STATE, *segments]:
+            head = files.read(name, 0, SEGMENT_HEADER_SIZE)
+            log = Log(head[_LOG_ID_AT : _LOG_ID_AT + 16])
+            try:
+                if name == HARD_STATE:
+                    decode_slot(log, files.read(name, 0, SLOT_SIZE))
+                else:
+                    decode_segment_header(log, head)
+            except (Corrupt, UnknownVersion, ForeignFile):
+                continue
+            logs.add(log)
+        return logs
+
+    def _is_member(self, identity: Identity) -> None:
+        """A configuration that names this number or incarnation must name both together."""
+        named = [
+            (index, member)
+            for index, configuration in self._configurations
+            for member in configuration.members
+            if member.node == identity.node or member.incarnation == identity.incarnation
+        ]
+        if not named or any((m.node, m.incarnation) == (identity.node, identity.incarnation) for _, m in named):
+            return
+        index, member = named[-1]
+        what = (
+            f"the log (entry {index}) knows node {member.node} with incarnation {member.incarnation}: this file was "
+            "changed, or this disk belongs to a node that was replaced"
+        )
+        self._tell(f"../{IDENTITY}", State.FOREIGN, what, 0, "restore it from a copy, or give the node its own folder")
+
+    # -- hard state
+
+    def _hard_state(self, log: Log) -> Slot:
+        files = self._files
+        size = files.size(HARD_STATE)
+        if size < 0:
+            self._tell(HARD_STATE, State.MISSING, "there is no such file: term and vote are lost", None, RESTORE)
+            return Slot(0, HardState())
+        slots: list[Slot | None] = []
+        troubles: list[tuple[State, str, int]] = []
+        for start in (0, HARD_STATE_SLOT):
+            slots.append(None)
+            try:
+                slots[-1] = decode_slot(log, files.read(HARD_STATE, start, SLOT_SIZE))
+            except Corrupt as error:
+                troubles.append((State.DAMAGED, str(error), start))
+            except ForeignFile as error:
+                troubles.append((State.FOREIGN, str(error), start))
+            except UnknownVersion as error:
+                troubles.append((State.NEWER, str(error), start))
+        intact = [slot for slot in slots if slot is not None]
+        for state, what, start in troubles:
+            other = f"slot {start // HARD_STATE_SLOT}: {what}"
+            if state is State.NEWER:
+                self._tell(HARD_STATE, state, other, start, NEWER_CODE)
+            elif state is State.FOREIGN or not intact:
+                self._tell(HARD_STATE, state, f"{other}; this node may not vote again", start, RESTORE)
+            else:
+                self._tell(
+                    HARD_STATE, state, f"{other}; the other slot is intact", start, "nothing: a start writes both"
+                )
+        self._padding(size)
+        if not intact:
+            return Slot(0, HardState())
+        newest = max(intact, key=lambda slot: slot.sequence)
+        if len(intact) == 2 and intact[0] != intact[1]:
+            self._tell(
+                HARD_STATE, State.UNFINISHED, "the newer slot was not repeated in the other one yet", None,
+                "nothing: a start writes both",
+            )  # fmt: skip
+        elif not troubles:
+            kept = newest.state
+            cut = f", a cut after {newest.cut} under way" if newest.cut else ""
+            self._tell(HARD_STATE, State.INTACT, f"term {kept.term}, vote {kept.vote}, boot {kept.boot}{cut}")
+        return newest
+
+    def _padding(self, size: int) -> None:
+        if size < HARD_STATE_SLOT + SLOT_SIZE:
+            self._tell(HARD_STATE, State.DAMAGED, f"cut short: {size} of {HARD_STATE_BYTES} bytes", size, NEXT_START)
+        for start, end in ((SLOT_SIZE, HARD_STATE_SLOT), (HARD_STATE_SLOT + SLOT_SIZE, size)):
+            if last := end_of_bytes(self._files, HARD_STATE, start, end):
+                self._tell(HARD_STATE, State.DAMAGED, f"bytes up to {last} behind a slot", start, NOT_READ)
+
+    # -- log
+
+    def _log(self, log: Log, slot: Slot, snapshots: list[int]) -> tuple[int, int, int]:
+        """Every segment. Returns the oldest index, the newest one without a gap, and how far the effects reach."""
+        files = self._files
+        if snapshots and is_installing(files, snapshots[0]):
+            self._tell(
+                LOG_FOLDER, State.UNFINISHED, f"it was being dropped for the snapshot of {snapshots[0]}", None,
+                "nothing: the next start drops it",
+            )  # fmt: skip
+            return snapshots[0] + 1, snapshots[0], snapshots[0]
+        names = files.names(LOG_FOLDER)
+        firsts = sorted(int(name[:-4]) for name in names if _is_segment(name))
+        if slot.cut:
+            for first in [first for first in firsts[1:] if first > slot.cut]:
+                firsts.remove(first)
+                what = f"behind index {slot.cut}, after which the log is being cut"
+                self._tell(segment_name(first), State.UNFINISHED, what, None, "nothing: the next start drops it")
+        self._names(names, firsts, slot.cut)
+        if not firsts:
+            self._tell(LOG_FOLDER, State.MISSING, "there is no segment", None, RESTORE)
+            return 0, 0, 0
+        headers = self._headers(log, firsts)
+        first = firsts[0]
+        self._begins(headers, snapshots)
+        last = ledger_last = first - 1
+        durable = snapshots[0] if snapshots else 0
+        pairs = [*pairwise(headers), (headers[-1], None)]
+        for header, following in pairs:
+            if header is None:
+                continue
+            looked = look_at_segment(log, files, header, following, durable, 0 if following else slot.cut)
+            cut = 0 if following else slot.cut
+            self._findings += [_cutting(finding) if cut else finding for finding in looked.findings]
+            self._configurations += looked.configurations
+            if last == looked.segment.previous.index:
+                last = looked.segment.last.index
+            ledger_last = self._ledger(
+                log, looked, ledger_last, snapshots, first, is_sealed=following is not None, is_cut=bool(cut)
+            )
+        return first, last, ledger_last
+
+    def _ledger(
+        self, log: Log, looked: Looked, before: int, snapshots: list[int], first: int, *, is_sealed: bool, is_cut: bool
+    ) -> int:
+        """The ledger of one segment; returns how far the effects reach without a gap."""
+        start = looked.segment.previous.index
+        usable = [index for index in snapshots if first - 1 <= index <= start]
+        if usable or first == 1:
+            origin = f"the snapshot of {usable[0]}" if usable else "the beginning of the log"
+            mend = f"{REMOVE.partition(':')[0]}: the next start replays from {origin} and makes it anew"
+        else:
+            mend = RESTORE
+        found = look_at_ledger(log, self._files, looked, is_sealed=is_sealed, mend=mend)
+        self._findings.append(_cutting(found.finding) if is_cut else found.finding)
+        return found.last if before == start else before
+
+    def _headers(self, log: Log, firsts: list[int]) -> list[SegmentHeader | None]:
+        """The header of each segment; where one cannot be read, None: then its entries cannot be looked at."""
+        headers: list[SegmentHeader | None] = []
+        for first in firsts:
+            name = segment_name(first)
+            headers.append(None)
+            mend = RESTORE
+            try:
+                header = decode_segment_header(log, self._files.read(name, 0, SEGMENT_HEADER_SIZE))
+            except Corrupt as error:
+                self._tell(name, State.DAMAGED, f"{error}: its entries were not looked at", 0, mend, first - 1)
+                continue
+            except ForeignFile as error:
+                self._tell(name, State.FOREIGN, str(error), 0, "move it to where it belongs, or away")
+                continue
+            except UnknownVersion as error:
+                self._tell(name, State.NEWER, str(error), 0, NEWER_CODE)
+                continue
+            if header.first != first:
+                what = f"it is a copy of, or should be called, {segment_name(header.first)}"
+                self._tell(name, State.FOREIGN, what, 0, "move it to where it belongs, or away")
+            elif first == 1 and header.previous != GENESIS:
+                self._tell(name, State.DAMAGED, "the first segment names an entry before it", 0, mend, 0)
+            else:
+                headers[-1] = header
+        return headers
+
+    def _begins(self, headers: list[SegmentHeader | None], snapshots: list[int]) -> None:
+        """What is before the oldest segment must be in a snapshot."""
+        oldest = headers[0]
+        if oldest is not None and oldest.first > 1 and not any(index >= oldest.previous.index for index in snapshots):
+            what = f"records 1 to {oldest.previous.index}: neither a segment nor an intact snapshot has them"
+            self._tell(LOG_FOLDER, State.MISSING, what, None, RESTORE)
+
+    def _names(self, names: list[str], firsts: list[int], cut: int) -> None:
+        """What else lies in the folder of the log."""
+        known = {path(first) for first in firsts for path in (segment_name, index_name, ledger_name)}
+        for name in names:
+            path = f"{LOG_FOLDER}/{name}"
+            if path in known or (_is_segment(name) and cut):
+                continue
+            if name.startswith("spare-"):
+                self._tell(path, State.INTACT, "made ahead for the next segment; dropped at a start")
+            elif name.endswith((".idx", ".ledger")):
+                self._orphan(path, firsts, cut)
+            else:
+                self._tell(path, State.UNKNOWN, "not a name of raftlog's: left alone")
+
+    def _orphan(self, path: str, firsts: list[int], cut: int) -> None:
+        """A segment's name goes first when it is dropped and comes last when it is made: without rows nothing is lost.
+
+        A start drops it without a word, so a newest segment that is gone is noticed here or never.
+        """
+        stem, _, _ = path.removeprefix(f"{LOG_FOLDER}/").partition(".")
+        is_newest = stem.isdigit() and bool(firsts) and int(stem) > firsts[-1]
+        if is_newest and not cut and self._files.size(path) > SIDE_HEADER_SIZE:
+            what = f"{segment_name(int(stem))} is gone: this file beside it tells of records in it"
+            self._tell(path, State.MISSING, what, None, RESTORE)
+        else:
+            self._tell(path, State.UNFINISHED, "it has no segment", None, "nothing: the next start drops it")
+
+    # -- the whole
+
+    def _refusal(self, log: Log, snapshots: list[int], first: int, ledger_last: int) -> str:
+        """Why a node would not start, asked of the code that starts it."""
+        try:
+            slot, _ = recover_hard_state(log, self._files)
+            if snapshots and is_installing(self._files, snapshots[0]):
+                return ""
+            recovery = recover_log(log, self._files, slot, snapshots[0] if snapshots else 0)
+        except (HardStateDamaged, UnknownVersion, ForeignFile) as error:
+            return str(error)
+        if recovery.damage is not None:
+            return str(recovery.damage)
+        if first > 1 and not any(first - 1 <= index <= ledger_last for index in snapshots):
+            return f"the log begins at {first} and no usable snapshot reaches that far"
+        return ""
+
+    def _strangers(self) -> None:
+        """What is in the folder, and is not raftlog's."""
+        for path in sorted(self._folder.iterdir()):
+            if path.name == f"{IDENTITY}.new":
+                self._tell(f"../{path.name}", State.UNFINISHED, "`raftlog format` was cut off: nobody reads it")
+            elif path.name not in _KNOWN:
+                self._tell(f"../{path.name}", State.UNKNOWN, "not a name of raftlog's: left alone")
+        for name in self._files.names(""):
+            if name not in (HARD_STATE, LOG_FOLDER, SNAPSHOTS):
+                self._tell(name, State.UNKNOWN, "not a name of raftlog's: left alone")
+
+
+def _cutting(finding: Finding) -> Finding:
+    """Where a cut is under way, .idx and .ledger may still go on behind it."""
+    if finding.state is not State.DAMAGED or finding.file.endswith(".seg"):
+        return finding
+    return replace(finding, state=State.UNFINISHED, mend="nothing: the next start finishes the cut")
+
+
+def _placed(finding: Finding) -> Finding:
+    """The finding with its file as seen from the data folder."""
+    name = finding.file.removeprefix("../") if finding.file.startswith("../") else f"{SHARD}/{finding.file}"
+    return replace(finding, file=name)
+
+
+def _is_segment(name: str) -> bool:
+    return name.endswith(".seg") and name[:-4].isdigit() and segment_name(int(name[:-4])) == f"{LOG_FOLDER}/{name}"
