@@ -1,4 +1,4 @@
-"""The commands of the command line about chaos: so far `raftlog chaos check`, the checker for histories of any origin.
+"""`raftlog chaos check`: the checker on the command line, for histories of any origin.
 
 Exit codes: 0 valid, 1 invalid, 6 unknown, 2 usage, 8 the check could not be made. Whatever goes wrong inside is 8: an
 error must never look like a verdict.
@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from chaos import run_commands
 from chaos.checkers import NAMES, judge
 from chaos.history import BadHistory, Operation, read_history
 from chaos.linearizable import Limits
@@ -42,6 +43,7 @@ def register(app: typer.Typer) -> None:
     chaos = typer.Typer(no_args_is_help=True, help="Breaks clusters on purpose, and judges what their clients saw.")
     chaos.callback()(_group)
     chaos.command("check")(check_command)
+    run_commands.register(chaos)
     app.add_typer(chaos, name="chaos")
 
 

@@ -65,10 +65,10 @@ class Deployment:
         """Starts the proxies and all nodes, and waits until they are ready."""
         self._toxiproxy = Toxiproxy(self.processes, self._api_port, self.folder)
         for (sender, to), listen in self._peers.items():
-            self._toxiproxy.add_proxy(_pair(sender, to), listen=listen, upstream=self.cluster.place(to).peer)
+            self._toxiproxy.add_proxy(peer_proxy(sender, to), listen=listen, upstream=self.cluster.place(to).peer)
         for node, listen in self._clients.items():
             upstream = self.cluster.url(node).removeprefix("http://")
-            self._toxiproxy.add_proxy(_client(node), listen=listen, upstream=upstream)
+            self._toxiproxy.add_proxy(client_proxy(node), listen=listen, upstream=upstream)
         self.cluster.start()
         self.cluster.wait_ready()
 
@@ -90,6 +90,10 @@ class Deployment:
         """Of all nodes."""
         return [self.url(node) for node in self._clients]
 
+    def peer_address(self, sender: int, to: int) -> str:
+        """Where `sender` dials to reach `to`: host:port of the proxy."""
+        return self._peers[sender, to]
+
     @property
     def dial(self) -> dict[int, str]:
         """What a client should dial for the URL that a node advertises, so that leader hints keep the proxies."""
@@ -106,7 +110,7 @@ class Deployment:
 
     def cut(self, sender: int, to: int) -> None:
         """What `sender` sends to the peer `to` is swallowed; the other direction goes on."""
-        self.toxiproxy.add_toxic(_pair(sender, to), _CUT, "timeout", "upstream", {"timeout": 0})
+        self.toxiproxy.add_toxic(peer_proxy(sender, to), _CUT, "timeout", "upstream", {"timeout": 0})
 
     def partition(self, one: Sequence[int], other: Sequence[int]) -> None:
         """Nothing between the two groups arrives; nobody is told."""
@@ -122,16 +126,16 @@ class Deployment:
     def refuse_peers(self, node: int) -> None:
         """As isolate, but the connections between this node and its peers are closed, and dials refused."""
         for other in self._others(node):
-            self.toxiproxy.disable(_pair(node, other))
-            self.toxiproxy.disable(_pair(other, node))
+            self.toxiproxy.disable(peer_proxy(node, other))
+            self.toxiproxy.disable(peer_proxy(other, node))
 
     def cut_client(self, node: int, stream: Stream) -> None:
         """Requests to (upstream) or answers of (downstream) this node's API are swallowed."""
-        self.toxiproxy.add_toxic(_client(node), f"{_CUT}-{stream}", "timeout", stream, {"timeout": 0})
+        self.toxiproxy.add_toxic(client_proxy(node), f"{_CUT}-{stream}", "timeout", stream, {"timeout": 0})
 
     def refuse_clients(self, node: int) -> None:
         """Clients of this node are dropped and refused."""
-        self.toxiproxy.disable(_client(node))
+        self.toxiproxy.disable(client_proxy(node))
 
     def heal(self) -> None:
         """Takes every fault of the network away."""
@@ -150,9 +154,11 @@ def _addresses(ports: Sequence[int]) -> list[str]:
     return [f"127.0.0.1:{port}" for port in ports]
 
 
-def _pair(sender: int, to: int) -> str:
+def peer_proxy(sender: int, to: int) -> str:
+    """The name of the proxy that `sender` dials to reach `to`."""
     return f"peer-{sender}-{to}"
 
 
-def _client(node: int) -> str:
+def client_proxy(node: int) -> str:
+    """The name of the proxy that stands before a node's API."""
     return f"client-{node}"

@@ -1,0 +1,121 @@
+"""What must hold after a run: every node writes and reads again, and all of them hold one and the same whole log.
+
+The log is read from every node itself, past the proxies, and compared record by record; the digests of state and log
+that each node works out for itself are compared too.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from chaos.deployment import Deployment
+from chaos.log_truth import LogTruth
+from cluster.wire import DigestAnswer, LogPage, LogRecord
+
+SETTLE_S: Final = 60.0
+PAGE_RECORDS: Final = 5_000
+ASK_S: Final = 60.0
+
+_page = msgspec.json.Decoder(LogPage).decode
+
+
+class NotSettledError(RuntimeError):
+    """The nodes did not come to hold the same; the message says how they differ."""
+
+
+@dataclass(slots=True)
+class Aftermath:
+    """What was found. Without a log (`log` None) nothing can be settled."""
+
+    problems: list[str] = field(default_factory=list)
+    log: LogTruth | None = None
+    last_index: int = 0
+    digests: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+
+def examine(deployment: Deployment) -> Aftermath:
+    """Reads and compares everything. All faults are healed, all nodes run, nobody writes."""
+    found = Aftermath()
+    try:
+        last = found.last_index = _settled(deployment)
+        logs = {node: _records(deployment, node, last) for node in deployment.cluster.nodes}
+    except (NotSettledError, OSError, msgspec.MsgspecError) as error:
+        found.problems.append(str(error))
+        return found
+    nodes = sorted(logs)
+    for node in nodes:
+        records = logs[node]
+        if [record.index for record in records] != list(range(1, last + 1)):
+            found.problems.append(f"node {node} does not tell every index from 1 to {last}: {_hole(records, last)}")
+        elif records != logs[nodes[0]]:
+            first = next(one for one, other in zip(records, logs[nodes[0]], strict=True) if one != other)
+            found.problems.append(f"node {node} and node {nodes[0]} tell different records at index {first.index}")
+    found.log = LogTruth(logs[nodes[0]])
+    for node in nodes:
+        found.digests[node] = _digests(deployment, node, last)
+    if len({msgspec.json.encode(each) for each in found.digests.values()}) != 1:
+        found.problems.append(f"the digests of the nodes differ: {found.digests}")
+    return found
+
+
+def _settled(deployment: Deployment) -> int:
+    """The index that all nodes have applied, after none had more."""
+    cluster = deployment.cluster
+    end = time.monotonic() + SETTLE_S
+    while True:
+        told = {node: cluster.status(node) for node in cluster.nodes}
+        marks = {(each.applied, each.committed, each.last) if each is not None else None for each in told.values()}
+        if len(marks) == 1 and (mark := marks.pop()) is not None and len(set(mark)) == 1:
+            return mark[0]
+        if time.monotonic() > end:
+            shown = {
+                node: None if each is None else f"{each.role} of term {each.term}: last {each.last}, "
+                f"committed {each.committed}, applied {each.applied}"
+                for node, each in told.items()
+            }  # fmt: skip
+            raise NotSettledError(f"{SETTLE_S:g} s after the last fault the nodes do not hold the same: {shown}")
+        time.sleep(0.05)
+
+
+def _records(deployment: Deployment, node: int, last: int) -> list[LogRecord]:
+    records: list[LogRecord] = []
+    position = 1
+    while position <= last:
+        target = (
+            f"/v1/log?from={position}&to={last + 1}&limit={PAGE_RECORDS}&internal=true&consistency=stale"
+            f"&min_index={last}&format=json"
+        )
+        status, body = deployment.cluster.ask(node, target, ASK_S)
+        if status != 200:
+            raise NotSettledError(f"node {node} does not tell its log from index {position} on: {body[:300]!r}")
+        page = _page(body)
+        if page.next <= position:
+            raise NotSettledError(f"node {node} tells nothing at index {position}")
+        records += page.records
+        position = page.next
+    return records
+
+
+def _hole(records: list[LogRecord], last: int) -> str:
+    for should, record in enumerate(records, start=1):
+        if record.index != should:
+            return f"index {should} is missing or there twice"
+    return f"it ends at {len(records)}"
+
+
+def _digests(deployment: Deployment, node: int, last: int) -> dict[str, Any]:
+    """State and log digests as this node works them out."""
+    status, body = deployment.cluster.ask(node, f"/v1/digest?index={last}&log_from=1", ASK_S)
+    if status != 200:
+        return {"refused": body[:300].decode("utf-8", "replace")}
+    told = msgspec.json.decode(body, type=DigestAnswer)
+    return {
+        "index": told.index,
+        "revision": told.revision,
+        "state": None if told.state is None else msgspec.to_builtins(told.state),
+        "log": None if told.log_digest is None else msgspec.to_builtins(told.log_digest),
+    }

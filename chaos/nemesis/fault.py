@@ -1,0 +1,151 @@
+"""What a nemesis is: a name, how long it lasts, and a function that breaks something and says how to mend it.
+
+`inject` returns once the fault is there, with the proof that it is (the toxics that the server itself lists, the
+state letter of a process, an exit code, what a connection of our own met) and with what takes it away. It raises
+`Skipped` where there is nothing to do it to. Any other error leaves a fault that may be half there: it is counted as
+indeterminate, and `Field.forget` takes away what was placed.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from chaos.deployment import Deployment, client_proxy, peer_proxy
+from chaos.toxiproxy import Stream, ToxiproxyError
+from cluster.local_cluster import LocalClusterError
+
+Lane = Literal["network", "quality", "process"]
+"""Of one lane there is one fault at a time: shapes of the network, quality of its links, processes."""
+
+LEADER_WAIT_S = 2.0
+
+
+class Skipped(Exception):
+    """This fault cannot be done here, or not now; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Toxic:
+    """One toxic to place."""
+
+    proxy: str
+    kind: str
+    stream: Stream = "upstream"
+    attributes: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(slots=True)
+class Field:
+    """The cluster under attack, as one fault sees it."""
+
+    deployment: Deployment
+    number: int
+    chance: random.Random
+    placed: list[tuple[str, str]] = field(default_factory=list)  # proxy and toxic
+    disabled: list[str] = field(default_factory=list)
+    ended: threading.Event = field(default_factory=threading.Event)  # set when the fault is to end, for what repeats
+
+    @property
+    def nodes(self) -> list[int]:
+        """All nodes."""
+        return self.deployment.cluster.nodes
+
+    def leader(self) -> int:
+        """The node that leads now. Raises Skipped when there is none for a while."""
+        try:
+            return self.deployment.cluster.leader(LEADER_WAIT_S)
+        except LocalClusterError:
+            raise Skipped(f"no leader within {LEADER_WAIT_S:g} s") from None
+
+    def minority(self) -> list[int]:
+        """Some nodes, fewer than half: all that may go without the others losing their majority."""
+        return sorted(self.chance.sample(self.nodes, (len(self.nodes) - 1) // 2))
+
+    # Toxics.
+
+    def place(self, toxics: Iterable[Toxic]) -> str:
+        """Places them, asks the server which there are, and returns that as proof."""
+        wanted = list(toxics)
+        for number, each in enumerate(wanted):
+            name = f"f{self.number}-{number}"
+            self.deployment.toxiproxy.add_toxic(each.proxy, name, each.kind, each.stream, dict(each.attributes))
+            self.placed.append((each.proxy, name))
+        return self.proof()
+
+    def proof(self) -> str:
+        """What the server lists of this fault. Raises ToxiproxyError when anything is missing."""
+        told = self.deployment.toxiproxy.toxics()
+        missing = [f"{proxy}/{name}" for proxy, name in self.placed if name not in told.get(proxy, [])]
+        missing += [f"{proxy}/disabled" for proxy in self.disabled if "disabled" not in told.get(proxy, [])]
+        if missing:
+            raise ToxiproxyError(f"Toxiproxy does not list {', '.join(missing)}")
+        count = len(self.placed) + len(self.disabled)
+        proxies = sorted({proxy for proxy, _ in self.placed} | set(self.disabled))
+        return f"Toxiproxy lists {count} of {count}: {shortened(proxies)}"
+
+    def disable(self, proxies: Iterable[str]) -> str:
+        """Closes these proxies' connections and refuses new ones; the proof that it is so."""
+        for proxy in proxies:
+            self.deployment.toxiproxy.disable(proxy)
+            self.disabled.append(proxy)
+        return self.proof()
+
+    def forget(self) -> None:
+        """Takes away every toxic of this fault, and opens what it closed."""
+        while self.placed:
+            proxy, name = self.placed.pop()
+            self.deployment.toxiproxy.remove_toxic(proxy, name)
+        while self.disabled:
+            self.deployment.toxiproxy.enable(self.disabled.pop())
+
+
+@dataclass(frozen=True, slots=True)
+class Injected:
+    """A fault that is there: at what it is aimed, how one knows that it took effect, and what takes it away.
+
+    `heal` may return a sentence: what was seen while the fault lasted.
+    """
+
+    target: str
+    proof: str
+    heal: Callable[[], str | None]
+    since_ns: int = field(default_factory=time.monotonic_ns)  # when it took effect, as far as known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nemesis:
+    """One kind of fault. `moves_leader`: whether it is meant to cost the leader its place."""
+
+    name: str
+    says: str
+    lane: Lane
+    lasts_s: tuple[float, float]
+    inject: Callable[[Field], Injected]
+    moves_leader: bool = False
+    nodes_min: int = 3
+
+
+def peers(pairs: Iterable[tuple[int, int]]) -> list[str]:
+    """The proxies of ordered pairs of peers."""
+    return [peer_proxy(sender, to) for sender, to in pairs]
+
+
+def both_ways(node: int, nodes: Sequence[int]) -> list[tuple[int, int]]:
+    """All ordered pairs of a node and the others."""
+    return [pair for other in nodes if other != node for pair in ((node, other), (other, node))]
+
+
+def client(node: int) -> str:
+    """The proxy that stands before a node's API."""
+    return client_proxy(node)
+
+
+def shortened(words: Sequence[str], most: int = 8) -> str:
+    """The first of them, and how many more there are."""
+    rest = len(words) - most
+    return ", ".join(words[:most]) + (f" and {rest} more" if rest > 0 else "")

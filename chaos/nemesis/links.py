@@ -1,0 +1,119 @@
+"""Bad links between peers: slow, narrow, held back and let go, cut in the middle of a message, closed, refused."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from chaos.nemesis.fault import Field, Injected, Nemesis, Toxic, both_ways, client, peers
+
+LASTS_S: Final = (1.0, 3.0)
+HELD_S: Final = (0.8, 2.0)  # longer than an election takes: what is let go then is of an old term
+CONNECT_S: Final = 2.0
+
+LATENCY_MS: Final = 75
+JITTER_MS: Final = 50  # etcd's robustness suite: 75 ± 50 ms
+RATE_KB_S: Final = 16
+HALF_BYTES: Final = (1, 4_000)
+
+
+def _of_one(kind: str, attributes: Callable[[Field], Sequence[tuple[str, int]]]) -> Callable[[Field], Injected]:
+    """The toxic on all links of one node to and from its peers."""
+
+    def inject(field: Field) -> Injected:
+        node = field.chance.choice(field.nodes)
+        chosen = tuple(attributes(field))
+        pairs = both_ways(node, field.nodes)
+        proof = field.place(Toxic(proxy, kind, "upstream", chosen) for proxy in peers(pairs))
+        told = ", ".join(f"{name} {value}" for name, value in chosen)
+        return Injected(f"links of node {node}: {told}", proof, field.forget)
+
+    return inject
+
+
+def _latency(field: Field) -> Injected:
+    """All links, so that every round takes that much longer."""
+    pairs = [(a, b) for a in field.nodes for b in field.nodes if a != b]
+    chosen = (("latency", LATENCY_MS), ("jitter", JITTER_MS))
+    proof = field.place(Toxic(proxy, "latency", "upstream", chosen) for proxy in peers(pairs))
+    return Injected(f"all links {LATENCY_MS} ± {JITTER_MS} ms", proof, field.forget)
+
+
+def _late(field: Field) -> Injected:
+    """What the leader sends is held back, and arrives when another may lead."""
+    leader = field.leader()
+    pairs = [(leader, node) for node in field.nodes if node != leader]
+    proof = field.place(Toxic(proxy, "bandwidth", "upstream", (("rate", 0),)) for proxy in peers(pairs))
+    return Injected(f"what leader {leader} sends is held back, then delivered", proof, field.forget)
+
+
+def _refuse(field: Field) -> Injected:
+    node = field.chance.choice(field.nodes)
+    proof = field.disable(peers(both_ways(node, field.nodes)))
+    listen = field.deployment.peer_address(node, next(other for other in field.nodes if other != node))
+    return Injected(f"node {node} and its peers", f"{proof}; a dial met {refusal(listen)}", field.forget)
+
+
+def _reset(field: Field) -> Injected:
+    """Connections are closed when it begins (an RST is for those opened after it), and every new one is reset."""
+    node = field.chance.choice(field.nodes)
+    proof = field.place(
+        Toxic(proxy, "reset_peer", "upstream", (("timeout", 0),)) for proxy in peers(both_ways(node, field.nodes))
+    )
+    listen = field.deployment.peer_address(node, next(other for other in field.nodes if other != node))
+    return Injected(f"links of node {node}", f"{proof}; a connection met {end_of(listen)}", field.forget)
+
+
+def refusal(address: str) -> str:
+    """What a dial meets."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), CONNECT_S):
+            return "a listener"
+    except OSError as error:
+        return _named(error)
+
+
+def end_of(address: str) -> str:
+    """What a connection meets that says a word: how it ends."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), CONNECT_S) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.sendall(b"\0")
+            return "a close" if connection.recv(1) == b"" else "an answer"
+    except OSError as error:
+        return _named(error)
+
+
+def _named(error: OSError) -> str:
+    return errno.errorcode.get(error.errno, str(error)) if error.errno else str(error) or type(error).__name__
+
+
+def _client_latency(field: Field) -> Injected:
+    node = field.chance.choice(field.nodes)
+    chosen = (("latency", LATENCY_MS), ("jitter", JITTER_MS))
+    proof = field.place([Toxic(client(node), "latency", "downstream", chosen)])
+    return Injected(f"answers of node {node} {LATENCY_MS} ± {JITTER_MS} ms late", proof, field.forget)
+
+
+def _nemesis(
+    name: str, says: str, inject: Callable[[Field], Injected], lasts_s: tuple[float, float] = LASTS_S
+) -> Nemesis:
+    return Nemesis(name=name, says=says, lane="quality", lasts_s=lasts_s, inject=inject)
+
+
+NEMESES: Final = (
+    _nemesis("latency", f"all links take {LATENCY_MS} ± {JITTER_MS} ms longer", _latency),
+    _nemesis("client-latency", "answers of one node come late", _client_latency),
+    _nemesis("bandwidth", f"one node's links carry {RATE_KB_S} KB/s",
+             _of_one("bandwidth", lambda field: [("rate", RATE_KB_S)])),
+    _nemesis("late-delivery", "what the leader sends arrives after an election", _late, HELD_S),
+    _nemesis("half-messages", "one node's links close in the middle of a message, again and again",
+             _of_one("limit_data", lambda field: [("bytes", field.chance.randint(*HALF_BYTES))])),
+    _nemesis("reset", "one node's links are closed, new ones reset", _reset),
+    _nemesis("refused", "one node's links are closed, new ones refused", _refuse),
+)  # fmt: skip

@@ -1,0 +1,102 @@
+"""Restarts: the leader stopped cleanly so that it hands over, all nodes one after the other, one again and again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from chaos.nemesis.fault import Field, Injected, Nemesis, Skipped
+
+LASTS_S: Final = (2.0, 4.0)
+STORM_UP_S: Final = (0.05, 0.8)  # killed while it starts, while it catches up, and while it serves
+READY_S: Final = 15.0
+
+
+def _transfer(field: Field) -> Injected:
+    """SIGTERM to the leader, which hands its place over and ends; started again when the fault ends."""
+    cluster = field.deployment.cluster
+    leader = field.leader()
+    if cluster.pid(leader) is None:
+        raise Skipped(f"leader {leader} does not run any more")
+    code = cluster.stop_node(leader)
+    if code != 0:
+        raise RuntimeError(f"node {leader} ended with {code} at SIGTERM\n{cluster.tail(leader)}")
+    return Injected(f"leader {leader}", f"node {leader} ended with 0", lambda: cluster.start_node(leader))
+
+
+def _repeated(target: str, proof: str, field: Field, turn: Callable[[], bool], last: Callable[[], None]) -> Injected:
+    """A fault that goes on in a thread of its own: `turn` after `turn` until it ends or `turn` says that it is done."""
+    turns = [0]
+    failed: list[str] = []
+
+    def run() -> None:
+        try:
+            while not field.ended.is_set() and turn():
+                turns[0] += 1
+        except Exception as error:  # told when the fault ends
+            failed.append(f"{type(error).__name__}: {error}")
+
+    thread = threading.Thread(target=run, name=target, daemon=True)
+    thread.start()
+
+    def heal() -> str:
+        field.ended.set()
+        thread.join(READY_S + 30)
+        last()
+        return f"{turns[0]} restarts" + (f"; {failed[0]}" if failed else "")
+
+    return Injected(target, proof, heal)
+
+
+def _storm(field: Field) -> Injected:
+    cluster = field.deployment.cluster
+    node = field.chance.choice(field.nodes)
+    if cluster.pid(node) is None:
+        raise Skipped(f"node {node} does not run")
+    pid = cluster.pid(node)
+    cluster.kill(node)
+
+    def turn() -> bool:
+        cluster.start_node(node)
+        field.ended.wait(field.chance.uniform(*STORM_UP_S))
+        cluster.kill(node)
+        return True
+
+    return _repeated(
+        f"node {node}", f"pid {pid} waited for and gone", field, turn, lambda: cluster.start_node(node)
+    )  # fmt: skip
+
+
+def _rolling(field: Field) -> Injected:
+    """Each node is stopped cleanly, started and waited for before the next: an upgrade of a cluster."""
+    cluster = field.deployment.cluster
+    order = field.chance.sample(field.nodes, len(field.nodes))
+    left = list(order)
+
+    def turn() -> bool:
+        node = left.pop(0)
+        cluster.wait_ready([node], READY_S)  # a node that only starts knows no clean stop yet
+        code = cluster.stop_node(node)
+        if code != 0:
+            raise RuntimeError(f"node {node} ended with {code} at SIGTERM\n{cluster.tail(node)}")
+        cluster.start_node(node)
+        cluster.wait_ready([node], READY_S)
+        return bool(left)
+
+    first = order[0]
+    old = cluster.pid(first)
+    turn()
+    return _repeated(
+        f"nodes {order}", f"node {first} was pid {old} and is pid {cluster.pid(first)}", field, turn, cluster.start
+    )  # fmt: skip
+
+
+NEMESES: Final = (
+    Nemesis(name="transfer", says="the leader stops cleanly and hands over", lane="process", lasts_s=LASTS_S,
+            inject=_transfer, moves_leader=True),
+    Nemesis(name="restart-storm", says="one node killed again and again while it starts", lane="process",
+            lasts_s=LASTS_S, inject=_storm),
+    Nemesis(name="rolling-restart", says="all nodes stopped and started one after the other", lane="process",
+            lasts_s=(6.0, 9.0), inject=_rolling, moves_leader=True),
+)  # fmt: skip

@@ -1,0 +1,87 @@
+"""Watches every node's own view during a run: who leads in which term, past the proxies, several times a second."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from chaos.workload import Arena
+from cluster.client import Client, ClientError
+
+EVERY_S: Final = 0.1
+ASK_S: Final = 0.3
+"""A node that says nothing for so long is told as silent."""
+
+SILENT: Final = "silent"
+
+
+@dataclass(slots=True)
+class Stretch:
+    """What one node said of itself for a while."""
+
+    node: int
+    role: str
+    term: int
+    from_ns: int
+    until_ns: int
+
+
+@dataclass(slots=True)
+class Observer:
+    """The views of all nodes so far. `urls` are the nodes' own addresses."""
+
+    arena: Arena
+    urls: Mapping[int, str]
+    stretches: list[Stretch] = field(default_factory=list)
+    _last: dict[int, Stretch] = field(default_factory=dict)
+
+    async def run(self) -> None:
+        """Until the task is cancelled."""
+        await asyncio.gather(*(self._watch(node, url) for node, url in self.urls.items()))
+
+    async def _watch(self, node: int, url: str) -> None:
+        async with Client(url, bound=True, sessions=False, deadline_s=ASK_S) as client:
+            while True:
+                try:
+                    told = await client.status()
+                except ClientError:
+                    last = self._last.get(node)
+                    self._saw(node, SILENT, last.term if last else 0)
+                else:
+                    self._saw(node, told.role, told.term)
+                await asyncio.sleep(EVERY_S)
+
+    def _saw(self, node: int, role: str, term: int) -> None:
+        now_ns = self.arena.now_ns()
+        last = self._last.get(node)
+        if last is not None:
+            last.until_ns = now_ns
+            if (last.role, last.term) == (role, term):
+                return
+        self._last[node] = stretch = Stretch(node, role, term, now_ns, now_ns)
+        self.stretches.append(stretch)
+
+    @property
+    def leader(self) -> tuple[int, int] | None:
+        """Node and term of the newest leader that answers."""
+        leaders = [(each.term, each.node) for each in self._last.values() if each.role == "leader"]
+        return (max(leaders)[1], max(leaders)[0]) if leaders else None
+
+
+def leaders_of(stretches: Sequence[Stretch]) -> list[tuple[int, int]]:
+    """Term and node of every leader that was seen, by term."""
+    return sorted({(each.term, each.node) for each in stretches if each.role == "leader"})
+
+
+def without_leader_s(stretches: Sequence[Stretch], until_ns: int) -> float:
+    """Seconds in which no node said that it leads."""
+    spans = sorted((each.from_ns, each.until_ns) for each in stretches if each.role == "leader")
+    covered, reached = 0, 0
+    for start, end in spans:
+        start, end = max(start, reached, 0), min(end, until_ns)
+        if end > start:
+            covered += end - start
+            reached = end
+    return max(0.0, (until_ns - covered) / 1e9)

@@ -1,0 +1,293 @@
+"""The commands that break a real cluster: `raftlog chaos run`, `list` and `report`.
+
+What they need beyond the command line itself (Toxiproxy's client, the cluster, the checkers) is imported when they run,
+so that no other command waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from chaos.runner import Told
+    from chaos.scenarios import Scenario
+    from chaos.schedule import Planned
+
+SECONDS: Final = 60.0
+SECONDS_MIN: Final = 5.0
+TIMES: Final = 100
+"""Losses of each outcome in a fail-over run."""
+
+OUT: Final = Path("runs/chaos")
+PIPE_EVERY_S: Final = 10.0
+"""How often a line tells how it is going where there is no terminal."""
+
+BROKEN: Final = 8
+_EXITS: Final = {"valid": 0, "invalid": 1, "unknown": 6}
+_STYLES: Final = {"valid": "bold green", "invalid": "bold red", "unknown": "bold yellow"}
+
+
+class Nodes(IntEnum):
+    """Sizes of clusters that are tried."""
+
+    THREE = 3
+    FIVE = 5
+    SEVEN = 7
+
+
+def register(chaos: typer.Typer) -> None:
+    """Adds the commands."""
+    chaos.command("run")(run_command)
+    chaos.command("list")(list_command)
+    chaos.command("report")(report_command)
+
+
+def run_command(
+    scenario: Annotated[str, typer.Argument(help="What to do to it: see `raftlog chaos list`.")] = "all",
+    nodes: Annotated[int, typer.Option("--nodes", "-n", help="3, 5 or 7.")] = 5,
+    seconds: Annotated[float | None, typer.Option(min=SECONDS_MIN, help="How long the load lasts: 60.")] = None,
+    minutes: Annotated[float | None, typer.Option(min=SECONDS_MIN / 60, help="The same in minutes.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Draws the schedule; a fresh one, if not given.")] = None,
+    nemesis: Annotated[str | None, typer.Option(metavar="A+B", help="These nemeses or families instead.")] = None,
+    times: Annotated[int, typer.Option(min=1, help="With failover: losses of each outcome.")] = TIMES,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the folder of the run is made.")] = OUT,
+    base_port: Annotated[
+        int | None, typer.Option(min=1024, max=65000, help="Ports from here on; free ones, if not given.")
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the nodes' data also when the verdict is valid.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+) -> None:
+    """Break a real cluster on purpose: exit code 0 valid, 1 invalid, 6 unknown, 8 if the run could not be made."""
+    from chaos.nemesis import UnknownNemesis
+    from chaos.scenarios import UnknownScenario, nemeses_of, scenario_of
+
+    if nodes not in {each.value for each in Nodes}:
+        raise typer.BadParameter(f"{nodes}: clusters of 3, 5 or 7 nodes are tried", param_hint="--nodes")
+    if seconds is not None and minutes is not None:
+        raise typer.BadParameter("give --seconds or --minutes, not both", param_hint="--minutes")
+    lasts_s = seconds if seconds is not None else 60 * minutes if minutes is not None else SECONDS
+    try:
+        chosen = scenario_of(scenario)
+        kinds = nemeses_of(chosen, tuple(nemesis.split("+")) if nemesis else (), nodes)
+    except UnknownScenario as error:
+        raise typer.BadParameter(str(error), param_hint="SCENARIO") from error
+    except UnknownNemesis as error:
+        raise typer.BadParameter(str(error), param_hint="--nemesis") from error
+    drawn = seed if seed is not None else secrets.randbelow(1_000_000)
+    words = ["raftlog", "chaos", "run", scenario, "--nodes", str(nodes), "--seed", str(drawn)]
+    words += ["--nemesis", nemesis] if nemesis else []
+    from chaos.scenarios import FAILOVER
+    from chaos.schedule import schedule
+
+    with _broken_is_no_verdict():
+        if chosen.name == FAILOVER:
+            from chaos import failover
+
+            planned = failover.plan(drawn, times)
+            words += ["--times", str(times)]
+        else:
+            planned = schedule(drawn, lasts_s, {each.name: (each.lane, each.lasts_s) for each in kinds})
+            words += ["--seconds", f"{lasts_s:g}"]
+        result = _run(chosen, planned, nodes, lasts_s, drawn, out, base_port, keep, words, as_json)
+    raise typer.Exit(_EXITS[result["verdict"]])
+
+
+def _run(
+    scenario: Scenario,
+    planned: tuple[Planned, ...],
+    nodes: int,
+    seconds: float,
+    seed: int,
+    out: Path,
+    base_port: int | None,
+    keep: bool,
+    words: list[str],
+    as_json: bool,
+) -> dict[str, Any]:
+    from chaos import failover, report, run_folder, toxiproxy_server
+    from chaos.judgement import judge_run
+    from chaos.ports import Ports
+    from chaos.runner import execute
+    from chaos.scenarios import FAILOVER
+    from chaos.workload import Arena
+
+    toxiproxy_server.server_path()
+    ports = Ports(base_port)
+    folder = run_folder.new_folder(out, scenario.name, nodes, seed)
+    console = Console(stderr=as_json, highlight=False, soft_wrap=True)
+    console.print(f"seed {seed}, {len(planned)} faults planned; again: [bold]{escape(' '.join(words))}[/bold]")
+    is_failover = scenario.name == FAILOVER
+    with _Progress(console, seconds, len(planned)) as progress:
+        run = asyncio.run(
+            execute(
+                scenario, planned, nodes=nodes, seconds=seconds, seed=seed, folder=folder, ports=ports,
+                tell=progress.tell, drive=failover.lose_leaders if is_failover else None,
+                arena=Arena(seed, pace=scenario.pace, policy=failover.POLICY, all_bound=True) if is_failover else None,
+            )
+        )  # fmt: skip
+        progress.say("judging")
+        judgement = judge_run(run)
+        result = run_folder.save(run, judgement, words)
+        page = report.write_page(folder)
+    if result["verdict"] == "valid" and not keep:
+        shutil.rmtree(folder / "nodes" / "data", ignore_errors=True)
+    if as_json:
+        print(json.dumps(result, ensure_ascii=False))
+    else:
+        show(result, console)
+        console.print(f"report: {page}", soft_wrap=True)
+    return result
+
+
+def list_command() -> None:
+    """The scenarios, and the nemeses that each family has."""
+    from chaos.nemesis import FAMILIES
+    from chaos.scenarios import SCENARIOS
+
+    console = Console(highlight=False)
+    scenarios = Table("scenario", "what it does", box=None, pad_edge=False)
+    for each in SCENARIOS.values():
+        scenarios.add_row(each.name, each.says)
+    console.print(scenarios, "")
+    nemeses = Table("nemesis", "family", "lane", "lasts", "what it does", box=None, pad_edge=False)
+    for family, members in FAMILIES.items():
+        for one in members:
+            least = f" (from {one.nodes_min} nodes on)" if one.nodes_min > 3 else ""
+            lasts = f"{one.lasts_s[0]:g}-{one.lasts_s[1]:g} s"
+            nemeses.add_row(one.name, family, one.lane, lasts, f"{one.says}{least}")
+    console.print(nemeses)
+
+
+def report_command(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run, such as runs/chaos/latest.")],
+) -> None:
+    """Write the page of a run anew and show its result: exit code as that of the run, 8 if it cannot be read."""
+    from chaos import report, run_folder
+
+    with _broken_is_no_verdict():
+        result = run_folder.load(folder)
+        page = report.write_page(folder)
+        console = Console(highlight=False, soft_wrap=True)
+        show(result, console)
+        console.print(f"report: {page}")
+    raise typer.Exit(_EXITS[result["verdict"]])
+
+
+@contextmanager
+def _broken_is_no_verdict() -> Iterator[None]:
+    """What goes wrong ends the process with a line on standard error, and never with the exit code of a verdict."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        _say("interrupted: there is no verdict")
+    except (asyncio.CancelledError, Exception) as error:
+        _say(_first_of(error))
+    else:
+        return
+    raise typer.Exit(BROKEN)
+
+
+def _first_of(error: BaseException) -> str:
+    """What went wrong, for people; of several at once the first."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, RuntimeError | ValueError | OSError) and str(error):
+        return str(error)
+    return f"the harness failed, there is no verdict: {type(error).__name__}: {error}"
+
+
+def _say(text: str) -> None:
+    Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]error:[/red] {escape(text)}")
+
+
+class _Progress:
+    """How a run is going: a live line on a terminal, a line now and then in a pipe."""
+
+    def __init__(self, console: Console, seconds: float, faults: int) -> None:
+        self._console = console
+        self._seconds = seconds
+        self._faults = faults
+        self._status = console.status("") if console.is_terminal else None
+        self._next = 0.0
+
+    def __enter__(self) -> _Progress:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def tell(self, told: Told) -> None:
+        """Shows it, unless it is too soon for another line."""
+        leader = "no leader" if told.leader is None else f"leader {told.leader[0]} of term {told.leader[1]}"
+        active = f"; now {', '.join(told.active)}" if told.active else ""
+        text = (
+            f"{told.phase} {told.elapsed_s:.0f} s: {told.operations:,} operations, {told.faults} of {self._faults} "
+            f"faults, {leader}{active}"
+        )
+        if self._status is not None:
+            self._status.update(escape(text))
+        elif time.monotonic() >= self._next:
+            self._next = time.monotonic() + PIPE_EVERY_S
+            self.say(text)
+
+    def say(self, text: str) -> None:
+        """Shows a phase."""
+        if self._status is not None:
+            self._status.update(escape(text))
+        else:
+            self._console.print(escape(text))
+            sys.stdout.flush()
+
+
+def show(result: dict[str, Any], console: Console) -> None:
+    """The result for people: the verdict first, then why, then numbers."""
+    installed = [each for each in result["faults"] if each["outcome"] == "installed"]
+    kinds = len({each["nemesis"] for each in installed})
+    console.print(
+        f"[{_STYLES[result['verdict']]}]{result['verdict']}[/]: {result['operations']:,} operations in "
+        f"{result['load_s']:.0f} s, {len(installed)} of {len(result['faults'])} faults of {kinds} kinds, up to "
+        f"{result['overlapping_max']} at once, {len(result['leaders'])} leaders, "
+        f"{result['without_leader_s']:.1f} s without one"
+    )
+    for text in result["problems"]:
+        console.print(f"  [red]{escape(text)}[/red]")
+    for text in result["missing"]:
+        console.print(f"  [yellow]too little happened: {escape(text)}[/yellow]")
+    for each in result["workloads"]:
+        ok, fail, info = (sum(by.get(word, 0) for by in each["counts"].values()) for word in ("ok", "fail", "info"))
+        settled = each["settled"]
+        console.print(
+            f"  {each['name']}: [{_STYLES[each['verdict']]}]{each['verdict']}[/], {ok:,} ok, {fail:,} failed, "
+            f"{info:,} unknown (by the log {settled['applied']} were applied), checked in "
+            f"{each['check']['seconds']:.2f} s"
+        )
+        for text in [*each["log_problems"], *each["check"]["problems"]]:
+            console.print(f"    [red]{escape(text)}[/red]")
+    if result["recovery_s"]:
+        told = result["recovery_s"]
+        console.print(f"  from a fault's end to the next write: p50 {told['p50']:.3f} s, p99 {told['p99']:.3f} s")
+    for row in result["failover"]:
+        goal = {True: ", within the goal", False: ", [yellow]beyond the goal[/yellow]"}.get(row.get("within_goal"), "")
+        console.print(
+            f"  leader {row['loss']}, {row['count']} times: to the next write "
+            + ", ".join(f"{name} {1000 * row[f'{name}_s']:.0f} ms" for name in ("p50", "p90", "p99", "max"))
+            + goal
+        )

@@ -1,0 +1,239 @@
+"""One run: a cluster behind proxies, its load, its faults by schedule, and in the end the look at what is left.
+
+Everything that waits is here, and nothing is judged: `chaos.judgement` does that from the `Run`. Toxiproxy and
+processes are driven from threads, the clients from one event loop, so the order of a history is the order of time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from chaos.aftermath import Aftermath, examine
+from chaos.deployment import Deployment
+from chaos.nemesis import NEMESES, Field, Skipped
+from chaos.observer import Observer, Stretch
+from chaos.ports import Ports
+from chaos.scenarios import Scenario
+from chaos.schedule import Planned
+from chaos.workload import Arena, Recorder, Workload
+from chaos.workload_bank import Bank
+from chaos.workload_log import Appends
+from chaos.workload_register import Registers
+from chaos.workload_set import Sets
+from cluster.client import Client, ClientError
+
+SETTINGS: Final = {"disk.segment_bytes": 16 << 20, "log.format": "json"}
+TELL_EVERY_S: Final = 1.0
+FINAL_S: Final = 30.0
+"""After every fault is healed each node has to write and read within it."""
+
+RESTORE_S: Final = 60.0
+
+_MAKERS: Final[dict[str, Callable[[Arena, Recorder], Workload]]] = {
+    "register": Registers,
+    "log": Appends,
+    "set": Sets,
+    "bank": Bank,
+}
+
+
+@dataclass(slots=True)
+class FaultRun:
+    """What became of one planned fault."""
+
+    planned: Planned
+    outcome: Literal["due", "installed", "skipped", "indeterminate"] = "due"
+    target: str = ""
+    proof: str = ""
+    note: str = ""
+    began_ns: int | None = None
+    healed_ns: int | None = None
+
+
+@dataclass(slots=True)
+class Run:
+    """Everything that a run leaves behind for whoever judges and shows it."""
+
+    scenario: Scenario
+    seed: int
+    nodes: int
+    seconds: float
+    folder: Path
+    faults: list[FaultRun]
+    workloads: list[Workload]
+    arena: Arena
+    stretches: list[Stretch] = field(default_factory=list)
+    load_ns: int = 0  # how long the load lasted
+    aftermath: Aftermath = field(default_factory=Aftermath)
+    losses: dict[str, list[float]] = field(default_factory=dict)  # seconds to the next write, where it was measured
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """How a run is going."""
+
+    phase: str
+    elapsed_s: float
+    operations: int
+    active: tuple[str, ...] = ()
+    faults: int = 0
+    leader: tuple[int, int] | None = None
+
+
+Teller = Callable[[Told], None]
+Drive = Callable[[Run, Deployment, Observer, Teller], Awaitable[None]]
+
+
+async def execute(
+    scenario: Scenario,
+    planned: Sequence[Planned],
+    *,
+    nodes: int,
+    seconds: float,
+    seed: int,
+    folder: Path,
+    ports: Ports,
+    tell: Teller,
+    drive: Drive | None = None,
+    arena: Arena | None = None,
+) -> Run:
+    """Carries a run out; `drive` instead of load and faults by the clock, in an `arena` made for it.
+
+    Raises what keeps it from being made (no Toxiproxy, a port that is taken, a node that does not start); whatever the
+    cluster does once it runs is told in the `Run`. Leaves no process behind.
+    """
+    deployment = Deployment(folder / "nodes", ports, nodes=nodes, settings=SETTINGS)
+    with deployment:
+        tell(Told("starting", 0.0, 0))
+        await asyncio.to_thread(deployment.start)
+        arena = arena or Arena(seed=seed, pace=scenario.pace)
+        arena.urls = deployment.dial
+        workloads = [_MAKERS[name](arena, Recorder(arena)) for name in scenario.workloads]
+        run = Run(scenario, seed, nodes, seconds, folder, [FaultRun(each) for each in planned], workloads, arena)
+        observer = Observer(arena, {node: deployment.cluster.url(node) for node in deployment.cluster.nodes})
+        try:
+            for each in workloads:
+                await each.prepare()
+            arena.began_ns = time.monotonic_ns()
+            watching = asyncio.create_task(observer.run())
+            try:
+                await (drive or _load)(run, deployment, observer, tell)
+                tell(told_of(run, "healing", observer))
+                await asyncio.to_thread(_restore, deployment, run)
+                last = await _final(run, deployment)
+                for each in workloads:
+                    await each.finish(last)
+            finally:
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
+            run.stretches = observer.stretches
+        finally:
+            await asyncio.wait_for(arena.close(), FINAL_S)
+        tell(told_of(run, "reading all logs", observer))
+        found = await asyncio.to_thread(examine, deployment)
+        found.problems[:0] = run.aftermath.problems
+        run.aftermath = found
+        return run
+
+
+async def _load(run: Run, deployment: Deployment, observer: Observer, tell: Teller) -> None:
+    """Load and faults side by side, for as long as the run is to last."""
+    locks = {each.planned.lane: asyncio.Lock() for each in run.faults}
+    async with asyncio.TaskGroup() as group:
+        for each in run.workloads:
+            group.create_task(each.run())
+        faults = [group.create_task(_fault(run, fault, deployment, locks[fault.planned.lane])) for fault in run.faults]
+        end = run.arena.began_ns + run.seconds * 1e9
+        while (now_ns := time.monotonic_ns()) < end or not all(task.done() for task in faults):
+            tell(told_of(run, "running", observer))
+            await asyncio.sleep(min(TELL_EVERY_S, max(0.01, (end - now_ns) / 1e9)))
+        run.load_ns = run.arena.now_ns()
+        run.arena.stopping.set()
+
+
+async def _fault(run: Run, fault: FaultRun, deployment: Deployment, lane: asyncio.Lock) -> None:
+    planned, arena = fault.planned, run.arena
+    await asyncio.sleep(max(0.0, planned.at_s - arena.now_ns() / 1e9))
+    async with lane:
+        here = Field(deployment, planned.number, random.Random(planned.draw))
+        fault.began_ns = arena.now_ns()
+        try:
+            injected = await asyncio.to_thread(NEMESES[planned.nemesis].inject, here)
+        except Skipped as why:
+            fault.outcome, fault.note, fault.healed_ns = "skipped", str(why), arena.now_ns()
+            return
+        except Exception as error:  # whatever it is: half of the fault may be there
+            fault.outcome, fault.note = "indeterminate", _said(error)
+            await heal_fault(fault, lambda: here.forget())
+        else:
+            fault.outcome, fault.target, fault.proof = "installed", injected.target, injected.proof
+            await asyncio.sleep(planned.lasts_s)
+            await heal_fault(fault, injected.heal)
+        fault.healed_ns = arena.now_ns()
+
+
+async def heal_fault(fault: FaultRun, heal: Callable[[], str | None]) -> None:
+    """Ends a fault; what goes wrong makes it indeterminate."""
+    try:
+        fault.note = "; ".join(part for part in (fault.note, await asyncio.to_thread(heal)) if part)
+    except Exception as error:  # the end of the run mends whatever is left
+        fault.outcome = "indeterminate"
+        fault.note = "; ".join(part for part in (fault.note, f"not healed: {_said(error)}") if part)
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+
+
+def _restore(deployment: Deployment, run: Run) -> None:
+    """Nothing cut, all nodes up and ready; a node that does not come back is a finding, not an error."""
+    try:
+        deployment.heal()
+        deployment.cluster.restore(RESTORE_S)
+    except Exception as error:
+        run.aftermath.problems.append(f"after the last fault the cluster did not come back: {error}")
+
+
+async def _final(run: Run, deployment: Deployment) -> int:
+    """Each node takes a write and tells it: the last record that any client wrote. Its index."""
+    appends = next((each for each in run.workloads if isinstance(each, Appends)), None)
+    last = 0
+    for node in deployment.cluster.nodes:
+        async with Client(deployment.url(node), bound=True, deadline_s=FINAL_S) as client:
+            try:
+                if appends is not None:
+                    told = await appends.append(client, f"final-{node}", node, f"final-{node}:1")
+                    if told is None:
+                        raise TimeoutError("its append was not acknowledged")
+                    last = max(last, told.index or 0)
+                key = f"final/{node}".encode()
+                await client.put(key, b"2")
+                item = await client.get(key)
+                if item is None or item.value != b"2":
+                    raise ValueError(f"it read {item} after it had written 2")
+            except (ClientError, TimeoutError, ValueError) as error:
+                run.aftermath.problems.append(f"the final write and read at node {node} failed: {error}")
+    return last
+
+
+def told_of(run: Run, phase: str, observer: Observer) -> Told:
+    """How it is going."""
+    active = tuple(each.planned.nemesis for each in run.faults if each.outcome == "installed" and not each.healed_ns)
+    operations = sum(len(each.recorder.history) for each in run.workloads) // 2
+    begun = sum(each.began_ns is not None for each in run.faults)
+    return Told(phase, run.arena.now_ns() / 1e9, operations, active, begun, observer.leader)
+
+
+def counts_of(run: Run) -> dict[str, Any]:
+    """Numbers of faults by outcome and kind."""
+    outcomes: dict[str, int] = {}
+    for each in run.faults:
+        outcomes[each.outcome] = outcomes.get(each.outcome, 0) + 1
+    kinds = {each.planned.nemesis for each in run.faults if each.outcome == "installed"}
+    return {"outcomes": outcomes, "kinds": len(kinds)}

@@ -1,0 +1,98 @@
+"""The faults of a run, drawn from its seed: what begins when, how long it lasts, and the chance it may use.
+
+Faults of one lane follow each other, lanes overlap: so at times a partition, a killed node and a slow link come
+together, and two faults never pull at the same process. A schedule depends on the seed, the seconds and the kinds
+alone; which node leads when a fault begins does not, so a fault that aims at the leader is repeated as such.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+QUIET_START_S: Final = 1.0
+"""Before the first fault: what a calm cluster does is in every report."""
+
+QUIET_END_S: Final = 1.0
+"""Between the last fault and the end of the load."""
+
+GAP_S: Final = (0.5, 3.0)
+"""Between two faults of one lane."""
+
+Lasting = tuple[float, float]
+"""Seconds, from and to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """One fault to come. `draw` seeds its own choices, such as which nodes stand on which side."""
+
+    number: int
+    nemesis: str
+    lane: str
+    at_s: float
+    lasts_s: float
+    draw: int
+
+    @property
+    def until_s(self) -> float:
+        """When it is to end."""
+        return self.at_s + self.lasts_s
+
+    def __str__(self) -> str:
+        return f"{self.number:>4} {self.at_s:8.3f} s {self.lasts_s:6.3f} s  {self.lane:<8} {self.nemesis}"
+
+
+def schedule(seed: int, seconds: float, kinds: Mapping[str, tuple[str, Lasting]]) -> tuple[Planned, ...]:
+    """The faults of a run of that many seconds, in order of their beginnings.
+
+    `kinds`: per nemesis its lane and how long it may last. In each lane every kind comes once before any comes again.
+    """
+    lanes: dict[str, list[str]] = {}
+    for name, (lane, _) in sorted(kinds.items()):
+        lanes.setdefault(lane, []).append(name)
+    drawn: list[Planned] = []
+    for lane, names in sorted(lanes.items()):
+        drawn += _lane(random.Random(f"{seed}/{lane}"), seconds, lane, names, kinds)
+    drawn.sort(key=lambda each: (each.at_s, each.lane))
+    return tuple(
+        Planned(
+            number=number, nemesis=each.nemesis, lane=each.lane, at_s=each.at_s, lasts_s=each.lasts_s, draw=each.draw
+        )
+        for number, each in enumerate(drawn, start=1)
+    )
+
+
+def _lane(
+    chance: random.Random,
+    seconds: float,
+    lane: str,
+    names: Sequence[str],
+    kinds: Mapping[str, tuple[str, Lasting]],
+) -> list[Planned]:
+    drawn: list[Planned] = []
+    deck: list[str] = []
+    now = QUIET_START_S + chance.uniform(0, GAP_S[1])
+    while True:
+        if not deck:
+            deck = list(names)
+            chance.shuffle(deck)
+        name = deck.pop()
+        at_s, lasts_s = round(now, 3), round(chance.uniform(*kinds[name][1]), 3)
+        draw = chance.getrandbits(32)
+        if at_s + lasts_s > seconds - QUIET_END_S:
+            return drawn
+        drawn.append(Planned(number=0, nemesis=name, lane=lane, at_s=at_s, lasts_s=lasts_s, draw=draw))
+        now = at_s + lasts_s + chance.uniform(*GAP_S)
+
+
+def overlapping_max(planned: Sequence[Planned]) -> int:
+    """The most faults at one time."""
+    ends = [(each.at_s, 1) for each in planned] + [(each.until_s, -1) for each in planned]
+    most = now = 0
+    for _, step in sorted(ends):
+        now += step
+        most = max(most, now)
+    return most

@@ -1,0 +1,135 @@
+"""The register workload: reads, writes and compare-and-set of single keys, with values that are never written twice.
+
+Keys change after a while, so that each has a history that the search can decide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from chaos.checks import Changes
+from chaos.history import Operation
+from chaos.log_truth import LogTruth
+from chaos.workload import Arena, Recorder, Told
+from cluster.client import Client, compare, prefix_end, step
+from cluster.wire import TxnIn
+
+PREFIX: Final = "r/"
+PROCESSES: Final = 10
+KEYS: Final = 5
+GENERATION: Final = 1_500
+"""Operations until other keys are used."""
+
+THINK_S: Final = 0.02
+
+
+@dataclass(slots=True)
+class Registers:
+    """The workload and what it remembers."""
+
+    arena: Arena
+    recorder: Recorder
+    name: str = "register"
+    model: str = "cas-register"
+    init: Any = None
+    seen: dict[str, int] = field(default_factory=dict)  # what a cas expects: mostly right, at times stale
+    started: int = 0
+    _values: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+
+    async def prepare(self) -> None:
+        """Keys begin as absent."""
+
+    async def run(self) -> None:
+        """All processes."""
+        await asyncio.gather(*(self._process(number) for number in range(PROCESSES)))
+
+    async def _process(self, number: int) -> None:
+        client, node = self.arena.client(number)
+        process = f"register-{number}"
+        chance = self.arena.chance(process)
+        while not self.arena.stopping.is_set():
+            self.started += 1
+            key = f"{PREFIX}{self.started // GENERATION}/{chance.randrange(KEYS)}"
+            await self._one(client, process, node, key, chance)
+            await self.arena.think(chance, THINK_S)
+
+    async def _one(self, client: Client, process: str, node: int | None, key: str, chance: random.Random) -> None:
+        drawn = chance.random()
+        if drawn < 0.4:
+            call = (lambda: _read(client, key)) if drawn < 0.25 else (lambda: _read_with_index(client, key))
+            told = await self.recorder.run(process, "read", call, key=key, node=node, writes=False)
+            if told is not None and told.value is not None:
+                self.seen[key] = told.value
+            return
+        value = next(self._values)
+        expected = self.seen.get(key)
+        if drawn < 0.7 or expected is None:
+            told = await self.recorder.run(
+                process, "write", lambda: _write(client, key, value), key=key, value=value, node=node
+            )
+        else:
+            pair = [expected, value]
+            told = await self.recorder.run(
+                process, "cas", lambda: _cas(client, key, expected, value), key=key, value=pair, node=node
+            )
+        if told is not None and told.result is not False:
+            self.seen[key] = value
+
+    def marks(self, operation: Operation) -> Sequence[str]:
+        """Key and value: no value is written twice."""
+        if operation.f == "read":
+            return ()
+        value = operation.value[1] if operation.f == "cas" else operation.value
+        return (f"{operation.key}={value}",)
+
+    def places(self, log: LogTruth) -> Mapping[str, Sequence[int]]:
+        """Every change of the keys."""
+        places: dict[str, list[int]] = {}
+        for index, key, value in log.values(PREFIX):
+            places.setdefault(f"{key}={value}", []).append(index)
+        return places
+
+    def changes(self, log: LogTruth) -> Changes:
+        """Every value that a key had."""
+        changes: dict[Hashable, list[tuple[int, Any]]] = {}
+        for index, key, value in log.values(PREFIX):
+            changes.setdefault(key, []).append((index, None if value is None else int(value)))
+        return changes
+
+    async def finish(self, last_index: int) -> None:
+        """Nobody follows."""
+
+    def judge(self, log: LogTruth) -> list[str]:
+        """Nothing else."""
+        return []
+
+
+async def _read(client: Client, key: str) -> Told:
+    item = await client.get(key.encode())
+    return Told(None if item is None else int(item.value))
+
+
+async def _read_with_index(client: Client, key: str) -> Told:
+    """A range of one key: its answer tells the index as of which it was read."""
+    page = await client.range_page(key.encode(), prefix_end(key.encode()), limit=1)
+    return Told(int(page.items[0].value) if page.items else None, index=page.index)
+
+
+async def _write(client: Client, key: str, value: int) -> Told:
+    done = await client.put(key.encode(), b"%d" % value)
+    return Told(value, index=done.index, term=done.term, repeated=done.result == "repeated")
+
+
+async def _cas(client: Client, key: str, expected: int, value: int) -> Told:
+    done = await client.txn(
+        TxnIn(
+            compare=[compare(key.encode(), "value", "=", b"%d" % expected)],
+            then=[step("put", key.encode(), b"%d" % value)],
+        )
+    )
+    return Told([expected, value], done.succeeded, done.index, done.term, repeated=done.result == "repeated")

@@ -1,0 +1,135 @@
+"""The set workload: elements are added one by one and all read at once; and a watch that sees each of them arrive.
+
+An element is a key of its own, a read a range of all keys of the set. Sets change after a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from chaos.checks import Changes
+from chaos.history import Operation
+from chaos.log_truth import LogTruth
+from chaos.workload import AFTER_FAILURE_S, Arena, Recorder, Told
+from cluster.client import Client, ClientError, WatchEvent, prefix_end
+
+PREFIX: Final = "s/"
+PROCESSES: Final = 4
+SET_ELEMENTS: Final = 150
+"""Elements until another set is used: a read tells all of them."""
+
+READ_SHARE: Final = 0.25
+THINK_S: Final = 0.06
+FINISH_S: Final = 30.0
+
+
+@dataclass(slots=True)
+class Sets:
+    """The workload, and what its watch was told."""
+
+    arena: Arena
+    recorder: Recorder
+    name: str = "set"
+    model: str = "set"
+    init: Any = None
+    added: int = 0
+    watched: list[tuple[int, str, str | None]] = field(default_factory=list)
+    position: int = 0
+    reopened: int = 0
+    _task: asyncio.Task[None] | None = None
+
+    async def prepare(self) -> None:
+        """The watch begins before the first element."""
+        client, _ = self.arena.client(0)
+        self._task = asyncio.create_task(self._watch(client))
+
+    async def run(self) -> None:
+        """All processes."""
+        await asyncio.gather(*(self._process(number) for number in range(PROCESSES)))
+
+    async def _process(self, number: int) -> None:
+        client, node = self.arena.client(number)
+        process = f"set-{number}"
+        chance = self.arena.chance(process)
+        while not self.arena.stopping.is_set():
+            name = f"{PREFIX}{self.added // SET_ELEMENTS}/"
+            if chance.random() < READ_SHARE:
+                await self.recorder.run(process, "read", lambda: _read(client, name), key=name, node=node, writes=False)  # noqa: B023
+            else:
+                self.added += 1
+                element = f"{self.added:06d}"
+                await self.recorder.run(
+                    process, "add", lambda: _add(client, name, element), key=name, value=element, node=node  # noqa: B023
+                )  # fmt: skip
+            await self.arena.think(chance, THINK_S)
+
+    async def _watch(self, client: Client) -> None:
+        while True:
+            try:
+                async for each in client.watch(prefix=PREFIX.encode(), from_index=self.position + 1):
+                    if isinstance(each, WatchEvent):
+                        self.watched += [
+                            (each.index, change.key.decode(), None if change.value is None else change.value.decode())
+                            for change in each.changes
+                        ]
+                        self.position = each.index
+            except ClientError:
+                self.reopened += 1
+                await asyncio.sleep(AFTER_FAILURE_S)
+
+    def marks(self, operation: Operation) -> Sequence[str]:
+        """The element's key."""
+        return (f"{operation.key}{operation.value}",) if operation.f == "add" else ()
+
+    def places(self, log: LogTruth) -> Mapping[str, Sequence[int]]:
+        """Every key that was put."""
+        places: dict[str, list[int]] = {}
+        for index, key, _ in log.values(PREFIX):
+            places.setdefault(key, []).append(index)
+        return places
+
+    def changes(self, log: LogTruth) -> Changes | None:
+        """Reads are of whole sets."""
+        return None
+
+    async def finish(self, last_index: int) -> None:
+        """Waits until the watch has seen an element that is put for it now, after everything else."""
+        assert self._task is not None
+        client, _ = self.arena.client(0)
+        told = await self.recorder.run(
+            "set-last", "add", lambda: _add(client, f"{PREFIX}last/", "last"), key=f"{PREFIX}last/", value="last"
+        )
+        end = asyncio.get_running_loop().time() + FINISH_S
+        while told is not None and self.position < (told.index or 0):
+            if asyncio.get_running_loop().time() > end or self._task.done():
+                break
+            await asyncio.sleep(0.02)
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    def judge(self, log: LogTruth) -> list[str]:
+        """The watch saw every change once, in order."""
+        changed = list(log.values(PREFIX))
+        if self.watched == changed:
+            return []
+        number = next(
+            (at for at, (one, other) in enumerate(zip(self.watched, changed, strict=False)) if one != other),
+            min(len(self.watched), len(changed)),
+        )
+        was = self.watched[number] if number < len(self.watched) else "nothing"
+        should = changed[number] if number < len(changed) else "nothing"
+        return [f"event {number + 1} of the watch was {was}, and the log's change is {should}"]
+
+
+async def _read(client: Client, name: str) -> Told:
+    page = await client.range_page(name.encode(), prefix_end(name.encode()), limit=10 * SET_ELEMENTS)
+    assert page.continuation is None
+    return Told([item.key.decode().removeprefix(name) for item in page.items], index=page.index)
+
+
+async def _add(client: Client, name: str, element: str) -> Told:
+    done = await client.put(f"{name}{element}".encode(), b"1")
+    return Told(element, index=done.index, term=done.term, repeated=done.result == "repeated")
