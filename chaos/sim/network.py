@@ -38,6 +38,7 @@ class Link:
         "held",
         "loses",
         "pool",
+        "rare",
         "replays",
         "slows",
     )
@@ -47,6 +48,7 @@ class Link:
         self.clogs = 0
         self.held: list[Any] = []
         self.pool: list[Any] = []
+        self.rare: list[Any] = []  # old ones that the pool would forget among so many heartbeats
         # Each link has its own share of what is bad: some are perfect in the worst of worlds.
         self.loses = random.randint(0, swarm.loss) * 1_048
         self.doubles = self.loses + random.randint(0, swarm.duplicate) * 1_048
@@ -59,6 +61,7 @@ class Link:
         """Nothing bad any more, but for cuts and clogs, which are taken off one by one."""
         self.loses = self.doubles = self.replays = self.slows = self.delay_span_us = 0
         self.pool.clear()
+        self.rare.clear()
 
 
 class Network:
@@ -89,8 +92,11 @@ class Network:
 
     # -- what is sent ------------------------------------------------------------------------------------------
 
-    def send(self, sender: NodeId, to: NodeId, parcel: Any) -> bool:
-        """Carry one parcel: it arrives once, never, or more than once; False if it is lost for sure."""
+    def send(self, sender: NodeId, to: NodeId, parcel: Any, *, is_rare: bool = False) -> bool:
+        """Carry one parcel: it arrives once, never, or more than once; False if it is lost for sure.
+
+        Of a kind that `is_rare` old ones are kept apart, and come again as often as all others together.
+        """
         self.sent += 1
         link = self._links.get((sender, to)) or self.link(sender, to)
         if link.cuts:
@@ -101,8 +107,8 @@ class Network:
             return self._badly(link, parcel, draw)
         if link.clogs:
             return self._hold(link, parcel)
-        if link.replays > link.doubles and not draw & 7:
-            self._keep(link, parcel)
+        if link.replays > link.doubles and (is_rare or not draw & 7):
+            self._keep(link.rare if is_rare else link.pool, parcel)
         self._schedule(link.delay_min_us + (self._bits(16) * link.delay_span_us >> 16), parcel)
         return True
 
@@ -117,20 +123,21 @@ class Network:
             self.doubled += 1
             self._schedule(link.delay_min_us + (self._bits(16) * SLOW_MAX_US >> 16), parcel)
         elif draw < link.replays:
-            if link.pool:
+            pool = link.rare if link.rare and self._bits(1) else link.pool
+            if pool:
                 self.replayed += 1
-                self._schedule(delay_us, link.pool[self._bits(16) * len(link.pool) >> 16])
-            self._keep(link, parcel)
+                self._schedule(delay_us, pool[self._bits(16) * len(pool) >> 16])
+            self._keep(link.pool, parcel)
         else:
             delay_us += self._bits(16) * SLOW_MAX_US >> 16
         self._schedule(delay_us, parcel)
         return True
 
-    def _keep(self, link: Link, parcel: Any) -> None:
-        if len(link.pool) < POOL:
-            link.pool.append(parcel)
+    def _keep(self, pool: list[Any], parcel: Any) -> None:
+        if len(pool) < POOL:
+            pool.append(parcel)
         else:
-            link.pool[self._bits(16) * POOL >> 16] = parcel
+            pool[self._bits(16) * POOL >> 16] = parcel
 
     def _hold(self, link: Link, parcel: Any) -> bool:
         if len(link.held) >= HELD_MAX:

@@ -63,6 +63,7 @@ class Replica:
         self.snapshots = SnapshotWork(self)
         self.requests = Requests(self, self.world.limits, 0)
         self.greeted: dict[NodeId, tuple[str, int]] = {}  # the newest hello of each peer that was taken
+        self.boots: dict[tuple[NodeId, str], int] = {}  # the highest boot counter met of each disk
         self.heard_us: dict[NodeId, int] = {}
         self.deadline_ms = 0
         self.shown: tuple[Any, ...] = ()  # what the trace was told last
@@ -180,14 +181,13 @@ class Replica:
         if core is None:
             return False
         incarnation, boot = said
-        seen, boot_seen = self.greeted.get(sender, ("", 0))
-        reason = hello.refusal(
-            sender=sender, boot=boot, node=self.node, boot_seen=boot_seen if seen == incarnation else 0
-        )
+        disk = (sender, incarnation)
+        reason = hello.refusal(sender=sender, boot=boot, node=self.node, boot_seen=self.boots.get(disk, 0))
         if reason is not None:
             self.world.count("hellos refused")
             return False
         self.greeted[sender] = said
+        self.boots[disk] = boot
         return True
 
     def deliver(self, message: Message) -> None:

@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -177,11 +178,20 @@ def _work(pipe: connection.Connection, mutant: str | None, work: Work | None) ->
     """A worker process: jobs in, results out, until the other end closes. Ctrl-C is for the parent alone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     settle_collector()
     with planted(mutant), contextlib.suppress(EOFError, BrokenPipeError):
         pipe.send(None)  # begins now
         while True:
             pipe.send((work or run_job)(pipe.recv()))
+
+
+def _end_with_parent() -> None:
+    """A parent that was killed cannot end its workers, and a seed that never ends would keep a core for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 @dataclass(slots=True)

@@ -131,7 +131,7 @@ def draw(random: Random) -> Swarm:
         disk_max_us=random.choice((300_000, 2_000_000, 5_000_000)),
         clients=clients,
         client_every_us=clients * MINUTE_US // a_minute,
-        compact_every_us=random.choice((0, 500_000, 2_000_000, 2_000_000, 8_000_000)),
+        compact_every_us=random.choice((0, 150_000, 400_000, 400_000, 2_000_000, 2_000_000, 8_000_000)),
         tail_kept=random.choice((0, 1, 5, 1_000)),
         encode=random.randrange(4) == 0,
         options=_options(random),

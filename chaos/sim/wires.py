@@ -6,16 +6,18 @@ messages are bytes: they go through the production's frames, and are damaged now
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from chaos.sim.failure import Failure
 from raft.codec import Corrupt, FrameDecoder, decode_message, encode_message
 from raft.hello import is_believed
-from raft.messages import Message
+from raft.messages import AppendEntries, AppendEntriesReply, Message
 from raft.types import NodeId
 
 if TYPE_CHECKING:
     from chaos.sim.world import World
+
+FREQUENT: Final = (AppendEntries, AppendEntriesReply)
 
 Parcel = tuple[int, NodeId, NodeId, tuple[str, int], Message | bytes]
 """Number of the message, sender, addressee, the sender's hello, the message."""
@@ -37,7 +39,8 @@ class Wires:
         self._number = number = self._number + 1
         world.trace.sent(number, world.now_us, message)
         carried: Message | bytes = encode_message(message) if world.swarm.encode else message
-        if not world.network.send(sender, to, (number, sender, to, world.replicas[sender].hello, carried)):
+        parcel = (number, sender, to, world.replicas[sender].hello, carried)
+        if not world.network.send(sender, to, parcel, is_rare=not isinstance(message, FREQUENT)):
             world.trace.lost(number, world.now_us, "on the way")
 
     def carry(self, delay_us: int, parcel: Parcel) -> None:

@@ -1,5 +1,6 @@
 """`raftlog sim` as a person uses it: exit codes, what is printed, what a failure leaves behind, how it is repeated."""
 
+import os
 import shlex
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from raft import election
 from raft.state import State
 from tests.support import wait_until
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 MUTANT = "older_term_committed_by_counting"
 
 
@@ -278,6 +280,26 @@ def hangs_at_minus_one(job: Job) -> Result:
     while job.seed == -1:
         pass
     return Result(job, 0.0, "x", {"simulated ms": 1})
+
+
+def test_workers_end_with_a_parent_that_is_killed() -> None:
+    """Nobody is left to end them, and a seed that hangs would keep a core for ever."""
+    code = (
+        "from tests.sim.test_commands import *; list(run_jobs([Job(-1), Job(-1)], 2, work=says_its_number_and_hangs))"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT) as parent:
+        assert parent.stdout is not None
+        workers = [int(parent.stdout.readline()) for _ in range(2)]
+        parent.kill()
+        parent.wait()
+        wait_until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers), 20)
+
+
+def says_its_number_and_hangs(job: Job) -> Result:
+    """Work of a worker that never ends by itself."""
+    print(os.getpid(), flush=True)
+    while True:
+        signal.pause()
 
 
 def test_the_process_ends_cleanly_on_two_interrupts(tmp_path: Path) -> None:

@@ -322,14 +322,15 @@ def test_members_come_and_go() -> None:
     assert world.run_until(world.now_us + 5_000_000, lambda: world.has_agreed(world.acknowledged))
 
 
-def test_a_process_with_an_older_boot_or_another_disk_is_not_believed() -> None:
-    """The rule of raft/hello.py, as a node meets it."""
+def test_a_process_with_an_older_boot_is_not_heard() -> None:
+    """The rule of raft/hello.py, as a node meets it: boots are counted per disk."""
     world = healthy(9)
     one, two = world.replicas[1], world.replicas[2]
     incarnation, boot = two.hello
     assert one.greet(2, (incarnation, boot + 1))
     assert not one.greet(2, (incarnation, boot))
-    assert not one.greet(2, ("f" * 32, boot + 2))
+    assert one.greet(2, ("f" * 32, 1))  # a new disk that this node has not heard of yet: only its promises do not count
+    assert not one.greet(2, (incarnation, boot))
     assert one.greet(9, ("9" * 32, 1))  # a member that this node has not heard of yet
 
 
