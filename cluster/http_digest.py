@@ -29,14 +29,16 @@ async def get_digest(service: Service, call: Call) -> Answer:
         index = node.applied
     elif index > node.applied:
         await wait_applied(service, call, index)
+    revision = node.machine.revision if index == node.applied else None
     state: SetDigest | None = None
     try:
         state = _public(_state_digest(service, index))
     except ApiError as error:
         if log_from is None or error.code not in (Code.INSIDE_ENTRY, Code.COMPACTED):
             raise
-    _check_oldest(service, "index", index)
-    revision = (await node.read_log(index, 1, 1))[0][1].revision
+    if revision is None:
+        _check_oldest(service, "index", index)
+        revision = (await _read(service, index, 1, 1))[0][1].revision
     log_digest: SetDigest | None = None
     if log_from is not None:
         if log_from > index:
@@ -70,6 +72,15 @@ def _check_oldest(service: Service, what: str, index: int) -> None:
         raise ApiError(Code.COMPACTED, f"{what} {index} is below the oldest index, {oldest}", oldest=oldest)
 
 
+async def _read(service: Service, index: int, limit: int, bytes_max: int) -> list[tuple[Entry, Effects]]:
+    """At least one entry. Raises ApiError compacted also where a snapshot takes the place of the log meanwhile."""
+    pairs = await service.node.read_log(index, limit, bytes_max)
+    if not pairs:
+        oldest = service.node.oldest
+        raise ApiError(Code.COMPACTED, f"index {index} is not kept any more, the oldest is {oldest}", oldest=oldest)
+    return pairs
+
+
 async def _log_digest(service: Service, first: int, last: int, deadline: float) -> digest.SetDigest:
     """Over every record of [first, last], slice by slice in a worker thread."""
     if service.open_digests >= service.limits.digests_max:
@@ -89,7 +100,7 @@ async def _log_digest(service: Service, first: int, last: int, deadline: float) 
                     f"the deadline passed at index {position} of [{first}, {last}]: ask for parts of the range, whose "
                     "digests add up",
                 )
-            pairs = await service.node.read_log(position, SLICE_RECORDS, SLICE_BYTES)
+            pairs = await _read(service, position, SLICE_RECORDS, SLICE_BYTES)
             total = total.merged(await asyncio.to_thread(_digest_of, pairs, position, last))
             position = pairs[-1][0].index + 1
         return total

@@ -9,9 +9,11 @@ import pytest
 from cluster.disk_errors import SnapshotDamaged
 from cluster.node import Node
 from cluster.wire import ApiError, Code
-from raft.codec import Record, encode_block
+from raft.codec import Record, decode_raw_header, encode_block
 from raft.ready import SnapshotWrite
 from statemachine.commands import Operation, Result
+from tests.cluster.fake_node import serve
+from tests.cluster.http_probe import ask, get, open_stream
 from tests.cluster.nodes import Nodes, append_block, cluster_of, deadline, put_block
 from tests.support import wait_until_async
 
@@ -195,3 +197,55 @@ async def test_reads_of_the_old_state_and_heartbeats_go_on_meanwhile(
         gate.set()
         await wait_until_async(lambda: installed(again), 20)
         assert again.applied > before
+
+
+async def test_the_door_of_a_node_whose_log_begins_late(tmp_path: Path) -> None:
+    """Right after an install, with nothing behind it, and later: what is below the oldest index answers 410 with it on
+    every route; pages, streams, raw chunks, watches and digests work from there on, and agree with the leader's."""
+    async with cluster_of(3, tmp_path, **EARLY) as nodes:
+        leader, follower = await fall_behind(nodes)
+        again = await nodes.start(follower)
+        await wait_until_async(lambda: again.applied == leader.applied and installed(again), 20)
+        async with serve(again) as here, serve(leader) as there:
+            oldest = again.oldest
+            for target in (
+                "/v1/log?from=1", "/v1/log?from=1&format=ndjson", "/v1/log?from=1&format=raw", "/v1/watch?from=1",
+                "/v1/watch?from_revision=2", "/v1/digest?index=2", f"/v1/digest?index={again.applied}&log_from=3",
+            ):  # fmt: skip
+                problem = (await ask(here.port, "GET", target)).problem()
+                assert problem.code is Code.COMPACTED, (target, problem)
+                assert problem.oldest == oldest or "revision" in target, (target, problem)
+            digest = (await ask(here.port, "GET", "/v1/digest")).json()
+            other = (await ask(there.port, "GET", f"/v1/digest?index={digest['index']}")).json()
+            assert (digest["state"], digest["revision"]) == (other["state"], other["revision"])
+            assert (await ask(here.port, "GET", "/v1/kv/k001")).body == (
+                await ask(there.port, "GET", "/v1/kv/k001")
+            ).body
+
+            watching = get("/v1/watch?prefix=k&format=ndjson", ("Raftlog-Deadline-Ms", "20000"))
+            async with open_stream(here.port, watching) as stream:
+                await stream.head()
+                await stream.json()  # where it stands
+                first = again.applied + 1
+                last = await write(nodes, 20)
+                await nodes.all_at(last)
+                seen: list[int] = []
+                while not seen or seen[-1] < last:
+                    message = await stream.json()
+                    seen += [message["index"]] if "changes" in message else []
+                assert seen == sorted(seen)
+                assert first <= seen[0] <= seen[-1] <= last
+
+            query = f"from={oldest}&to={last + 1}&limit=100000"
+            for form in ("json", "ndjson"):
+                mine = (await ask(here.port, "GET", f"/v1/log?{query}&format={form}")).body
+                theirs = (await ask(there.port, "GET", f"/v1/log?{query}&format={form}")).body
+                assert mine.count(b'"index"') == theirs.count(b'"index"') > 0
+            raw = (await ask(here.port, "GET", f"/v1/log?{query}&format=raw")).body
+            assert decode_raw_header(raw).first == oldest
+            assert decode_raw_header(raw).oldest == oldest
+            earliest = (await ask(here.port, "GET", "/v1/log?limit=1")).json()
+            assert earliest["oldest"] == oldest
+            parts = f"/v1/digest?index={last}&log_from={oldest}"
+            mine, theirs = [(await ask(each.port, "GET", parts)).json() for each in (here, there)]
+            assert mine["log_digest"] == theirs["log_digest"]
