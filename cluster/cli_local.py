@@ -216,7 +216,7 @@ def node_command(
     """Run one node until SIGTERM or Ctrl-C. Logs to standard error.
 
     Exit codes: 0 stopped as asked, 2 settings, 10 address in use, 11 data folder, 12 read-only, 13 disk error while
-    running, 14 data of a newer version.
+    running, 14 data of a newer version, 15 stopped as asked and no member any more.
     """
     from cluster.launcher import run_node
 

@@ -39,6 +39,7 @@ from cluster.client_errors import (
 )
 from cluster.client_flow import Flow, Lost, Request, Response, Send, SessionGone, Sleep, State, Ticket, exchange
 from cluster.client_requests import Consistency, NewRecord, compare, prefix_end, step
+from cluster.wire_members import ChangeAnswer, ChangeIn, TransferAnswer
 
 __all__ = [
     "Client", "ClientError", "Compacted", "CompareFailed", "Item", "KeyNotFound", "LogPage", "NewRecord", "NotApplied",
@@ -275,6 +276,14 @@ class Client:
     async def members(self) -> wire.Members:
         """Who belongs to the cluster."""
         return await self.call(requests.members())
+
+    async def change_members(self, change: ChangeIn) -> ChangeAnswer:
+        """Begins a change of the members; the rest follows by itself. It is not sent again once it may have begun."""
+        return await self.call(requests.change_members(change))
+
+    async def transfer_leadership(self, to: int | None = None) -> TransferAnswer:
+        """Hands leadership to that node (None: whoever has most), and waits until it leads."""
+        return await self.call(requests.transfer_leadership(to))
 
     # How.
 

@@ -47,6 +47,7 @@ class Request(Generic[T]):
     headers: tuple[tuple[str, str], ...] = ()
     accept: str = JSON
     writes: bool = False  # changes something: takes a session and sequence where the client has one
+    is_plain: bool = False  # changes something that no session is for: never sent again once it may have happened
     hold_ms: int = 0  # how long the node may hold the answer back (long poll)
 
 
@@ -126,7 +127,7 @@ def exchange(state: State, request: Request[T], ticket: Ticket | None, *, now_ms
     if request.hold_ms:
         policy = replace(policy, attempt_ms=policy.attempt_ms + request.hold_ms)
     safety = Safety.FREE
-    if request.writes:
+    if request.writes or request.is_plain:
         safety = Safety.PLAIN if ticket is None else Safety.ONCE
     call, step = begin(state.routes, policy, safety, now_ms=now_ms, deadline_ms=deadline_ms, random=state.random)
     while True:

@@ -13,7 +13,7 @@ import msgpack
 import msgspec
 
 from cluster import client_answers as answers
-from cluster import wire
+from cluster import wire, wire_members
 from cluster.client_flow import Request
 
 Consistency = Literal["linearizable", "stale"]
@@ -288,6 +288,23 @@ def status() -> Request[wire.Status]:
 def members() -> Request[wire.Members]:
     """Who belongs to the cluster."""
     return Request("GET", "/v1/members", answers.plain(wire.Members))
+
+
+_changed = answers.plain(wire_members.ChangeAnswer)
+
+
+def change_members(change: wire_members.ChangeIn) -> Request[wire_members.ChangeAnswer]:
+    """Begins a change of the members."""
+    return Request("POST", "/v1/members", _changed, msgspec.json.encode(change), _JSON_BODY, is_plain=True)
+
+
+def transfer_leadership(to: int | None) -> Request[wire_members.TransferAnswer]:
+    """Hands leadership to that node (None: whoever has most)."""
+    body = msgspec.json.encode(wire_members.TransferIn(to))
+    return Request("POST", "/v1/leader/transfer", _transferred, body, _JSON_BODY, is_plain=True)
+
+
+_transferred = answers.plain(wire_members.TransferAnswer)
 
 
 # ---------------------------------------------------------------------------------------------------------------

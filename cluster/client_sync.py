@@ -36,6 +36,7 @@ from cluster.client_flow import Flow, Lost, Request, Response, Send, SessionGone
 from cluster.client_http import BadResponse
 from cluster.client_requests import Consistency, NewRecord, compare, prefix_end, step
 from cluster.client_sockets import Connection, Pool
+from cluster.wire_members import ChangeAnswer, ChangeIn, TransferAnswer
 
 __all__ = [
     "ClientError", "Compacted", "CompareFailed", "Item", "KeyNotFound", "LogPage", "NewRecord", "NotApplied",
@@ -245,6 +246,14 @@ class SyncClient:
     def members(self) -> wire.Members:
         """Who belongs to the cluster."""
         return self.call(requests.members())
+
+    def change_members(self, change: ChangeIn) -> ChangeAnswer:
+        """Begins a change of the members; the rest follows by itself. It is not sent again once it may have begun."""
+        return self.call(requests.change_members(change))
+
+    def transfer_leadership(self, to: int | None = None) -> TransferAnswer:
+        """Hands leadership to that node (None: whoever has most), and waits until it leads."""
+        return self.call(requests.transfer_leadership(to))
 
     # How.
 

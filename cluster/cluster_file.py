@@ -7,6 +7,7 @@ Pure: text in, values out (`cluster.settings` reads the file).
 
 from __future__ import annotations
 
+import base64
 import re
 import tomllib
 from pathlib import PurePath
@@ -14,12 +15,24 @@ from typing import Final
 
 import msgspec
 
+from raft.codec import Corrupt, UnknownVersion, decode_entry, encode_configuration, seal_entry
 from raft.configuration import Configuration, Member
+from raft.types import GENESIS, Entry, EntryKind
 from statemachine.commands import Limits
 
 CLUSTER_FILE_VERSION: Final = 1
 HEX32: Final = re.compile(r"[0-9a-f]{32}")
 NODE_MAX: Final = 2**31 - 1
+
+
+_FIRST_WORDS: Final = (
+    "# A raftlog cluster as it was first made. Where each node is and keeps its data; who is a member now, the",
+    "# log itself says.",
+)
+_JOIN_WORDS: Final = (
+    "# A join file: for one new node of a raftlog cluster. Make its data folder with raftlog format --join FILE, then",
+    "# start it with raftlog node --config FILE.",
+)
 
 
 class SettingsError(ValueError):
@@ -43,6 +56,8 @@ class ClusterHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: int = CLUSTER_FILE_VERSION
     time_ms: int = 0  # Unix time written into the first entry: equal on every node, so it is part of the file
     parameters: dict[str, int] = {}  # limits of the state machine (`statemachine.commands.Limits`)
+    join: int = 0  # a join file: the node that it is for, and the only one it may make a data folder of
+    first: str = ""  # a join file: the entry at index 1 as base64, because the [[node]]s are those of today
 
 
 class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -83,6 +98,10 @@ def parse_cluster_file(text: str, name: str) -> ClusterFile:
     if not cluster.node:
         raise SettingsError(f"{name}: no [[node]]: a cluster has at least one")
     _check_parameters(cluster.cluster.parameters, name)
+    if bool(cluster.cluster.join) != bool(cluster.cluster.first):
+        raise SettingsError(f"{name}: a join file has both cluster.join and cluster.first, any other neither")
+    if cluster.cluster.join and cluster.of(cluster.cluster.join) is None:
+        raise SettingsError(f"{name}: cluster.join is {cluster.cluster.join}: it has no such [[node]]")
     seen: dict[object, int] = {}
     for node in cluster.node:
         if not 1 <= node.id <= NODE_MAX:
@@ -96,6 +115,7 @@ def parse_cluster_file(text: str, name: str) -> ClusterFile:
             if what in seen:
                 raise SettingsError(f"{name}: nodes {seen[what]} and {node.id} have the same {what[0]} {what[1]!r}")
             seen[what] = node.id
+    first_entry(cluster, name)
     return cluster
 
 
@@ -103,13 +123,14 @@ def render_cluster_file(cluster: ClusterFile) -> str:
     """The file as text that `parse_cluster_file` takes."""
     head = cluster.cluster
     lines = [
-        "# A raftlog cluster as it was first made. Where each node is and keeps its data; who is a member now, the",
-        "# log itself says.",
+        *(_JOIN_WORDS if head.join else _FIRST_WORDS),
         "[cluster]",
         f'log = "{head.log}"',
         f"version = {head.version}",
         f"time_ms = {head.time_ms}",
     ]
+    if head.join:
+        lines += [f"join = {head.join}", f'first = "{head.first}"']
     if head.parameters:
         lines += ["", "[cluster.parameters]"]
         lines += [f"{name} = {value}" for name, value in sorted(head.parameters.items())]
@@ -117,6 +138,20 @@ def render_cluster_file(cluster: ClusterFile) -> str:
         lines += ["", "[[node]]", f"id = {node.id}"]
         lines += [f"{name} = {quoted(getattr(node, name))}" for name in ("peer", "url", "data", "incarnation")]
     return "\n".join(lines) + "\n"
+
+
+def first_entry(cluster: ClusterFile, name: str = "cluster file") -> Entry:
+    """The entry at index 1: the first configuration, the same bytes on every node. Raises SettingsError."""
+    head = cluster.cluster
+    if head.first:
+        try:
+            return decode_entry(base64.b64decode(head.first, validate=True))
+        except (ValueError, Corrupt, UnknownVersion) as error:
+            raise SettingsError(f"{name}: cluster.first is damaged: {error}; ask for the join file again") from error
+    return seal_entry(
+        GENESIS, term=1, kind=EntryKind.CONFIGURATION, count=1, time_ms=head.time_ms, clock_ms=0,
+        data=encode_configuration(cluster.configuration()),
+    )  # fmt: skip
 
 
 def quoted(text: str | PurePath) -> str:

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
-from cluster import admin_api, http_append, http_digest, http_kv, http_log, http_sessions, http_txn, http_watch
+from cluster import (
+    admin_api,
+    http_append,
+    http_digest,
+    http_kv,
+    http_log,
+    http_members,
+    http_sessions,
+    http_txn,
+    http_watch,
+)
 from cluster.http_answer import Answer
 from cluster.http_call import Call, Service
 from cluster.http_log_stream import stream_log
@@ -54,6 +64,8 @@ ROUTES: Final = (
     Route("GET", "/v1/digest", "digest", http_digest.get_digest),
     Route("GET", "/v1/status", "status", admin_api.get_status, True),
     Route("GET", "/v1/members", "status", admin_api.get_members, True),
+    Route("POST", "/v1/members", "members", http_members.change_members),
+    Route("POST", "/v1/leader/transfer", "members", http_members.transfer_leadership),
     Route("GET", "/livez", "health", admin_api.get_livez, True),
     Route("GET", "/readyz", "health", admin_api.get_readyz, True),
     Route("GET", "/metrics", "metrics", admin_api.get_metrics, True),

@@ -25,6 +25,7 @@ from cluster.cluster_file import (
     ClusterHead,
     ClusterNode,
     SettingsError,
+    first_entry,
     parse_cluster_file,
     render_cluster_file,
     split_address,
@@ -36,8 +37,7 @@ from cluster.http_api import build_runner
 from cluster.metrics import Metrics
 from cluster.node import Node
 from cluster.settings import LoadedSettings, NodeExit
-from raft.codec import Corrupt, UnknownVersion, encode_configuration, seal_entry
-from raft.types import GENESIS, Entry, EntryKind
+from raft.codec import Corrupt, UnknownVersion
 from statemachine.snapshot import CorruptSnapshot, UnknownSnapshot
 
 LISTEN_BACKLOG: Final = 1_024
@@ -81,19 +81,6 @@ def new_cluster(
             )
             for node in range(1, nodes + 1)
         ],
-    )
-
-
-def first_entry(cluster: ClusterFile) -> Entry:
-    """The entry at index 1: the first configuration, the same bytes on every node."""
-    return seal_entry(
-        GENESIS,
-        term=1,
-        kind=EntryKind.CONFIGURATION,
-        count=1,
-        time_ms=cluster.cluster.time_ms,
-        clock_ms=0,
-        data=encode_configuration(cluster.configuration()),
     )
 
 
@@ -190,7 +177,7 @@ async def serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Lo
         logger.warning("recovered", notice=notice)
     metrics = Metrics()
     try:
-        node = Node(settings, disk, recovered, metrics=metrics, logger=logger)
+        node = Node(settings, disk, recovered, metrics=metrics, logger=logger, known=cluster.configuration())
     except (UnknownVersion, UnknownSnapshot) as error:
         await disk.close()
         raise StartError(NodeExit.UNKNOWN_VERSION, f"{loaded.data}: {error}") from error

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from cluster import clock, node_end, node_requests, node_status
+from cluster import clock, node_end, node_members, node_requests, node_status
 from cluster.applier import Applier
 from cluster.cluster_file import split_address
 from cluster.disk import Disk
@@ -21,6 +21,7 @@ from cluster.disk_open import Recovered
 from cluster.log_reader import LogReader
 from cluster.logging import Logger, log_event
 from cluster.metrics import Metrics
+from cluster.node_members import Membership
 from cluster.node_snapshots import SnapshotWork
 from cluster.pending import Pending
 from cluster.recent import Applied
@@ -32,7 +33,9 @@ from cluster.transport import Identity, Transport
 from cluster.waiting import Reads
 from cluster.wire import ApiError, Code, LeaderHint, Members, Status
 from raft import invariants
+from raft.changes import Change
 from raft.codec import Frame
+from raft.configuration import Configuration
 from raft.core import RaftCore
 from raft.log import LogStart
 from raft.messages import Message
@@ -54,9 +57,11 @@ class Node:
     """
 
     def __init__(
-        self, settings: Settings, disk: Disk, recovered: Recovered, *, metrics: Metrics, logger: Logger
-    ) -> None:
-        """Restores the newest snapshot; blocks until then. Raises what `cluster.snapshots.restore` raises."""
+        self, settings: Settings, disk: Disk, recovered: Recovered, *, metrics: Metrics, logger: Logger,
+        known: Configuration = Configuration(),  # noqa: B008  (frozen)
+    ) -> None:  # fmt: skip
+        """Restores the newest snapshot; blocks until then. Raises what `cluster.snapshots.restore` raises. `known` are
+        the members of the cluster file, for a node that is to join."""
         now = clock.read()
         identity = recovered.identity
         self.settings = settings
@@ -86,7 +91,9 @@ class Node:
             applied=mark.index,
             random=random.Random().randint,
             now=now,
+            incarnation=identity.incarnation,
         )
+        self.membership = Membership(known.members)
         self.pending = Pending(settings.limits, metrics, self.node_id, recovered.hard_state.boot)
         self.pending.skipped(mark.index, mark.term)
         self.applier = Applier(
@@ -133,7 +140,7 @@ class Node:
         """Listens for peers, dials them, and begins to tick. Raises OSError when the address is taken."""
         host, port = split_address(self.settings.peer.listen, "peer.listen")
         await self.transport.start(host, port)
-        self.transport.set_members(self.core.state.configuration)
+        node_members.begin(self)
         self._ticker.start()
         self.wake()
 
@@ -159,7 +166,7 @@ class Node:
 
         `deadline` is in seconds of `clock.monotonic`. The future, or this call itself, fails with ApiError.
         """
-        if self.is_stopping or self.is_fenced or not self.syncer.has_space:
+        if self.is_stopping or self.is_fenced or self.membership.is_removed or not self.syncer.has_space:
             raise node_requests.unavailable(self)
         future: asyncio.Future[Settled] = self._loop.create_future()
         self.pending.submit(Request(block, count, deadline, session, sequence, future))
@@ -203,6 +210,14 @@ class Node:
     def members(self) -> Members:
         """The cluster as its configuration says, for `/v1/members`."""
         return node_status.members(self)
+
+    async def change_members(self, change: Change, deadline: float) -> int:
+        """See `node_members.change`."""
+        return await node_members.change(self, change, deadline)
+
+    async def transfer(self, to: NodeId, deadline: float) -> float:
+        """See `node_members.transfer`."""
+        return await node_members.transfer(self, to, deadline)
 
     def leader_hint(self) -> LeaderHint | None:
         """Where the leader was last seen."""
@@ -248,6 +263,7 @@ class Node:
         """Whether it knows a leader and has caught up."""
         return (
             self.core.state.leader != NOBODY
+            and self.membership.is_member
             and not self.is_stopping
             and not self.is_fenced
             and self.applier.applied >= min(self.start_index, self.core.state.log.last.index)
@@ -352,6 +368,7 @@ class Node:
         for event in ready.events:
             self.metrics.events.labels(type(event).__name__).inc()
             log_event(self.logger, event, self.core.state.term)
+            node_members.note(self, event)
 
     def _check(self) -> None:
         """The invariants that cost little, and what follows from a change of leadership."""
@@ -360,19 +377,12 @@ class Node:
         invariants.check_state(state)
         invariants.check_step(self.node_id, self._observed, observed)
         self._observed = observed
+        node_members.follow(self)
         leadership = (state.term, state.leader)
         if leadership != self._seen_leadership:
             before = self._seen_leadership[1]
             self._seen_leadership = leadership
-            self.pending.leadership_changed()
-            self.appended.clear()
-            if state.leader != NOBODY:
-                is_answering = partial(
-                    self.transport.is_answering, within_s=self.options.election_timeout_min_ms / 2_000
-                )
-                self.pending.leader_is(state.leader, clock.monotonic(), is_answering)
-            if before != state.leader:
-                self.reads.lost(before)
+            node_requests.leadership_changed(self, before)
             self.wake()
 
     # -- the disk ---------------------------------------------------------------------------------------------------

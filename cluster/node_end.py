@@ -114,7 +114,7 @@ async def stop(node: Node) -> None:
     _answer_everyone(node, Code.SHUTTING_DOWN, f"node {node.node_id} is shutting down")
     was_failed = node.ended.done()
     if not was_failed:
-        node.ended.set_result(NodeExit.OK)
+        node.ended.set_result(NodeExit.REMOVED if node.membership.is_removed else NodeExit.OK)
     await _close(node, is_clean=not was_failed)
     node.logger.info("stopped", applied=node.applier.applied)
 

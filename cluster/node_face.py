@@ -11,6 +11,7 @@ from typing import Protocol
 from cluster.metrics import Metrics
 from cluster.requests import Settled
 from cluster.wire import LeaderHint, Members, Status
+from raft.changes import Change
 from raft.types import Entry
 from statemachine.effects import Effects
 from statemachine.machine import StateMachine
@@ -92,3 +93,9 @@ class NodeFace(Protocol):
 
     async def find_time(self, time_ms: int) -> int:
         """The first index of the first entry at or after that time; last + 1 if there is none."""
+
+    async def change_members(self, change: Change, deadline: float) -> int:
+        """Begins a change; the index of the configuration that begins it, once that is committed."""
+
+    async def transfer(self, to: int, deadline: float) -> float:
+        """Hands leadership to that node (0: whoever has most); seconds until the new leader was heard."""

@@ -6,6 +6,7 @@ Plain functions on `Node`. A request that a peer forwarded is proposed here or r
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
@@ -46,6 +47,8 @@ def unavailable(node: Node) -> ApiError:
         return ApiError(Code.FENCED, f"{name} met a disk error and serves no more; ask another node")
     if node.is_stopping:
         return ApiError(Code.SHUTTING_DOWN, f"{name} is shutting down; ask another node")
+    if node.membership.is_removed:
+        return ApiError(Code.NO_LEADER, f"{name} is no member of the cluster any more; ask another node")
     return ApiError(Code.BUSY, f"{name} has no space left on its disk; make room, or ask another node")
 
 
@@ -57,7 +60,7 @@ def too_many_waiters(node: Node) -> ApiError:
 
 async def wait_for_read_index(node: Node, deadline: float) -> int:
     """The index that a linearizable read may be answered from; this node has applied it. Raises ApiError."""
-    if node.is_stopping or node.is_fenced:
+    if node.is_stopping or node.is_fenced or node.membership.is_removed:
         raise unavailable(node)
     if len(node.reads.waiting) >= node.settings.limits.waiters_max:
         raise too_many_waiters(node)
@@ -83,6 +86,18 @@ async def wait_for(node: Node, index: int, deadline: float) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+def leadership_changed(node: Node, before: NodeId) -> None:
+    """Another leader than `before`, or another term: what waits there is asked again, or known to be lost."""
+    leader = node.core.state.leader
+    node.pending.leadership_changed()
+    node.appended.clear()
+    if leader != NOBODY:
+        is_answering = partial(node.transport.is_answering, within_s=node.options.election_timeout_min_ms / 2_000)
+        node.pending.leader_is(leader, clock.monotonic(), is_answering)
+    if before != leader:
+        node.reads.lost(before)
 
 
 def propose_or_forward(node: Node) -> None:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 from cluster import clock
 from cluster.wire import FollowerStatus, LeaderHint, MemberAnswer, Members, SetDigest, Status
 from raft import core
+from raft.configuration import Configuration
 from raft.roles import RoleName
-from raft.types import NOBODY
+from raft.types import NOBODY, NodeId
 
 if TYPE_CHECKING:
     from cluster.node import Node
@@ -39,23 +40,47 @@ def leader_hint(node: Node) -> LeaderHint | None:
 
 def members(node: Node) -> Members:
     """Everyone whom the configuration in force names."""
-    configuration = node.core.state.configuration
-    answers = [
-        MemberAnswer(
-            member.node, member.incarnation, member.peer, member.url,
-            "voter" if configuration.is_voter(member.node) else "learner",
-        )
-        for member in configuration.members
-    ]  # fmt: skip
-    return Members(node.log_id, answers, leader_hint(node), node.applied, node.term)
+    told = node.core.status()
+    configuration = told.configuration
+    matches = {each.node: each.match for each in told.followers}
+    if node.is_leader:
+        matches[node.node_id] = told.last.index
+    answers: list[MemberAnswer] = []
+    for member in configuration.members:
+        match = matches.get(member.node)
+        answers.append(
+            MemberAnswer(
+                member.node, member.incarnation, member.peer, member.url, _role(configuration, member.node),
+                catching_up=member.node in told.catching_up,
+                match=match,
+                lag=None if match is None else told.last.index - match,
+                given_up=node.membership.given_up.get(member.node),
+            )
+        )  # fmt: skip
+    return Members(
+        node.log_id, answers, leader_hint(node), node.applied, node.term, told.configuration_index, told.is_changing,
+        bool(configuration.outgoing),
+    )  # fmt: skip
+
+
+def _role(configuration: Configuration, node: NodeId) -> str:
+    if node in configuration.voters:
+        return "voter"
+    return "learner" if node in configuration.learners else "leaving"
 
 
 def status(node: Node) -> Status:
     """This node's view."""
     told = node.core.status()
     state = node.machine.digest()
-    is_learner = not node.core.state.configuration.is_voter(node.node_id) and told.role is RoleName.FOLLOWER
-    role = "fenced" if node.is_fenced else "learner" if is_learner else str(told.role.value)
+    configuration, membership = told.configuration, node.membership
+    role = str(told.role.value)
+    if node.is_fenced:
+        role = "fenced"
+    elif not membership.is_member and told.role is not RoleName.LEADER:
+        role = "removed" if membership.was_member else "joining"
+    elif not configuration.is_voter(node.node_id) and told.role is RoleName.FOLLOWER:
+        role = "learner"
     return Status(
         log=node.log_id,
         node=node.node_id,
@@ -76,6 +101,9 @@ def status(node: Node) -> Status:
         uptime_ms=int((clock.monotonic() - node.started_at) * 1_000),
         version=VERSION,
         index=node.applied,
+        voters=list(configuration.voters),
+        outgoing=list(configuration.outgoing),
+        learners=list(configuration.learners),
     )
 
 
@@ -86,7 +114,15 @@ def _follower(node: Node, told: core.CoreStatus, follower: core.FollowerStatus) 
         oldest = min(bisect_right(node.appended, (follower.match, float("inf"))), len(node.appended) - 1)
         lag_seconds = round(clock.monotonic() - node.appended[oldest][1], 3)
     contact_ms = clock.read().monotonic_ms - follower.last_contact_ms if follower.last_contact_ms else NEVER_MS
-    return FollowerStatus(follower.node, follower.mode, follower.match, lag, lag_seconds, contact_ms)
+    return FollowerStatus(
+        follower.node, follower.mode, follower.match, lag, lag_seconds, contact_ms, follower.snapshot_index,
+        follower.snapshot_bytes, follower.snapshot_total,
+    )  # fmt: skip
+
+
+def _lags(node: Node) -> dict[str, float]:
+    told = node.core.status()
+    return {str(each.node): float(told.last.index - each.match) for each in told.followers}
 
 
 def register_gauges(node: Node) -> None:
@@ -94,6 +130,12 @@ def register_gauges(node: Node) -> None:
     gauge = node.metrics.gauge
     gauge("raftlog_term", "Current term", lambda: node.term)
     gauge("raftlog_is_leader", "1 on the leader", lambda: node.is_leader)
+    gauge("raftlog_is_member", "1 while the configuration in force names this node", lambda: node.membership.is_member)
+    gauge("raftlog_voters", "Voters of the configuration in force", lambda: len(node.core.state.configuration.voters))
+    gauge("raftlog_learners", "Learners in it", lambda: len(node.core.state.configuration.learners))
+    gauge("raftlog_joint", "1 while it is joint", lambda: bool(node.core.state.configuration.outgoing))
+    gauge("raftlog_members_changing", "1 while a change is under way", lambda: node.core.status().is_changing)
+    node.metrics.gauges("raftlog_follower_lag", "Records it lacks, as its leader knows", "peer", lambda: _lags(node))
     gauge("raftlog_last_index", "Last index in this node's log", lambda: node.core.state.log.last.index)
     gauge("raftlog_persisted_index", "Durable here", lambda: node.core.state.log.persisted)
     gauge("raftlog_committed_index", "Committed as known here", lambda: node.committed)

@@ -31,11 +31,13 @@ class Link:
         node: NodeId,
         purpose: Purpose,
         address: str,
+        disk: str,
         bytes_max: int,
     ) -> None:
         self.node = node
         self.purpose = purpose
         self.address = address
+        self.disk = disk  # its incarnation: another one under the same number is another process
         self.waiting_since = 0.0  # when the oldest message left that nothing was heard after; 0: none
         self._owner = owner
         self._bytes_max = bytes_max

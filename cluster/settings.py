@@ -35,6 +35,7 @@ class NodeExit(IntEnum):
     READ_ONLY = 12  # the data folder cannot be written
     FENCED = 13  # a disk error while running: what was promised may not be on disk any more
     UNKNOWN_VERSION = 14  # the log holds something that only a newer raftlog knows
+    REMOVED = 15  # stopped when asked to, and no member any more: it need not be started again
 
 
 class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -8,7 +8,7 @@ call and is handed to the node at once. DESIGN section 5.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -20,7 +20,7 @@ from cluster.peer_links import Link
 from cluster.peer_protocol import Purpose
 from cluster.settings import LimitSettings, PeerSettings
 from raft.codec import Frame, encode_message
-from raft.configuration import Configuration
+from raft.configuration import Configuration, Member
 from raft.messages import AppendEntries, InstallSnapshot, Message, RequestVote
 from raft.types import NodeId
 
@@ -98,24 +98,29 @@ class Transport:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: Accepted(self), host, port)
 
-    def set_members(self, configuration: Configuration) -> None:
-        """Dials every other member; links to those who are none any more are closed."""
+    def set_members(
+        self, configuration: Configuration, known: Sequence[Member] = (), leaving: Collection[NodeId] = ()
+    ) -> None:
+        """Dials every other member, and anew whose address or disk changed; links to those who are none any more are
+        closed, but for those `leaving`. `known` are dialled besides, where they say they are, before a configuration
+        names this node."""
         self.configuration = configuration
+        named = {member.node: member for member in (*configuration.members, *known)}
         wanted = {
-            (member.node, purpose): self._dial.get(member.node, member.peer)
-            for member in configuration.members
+            (member.node, purpose): (self._dial.get(member.node, member.peer), member.incarnation)
+            for member in named.values()
             if member.node != self.identity.node
             for purpose in Purpose
         }
         for key, link in list(self._links.items()):
-            if wanted.get(key) != link.address:
+            is_leaving = key not in wanted and key[0] in leaving
+            if not is_leaving and wanted.get(key) != (link.address, link.disk):
                 del self._links[key]
                 link.close()
-        for (node, purpose), address in wanted.items():
+        for (node, purpose), (address, disk) in wanted.items():
             if (node, purpose) not in self._links:
                 bytes_max = self.limits.link_bytes_max if purpose is Purpose.CONSENSUS else self.limits.bulk_bytes_max
-                link = Link(self, node, purpose, address, bytes_max)
-                self._links[node, purpose] = link
+                self._links[node, purpose] = Link(self, node, purpose, address, disk, bytes_max)
         self._consensus = {node: link for (node, purpose), link in self._links.items() if purpose is Purpose.CONSENSUS}
         self._bulk = {node: link for (node, purpose), link in self._links.items() if purpose is Purpose.BULK}
 

@@ -20,6 +20,7 @@ from cluster.node_face import NodeFace
 from cluster.requests import Settled
 from cluster.settings import HttpSettings, LimitSettings, Settings
 from cluster.wire import ApiError, Code, LeaderHint, MemberAnswer, Members, SetDigest, Status
+from raft.changes import Change
 from raft.codec import IDX_ROW, encode_configuration, entry_mark, index_rows, seal_entry
 from raft.configuration import Configuration, Member
 from raft.types import GENESIS, Entry, EntryKind
@@ -64,6 +65,8 @@ class FakeNode:
         self.held: asyncio.Event | None = None  # while set to an event, nothing is applied until it is set
         self.refusal: ApiError | None = None  # what the next submits fail with
         self.barriers = 0
+        self.changes: list[Change] = []
+        self.transfers: list[int] = []
         self.barrier_held: asyncio.Event | None = None  # while set to an event, reads wait for it
         self.applied_more = asyncio.Event()
         member = Member(1, "ab" * 16, "127.0.0.1:2", self.url)
@@ -207,6 +210,17 @@ class FakeNode:
         """As Node.members."""
         member = MemberAnswer(1, "ab" * 16, "127.0.0.1:2", self.url, "voter")
         return Members(self.log_id, [member], self.leader, self.applied, self.term)
+
+    async def change_members(self, change: Change, deadline: float) -> int:
+        """Takes every change, and does nothing."""
+        self.changes.append(change)
+        return self.applied
+
+    async def transfer(self, to: int, deadline: float) -> float:
+        """As if somebody took over at once."""
+        self.transfers.append(to)
+        self.leader = LeaderHint(to or 2, self.url)
+        return 0.004
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster import clock
+from cluster.cluster_file import first_entry
 from cluster.disk import Disk
 from cluster.launcher import format_cluster, new_cluster
 from cluster.logging import get_logger
@@ -14,7 +15,7 @@ from cluster.metrics import Metrics
 from cluster.node import Node
 from cluster.requests import Settled
 from cluster.settings import load_settings
-from cluster.wire import ApiError, Code
+from cluster.wire import ApiError, Code, to_b64
 from raft.codec import Record, encode_block
 from statemachine.commands import Operation
 from tests.support import free_ports, wait_until_async
@@ -55,6 +56,8 @@ class Nodes:
         self.file = folder / "cluster.toml"
         self.flags = QUICK | flags
         self.running: dict[int, Node] = {}
+        entry = first_entry(self.cluster)
+        self.first = to_b64(entry.header + entry.data)  # for the join files of nodes that are added
         format_cluster(self.cluster, self.file, segment_bytes=self.flags["disk.segment_bytes"])
 
     async def start(self, node: int, **flags: Any) -> Node:
@@ -64,7 +67,10 @@ class Nodes:
         disk, recovered = Disk.open(
             loaded.data, log_id=self.cluster.cluster.log, node=node, segment_bytes=loaded.settings.disk.segment_bytes
         )
-        started = Node(loaded.settings, disk, recovered, metrics=Metrics(), logger=get_logger(node=node))
+        started = Node(
+            loaded.settings, disk, recovered, metrics=Metrics(), logger=get_logger(node=node),
+            known=self.cluster.configuration(),
+        )  # fmt: skip
         await started.start()
         self.running[node] = started
         return started

@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from cluster.cluster_file import SettingsError, parse_cluster_file
+from cluster.cluster_file import SettingsError, first_entry, parse_cluster_file
 from cluster.disk import Disk
 from cluster.disk_errors import FolderExists
-from cluster.launcher import StartError, first_entry, format_cluster, format_file, new_cluster, serve
+from cluster.launcher import StartError, format_cluster, format_file, new_cluster, serve
 from cluster.local_cluster import LocalCluster, LocalClusterError
 from cluster.logging import get_logger
 from cluster.settings import NodeExit, load_settings
