@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from cluster import cli_admin, cli_demo, cli_disk, cli_kv, cli_local, cli_log
+from cluster import cli_admin, cli_demo, cli_disk, cli_kv, cli_local, cli_log, cli_members
 from cluster.cli_frame import find_endpoints
 
 HELP: Final = """raftlog: a replicated log, with a key-value store on it.
@@ -38,7 +38,7 @@ def build() -> typer.Typer:
         help=HELP,
     )
     app.callback()(_main)
-    for module in (cli_kv, cli_log, cli_admin, cli_local, cli_disk, cli_demo):
+    for module in (cli_kv, cli_log, cli_admin, cli_members, cli_local, cli_disk, cli_demo):
         module.register(app)
     for entry in importlib.metadata.entry_points(group=COMMANDS_GROUP):
         try:

@@ -1,4 +1,4 @@
-"""Commands about the cluster itself: status, members, digest, sessions and receipts, settings."""
+"""Commands about the cluster itself: status, digest, sessions and receipts, settings."""
 
 from __future__ import annotations
 
@@ -34,9 +34,6 @@ NODE: Final = View(
     ),
     lines_of("url"),
 )  # fmt: skip
-MEMBER: Final = View(
-    (Column("node"), Column("role"), Column("url"), Column("peer"), Column("incarnation")), lines_of("url")
-)
 DIGEST: Final = View(
     (
         Column("index"), Column("revision"), Column("keys", lambda row: row["state"]["count"]),
@@ -185,16 +182,6 @@ def status_table(shown: Row) -> Table:
     return table
 
 
-def members_command(cli: Cli) -> None:
-    """List the members of the cluster."""
-    with cli.client() as client:
-        members = client.members()
-    if cli.printer.format is Format.JSON:
-        cli.printer.one(as_row(members), MEMBER)
-    else:
-        cli.printer.all([as_row(member) for member in members.members], MEMBER)
-
-
 def digest_command(
     cli: Cli,
     index: Annotated[
@@ -282,7 +269,6 @@ def node_flags(node: int | None, assignments: list[str] | None) -> dict[str, Any
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
     command(app, "status")(status_command)
-    command(app, "members")(members_command)
     command(app, "digest")(digest_command)
     session = typer.Typer(no_args_is_help=True, help="Sessions and receipts: what became of a write?")
     command(session, "open")(session_open_command)

@@ -232,7 +232,15 @@ def node_command(
 
 def format_command(
     cli: Cli,
-    file: Annotated[Path, typer.Argument(help="The cluster file (TOML), as `raftlog up --data` makes one.")],
+    file: Annotated[
+        Path | None, typer.Argument(help="The cluster file (TOML), as `raftlog up --data` makes one.")
+    ] = None,
+    join: Annotated[
+        Path | None, typer.Option("--join", help="Instead: a join file, as `raftlog members add` writes one.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="With --join: the new data folder; the file is told of it.")
+    ] = None,
     nodes: Annotated[
         list[int] | None, typer.Option("--node", help="Only this node; may be given again.", min=1)
     ] = None,
@@ -240,12 +248,22 @@ def format_command(
         int, typer.Option("--segment-bytes", help="Size of a segment.", min=1 << 16)
     ] = DiskSettings().segment_bytes,
 ) -> None:
-    """Make the data folders that a cluster file names. Done once; a folder with something in it is never touched."""
+    """Make the data folders that a cluster file names, or that of the new node of a join file.
+
+    Done once; a folder with something in it is never touched.
+    """
     from cluster.disk_errors import DiskError
-    from cluster.launcher import format_file
+    from cluster.launcher import format_file, format_join
 
     try:
-        folders = format_file(file, segment_bytes=segment_bytes, nodes=nodes or ())
+        if join is not None:
+            if file is not None or nodes:
+                raise Failed("--join FILE goes without a cluster file and without --node", Exit.USAGE)
+            folders = [format_join(join, data, segment_bytes=segment_bytes)]
+        elif file is None or data is not None:
+            raise Failed("name a cluster file, or a join file: --join FILE [--data FOLDER]", Exit.USAGE)
+        else:
+            folders = format_file(file, segment_bytes=segment_bytes, nodes=nodes or ())
     except SettingsError as error:
         raise Failed(str(error), Exit.USAGE) from error
     except DiskError as error:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from aiohttp import web
 
 from cluster import clock, logging, node_end
@@ -104,13 +105,39 @@ def format_cluster(cluster: ClusterFile, file: Path, *, segment_bytes: int, node
     return folders
 
 
-def format_file(file: Path, *, segment_bytes: int, nodes: Sequence[int] = ()) -> list[Path]:
-    """Makes the data folders that an existing cluster file names. Raises SettingsError or DiskError."""
+def format_join(file: Path, data: Path | None, *, segment_bytes: int) -> Path:
+    """Makes the data folder of the new node of a join file, in `data` (the file is told so) or where the file says.
+
+    Returns the folder. Raises SettingsError or DiskError.
+    """
+    cluster = _read_cluster(file)
+    node = cluster.cluster.join
+    if not node:
+        raise SettingsError(f"{file}: it is no join file; `raftlog members add` writes one. Without --join it is taken")
+    nodes = cluster.node
+    if data is not None:
+        where = str(data if data.is_absolute() else Path(os.path.relpath(data, file.parent)))
+        nodes = [msgspec.structs.replace(each, data=where) if each.id == node else each for each in nodes]
+        cluster = parse_cluster_file(render_cluster_file(msgspec.structs.replace(cluster, node=nodes)), str(file))
+    (folder,) = format_cluster(cluster, file, segment_bytes=segment_bytes, nodes=[node])
+    if data is not None:
+        file.write_text(render_cluster_file(cluster), encoding="utf-8")
+    return folder
+
+
+def _read_cluster(file: Path) -> ClusterFile:
     try:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
         raise SettingsError(f"{file}: {error.strerror}") from error
-    cluster = parse_cluster_file(text, str(file))
+    return parse_cluster_file(text, str(file))
+
+
+def format_file(file: Path, *, segment_bytes: int, nodes: Sequence[int] = ()) -> list[Path]:
+    """Makes the data folders that an existing cluster file names. Raises SettingsError or DiskError."""
+    cluster = _read_cluster(file)
+    if cluster.cluster.join:
+        raise SettingsError(f"{file}: it is a join file, of node {cluster.cluster.join} alone: format --join {file}")
     if missing := [node for node in nodes if cluster.of(node) is None]:
         raise SettingsError(f"{file}: it has no node {missing[0]}")
     return format_cluster(cluster, file, segment_bytes=segment_bytes, nodes=nodes)

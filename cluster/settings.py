@@ -237,6 +237,9 @@ def load_settings(
         base = file.parent if file is not None and origins["cluster_file"] == str(file) else Path()
         path = base / settings.cluster_file
         cluster, folder = parse_cluster_file(_read(path), str(path)), path.parent
+        if not settings.node and cluster.cluster.join:
+            settings = msgspec.structs.replace(settings, node=cluster.cluster.join)
+            origins["node"] = str(path)
     settings = _with_addresses(settings, cluster)
     _check(settings, cluster)
     shown = _flat(msgspec.to_builtins(settings, str_keys=True))

@@ -16,7 +16,10 @@ from typer.testing import CliRunner, Result
 
 from cluster.cli import build
 from cluster.cli_state import forget, remember, remembered, state_folder
+from cluster.cluster_file import first_entry, parse_cluster_file
+from cluster.settings import load_settings
 from cluster.wire import ApiError, Code
+from raft.changes import AddLearners, ChangeAddresses, Promote, Remove, Replace
 from tests.cluster.fake_node import FakeNode, serve
 from tests.support import free_port
 
@@ -209,7 +212,7 @@ def test_no_leader_and_no_server_are_5(cli: Running) -> None:
 
 def test_status_members_digest(cli: Running) -> None:
     """The overview has a row per member; without a leader the exit code says so."""
-    assert cli.json("members")["members"][0]["role"] == "voter"
+    assert cli.json("members", "list")["members"][0]["role"] == "voter"
     assert len(cli.json("digest")["state"]["xor"]) == 16
     result = cli.run("status", "-o", "json")
     shown = json.loads(result.stdout)
@@ -217,6 +220,76 @@ def test_status_members_digest(cli: Running) -> None:
     assert result.exit_code == (0 if shown["leader"] else 5)
     lines = cli.run("status", "--watch", "--count", "2", "--interval", "0.1", "-o", "jsonl").stdout.splitlines()
     assert len(lines) == 2
+
+
+ADD_FOUR = ("members", "add", "4", "--peer", "127.0.0.1:7104", "--url", "http://127.0.0.1:7004")
+
+
+def test_members_and_leader(cli: Running, tmp_path: Path) -> None:
+    """Each command asks for its change; a new node gets a join file, never written over, and the next steps."""
+    file = tmp_path / "join-4.toml"
+    add = (
+        "members",
+        "add",
+        "4",
+        "--peer",
+        "127.0.0.1:7104",
+        "--url",
+        "http://127.0.0.1:7004",
+        "--join-file",
+        str(file),
+    )
+    result = cli.run(*add)
+    assert result.exit_code == 0, result.output
+    assert f"raftlog format --join {file}" in result.stderr
+    joining = parse_cluster_file(file.read_text(), str(file))
+    assert joining.cluster.join == 4
+    assert cli.run(*add).exit_code == 2
+    change = cli.node.changes.pop()
+    assert isinstance(change, AddLearners)
+    assert change.members[0] == joining.configuration().member(4)
+    assert cli.run("members", "remove", "1", "--wait", "0").exit_code == 0
+    assert cli.node.changes.pop() == Remove((1,))
+    late = cli.run("members", "remove", "1", "--wait", "0.2")
+    assert (late.exit_code, "was not done within" in late.stderr) == (1, True)
+    assert cli.json("members", "address", "1", "--peer", "127.0.0.1:9")["change"] == "address"
+    assert cli.run("members", "address", "1").exit_code == 2
+    moved = cli.node.changes.pop()
+    assert isinstance(moved, ChangeAddresses)
+    assert (moved.members[0].peer, moved.members[0].incarnation) == ("127.0.0.1:9", "ab" * 16)
+    assert cli.run("members", "promote", "9", "--now", "--wait", "0").exit_code == 0
+    assert cli.node.changes.pop() == Promote((9,))
+    replaced = cli.run("members", "replace", "1", "--join-file", str(tmp_path / "join-1.toml"))
+    assert replaced.exit_code == 0, replaced.output
+    assert isinstance(cli.node.changes.pop(), Replace)
+    assert cli.run("leader", "transfer", "--to", "2", "-o", "raw").stdout == "2\n"
+    assert cli.node.transfers == [2]
+
+
+def test_a_join_file_makes_one_data_folder(cli: Running, tmp_path: Path) -> None:
+    """Formatted from the log's own first entry, where it is told to; the file says so afterwards, and a second time, or
+    as if it were a cluster file, it is refused."""
+    file, folder = tmp_path / "join-4.toml", tmp_path / "elsewhere" / "four"
+    add = (
+        "members",
+        "add",
+        "4",
+        "--peer",
+        "127.0.0.1:7104",
+        "--url",
+        "http://127.0.0.1:7004",
+        "--join-file",
+        str(file),
+    )
+    assert cli.run(*add).exit_code == 0
+    assert cli.run("format", str(file)).exit_code == 2
+    done = cli.run("format", "--join", str(file), "--data", str(folder), "--segment-bytes", str(1 << 20))
+    assert done.exit_code == 0, done.output
+    loaded = load_settings(file)
+    assert (loaded.settings.node, loaded.data.resolve()) == (4, folder.resolve())
+    assert first_entry(parse_cluster_file(file.read_text(), str(file))) == cli.node.log[0][0]
+    assert cli.run("format", "--join", str(file)).exit_code == 1
+    assert cli.run("format").exit_code == 2
 
 
 def test_settings_show(cli: Running, tmp_path: Path) -> None:
@@ -304,7 +377,7 @@ def test_help_names_every_command(cli: Running) -> None:
         assert f" {name} " in shown
         own = cli.run(name, "--help")
         assert own.exit_code == 0
-        if name not in ("up", "node", "demo", "settings", "session"):
+        if name not in ("up", "node", "demo", "settings", "session", "members"):
             for option in ("--output", "--encoding", "--endpoints", "--deadline"):
                 assert option in own.stdout
     assert cli.run("--version").stdout.startswith("raftlog ")
