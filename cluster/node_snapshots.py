@@ -43,6 +43,11 @@ class SnapshotWork:
         self._jobs: deque[SnapshotWrite | SnapshotInstall] = deque()
         self._receiving: asyncio.Task[None] | None = None
         self._leaving: set[asyncio.Task[None]] = set()
+        self._received_bytes = 0
+        gauge = node.metrics.gauge
+        gauge("raftlog_snapshot_index", "Newest snapshot on this disk ends here; 0: there is none", lambda: self.index)
+        gauge("raftlog_snapshot_bytes", "Size of its state", lambda: node.disk.snapshot_bytes)
+        gauge("raftlog_snapshot_received_bytes", "Pieces of snapshots from leaders", lambda: self._received_bytes)
 
     @property
     def is_saving(self) -> bool:
@@ -147,6 +152,7 @@ class SnapshotWork:
                         if job.offset == 0:
                             node.logger.info("snapshot_coming", index=job.index, bytes=job.total)
                         await node.disk.write_piece(job)
+                        self._received_bytes += len(job.data)
                         node.core.snapshot_written(job, clock.read())
                 except (NoSpace, SnapshotDamaged, Corrupt, CorruptSnapshot) as error:
                     node.logger.error("snapshot_not_taken", index=job.index, reason=str(error))

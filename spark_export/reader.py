@@ -66,6 +66,7 @@ def _slabs(wanted: Range) -> Iterator[tuple[Frames, int, int]]:
     turns = Turns(wanted.endpoints, wanted.patience_s, wanted.turn)
     position = wanted.start
     previous: tuple[int, int] | None = None
+    gone: dict[str, int | None] = {}  # who has that position no more, and its oldest: a node built from a snapshot, say
     while position < wanted.stop:
         before = position
         try:
@@ -77,6 +78,7 @@ def _slabs(wanted: Range) -> Iterator[tuple[Frames, int, int]]:
                 position = slab.next
                 previous = (slab.next - 1, int(frames.entry["crc"][-1]))
                 turns.success()
+                gone.clear()
                 yield frames, slab.first, slab.next
             if position == before:
                 raise RetryableError(f"has nothing from index {position} on yet")
@@ -85,7 +87,11 @@ def _slabs(wanted: Range) -> Iterator[tuple[Frames, int, int]]:
         except (UnknownVersion, UnknownEffects) as error:
             raise ExportError(f"{turns.url} sent what this version of raftlog cannot read: {error}") from error
         except TrimmedError as error:
-            raise trimmed(position, error.oldest) from error
+            gone[turns.url] = error.oldest
+            if len(gone) == len(set(wanted.endpoints)):
+                known = [oldest for oldest in gone.values() if oldest]
+                raise trimmed(position, min(known) if known else None) from error
+            turns.failure(f"the log from index {position} on", error)
 
 
 def _fetched(url: str, wanted: Range, position: int) -> Iterator[list[_Chunk]]:

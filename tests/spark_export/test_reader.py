@@ -112,6 +112,14 @@ def test_a_trimmed_range_is_an_error() -> None:
         rows_of(Served(LOG, oldest=9), start=3)
 
 
+def test_a_node_whose_log_begins_late_is_passed_over() -> None:
+    """A node that was built from a snapshot has less history than the others: it is read where somebody has it."""
+    late = Served(LOG, oldest=9)
+    assert rows_of(late, Served(LOG), start=3) == [row for row in ROWS if row["index"] >= 3]
+    with pytest.raises(DataLossError, match="index 3 is no longer kept: the log begins at index 9 now"):
+        rows_of(late, Served(LOG, oldest=20), start=3)
+
+
 def test_another_log_is_an_error() -> None:
     """A cluster with another log id behind the same endpoint is never read as if it were the first."""
     with pytest.raises(DataLossError, match=r"serves log ffff.*expected 0123"):

@@ -1,0 +1,130 @@
+"""A node that lacks too much log catches up by a snapshot, on real processes, under load and with nodes killed."""
+
+import asyncio
+import random
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from cluster import wire
+from cluster.client import Client
+from cluster.local_cluster import LocalCluster
+from tests.acceptance.conftest import SETTINGS, Measure
+from tests.acceptance.load import Load
+from tests.acceptance.logs import is_append, records_of, settle
+from tests.support import free_ports, wait_until, wait_until_async
+
+EARLY = SETTINGS | {
+    "disk.segment_bytes": 1 << 20,
+    "limits.snapshot_log_bytes": 2 << 20,
+    "limits.trailing_log_bytes": 2 << 20,
+    "limits.trailing_log_percent": 1,
+    "raft.snapshot_chunk_bytes": 16 << 10,
+}
+"""Snapshots early, little log kept for slow followers, and pieces so small that a kill falls between two of them."""
+
+VALUE = random.Random(1).randbytes(64 << 10)
+CATCH_UP_S = 90.0
+"""On a machine that does other things too."""
+
+
+@pytest.fixture
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Three nodes that make and send snapshots after few megabytes."""
+    folder = tmp_path_factory.mktemp("snapshots") / "nodes"
+    with LocalCluster(folder, settings=EARLY, ports=free_ports(6)) as cluster:
+        cluster.start()
+        cluster.wait_ready()
+        yield cluster
+        print(cluster.tails())
+        cluster.kill(*cluster.running)
+
+
+def oldest(cluster: LocalCluster, node: int) -> int:
+    """The oldest index of that node; 0 while it does not answer."""
+    told = cluster.status(node)
+    return told.oldest if told is not None else 0
+
+
+def metric(cluster: LocalCluster, node: int, name: str) -> float:
+    """A number of that node's /metrics; 0 where it does not answer, or never counted any."""
+    try:
+        _, body = cluster.ask(node, "/metrics")
+    except OSError:
+        return 0.0
+    return sum(float(line.split()[-1]) for line in body.decode().splitlines() if line.startswith(name))
+
+
+def installs(cluster: LocalCluster, node: int) -> float:
+    """How many snapshots that process has put in force."""
+    return metric(cluster, node, 'raftlog_raft_events_total{event="SnapshotInstalled"}')
+
+
+def wait_for_piece(cluster: LocalCluster, node: int, bytes_min: int) -> None:
+    """Waits until that process has got more than so many bytes of a snapshot, or has put one in force."""
+    wait_until(
+        lambda: metric(cluster, node, "raftlog_snapshot_received_bytes") > bytes_min or installs(cluster, node) > 0,
+        CATCH_UP_S, what=f"{bytes_min} bytes of a snapshot on node {node}",
+    )  # fmt: skip
+
+
+async def fill(cluster: LocalCluster, puts: int) -> None:
+    """Puts 64 KiB values over 60 keys."""
+    async with Client(cluster.urls, deadline_s=60) as client:
+        for first in range(0, puts, 10):
+            await asyncio.gather(*(client.put(b"big-%02d" % (n % 60), VALUE) for n in range(first, first + 10)))
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.long)])
+async def test_catch_up_by_snapshot_under_load_and_kills(
+    nodes: LocalCluster, kills: int, record_property: Measure
+) -> None:
+    """A follower that was down while the others wrote and compacted gets the state; it and its leader are killed with
+    -9 again and again while that is under way. In the end all states are equal, with the writers' sessions; whatever
+    was acknowledged is in the whole logs, once; and what the follower has of the log is the same."""
+    seed = random.SystemRandom().getrandbits(32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    async with Load(nodes.urls, writers=4, think_s=0.01) as load:
+        await load.more(50)
+        leader = nodes.leader()
+        follower = chance.choice([node for node in nodes.nodes if node != leader])
+        half_way = 0
+        for kill in range(kills):
+            nodes.kill(follower)
+            await fill(nodes, 200 if kill == 0 else 80)
+            nodes.start_node(follower)
+            await asyncio.to_thread(wait_for_piece, nodes, follower, chance.randint(0, 3 << 20))
+            victim = follower if kill % 2 == 0 else nodes.leader()
+            half_way += installs(nodes, follower) == 0
+            nodes.kill(victim)
+            nodes.start_node(victim)
+            await load.more(20, 60)
+        nodes.start()
+        await wait_until_async(lambda: oldest(nodes, follower) > 1, CATCH_UP_S, what="the follower's snapshot")
+        await load.more(50, 60)
+    await asyncio.to_thread(nodes.wait_ready, timeout_s=CATCH_UP_S)
+    last = await asyncio.to_thread(settle, nodes, CATCH_UP_S)
+    told = [nodes.status(node) for node in nodes.nodes]
+    states = {msgspec.json.encode((each.applied, each.state, each.sessions, each.revision)) for each in told if each}
+    assert len(states) == 1, states
+    assert all(each is not None and each.sessions >= len(load.sessions) for each in told)
+    first = max(each.oldest for each in told if each)
+    logs = await asyncio.gather(*(records_of(url, first, last) for url in nodes.urls))
+    assert logs[0] == logs[1] == logs[2]
+    whole = next(node for node, each in zip(nodes.nodes, told, strict=True) if each and each.oldest == 1)
+    kept = await records_of(nodes.url(whole), min(load.sessions), last)
+    values = [record.value for record in kept if record.session in load.sessions and is_append(record)]
+    assert len(values) == len(set(values)), "applied twice"
+    lost = {write.value.decode() for write in load.acknowledged} - set(values)
+    assert not lost, f"acknowledged and lost: {lost}"
+    record_property(
+        "measured",
+        f"{kills} kills, {half_way} of them half-way, {len(load.acknowledged)} acknowledged, oldest {first} of {last}",
+    )
+    assert half_way, "no kill fell into the sending of a snapshot: try a larger one"
+    assert msgspec.json.decode(nodes.ask(follower, "/v1/log?from=1")[1], type=wire.Problem).oldest == oldest(
+        nodes, follower
+    )
