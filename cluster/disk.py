@@ -20,7 +20,7 @@ from cluster.disk_errors import NoSpace, ReadDamaged, is_full
 from cluster.disk_files import ShardFiles
 from cluster.disk_open import Identity, Opened, Recovered, format_node, open_node
 from cluster.disk_receive import Incoming
-from cluster.disk_snapshots import SnapshotWriter
+from cluster.disk_snapshots import SnapshotWriter, check_snapshot
 from cluster.disk_worker import Worker
 from cluster.disk_write import SYNC_BUCKETS_S, Writer
 from raft.configuration import Configuration
@@ -182,6 +182,10 @@ class Disk:
         (0, b"") where it is not there. Raises OSError."""
         log = self._journal.log
         return await self._read_worker.run(partial(read_piece, self._reading, log, index, term, offset, bytes_max))
+
+    async def check_snapshot(self, index: int) -> None:
+        """Reads that snapshot whole, beside other reads. Raises SnapshotDamaged or OSError."""
+        await asyncio.to_thread(check_snapshot, self._opened.shard, self._journal.log, index)
 
     async def write_piece(self, write: SnapshotWrite) -> None:
         """Writes a piece from a leader aside. Raises SnapshotDamaged, NoSpace (what came is removed) or DiskFenced."""

@@ -10,10 +10,11 @@ from pathlib import Path
 from cluster.disk_errors import SnapshotDamaged
 from cluster.disk_files import ShardFiles
 from raft import storage_snapshots
+from raft.codec import UnknownVersion
 from raft.configuration import Configuration
-from raft.formats import Log
+from raft.formats import ForeignFile, Log
 from raft.operations import DeleteFolder
-from raft.storage_snapshots import SnapshotPlan, StoredSnapshot, drop_old, read_chunks
+from raft.storage_snapshots import SnapshotPlan, StoredSnapshot, drop_old, open_snapshot, read_chunks
 from raft.types import Mark
 
 
@@ -48,6 +49,17 @@ class RecoveredSnapshot:
             raise SnapshotDamaged(f"{self.shard}: {error}") from error
         finally:
             files.close()
+
+
+def check_snapshot(shard: Path, log: Log, index: int) -> None:
+    """Reads a snapshot whole. Raises SnapshotDamaged, also where there is none, or OSError."""
+    files = ShardFiles(shard, read_only=True)
+    try:
+        open_snapshot(files, log, index)
+    except (storage_snapshots.SnapshotDamaged, UnknownVersion, ForeignFile) as error:
+        raise SnapshotDamaged(f"{shard}: {error}") from error
+    finally:
+        files.close()
 
 
 class SnapshotWriter:

@@ -44,6 +44,7 @@ class SnapshotWork:
         self._receiving: asyncio.Task[None] | None = None
         self._leaving: set[asyncio.Task[None]] = set()
         self._received_bytes = 0
+        self._is_damaged = False  # the newest one on this disk: another is saved soon
         gauge = node.metrics.gauge
         gauge("raftlog_snapshot_index", "Newest snapshot on this disk ends here; 0: there is none", lambda: self.index)
         gauge("raftlog_snapshot_bytes", "Size of its state", lambda: node.disk.snapshot_bytes)
@@ -62,8 +63,9 @@ class SnapshotWork:
     # -- its own ------------------------------------------------------------------------------------------------
 
     def save_if_due(self) -> None:
-        """Begins to save the state when enough log has come since the last time."""
-        if self._node.applier.log_bytes >= self._due_bytes() and self._saving is None and self._may_save():
+        """Begins to save the state when enough log has come since the last time, or when what was saved is damaged."""
+        is_due = self._is_damaged or self._node.applier.log_bytes >= self._due_bytes()
+        if is_due and self._saving is None and self._may_save():
             self._node.applier.log_bytes = 0
             self._saving = self._start(self._save())
 
@@ -105,6 +107,7 @@ class SnapshotWork:
         one that is under way is kept for its end. The log stays on disk: compaction is not retention."""
         node, limits = self._node, self._node.settings.limits
         self.index = mark.index
+        self._is_damaged = False
         trailing = max(limits.trailing_log_bytes, node.disk.snapshot_bytes * limits.trailing_log_percent // 100)
         under_way = [each.snapshot_index for each in node.core.status().followers if each.snapshot_index]
         node.core.compact(mark, min([node.disk.end_before(mark.index, trailing), *under_way]))
@@ -114,15 +117,23 @@ class SnapshotWork:
     def carry_out(self, ready: Ready) -> None:
         """What a core wants done with snapshots that travel."""
         for fetch in ready.snapshot_fetches:
-            read = asyncio.ensure_future(
-                self._node.disk.read_snapshot(fetch.index, fetch.term, fetch.offset, fetch.bytes_max)
-            )
-            read.add_done_callback(partial(self._fetched, fetch))
+            asyncio.ensure_future(self._read(fetch)).add_done_callback(partial(self._fetched, fetch))
         self._jobs.extend(ready.snapshot_writes)
         if ready.snapshot_install is not None:
             self._jobs.append(ready.snapshot_install)
         if self._jobs and self._receiving is None:
             self._receiving = self._start(self._receive())
+
+    async def _read(self, fetch: SnapshotFetch) -> tuple[int, bytes]:
+        """A piece; before the first the whole is checked: one that is damaged here would be sent for ever."""
+        disk = self._node.disk
+        if fetch.offset == 0:
+            try:
+                await disk.check_snapshot(fetch.index)
+            except SnapshotDamaged:
+                self._is_damaged = True
+                raise
+        return await disk.read_snapshot(fetch.index, fetch.term, fetch.offset, fetch.bytes_max)
 
     def _fetched(self, fetch: SnapshotFetch, done: asyncio.Future[tuple[int, bytes]]) -> None:
         node = self._node

@@ -151,6 +151,25 @@ async def test_a_piece_damaged_on_disk_begins_anew(tmp_path: Path, monkeypatch: 
         assert again.machine.digest() == (await nodes.leader()).machine.digest()
 
 
+async def test_a_snapshot_damaged_at_the_leader_is_saved_anew(tmp_path: Path) -> None:
+    """One that fails its check is not sent (for ever): the leader saves another, and sends that."""
+    async with cluster_of(3, tmp_path, **EARLY) as nodes:
+        leader, follower = await fall_behind(nodes)
+        await wait_until_async(lambda: not leader.snapshots.is_saving)
+        folder = tmp_path / f"node-{leader.node_id}" / "shard-0" / "snapshots"
+        damaged = leader.snapshots.index
+        for path in folder.glob("*/chunks"):
+            with path.open("r+b") as file:
+                file.seek(10_000)
+                file.write(b"damage")
+        again = await nodes.start(follower)
+        await wait_until_async(lambda: installed(again), 30)
+        await nodes.all_at(await write(nodes, 20))
+        assert again.machine.digest() == leader.machine.digest()
+        assert leader.snapshots.index >= damaged
+        assert leader.is_leader
+
+
 async def test_kills_of_either_side_half_way(tmp_path: Path) -> None:
     """Killed while pieces travel, the receiver begins anew, and another leader sends its own; in the end all agree."""
     async with cluster_of(3, tmp_path, **EARLY) as nodes:
