@@ -1,8 +1,8 @@
 """How soon writes go on when a leader is lost: killed, which its closed links tell, or silent (paused, or cut off).
 
 The time is from the beginning of the fault to the first write that any client is told to be done in a later term; no
-answer of the old leader counts. Clients are bound, two to each node, so that some ask the next leader from its first
-moment on; between two losses all nodes are back and writes flow.
+answer of the old leader counts. Clients are bound, one to each node with several writes under way, so that some ask the
+next leader from its first moment on; between two losses all nodes are back and writes flow.
 """
 
 from __future__ import annotations

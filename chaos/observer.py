@@ -56,11 +56,15 @@ class Observer:
     def _saw(self, node: int, role: str, term: int) -> None:
         now_ns = self.arena.now_ns()
         last = self._last.get(node)
+        from_ns = now_ns
         if last is not None:
-            last.until_ns = now_ns
+            if role == SILENT and last.role != SILENT:
+                from_ns = last.until_ns  # it was not heard of since then
+            else:
+                last.until_ns = now_ns
             if (last.role, last.term) == (role, term):
                 return
-        self._last[node] = stretch = Stretch(node, role, term, now_ns, now_ns)
+        self._last[node] = stretch = Stretch(node, role, term, from_ns, now_ns)
         self.stretches.append(stretch)
 
     @property

@@ -79,7 +79,11 @@ def read_file(folder: Path, workload: str) -> list[Operation]:
     """The operations of a workload. Raises BadHistory naming the file."""
     path = history_file(folder, workload)
     try:
+        if path.stat().st_size == 0:
+            return []  # a workload that asked nothing
         return read_history(path).operations()
+    except OSError as error:
+        raise BadHistory(f"{path}: {error.strerror or error}") from error
     except BadHistory as error:
         raise error if str(error).startswith(str(path)) else BadHistory(f"{path}: {error}") from error
 

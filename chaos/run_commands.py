@@ -287,7 +287,7 @@ def show(result: dict[str, Any], console: Console) -> None:
     for row in result["failover"]:
         goal = {True: ", within the goal", False: ", [yellow]beyond the goal[/yellow]"}.get(row.get("within_goal"), "")
         console.print(
-            f"  leader {row['loss']}, {row['count']} times: to the next write "
+            f"  leader lost ({row['loss']}), {row['count']} times: to the next write "
             + ", ".join(f"{name} {1000 * row[f'{name}_s']:.0f} ms" for name in ("p50", "p90", "p99", "max"))
             + goal
         )

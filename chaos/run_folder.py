@@ -98,7 +98,11 @@ def as_result(run: Run, judgement: Judgement, command: list[str]) -> dict[str, A
         "last_index": run.aftermath.last_index,
         "leaders": [{"term": term, "node": node} for term, node in judgement.leaders],
         "without_leader_s": round(judgement.without_leader_s, 3),
-        "overlapping_max": overlapping_max([each.planned for each in run.faults if each.outcome == "installed"]),
+        "overlapping_max": overlapping_max(
+            (each.began_ns, each.healed_ns)
+            for each in run.faults
+            if each.outcome == "installed" and each.began_ns is not None and each.healed_ns is not None
+        ),
         "recovery_s": _quantiles(recoveries),
         "losses": {kind: [round(each, 4) for each in took] for kind, took in run.losses.items()},
         "failover": summary(run.losses),

@@ -161,6 +161,9 @@ async def _fault(run: Run, fault: FaultRun, deployment: Deployment, lane: asynci
     planned, arena = fault.planned, run.arena
     await asyncio.sleep(max(0.0, planned.at_s - arena.now_ns() / 1e9))
     async with lane:
+        if arena.now_ns() / 1e9 + planned.lasts_s > run.seconds:
+            fault.outcome, fault.note = "skipped", "those before it took so long that the run would be over"
+            return
         here = Field(deployment, planned.number, random.Random(planned.draw))
         fault.began_ns = arena.now_ns()
         try:

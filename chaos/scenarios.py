@@ -47,7 +47,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         Scenario(name="smoke", says="partitions, kills and pauses of short runs", nemeses=_SMOKE,
                  workloads=("register", "log"), faults_min=3),
         Scenario(name=FAILOVER, says="leaders lost one after the other: how soon writes go on",
-                 nemeses=("kill-leader", "pause-leader", "partition-leader"), workloads=("log",), pace=0.3),
+                 nemeses=("kill-leader", "pause-leader", "partition-leader"), workloads=("log",)),
         *(
             Scenario(name=family, says=f"only {', '.join(each.name for each in members)}",
                      nemeses=tuple(each.name for each in members))

@@ -8,7 +8,7 @@ alone; which node leads when a fault begins does not, so a fault that aims at th
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +18,7 @@ QUIET_START_S: Final = 1.0
 QUIET_END_S: Final = 1.0
 """Between the last fault and the end of the load."""
 
-GAP_S: Final = (0.5, 3.0)
+GAP_S: Final = (1.0, 6.0)
 """Between two faults of one lane."""
 
 Lasting = tuple[float, float]
@@ -88,9 +88,9 @@ def _lane(
         now = at_s + lasts_s + chance.uniform(*GAP_S)
 
 
-def overlapping_max(planned: Sequence[Planned]) -> int:
-    """The most faults at one time."""
-    ends = [(each.at_s, 1) for each in planned] + [(each.until_s, -1) for each in planned]
+def overlapping_max(spans: Iterable[tuple[float, float]]) -> int:
+    """The most faults at one time, from their beginnings and ends."""
+    ends = [end for began, ended in spans for end in ((began, 1), (ended, -1))]
     most = now = 0
     for _, step in sorted(ends):
         now += step

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Hashable, Sequence
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
 from chaos.history import BadHistory, Operation
@@ -53,7 +54,8 @@ def _check_key(operations: Sequence[Operation], problems: list[str], counts: dic
             reads.append((each, seen))
     counts["elements"] += len(adds)
     counts["reads"] += len(reads)
-    settled = sorted((each.returned, element) for element, each in adds.items() if each.outcome == "ok")  # type: ignore[type-var]
+    settled = [(each.returned or 0, element) for element, each in adds.items() if each.outcome == "ok"]
+    settled.sort(key=itemgetter(0))
     ended = [returned for returned, _ in settled]
     everywhere = {element for _, seen in reads for element in seen}
     for each, seen in reads:
@@ -65,8 +67,8 @@ def _of_read(
     read: Operation,
     seen: dict[Hashable, Any],
     adds: dict[Hashable, Operation],
-    ended: list[int | None],
-    settled: list[tuple[int | None, Hashable]],
+    ended: list[int],
+    settled: list[tuple[int, Hashable]],
     everywhere: set[Hashable],
     problems: list[str],
 ) -> None:

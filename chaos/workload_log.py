@@ -62,7 +62,7 @@ class Appends:
     async def run(self) -> None:
         """All processes of all clients."""
         async with asyncio.TaskGroup() as group:
-            for number in range(2 * len(self.arena.urls) if self.arena.all_bound else CLIENTS):
+            for number in range(len(self.arena.urls) if self.arena.all_bound else CLIENTS):
                 client, node = self.arena.client(number)
                 for lane in range(IN_FLIGHT):
                     group.create_task(self._process(client, node, f"log-{number}.{lane}"))

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from chaos.deployment import Deployment, client_proxy, peer_proxy
 from chaos.toxiproxy import Stream, ToxiproxyError
@@ -22,7 +22,8 @@ from cluster.local_cluster import LocalClusterError
 Lane = Literal["network", "quality", "process"]
 """Of one lane there is one fault at a time: shapes of the network, quality of its links, processes."""
 
-LEADER_WAIT_S = 2.0
+LEADER_WAIT_S: Final = 2.0
+UP_S: Final = 15.0
 
 
 class Skipped(Exception):
@@ -61,6 +62,16 @@ class Field:
             return self.deployment.cluster.leader(LEADER_WAIT_S)
         except LocalClusterError:
             raise Skipped(f"no leader within {LEADER_WAIT_S:g} s") from None
+
+    def up(self, nodes: Iterable[int]) -> str:
+        """Waits until these nodes answer for themselves, though perhaps not for the cluster: the end of a fault that
+        had taken them away. What came of it."""
+        end = time.monotonic() + UP_S
+        waiting = set(nodes)
+        while waiting and time.monotonic() < end:
+            waiting -= {node for node in waiting if self.deployment.cluster.status(node) is not None}
+            time.sleep(0.02)
+        return f"nodes {sorted(waiting)} do not answer after {UP_S:g} s" if waiting else "all answer"
 
     def minority(self) -> list[int]:
         """Some nodes, fewer than half: all that may go without the others losing their majority."""

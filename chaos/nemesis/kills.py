@@ -30,7 +30,8 @@ def kill(choice: Choice) -> Callable[[Field], Injected]:
 
         def heal() -> str:
             cluster.start(nodes)
-            return f"started again as {', '.join(str(cluster.pid(node)) for node in nodes)}"
+            up = field.up(nodes)
+            return f"started again as {', '.join(str(cluster.pid(node)) for node in nodes)}: {up}"
 
         gone = ", ".join(f"pid {pid} of node {node}" for node, pid in pids.items())
         return Injected(f"nodes {nodes}", f"{gone}: waited for and gone", heal, since_ns)

@@ -22,10 +22,17 @@ def _transfer(field: Field) -> Injected:
     code = cluster.stop_node(leader)
     if code != 0:
         raise RuntimeError(f"node {leader} ended with {code} at SIGTERM\n{cluster.tail(leader)}")
-    return Injected(f"leader {leader}", f"node {leader} ended with 0", lambda: cluster.start_node(leader))
+    return Injected(f"leader {leader}", f"node {leader} ended with 0", lambda: _started(field, leader))
 
 
-def _repeated(target: str, proof: str, field: Field, turn: Callable[[], bool], last: Callable[[], None]) -> Injected:
+def _started(field: Field, node: int) -> str:
+    field.deployment.cluster.start_node(node)
+    return field.up([node])
+
+
+def _repeated(
+    target: str, proof: str, field: Field, turn: Callable[[], bool], last: Callable[[], str | None]
+) -> Injected:
     """A fault that goes on in a thread of its own: `turn` after `turn` until it ends or `turn` says that it is done."""
     turns = [0]
     failed: list[str] = []
@@ -43,8 +50,8 @@ def _repeated(target: str, proof: str, field: Field, turn: Callable[[], bool], l
     def heal() -> str:
         field.ended.set()
         thread.join(READY_S + 30)
-        last()
-        return f"{turns[0]} restarts" + (f"; {failed[0]}" if failed else "")
+        up = last()
+        return "; ".join(part for part in (f"{turns[0]} restarts", up, *failed) if part)
 
     return Injected(target, proof, heal)
 
@@ -64,7 +71,7 @@ def _storm(field: Field) -> Injected:
         return True
 
     return _repeated(
-        f"node {node}", f"pid {pid} waited for and gone", field, turn, lambda: cluster.start_node(node)
+        f"node {node}", f"pid {pid} waited for and gone", field, turn, lambda: _started(field, node)
     )  # fmt: skip
 
 

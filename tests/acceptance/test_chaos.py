@@ -1,0 +1,84 @@
+"""The chaos harness as a user runs it: a short run with real faults is valid, and Ctrl-C leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.conftest import Measure
+from tests.support import wait_until
+from tests.tidy_rules import ROOT
+
+pytestmark = [pytest.mark.toxiproxy]
+
+SECONDS = 20
+SEED = 8
+RUN = [sys.executable, "-m", "cluster.cli", "chaos", "run", "smoke", "--nodes", "3"]
+
+
+def _processes_of(folder: Path) -> list[int]:
+    """The pids of all processes whose command line or working files name that folder, but not the harness itself."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = process.joinpath("cmdline").read_bytes()
+            output = os.readlink(process / "fd/1")
+        except OSError:
+            continue
+        if b"chaos\0run\0" not in command and (os.fsencode(folder) in command or output.startswith(str(folder))):
+            found.append(int(process.name))
+    return found
+
+
+@pytest.mark.timeout(180)
+def test_smoke(tmp_path: Path, toxiproxy_path: Path, record_property: Measure) -> None:
+    """Registers and the log under partitions, kills and pauses, three nodes behind the real Toxiproxy: valid,
+    with enough operations, faults of every lane that took effect, digests that all nodes agree on, and the page."""
+    done = subprocess.run(
+        [*RUN, "--seconds", str(SECONDS), "--seed", str(SEED), "--out", str(tmp_path), "--json"],
+        cwd=ROOT, capture_output=True, text=True, timeout=170,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-4_000:]
+    result = json.loads(done.stdout)
+    assert (result["verdict"], result["seed"], result["problems"]) == ("valid", SEED, [])
+    installed = [fault for fault in result["faults"] if fault["outcome"] == "installed"]
+    assert {fault["lane"] for fault in installed} == {"network", "process"}
+    assert all(fault["proof"] for fault in installed)
+    assert [workload["name"] for workload in result["workloads"]] == ["register", "log"]
+    assert len(result["digests"]) == 3
+    assert len({json.dumps(told) for told in result["digests"].values()}) == 1
+    assert (tmp_path / "latest" / "report.html").stat().st_size > 10_000
+    assert not (tmp_path / "latest" / "nodes" / "data").exists()
+    assert _processes_of(tmp_path) == []
+    record_property(
+        "measured",
+        f"{result['operations']} operations in {result['load_s']} s, {len(installed)} faults, "
+        f"{len(result['leaders'])} leaders, recovery {result['recovery_s']}",
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_is_left_behind(tmp_path: Path, toxiproxy_path: Path, number: signal.Signals) -> None:
+    """Ctrl-C in the middle of a run ends with 8, for there is no verdict; after `kill -9` of the harness too, every
+    node and the Toxiproxy server are gone."""
+    with subprocess.Popen(
+        [*RUN, "--seconds", "100", "--out", str(tmp_path)],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    ) as harness:  # fmt: skip
+        try:
+            wait_until(lambda: len(_processes_of(tmp_path)) >= 4, 60, what="three nodes and Toxiproxy")
+            told = harness.stdout
+            assert told is not None
+            wait_until(lambda: "running" in told.readline(), 60, what="the load")
+            harness.send_signal(number)
+            code = harness.wait(60)
+        finally:
+            harness.kill()
+    assert code == (8 if number is signal.SIGINT else -signal.SIGKILL)
+    wait_until(lambda: not _processes_of(tmp_path), 20, what="every process to be gone")

@@ -1,0 +1,53 @@
+"""The schedule of faults: a function of its seed, in lanes that never have two faults at once."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chaos.nemesis import NEMESES
+from chaos.schedule import GAP_S, QUIET_END_S, QUIET_START_S, Planned, overlapping_max, schedule
+
+KINDS = {each.name: (each.lane, each.lasts_s) for each in NEMESES.values()}
+
+
+def test_a_seed_draws_one_schedule() -> None:
+    """The same seed draws the same faults down to their last digit, whatever order the kinds are named in; another
+    seed draws others."""
+    one = schedule(7, 60, KINDS)
+    assert one == schedule(7, 60, dict(reversed(KINDS.items())))
+    assert one != schedule(8, 60, KINDS)
+    assert str(one[0]).split() == ["1", "1.870", "s", "3.568", "s", "network", "partition-ring"]
+
+
+@given(seed=st.integers(0, 1 << 40), seconds=st.floats(5, 300), names=st.sets(st.sampled_from(sorted(KINDS))))
+@settings(max_examples=100)
+def test_lanes_have_one_fault_at_a_time(seed: int, seconds: float, names: set[str]) -> None:
+    """Faults lie within the run, last as long as their kind may, and those of one lane follow each other with a gap;
+    so there are never more at once than there are lanes."""
+    planned = schedule(seed, seconds, {name: KINDS[name] for name in names})
+    lanes: dict[str, list[Planned]] = {}
+    for each in planned:
+        lane, (least, most) = KINDS[each.nemesis]
+        assert each.nemesis in names
+        assert each.lane == lane
+        assert least - 0.001 <= each.lasts_s <= most + 0.001
+        assert each.at_s >= QUIET_START_S
+        assert each.until_s <= seconds - QUIET_END_S
+        lanes.setdefault(lane, []).append(each)
+    for faults in lanes.values():
+        assert all(after.at_s >= before.until_s + GAP_S[0] - 0.002 for before, after in pairwise(faults))
+    assert [each.number for each in planned] == list(range(1, len(planned) + 1))
+    assert overlapping_max((each.at_s, each.until_s) for each in planned) <= len(lanes)
+
+
+def test_every_kind_comes_before_any_comes_again() -> None:
+    """A long run has all kinds of a lane, and a kind comes again only after all others have."""
+    planned = [each.nemesis for each in schedule(3, 600, KINDS) if each.lane == "network"]
+    kinds = {name for name, (lane, _) in KINDS.items() if lane == "network"}
+    assert len(planned) > 5 * len(kinds)
+    assert set(planned[: len(kinds)]) == kinds
+    assert len(schedule(3, 600, KINDS)) >= 100
+    assert overlapping_max((each.at_s, each.until_s) for each in schedule(3, 600, KINDS)) == 3
