@@ -204,7 +204,7 @@ async def serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Lo
         logger.warning("recovered", notice=notice)
     metrics = Metrics()
     try:
-        node = Node(settings, disk, recovered, metrics=metrics, logger=logger, known=cluster.configuration())
+        node = Node(settings, disk, recovered, metrics=metrics, logger=logger, cluster=cluster)
     except (UnknownVersion, UnknownSnapshot) as error:
         await disk.close()
         raise StartError(NodeExit.UNKNOWN_VERSION, f"{loaded.data}: {error}") from error
@@ -212,6 +212,10 @@ async def serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Lo
         await disk.close()
         raise StartError(NodeExit.DATA, f"{loaded.data}: {error}; take the newest snapshot away") from error
     runner = build_runner(node, settings)
+    gc.collect()  # before anybody waits for this node: it takes a while where there are many keys
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         await _listen(node, runner, loaded)
     except StartError:
@@ -224,10 +228,6 @@ async def serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Lo
         loop.add_signal_handler(number, stop.set)
     if settings.stop_with_stdin:
         loop.add_reader(sys.stdin.fileno(), _stdin_closed, loop, stop)
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
     logger.info(
         "serving", url=f"http://{settings.http.listen}", peer=settings.peer.listen, log=node.log_id,
         data=str(loaded.data), boot=recovered.hard_state.boot, last=recovered.last.index,

@@ -30,7 +30,7 @@ from raft.codec import (
     seal_entry,
 )
 from raft.configuration import Configuration, Member
-from raft.messages import AppendEntries, Message, RequestVote, RequestVoteReply
+from raft.messages import AppendEntries, InstallSnapshot, Message, RequestVote, RequestVoteReply
 from raft.types import GENESIS, EntryKind
 from tests.support import free_ports, wait_until_async
 
@@ -297,6 +297,22 @@ async def test_the_promises_of_another_disk_are_dropped_and_its_requests_taken()
         for _, writer in (right, foreign):
             writer.close()
             await writer.wait_closed()
+
+
+async def test_pieces_of_a_snapshot_go_by_the_bulk_link_and_nothing_else_does() -> None:
+    """A heartbeat never waits behind a snapshot: pieces have the other connection, and a vote there closes it."""
+    piece = InstallSnapshot(
+        sender=1, to=2, term=1, snapshot_index=5, snapshot_term=1, offset=0, total=3, crc=0, done=True, data=b"abc"
+    )
+    async with transports(2, limits=LimitSettings(link_bytes_max=1)) as (made, ears, ports):
+        await wait_until_async(lambda: made[0].is_bulk_up(2) and ears[1].bulk_opened)
+        made[0].send(piece)
+        made[0].flush()
+        await wait_until_async(lambda: ears[1].messages == [piece])
+        assert not ears[1].frames
+        refused = await answer_to(ports[0], encode_hello(hello_of(purpose=Purpose.BULK)), encode_message(vote()))
+        assert refused == b""
+        assert ears[0].messages == []
 
 
 async def test_a_full_or_missing_link_drops_and_says_so() -> None:
