@@ -196,8 +196,11 @@ class RaftCore:
 
     def compact(self, mark: Mark, keep_after: int | None = None) -> None:
         """A snapshot up to `mark` is durable: state can be had from there. With `keep_after`, the end of an entry not
-        behind the newest snapshot, what ends there or before is not asked from disk any more: it may be removed."""
+        behind the newest snapshot, what ends there or before is not asked from disk any more: it may be removed. One
+        that a newer snapshot has overtaken, installed while it was saved, is no news."""
         log = self.state.log
+        if mark.index < log.snapshot.index:
+            return
         assert mark.index <= log.applied, (mark, log.applied)
         assert log.term_at(mark.index) == mark.term, mark
         if mark.index > log.snapshot.index:

@@ -42,7 +42,8 @@ class SnapshotWork:
 
     def save(self, core: RaftCore) -> None:
         """Keep the state as it is now, chunk by chunk while applying goes on, and then let the log before it go."""
-        if self._saving is None and self.replica.mark.index > self.index:
+        is_receiving = core.state.receiving is not None or self._running is not None  # as in cluster/node_snapshots.py
+        if self._saving is None and not is_receiving and self.replica.mark.index > self.index:
             self._saving = self._save(core)
             self._advance_saving(self.replica.life)
 

@@ -71,6 +71,16 @@ def test_compaction_moves_the_first_index_and_keeps_what_slow_followers_need() -
     assert [log.term_at(index) for index in (7, 8)] == [3, 3]
 
 
+def test_a_snapshot_that_a_newer_one_has_overtaken_is_no_news() -> None:
+    """A node saved its state while it was sent a newer one, which took the place of its log meanwhile (seed 100768)."""
+    core = make_core(1, 3, 1, 1, 2, term=3)
+    append(core, prev=(4, 2), term=3, commit=4)
+    core.compact(Mark(4, 2), 4)
+    core.compact(Mark(3, 1), 3)
+    log = core.state.log
+    assert (log.first, log.snapshot.index, log.term_at(4)) == (5, 4, 2)
+
+
 def test_pitfall_57_the_log_is_not_given_up_beyond_the_snapshot() -> None:
     """Nor inside an entry: the node halts first.
 

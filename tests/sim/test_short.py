@@ -22,6 +22,8 @@ FRESH = 6
 # Seeds that found something, and what. They are other worlds as soon as worlds are drawn another way.
 TOLD = {
     100: "a damaged snapshot counted as dispensable, and the log that made up for it was compacted",
+    100768: "a snapshot of its own, saved while a newer one was installed, was behind the log's first entry",
+    100783: "an old copy of a disk was started under watch until its boot counter was as high as the newest seen",
     43852429434: "a durable mark was written while an install was replacing the log",
 }
 

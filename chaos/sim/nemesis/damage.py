@@ -74,10 +74,12 @@ def roll_back(world: World, random: Random) -> None:
         _lose(world, node, "roll_back", f"rolled back by {ago_us} us", power=True)
         world.disks[node].roll_back(image)
         replica.start()
-        lives = [peer.life for peer in peers]
+        # Its own end counts too: with each start its counter comes nearer to what the peers have seen.
+        everyone = [replica, *peers]
+        lives = [each.life for each in everyone]
 
         def look() -> None:
-            if lives != [peer.life for peer in peers] or world.now_us - began_us > AROUND_US:
+            if lives != [each.life for each in everyone] or world.now_us - began_us > AROUND_US:
                 _take_away(world, node)
             elif not replica.is_retired:
                 world.after(LOOK_US, look)
