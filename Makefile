@@ -33,7 +33,7 @@ lock: ## write requirements.lock anew from pyproject.toml
 sim: setup ## the deterministic simulator: 1,000 seeds on all cores; ARGS="..." goes to `raftlog sim` instead
 	@.ci/existing sim $(ARGS)
 
-chaos: setup ## real processes under real faults; ARGS="..." goes to `raftlog chaos`
+chaos: setup ## real processes under real faults, for ten minutes; ARGS="..." goes to `raftlog chaos` instead
 	@.ci/existing chaos $(ARGS)
 
 long: setup ## the tests that take minutes; ARGS="..." goes to pytest
