@@ -10,7 +10,6 @@ from typing import Final
 
 import msgspec
 
-from cluster import clock
 from cluster.cluster_file import (
     HEX32,
     ClusterFile,
@@ -25,9 +24,9 @@ from cluster.http_call import Call, Service, decode
 from cluster.wire import ApiError, Code, MemberAnswer, Members, to_b64
 from cluster.wire_members import ChangeAnswer, ChangeIn, TransferAnswer, TransferIn
 from raft.changes import AddLearners, Change, ChangeAddresses, Promote, Remove, Replace
-from raft.codec import decode_configuration, encode_configuration, seal_entry
-from raft.configuration import Configuration, Member
-from raft.types import GENESIS, NOBODY, Entry, EntryKind
+from raft.codec import decode_configuration
+from raft.configuration import Member
+from raft.types import NOBODY
 
 _CHANGE: Final = msgspec.json.Decoder(ChangeIn)
 _TRANSFER: Final = msgspec.json.Decoder(TransferIn)
@@ -38,7 +37,6 @@ _TAKES: Final[dict[str, frozenset[str]]] = {
     "replace": frozenset({"peer", "url", "incarnation", "by"}),
     "address": frozenset({"peer", "url"}),
 }
-FIRST_BYTES_MAX: Final = 1 << 20
 
 
 async def transfer_leadership(service: Service, call: Call) -> Answer:
@@ -147,7 +145,7 @@ async def _join_file(service: Service, members: Members, newcomer: Member) -> st
         for each in members.members
         if each.node != newcomer.node
     ]
-    first = await _first_entry(service, tuple(others))
+    first = await service.node.first_entry()
     parameters = dict(decode_configuration(first.data).parameters)
     head = ClusterHead(
         log=members.log, time_ms=first.time_ms, parameters=parameters, join=newcomer.node,
@@ -158,20 +156,3 @@ async def _join_file(service: Service, members: Members, newcomer: Member) -> st
         for each in sorted([*others, newcomer], key=lambda each: each.node)
     ]
     return render_cluster_file(ClusterFile(head, nodes))
-
-
-async def _first_entry(service: Service, others: tuple[Member, ...]) -> Entry:
-    """The entry at index 1. Where it was trimmed the new node gets a snapshot in its place, and any will do that does
-    not name the node itself."""
-    try:
-        found = await service.node.read_log(1, 1, FIRST_BYTES_MAX)
-        if found:
-            return found[0][0]
-    except ApiError as error:
-        if error.code is not Code.COMPACTED:
-            raise
-    configuration = Configuration(others, voters=tuple(member.node for member in others))
-    return seal_entry(
-        GENESIS, term=1, kind=EntryKind.CONFIGURATION, count=1, time_ms=clock.wall_ms(), clock_ms=0,
-        data=encode_configuration(configuration),
-    )  # fmt: skip

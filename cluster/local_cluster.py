@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from cluster.cluster_file import ClusterNode, parse_cluster_file, quoted
-from cluster.launcher import format_cluster, new_cluster
+from cluster.launcher import format_cluster, format_join, new_cluster
 from cluster.settings import DiskSettings
 from cluster.wire import Status
 
@@ -232,6 +232,33 @@ class LocalCluster:
         self.kill(*self.nodes)
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def adopt(self, join: str) -> int:
+        """Takes in the new node of a join file, instead of one of its number that does not run: makes its data folder
+        and settings. Its number; `start_node` starts it. Raises SettingsError or DiskError."""
+        joining = parse_cluster_file(join, "the join file")
+        node = joining.cluster.join
+        place = joining.of(node)
+        assert place is not None, "a join file has its node"
+        data = f"node-{node}-{place.incarnation[:8]}"
+        file = self.folder / f"join-{node}-{place.incarnation[:8]}.toml"
+        file.write_text(join, encoding="utf-8")
+        segment_bytes = self._settings.get("disk.segment_bytes", DiskSettings().segment_bytes)
+        format_join(file, self.folder / data, segment_bytes=segment_bytes)
+        self._forget(node)
+        others = [each for each in self.cluster.node if each.id != node]
+        place = msgspec.structs.replace(place, data=data)
+        nodes = sorted([*others, place], key=lambda each: each.id)
+        self.cluster = msgspec.structs.replace(self.cluster, node=nodes)
+        self._write_settings(place, {}, file.name)
+        return node
+
+    def dismiss(self, node: int) -> int:
+        """Stops a node that is no member any more, for good; its exit code."""
+        code = self.stop_node(node)
+        nodes = [each for each in self.cluster.node if each.id != node]
+        self.cluster = msgspec.structs.replace(self.cluster, node=nodes)
+        return code
+
     # -- questions ------------------------------------------------------------------------------------------------
 
     def ask(self, node: int, path: str, timeout_s: float = ASK_S) -> tuple[int, bytes]:
@@ -311,8 +338,8 @@ class LocalCluster:
         if process is not None and process.stdin is not None:
             process.stdin.close()
 
-    def _write_settings(self, node: ClusterNode, dial: Mapping[int, str]) -> None:
-        lines = [f"node = {node.id}", f"cluster_file = {quoted(CLUSTER_FILE)}", "stop_with_stdin = true"]
+    def _write_settings(self, node: ClusterNode, dial: Mapping[int, str], cluster_file: str = CLUSTER_FILE) -> None:
+        lines = [f"node = {node.id}", f"cluster_file = {quoted(cluster_file)}", "stop_with_stdin = true"]
         lines += [f"{key} = {msgspec.json.encode(value).decode()}" for key, value in self._settings.items()]
         lines += [f"dial.{to} = {quoted(address)}" for to, address in dial.items()]
         self.settings_file(node.id).write_text("\n".join(lines) + "\n", encoding="utf-8")

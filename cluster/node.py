@@ -15,7 +15,7 @@ from typing import Final
 
 from cluster import clock, node_end, node_members, node_requests, node_status
 from cluster.applier import Applier
-from cluster.cluster_file import split_address
+from cluster.cluster_file import ClusterFile, split_address
 from cluster.disk import Disk
 from cluster.disk_open import Recovered
 from cluster.log_reader import LogReader
@@ -35,7 +35,6 @@ from cluster.wire import ApiError, Code, LeaderHint, Members, Status
 from raft import invariants
 from raft.changes import Change
 from raft.codec import Frame
-from raft.configuration import Configuration
 from raft.core import RaftCore
 from raft.log import LogStart
 from raft.messages import Message
@@ -58,10 +57,9 @@ class Node:
 
     def __init__(
         self, settings: Settings, disk: Disk, recovered: Recovered, *, metrics: Metrics, logger: Logger,
-        known: Configuration = Configuration(),  # noqa: B008  (frozen)
+        cluster: ClusterFile | None = None,
     ) -> None:  # fmt: skip
-        """Restores the newest snapshot; blocks until then. Raises what `cluster.snapshots.restore` raises. `known` are
-        the members of the cluster file, for a node that is to join."""
+        """Restores the newest snapshot, which blocks; raises as `cluster.snapshots.restore`. `cluster` is its file."""
         now = clock.read()
         identity = recovered.identity
         self.settings = settings
@@ -93,7 +91,7 @@ class Node:
             now=now,
             incarnation=identity.incarnation,
         )
-        self.membership = Membership(known.members)
+        self.membership = Membership(cluster)
         self.pending = Pending(settings.limits, metrics, self.node_id, recovered.hard_state.boot)
         self.pending.skipped(mark.index, mark.term)
         self.applier = Applier(
@@ -214,6 +212,10 @@ class Node:
     async def change_members(self, change: Change, deadline: float) -> int:
         """See `node_members.change`."""
         return await node_members.change(self, change, deadline)
+
+    async def first_entry(self) -> Entry:
+        """See `node_members.first_entry`."""
+        return await node_members.first_entry(self)
 
     async def transfer(self, to: NodeId, deadline: float) -> float:
         """See `node_members.transfer`."""

@@ -97,5 +97,8 @@ class NodeFace(Protocol):
     async def change_members(self, change: Change, deadline: float) -> int:
         """Begins a change; the index of the configuration that begins it, once that is committed."""
 
+    async def first_entry(self) -> Entry:
+        """The entry at index 1, also where a snapshot took its place."""
+
     async def transfer(self, to: int, deadline: float) -> float:
         """Hands leadership to that node (0: whoever has most); seconds until the new leader was heard."""

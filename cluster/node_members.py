@@ -10,11 +10,12 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from cluster import clock
+from cluster import clock, cluster_file
+from cluster.cluster_file import ClusterFile
 from cluster.node_requests import unavailable, wait_for
 from cluster.wire import ApiError, Code
 from raft.changes import Change
-from raft.configuration import Configuration, Member
+from raft.configuration import Configuration
 from raft.events import ChangeGivenUp, Event
 from raft.refusals import (
     CannotTransfer,
@@ -26,11 +27,12 @@ from raft.refusals import (
 )
 from raft.roles import Leader
 from raft.state import State
-from raft.types import NOBODY, NodeId
+from raft.types import NOBODY, Entry, NodeId
 
 if TYPE_CHECKING:
     from cluster.node import Node
 
+FIRST_BYTES_MAX: Final = 1 << 20  # of the first entry: a configuration
 POLL_S: Final = 0.001  # how often a hand-over, which takes a few milliseconds, is looked at
 _PASSING: Final = (WhyRefused.OVERLAPS, WhyRefused.NOT_READY)
 
@@ -39,7 +41,7 @@ _PASSING: Final = (WhyRefused.OVERLAPS, WhyRefused.NOT_READY)
 class Membership:
     """What a node remembers: whether it belongs, what its links know, why changes were given up."""
 
-    known: tuple[Member, ...]  # as the cluster file names them: whom to dial before the log says so
+    cluster: ClusterFile | None  # whom to dial before the log says so
     was_member: bool = False  # a configuration named this very disk
     is_member: bool = False  # the one in force does
     is_removed: bool = False  # a committed one does not any more
@@ -70,7 +72,8 @@ def follow(node: Node) -> None:
         membership.is_member = _names(node, configuration)
         membership.was_member |= membership.is_member
         # A node that is to join may know members by their first addresses only: the join file has those of today.
-        known = () if membership.was_member else membership.known
+        is_joining = membership.cluster is not None and not membership.was_member
+        known = membership.cluster.configuration().members if is_joining and membership.cluster else ()
         node.transport.set_members(configuration, known, _leaving(state))
         if is_news:
             node.logger.info(
@@ -114,6 +117,20 @@ def note(node: Node, event: Event) -> None:
     """Takes note of an event of the core."""
     if isinstance(event, ChangeGivenUp):
         node.membership.given_up[event.node] = event.reason
+
+
+async def first_entry(node: Node) -> Entry:
+    """The entry at index 1, for a join file: from the log, or, where a snapshot took its place, as the cluster file or
+    the join file of this node has it. Raises ApiError."""
+    try:
+        found = await node.reader.entries(1, 1, FIRST_BYTES_MAX)
+        if found:
+            return found[0][0]
+    except ApiError as error:
+        if error.code is not Code.COMPACTED or node.membership.cluster is None:
+            raise
+    assert node.membership.cluster is not None, "index 1 is applied on every member"
+    return cluster_file.first_entry(node.membership.cluster)
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -112,7 +112,7 @@ class Load:
     Each has a home among the nodes, where it sends every new write first: no fault can drive all of them to one node.
     """
 
-    urls: Sequence[str]
+    urls: Sequence[str]  # may be replaced while it runs: members come and go
     writers: int = 8
     attempt_s: float = 1.0
     think_s: float = 0.0  # of every writer between two writes
@@ -143,7 +143,7 @@ class Load:
         await wait_until_async(lambda: len(self.acknowledged) >= goal, deadline_s, what=what)
 
     async def _write(self, home: int, session: int) -> None:
-        doors = [Door(url) for url in self.urls]
+        doors: dict[str, Door] = {}
         sequence = 0
         try:
             while not self._stopping.is_set():
@@ -159,7 +159,8 @@ class Load:
                     "Content-Type": "application/octet-stream",
                 }
                 while True:
-                    door = doors[turn % len(doors)]
+                    url = self.urls[turn % len(self.urls)]
+                    door = doors.setdefault(url, Door(url))
                     answer = await door.ask(
                         "POST", "/v1/log", body=value, headers=headers, timeout_s=self.attempt_s + 0.25
                     )
@@ -177,7 +178,7 @@ class Load:
                 if self.think_s:
                     await pace(self.think_s)
         finally:
-            for door in doors:
+            for door in doors.values():
                 door.close()
 
 

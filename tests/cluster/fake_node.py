@@ -216,6 +216,10 @@ class FakeNode:
         self.changes.append(change)
         return self.applied
 
+    async def first_entry(self) -> Entry:
+        """The configuration that names this node."""
+        return self.log[0][0]
+
     async def transfer(self, to: int, deadline: float) -> float:
         """As if somebody took over at once."""
         self.transfers.append(to)

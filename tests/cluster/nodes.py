@@ -69,7 +69,7 @@ class Nodes:
         )
         started = Node(
             loaded.settings, disk, recovered, metrics=Metrics(), logger=get_logger(node=node),
-            known=self.cluster.configuration(),
+            cluster=self.cluster,
         )  # fmt: skip
         await started.start()
         self.running[node] = started

@@ -225,3 +225,19 @@ async def test_a_change_that_would_lose_the_quorum_is_refused(tmp_path: Path) ->
         await wait_until_async(lambda: time.monotonic() > until, what="the dead one counts as silent")
         await wait_until_async(is_refused, what="quorum_lost")
         await leader.change_members(Remove((down.node_id,)), deadline())
+
+
+async def test_a_join_file_has_the_first_entry_also_where_a_snapshot_took_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new node's log must begin as that of everyone: else a leader that has index 1 could never go on from it."""
+    async with cluster_of(1, tmp_path) as nodes:
+        leader = await nodes.leader()
+        from_log = await leader.first_entry()
+        assert from_log.index == 1
+
+        def gone(index: int) -> None:
+            raise ApiError(Code.COMPACTED, f"index {index} is gone")
+
+        monkeypatch.setattr(leader.reader, "check_oldest", gone)
+        assert await leader.first_entry() == from_log

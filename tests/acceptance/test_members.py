@@ -1,0 +1,341 @@
+"""Members come and go while writes go on: real processes, real files, and the commands of docs/operations.md."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from cluster.client_errors import ClientError, NotApplied
+from cluster.client_sync import SyncClient
+from cluster.local_cluster import LocalCluster
+from cluster.wire import Code, MemberAnswer, Members
+from cluster.wire_members import ChangeAnswer, ChangeIn
+from tests.acceptance.conftest import SETTINGS, Measure
+from tests.acceptance.load import Load
+from tests.acceptance.logs import check_exactly_once, distribution
+from tests.support import free_ports, wait_until
+
+PATIENCE_S = 60.0  # the machine may be busy with other things
+TRANSFER_MS, SANE_MS = 100.0, 2_000.0
+THINK_S = 0.002
+FULL = [pytest.mark.long, pytest.mark.timeout(3_600)]
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[LocalCluster]:
+    """Three nodes of this test alone: their members change."""
+    with LocalCluster(tmp_path / "nodes", settings=SETTINGS, ports=free_ports(6)) as cluster:
+        cluster.start()
+        cluster.wait_ready(timeout_s=PATIENCE_S)
+        yield cluster
+        print(cluster.tails())
+        cluster.kill(*cluster.running)
+
+
+def raftlog(cluster: LocalCluster, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command as an operator gives it, in the cluster's folder."""
+    command = [sys.executable, "-m", "cluster.cli", *arguments, "-e", ",".join(cluster.urls)]
+    done = subprocess.run(command, cwd=cluster.folder, capture_output=True, text=True, timeout=120, check=False)
+    print(arguments, done.returncode, done.stdout, done.stderr)
+    return done
+
+
+def places() -> tuple[str, str]:
+    """Addresses for a new node: for its peers, for clients."""
+    peer, http = free_ports(2)
+    return f"127.0.0.1:{peer}", f"http://127.0.0.1:{http}"
+
+
+def settled(cluster: LocalCluster) -> Members:
+    """The members as the leader has them, once no change is under way."""
+
+    def calm() -> Members | Literal[False]:
+        with suppress(ClientError), SyncClient(cluster.urls, deadline_s=5) as client:
+            members = client.members()
+            if members.leader is None or members.is_changing:
+                return False
+            with SyncClient(members.leader.url, bound=True, deadline_s=5) as leader:
+                members = leader.members()
+            is_leading = any(member.match is not None for member in members.members)
+            if is_leading and not members.is_changing:
+                return members
+        return False
+
+    members = wait_until(calm, PATIENCE_S, what="no change under way", every_s=0.1)
+    assert isinstance(members, Members)
+    return members
+
+
+def voters(members: Members) -> list[int]:
+    """The numbers of those that vote."""
+    return [member.node for member in members.members if member.role == "voter"]
+
+
+async def test_a_fourth_node_joins_and_leaves_while_writes_go_on(own: LocalCluster, record_property: Measure) -> None:
+    """The story of docs/operations.md by its commands: add, format, start, promote, remove, stop (code 15). No write is
+    lost or doubled, and none waits longer than an election would take."""
+    peer, url = places()
+    async with Load(own.urls, think_s=THINK_S) as load:
+        await load.more(200)
+        mark = len(load.acknowledged)
+        added = await asyncio.to_thread(raftlog, own, "members", "add", "4", "--peer", peer, "--url", url, "--learner")
+        assert added.returncode == 0, added.stderr
+        assert own.adopt((own.folder / "join-4.toml").read_text()) == 4
+        own.start_node(4)
+        promoted = await asyncio.to_thread(raftlog, own, "members", "promote", "4", "--wait", str(PATIENCE_S))
+        assert promoted.returncode == 0, promoted.stderr
+        await asyncio.to_thread(own.wait_ready, [4], PATIENCE_S)
+        assert voters(await asyncio.to_thread(settled, own)) == [1, 2, 3, 4]
+        load.urls = own.urls
+        await load.more(200)
+        removed = await asyncio.to_thread(raftlog, own, "members", "remove", "4", "--wait", str(PATIENCE_S))
+        assert removed.returncode == 0, removed.stderr
+        load.urls = own.urls[:3]
+        assert await asyncio.to_thread(own.dismiss, 4) == 15
+        await load.more(200)
+        times = [write.at for write in load.acknowledged[mark:]]
+    gap = max(later - earlier for earlier, later in itertools.pairwise(times))
+    record_property("measured", f"longest gap between writes: {gap * 1000:.0f} ms; {dict(load.answers)}")
+    assert voters(settled(own)) == [1, 2, 3]
+    await check_exactly_once(own, load)
+
+
+async def test_the_leader_is_removed(own: LocalCluster, record_property: Measure) -> None:
+    """It hands over first, says what it is in /readyz, ends with 15; the other two go on."""
+    async with Load(own.urls, think_s=THINK_S) as load:
+        await load.more(200)
+        leader = own.leader()
+        moment = time.monotonic()
+        removed = await asyncio.to_thread(raftlog, own, "members", "remove", str(leader), "--wait", str(PATIENCE_S))
+        assert removed.returncode == 0, removed.stderr
+        wait_until(lambda: own.ask(leader, "/readyz")[1].startswith(b"removed"), PATIENCE_S, what="/readyz: removed")
+        assert await asyncio.to_thread(own.dismiss, leader) == 15
+        load.urls = own.urls
+        await load.more(200)
+        times = [write.at for write in load.acknowledged if write.at > moment]
+    gap = max(later - earlier for earlier, later in itertools.pairwise(times))
+    record_property("measured", f"longest gap between writes: {gap * 1000:.0f} ms; {dict(load.answers)}")
+    assert voters(settled(own)) == sorted({1, 2, 3} - {leader})
+    await check_exactly_once(own, load)
+
+
+async def test_a_wiped_follower_is_replaced(own: LocalCluster) -> None:
+    """Its folder is gone, and it may not come back as if nothing was: `members replace` gives its number to a new disk,
+    which gets the whole log and votes."""
+    async with Load(own.urls, think_s=THINK_S) as load:
+        await load.more(200)
+        lost = next(node for node in own.nodes if node != own.leader())
+        own.kill(lost)
+        shutil.rmtree(own.data(lost))
+        replaced = await asyncio.to_thread(raftlog, own, "members", "replace", str(lost))
+        assert replaced.returncode == 0, replaced.stderr
+        assert own.adopt((own.folder / f"join-{lost}.toml").read_text()) == lost
+        own.start_node(lost)
+        await asyncio.to_thread(_make_voter, own, lost)
+        await asyncio.to_thread(own.wait_ready, [lost], PATIENCE_S)
+        await load.more(200)
+    await check_exactly_once(own, load)
+
+
+@pytest.mark.parametrize(("times", "is_full"), [(6, False), pytest.param(50, True, marks=FULL)], ids=["short", "full"])
+async def test_leadership_is_handed_over(
+    own: LocalCluster, times: int, is_full: bool, record_property: Measure
+) -> None:
+    """Under load, in turn to each: the median is below 100 ms and no write is lost; a hand-over to a dead node is given
+    up, and writes go on."""
+    took: list[float] = []
+    async with Load(own.urls, think_s=THINK_S) as load:
+        with SyncClient(own.urls, deadline_s=PATIENCE_S) as client:
+            for _ in range(times):
+                await load.more(50)
+                to = own.leader() % 3 + 1
+                answer = await asyncio.to_thread(client.transfer_leadership, to)
+                assert answer.leader.node == to
+                took.append(answer.elapsed_ms / 1_000)
+            leader = own.leader()
+            dead = leader % 3 + 1
+            own.kill(dead)
+            with pytest.raises(NotApplied):
+                await asyncio.to_thread(client.transfer_leadership, dead)
+            await load.more(50)
+            assert own.leader() == leader
+            own.start_node(dead)
+            await asyncio.to_thread(own.wait_ready, None, PATIENCE_S)
+    record_property("measured", f"hand-over to the new leader's first word: {distribution(took)}; {dict(load.answers)}")
+    median_ms = sorted(took)[len(took) // 2] * 1_000
+    assert median_ms < (TRANSFER_MS if is_full else SANE_MS)
+    await check_exactly_once(own, load)
+
+
+def test_what_cannot_be_is_refused(own: LocalCluster) -> None:
+    """With words that say what to do, on any node; a client that knows only a follower is led to the leader."""
+    leader = own.leader()
+    follower = next(node for node in own.nodes if node != leader)
+    assert "is no member" in raftlog(own, "members", "remove", "9").stderr
+    assert "is a voter already" in raftlog(own, "members", "promote", str(follower)).stderr
+    peer, url = places()
+    assert "is a voter already" in raftlog(own, "members", "add", "1", "--peer", peer, "--url", url).stderr
+    own_peer = own.place(follower).peer
+    assert "give node 7 others" in raftlog(own, "members", "add", "7", "--peer", own_peer, "--url", url).stderr
+    with SyncClient(own.url(follower), bound=True, deadline_s=1) as client, pytest.raises(NotApplied) as refused:
+        client.change_members(ChangeIn("remove", 9))
+    assert refused.value.code is Code.NO_LEADER
+    assert refused.value.problem is not None
+    assert refused.value.problem.leader is not None
+    assert refused.value.problem.leader.node == leader
+    own.kill(follower)
+    other = next(node for node in own.nodes if node not in (leader, follower))
+
+    def is_refused() -> bool:
+        with SyncClient(own.urls, deadline_s=5) as client:
+            try:
+                client.change_members(ChangeIn("remove", other))
+            except NotApplied as error:
+                return error.problem is not None and error.problem.why == "quorum_lost"
+        raise AssertionError("with one of three dead a living one was removed")
+
+    begun = time.monotonic()
+    wait_until(lambda: time.monotonic() > begun + 2.0, what="the dead one counts as silent")
+    assert wait_until(is_refused, PATIENCE_S, what="quorum_lost")
+    assert voters(settled(own)) == [1, 2, 3]
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Many changes.
+
+
+@pytest.mark.parametrize(("times", "seed"), [(10, 1), pytest.param(200, 2, marks=FULL)], ids=["short", "full"])
+@pytest.mark.timeout(600)
+async def test_random_changes_under_load_with_kills(
+    own: LocalCluster, times: int, seed: int, record_property: Measure
+) -> None:
+    """Nodes are added, removed, replaced (also by themselves with a new disk), leaders hand over; in every third
+    change a node is killed right after it began and comes back. Nothing acknowledged is lost, and somebody leads."""
+    chance = random.Random(seed)
+    done: list[str] = []
+    async with Load(own.urls, think_s=THINK_S) as load:
+        for number in range(times):
+            await load.more(30, PATIENCE_S)
+            done.append(await asyncio.to_thread(_change_something, own, chance, number % 3 == 1, load))
+        load.urls = own.urls
+        await load.more(50, PATIENCE_S)
+    members = settled(own)
+    record_property("measured", f"{' '.join(done)}; voters at the end {voters(members)}; {dict(load.answers)}")
+    assert voters(members) == own.nodes
+    await check_exactly_once(own, load)
+
+
+def _change_something(cluster: LocalCluster, chance: random.Random, with_kill: bool, load: Load) -> str:
+    """One random change to its end; what was done."""
+    before = settled(cluster)
+    present = voters(before)
+    kinds = ["replace", "wipe", "transfer"]
+    kinds += ["add"] if len(present) < 5 else []
+    kinds += ["remove"] if len(present) > 3 else []
+    kind = chance.choice(kinds)
+    target = chance.choice(present)
+    number = max(cluster.nodes) + 1
+    peer, url = places()
+    if kind == "wipe":
+        assert before.leader is not None
+        target = next(node for node in present if node != before.leader.node)
+        cluster.kill(target)
+    change = {
+        "add": ChangeIn("add", number, peer=peer, url=url, incarnation=secrets.token_hex(16)),
+        "remove": ChangeIn("remove", target),
+        "replace": ChangeIn("replace", target, by=number, peer=peer, url=url, incarnation=secrets.token_hex(16)),
+        "wipe": ChangeIn("replace", target, incarnation=secrets.token_hex(16)),
+    }.get(kind)
+    killed = 0
+    answer = _ask(cluster, change) if change is not None else None
+    if answer is not None and answer.join is not None:
+        cluster.adopt(answer.join)
+        cluster.start_node(answer.node)
+    if with_kill:
+        killed = chance.choice([node for node in present if cluster.pid(node) is not None])
+        cluster.kill(killed)
+        cluster.start_node(killed)
+    match kind:
+        case "add" | "wipe":
+            assert answer is not None
+            _make_voter(cluster, answer.node)
+        case "replace":
+            assert answer is not None
+            _make_voter(cluster, answer.node)
+            _remove(cluster, target)
+        case "remove":
+            _remove(cluster, target)
+        case "transfer":
+            _transfer(cluster)
+    load.urls = cluster.urls
+    cluster.wait_ready(timeout_s=PATIENCE_S)
+    return f"{kind}({answer.node if answer else ''})" + (f"+kill({killed})" if killed else "")
+
+
+def _ask(cluster: LocalCluster, change: ChangeIn) -> ChangeAnswer:
+    """Asks until it is taken; what was refused because somebody is just being missed is asked again."""
+
+    def ask() -> ChangeAnswer | Literal[False]:
+        with SyncClient(cluster.urls, deadline_s=10) as client:
+            try:
+                return client.change_members(change)
+            except NotApplied as error:
+                if error.problem is None or error.problem.retryable or error.problem.why == "quorum_lost":
+                    return False
+                raise
+
+    answer = wait_until(ask, PATIENCE_S, what=f"{change} taken", every_s=0.2)
+    assert isinstance(answer, ChangeAnswer)
+    return answer
+
+
+def _make_voter(cluster: LocalCluster, node: int) -> None:
+    """Waits until it votes; what a lost leader forgot is said again, as an operator would."""
+
+    def is_voter() -> bool:
+        members = settled(cluster)
+        member = _member(members, node)
+        if member is not None and member.role == "voter":
+            return True
+        place = cluster.place(node)  # with its leader the second step of a replacement by itself may be lost
+        again = ChangeIn("add", node, peer=place.peer, url=place.url, incarnation=place.incarnation)
+        with suppress(ClientError), SyncClient(cluster.urls, deadline_s=5) as client:
+            client.change_members(again if member is None else ChangeIn("promote", node))
+        return False
+
+    wait_until(is_voter, PATIENCE_S, what=f"node {node} votes", every_s=0.1)
+
+
+def _remove(cluster: LocalCluster, node: int) -> None:
+    """Makes sure that it is out, and stops it."""
+
+    def is_out() -> bool:
+        if _member(settled(cluster), node) is None:
+            return True
+        with suppress(ClientError), SyncClient(cluster.urls, deadline_s=5) as client:
+            client.change_members(ChangeIn("remove", node))
+        return False
+
+    wait_until(is_out, PATIENCE_S, what=f"node {node} is out", every_s=0.1)
+    assert cluster.dismiss(node) in (0, 15)  # 0: it was killed when it was to be told
+
+
+def _transfer(cluster: LocalCluster) -> None:
+    with suppress(ClientError), SyncClient(cluster.urls, deadline_s=10) as client:  # a killed one cannot take it
+        client.transfer_leadership()
+
+
+def _member(members: Members, node: int) -> MemberAnswer | None:
+    return next((member for member in members.members if member.node == node), None)
