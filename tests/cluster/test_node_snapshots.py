@@ -92,7 +92,7 @@ async def test_a_follower_far_behind_gets_the_state_while_writes_go_on(tmp_path:
         state = again.machine.digest()
         await nodes.stop(follower)
         third = await nodes.start(follower)
-        await third.wait_applied(last, deadline(10))
+        await third.wait_applied(last, deadline(30))
         assert third.oldest == again.oldest, "a restart keeps what was installed"
         await nodes.all_at((await nodes.leader()).applied)
         assert third.machine.digest() == (await nodes.leader()).machine.digest()
@@ -145,7 +145,7 @@ async def test_a_piece_damaged_on_disk_begins_anew(tmp_path: Path, monkeypatch: 
             await real(piece)
 
         monkeypatch.setattr(again.disk, "write_piece", spoil)
-        await wait_until_async(lambda: installed(again), 30)
+        await wait_until_async(lambda: installed(again), 60)
         assert damaged == 1
         await nodes.all_at(await write(nodes, 20))
         assert again.machine.digest() == (await nodes.leader()).machine.digest()
@@ -163,7 +163,7 @@ async def test_a_snapshot_damaged_at_the_leader_is_saved_anew(tmp_path: Path) ->
                 file.seek(10_000)
                 file.write(b"damage")
         again = await nodes.start(follower)
-        await wait_until_async(lambda: installed(again), 30)
+        await wait_until_async(lambda: installed(again), 60)
         await nodes.all_at(await write(nodes, 20))
         assert again.machine.digest() == leader.machine.digest()
         assert leader.snapshots.index >= damaged
@@ -176,7 +176,7 @@ async def test_kills_of_either_side_half_way(tmp_path: Path) -> None:
         _, follower = await fall_behind(nodes)
         for victim in ("receiver", "sender", "receiver"):
             again = nodes.running.get(follower) or await nodes.start(follower)
-            await wait_until_async(lambda: again.core.state.receiving or installed(again), 20)  # noqa: B023
+            await wait_until_async(lambda: again.core.state.receiving or installed(again), 60)  # noqa: B023
             dying = follower if victim == "receiver" else (await nodes.leader()).node_id
             await nodes.kill(dying)
             await nodes.start(dying)
@@ -201,7 +201,7 @@ async def test_reads_of_the_old_state_and_heartbeats_go_on_meanwhile(
             return await real(index)
 
         monkeypatch.setattr(again.disk, "check_received", held)
-        await wait_until_async(lambda: again.core.state.is_installing, 20)
+        await wait_until_async(lambda: again.core.state.is_installing, 60)
         before, term = again.applied, again.term
         assert again.machine.applied_index == before
         contact = leader.core.state.now.monotonic_ms
@@ -210,11 +210,11 @@ async def test_reads_of_the_old_state_and_heartbeats_go_on_meanwhile(
                 each.node == follower and each.last_contact_ms > contact + 400
                 for each in leader.core.status().followers
             ),
-            10,
+            60,
         )
         assert (again.applied, again.term) == (before, term)
         gate.set()
-        await wait_until_async(lambda: installed(again), 20)
+        await wait_until_async(lambda: installed(again), 60)
         assert again.applied > before
 
 
@@ -224,7 +224,7 @@ async def test_the_door_of_a_node_whose_log_begins_late(tmp_path: Path) -> None:
     async with cluster_of(3, tmp_path, **EARLY) as nodes:
         leader, follower = await fall_behind(nodes)
         again = await nodes.start(follower)
-        await wait_until_async(lambda: again.applied == leader.applied and installed(again), 20)
+        await wait_until_async(lambda: again.applied == leader.applied and installed(again), 60)
         async with serve(again) as here, serve(leader) as there:
             oldest = again.oldest
             for target in (
