@@ -202,3 +202,53 @@ def test_a_broken_tail_is_found_by_its_invariant() -> None:
     log.run_firsts, log.run_terms = [1, 1, 3], [1, 1, 2]
     with pytest.raises(InvariantBroken, match="terms only rise"):
         check_log(log)
+
+
+def trimmed(first: int, snapshot: int, base: Mark | None = None) -> Log:
+    """A log of ten entries on disk from `first` on, five of them in memory, with a snapshot up to there."""
+    entries = log_of(configuration(3), *[1] * 4, *[2] * 5)
+    runs = tuple([TermRun(max(first, run), term) for run, term in ((1, 1), (6, 2)) if run > 1 or first < 6])
+    start = LogStart(first, runs, entry_mark(entries[-1]), tuple(entries[5:]), entry_mark(entries[snapshot - 1]), base)
+    return Log(start, committed=10, applied=10, now_ms=0)
+
+
+def test_the_end_before_the_log_stays_known_when_a_newer_snapshot_is_taken() -> None:
+    """A log that begins right behind the snapshot it started from: later ones cover more, and the log still begins
+    there. Who has exactly what came before must be streamed to, so that place and its term are not forgotten.
+
+    Guard: `base` in `Log.__init__` of raft/log.py.
+    """
+    log = trimmed(first=6, snapshot=5)
+    log.snapshot = log.last
+    assert (log.term_at(5), log.is_end(5)) == (1, True)
+    assert [log.term_at(index) for index in (4, 6)] == [None, 2]
+
+
+def test_the_end_before_the_log_is_what_the_disk_says_or_unknown() -> None:
+    """A snapshot that covers part of the log says nothing of what was before the log: taken for its end, a follower
+    that is just there would be asked about an entry of another place."""
+    assert trimmed(first=4, snapshot=7).base is None
+    assert trimmed(first=4, snapshot=7).term_at(3) is None
+    told = Mark(3, 1, 99)
+    log = trimmed(first=4, snapshot=7, base=told)
+    assert (log.base, log.term_at(3), log.term_at(7)) == (told, 1, 2)
+    assert trimmed(first=6, snapshot=5, base=Mark(5, 1, 99)).base == Mark(5, 1, 99)
+
+
+def test_a_compaction_below_what_is_in_memory_drops_nothing_of_it() -> None:
+    """Segments older than the tail go: what is in memory stays, begins where it began, and what is between is still to
+    be read from disk.
+
+    Guard: `drop` in `compact` of raft/log.py.
+    """
+    log = trimmed(first=1, snapshot=7)
+    entries, size, start = list(log.entries), log.bytes, log.start
+    log.compact(3)
+    assert (log.first, log.entries, log.bytes, log.start) == (4, entries, size, start)
+    assert [entry.index for entry in log.slice(5, 1 << 20, 99)] == [6, 7, 8, 9, 10]
+    assert [log.term_at(index) for index in (2, 3, 4, 6)] == [None, 1, 1, 2]
+    check_log(log)
+    log.compact(7)
+    assert [entry.index for entry in log.entries] == [8, 9, 10]
+    assert log.start.index == 7
+    check_log(log)

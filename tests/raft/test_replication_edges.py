@@ -1,12 +1,15 @@
 """Replication where something comes late, twice or from a strange disk: nothing moves that should not."""
 
+from raft.codec import entry_mark
 from raft.core import RaftCore
-from raft.events import MessageIgnored
+from raft.events import FollowerNeedsSnapshot, MessageIgnored
+from raft.log import LogStart
 from raft.messages import AppendEntries, InstallSnapshotReply
+from raft.options import Options
 from raft.progress import Mode, Progress
 from raft.ready import Fetch
 from raft.roles import Leader
-from raft.types import NOBODY
+from raft.types import NOBODY, HardState, TermRun
 from tests.raft.lab import at, configuration, drain, lead, log_of, make_core, reply
 
 
@@ -115,3 +118,64 @@ def test_answers_to_a_leader_mean_nothing_to_a_follower() -> None:
     )  # fmt: skip
     assert core.ready() is None
     assert core.status() == before
+
+
+def compacted(core: RaftCore, keep_after: int) -> None:
+    """All six entries are committed and applied, and the log is given up to there; no Ready was taken since."""
+    reply(core, 3, match=6)
+    for fetch in drain(core).fetches:
+        core.fetched(fetch, tuple(log_of(configuration(3), 1, 1, 1, 1)[fetch.after : fetch.to]), at(310))
+    drain(core)
+    assert core.status().applied == 6
+    core.compact(core.state.log.last, keep_after)
+
+
+def test_entries_that_come_back_from_disk_after_their_place_was_compacted_away_are_not_sent() -> None:
+    """3 and 4 were read for follower 2, which has 2. What 2 is called is not known any more, so they cannot be said to
+    follow it: nothing leaves with them, and the snapshot is what the follower needs.
+
+    Guard: the term of `prev` in `_send`, and of `sent` in `replicate`, of raft/replication.py.
+    """
+    core, fetch = asking()
+    compacted(core, 3)
+    core.fetched(fetch, tuple(log_of(configuration(3), 1, 1, 1, 1)[2:4]), at(310))
+    out = drain(core)
+    assert [each for each in out.to(2) if isinstance(each, AppendEntries) and each.entries] == []
+    assert [event for event in out.events if isinstance(event, FollowerNeedsSnapshot)] == [FollowerNeedsSnapshot(2, 3)]
+    assert progress(core, 2).mode is Mode.SNAPSHOT
+
+
+def test_a_follower_at_the_very_end_of_what_was_compacted_is_streamed_to() -> None:
+    """The log is given up to 2, which the follower has: what follows it is all here, and no snapshot is sent.
+
+    Guard: the term of `sent` in `replicate` of raft/replication.py: the index alone would not do.
+    """
+    core, fetch = asking()
+    compacted(core, 2)
+    core.fetched(fetch, tuple(log_of(configuration(3), 1, 1, 1, 1)[2:4]), at(310))
+    out = drain(core)
+    assert [event for event in out.events if isinstance(event, FollowerNeedsSnapshot)] == []
+    sent = [each for each in out.to(2) if isinstance(each, AppendEntries) and each.entries]
+    assert [(each.prev_index, each.prev_term, len(each.entries)) for each in sent[:1]] == [(2, 1, 2)]
+    assert progress(core, 2).mode is Mode.REPLICATE
+
+
+def test_a_follower_that_has_all_before_the_log_needs_no_snapshot_after_another_one_was_taken() -> None:
+    """The leader started from a snapshot up to 7 and took one up to its end since; its log still begins at 8. A
+    follower that has 7 gets 8, not megabytes.
+
+    Guard: `base` from the snapshot in `Log.__init__` of raft/log.py.
+    """
+    entries = log_of(configuration(3), *[1] * 10)
+    core = RaftCore(
+        1, Options(), hard_state=HardState(1), configuration=configuration(3), configuration_index=1, commit=7,
+        applied=7, random=lambda low, high: low, now=at(0),
+        log=LogStart(8, (TermRun(8, 1),), entry_mark(entries[-1]), tuple(entries[7:]), entry_mark(entries[6])),
+    )  # fmt: skip
+    lead(core)
+    reply(core, 3, match=12)
+    drain(core)
+    core.compact(core.state.log.last)
+    reply(core, 2, match=0, success=False, prev=11, hint=(7, 1))
+    assert sent_to(core, 2) == [(7, 5)]
+    assert progress(core, 2).mode is Mode.PROBE

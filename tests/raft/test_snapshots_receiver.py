@@ -195,3 +195,56 @@ def test_pitfall_54_what_comes_back_from_disk_while_it_installs_is_not_applied()
     assert core.ready() is None
     core.installed(Mark(9, 1), configuration(3), 1, at(0))
     assert drain(core).committed == []
+
+
+def test_chunks_that_come_while_it_installs_are_answered_when_that_is_done() -> None:
+    """The last chunk once more, and a newer snapshot: neither is written, refused or promised anything. Then the leader
+    hears that it is in force, and goes on from there.
+
+    Guard: `is_installing` in `on_install` of raft/snapshots.py.
+    """
+    core = make_core(1, 3)
+    assert told(feed(core, chunk())) == []
+    assert core.state.is_installing
+    for again in (chunk(), chunk(b"xy", index=9)):
+        readies = feed(core, again)
+        assert told(readies) == []
+        assert not [ready for ready in readies if ready.snapshot_writes or ready.snapshot_install]
+    core.installed(Mark(8, 1), configuration(3), 1, at(0))
+    assert told([core.ready() or Ready()]) == [(6, True)]
+
+
+def test_a_leader_of_an_older_term_is_not_told_what_was_written_for_it() -> None:
+    """The term went on while its last chunk was being written. The snapshot is still one of what is committed, so it is
+    put in force; but nothing of it is said to a leader that has gone, in whose term this node answers no more.
+
+    Guard: the term in `_tell` of raft/snapshots.py.
+    """
+    core = make_core(1, 3)
+    first = feed(core, chunk(b"abc"), write=False)[0].snapshot_writes[0]
+    feed(core, replace(heartbeat(2), sender=3))
+    core.snapshot_written(first, at(0))
+    assert core.ready() is None
+    core = make_core(1, 3)
+    feed(core, chunk())
+    feed(core, replace(heartbeat(2), sender=3))
+    core.installed(Mark(8, 1), configuration(3), 1, at(0))
+    out = drain(core)
+    assert [event for event in out.events if isinstance(event, SnapshotInstalled)] == [SnapshotInstalled(8, 1)]
+    assert (out.messages, out.after_sync) == ([], [])
+    assert core.status().applied == 8
+
+
+def test_a_write_that_fails_after_the_snapshot_became_needless_changes_nothing() -> None:
+    """Entries came meanwhile, so nothing is received any more: there is nobody to tell, and the log stays.
+
+    Guard: `receiving` in `on_failed` of raft/snapshots.py.
+    """
+    core = make_core(1, 3)
+    feed(core, chunk(b"abc", index=4), write=False)
+    append(core, log_of(configuration(3), 1, 1, 1)[1:], prev=(1, 1), term=1)
+    assert told(feed(core, chunk(b"def", offset=3, index=4))) == [(6, True)]
+    before = core.status()
+    core.snapshot_failed(at(0))
+    assert core.ready() is None
+    assert core.status() == before
