@@ -455,12 +455,12 @@ static int synced(int call, int descriptor) {
     uint32_t serial = ++sync_serial;
     if (path_of(descriptor, path)) record(call, BEGIN, 0, NULL, serial, 0, 0, path, NULL, NULL, 0);
     pthread_mutex_unlock(&order);
-    int failed = rule.action == ERROR || rule.action == KILL_HALF; /* half a sync is none */
+    int failed = rule.action == ERROR || rule.action == KILL_HALF; /* half a sync is one that began */
     int result = failed ? -1 : real(descriptor);
     int error = rule.action == ERROR ? (int)rule.argument : result < 0 ? errno : 0;
     pthread_mutex_lock(&order);
-    if (rule.action != KILL_HALF)
-        record(call, rule.action ? INJECTED : 0, error, rule.action ? &rule : NULL, serial, 0, 0, path, NULL, NULL, 0);
+    record(call, rule.action == KILL_HALF ? BEGIN | INJECTED : rule.action ? INJECTED : 0, error,
+           rule.action ? &rule : NULL, serial, 0, 0, path, NULL, NULL, 0);
     if (rule.action == KILL_AFTER || rule.action == KILL_HALF) die();
     pthread_mutex_unlock(&order);
     errno = error;

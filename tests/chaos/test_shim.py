@@ -140,6 +140,15 @@ def test_a_kill_at_the_nth_call(shim: Shim, root: Path, when: Any, left: bytes) 
     assert run(shim, root, "pwrite,f,0,abcd")[0] == 0
 
 
+def test_half_a_sync_is_none(shim: Shim, root: Path) -> None:
+    """Killed within fdatasync: the trace has the proof, and what it should have made durable is not."""
+    rule = shim.kill_at("fdatasync", 1, root=root, when="half")
+    assert run(shim, root, "pwrite,f,0,abcd", "sync,f") == (-signal.SIGKILL, ["0"])
+    assert [hit.action for hit in shim.hits(rule)] == [Action.KILL_HALF]
+    shim.restore_synced(root)
+    assert content(root)["f"][:4] == b"...."
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # Loss of power.
 
