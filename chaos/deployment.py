@@ -20,6 +20,8 @@ from chaos.toxiproxy import Stream, Toxiproxy
 from cluster.local_cluster import LocalCluster
 
 _CUT: Final = "cut"
+START_S: Final = 120.0
+"""Until all nodes serve at first: seven interpreters start at once, on two cores that others may use too."""
 
 
 class Deployment:
@@ -70,7 +72,7 @@ class Deployment:
             upstream = self.cluster.url(node).removeprefix("http://")
             self._toxiproxy.add_proxy(client_proxy(node), listen=listen, upstream=upstream)
         self.cluster.start()
-        self.cluster.wait_ready()
+        self.cluster.wait_ready(timeout_s=START_S)
 
     def close(self) -> None:
         """Kills every process; files stay."""
