@@ -1,0 +1,138 @@
+"""One shard's storage on a disk in memory: every step is carried out at once, and any byte can be changed behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from chaos.sim.files import MemoryFiles
+from raft.codec import entry_mark
+from raft.journal import Segment
+from raft.ready import SyncBatch
+from raft.storage import Step, Storage
+from raft.storage_open import Opened, open_shard
+from raft.storage_read import Reader
+from raft.storage_snapshots import SnapshotPlan
+from raft.types import Entry
+from statemachine.commands import Result
+from statemachine.effects import Effects, RequestEffect, encode_effects
+from tests.raft.journal_driver import CONFIGURATION, FIRST, LOG, SEGMENT_BYTES, make_entries, new_files
+
+
+def frame_of(entry: Entry, rows: int = 2) -> bytes:
+    """Effects of a plain entry, with that many rows so that there is something to damage."""
+    return encode_effects(Effects(entry.index, 1, (RequestEffect(Result.APPLIED, 7),) * rows, False))
+
+
+class WatchedFiles:
+    """Files that call `before` or `after` a read of the file of that name, once."""
+
+    def __init__(self, files: MemoryFiles) -> None:
+        self.files = files
+        self.name = ""
+        self.before: Callable[[], object] | None = None
+        self.after: Callable[[], object] | None = None
+
+    def names(self, folder: str) -> list[str]:
+        """As the files themselves."""
+        return self.files.names(folder)
+
+    def size(self, name: str) -> int:
+        """As the files themselves."""
+        return self.files.size(name)
+
+    def read(self, name: str, position: int, size: int) -> bytes:
+        """As the files themselves, but for what happens around it."""
+        if name != self.name:
+            return self.files.read(name, position, size)
+        before, self.before = self.before, None
+        if before is not None:
+            before()
+        data = self.files.read(name, position, size)
+        after, self.after = self.after, None
+        if after is not None:
+            after()
+        return data
+
+
+class Shard:
+    """A shard that was opened; `entries` is its log as it was written."""
+
+    def __init__(self, files: MemoryFiles | None = None) -> None:
+        self.files = files or new_files()
+        self.watched = WatchedFiles(self.files)
+        self.forgotten = 0
+        self.entries = [FIRST]
+        self.opened = self.open()
+
+    def open(self) -> Opened:
+        """(Re)start from what is in the files. Raises what `open_shard` does."""
+        opening = open_shard(LOG, self.files, self._forget, segment_bytes=SEGMENT_BYTES)
+        while True:
+            try:
+                self.files.execute(next(opening))
+            except StopIteration as stop:
+                self.opened = stop.value
+                break
+        self.journal, self.ledger = self.opened.journal, self.opened.ledger
+        self.reader = Reader(self.journal, self.ledger, self.watched, self._forget)
+        self.storage = Storage(self.journal, self.ledger, self.files, self.reader)
+        return self.opened
+
+    def _forget(self) -> None:
+        self.forgotten += 1
+
+    def run(self, steps: Iterable[Step]) -> None:
+        """Carries out what `Storage` gives out."""
+        for _, operations in steps:
+            self.files.execute(operations)
+
+    def append(self, *sizes: int, records: int = 1, applied: bool = True) -> list[Entry]:
+        """Entries of these sizes, durable, each in a batch of its own, with rows and (if `applied`) effects."""
+        new = make_entries(entry_mark(self.entries[-1]), 1, sizes, records)
+        for entry in new:
+            self.run(self.storage.carry_out(SyncBatch(None, None, (entry,), ())))
+            self.run(self.storage.finish())
+        self.entries += new
+        if applied:
+            self.apply(self.entries)
+        return new
+
+    def apply(self, entries: Sequence[Entry]) -> None:
+        """Their effects; those that are there are not written again."""
+        self.storage.frames.extend((entry.index, frame_of(entry)) for entry in entries)
+        self.run(self.storage.finish())
+
+    def roll(self) -> None:
+        """Appends until a new segment begins, and ends the one before with its footers."""
+        known = len(self.journal.segments)
+        while len(self.journal.segments) == known:
+            self.append(900)
+        self.run(self.storage.finish_sealed(self.files))
+
+    def save_snapshot(self, entry: Entry, chunks: Sequence[bytes] = (b"state", b"of it")) -> str:
+        """A snapshot of the state after that entry; its folder."""
+        plan = SnapshotPlan(LOG, entry.index)
+        self.files.execute(plan.begin())
+        for chunk in chunks:
+            self.files.execute(plan.add(chunk))
+        self.files.execute(plan.finish(entry_mark(entry), CONFIGURATION, 1))
+        return plan.folder
+
+    @property
+    def segment(self) -> Segment:
+        """The oldest one."""
+        return self.journal.segments[0]
+
+    def position_of(self, entry: Entry) -> int:
+        """Where in the oldest segment an entry is."""
+        return bytes(self.files.nodes[f"log/{1:020d}.seg"].seen).index(entry.header)
+
+    def damage(self, name: str, position: int, data: bytes | None = None) -> None:
+        """Those bytes instead of what is there; without `data` one bit is flipped."""
+        seen = self.files.nodes[name].seen
+        data = bytes([seen[position] ^ 4]) if data is None else data
+        seen[position : position + len(data)] = data
+
+    def cut_short(self, name: str, size: int) -> None:
+        """The file has only that many bytes."""
+        del self.files.nodes[name].seen[size:]

@@ -1,0 +1,158 @@
+"""The ledgers where something is damaged, large or many: effects are the right ones, made anew, or refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from raft import storage_ledger
+from raft.codec import Corrupt
+from raft.formats import FRAME_HEADER_SIZE, SIDE_HEADER_SIZE
+from raft.journal import ledger_name
+from raft.recovery import Damaged
+from tests.raft.storage_lab import Shard, frame_of
+
+LEDGER = ledger_name(1)
+
+
+def frames(shard: Shard, first: int, last: int) -> bytes:
+    """The effects that are found for entries that end from `first` to `last`, in one segment."""
+    segment = shard.journal.segment_of(first)
+    start, end = shard.ledger.find(shard.files, segment, first, last)
+    return shard.files.read(ledger_name(segment.first), start, end - start)
+
+
+def test_frames_across_the_window_of_a_start_are_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start reads a ledger piece by piece: a frame that ends behind a piece, or is larger than one, is not taken for
+    the end of what is intact.
+
+    Guard: the second read in `_load` of raft/storage_ledger.py.
+    """
+    shard = Shard()
+    shard.append(*[60] * 6)
+    size = len(frame_of(shard.entries[0]))
+    whole = shard.files.content()[LEDGER]
+    shard.save_snapshot(shard.entries[-1])  # up to it effects count as synced
+    for window in (FRAME_HEADER_SIZE, size - 1, size, size + FRAME_HEADER_SIZE, 3 * size - 7, 1 << 20):
+        monkeypatch.setattr(storage_ledger, "WINDOW", window)
+        opened = shard.open()
+        assert (opened.ledger_last, opened.notices) == (7, ()), window
+        assert shard.files.content()[LEDGER] == whole
+        assert frames(shard, 3, 5) == b"".join([frame_of(entry) for entry in shard.entries[2:5]])
+
+
+@pytest.mark.parametrize("what", ["payload", "cut short", "index too high", "index again"])
+def test_effects_that_are_not_intact_are_cut_with_all_behind_them(what: str) -> None:
+    """What is left is right and has no gap; replay makes the rest anew, and the file is then what it was.
+
+    Guard: the checks of a frame in `_load` of raft/storage_ledger.py.
+    """
+    shard = Shard()
+    shard.append(*[60] * 4)
+    whole = shard.files.content()[LEDGER]
+    size = len(frame_of(shard.entries[0]))
+    third = SIDE_HEADER_SIZE + 2 * size
+    shard.save_snapshot(shard.entries[-1])
+    match what:
+        case "payload":
+            shard.damage(LEDGER, third + FRAME_HEADER_SIZE + 3)
+        case "cut short":
+            shard.cut_short(LEDGER, third + size - 1)
+        case "index too high":
+            stranger = Shard()
+            stranger.append(*[60] * 8)
+            shard.damage(LEDGER, third, frame_of(stranger.entries[-1]))
+        case _:
+            shard.damage(LEDGER, third, frame_of(shard.entries[1]))
+    opened = shard.open()
+    assert opened.ledger_last == 2
+    assert any("behind index 2 are made anew by replay" in notice for notice in opened.notices)
+    assert shard.files.content()[LEDGER] == whole[:third]
+    shard.apply(shard.entries)
+    assert shard.files.content()[LEDGER] == whole
+
+
+@pytest.mark.parametrize("parts_max", [2, 3, 64])
+def test_ledgers_that_are_forgotten_are_found_again(parts_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only so many ledgers are in memory: of a complete one the footer tells all again, in any order of asking, and
+    those that are not complete are kept, because nothing else knows how far they go.
+
+    Guard: `is_closed` in `_remember` of raft/storage_ledger.py.
+    """
+    monkeypatch.setattr(storage_ledger, "PARTS_MAX", parts_max)
+    shard = Shard()
+    for _ in range(4):
+        shard.roll()
+    segments = shard.journal.segments
+    assert len(segments) == 5
+    known = shard.ledger._parts
+    assert len(known) == min(parts_max, 5)
+    asked = [1, 3, 0, 2, 4, 0]
+    for number in asked:
+        first, last = segments[number].first, segments[number].last.index
+        wanted = b"".join([frame_of(entry) for entry in shard.entries[first - 1 : last]])
+        assert frames(shard, first, last) == wanted
+        assert segments[-1].first in known
+    shard.save_snapshot(shard.entries[-1])
+    opened = shard.open()
+    assert (opened.ledger_last, opened.notices) == (shard.entries[-1].index, ())
+
+
+def test_ledgers_that_are_not_complete_are_all_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments were sealed and their effects not written yet: however many there are, each goes on where it was.
+
+    Guard: `is_closed` in `_remember` of raft/storage_ledger.py.
+    """
+    monkeypatch.setattr(storage_ledger, "PARTS_MAX", 1)
+    shard = Shard()
+    for _ in range(14):
+        shard.append(900, applied=False)
+    segments = shard.journal.segments
+    assert len(segments) > 3
+    shard.apply(shard.entries[:-1])
+    assert len(shard.ledger._parts) == len(segments)
+    shard.apply(shard.entries)
+    shard.run(shard.storage.finish_sealed(shard.files))
+    for segment in segments:
+        wanted = b"".join([frame_of(entry) for entry in shard.entries[segment.first - 1 : segment.last.index]])
+        assert frames(shard, segment.first, segment.last.index) == wanted
+    shard.save_snapshot(shard.entries[-1])
+    assert shard.open().ledger_last == shard.entries[-1].index
+
+
+def test_effects_of_another_entry_are_not_given_for_those_asked() -> None:
+    """The head of the frame of entry 3 was damaged to another index: what is found behind it is not what was asked for.
+
+    Guard: the index in `find` of raft/storage_ledger.py.
+    """
+    shard = Shard()
+    shard.append(60, 60, 60)
+    third = SIDE_HEADER_SIZE + 2 * len(frame_of(shard.entries[0]))
+    place = shard.files.content()[LEDGER].index((3).to_bytes(8, "little"), third)
+    shard.damage(LEDGER, place + 1, b"\x01")
+    with pytest.raises(Damaged, match="no effects of entry 3, but of 259"):
+        shard.reader.raw(2, 3, 1 << 20)
+    assert shard.reader.raw(2, 2, 1).next == 3
+
+
+@pytest.mark.parametrize("what", ["magic", "cut short", "zeros"])
+def test_effects_that_cannot_be_found_are_an_error_and_no_guess(what: str) -> None:
+    """A ledger that lost its end, or whose frames cannot be told apart any more, under a running node.
+
+    Guard: the sizes in `_walk` of raft/storage_ledger.py.
+    """
+    shard = Shard()
+    shard.append(60, 60, 60)
+    size = len(frame_of(shard.entries[0]))
+    third = SIDE_HEADER_SIZE + 2 * size
+    match what:
+        case "magic":
+            shard.damage(LEDGER, third)
+        case "cut short":
+            shard.cut_short(LEDGER, third + 9)
+        case _:
+            shard.damage(LEDGER, third, bytes(2 * size))
+    with pytest.raises(Corrupt, match=f"no effects of entry 4 at byte {third}"):
+        frames(shard, 2, 4)
+    with pytest.raises(Damaged, match="no effects of entry 4"):
+        shard.reader.raw(2, 4, 1 << 20)
+    assert frames(shard, 1, 2) == frame_of(shard.entries[0]) + frame_of(shard.entries[1])
