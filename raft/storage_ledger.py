@@ -72,14 +72,19 @@ class Ledger:
 
     # -- restart
 
-    def recover(self, files: Files, segments: list[Segment], notices: list[str]) -> list[Operation]:
-        """Finds how far the effects reach without a gap; the operations cut what is behind."""
+    def recover(self, files: Files, segments: list[Segment], notices: list[str], durable: int = 0) -> list[Operation]:
+        """Finds how far the effects reach without a gap; the operations cut what is behind.
+
+        Up to `durable`, the newest snapshot, they were synced before it was there. What follows may be only in the page
+        cache, where a sync has failed even if later ones succeed (fsyncgate; seed 200250), so the replay from that
+        snapshot writes it anew.
+        """
         operations: list[Operation] = []
         self.last = segments[0].previous.index
-        is_whole = True
+        is_whole, is_torn = True, False
         for segment in segments:
             if is_whole:
-                part = self._load(files, segment, is_sealed=segment is not segments[-1])
+                part, is_torn = self._load(files, segment, durable, is_sealed=segment is not segments[-1])
             else:
                 part = Part(segment.previous.index)
             name = ledger_name(segment.first)
@@ -88,7 +93,7 @@ class Ledger:
                 operations.append(Create(name, encode_side_header(self._log, LEDGER_MAGIC, segment.previous)))
             elif not part.is_closed and size != part.end:
                 operations.append(Truncate(name, part.end))
-            if size > part.end and not part.is_closed:
+            if size > part.end and is_torn:
                 notices.append(f"{name}: {size - part.end} bytes behind index {part.last} are made anew by replay")
             if is_whole:
                 self.last = part.last
@@ -96,38 +101,38 @@ class Ledger:
             self._remember(segment.first, part)
         return operations
 
-    def _load(self, files: Files, segment: Segment, *, is_sealed: bool) -> Part:
-        """The ledger of a segment from its footer, else by checking every frame."""
+    def _load(self, files: Files, segment: Segment, durable: int, *, is_sealed: bool) -> tuple[Part, bool]:
+        """The ledger of a segment from its footer, else by checking every frame up to `durable`; and whether it ends
+        before that."""
         name = ledger_name(segment.first)
         part = Part(segment.previous.index)
         try:
             check_side_header(self._log, LEDGER_MAGIC, segment.previous, files.read(name, 0, SIDE_HEADER_SIZE))
         except (Corrupt, ForeignFile):
-            return part  # made anew
-        if is_sealed and (footer := read_footer(files, name)) is not None and footer.last == segment.last.index:
+            return part, True  # made anew
+        end = min(durable, segment.last.index)
+        footer = read_footer(files, name) if is_sealed and segment.last.index <= durable else None
+        if footer is not None and footer.last == segment.last.index:
             part.last, part.end, part.is_closed = footer.last, footer.end, True
             part.indexes, part.positions = footer.samples[0::2], footer.samples[1::2]
-            return part
+            return part, False
         buffer, base = b"", 0
-        while True:
+        while part.last < end:
             offset = part.end - base
             if len(buffer) - offset < FRAME_HEADER_SIZE:
                 buffer, base, offset = files.read(name, part.end, WINDOW), part.end, 0
             try:
                 index, payload_bytes, payload_crc = decode_frame_header(buffer, offset)
             except Corrupt:
-                return part
+                return part, True
             size = FRAME_HEADER_SIZE + payload_bytes
             if offset + size > len(buffer):
                 buffer, base, offset = files.read(name, part.end, max(WINDOW, size)), part.end, 0
             payload = buffer[offset + FRAME_HEADER_SIZE : offset + size]
-            if (
-                len(payload) != payload_bytes
-                or crc32c(payload) != payload_crc
-                or not part.last < index <= segment.last.index
-            ):
-                return part
+            if len(payload) != payload_bytes or crc32c(payload) != payload_crc or not part.last < index <= end:
+                return part, True
             part.add(index, size)
+        return part, False
 
     def _remember(self, first: int, part: Part) -> None:
         self._parts[first] = part
@@ -235,7 +240,7 @@ class Ledger:
         if part is None:
             part = Part(segment.previous.index)
             if segment.last.index <= self.last:
-                part = self._load(files, segment, is_sealed=True)
+                part, _ = self._load(files, segment, segment.last.index, is_sealed=True)
             self._remember(segment.first, part)
         return part
 

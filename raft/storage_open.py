@@ -89,7 +89,7 @@ def open_shard(
     yield journal.mark()
     yield [SyncFolder(""), *drop_old(files)]
     ledger = Ledger(log)
-    yield ledger.recover(files, journal.segments, notices)
+    yield ledger.recover(files, journal.segments, notices, durable)
     chosen = _choose(snapshots, journal.first - 1, ledger.last, notices)
     if chosen is None and journal.first > 1:
         raise ShardDamaged(f"the log begins at {journal.first} and no snapshot reaches that far")
