@@ -18,8 +18,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "testing.md"
 BOUND_PERCENT = 98
-# package -> its own tests. The decisions about files (raft/storage*.py) are tested where they are carried out: on a
-# disk in memory, which is the simulator's, and on real files.
+# package -> its own tests. The decisions about files (raft/storage*.py) are tested where they are carried out, too: on
+# the simulator's disk in memory, and on real files.
 PACKAGES = {
     "raft": ("tests/raft", "tests/sim/test_disk*.py", "tests/cluster/test_disk*.py"),
     "statemachine": ("tests/statemachine",),
@@ -33,13 +33,6 @@ WITHOUT_OWN_FILE = {
     "raft/roles.py": "values",
     "raft/types.py": "values",
     "raft/changes.py": "test_membership.py, test_configuration_twin.py",
-    "raft/reconfiguration.py": "test_membership_joint.py, test_membership_learners.py",
-    "raft/storage.py": "tests/sim/test_disk.py, tests/cluster/test_disk.py",
-    "raft/storage_ledger.py": "tests/sim/test_disk.py, tests/cluster/test_disk.py",
-    "raft/storage_open.py": "tests/cluster/test_disk_open.py",
-    "raft/storage_read.py": "tests/cluster/test_disk.py",
-    "raft/storage_snapshots.py": "tests/sim/test_disk_snapshots.py, tests/cluster/test_disk_open.py",
-    "raft/state.py": "the transitions: test_election.py, test_paper.py",
 }
 
 
