@@ -56,6 +56,24 @@ def test_a_removed_leader_whose_transfer_breaks_off_tries_the_next_one() -> None
     assert core.status().role is RoleName.LEADER
 
 
+def test_a_removed_leader_whose_successor_does_not_take_over_goes_when_its_time_is_over() -> None:
+    """2 and 3 answer all the time, and 2 never campaigns: a leader that is no member must not stay for that.
+
+    Guard: `farewell_ms` in `_take_leave` of raft/reconfiguration.py.
+    """
+    core = leaving()
+    drain(core, 400)
+    events: list[object] = []
+    while core.status().role is RoleName.LEADER:
+        now_ms = core.next_deadline_ms()
+        for node in (2, 3):
+            reply(core, node, match=core.state.log.last.index, now_ms=now_ms)
+        core.tick(at(now_ms))
+        events += drain(core, now_ms).events
+    assert now_ms == 400 + core.state.options.transfer_timeout_ms
+    assert [type(event) for event in events] == [TransferEnded, BecameFollower]
+
+
 def replacing() -> RaftCore:
     """Leader 1 of three, 2 and 3 streamed to, that has just given node 3 a new disk: it is a learner by now."""
     core = make_core(1, 3)

@@ -152,9 +152,11 @@ def test_a_follower_at_the_very_end_of_what_was_compacted_is_streamed_to() -> No
     """
     core, fetch = asking()
     compacted(core, 2)
-    core.fetched(fetch, tuple(log_of(configuration(3), 1, 1, 1, 1)[2:4]), at(310))
+    core.tick(at(core.next_deadline_ms()))
     out = drain(core)
     assert [event for event in out.events if isinstance(event, FollowerNeedsSnapshot)] == []
+    core.fetched(fetch, tuple(log_of(configuration(3), 1, 1, 1, 1)[2:4]), at(380))
+    out = drain(core)
     sent = [each for each in out.to(2) if isinstance(each, AppendEntries) and each.entries]
     assert [(each.prev_index, each.prev_term, len(each.entries)) for each in sent[:1]] == [(2, 1, 2)]
     assert progress(core, 2).mode is Mode.REPLICATE

@@ -55,3 +55,21 @@ def test_effects_that_are_said_twice_while_they_wait_are_written_once() -> None:
     assert len(wanted) > 4 * FRAME_HEADER_SIZE
     shard.save_snapshot(new[-1])
     assert shard.open().ledger_last == 4
+
+
+@pytest.mark.parametrize("how", ["flush", "next batch"])
+def test_rows_that_a_driver_did_not_come_to_are_written_before_anything_follows(how: str) -> None:
+    """A batch was made durable and `finish` never asked for: its rows come with the next batch, or at a clean stop,
+    and only from then on its entries are served.
+
+    Guard: `write_rows` in `carry_out` and `flush` of raft/storage.py.
+    """
+    shard = Shard()
+    two, three = make_entries(entry_mark(shard.entries[-1]), 1, (10, 20))
+    shard.run(shard.storage.carry_out(SyncBatch(None, None, (two,), ())))
+    assert (shard.journal.indexed, shard.reader.entries(1, 9, 1 << 20)) == (1, ())
+    if how == "flush":
+        shard.run(shard.storage.flush())
+    else:
+        shard.run(shard.storage.carry_out(SyncBatch(None, None, (three,), ())))
+    assert (shard.journal.indexed, shard.reader.entries(1, 9, 1 << 20)) == (2, (two,))

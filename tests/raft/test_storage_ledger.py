@@ -40,7 +40,7 @@ def test_frames_across_the_window_of_a_start_are_read_whole(monkeypatch: pytest.
         assert frames(shard, 3, 5) == b"".join([frame_of(entry) for entry in shard.entries[2:5]])
 
 
-@pytest.mark.parametrize("what", ["payload", "cut short", "index too high", "index again"])
+@pytest.mark.parametrize("what", ["head", "payload", "cut short", "index too high", "index again"])
 def test_effects_that_are_not_intact_are_cut_with_all_behind_them(what: str) -> None:
     """What is left is right and has no gap; replay makes the rest anew, and the file is then what it was.
 
@@ -53,6 +53,8 @@ def test_effects_that_are_not_intact_are_cut_with_all_behind_them(what: str) -> 
     third = SIDE_HEADER_SIZE + 2 * size
     shard.save_snapshot(shard.entries[-1])
     match what:
+        case "head":
+            shard.damage(LEDGER, third + 2)
         case "payload":
             shard.damage(LEDGER, third + FRAME_HEADER_SIZE + 3)
         case "cut short":
@@ -67,6 +69,23 @@ def test_effects_that_are_not_intact_are_cut_with_all_behind_them(what: str) -> 
     assert opened.ledger_last == 2
     assert any("behind index 2 are made anew by replay" in notice for notice in opened.notices)
     assert shard.files.content()[LEDGER] == whole[:third]
+    shard.apply(shard.entries)
+    assert shard.files.content()[LEDGER] == whole
+
+
+def test_a_ledger_that_does_not_say_whose_it_is_is_made_anew() -> None:
+    """Its header is damaged: nothing in it is believed, and replay from the start of the log makes the same file.
+
+    Guard: `check_side_header` in `_load` of raft/storage_ledger.py.
+    """
+    shard = Shard()
+    shard.append(*[60] * 4)
+    whole = shard.files.content()[LEDGER]
+    shard.save_snapshot(shard.entries[-1])
+    shard.damage(LEDGER, 9)
+    opened = shard.open()
+    assert (opened.ledger_last, opened.snapshot) == (0, None)
+    assert shard.files.content()[LEDGER] == whole[:SIDE_HEADER_SIZE]
     shard.apply(shard.entries)
     assert shard.files.content()[LEDGER] == whole
 
@@ -156,3 +175,13 @@ def test_effects_that_cannot_be_found_are_an_error_and_no_guess(what: str) -> No
     with pytest.raises(Damaged, match="no effects of entry 4"):
         shard.reader.raw(2, 4, 1 << 20)
     assert frames(shard, 1, 2) == frame_of(shard.entries[0]) + frame_of(shard.entries[1])
+
+
+def test_effects_that_are_not_written_yet_are_not_there() -> None:
+    """The entry is in the log and its effects are not: that is an error of whoever asks, never an older entry's."""
+    shard = Shard()
+    shard.append(60, 60)
+    shard.append(60, applied=False)
+    with pytest.raises(Corrupt, match="no effects of entry 4"):
+        frames(shard, 3, 4)
+    assert shard.reader.raw(3, 4, 1 << 20).next == 4
