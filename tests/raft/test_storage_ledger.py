@@ -185,3 +185,20 @@ def test_effects_that_are_not_written_yet_are_not_there() -> None:
     with pytest.raises(Corrupt, match="no effects of entry 4"):
         frames(shard, 3, 4)
     assert shard.reader.raw(3, 4, 1 << 20).next == 4
+
+
+def test_a_ledger_that_has_its_footer_gets_no_other_one_after_a_restart() -> None:
+    """Sealed, complete and covered by the snapshot: a start believes the footer, and finishing what is sealed is done
+    at once, without a write.
+
+    Guard: `is_closed` in `close` of raft/storage_ledger.py.
+    """
+    shard = Shard()
+    shard.roll()
+    shard.save_snapshot(shard.entries[-1])
+    shard.open()
+    assert shard.storage.is_finish_due
+    before = shard.files.content()
+    assert list(shard.storage.finish_sealed(shard.files)) == []
+    assert shard.files.content() == before
+    assert not shard.storage.is_finish_due
