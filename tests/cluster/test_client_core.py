@@ -65,6 +65,7 @@ ENDS: list[tuple[Code, Safety, type[Exception] | None]] = [
     *((code, safety, NotApplied) for code in (
         Code.BAD_REQUEST, Code.FORBIDDEN, Code.TOO_LARGE, Code.NOT_FOUND, Code.FOREIGN_LOG, Code.UNSUPPORTED,
         Code.SEQUENCE_REUSED, Code.SEQUENCE_VOIDED, Code.REFUSED, Code.INSIDE_ENTRY,
+        Code.MEMBERS_REFUSED,
     ) for safety in Safety),
     *((Code.COMPARE_FAILED, safety, CompareFailed) for safety in Safety),
     *((Code.KEY_NOT_FOUND, safety, KeyNotFound) for safety in Safety),
@@ -72,6 +73,7 @@ ENDS: list[tuple[Code, Safety, type[Exception] | None]] = [
     (Code.SESSION_EXPIRED, Safety.PLAIN, SessionExpired),
     *((code, safety, None) for code in (
         Code.BUSY, Code.NO_LEADER, Code.OVERWRITTEN, Code.SHUTTING_DOWN, Code.FENCED, Code.DEADLINE, Code.WINDOW_FULL,
+        Code.MEMBERS_CHANGING,
     ) for safety in Safety),
     *((code, safety, OutcomeUnknown if safety is Safety.PLAIN else None) for code in (
         Code.LEADER_LOST, Code.TIMEOUT, Code.INTERNAL,
