@@ -36,8 +36,8 @@ _PROBES: Final = frozenset({"/livez", "/readyz", "/metrics", "/v1/status"})
 _PROBED: Final = frozenset({200, 503})
 """What is asked again and again says nothing in the log by answering as it should; the metrics count it."""
 _KEEPALIVE_SECONDS: Final = 75.0
-_LEAVE_SECONDS: Final = 0.1
-"""Longer than a client that is busy takes from an answer to its next request."""
+_LEAVE_SECONDS: Final = 0.25
+"""Longer than a client that is busy takes from an answer to its next request, also where the machine is."""
 _LINGER_SECONDS: Final = 2.0
 """How long what is left of a refused body is read and dropped, so that the client gets to see the answer."""
 _DEFAULT_NAMESPACE: Final = 0

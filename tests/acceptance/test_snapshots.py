@@ -61,12 +61,20 @@ def installs(cluster: LocalCluster, node: int) -> float:
     return metric(cluster, node, 'raftlog_raft_events_total{event="SnapshotInstalled"}')
 
 
-def wait_for_piece(cluster: LocalCluster, node: int, bytes_min: int) -> None:
-    """Waits until that process has got more than so many bytes of a snapshot, or has put one in force."""
+def wait_for_piece(cluster: LocalCluster, node: int, bytes_min: int) -> bool:
+    """Waits until that process has got so many bytes of a snapshot, or needs no more: it has put one in force, or
+    has all that the others had, by a log that was not let go yet. Whether it is half-way."""
+    others = [told.committed for other in cluster.running if other != node and (told := cluster.status(other))]
+
+    def is_there() -> bool:
+        told = cluster.status(node)
+        return told is not None and (told.applied >= max(others, default=0) or installs(cluster, node) > 0)
+
     wait_until(
-        lambda: metric(cluster, node, "raftlog_snapshot_received_bytes") > bytes_min or installs(cluster, node) > 0,
+        lambda: metric(cluster, node, "raftlog_snapshot_received_bytes") > bytes_min or is_there(),
         CATCH_UP_S, what=f"{bytes_min} bytes of a snapshot on node {node}",
     )  # fmt: skip
+    return not is_there()
 
 
 async def fill(cluster: LocalCluster, puts: int) -> None:
@@ -96,9 +104,8 @@ async def test_catch_up_by_snapshot_under_load_and_kills(
             nodes.kill(follower)
             await fill(nodes, 200 if kill == 0 else 80)
             nodes.start_node(follower)
-            await asyncio.to_thread(wait_for_piece, nodes, follower, chance.randint(0, 3 << 20))
+            half_way += await asyncio.to_thread(wait_for_piece, nodes, follower, chance.randint(0, 3 << 20))
             victim = follower if kill % 2 == 0 else nodes.leader()
-            half_way += installs(nodes, follower) == 0
             nodes.kill(victim)
             nodes.start_node(victim)
             await load.more(20, 60)
