@@ -10,6 +10,7 @@ Methods block for milliseconds; from asyncio: `asyncio.to_thread`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +21,7 @@ from chaos.toxiproxy import Stream, Toxiproxy
 from cluster.local_cluster import LocalCluster
 
 _CUT: Final = "cut"
+NODE_COMMAND: Final = (sys.executable, "-m", "cluster.cli")
 START_S: Final = 120.0
 """Until all nodes serve at first: seven interpreters start at once, on two cores that others may use too."""
 
@@ -27,7 +29,8 @@ START_S: Final = 120.0
 class Deployment:
     """A cluster of `nodes` in `folder` behind proxies; a context manager. Nothing runs before `start`.
 
-    `ports` gives free ports, `settings` are keys of the settings file (`raft.heartbeat_ms`) for every node.
+    `ports` gives free ports, `settings` are keys of the settings file (`raft.heartbeat_ms`) for every node,
+    `command` runs the command line of each.
     """
 
     def __init__(
@@ -37,6 +40,7 @@ class Deployment:
         *,
         nodes: int = 3,
         settings: Mapping[str, Any] | None = None,
+        command: Sequence[str] = NODE_COMMAND,
     ) -> None:
         self.folder = folder
         self.processes = Processes()
@@ -52,6 +56,7 @@ class Deployment:
             settings=settings,
             ports=ports(2 * nodes),
             dial={node: {to: at for (sender, to), at in self._peers.items() if sender == node} for node in ids},
+            command=command,
             started=self.processes.watch,
         )
 

@@ -71,7 +71,8 @@ def judge_run(run: Run) -> Judgement:
     leaders = leaders_of(run.stretches)
     missing = _missing(run, rate, leaders)
     verdict = worst([each.verdict for each in workloads])
-    if run.aftermath.problems:
+    problems = (*run.aftermath.problems, *_two_leaders(leaders))
+    if problems:
         verdict = Verdict.INVALID
     if verdict is Verdict.VALID and missing:
         verdict = Verdict.UNKNOWN
@@ -79,7 +80,7 @@ def judge_run(run: Run) -> Judgement:
     return Judgement(
         verdict,
         workloads,
-        tuple(run.aftermath.problems),
+        problems,
         missing,
         {
             each.planned.number: standstill(progress, each.began_ns, each.healed_ns)
@@ -91,6 +92,14 @@ def judge_run(run: Run) -> Judgement:
         operations,
         rate,
     )
+
+
+def _two_leaders(leaders: Sequence[tuple[int, int]]) -> list[str]:
+    """Terms of which more than one node said that it leads."""
+    by_term: dict[int, list[int]] = {}
+    for term, node in leaders:
+        by_term.setdefault(term, []).append(node)
+    return [f"nodes {nodes} all said that they lead term {term}" for term, nodes in by_term.items() if len(nodes) > 1]
 
 
 def _judged(workload: Workload, log: LogTruth | None) -> Judged:

@@ -69,6 +69,9 @@ def run_command(
     base_port: Annotated[
         int | None, typer.Option(min=1024, max=65000, help="Ports from here on; free ones, if not given.")
     ] = None,
+    mutant: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Nodes with this planted bug: the verdict should be invalid.")
+    ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the nodes' data also when the verdict is valid.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
@@ -88,9 +91,11 @@ def run_command(
         raise typer.BadParameter(str(error), param_hint="SCENARIO") from error
     except UnknownNemesis as error:
         raise typer.BadParameter(str(error), param_hint="--nemesis") from error
+    command = _node_command(mutant)
     drawn = seed if seed is not None else secrets.randbelow(1_000_000)
     words = ["raftlog", "chaos", "run", scenario, "--nodes", str(nodes), "--seed", str(drawn)]
     words += ["--nemesis", nemesis] if nemesis else []
+    words += ["--mutant", mutant] if mutant else []
     from chaos.scenarios import FAILOVER
     from chaos.schedule import schedule
 
@@ -103,8 +108,22 @@ def run_command(
         else:
             planned = schedule(drawn, lasts_s, {each.name: (each.lane, each.lasts_s) for each in kinds})
             words += ["--seconds", f"{lasts_s:g}"]
-        result = _run(chosen, planned, nodes, lasts_s, drawn, out, base_port, keep, words, as_json)
+        result = _run(chosen, planned, nodes, lasts_s, drawn, out, base_port, keep, words, as_json, command)
     raise typer.Exit(_EXITS[result["verdict"]])
+
+
+def _node_command(mutant: str | None) -> tuple[str, ...]:
+    """What runs each node."""
+    if mutant is None:
+        from chaos.deployment import NODE_COMMAND
+
+        return NODE_COMMAND
+    from chaos.mutant_nodes import CannotPlant, command_of
+
+    try:
+        return command_of(mutant)
+    except CannotPlant as error:
+        raise typer.BadParameter(str(error), param_hint="--mutant") from error
 
 
 def _run(
@@ -118,6 +137,7 @@ def _run(
     keep: bool,
     words: list[str],
     as_json: bool,
+    command: tuple[str, ...],
 ) -> dict[str, Any]:
     from chaos import failover, report, run_folder, toxiproxy_server
     from chaos.judgement import judge_run
@@ -138,6 +158,7 @@ def _run(
                 scenario, planned, nodes=nodes, seconds=seconds, seed=seed, folder=folder, ports=ports,
                 tell=progress.tell, drive=failover.lose_leaders if is_failover else None,
                 arena=Arena(seed, pace=scenario.pace, policy=failover.POLICY, all_bound=True) if is_failover else None,
+                command=command,
             )
         )  # fmt: skip
         progress.say("judging")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from chaos.aftermath import Aftermath, examine
-from chaos.deployment import Deployment
+from chaos.deployment import NODE_COMMAND, Deployment
 from chaos.nemesis import NEMESES, Field, Skipped
 from chaos.observer import Observer, Stretch
 from chaos.ports import Ports
@@ -102,13 +102,15 @@ async def execute(
     tell: Teller,
     drive: Drive | None = None,
     arena: Arena | None = None,
+    command: Sequence[str] = NODE_COMMAND,
 ) -> Run:
-    """Carries a run out; `drive` instead of load and faults by the clock, in an `arena` made for it.
+    """Carries a run out; `drive` instead of load and faults by the clock, in an `arena` made for it;
+    `command` runs each node (one with a planted bug).
 
     Raises what keeps it from being made (no Toxiproxy, a port that is taken, a node that does not start); whatever the
     cluster does once it runs is told in the `Run`. Leaves no process behind.
     """
-    deployment = Deployment(folder / "nodes", ports, nodes=nodes, settings=SETTINGS)
+    deployment = Deployment(folder / "nodes", ports, nodes=nodes, settings=SETTINGS, command=command)
     with deployment:
         tell(Told("starting", 0.0, 0))
         await asyncio.to_thread(deployment.start)
@@ -123,7 +125,7 @@ async def execute(
             arena.began_ns = time.monotonic_ns()
             watching = asyncio.create_task(observer.run())
             try:
-                await (drive or _load)(run, deployment, observer, tell)
+                await (drive or load)(run, deployment, observer, tell)
                 tell(told_of(run, "healing", observer))
                 await asyncio.to_thread(_restore, deployment, run)
                 last = await _final(run, deployment)
@@ -142,7 +144,7 @@ async def execute(
         return run
 
 
-async def _load(run: Run, deployment: Deployment, observer: Observer, tell: Teller) -> None:
+async def load(run: Run, deployment: Deployment, observer: Observer, tell: Teller) -> None:
     """Load and faults side by side, for as long as the run is to last."""
     locks = {each.planned.lane: asyncio.Lock() for each in run.faults}
     async with asyncio.TaskGroup() as group:
