@@ -6,7 +6,9 @@ left, because nodes share no clock. `hop` is 1: what was passed on once is never
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from cluster.requests import Answer, Request
@@ -76,8 +78,15 @@ def decode_forward(frame: Frame, peer: NodeId, now: float) -> list[Request]:
     return requests
 
 
+def answer_frames(answers: list[Answer], term: int) -> Iterator[tuple[NodeId, bytes]]:
+    """What became of requests that peers forwarded, a frame for each of them; `term` is that of the indexes given."""
+    answers.sort(key=attrgetter("peer"))
+    for peer, each in groupby(answers, key=attrgetter("peer")):
+        yield peer, encode_answers(each, term)
+
+
 def encode_answers(answers: Iterable[Answer], term: int) -> bytes:
-    """What became of requests that one peer forwarded, in a frame for it; `term` is that of the indexes given."""
+    """The frame for one peer."""
     numbers: list[int] = []
     firsts: list[int] = []
     refused: list[list[object]] = []

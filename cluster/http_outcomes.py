@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final, NamedTuple, NoReturn
 
 from cluster.http_call import Call, Service, SessionHeaders
-from cluster.requests import Settled
+from cluster.requests import Settled, code_of
 from cluster.wire import ApiError, Code
 from raft.codec import Record, encode_block
 from statemachine.answers import Answer, Reason, answer_of
@@ -16,15 +16,6 @@ from statemachine.commands import Result
 
 _LOOP_RECORDS: Final = 2_000
 """A larger batch is encoded by a worker thread: the event loop must not pause for it."""
-_CODES: Final = {
-    Reason.SEQUENCE_SETTLED: Code.SEQUENCE_REUSED,
-    Reason.PAYLOAD_DIFFERS: Code.SEQUENCE_REUSED,
-    Reason.WINDOW_FULL: Code.WINDOW_FULL,
-    Reason.ANSWERS_FULL: Code.WINDOW_FULL,
-    Reason.SESSIONS_FULL: Code.SESSIONS_FULL,
-    Reason.FUTURE_REVISION: Code.FUTURE_INDEX,
-}
-"""Reasons of the machine that have a code of their own; every other one is `refused`."""
 
 
 class Done(NamedTuple):
@@ -121,7 +112,7 @@ def refuse(answer: Answer, term: int, session: SessionHeaders) -> NoReturn:
             f"the key is at revision {answer.current_mod}, not at if_revision: nothing was changed",
             index=answer.last, term=term, revision=answer.current_mod,
         )  # fmt: skip
-    code = _CODES.get(answer.reason, Code.REFUSED) if answer.reason is not None else Code.REFUSED
+    code = code_of(answer.reason)
     where = f" (session {session.session}, sequence {session.sequence})" if session.session else ""
     text = "the request was refused" if answer.reason is None else _REASONS[answer.reason]
     raise ApiError(code, f"{text}{where}", index=answer.last, term=term)

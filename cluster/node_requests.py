@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from itertools import groupby
-from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from cluster import clock
 from cluster.forwarding import (
+    answer_frames,
     decode_answers,
     decode_forward,
     decode_read,
     decode_read_reply,
-    encode_answers,
     encode_forward,
     encode_read,
     encode_read_reply,
@@ -26,12 +24,10 @@ from cluster.forwarding import (
 from cluster.requests import Request
 from cluster.waiting import Reader
 from cluster.wire import ApiError, Code
-from raft.codec import FRAME_FORWARD, FRAME_FORWARD_REPLY, FRAME_READ, Frame, decode_blocks
+from raft.codec import FRAME_FORWARD, FRAME_FORWARD_REPLY, FRAME_READ, Frame
 from raft.ready import Ready
 from raft.refusals import Refused
 from raft.types import NOBODY, EntryKind, NodeId
-from statemachine.commands import Result
-from statemachine.effects import RequestEffect
 
 if TYPE_CHECKING:
     from cluster.node import Node
@@ -220,7 +216,7 @@ def take_frame(node: Node, peer: NodeId, frame: Frame) -> None:
         for number, first in answers.placed:
             late = node.pending.answered(number, first, answers.term)
             if late is not None:
-                _settle_late(node, late, answers.term)
+                node.pending.settle_late(late, answers.term, *node.applier.recent.effect_of(late.last))
         for number, code in answers.refused:
             message = f"node {peer}, asked as the leader by node {node.node_id}, did not take the write: {code}"
             node.pending.refused(number, code, message)
@@ -229,26 +225,6 @@ def take_frame(node: Node, peer: NodeId, frame: Frame) -> None:
     else:
         number, index = decode_read_reply(frame)
         answer_read(node, node.node_id, number, index)
-
-
-def _settle_late(node: Node, request: Request, term: int) -> None:
-    """Its place was applied here before the leader's answer came: what was applied there is in memory."""
-    found = node.applier.recent.read(request.last, 1, 1)
-    if not found:
-        node.pending.settle_late(request, term, None, 0)
-        return
-    entry, effects = found[0]
-    if entry.term != term:
-        node.pending.settle_late(request, term, None, entry.term)
-        return
-    effect = None
-    end = entry.before
-    for position, block in enumerate(decode_blocks(entry.data)):
-        end += block.count
-        if end == request.last:
-            plain = RequestEffect(Result.APPLIED, effects.revision)
-            effect = plain if effects.is_plain else effects.requests[position]
-    node.pending.settle_late(request, term, effect, entry.term)
 
 
 def _take_forward(node: Node, peer: NodeId, requests: list[Request]) -> None:
@@ -268,6 +244,5 @@ def _take_forward(node: Node, peer: NodeId, requests: list[Request]) -> None:
 def send_answers(node: Node) -> None:
     """One frame per peer with what became of the requests that it forwarded."""
     answers, node.pending.answers = node.pending.answers, []
-    answers.sort(key=attrgetter("peer"))
-    for peer, each in groupby(answers, key=attrgetter("peer")):
-        node.transport.send_bulk(peer, encode_answers(each, node.core.state.term))
+    for peer, frame in answer_frames(answers, node.core.state.term):
+        node.transport.send_bulk(peer, frame)

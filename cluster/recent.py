@@ -5,8 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Final
 
-from raft.types import Entry
-from statemachine.effects import Effects
+from raft.codec import decode_blocks
+from raft.types import Entry, EntryKind
+from statemachine.commands import Result
+from statemachine.effects import Effects, RequestEffect
 
 _OVERHEAD: Final = 512  # of the objects beside the bytes, per entry
 _DROP: Final = 8  # an eighth is dropped at a time, so that the lists move seldom
@@ -68,3 +70,20 @@ class Recent:
             if pair[0].index - from_index + 1 >= limit:
                 break
         return found
+
+    def effect_of(self, last: int) -> tuple[RequestEffect | None, int]:
+        """What the request whose last record has that index did, and the term of its entry: what
+        `Pending.settle_late` wants. Term 0: it is not kept here; no effect: no request ends there."""
+        found = self.read(last, 1, 1)
+        if not found:
+            return None, 0
+        entry, effects = found[0]
+        if entry.kind is not EntryKind.COMMANDS:
+            return None, entry.term
+        end = entry.before
+        for position, block in enumerate(decode_blocks(entry.data)):
+            end += block.count
+            if end == last:
+                plain = RequestEffect(Result.APPLIED, effects.revision)
+                return (plain if effects.is_plain else effects.requests[position]), entry.term
+        return None, entry.term

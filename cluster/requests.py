@@ -7,13 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from cluster.wire import ApiError, Code
 from raft.types import NOBODY, NodeId
+from statemachine.answers import Reason
 from statemachine.effects import RequestEffect
 
 Value_contra = TypeVar("Value_contra", contravariant=True)
+
+
+_CODES: Final = {
+    Reason.SEQUENCE_SETTLED: Code.SEQUENCE_REUSED,
+    Reason.PAYLOAD_DIFFERS: Code.SEQUENCE_REUSED,
+    Reason.WINDOW_FULL: Code.WINDOW_FULL,
+    Reason.ANSWERS_FULL: Code.WINDOW_FULL,
+    Reason.SESSIONS_FULL: Code.SESSIONS_FULL,
+    Reason.FUTURE_REVISION: Code.FUTURE_INDEX,
+}
+
+
+def code_of(reason: Reason | None) -> Code:
+    """What a client is told of a reason of the machine: a few have a code of their own."""
+    return Code.REFUSED if reason is None else _CODES.get(reason, Code.REFUSED)
 
 
 class Promise(Protocol[Value_contra]):

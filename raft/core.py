@@ -149,13 +149,8 @@ class RaftCore:
 
     def propose(self, kind: EntryKind, count: int, data: bytes, now: Now) -> Proposed:
         """Append one entry of `count` records. Raises NotLeader, Busy or TransferInProgress: then nothing happened."""
+        role = self._leading(now)
         state = self.state
-        state.now = now
-        role = state.role
-        if not isinstance(role, Leader):
-            raise NotLeader(state.leader)
-        if role.transfer is not None:
-            raise TransferInProgress(role.transfer.to)
         if role.uncommitted_bytes and role.uncommitted_bytes + len(data) > state.options.uncommitted_bytes_max:
             raise Busy(f"{role.uncommitted_bytes} bytes wait for their commit")
         assert kind is EntryKind.COMMANDS or (kind is EntryKind.CLOCK and count == 1 and not data), kind
@@ -168,6 +163,11 @@ class RaftCore:
 
         Raises NotLeader, TransferInProgress or ConfigurationRefused: then nothing happened.
         """
+        role = self._leading(now)
+        return membership.propose(self.state, role, change)
+
+    def _leading(self, now: Now) -> Leader:
+        """The role of a leader that takes something new. Raises NotLeader or TransferInProgress."""
         state = self.state
         state.now = now
         role = state.role
@@ -175,7 +175,7 @@ class RaftCore:
             raise NotLeader(state.leader)
         if role.transfer is not None:
             raise TransferInProgress(role.transfer.to)
-        return membership.propose(state, role, change)
+        return role
 
     def read(self, context: int, now: Now) -> None:
         """Register a linearizable read: a ReadReady or a ReadFailed with `context` follows. Raises NotLeader or

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import groupby
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from cluster.forwarding import (
+    answer_frames,
     decode_answers,
     decode_forward,
     decode_read,
     decode_read_reply,
-    encode_answers,
     encode_forward,
     encode_read,
     encode_read_reply,
@@ -29,14 +27,13 @@ from cluster.recent import Recent
 from cluster.requests import Request, Settled
 from cluster.waiting import IndexWaiters, Reader, Reads
 from cluster.wire import ERRORS, ApiError, Code, LeaderHint, Problem
-from raft.codec import FRAME_FORWARD, FRAME_FORWARD_REPLY, FRAME_READ, Frame, decode_blocks
+from raft.codec import FRAME_FORWARD, FRAME_FORWARD_REPLY, FRAME_READ, Frame
 from raft.core import RaftCore
 from raft.ready import Ready
 from raft.refusals import Refused
 from raft.roles import Leader
 from raft.types import NOBODY, Entry, EntryKind, Mark, NodeId, Now
 from statemachine import commands
-from statemachine.commands import Result
 from statemachine.effects import Effects, RequestEffect
 
 if TYPE_CHECKING:
@@ -236,9 +233,8 @@ class Requests:
                 self.reads.lost(before)
         if self.pending.answers:
             answers, self.pending.answers = self.pending.answers, []
-            answers.sort(key=attrgetter("peer"))
-            for peer, each in groupby(answers, key=attrgetter("peer")):
-                self._send(peer, encode_answers(each, state.term))
+            for peer, frame in answer_frames(answers, state.term):
+                self._send(peer, frame)
         return is_changed
 
     @property
@@ -400,7 +396,7 @@ class Requests:
             for number, first in answers.placed:
                 late = pending.answered(number, first, answers.term)
                 if late is not None:
-                    self._settle_late(late, answers.term)
+                    pending.settle_late(late, answers.term, *self.recent.effect_of(late.last))
             for number, code in answers.refused:
                 pending.refused(number, code, f"node {peer}, asked as the leader by node {node}: {code}")
         elif frame.kind == FRAME_READ:
@@ -408,22 +404,3 @@ class Requests:
         else:
             number, index = decode_read_reply(frame)
             self._answer_read(node, number, index)
-
-    def _settle_late(self, request: Request, term: int) -> None:
-        """Its place was applied here before the leader's answer came: what was applied there is in memory."""
-        found = self.recent.read(request.last, 1, 1)
-        if not found:
-            self.pending.settle_late(request, term, None, 0)
-            return
-        entry, effects = found[0]
-        if entry.term != term:
-            self.pending.settle_late(request, term, None, entry.term)
-            return
-        effect = None
-        end = entry.before
-        for position, block in enumerate(decode_blocks(entry.data)):
-            end += block.count
-            if end == request.last:
-                plain = RequestEffect(Result.APPLIED, effects.revision)
-                effect = plain if effects.is_plain else effects.requests[position]
-        self.pending.settle_late(request, term, effect, entry.term)

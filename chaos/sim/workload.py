@@ -10,9 +10,10 @@ from random import Random
 from typing import Any, Final
 
 from chaos.sim.requests import Applied
+from cluster.requests import code_of
 from cluster.wire import ERRORS, Code, Problem
 from raft.codec import Record, encode_block
-from statemachine.answers import Answer, Reason, TxnResponse, answer_of
+from statemachine.answers import Answer, TxnResponse, answer_of
 from statemachine.commands import (
     GET_OPERATION,
     Compare,
@@ -139,7 +140,7 @@ def told(task: Task, applied: Applied, node: int) -> Told | Problem:
     if answer.result is Result.COMPARE_FAILED:
         return problem(Code.COMPARE_FAILED, node, applied, answer.last)
     if answer.result is not Result.APPLIED:
-        return problem(_CODES.get(answer.reason or Reason.MALFORMED, Code.REFUSED), node, applied)
+        return problem(code_of(answer.reason), node, applied)
     # of a repetition the first index is told, with the term of now: that term says nothing about the index
     term = None if effect.result is Result.REPEATED else applied.term
     return Told(_parts(task, answer), answer.last, term, answer.revision)
@@ -153,15 +154,6 @@ def told_later(task: Task, answer: Answer) -> Told | None:
     if answer.result is not Result.APPLIED:
         return None
     return Told(_parts(task, answer), answer.last, None, answer.revision)
-
-
-_CODES: Final = {
-    Reason.SEQUENCE_SETTLED: Code.SEQUENCE_REUSED,
-    Reason.PAYLOAD_DIFFERS: Code.SEQUENCE_REUSED,
-    Reason.WINDOW_FULL: Code.WINDOW_FULL,
-    Reason.ANSWERS_FULL: Code.WINDOW_FULL,
-    Reason.SESSIONS_FULL: Code.SESSIONS_FULL,
-}
 
 
 def _parts(task: Task, answer: Answer) -> tuple[tuple[Any, Any], ...]:

@@ -1,0 +1,96 @@
+"""What every command that uses Spark shares: its common options, its session, and how it ends.
+
+Every error is one line on stderr with the exit code of docs/spark.md.
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from spark_export import errors
+from spark_export.errors import ExportError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ENDPOINTS: Final = "http://127.0.0.1:7001"
+_STDERR: Final = Console(stderr=True)
+_TASK_ERROR: Final = re.compile(r"spark_export\.(?:errors|door)\.(\w+): (.+)")
+
+Endpoints = Annotated[
+    str | None,
+    typer.Option("-e", "--endpoints", envvar="RAFTLOG_ENDPOINTS", help="URLs of nodes, with commas between them."),
+]
+Master = Annotated[
+    str | None, typer.Option("--master", help="Where Spark runs: local[2,4] (two cores here), spark://HOST:PORT, ...")
+]
+Timeout = Annotated[float, typer.Option("--timeout", help="Seconds after which unreachable nodes are given up.", min=0)]
+
+
+def where(context: typer.Context, given: str | None) -> str:
+    """The endpoints: as given, else where the command line finds a cluster (its finder is in the context)."""
+    if given is None and callable(context.obj):
+        urls, _ = context.obj(None)
+        return ",".join(urls)
+    return given or ENDPOINTS
+
+
+def start_spark(master: str | None) -> "SparkSession":
+    """The session that a command works with. Raises NoJavaError, SparkMissingError."""
+    from spark_export.job import session
+
+    say("starting Spark")
+    return session(master=master)
+
+
+def say(what: str) -> None:
+    """What is being done, on a terminal."""
+    if _STDERR.is_terminal:
+        _STDERR.print(f"[dim]{what} …[/dim]", highlight=False)
+
+
+@contextmanager
+def bar(what: str) -> Iterator[Any]:
+    """A progress bar on a terminal; nothing elsewhere."""
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("records"),
+        TimeElapsedColumn(), TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=_STDERR, disable=not _STDERR.is_terminal) as progress:
+        task = progress.add_task(what, total=None)
+
+        def tell(done: int, total: int) -> None:
+            progress.update(task, completed=done, total=total)
+
+        yield tell
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """Errors as one line and an exit code; also those that a task of Spark met."""
+    try:
+        yield
+    except ExportError as error:
+        fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        fail("interrupted; run the same command again to go on", 130)
+    except ImportError as error:
+        fail(f"{error}; the export needs the extra: pip install 'raftlog[spark]'", errors.EXIT_NOT_CHECKED)
+    except Exception as error:
+        found = _TASK_ERROR.search(str(error))
+        if found is None or type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
+            raise
+        kind = getattr(errors, found[1], ExportError)
+        fail(found[2], kind.exit_code)
+
+
+def fail(message: str, code: int) -> NoReturn:
+    """Ends the command: one line on stderr, and this exit code."""
+    print(f"raftlog: {message}", file=sys.stderr)
+    raise typer.Exit(code)
