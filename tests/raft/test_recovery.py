@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from chaos.sim.files import MemoryFiles
 from raft.codec import HEADER_SIZE, MARK_SIZE, Corrupt, UnknownVersion, crc32c, decode_header, encode_mark, entry_mark
 from raft.formats import HARD_STATE_SLOT, SEGMENT_HEADER_SIZE, SLOT_SIZE, ForeignFile, Log
-from raft.journal import HARD_STATE, index_name, segment_name, spare_name
+from raft.journal import HARD_STATE, index_name, ledger_name, segment_name, spare_name
 from raft.recovery import HardStateDamaged, recover_hard_state, recover_log
 from raft.types import Entry, HardState
 from tests.raft.journal_driver import FIRST, LOG, Driver, after_kill, make_entries, new_files, written_log
@@ -103,6 +105,77 @@ def test_pitfall_65_a_missing_segment_is_damage() -> None:
     assert recovery.damage.file == segment_name(firsts[0])
     assert recovery.damage.index == firsts[1] - 1
     assert not recovery.operations, "nothing is written where there is damage"
+
+
+def without_newest(driver: Driver, *, is_index_left: bool = True, is_ledger_left: bool = True) -> Content:
+    """The files without the newest segment, whose .idx and .ledger may be left."""
+    content = driver.files.content()
+    first = driver.journal.active.first
+    del content[segment_name(first)]
+    if not is_index_left:
+        del content[index_name(first)]
+    if not is_ledger_left:
+        del content[ledger_name(first)]
+    return content
+
+
+def test_pitfall_65_a_missing_newest_segment_is_damage() -> None:
+    """The newest segment is gone and its .idx tells that it was in use: damage that names the file and what was in it,
+    never a shorter log. Several that are gone are told as one range.
+
+    Guard: raft.recovery._check_newest.
+    """
+    driver, entries = written_log()
+    slot, _ = recover_hard_state(LOG, driver.files)
+    first, last = driver.journal.active.first, entries[-1].index
+    for is_ledger_left in (True, False):
+        recovery = recover_log(LOG, MemoryFiles(without_newest(driver, is_ledger_left=is_ledger_left)), slot)
+        assert recovery.damage is not None
+        assert (recovery.damage.file, recovery.damage.index) == (segment_name(first), first - 1)
+        assert f"index {first} to {last}" in recovery.damage.reason
+        assert not recovery.operations, "nothing is written where there is damage"
+    driver.append(make_entries(entry_mark(entries[-1]), 2, (3_000, 3_000)))
+    content = without_newest(driver)
+    for segment in driver.journal.segments:
+        if segment.first >= first:
+            content.pop(segment_name(segment.first), None)
+    recovery = recover_log(LOG, MemoryFiles(content), slot)
+    assert recovery.damage is not None
+    assert recovery.damage.file == segment_name(first)
+    assert f"index {first} to {last + 2}" in recovery.damage.reason
+
+
+def test_pitfall_65_effects_tell_of_a_missing_newest_segment_as_well() -> None:
+    """Without the .idx too: effects are written of entries that were applied, and the .ledger has some.
+
+    Guard: raft.recovery._check_newest.
+    """
+    driver, _ = written_log()
+    slot, _ = recover_hard_state(LOG, driver.files)
+    first = driver.journal.active.first
+    content = without_newest(driver, is_index_left=False)
+    assert recover_log(LOG, MemoryFiles(content), slot).damage is None, "a header alone tells of nothing"
+    content[ledger_name(first)] += b"effects"
+    recovery = recover_log(LOG, MemoryFiles(content), slot)
+    assert recovery.damage is not None
+    assert f"index {first} on" in recovery.damage.reason
+
+
+def test_a_segment_that_a_cut_dropped_is_no_missing_one() -> None:
+    """While a cut is under way, what lies behind its index without a segment was dropped by it; what it keeps was not.
+
+    Guard: `cut` in raft.recovery._check_newest.
+    """
+    driver, entries = written_log()
+    slot, _ = recover_hard_state(LOG, driver.files)
+    first = driver.journal.active.first
+    content = without_newest(driver)
+    recovery = recover_log(LOG, MemoryFiles(content), replace(slot, cut=first - 1))
+    assert recovery.damage is None
+    assert recovery.segments[-1].last.index == first - 1
+    recovery = recover_log(LOG, MemoryFiles(content), replace(slot, cut=entries[-2].index))
+    assert recovery.damage is not None
+    assert recovery.damage.file == segment_name(first)
 
 
 def test_pitfall_66_damage_is_never_mended_by_cutting() -> None:

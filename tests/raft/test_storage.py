@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from raft.codec import entry_mark
@@ -9,7 +11,7 @@ from raft.formats import FRAME_HEADER_SIZE, SIDE_HEADER_SIZE
 from raft.journal import ImpossibleBatch, ledger_name
 from raft.ready import SyncBatch
 from raft.storage_snapshots import Received, read_piece
-from tests.raft.journal_driver import LOG, make_entries
+from tests.raft.journal_driver import LOG, after_power_cut, make_entries
 from tests.raft.storage_lab import Shard, frame_of
 
 
@@ -73,3 +75,28 @@ def test_rows_that_a_driver_did_not_come_to_are_written_before_anything_follows(
     else:
         shard.run(shard.storage.carry_out(SyncBatch(None, None, (three,), ())))
     assert (shard.journal.indexed, shard.reader.entries(1, 9, 1 << 20)) == (2, (two,))
+
+
+def test_a_power_cut_around_a_cut_that_drops_a_segment_is_no_damage() -> None:
+    """The newest segment is dropped at its border, and the power goes before any operation of that or behind the last:
+    a start has the log with what was cut or without it, and never takes what lies there without its segment for loss.
+
+    Guard: SyncFolder in `_cut` of raft/storage.py, before the hard state says that the cut is over.
+    """
+    shard = Shard()
+    while len(shard.journal.segments) < 3:
+        shard.append(900, applied=False)
+    whole, kept = shard.journal.last.index, shard.journal.active.first - 1
+    steps = shard.storage.carry_out(SyncBatch(None, kept, (), ()))
+    operations = (operation for _, each in steps for operation in each)
+    found = set()
+    is_over = False
+    while not is_over:
+        for seed in range(10):
+            left = after_power_cut(shard.files, Random(seed))
+            found.add(Shard(left).journal.last.index)
+        operation = next(operations, None)
+        is_over = operation is None
+        if operation is not None:
+            shard.files.execute([operation])
+    assert found == {whole, kept}
