@@ -370,10 +370,15 @@ def _read_footer(log: Log, files: Files, segment: Segment, end: Mark) -> None:
     segment.add_summary(summary)
 
 
+def sealed_rows(files: Files, segment: Segment) -> bytes:
+    """The .idx rows of a sealed segment, from the segment itself; fewer where it is damaged."""
+    all_found = scan(files, segment_name(segment.first), segment.header)
+    return b"".join([index_rows(found.entry, found.position) for found in all_found if found.entry is not None])
+
+
 def rebuild_index(log: Log, files: Files, segment: Segment) -> list[Operation]:
     """Makes the .idx of a sealed segment anew from the segment itself."""
-    all_found = scan(files, segment_name(segment.first), segment.header)
-    content = b"".join([index_rows(found.entry, found.position) for found in all_found if found.entry is not None])
+    content = sealed_rows(files, segment)
     name = index_name(segment.first)
     header = encode_side_header(log, INDEX_MAGIC, segment.previous)
     return [

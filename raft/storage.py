@@ -12,11 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from raft.codec import IDX_ROW
-from raft.formats import SEGMENT_HEADER_SIZE, SIDE_HEADER_SIZE
+from raft.codec import IDX_ROW, crc32c
+from raft.formats import INDEX_MAGIC, SEGMENT_HEADER_SIZE, SIDE_HEADER_SIZE, encode_side_header
 from raft.journal import LOG_FOLDER, ImpossibleBatch, Journal, Placed, Segment, index_name, ledger_name, seal_index
-from raft.operations import Files, Operation, Sync, SyncFolder
+from raft.operations import Files, Operation, Sync, SyncFolder, Write
 from raft.ready import SyncBatch
+from raft.recovery import sealed_rows
 from raft.storage_ledger import Ledger
 from raft.storage_read import Reader
 from raft.storage_snapshots import Received, drop_old
@@ -51,6 +52,7 @@ class Storage:
         "_placed",
         "_reader",
         "_repeat",
+        "_rows_crc",
         "_taken",
         "_unclosed",
         "_unsealed",
@@ -67,6 +69,9 @@ class Storage:
         self._placed: list[Placed] = []  # appended entries whose .idx rows are not written
         self.frames: deque[tuple[int, bytes]] = deque()  # effects not looked at: index of the entry, its frame
         self._taken: list[tuple[int, bytes]] = []  # taken out of `frames`, not written
+        # CRC of the rows that each .idx got, from its first one on; None: not known. The start has just written these.
+        rows = files.read(index_name(journal.active.first), SIDE_HEADER_SIZE, _rows_size(journal.active))
+        self._rows_crc: dict[str, int | None] = {index_name(journal.active.first): crc32c(rows)}
         self._unsealed: list[Segment] = []  # without a footer in .idx
         self._unclosed: list[Segment] = list(journal.segments[:-1])  # without a footer in .ledger
 
@@ -99,8 +104,9 @@ class Storage:
             repeat, self._repeat = self._repeat, []
             yield (Part.REPEAT, repeat)
         if self._placed:  # as write_rows, without a generator more
-            yield (Part.ROWS, self.journal.index_writes(self._placed))
-            self._rows_written()
+            writes = self.journal.index_writes(self._placed)
+            yield (Part.ROWS, writes)
+            self._rows_written(writes)
         if self.frames or self._taken:
             yield from self.write_frames()
 
@@ -140,6 +146,9 @@ class Storage:
                 yield (Part.CUT, [SyncFolder(LOG_FOLDER)])  # before that, what is without its segment goes for good
             yield (Part.CUT, operations)
         self._repeat = []  # the cut wrote both slots
+        for first in dropped:
+            self._rows_crc.pop(index_name(first), None)
+        self._rows_crc[index_name(self.journal.active.first)] = None
         if operations := self.ledger.reopen(self.files, self.journal.active, dropped):
             yield (Part.CUT, operations)
         self._segments_dropped()
@@ -186,6 +195,7 @@ class Storage:
             raise ImpossibleBatch(f"a snapshot of {mark.index}: entries up to {self.ledger.last} were applied")
         yield (Part.INSTALL, received.finish())
         self._placed, self._repeat = [], []
+        self._rows_crc.clear()
         self.frames.clear()
         self._taken.clear()
         for operations in self.journal.restart(mark):
@@ -201,10 +211,15 @@ class Storage:
         """The .idx rows of entries appended before."""
         if not self._placed:
             return
-        yield (Part.ROWS, self.journal.index_writes(self._placed))
-        self._rows_written()
+        writes = self.journal.index_writes(self._placed)
+        yield (Part.ROWS, writes)
+        self._rows_written(writes)
 
-    def _rows_written(self) -> None:
+    def _rows_written(self, writes: Sequence[Operation]) -> None:
+        for write in writes:
+            crc = self._rows_crc.get(write.name, 0)
+            if crc is not None and isinstance(write, Write):
+                self._rows_crc[write.name] = crc32c(write.data, crc)
         self.journal.indexed = self._placed[-1].entry.index
         self._placed = []
 
@@ -237,16 +252,31 @@ class Storage:
     @property
     def is_finish_due(self) -> bool:
         """Whether `finish_sealed` has anything to do."""
-        return bool(self._unsealed or (self._unclosed and self.ledger.last >= self._unclosed[0].last.index))
+        return bool(self._is_seal_due or (self._unclosed and self.ledger.last >= self._unclosed[0].last.index))
+
+    @property
+    def _is_seal_due(self) -> bool:
+        return bool(self._unsealed) and self._unsealed[0].last.index <= self.journal.indexed
 
     def finish_sealed(self, files: Files) -> Iterator[Step]:
-        """The footers of sealed segments, so that a restart need not read them. `files`: those of this thread."""
-        while self._unsealed:
+        """The footers of sealed segments, so that a restart need not read them. `files`: those of this thread.
+
+        A footer makes its rows count as right for ever. So those that are not read back as they were written, or are
+        older than a cut, are made anew from the segment; where that is damaged, the next start tells of it.
+        """
+        while self._is_seal_due:
             segment = self._unsealed[0]
-            size = IDX_ROW.size * (segment.last.index - segment.previous.index)
-            rows = files.read(index_name(segment.first), SIDE_HEADER_SIZE, size)
-            yield (Part.FOOTERS, seal_index(segment, rows))
+            name, size = index_name(segment.first), _rows_size(segment)
+            mends: list[Operation] = []
+            rows = files.read(name, SIDE_HEADER_SIZE, size)
+            if crc32c(rows) != self._rows_crc.get(name):
+                rows = sealed_rows(files, segment)
+                header = encode_side_header(self.journal.log, INDEX_MAGIC, segment.previous)
+                mends.append(Write(name, 0, header + rows))
+            if len(rows) == size:
+                yield (Part.FOOTERS, [*mends, *seal_index(segment, rows)])
             self._unsealed.pop(0)
+            self._rows_crc.pop(name, None)
         while self._unclosed and (operations := self.ledger.close(files, self._unclosed[0])) is not None:
             if operations:
                 yield (Part.FOOTERS, operations)
@@ -257,3 +287,7 @@ class Storage:
         """Effects are durable: before the snapshot that covers them."""
         if names := self.ledger.unsynced():
             yield (Part.FOOTERS, [Sync(ledger_name(first)) for first in names])
+
+
+def _rows_size(segment: Segment) -> int:
+    return IDX_ROW.size * (segment.last.index - segment.previous.index)

@@ -6,10 +6,12 @@ from random import Random
 
 import pytest
 
+from raft import storage
 from raft.codec import entry_mark
 from raft.formats import FRAME_HEADER_SIZE, SIDE_HEADER_SIZE
-from raft.journal import ImpossibleBatch, ledger_name
+from raft.journal import ImpossibleBatch, index_name, ledger_name, row_position, segment_name
 from raft.ready import SyncBatch
+from raft.storage_open import ShardDamaged
 from raft.storage_snapshots import Received, read_piece
 from tests.raft.journal_driver import LOG, after_power_cut, make_entries
 from tests.raft.storage_lab import Shard, frame_of
@@ -100,3 +102,100 @@ def test_a_power_cut_around_a_cut_that_drops_a_segment_is_no_damage() -> None:
         if operation is not None:
             shard.files.execute([operation])
     assert found == {whole, kept}
+
+
+def sealed_index(shard: Shard) -> bytes:
+    """Its oldest segment gets its footers; then what its .idx holds."""
+    shard.run(shard.storage.finish_sealed(shard.files))
+    return shard.files.content()[index_name(1)]
+
+
+def unfinished() -> Shard:
+    """A shard whose oldest segment is sealed and has no footers yet."""
+    shard = Shard()
+    while len(shard.journal.segments) < 2:
+        shard.append(900, records=2)
+    return shard
+
+
+def test_a_row_that_was_flipped_before_its_segment_was_sealed_is_made_anew() -> None:
+    """The footer's CRC is of the rows as they were written, not as they are read back: else it would make a flipped
+    row a right one for ever. The rows and the header are written once more from the segment.
+
+    Guard: `_rows_crc` in `finish_sealed` of raft/storage.py.
+    """
+    right = sealed_index(unfinished())
+    assert b"RLIF" in right
+    for position in (9, row_position(unfinished().segment, 2), row_position(unfinished().segment, 4) + 5):
+        shard = unfinished()
+        shard.damage(index_name(1), position)
+        if position > SIDE_HEADER_SIZE:
+            assert sealed_index(shard) == right, position
+        shard.open()
+        assert shard.files.content()[index_name(1)] == right
+
+
+def test_a_segment_whose_rows_are_right_is_not_read_for_its_footer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sealing costs one read of the rows: those of before a restart count, too.
+
+    Guard: `_rows_crc` of raft/storage.py.
+    """
+    shard = Shard()
+    shard.append(60, 60, records=2)
+    shard.open()
+    while len(shard.journal.segments) < 3:
+        shard.append(900)
+    monkeypatch.setattr(storage, "sealed_rows", None)
+    assert b"RLIF" in sealed_index(shard)
+    assert not shard.storage.is_finish_due
+
+
+@pytest.mark.parametrize("what", ["row", "nothing"])
+def test_rows_that_a_cut_left_are_checked_against_the_segment(what: str) -> None:
+    """After a cut nobody knows the CRC of the rows that stay: they are compared with the segment when it is sealed.
+
+    Guard: `sealed_rows` in `finish_sealed` of raft/storage.py.
+    """
+    shard = Shard()
+    shard.append(60, records=2, applied=False)
+    shard.append(60, applied=False)
+    shard.run(shard.storage.carry_out(SyncBatch(None, 3, (), ())))
+    del shard.entries[-1]
+    while len(shard.journal.segments) < 2:
+        shard.append(900)
+    end = row_position(shard.segment, shard.segment.last.index + 1)
+    rows = shard.files.content()[index_name(1)][:end]
+    if what == "row":
+        shard.damage(index_name(1), row_position(shard.segment, 2))
+    sealed = sealed_index(shard)
+    assert sealed[:end] == rows
+    assert sealed[end : end + 4] == b"RLIF"
+    assert shard.open().notices == ()
+
+
+def test_a_segment_that_cannot_be_read_gets_no_footer() -> None:
+    """Its rows are damaged and so is the segment: nothing says that they are right, and the next start tells of it.
+
+    Guard: the end of the scan in `sealed_rows` of raft/recovery.py.
+    """
+    shard = unfinished()
+    shard.damage(index_name(1), row_position(shard.segment, 2))
+    shard.damage(segment_name(1), shard.position_of(shard.entries[1]) + 20)
+    before = shard.files.content()[index_name(1)]
+    assert sealed_index(shard) == before
+    with pytest.raises(ShardDamaged, match=segment_name(1)):
+        shard.open()
+
+
+def test_a_segment_whose_rows_are_not_all_written_waits_for_its_footer() -> None:
+    """It was sealed by a batch whose rows are still to come: they are not taken for damage, and the footer comes later.
+
+    Guard: `indexed` in `finish_sealed` of raft/storage.py.
+    """
+    shard = Shard()
+    entries = make_entries(entry_mark(shard.entries[-1]), 1, (900,) * 5)
+    shard.run(shard.storage.carry_out(SyncBatch(None, None, tuple(entries), ())))
+    assert len(shard.journal.segments) == 2
+    assert list(shard.storage.finish_sealed(shard.files)) == []
+    shard.run(shard.storage.finish())
+    assert b"RLIF" in sealed_index(shard)
