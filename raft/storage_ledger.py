@@ -35,7 +35,7 @@ from raft.operations import Create, Files, Operation, Sync, Truncate, Write
 from raft.types import Mark
 
 SAMPLE_BYTES: Final = 64 << 10
-PARTS_MAX: Final = 64  # ledgers whose samples are in memory
+PARTS_MAX: Final = 64  # ledgers whose samples are in memory; only those not complete may be more
 WINDOW: Final = 1 << 20
 
 
@@ -136,11 +136,16 @@ class Ledger:
 
     def _remember(self, first: int, part: Part) -> None:
         self._parts[first] = part
-        while len(self._parts) > PARTS_MAX:
-            oldest = next(iter(self._parts))
-            if not self._parts[oldest].is_closed:
-                break  # those not complete are few, and needed
-            del self._parts[oldest]
+        self._trim(first)
+
+    def _trim(self, kept: int) -> None:
+        """Forgets complete ledgers, oldest first; those not complete are needed: nothing else knows how far they go."""
+        excess = len(self._parts) - PARTS_MAX
+        if excess <= 0:
+            return
+        complete = [first for first, part in list(self._parts.items()) if part.is_closed and first != kept]
+        for first in complete[:excess]:
+            self._parts.pop(first, None)
 
     # -- writing
 
@@ -175,6 +180,7 @@ class Ledger:
     def closed(self, files: Files, segment: Segment) -> None:
         """Takes note of the footer."""
         self._part(files, segment).is_closed = True
+        self._trim(0)
 
     def reopen(self, files: Files, segment: Segment, dropped: list[int]) -> list[Operation]:
         """After a cut: the ledgers of dropped segments are gone, the one of the newest segment may grow again."""

@@ -95,7 +95,7 @@ def test_ledgers_that_are_forgotten_are_found_again(parts_max: int, monkeypatch:
     """Only so many ledgers are in memory: of a complete one the footer tells all again, in any order of asking, and
     those that are not complete are kept, because nothing else knows how far they go.
 
-    Guard: `is_closed` in `_remember` of raft/storage_ledger.py.
+    Guard: `is_closed` in `_trim` of raft/storage_ledger.py.
     """
     monkeypatch.setattr(storage_ledger, "PARTS_MAX", parts_max)
     shard = Shard()
@@ -119,7 +119,7 @@ def test_ledgers_that_are_forgotten_are_found_again(parts_max: int, monkeypatch:
 def test_ledgers_that_are_not_complete_are_all_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments were sealed and their effects not written yet: however many there are, each goes on where it was.
 
-    Guard: `is_closed` in `_remember` of raft/storage_ledger.py.
+    Guard: `is_closed` in `_trim` of raft/storage_ledger.py.
     """
     monkeypatch.setattr(storage_ledger, "PARTS_MAX", 1)
     shard = Shard()
@@ -136,6 +136,32 @@ def test_ledgers_that_are_not_complete_are_all_kept(monkeypatch: pytest.MonkeyPa
         assert frames(shard, segment.first, segment.last.index) == wanted
     shard.save_snapshot(shard.entries[-1])
     assert shard.open().ledger_last == shard.entries[-1].index
+
+
+def test_complete_ledgers_go_although_an_older_one_is_not_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ledgers that are not complete are kept without a limit, and must not keep complete ones behind them in memory;
+    nor do those stay that become complete one by one.
+
+    Guard: `_trim` of raft/storage_ledger.py.
+    """
+    monkeypatch.setattr(storage_ledger, "PARTS_MAX", 2)
+    shard = Shard()
+    while len(shard.journal.segments) < 7:
+        shard.append(900)
+    segments, known = shard.journal.segments, shard.ledger._parts
+    assert len(known) == 7
+    for segment in segments[1:-1]:
+        operations = shard.ledger.close(shard.files, segment)
+        assert operations
+        shard.files.execute(operations)
+        shard.ledger.closed(shard.files, segment)
+    assert sorted(known) == [segments[0].first, segments[-1].first]
+    shard.run(shard.storage.finish_sealed(shard.files))
+    assert len(known) == 2
+    for segment in segments[:-1]:
+        wanted = b"".join([frame_of(entry) for entry in shard.entries[segment.first - 1 : segment.last.index]])
+        assert frames(shard, segment.first, segment.last.index) == wanted
+        assert len(known) == 2
 
 
 def test_effects_of_another_entry_are_not_given_for_those_asked() -> None:
