@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from raft import changes, election, membership, reads
 from raft.events import ChangeGivenUp
-from raft.refusals import CannotTransfer, ConfigurationRefused, Refused, WhyRefused
+from raft.refusals import CannotTransfer, ConfigurationRefused
 from raft.roles import CatchUp, Leader
 from raft.state import State, become_follower
 from raft.types import NOBODY, NodeId
@@ -85,13 +85,11 @@ def _take_leave(state: State, role: Leader) -> None:
 
 
 def _take_second_step(state: State, role: Leader) -> None:
-    """The old disk is out: the new one of the same number comes in."""
+    """The old disk is out: the new one of the same number comes in. Nothing can refuse it: `_check_second_step` looked
+    before the first step, no other change was taken since, and a learner asks for no quorum."""
     change, role.next_change = role.next_change, None
     assert change is not None
-    try:
-        membership.propose(state, role, change)
-    except Refused as refused:
-        state.out.events.append(ChangeGivenUp(change.members[0].node, str(refused)))
+    membership.propose(state, role, change)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -120,7 +118,8 @@ def _look_at(state: State, role: Leader, node: NodeId, catch_up: CatchUp) -> boo
 
 
 def _promote(state: State, role: Leader, node: NodeId, catch_up: CatchUp) -> bool:
-    """Make it a voter; whether that was taken."""
+    """Make it a voter; whether that was taken. It is a learner of this configuration (`_align` drops others), and with
+    it there is a voter: all that can be refused is that too few of the voters answer, and that may pass."""
     configuration = state.configuration
     try:
         if configuration.member(catch_up.replaces) is not None:
@@ -128,9 +127,7 @@ def _promote(state: State, role: Leader, node: NodeId, catch_up: CatchUp) -> boo
         else:
             goal = changes.after(configuration, changes.Promote((node,)))
         membership.append(state, role, goal)
-    except ConfigurationRefused as refused:
-        if refused.why is not WhyRefused.QUORUM_LOST:  # that may pass
-            _give_up(state, role, node, str(refused))
+    except ConfigurationRefused:
         return False
     return True
 
