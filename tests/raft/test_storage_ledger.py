@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from cluster.log_reader import decode_slice
 from raft import storage_ledger
 from raft.codec import Corrupt
 from raft.formats import FRAME_HEADER_SIZE, SIDE_HEADER_SIZE
 from raft.journal import ledger_name
 from raft.recovery import Damaged
+from statemachine.effects import CorruptEffects, UnknownEffects
 from tests.raft.storage_lab import Shard, frame_of
 
 LEDGER = ledger_name(1)
@@ -211,6 +213,36 @@ def test_effects_that_are_not_written_yet_are_not_there() -> None:
     with pytest.raises(Corrupt, match="no effects of entry 4"):
         frames(shard, 3, 4)
     assert shard.reader.raw(3, 4, 1 << 20).next == 4
+
+
+def test_a_flip_in_a_sealed_ledger_is_refused_by_whoever_reads_it() -> None:
+    """A start believes the footer and does not read the effects. Whichever of their bytes is flipped: a slice with them
+    is not given, or not taken by who reads it; nothing else is ever served, and what lies beside it still is.
+
+    Guard: the CRCs in `decode_effects` of statemachine/effects.py, which `decode_slice` asks for; the sizes in `_walk`.
+    """
+    shard = Shard()
+    shard.append(60, 60)
+    shard.roll()
+    shard.save_snapshot(shard.entries[-1])
+    whole = shard.files.content()[LEDGER]
+    size = len(frame_of(shard.entries[0]))
+    second = SIDE_HEADER_SIZE + size
+    wanted = decode_slice(shard.reader.raw(2, 2, 1))
+    refused = 0
+    for position in range(second, second + size):
+        for mask in (0x01, 0xFF):
+            shard.damage(LEDGER, position, bytes((whole[position] ^ mask,)))
+            if mask == 0xFF:
+                assert shard.open().notices == ()
+            for last in (2, 3):
+                with pytest.raises((Damaged, CorruptEffects, UnknownEffects)):
+                    decode_slice(shard.reader.raw(2, last, 1 << 20))
+                refused += 1
+            assert decode_slice(shard.reader.raw(1, 1, 1))[0][1].index == 1
+            shard.damage(LEDGER, position, whole[position : position + 1])
+    assert refused == 4 * size
+    assert decode_slice(shard.reader.raw(2, 2, 1)) == wanted
 
 
 def test_a_ledger_that_has_its_footer_gets_no_other_one_after_a_restart() -> None:
