@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Final, Literal, TypeVar
 
 import toxiproxy
+from toxiproxy.api import APIConsumer
 from toxiproxy.exceptions import InvalidToxic, NotFound, ProxyExists
 
 from chaos import toxiproxy_server
@@ -127,11 +128,18 @@ class Toxiproxy:
 
     def toxics(self) -> dict[str, list[str]]:
         """Names of the toxics of each proxy, as the server tells them; `disabled` for a proxy that is."""
-        told = self._call("list proxies", self._api.proxies)
+        told = self._call("list proxies", lambda: APIConsumer.get("/proxies").json())  # with all toxics, in one answer
         return {
-            name: ([] if proxy.enabled else ["disabled"]) + sorted(self._call(f"list toxics of {name}", proxy.toxics))
+            name: ([] if proxy["enabled"] else ["disabled"]) + sorted(toxic["name"] for toxic in proxy["toxics"])
             for name, proxy in sorted(told.items())
         }
+
+    def attributes(self, proxy: str, name: str) -> dict[str, Any]:
+        """What the server tells of a toxic: its settings, and what those of `chaos/toxics` counted."""
+        toxic = self._call(f"read toxic {name} of {proxy}", lambda: self._proxy(proxy).get_toxic(name))
+        if toxic is None:
+            raise ToxiproxyError(f"there is no toxic {name} on {proxy}")
+        return dict(toxic.attributes)
 
     def reset(self) -> None:
         """Enables every proxy and takes every toxic away."""

@@ -1,19 +1,25 @@
 """Finds the Toxiproxy server and checks that it is the version the harness was measured with.
 
-Order: the one that set-up built into `.tools/bin`, then `toxiproxy-server` on PATH. Standard library only, so that
+Order: the one with toxics of our own (`chaos/toxics`, Toxiproxy's library with three toxics more) where set-up built
+it, the stock one that set-up built into `.tools/bin`, then `toxiproxy-server` on PATH. Standard library only, so that
 set-up can run it before anything else works: `python -m chaos.toxiproxy_server`.
 """
 
+import hashlib
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 VERSION = "2.12.0"  # what it does to a connection differs between versions, and the nemesis relies on it
 _NAME = "toxiproxy-server"
+_OWN_NAME = "toxiproxy-server-own"
 _CHECKOUT = Path(__file__).resolve().parent.parent
+_SOURCES = Path(__file__).resolve().parent / "toxics"
+_MEND = "`make setup` builds it where Go is found"
 
 
 class ToxiproxyNotFoundError(RuntimeError):
@@ -35,7 +41,27 @@ def server_path() -> Path:
     )
 
 
+def own_server_path() -> Path:
+    """The executable that has the toxics of `chaos/toxics` too. Raises ToxiproxyNotFoundError, which says why not."""
+    built = _CHECKOUT / ".tools" / "bin" / _OWN_NAME
+    if not os.access(built, os.X_OK):
+        raise ToxiproxyNotFoundError(f"there is no Toxiproxy server with own toxics: {_MEND}")
+    if _told(built, "-toxics") != source() or _version(built) != VERSION:
+        raise ToxiproxyNotFoundError(f"{built} was built from other sources than those of chaos/toxics: {_MEND}")
+    return built
+
+
+def source() -> str:
+    """A digest of what the server with own toxics is built from."""
+    digest = hashlib.sha256()
+    for path in sorted(_SOURCES.iterdir()):
+        digest.update(f"{path.name}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
 def _candidates() -> Iterator[Path]:
+    with suppress(ToxiproxyNotFoundError):
+        yield own_server_path()
     built = _CHECKOUT / ".tools" / "bin" / _NAME
     if os.access(built, os.X_OK):
         yield built
@@ -45,18 +71,26 @@ def _candidates() -> Iterator[Path]:
 
 def _version(path: Path) -> str | None:
     """The last word of `toxiproxy-server version 2.12.0`; a build without the version flag says `git`."""
+    return _told(path, "-version")
+
+
+def _told(path: Path, flag: str) -> str | None:
+    """The last word that it prints."""
     try:
-        ran = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=10, check=False)
+        ran = subprocess.run([path, flag], capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     words = (ran.stdout + ran.stderr).split()
     return words[-1] if words else None
 
 
-def main() -> int:
-    """Prints the server's path; 1 and a message if there is none."""
+def main(words: Sequence[str]) -> int:
+    """Prints the server's path; with `--own` that of the one with own toxics, with `--source` what it is built from.
+
+    1 and a message if there is none.
+    """
     try:
-        print(server_path())
+        print(source() if "--source" in words else own_server_path() if "--own" in words else server_path())
     except ToxiproxyNotFoundError as error:
         print(error, file=sys.stderr)
         return 1
@@ -64,4 +98,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from chaos.nemesis import clients, kills, links, partitions, pauses, restarts
+from chaos.nemesis import clients, kills, links, own_toxics, partitions, pauses, restarts
 from chaos.nemesis.fault import Field, Injected, Nemesis, Skipped
 
 __all__ = ["FAMILIES", "NEMESES", "Field", "Injected", "Nemesis", "Skipped", "UnknownNemesis", "chosen"]
@@ -13,6 +13,7 @@ __all__ = ["FAMILIES", "NEMESES", "Field", "Injected", "Nemesis", "Skipped", "Un
 FAMILIES: Final[Mapping[str, tuple[Nemesis, ...]]] = {
     "partitions": partitions.NEMESES,
     "links": links.NEMESES,
+    "own-toxics": own_toxics.NEMESES,
     "clients": clients.NEMESES,
     "kills": kills.NEMESES,
     "pauses": pauses.NEMESES,
