@@ -72,6 +72,9 @@ def run_command(
     mutant: Annotated[
         str | None, typer.Option(metavar="NAME", help="Nodes with this planted bug: the verdict should be invalid.")
     ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of every node; may be repeated.")
+    ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the nodes' data also when the verdict is valid.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
@@ -92,10 +95,12 @@ def run_command(
     except UnknownNemesis as error:
         raise typer.BadParameter(str(error), param_hint="--nemesis") from error
     command = _node_command(mutant)
+    settings = _settings(set_ or [])
     drawn = seed if seed is not None else secrets.randbelow(1_000_000)
     words = ["raftlog", "chaos", "run", scenario, "--nodes", str(nodes), "--seed", str(drawn)]
     words += ["--nemesis", nemesis] if nemesis else []
     words += ["--mutant", mutant] if mutant else []
+    words += [word for each in set_ or [] for word in ("--set", each)]
     from chaos.scenarios import FAILOVER
     from chaos.schedule import schedule
 
@@ -106,9 +111,10 @@ def run_command(
             planned = failover.plan(drawn, times)
             words += ["--times", str(times)]
         else:
-            planned = schedule(drawn, lasts_s, {each.name: (each.lane, each.lasts_s) for each in kinds})
+            heavy = [each.name for each in kinds if each.is_heavy]
+            planned = schedule(drawn, lasts_s, {each.name: (each.lane, each.lasts_s) for each in kinds}, heavy)
             words += ["--seconds", f"{lasts_s:g}"]
-        result = _run(chosen, planned, nodes, lasts_s, drawn, out, base_port, keep, words, as_json, command)
+        result = _run(chosen, planned, nodes, lasts_s, drawn, out, base_port, keep, words, as_json, command, settings)
     raise typer.Exit(_EXITS[result["verdict"]])
 
 
@@ -126,6 +132,20 @@ def _node_command(mutant: str | None) -> tuple[str, ...]:
         raise typer.BadParameter(str(error), param_hint="--mutant") from error
 
 
+def _settings(words: list[str]) -> dict[str, Any]:
+    """`raft.heartbeat_ms=50` as a key and a value of the settings file."""
+    settings: dict[str, Any] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not key or not equals:
+            raise typer.BadParameter(f"{word!r} is not KEY=VALUE", param_hint="--set")
+        try:
+            settings[key] = json.loads(value)
+        except ValueError:
+            settings[key] = value
+    return settings
+
+
 def _run(
     scenario: Scenario,
     planned: tuple[Planned, ...],
@@ -138,29 +158,36 @@ def _run(
     words: list[str],
     as_json: bool,
     command: tuple[str, ...],
+    settings: dict[str, Any],
 ) -> dict[str, Any]:
-    from chaos import failover, report, run_folder, toxiproxy_server
+    from chaos import etcd_binary, etcd_run, failover, report, run_folder, toxiproxy_server
     from chaos.judgement import judge_run
     from chaos.ports import Ports
     from chaos.runner import execute
-    from chaos.scenarios import FAILOVER
+    from chaos.scenarios import ETCD, ETCD_STALE, FAILOVER
     from chaos.workload import Arena
 
     toxiproxy_server.server_path()
+    is_etcd = scenario.name in (ETCD, ETCD_STALE)
+    if is_etcd:
+        etcd_binary.etcd_path()
     ports = Ports(base_port)
     folder = run_folder.new_folder(out, scenario.name, nodes, seed)
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     console.print(f"seed {seed}, {len(planned)} faults planned; again: [bold]{escape(' '.join(words))}[/bold]")
-    is_failover = scenario.name == FAILOVER
     with _Progress(console, seconds, len(planned)) as progress:
-        run = asyncio.run(
-            execute(
-                scenario, planned, nodes=nodes, seconds=seconds, seed=seed, folder=folder, ports=ports,
-                tell=progress.tell, drive=failover.lose_leaders if is_failover else None,
-                arena=Arena(seed, pace=scenario.pace, policy=failover.POLICY, all_bound=True) if is_failover else None,
-                command=command,
-            )
-        )  # fmt: skip
+        common: Any = {
+            "nodes": nodes, "seconds": seconds, "seed": seed, "folder": folder, "ports": ports, "tell": progress.tell,
+        }  # fmt: skip
+        raftlog: Any = {"command": command, "settings": settings}
+        if is_etcd:
+            stale = scenario.name == ETCD_STALE
+            run = asyncio.run(etcd_run.execute(scenario, planned, serializable=stale, **common))
+        elif scenario.name == FAILOVER:
+            arena = Arena(seed, pace=scenario.pace, policy=failover.POLICY, all_bound=True)
+            run = asyncio.run(execute(scenario, planned, drive=failover.lose_leaders, arena=arena, **raftlog, **common))
+        else:
+            run = asyncio.run(execute(scenario, planned, **raftlog, **common))
         progress.say("judging")
         judgement = judge_run(run)
         result = run_folder.save(run, judgement, words)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from chaos.aftermath import Aftermath, examine
@@ -23,6 +24,7 @@ from chaos.scenarios import Scenario
 from chaos.schedule import Planned
 from chaos.workload import Arena, Recorder, Workload
 from chaos.workload_bank import Bank
+from chaos.workload_lists import Lists
 from chaos.workload_log import Appends
 from chaos.workload_register import Registers
 from chaos.workload_set import Sets
@@ -40,6 +42,7 @@ _MAKERS: Final[dict[str, Callable[[Arena, Recorder], Workload]]] = {
     "log": Appends,
     "set": Sets,
     "bank": Bank,
+    "lists": Lists,
 }
 
 
@@ -103,14 +106,15 @@ async def execute(
     drive: Drive | None = None,
     arena: Arena | None = None,
     command: Sequence[str] = NODE_COMMAND,
+    settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> Run:
     """Carries a run out; `drive` instead of load and faults by the clock, in an `arena` made for it;
-    `command` runs each node (one with a planted bug).
+    `command` runs each node (one with a planted bug), `settings` are more keys of its settings file.
 
     Raises what keeps it from being made (no Toxiproxy, a port that is taken, a node that does not start); whatever the
     cluster does once it runs is told in the `Run`. Leaves no process behind.
     """
-    deployment = Deployment(folder / "nodes", ports, nodes=nodes, settings=SETTINGS, command=command)
+    deployment = Deployment(folder / "nodes", ports, nodes=nodes, settings={**SETTINGS, **settings}, command=command)
     with deployment:
         tell(Told("starting", 0.0, 0))
         await asyncio.to_thread(deployment.start)

@@ -8,7 +8,7 @@ from typing import Final
 
 from chaos.nemesis import FAMILIES, NEMESES, Nemesis, chosen
 
-WORKLOADS: Final = ("register", "log", "set", "bank")
+WORKLOADS: Final = ("register", "log", "set", "bank", "lists")
 
 RATE_MIN: Final = 20.0
 """Operations a second that were carried out, on average: below it too little happened for a verdict."""
@@ -17,6 +17,9 @@ INSTALLED_SHARE_MIN: Final = 0.8
 """Of the faults that were due, how many must have taken effect."""
 
 FAILOVER: Final = "failover"
+ETCD: Final = "etcd"
+ETCD_STALE: Final = "etcd-stale"
+"""Against a real etcd: that the harness finds nothing where there is nothing, and what there is."""
 
 
 class UnknownScenario(ValueError):
@@ -48,6 +51,10 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
                  workloads=("register", "log"), faults_min=3),
         Scenario(name=FAILOVER, says="leaders lost one after the other: how soon writes go on",
                  nemeses=("kill-leader", "pause-leader", "partition-leader"), workloads=("log",)),
+        Scenario(name=ETCD, says="a real etcd instead of raftlog: must be valid", nemeses=("partitions", "kills"),
+                 workloads=("register",)),
+        Scenario(name=ETCD_STALE, says="an etcd whose members answer reads by themselves: must be invalid",
+                 nemeses=("partitions",), workloads=("register",)),
         *(
             Scenario(name=family, says=f"only {', '.join(each.name for each in members)}",
                      nemeses=tuple(each.name for each in members))

@@ -67,12 +67,16 @@ class Arena:
         """A source of chance of that process alone."""
         return random.Random(f"{self.seed}/{process}")
 
-    def client(self, number: int) -> tuple[Client, int | None]:
-        """A new client, and the node it is bound to (None: it fails over). Every second one is bound."""
+    def node_of(self, number: int) -> int | None:
+        """The node that the client of that number is bound to (None: it fails over). Every second one is bound."""
         nodes = sorted(self.urls)
-        node = nodes[number // 2 % len(nodes)] if number % 2 else None
         if self.all_bound:
-            node = nodes[number % len(nodes)]
+            return nodes[number % len(nodes)]
+        return nodes[number // 2 % len(nodes)] if number % 2 else None
+
+    def client(self, number: int) -> tuple[Client, int | None]:
+        """A new client, and the node it is bound to."""
+        node = self.node_of(number)
         if node is not None:
             client = Client(self.urls[node], bound=True, deadline_s=BOUND_DEADLINE_S, policy=self.policy)
         else:

@@ -1,24 +1,31 @@
-"""The bank workload: money moves between accounts by transactions, and all accounts read at once have the same sum."""
+"""The bank workload: money moves between accounts by transactions, and all accounts read at once have the same sum.
+
+Banks change after a while, so that each has a history that the search can decide.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from chaos.checks import Changes
 from chaos.history import Operation
 from chaos.log_truth import LogTruth
-from chaos.workload import Arena, Recorder, Refused, Told
-from cluster.client import Client, Page, compare, prefix_end, step
+from chaos.workload import AFTER_FAILURE_S, Arena, Recorder, Refused, Told
+from cluster.client import Client, ClientError, compare, prefix_end, step
 from cluster.wire import TxnIn
 
 PREFIX: Final = "b/"
-ACCOUNTS: Final = tuple(f"{PREFIX}account-{letter}" for letter in "abcde")
+ACCOUNTS: Final = tuple(f"account-{letter}" for letter in "abcde")
 MOVED: Final = f"{PREFIX}moved/"
 """One key per process, which every transfer of it puts anew: so each transfer can be found in the log."""
+
+GENERATION: Final = 300
+"""Operations until another bank is used."""
 
 START: Final = 100
 PROCESSES: Final = 4
@@ -38,6 +45,8 @@ class Bank:
     recorder: Recorder
     name: str = "bank"
     model: str = "bank"
+    started: int = 0
+    _open: set[str] = field(default_factory=set)
 
     @property
     def init(self) -> Any:
@@ -45,9 +54,7 @@ class Bank:
         return dict.fromkeys(ACCOUNTS, START)
 
     async def prepare(self) -> None:
-        """Opens the accounts."""
-        client, _ = self.arena.client(0)
-        await client.txn(TxnIn(then=[step("put", name.encode(), b"%d" % START) for name in ACCOUNTS]))
+        """Banks are opened by whoever comes first."""
 
     async def run(self) -> None:
         """All processes."""
@@ -59,15 +66,30 @@ class Bank:
         chance = self.arena.chance(process)
         moved = 0
         while not self.arena.stopping.is_set():
+            bank = f"{PREFIX}{self.started // GENERATION}/"
+            if bank not in self._open and not await self._opened(client, bank):
+                continue
+            self.started += 1
             if chance.random() < READ_SHARE:
-                await self.recorder.run(process, "read", lambda: _read(client), node=node, writes=False)
+                await self.recorder.run(process, "read", lambda: _read(client, bank), key=bank, node=node, writes=False)  # noqa: B023
             else:
                 moved += 1
                 value = _drawn(chance, f"{process}:{moved}")
-                await self.recorder.run(
-                    process, "transfer", lambda: _transfer(client, process, value), value=value, node=node  # noqa: B023
-                )  # fmt: skip
+                call = partial(_transfer, client, process, bank, value)
+                await self.recorder.run(process, "transfer", call, key=bank, value=value, node=node)
             await self.arena.think(chance, THINK_S)
+
+    async def _opened(self, client: Client, bank: str) -> bool:
+        """Puts the money into a bank, unless somebody has."""
+        names = [f"{bank}{account}".encode() for account in ACCOUNTS]
+        puts = [step("put", name, b"%d" % START) for name in names]
+        try:
+            await client.txn(TxnIn(compare=[compare(names[0], "create", "=", 0)], then=puts))
+        except ClientError:
+            await asyncio.sleep(AFTER_FAILURE_S)
+            return False
+        self._open.add(bank)
+        return True
 
     def marks(self, operation: Operation) -> Sequence[str]:
         """What the transfer puts beside the money."""
@@ -89,16 +111,24 @@ class Bank:
 
     def judge(self, log: LogTruth) -> list[str]:
         """No change ever broke the sum, also where nobody looked."""
-        balances = dict.fromkeys(ACCOUNTS, 0)
-        at, problems = 0, []
-        for index, key, value in log.values(f"{PREFIX}account-"):
-            if index != at and at and sum(balances.values()) != START * len(ACCOUNTS):
-                problems.append(f"after index {at} the sum is {sum(balances.values())}")
-            balances[key] = int(value or 0)
-            at = index
-        if at and sum(balances.values()) != START * len(ACCOUNTS):
-            problems.append(f"after index {at}, the last, the sum is {sum(balances.values())}")
-        return problems[:5]
+        sums: dict[str, list[tuple[int, int]]] = {}  # of each bank after each of its changes
+        banks: dict[str, dict[str, int]] = {}
+        for index, key, value in log.values(PREFIX):
+            if key.startswith(MOVED):
+                continue
+            bank, _, account = key.rpartition("/")
+            balances = banks.setdefault(bank, {})
+            balances[account] = int(value or 0)
+            told = sums.setdefault(bank, [])
+            if told and told[-1][0] == index:
+                told.pop()
+            told.append((index, sum(balances.values())))
+        return [
+            f"after index {index} the sum of {bank} is {total}"
+            for bank, told in sums.items()
+            for index, total in told
+            if total != START * len(ACCOUNTS)
+        ][:5]
 
 
 def _drawn(chance: random.Random, mark: str) -> dict[str, Any]:
@@ -106,31 +136,34 @@ def _drawn(chance: random.Random, mark: str) -> dict[str, Any]:
     return {"from": giver, "to": taker, "amount": chance.randint(1, AMOUNT_MAX), "mark": mark}
 
 
-async def _page(client: Client) -> Page:
-    prefix = f"{PREFIX}account-".encode()
-    return await client.range_page(prefix, prefix_end(prefix), limit=100)
+async def _page(client: Client, bank: str) -> tuple[dict[str, tuple[int, int]], int]:
+    """Balance and mod revision of each account, and as of which index. The bank is open, so an account that is not
+    there was lost: it has nothing."""
+    page = await client.range_page(bank.encode(), prefix_end(bank.encode()), limit=100)
+    items = {item.key.decode().removeprefix(bank): (int(item.value), item.mod) for item in page.items}
+    return dict.fromkeys(ACCOUNTS, (0, 0)) | items, page.index
 
 
-async def _read(client: Client) -> Told:
-    page = await _page(client)
-    return Told({item.key.decode(): int(item.value) for item in page.items}, index=page.index)
+async def _read(client: Client, bank: str) -> Told:
+    items, index = await _page(client, bank)
+    return Told({account: balance for account, (balance, _) in items.items()}, index=index)
 
 
-async def _transfer(client: Client, process: str, value: dict[str, Any]) -> Told:
+async def _transfer(client: Client, process: str, bank: str, value: dict[str, Any]) -> Told:
     """Reads both accounts, then moves the money if nobody changed them meanwhile."""
-    giver, taker, amount = value["from"], value["to"], value["amount"]
+    amount = value["amount"]
     for _ in range(TRIES_MAX):
-        page = await _page(client)
-        items = {item.key.decode(): item for item in page.items}
-        one, other = items[giver], items[taker]
-        if int(one.value) < amount:
-            return Told(value, False, page.index)
+        items, index = await _page(client, bank)
+        (given, given_mod), (taken, taken_mod) = items[value["from"]], items[value["to"]]
+        if given < amount:
+            return Told(value, False, index)
+        giver, taker = f"{bank}{value['from']}".encode(), f"{bank}{value['to']}".encode()
         done = await client.txn(
             TxnIn(
-                compare=[compare(item.key, "mod", "=", item.mod) for item in (one, other)],
+                compare=[compare(giver, "mod", "=", given_mod), compare(taker, "mod", "=", taken_mod)],
                 then=[
-                    step("put", one.key, b"%d" % (int(one.value) - amount)),
-                    step("put", other.key, b"%d" % (int(other.value) + amount)),
+                    step("put", giver, b"%d" % (given - amount)),
+                    step("put", taker, b"%d" % (taken + amount)),
                     step("put", f"{MOVED}{process}".encode(), value["mark"].encode()),
                 ],
             )

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any, Final
 
 from chaos.checks import Changes
+from chaos.consumers import Consumer, Jumper, hopping, steady
 from chaos.history import Operation
 from chaos.log_checker import records_of
 from chaos.log_truth import LogTruth
-from chaos.workload import AFTER_FAILURE_S, Arena, Recorder, Told
-from cluster.client import Client, ClientError, NewRecord, Record
+from chaos.workload import Arena, Recorder, Told
+from cluster.client import Client, NewRecord
 
 CLIENTS: Final = 4
 IN_FLIGHT: Final = 4
@@ -23,21 +23,7 @@ BATCH_SHARE: Final = 0.1
 BATCH_RECORDS: Final = 3
 THINK_S: Final = 0.03
 
-CONSUMERS: Final = 2
-CHUNK_RECORDS: Final = 200
-CHUNK_S: Final = 0.5
 FINISH_S: Final = 30.0
-
-
-@dataclass(slots=True)
-class Consumer:
-    """One reader of the whole log, from its first index on; its own tally of what it was given."""
-
-    name: str
-    client: Client
-    rows: list[tuple[int, str]] = field(default_factory=list)
-    position: int = 0
-    reopened: int = 0
 
 
 @dataclass(slots=True)
@@ -50,14 +36,18 @@ class Appends:
     model: str = "log"
     init: Any = None
     consumers: list[Consumer] = field(default_factory=list)
+    jumper: Jumper | None = None
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def prepare(self) -> None:
         """The consumers begin before anything is there to be read."""
-        for number in range(CONSUMERS):
-            client, _ = self.arena.client(0)
-            self.consumers.append(Consumer(f"consumer-{number}", client))
-        self._tasks = [asyncio.create_task(self._consume(each)) for each in self.consumers]
+        for name, route in (("consumer-steady", steady), ("consumer-hopping", hopping)):
+            self.consumers.append(Consumer(name, route(self.arena, name)))
+        first = self.consumers[0]
+        self.jumper = Jumper("consumer-jumping", hopping(self.arena, "").clients, self.arena.chance("consumer-jumping"))
+        history = self.recorder.history
+        self._tasks = [asyncio.create_task(each.run(history, self.arena)) for each in self.consumers]
+        self._tasks.append(asyncio.create_task(self.jumper.run(history, self.arena, lambda: first.position)))
 
     async def run(self) -> None:
         """All processes of all clients."""
@@ -88,35 +78,6 @@ class Appends:
 
         return await self.recorder.run(process, "append", call, value=record, node=node)
 
-    async def _consume(self, consumer: Consumer) -> None:
-        while True:
-            try:
-                await self._follow(consumer)
-            except ClientError:
-                consumer.reopened += 1  # no node for the whole deadline: from where it stands
-                await asyncio.sleep(AFTER_FAILURE_S)
-
-    async def _follow(self, consumer: Consumer) -> None:
-        history, arena = self.recorder.history, self.arena
-        rows: list[list[Any]] = []
-        since_ns = arena.now_ns()
-        history.invoke(consumer.name, "read", time_ns=since_ns)
-        try:
-            async for each in consumer.client.log(consumer.position + 1, follow=True, progress=True):
-                if isinstance(each, Record):
-                    consumer.position = each.index
-                    if each.operation == "append" and each.result == "applied":
-                        text = (each.value or b"").decode()
-                        consumer.rows.append((each.index, text))
-                        rows.append([each.index, text])
-                now_ns = arena.now_ns()
-                if rows and (len(rows) >= CHUNK_RECORDS or now_ns - since_ns > CHUNK_S * 1e9):
-                    history.complete(consumer.name, "ok", rows, time_ns=now_ns)
-                    rows, since_ns = [], now_ns
-                    history.invoke(consumer.name, "read", time_ns=now_ns)
-        finally:
-            history.complete(consumer.name, "ok", rows, time_ns=arena.now_ns())
-
     def marks(self, operation: Operation) -> Sequence[str]:
         """The records themselves."""
         return records_of(operation) if operation.f == "append" else ()
@@ -145,20 +106,5 @@ class Appends:
 
     def judge(self, log: LogTruth) -> list[str]:
         """Each consumer has every record of the log, once, in order."""
-        return [problem for each in self.consumers for problem in _compared(each, log.appended)]
-
-
-def _compared(consumer: Consumer, appended: Sequence[tuple[int, str]]) -> list[str]:
-    if consumer.rows == list(appended):
-        return []
-    for before, after in pairwise(consumer.rows):
-        if after[0] <= before[0]:
-            return [f"{consumer.name} was given {after} after {before}"]
-    had = dict(consumer.rows)
-    missing = [row for row in appended if had.get(row[0]) != row[1]]
-    there = dict(appended)
-    extra = [row for row in consumer.rows if there.get(row[0]) != row[1]]
-    told = f"{consumer.name} read {len(consumer.rows)} of {len(appended)} records, up to index {consumer.position}"
-    if extra:
-        return [f"{told}; it was given {extra[0]}, which is not in the log"]
-    return [f"{told}; the first that it was never given is {missing[0]}"]
+        problems = [problem for each in self.consumers for problem in each.compared(log.appended)]
+        return problems + (self.jumper.compared(log.appended) if self.jumper is not None else [])

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from chaos.checks import Changes
 from chaos.history import Operation
@@ -28,9 +28,26 @@ GENERATION: Final = 1_500
 THINK_S: Final = 0.02
 
 
+class Store(Protocol):
+    """A store of single keys, of whatever system: each raises what `Recorder.run` knows."""
+
+    async def read(self, key: str) -> Told:
+        """The value, None where there is none."""
+
+    async def read_with_index(self, key: str) -> Told:
+        """The same, with the index as of which it was read, where the system tells one."""
+
+    async def write(self, key: str, value: int) -> Told:
+        """Sets it."""
+
+    async def cas(self, key: str, expected: int, value: int) -> Told:
+        """Sets it if it was `expected`; `result` tells whether it was."""
+
+
 @dataclass(slots=True)
 class Registers:
-    """The workload and what it remembers."""
+    """The workload and what it remembers. `open` gives the store of a client and the node that it is bound to; without
+    it, that is the raftlog of the arena."""
 
     arena: Arena
     recorder: Recorder
@@ -39,6 +56,7 @@ class Registers:
     init: Any = None
     seen: dict[str, int] = field(default_factory=dict)  # what a cas expects: mostly right, at times stale
     started: int = 0
+    open: Callable[[int], tuple[Store, int | None]] | None = None
     _values: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     async def prepare(self) -> None:
@@ -49,19 +67,23 @@ class Registers:
         await asyncio.gather(*(self._process(number) for number in range(PROCESSES)))
 
     async def _process(self, number: int) -> None:
-        client, node = self.arena.client(number)
+        store, node = (self.open or self._raftlog)(number)
         process = f"register-{number}"
         chance = self.arena.chance(process)
         while not self.arena.stopping.is_set():
             self.started += 1
             key = f"{PREFIX}{self.started // GENERATION}/{chance.randrange(KEYS)}"
-            await self._one(client, process, node, key, chance)
+            await self._one(store, process, node, key, chance)
             await self.arena.think(chance, THINK_S)
 
-    async def _one(self, client: Client, process: str, node: int | None, key: str, chance: random.Random) -> None:
+    def _raftlog(self, number: int) -> tuple[Store, int | None]:
+        client, node = self.arena.client(number)
+        return RaftlogStore(client), node
+
+    async def _one(self, store: Store, process: str, node: int | None, key: str, chance: random.Random) -> None:
         drawn = chance.random()
         if drawn < 0.4:
-            call = (lambda: _read(client, key)) if drawn < 0.25 else (lambda: _read_with_index(client, key))
+            call = (lambda: store.read(key)) if drawn < 0.25 else (lambda: store.read_with_index(key))
             told = await self.recorder.run(process, "read", call, key=key, node=node, writes=False)
             if told is not None and told.value is not None:
                 self.seen[key] = told.value
@@ -70,12 +92,12 @@ class Registers:
         expected = self.seen.get(key)
         if drawn < 0.7 or expected is None:
             told = await self.recorder.run(
-                process, "write", lambda: _write(client, key, value), key=key, value=value, node=node
+                process, "write", lambda: store.write(key, value), key=key, value=value, node=node
             )
         else:
             pair = [expected, value]
             told = await self.recorder.run(
-                process, "cas", lambda: _cas(client, key, expected, value), key=key, value=pair, node=node
+                process, "cas", lambda: store.cas(key, expected, value), key=key, value=pair, node=node
             )
         if told is not None and told.result is not False:
             self.seen[key] = value
@@ -109,27 +131,33 @@ class Registers:
         return []
 
 
-async def _read(client: Client, key: str) -> Told:
-    item = await client.get(key.encode())
-    return Told(None if item is None else int(item.value))
+@dataclass(frozen=True, slots=True)
+class RaftlogStore:
+    """Keys of raftlog."""
 
+    client: Client
 
-async def _read_with_index(client: Client, key: str) -> Told:
-    """A range of one key: its answer tells the index as of which it was read."""
-    page = await client.range_page(key.encode(), prefix_end(key.encode()), limit=1)
-    return Told(int(page.items[0].value) if page.items else None, index=page.index)
+    async def read(self, key: str) -> Told:
+        """A get."""
+        item = await self.client.get(key.encode())
+        return Told(None if item is None else int(item.value))
 
+    async def read_with_index(self, key: str) -> Told:
+        """A range of one key: its answer tells the index."""
+        page = await self.client.range_page(key.encode(), prefix_end(key.encode()), limit=1)
+        return Told(int(page.items[0].value) if page.items else None, index=page.index)
 
-async def _write(client: Client, key: str, value: int) -> Told:
-    done = await client.put(key.encode(), b"%d" % value)
-    return Told(value, index=done.index, term=done.term, repeated=done.result == "repeated")
+    async def write(self, key: str, value: int) -> Told:
+        """A put."""
+        done = await self.client.put(key.encode(), b"%d" % value)
+        return Told(value, index=done.index, term=done.term, repeated=done.result == "repeated")
 
-
-async def _cas(client: Client, key: str, expected: int, value: int) -> Told:
-    done = await client.txn(
-        TxnIn(
-            compare=[compare(key.encode(), "value", "=", b"%d" % expected)],
-            then=[step("put", key.encode(), b"%d" % value)],
+    async def cas(self, key: str, expected: int, value: int) -> Told:
+        """A transaction."""
+        done = await self.client.txn(
+            TxnIn(
+                compare=[compare(key.encode(), "value", "=", b"%d" % expected)],
+                then=[step("put", key.encode(), b"%d" % value)],
+            )
         )
-    )
-    return Told([expected, value], done.succeeded, done.index, done.term, repeated=done.result == "repeated")
+        return Told([expected, value], done.succeeded, done.index, done.term, repeated=done.result == "repeated")

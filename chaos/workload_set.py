@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from chaos.checks import Changes
+from chaos.consumers import Route, hopping, steady
 from chaos.history import Operation
 from chaos.log_truth import LogTruth
-from chaos.workload import AFTER_FAILURE_S, Arena, Recorder, Told
-from cluster.client import Client, ClientError, WatchEvent, prefix_end
+from chaos.workload import Arena, Recorder, Told
+from cluster.client import Client, WatchEvent, prefix_end
 
 PREFIX: Final = "s/"
 PROCESSES: Final = 4
@@ -27,8 +28,43 @@ FINISH_S: Final = 30.0
 
 
 @dataclass(slots=True)
+class Watch:
+    """A watch of everything, from the first index on, and what it was told."""
+
+    name: str
+    route: Route
+    watched: list[tuple[int, str, str | None]] = field(default_factory=list)
+    position: int = 0
+
+    async def run(self) -> None:
+        """Until the task is cancelled."""
+        await self.route.forever(self._follow)
+
+    async def _follow(self, client: Client) -> None:
+        async for each in client.watch(prefix=PREFIX.encode(), from_index=self.position + 1):
+            if isinstance(each, WatchEvent):
+                self.watched += [
+                    (each.index, change.key.decode(), None if change.value is None else change.value.decode())
+                    for change in each.changes
+                ]
+                self.position = each.index
+
+    def compared(self, changed: Sequence[tuple[int, str, str | None]]) -> list[str]:
+        """What is wrong with what it was told, against the log."""
+        if self.watched == changed:
+            return []
+        number = next(
+            (at for at, (one, other) in enumerate(zip(self.watched, changed, strict=False)) if one != other),
+            min(len(self.watched), len(changed)),
+        )
+        was = self.watched[number] if number < len(self.watched) else "nothing"
+        should = changed[number] if number < len(changed) else "nothing"
+        return [f"event {number + 1} of {self.name} was {was}, and the log's change is {should}"]
+
+
+@dataclass(slots=True)
 class Sets:
-    """The workload, and what its watch was told."""
+    """The workload, and what its watches were told."""
 
     arena: Arena
     recorder: Recorder
@@ -36,15 +72,14 @@ class Sets:
     model: str = "set"
     init: Any = None
     added: int = 0
-    watched: list[tuple[int, str, str | None]] = field(default_factory=list)
-    position: int = 0
-    reopened: int = 0
-    _task: asyncio.Task[None] | None = None
+    watches: list[Watch] = field(default_factory=list)
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def prepare(self) -> None:
-        """The watch begins before the first element."""
-        client, _ = self.arena.client(0)
-        self._task = asyncio.create_task(self._watch(client))
+        """The watches begin before the first element."""
+        for name, route in (("the steady watch", steady), ("the hopping watch", hopping)):
+            self.watches.append(Watch(name, route(self.arena, name)))
+        self._tasks = [asyncio.create_task(each.run()) for each in self.watches]
 
     async def run(self) -> None:
         """All processes."""
@@ -66,20 +101,6 @@ class Sets:
                 )  # fmt: skip
             await self.arena.think(chance, THINK_S)
 
-    async def _watch(self, client: Client) -> None:
-        while True:
-            try:
-                async for each in client.watch(prefix=PREFIX.encode(), from_index=self.position + 1):
-                    if isinstance(each, WatchEvent):
-                        self.watched += [
-                            (each.index, change.key.decode(), None if change.value is None else change.value.decode())
-                            for change in each.changes
-                        ]
-                        self.position = each.index
-            except ClientError:
-                self.reopened += 1
-                await asyncio.sleep(AFTER_FAILURE_S)
-
     def marks(self, operation: Operation) -> Sequence[str]:
         """The element's key."""
         return (f"{operation.key}{operation.value}",) if operation.f == "add" else ()
@@ -96,32 +117,24 @@ class Sets:
         return None
 
     async def finish(self, last_index: int) -> None:
-        """Waits until the watch has seen an element that is put for it now, after everything else."""
-        assert self._task is not None
+        """Waits until the watches have seen an element that is put for them now, after everything else."""
         client, _ = self.arena.client(0)
         told = await self.recorder.run(
             "set-last", "add", lambda: _add(client, f"{PREFIX}last/", "last"), key=f"{PREFIX}last/", value="last"
         )
         end = asyncio.get_running_loop().time() + FINISH_S
-        while told is not None and self.position < (told.index or 0):
-            if asyncio.get_running_loop().time() > end or self._task.done():
+        while told is not None and any(each.position < (told.index or 0) for each in self.watches):
+            if asyncio.get_running_loop().time() > end or all(task.done() for task in self._tasks):
                 break
             await asyncio.sleep(0.02)
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def judge(self, log: LogTruth) -> list[str]:
-        """The watch saw every change once, in order."""
+        """The watches saw every change once, in order."""
         changed = list(log.values(PREFIX))
-        if self.watched == changed:
-            return []
-        number = next(
-            (at for at, (one, other) in enumerate(zip(self.watched, changed, strict=False)) if one != other),
-            min(len(self.watched), len(changed)),
-        )
-        was = self.watched[number] if number < len(self.watched) else "nothing"
-        should = changed[number] if number < len(changed) else "nothing"
-        return [f"event {number + 1} of the watch was {was}, and the log's change is {should}"]
+        return [problem for each in self.watches for problem in each.compared(changed)]
 
 
 async def _read(client: Client, name: str) -> Told:

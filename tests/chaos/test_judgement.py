@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from chaos.consumers import Consumer, Route
 from chaos.judgement import judge_run
 from chaos.log_truth import LogTruth
 from chaos.runner import Run
 from chaos.verdicts import Verdict
-from chaos.workload_log import Appends, Consumer
-from cluster.client import Client
+from chaos.workload_log import Appends
 from cluster.wire import ChangeJson, LogRecord
 from tests.chaos.runs import appended, busy, made, put
 
@@ -101,7 +102,7 @@ async def test_consumers_read_everything_once_in_order(
     log = LogTruth([appended(5, "a"), appended(6, "b"), appended(8, "a", "repeated")])
     workload = run.workloads[1]
     assert isinstance(workload, Appends)
-    workload.consumers.append(Consumer("consumer-0", Client("http://127.0.0.1:1"), rows=rows))
+    workload.consumers.append(Consumer("consumer-0", Route([], Random(1)), rows=rows))
     problems = workload.judge(log)
     assert (not problems) if why is None else (why in problems[0])
 
