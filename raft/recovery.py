@@ -289,22 +289,21 @@ def _list_segments(files: Files, recovery: Recovery) -> list[int]:
 def _check_newest(files: Files, newest: int, cut: int) -> None:
     """Raises Damaged where a segment behind the newest one is gone and was in use: else the log would just be shorter.
 
-    Its .idx or .ledger tells. Both are longer than their headers only once the segment has its name for good, and a cut
-    that drops it is not over before they are gone for good; one that is under way has its index in the hard state.
+    Its .idx or .ledger tells: longer than a header only once the segment has its name for good, and gone for good when
+    a cut that drops it is over. `cut`: one that is under way.
     """
     stems: dict[int, int] = {}  # first index of what is gone: the newest record that a row tells of
     for name in files.names(LOG_FOLDER):
         stem, _, kind = name.rpartition(".")
         if kind not in ("idx", "ledger") or not stem.isdigit() or int(stem) <= newest or 0 < cut < int(stem):
             continue
-        behind = files.size(f"{LOG_FOLDER}/{name}") - SIDE_HEADER_SIZE
-        if behind > 0:
+        if (behind := files.size(f"{LOG_FOLDER}/{name}") - SIDE_HEADER_SIZE) > 0:
             rows = behind // IDX_ROW.size if kind == "idx" else 0
             stems[int(stem)] = max(stems.get(int(stem), 0), int(stem) - 1 + rows)
     if stems:
         first, last = min(stems), max(stems.values())
-        what = f"{first} to {last}" if last >= first else f"{first} on"
-        reason = f"the file is missing, and with it what its .idx and .ledger name: index {what}"
+        what = f"index {first} to {last}" if last >= first else f"index {first} on"
+        reason = f"the file is missing, and with it what its .idx and .ledger name: {what}"
         raise Damaged(Damage(segment_name(first), 0, first - 1, reason))
 
 
