@@ -3,6 +3,8 @@
 - Tests marked `spark` or `toxiproxy` start processes, so they are marked `serial` too.
 - Tests marked `long` run only when the marker expression or a `file::test` argument names them.
 - With CI set, a skip whose reason is Java, Toxiproxy or Spark is a failure: there the machine is meant to have them.
+- A serial test that was only too slow (`tests.support.TooSlow`: a condition that did not come true in time) is run once
+  more, and both are told: the disk of a shared machine stalls now and then. No other failure gets a second chance.
 - What a test measures (`record_property("measured", text)`) is shown at the end, also when it passed.
 - `--rewrite` is for the stories of tests/raft/scripts (tests/raft/script.py).
 - RAFTLOG_SKIPS_FILE names a file that carries the table from one pytest run to the next (.ci/test runs two).
@@ -16,8 +18,13 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from _pytest.runner import runtestprotocol
+
+from tests.support import TooSlow
 
 _REQUIRED_IN_CI = re.compile(r"java|jdk|toxiproxy|spark", re.IGNORECASE)
+
+_TOO_SLOW = "too slow"  # a property of such a report
 
 Skip = tuple[str, str]  # reason, file
 
@@ -39,9 +46,31 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             items[:] = [item for item in items if item not in long]
 
 
+_slow: list[tuple[str, str]] = []  # of this session: the test, how it failed the first time
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    if item.get_closest_marker("serial") is None:
+        return None
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    reports = runtestprotocol(item, log=False, nextitem=nextitem)
+    failed = [report for report in reports if report.failed]
+    if failed and all((_TOO_SLOW, True) in report.user_properties for report in failed):
+        _slow.append((item.nodeid, failed[0].longreprtext))
+        item._initrequest()  # type: ignore[attr-defined]  # as pytest does before the first time
+        reports = runtestprotocol(item, log=False, nextitem=nextitem)
+    for report in reports:
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
+    if call.excinfo is not None and call.excinfo.errisinstance(TooSlow):
+        report.user_properties.append((_TOO_SLOW, True))
     if report.skipped and not hasattr(report, "wasxfail"):
         _fail_if_required(report)
     return report
@@ -77,6 +106,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("measured")
         for where, text in measured:
             terminalreporter.line(f"{where}\n    {text}")
+    for nodeid, text in _slow:
+        terminalreporter.section(f"too slow the first time, and run once more: {nodeid}")
+        terminalreporter.line(text)
+    _slow.clear()
     reports = terminalreporter.getreports("skipped")
     skips: list[Skip] = [(_reason(report), report.nodeid.partition("::")[0]) for report in reports]
     if shared := os.environ.get("RAFTLOG_SKIPS_FILE"):

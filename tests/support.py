@@ -8,7 +8,8 @@ import inspect
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import TypeVar, overload
 
 T = TypeVar("T")
@@ -55,16 +56,56 @@ def free_port() -> int:
     return free_ports(1)[0]
 
 
+StreamHandler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def streams_served(handler: StreamHandler, port: int = 0) -> AsyncIterator[int]:
+    """A server that does with each connection what the handler does; its port. When this ends every handler has ended
+    and every connection is closed: one that outlives its loop fails whichever test runs when it is collected."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with suppress(ConnectionError, asyncio.IncompleteReadError):
+                await handler(reader, writer)
+        finally:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+
+    def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(handle(reader, writer))
+        tasks.add(task)
+
+    server = await asyncio.start_server(begin, "127.0.0.1", port)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        await asyncio.sleep(0)  # a connection that was accepted in this turn of the loop begins in the next
+        for task in tasks:
+            task.cancel()
+        for ended in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(ended, Exception):
+                raise ended
+
+
+class TooSlow(AssertionError):
+    """Something did not happen in time, which a stalled machine explains: a serial test is then run once more
+    (tests/plugin.py). Never for what must not happen at all."""
+
+
 def wait_until(condition: Callable[[], T], deadline_s: float = 10.0, *, what: str = "", every_s: float = 0.01) -> T:
     """Calls `condition` until it answers something true, and returns that.
 
-    Raises AssertionError after `deadline_s`, with `what` was waited for and the last answer. What the condition raises
+    Raises TooSlow after `deadline_s`, with `what` was waited for and the last answer. What the condition raises
     goes through: catch in it what may happen meanwhile.
     """
     end = time.monotonic() + deadline_s
     while not (answer := condition()):
         if time.monotonic() >= end:
-            raise AssertionError(_too_late(condition, deadline_s, what, answer))
+            raise TooSlow(_too_late(condition, deadline_s, what, answer))
         time.sleep(every_s)
     return answer
 
@@ -89,7 +130,7 @@ async def wait_until_async(
         if answer:
             return answer
         if time.monotonic() >= end:
-            raise AssertionError(_too_late(condition, deadline_s, what, answer))
+            raise TooSlow(_too_late(condition, deadline_s, what, answer))
         await asyncio.sleep(every_s)
 
 

@@ -46,6 +46,53 @@ def test_skips_end_in_a_table(pytester: pytest.Pytester, monkeypatch: pytest.Mon
     result.stdout.fnmatch_lines(["*1 *test_skipping.py *waits for issue 9"])
 
 
+SLOW = """
+import asyncio
+import pytest
+from tests.support import TooSlow
+
+pytestmark = pytest.mark.serial
+times = {}
+
+def again(name):
+    times[name] = times.get(name, 0) + 1
+    return times[name]
+
+@pytest.fixture
+def fresh():
+    return []
+
+async def test_slow_once(fresh):
+    assert fresh == []
+    fresh.append(1)
+    await asyncio.sleep(0)
+    if again("once") == 1:
+        raise TooSlow("the disk stalled")
+
+def test_slow_for_ever():
+    again("ever")
+    raise TooSlow("never in time")
+
+def test_wrong():
+    again("wrong")
+    raise AssertionError("an acknowledged write is gone")
+
+def test_counts():
+    assert times == {"once": 2, "ever": 2, "wrong": 1}
+"""
+
+
+def test_only_what_was_too_slow_is_run_once_more(pytester: pytest.Pytester) -> None:
+    """A serial test that raises TooSlow has a second run, with fixtures of its own, and both are told; one that is too
+    slow again fails, and so does, at once, every test that fails in another way. Elsewhere nothing runs twice."""
+    pytester.makepyfile(test_slow=SLOW)
+    result = _run(pytester)
+    result.assert_outcomes(passed=2, failed=2)
+    result.stdout.fnmatch_lines(["*run once more: test_slow.py::test_slow_once*", "*the disk stalled*"])
+    pytester.makepyfile(test_slow=SLOW.replace("pytestmark", "mark"))
+    _run(pytester, "-k", "once").assert_outcomes(failed=1)
+
+
 def test_ci_accepts_no_skip_for_a_missing_tool(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """With CI set, a skip for Java, Toxiproxy or Spark fails the run, for a test or a module; other skips do not."""
     monkeypatch.setenv("CI", "true")

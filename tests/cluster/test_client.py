@@ -2,8 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from typing import Any
 
 import pytest
@@ -15,22 +15,16 @@ from cluster.client_sync import SyncClient
 from cluster.wire import ApiError, Code, TxnIn
 from raft.types import EntryKind
 from tests.cluster.fake_node import FakeNode, serve
-from tests.support import free_port
+from tests.support import StreamHandler, free_port, streams_served
 
 QUICK = Policy(back_off_first_ms=2, back_off_max_ms=20, attempt_ms=150, grace_ms=50)
 
-Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
 
 @asynccontextmanager
-async def listening(handler: Handler) -> AsyncIterator[str]:
-    """A server that does with each connection what the handler does."""
-    server = await asyncio.start_server(handler, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    try:
+async def listening(handler: StreamHandler) -> AsyncIterator[str]:
+    """The URL of a server that does with each connection what the handler does."""
+    async with streams_served(handler) as port:
         yield f"http://127.0.0.1:{port}"
-    finally:
-        server.close()
 
 
 async def request_head(reader: asyncio.StreamReader) -> bytes:
@@ -157,15 +151,14 @@ async def test_answer_lost_after_it_was_applied_is_not_applied_again() -> None:
         async def cutting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             nonlocal cuts
             inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", served.port)
-            while data := await reader.read(65_536):
-                inner_writer.write(data)
-                answer = await inner_reader.read(65_536)
-                if data.startswith(b"POST /v1/log") and cuts:
-                    cuts -= 1
-                    break
-                writer.write(answer)
-            inner_writer.close()
-            writer.close()
+            with closing(inner_writer):
+                while data := await reader.read(65_536):
+                    inner_writer.write(data)
+                    answer = await inner_reader.read(65_536)
+                    if data.startswith(b"POST /v1/log") and cuts:
+                        cuts -= 1
+                        break
+                    writer.write(answer)
 
         async with listening(cutting) as url, Client(url, bound=True, policy=QUICK) as client:
             answer = await client.append(b"once")
@@ -299,11 +292,10 @@ async def test_stream_goes_on_where_it_broke_off() -> None:
 
         async def cutting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", served.port)
-            inner_writer.write(await reader.read(65_536))
-            writer.write(await inner_reader.read(900))
-            await writer.drain()
-            inner_writer.close()
-            writer.close()
+            with closing(inner_writer):
+                inner_writer.write(await reader.read(65_536))
+                writer.write(await inner_reader.read(900))
+                await writer.drain()
 
         async with (
             Client(served.url) as direct,

@@ -32,7 +32,7 @@ from raft.codec import (
 from raft.configuration import Configuration, Member
 from raft.messages import AppendEntries, InstallSnapshot, Message, RequestVote, RequestVoteReply
 from raft.types import GENESIS, EntryKind
-from tests.support import free_ports, wait_until_async
+from tests.support import free_ports, streams_served, wait_until_async
 
 LOG = "ab" * 16
 
@@ -335,7 +335,7 @@ async def test_a_silent_peer_is_dialled_anew() -> None:
     """A connection may be dead without saying so: after two election timeouts without an answer there is another."""
     async with transports(2, silence_ms=30) as ((one, two), (ear, _), _):
         await wait_until_async(lambda: all(two.connections().values()))
-        older = one.current[OTHER_SIDE]
+        older = await wait_until_async(lambda: one.current.get(OTHER_SIDE))
         question = RequestVote(sender=2, to=1, term=1, last_index=0, last_term=0)
         two.send(question)
         two.flush()
@@ -376,26 +376,23 @@ async def test_dial_overrides_lead_through_a_proxy() -> None:
     (port, proxy_port) = free_ports(2)
     dialled: list[bytes] = []
 
-    async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def proxy(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         dialled.append(await reader.read(1_000))
-        writer.close()
 
-    server = await asyncio.start_server(proxy, "127.0.0.1", proxy_port)
-    transport = Transport(
-        Identity(log=LOG, node=1, incarnation=f"{1:032x}", boot=3),
-        Ear(),
-        peer=PeerSettings(),
-        limits=LimitSettings(),
-        dial={2: f"127.0.0.1:{proxy_port}"},
-        silence_ms=1_000,
-        metrics=Metrics(),
-        logger=structlog.get_logger(),
-    )
-    transport.set_members(configuration_of([port, port]))
-    await wait_until_async(lambda: len(dialled) >= 2)
-    await transport.close()
-    server.close()
-    await server.wait_closed()
+    async with streams_served(proxy, proxy_port):
+        transport = Transport(
+            Identity(log=LOG, node=1, incarnation=f"{1:032x}", boot=3),
+            Ear(),
+            peer=PeerSettings(),
+            limits=LimitSettings(),
+            dial={2: f"127.0.0.1:{proxy_port}"},
+            silence_ms=1_000,
+            metrics=Metrics(),
+            logger=structlog.get_logger(),
+        )
+        transport.set_members(configuration_of([port, port]))
+        await wait_until_async(lambda: len(dialled) >= 2)
+        await transport.close()
     hellos = [decode_hello(FrameDecoder().feed(data)[0]) for data in dialled[:2]]
     assert {hello.purpose for hello in hellos} == set(Purpose)
     assert {hello.to for hello in hellos} == {2}
