@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
+from cluster import clock
 from cluster.peer_links import tune_socket
 from cluster.peer_protocol import Hello, Purpose, decode_hello, encode_refusal, refusal
 from cluster.wire import ApiError, Principal, authorise
 from raft.codec import (
+    FRAME_FORWARD,
     FRAME_HELLO,
     FRAME_MESSAGE,
     FRAME_SIZE,
@@ -25,13 +27,29 @@ if TYPE_CHECKING:
     from cluster.transport import Transport
 
 
+RATE_MIN: Final = 16 << 10
+"""Bytes a second that a link should carry at least, in the middle of a frame."""
+
+
+class _Decoder(FrameDecoder):
+    __slots__ = ()
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether it waits for the rest of a frame."""
+        return bool(self._buffer)
+
+
 class Accepted(asyncio.Protocol):
     """A connection that a peer dialled: a hello, then frames."""
 
     def __init__(self, owner: Transport) -> None:
         self._owner = owner
         self._transport: asyncio.Transport | None = None
-        self._decoder = FrameDecoder()
+        self._decoder = _Decoder()
+        self._unfinished_since = 0.0  # when the frame began that is not whole yet; 0: there is none
+        self._came = 0  # bytes since then
+        self._forwarded = 0  # the number of the newest request that was passed on here
         self._early = b""  # bytes of the hello that came so far
         self._hello: Hello | None = None
         self._who = "?"
@@ -63,10 +81,29 @@ class Accepted(asyncio.Protocol):
                 if hello is None:
                     return
             frames = self._decoder.feed(data)
+            if self._decoder.is_unfinished:
+                if frames or not self._unfinished_since:
+                    self._unfinished_since, self._came = clock.monotonic(), 0
+                self._came += len(data)
+            else:
+                self._unfinished_since = 0.0
             if frames:
                 self._deliver(hello, frames)
         except (Corrupt, UnknownVersion) as error:
             self._end(str(error))
+
+    def check_unfinished(self, now: float, *, is_silent: bool) -> None:
+        """Closes the connection if a frame stays unfinished for longer than a living peer is silent.
+
+        A bit that turns in a frame's length, which its CRC does not cover, would else have everything swallowed that
+        comes for the next megabytes. `is_silent`: nothing was heard of that peer, which was asked; else such a frame
+        may go on as long as the link carries RATE_MIN.
+        """
+        waited_s = now - self._unfinished_since
+        if self._unfinished_since and waited_s > self._owner.silence_s:
+            if is_silent or self._came < waited_s * RATE_MIN:
+                self._unfinished_since = 0.0
+                self._end(f"a frame is not whole after {self._owner.silence_s:g} s: is its length right?")
 
     def _take_hello(self, data: bytes) -> tuple[Hello | None, bytes]:
         """The hello, once it is whole and taken, and what follows it; limits.hello_bytes_max bounds what is kept."""
@@ -124,6 +161,8 @@ class Accepted(asyncio.Protocol):
         requests: list[Frame] = []
         for frame in frames:
             if is_bulk and frame.kind not in (FRAME_HELLO, FRAME_MESSAGE):
+                if frame.kind == FRAME_FORWARD:
+                    self._check_order(frame)
                 requests.append(frame)
                 continue
             if frame.kind != FRAME_MESSAGE:
@@ -141,6 +180,18 @@ class Accepted(asyncio.Protocol):
             owner.receiver.peer_messages(hello.sender, messages)
         if requests:
             owner.receiver.peer_requests(hello.sender, requests)
+
+    def _check_order(self, frame: Frame) -> None:
+        """Raises Corrupt when requests come a second time or not in the order of their numbers.
+
+        No TCP does that, but what stands between two nodes may; and a request outside a session, taken twice, would be
+        carried out twice.
+        """
+        match frame.header:
+            case (_, int(first), tuple(deadlines)):
+                if first <= self._forwarded:
+                    raise Corrupt(f"request {first} was passed on behind {self._forwarded}: a frame came twice or late")
+                self._forwarded = first + len(deadlines) - 1
 
     def _end(self, reason: str) -> None:
         """Closes this connection with one line that names the peer and why."""

@@ -167,13 +167,21 @@ class Transport:
         return not link.waiting_since or clock.monotonic() - link.waiting_since < within_s
 
     def check_silence(self) -> None:
-        """Dials anew whoever left a message unanswered for two election timeouts: the connection may be dead."""
-        limit = clock.monotonic() - self.silence_s
+        """Dials anew whoever left a message unanswered for two election timeouts: the connection may be dead.
+
+        Whether it is the other direction, in the middle of a frame that does not end, each accepted one looks itself.
+        """
+        now = clock.monotonic()
+        limit = now - self.silence_s
+        silent: list[NodeId] = []
         for node, link in self._consensus.items():
             if link.is_up and 0.0 < link.waiting_since < limit:
                 self.logger.info("peer_silent", peer=node, silence_s=self.silence_s)
+                silent.append(node)
                 link.redial()
                 self._bulk[node].redial()
+        for (sender, _, _), connection in list(self.current.items()):
+            connection.check_unfinished(now, is_silent=sender in silent)
 
     def queued(self, link: Link) -> None:
         """That link has something for the next `flush`."""
