@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from chaos.nemesis import clients, kills, links, own_toxics, partitions, pauses, restarts
+from chaos.nemesis import clients, elections, kills, links, own_toxics, partitions, pauses, restarts
 from chaos.nemesis.fault import Field, Injected, Nemesis, Skipped
 
 __all__ = ["FAMILIES", "NEMESES", "Field", "Injected", "Nemesis", "Skipped", "UnknownNemesis", "chosen"]
@@ -17,6 +17,7 @@ FAMILIES: Final[Mapping[str, tuple[Nemesis, ...]]] = {
     "clients": clients.NEMESES,
     "kills": kills.NEMESES,
     "pauses": pauses.NEMESES,
+    "elections": elections.NEMESES,
     "restarts": restarts.NEMESES,
 }
 

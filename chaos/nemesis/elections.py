@@ -1,0 +1,98 @@
+"""Elections in which a node with a log that is not good enough stands: it must not win.
+
+The leader is killed at the moment at which a node that was cut off can be heard again, so that the stale one stands
+against nodes which have what was acknowledged meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from chaos.nemesis.fault import Field, Injected, Nemesis, Skipped, Toxic, both_ways, peers
+
+LASTS_S: Final = (1.0, 2.5)
+BEHIND_S: Final = (0.3, 1.0)
+OTHER_LEADER_S: Final = 5.0
+
+
+def _cut_off(field: Field, node: int) -> None:
+    proxies = peers(both_ways(node, field.nodes))
+    field.place(Toxic(proxy, "timeout", "upstream", (("timeout", 0),)) for proxy in proxies)
+
+
+def _kill(field: Field, node: int, cut_off: int) -> tuple[int, Callable[[], str]]:
+    """Kills the leader, then lets the other one be heard; the moment of the kill, and what starts the killed one."""
+    cluster = field.deployment.cluster
+    since_ns = time.monotonic_ns()
+    cluster.kill(node)
+    field.forget()
+
+    def heal() -> str:
+        cluster.start_node(node)
+        return field.up([node, cut_off])
+
+    return since_ns, heal
+
+
+def _last(field: Field, node: int) -> int:
+    """The last index in its log. Raises Skipped."""
+    told = field.deployment.cluster.status(node)
+    if told is None:
+        field.forget()
+        raise Skipped(f"node {node} does not answer")
+    return told.last
+
+
+def _stale_candidate(field: Field) -> Injected:
+    """A follower without the newest entries."""
+    leader = field.leader()
+    running = [node for node in field.deployment.cluster.running if node != leader]
+    if not running or field.deployment.cluster.pid(leader) is None:
+        raise Skipped("there is no leader with a follower")
+    stale = field.chance.choice(running)
+    _cut_off(field, stale)
+    field.ended.wait(field.chance.uniform(*BEHIND_S))
+    has, behind = _last(field, leader), _last(field, stale)
+    if behind >= has:
+        field.forget()
+        raise Skipped(f"node {stale} missed nothing")
+    since_ns, heal = _kill(field, leader, stale)
+    proof = f"node {stale} ended at {behind} when leader {leader}, at {has}, was killed: gone"
+    return Injected(f"node {stale} stands against nodes that have more", proof, heal, since_ns)
+
+
+def _stale_leader(field: Field) -> Injected:
+    """A leader of before, with entries that nobody else has."""
+    old = field.leader()
+    before = field.deployment.cluster.status(old)
+    if before is None:
+        raise Skipped(f"leader {old} does not answer")
+    _cut_off(field, old)
+
+    def others() -> list[int]:
+        told = [field.deployment.cluster.status(node) for node in field.nodes if node != old]
+        return [each.node for each in told if each is not None and each.role == "leader" and each.term > before.term]
+
+    if not field.wait(lambda: bool(others()), OTHER_LEADER_S):
+        field.forget()
+        raise Skipped(f"nobody else led within {OTHER_LEADER_S:g} s")
+    found = others()
+    if not found or field.deployment.cluster.pid(found[0]) is None:
+        field.forget()
+        raise Skipped("the new leader is gone again")
+    has = _last(field, old)
+    since_ns, heal = _kill(field, found[0], old)
+    proof = f"node {old} led until it was cut off and ended at {has}; leader {found[0]} after it was killed: gone"
+    return Injected(f"node {old} stands with the log of an old leader", proof, heal, since_ns)
+
+
+def _nemesis(name: str, says: str, inject: Callable[[Field], Injected]) -> Nemesis:
+    return Nemesis(name=name, says=says, lane="process", lasts_s=LASTS_S, inject=inject, moves_leader=True)
+
+
+NEMESES: Final = (
+    _nemesis("stale-candidate", "the leader killed when a follower that missed entries is back", _stale_candidate),
+    _nemesis("stale-leader", "the leader killed when the one before it, cut off, is back", _stale_leader),
+)
