@@ -1,41 +1,303 @@
 """The commands `raftlog analyze NAME`: questions about an export, or about a running cluster, answered with Spark."""
 
-import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from rich.console import Console
 
-from spark_export.command_frame import Master, reported, start_spark
+from spark_export.command_frame import Endpoints, Master, Timeout, reported, say, start_spark, where
+from spark_export.errors import UsageError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+    from spark_export.report import Result
+
+_WIDTH: Final = 160  # of a table that goes into a pipe or a file
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def _interval(text: str) -> str:
+    """`90s`, `5m`, `1h`, `1d` as Spark writes them."""
+    found = re.fullmatch(r"(\d+) ?([smhd])", text.strip())
+    if found is None or int(found[1]) == 0:
+        raise typer.BadParameter(f"{text!r} is no length of time: write 90s, 5m, 1h or 1d")
+    return f"{found[1]} {_UNITS[found[2]]}"
+
+
+Folder = Annotated[
+    Path | None, typer.Argument(help="The folder of a finished export; without it a running cluster.", metavar="[DIR]")
+]
+Limit = Annotated[int, typer.Option("--limit", min=0, help="At most so many rows; 0: all.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
+Html = Annotated[Path | None, typer.Option("--html", help="Write a page with plots to this file instead.")]
+Window = Annotated[
+    str, typer.Option("--window", parser=_interval, metavar="TIME", help="Length of a window: 10s, 5m, 1h, 1d.")
+]
+Gap = Annotated[
+    str, typer.Option("--gap", parser=_interval, metavar="TIME", help="A session ends after so long without a record.")
+]
+Slide = Annotated[
+    str | None, typer.Option("--slide", parser=_interval, metavar="TIME", help="A window begins every so often.")
+]
+WindowGap = Annotated[
+    str | None,
+    typer.Option("--gap", parser=_interval, metavar="TIME", help="Windows that end after so long without a record."),
+]
+By = Annotated[
+    str | None, typer.Option("--by", help="Split by this column: key; of an access log host, method, path, status.")
+]
+Measure = Annotated[
+    str, typer.Option("--measure", help="The number whose percentiles are shown: bytes; of an access log sent.")
+]
+Within = Annotated[str, typer.Option("--within", parser=_interval, metavar="TIME", help="How soon: 30s, 5m.")]
 
 
 def register(app: typer.Typer) -> None:
     """Adds the commands to the command line."""
-    analyze = typer.Typer(no_args_is_help=True, help="Answers questions about an export with Spark.")
-    analyze.command("top-keys")(top_keys_command)
+    analyze = typer.Typer(
+        no_args_is_help=True, help="Answers questions about an export, or a running cluster, with Spark."
+    )
+    for name, command in (
+        ("rates", rates_command), ("top-keys", top_keys_command), ("sessions", sessions_command),
+        ("join", join_command), ("enrich", enrich_command), ("view", view_command), ("state", state_command),
+        ("changes", changes_command), ("terms", terms_command), ("audit", audit_command), ("report", report_command),
+    ):  # fmt: skip
+        analyze.command(name)(command)
     app.add_typer(analyze, name="analyze")
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What all commands have in common."""
+
+    context: typer.Context
+    folder: Path | None
+    endpoints: str | None
+    master: str | None
+    timeout: float
+    as_json: bool = False
+    html: Path | None = None
+
+
+def rates_command(
+    context: typer.Context, folder: Folder = None, endpoints: Endpoints = None, master: Master = None,
+    timeout: Timeout = 30.0, limit: Limit = 50, as_json: AsJson = False, html: Html = None,
+    window: Window = "1h", slide: Slide = None, gap: WindowGap = None, by: By = None, measure: Measure = "bytes",
+) -> None:  # fmt: skip
+    """Records per second and percentiles, per window of the records' own time."""
+    _run(
+        _Asked(context, folder, endpoints, master, timeout, as_json, html),
+        lambda named, log: named.rates(log, limit, None if gap else window, slide, gap, by, measure),
+    )
+
+
 def top_keys_command(
-    folder: Annotated[Path, typer.Argument(help="The folder of a finished export.", metavar="DIR")],
-    limit: Annotated[int, typer.Option("--limit", min=1, help="How many keys.")] = 10,
-    master: Master = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
-) -> None:
+    context: typer.Context, folder: Folder = None, endpoints: Endpoints = None, master: Master = None,
+    timeout: Timeout = 30.0, limit: Limit = 10, as_json: AsJson = False, html: Html = None,
+) -> None:  # fmt: skip
     """The keys with the most user records."""
+    _run(
+        _Asked(context, folder, endpoints, master, timeout, as_json, html),
+        lambda named, log: named.top_keys(log, limit),
+    )
+
+
+def sessions_command(
+    context: typer.Context, folder: Folder = None, endpoints: Endpoints = None, master: Master = None,
+    timeout: Timeout = 30.0, limit: Limit = 50, as_json: AsJson = False, html: Html = None, gap: Gap = "30m",
+) -> None:  # fmt: skip
+    """Sessions: records of one key that follow each other closely, the largest first."""
+    _run(
+        _Asked(context, folder, endpoints, master, timeout, as_json, html),
+        lambda named, log: named.sessions(log, limit, gap),
+    )
+
+
+def join_command(
+    context: typer.Context,
+    left: Annotated[str, typer.Option("--left", help="Values that match this regular expression come first.")],
+    right: Annotated[str, typer.Option("--right", help="Values that match this one follow.")],
+    folder: Folder = None, endpoints: Endpoints = None, master: Master = None, timeout: Timeout = 30.0,
+    limit: Limit = 50, as_json: AsJson = False, html: Html = None,
+    within: Within = "1m",
+) -> None:  # fmt: skip
+    """Pairs of records of one key, one soon after the other."""
+    _run(
+        _Asked(context, folder, endpoints, master, timeout, as_json, html),
+        lambda named, log: named.join(log, limit, left, right, within),
+    )
+
+
+def enrich_command(
+    context: typer.Context, folder: Folder = None, endpoints: Endpoints = None, master: Master = None,
+    timeout: Timeout = 30.0, limit: Limit = 50, as_json: AsJson = False, html: Html = None,
+    prefix: Annotated[str, typer.Option("--prefix", help="The table's keys are this and a record's key.")] = "",
+) -> None:  # fmt: skip
+    """Appended records, each with the key-value store's row of its key."""
+    _run(
+        _Asked(context, folder, endpoints, master, timeout, as_json, html),
+        lambda named, log: named.enrich(log, limit, prefix),
+    )
+
+
+def view_command(
+    context: typer.Context,
+    left: Annotated[str, typer.Option("--left", help="Prefix of the keys of one table.")],
+    right: Annotated[str, typer.Option("--right", help="Prefix of the other's.")],
+    folder: Folder = None, endpoints: Endpoints = None, master: Master = None, timeout: Timeout = 30.0,
+    limit: Limit = 50, as_json: AsJson = False, html: Html = None,
+    how: Annotated[str, typer.Option("--how", help="inner, left or full.")] = "inner",
+) -> None:  # fmt: skip
+    """Two tables of the key-value store, joined by what follows their prefixes."""
+    _run(
+        _Asked(context, folder, endpoints, master, timeout, as_json, html),
+        lambda named, log: named.view(log, limit, left, right, how),
+    )
+
+
+def state_command(
+    context: typer.Context, folder: Folder = None, endpoints: Endpoints = None, master: Master = None,
+    timeout: Timeout = 30.0, limit: Limit = 50, as_json: AsJson = False, html: Html = None,
+    at: Annotated[int | None, typer.Option("--at", min=1, help="After this index. [default: the last one]")] = None,
+) -> None:  # fmt: skip
+    """The key-value store as of any index, folded from the log."""
+    _run(
+        _Asked(context, folder, endpoints, master, timeout, as_json, html),
+        lambda named, log: named.state(log, limit, at),
+        is_state=True,
+    )
+
+
+def changes_command(
+    context: typer.Context, folder: Folder = None, endpoints: Endpoints = None, master: Master = None,
+    timeout: Timeout = 30.0, limit: Limit = 50, as_json: AsJson = False, html: Html = None,
+) -> None:  # fmt: skip
+    """Every change of a key, with the value before and after it."""
+    _run(
+        _Asked(context, folder, endpoints, master, timeout, as_json, html), lambda named, log: named.changes(log, limit)
+    )
+
+
+def terms_command(
+    context: typer.Context, folder: Folder = None, endpoints: Endpoints = None, master: Master = None,
+    timeout: Timeout = 30.0, limit: Limit = 50, as_json: AsJson = False, html: Html = None,
+) -> None:  # fmt: skip
+    """The history by term: how long each lasted, its throughput, its pauses and the gaps between."""
+    asked = _Asked(context, folder, endpoints, master, timeout, as_json, html)
+    _run(asked, lambda named, log: named.terms(log, limit, _leaders(asked)))
+
+
+def audit_command(
+    context: typer.Context, folder: Folder = None, endpoints: Endpoints = None, master: Master = None,
+    timeout: Timeout = 30.0, as_json: AsJson = False, html: Html = None,
+) -> None:  # fmt: skip
+    """Missing, doubled and repeated records, and times that fall. (`raftlog verify` proves; this looks.)"""
+    _run(_Asked(context, folder, endpoints, master, timeout, as_json, html), lambda named, log: named.audit(log))
+
+
+def report_command(
+    context: typer.Context,
+    html: Annotated[Path, typer.Option("--html", help="The file to write.")],
+    folder: Folder = None, endpoints: Endpoints = None, master: Master = None, timeout: Timeout = 30.0,
+    window: Window = "1h", gap: Gap = "30m",
+) -> None:  # fmt: skip
+    """One page with the rates, top keys, sessions, changes, terms and the audit of a log."""
+    asked = _Asked(context, folder, endpoints, master, timeout, html=html)
+
+    _run(
+        asked,
+        lambda named, log: [
+            named.rates(log, 50, window, None, None, None, "bytes"),
+            named.top_keys(log, 20),
+            named.sessions(log, 20, gap),
+            named.changes(log, 20),
+            named.terms(log, 50, _leaders(asked)),
+            named.audit(log),
+        ],
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------
+
+
+def _run(asked: _Asked, answer: "Callable[[Any, DataFrame], Result | list[Result]]", *, is_state: bool = False) -> None:
+    """Reads the log, asks, and shows the answer as it is wanted. `answer` is given the module `analyses`, which imports
+    Spark."""
     with reported():
-        keys = top_keys_of(start_spark(master), folder, limit)
-    for key in keys:
-        print(json.dumps(key) if as_json else f"{key['count']}\t{key['key']}")
+        from spark_export import analyses, report
+
+        log, facts, first = _log(start_spark(asked.master), asked)
+        if is_state and first != 1:
+            raise UsageError(f"the rows begin at index {first}: the state can only be folded from index 1 on")
+        say("asking")
+        try:
+            answered = answer(analyses, log)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        results = answered if isinstance(answered, list) else [answered]
+        if asked.html is not None:
+            try:
+                asked.html.write_text(report.page("raftlog: what the log says", facts, results), encoding="utf-8")
+            except OSError as error:
+                raise UsageError(f"{asked.html} cannot be written: {error.strerror}") from error
+            print(f"wrote {asked.html}")
+            return
+        console = Console()
+        if not console.is_terminal:
+            console = Console(width=_WIDTH)
+        for result in results:
+            if asked.as_json:
+                print(report.json_lines(result), end="")
+            else:
+                console.print(report.table(result))
+
+
+def _log(spark: "SparkSession", asked: _Asked) -> "tuple[DataFrame, list[tuple[str, str]], int]":
+    """The rows, internal ones included, what to say of them, and the first index."""
+    if asked.folder is not None:
+        from spark_export.manifest import read_manifest
+        from spark_export.verify import open_log
+
+        manifest = read_manifest(asked.folder)
+        facts = [
+            ("export", str(asked.folder)),
+            ("log", manifest.log),
+            ("indexes", f"{manifest.first} to {manifest.last}"),
+        ]
+        return open_log(spark, asked.folder), facts, manifest.first
+    from spark_export.door import bounds, parse_endpoints
+
+    urls = parse_endpoints(where(asked.context, asked.endpoints))
+    page = bounds(urls, patience_s=asked.timeout)
+    options = {
+        "endpoints": ",".join(urls), "startingOffsets": "earliest", "endingOffsets": str(page.index + 1),
+        "includeInternal": "true", "log": page.log, "timeoutSeconds": str(max(1, round(asked.timeout))),
+    }  # fmt: skip
+    facts = [("cluster", ", ".join(urls)), ("log", page.log), ("indexes", f"{page.oldest} to {page.index}")]
+    return spark.read.format("raftlog").options(**options).load(), facts, page.oldest
+
+
+def _leaders(asked: _Asked) -> dict[int, str]:
+    """Who leads now, of a running cluster; an export does not say who led."""
+    if asked.folder is not None:
+        return {}
+    from cluster.wire import Status
+    from spark_export.door import ask, parse_endpoints
+
+    urls = parse_endpoints(where(asked.context, asked.endpoints))
+    status = ask(urls, "/v1/status", {}, Status, patience_s=asked.timeout)
+    return {} if status.leader is None else {status.term: f"node {status.leader.node}"}
 
 
 def top_keys_of(spark: "SparkSession", folder: Path, limit: int) -> list[dict[str, Any]]:
     """The most frequent keys of an export, as text with their counts."""
-    from spark_export.analytics import top_keys
+    from spark_export.analyses import top_keys
     from spark_export.verify import open_log
 
-    rows = top_keys(open_log(spark, folder), limit).collect()
-    return [{"key": bytes(row["key"]).decode("utf-8", "backslashreplace"), "count": row["count"]} for row in rows]
+    result = top_keys(open_log(spark, folder), limit)
+    return [dict(zip(result.columns, row, strict=True)) for row in result.rows]

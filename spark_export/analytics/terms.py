@@ -1,0 +1,57 @@
+"""The history of a log by term: how long each lasted, what it did, and how long nothing happened in between."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+from pyspark.sql.window import Window
+
+from spark_export.analytics.neighbours import BLOCK, with_previous
+from spark_export.schema import USER_OPERATIONS, USER_RESULTS
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+
+def terms(log: "DataFrame", leaders: Mapping[int, str] | None = None, *, block: int = BLOCK) -> "DataFrame":
+    """One row per term with a record: term, leader, first_index, last_index, records, user, first_time, last_time,
+    seconds, per_second (user records over its time), longest_pause (seconds without a record within it), gap (seconds
+    from the last record of the term before).
+
+    The log does not say who led; `leaders` may (the leader of the current term is in `/v1/status`). A table's alone.
+    """
+    is_user = F.col("operation").isin(*USER_OPERATIONS) & F.col("result").isin(*USER_RESULTS)
+    rows = with_previous(log.select("index", "term", "time", is_user.alias("is_user")), "time", "term", block=block)
+    pause = F.when(F.col("term") == F.col("previous_term"), _seconds(F.col("previous_time"), F.col("time")))
+    summed = rows.groupBy("term").agg(
+        F.min("index").alias("first_index"),
+        F.max("index").alias("last_index"),
+        F.count(F.lit(1)).alias("records"),
+        F.count(F.when(F.col("is_user"), 1)).alias("user"),
+        F.min("time").alias("first_time"),
+        F.max("time").alias("last_time"),
+        F.max(pause).alias("longest_pause"),
+    )
+    seconds = _seconds(F.col("first_time"), F.col("last_time"))
+    before = F.lag("last_time").over(Window.orderBy("term"))  # few rows: one per term
+    leader = F.lit(None).cast("string")
+    for term, name in (leaders or {}).items():
+        leader = F.when(F.col("term") == term, F.lit(name)).otherwise(leader)
+    return summed.select(
+        "term",
+        leader.alias("leader"),
+        "first_index",
+        "last_index",
+        "records",
+        "user",
+        "first_time",
+        "last_time",
+        seconds.alias("seconds"),
+        F.when(seconds > 0, F.col("user") / seconds).alias("per_second"),
+        "longest_pause",
+        _seconds(before, F.col("first_time")).alias("gap"),
+    ).orderBy("term")
+
+
+def _seconds(start: "Column", end: "Column") -> "Column":
+    return (F.unix_micros(end) - F.unix_micros(start)) / 1_000_000

@@ -1,0 +1,110 @@
+"""Events in windows of their own time: rates and percentiles, sessions, and the most frequent keys."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+
+from spark_export.analytics.events import user_records
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, GroupedData
+
+WATERMARK: Final = "1 minute"
+"""How late an event may be before a stream leaves it out."""
+QUANTILES: Final = (0.5, 0.9, 0.99)
+_ACCURACY: Final = 10_000  # of percentile_approx: exact up to so many different values, off by 1/10,000 of a rank above
+
+
+def rates(
+    events: "DataFrame", size: str | None = None, *, slide: str | None = None, gap: str | None = None,
+    by: Sequence[str] = (), measure: str = "bytes", quantiles: Sequence[float] = QUANTILES, watermark: str = WATERMARK,
+) -> "DataFrame":  # fmt: skip
+    """How many events per window, and the spread of `measure`: start, end, the columns of `by`, records, per_second,
+    total, lowest, highest, and p50, p90, p99 (or as `quantiles` says).
+
+    Windows are tumbling (`size`), sliding (`size` and `slide`), or sessions that end after more than `gap` without one
+    (of the same `by`; a stream needs one). Intervals are Spark's: "10 minutes". A quantile is the smallest value that
+    at least that share of the events does not exceed. As a stream in append mode a window comes once the watermark
+    passed its end.
+    """
+    if (size is None) == (gap is None) or (slide is not None and size is None):
+        raise ValueError("rates: give size, or size and slide, or gap")
+    window = F.session_window("event_time", gap) if gap else F.window("event_time", str(size), slide)
+    grouped = events.withWatermark("event_time", watermark).groupBy(window.alias("window"), *by)
+    counted = grouped.agg(
+        F.count(F.lit(1)).alias("records"),
+        F.sum(measure).alias("total"),
+        F.min(measure).alias("lowest"),
+        F.max(measure).alias("highest"),
+        F.percentile_approx(measure, list(quantiles), _ACCURACY).alias("quantiles"),
+    )
+    seconds = (F.unix_micros("window.end") - F.unix_micros("window.start")) / 1_000_000
+    return counted.select(
+        F.col("window.start").alias("start"),
+        F.col("window.end").alias("end"),
+        *by,
+        "records",
+        (F.col("records") / seconds).alias("per_second"),
+        "total",
+        "lowest",
+        "highest",
+        *(F.get("quantiles", F.lit(place)).alias(quantile_name(each)) for place, each in enumerate(quantiles)),
+    )
+
+
+def quantile_name(quantile: float) -> str:
+    """The column of a quantile: p50, p99, p99_9."""
+    return f"p{quantile * 100:g}".replace(".", "_")
+
+
+def sessions(events: "DataFrame", gap: str = "30 minutes", *, watermark: str = WATERMARK) -> "DataFrame":
+    """Events of one key that follow each other by at most `gap`: key, start, last (its last event), seconds, records,
+    bytes, first_index, last_index."""
+    return _in_sessions(events, gap, watermark).agg(
+        F.min("event_time").alias("start"),
+        F.max("event_time").alias("last"),
+        F.count(F.lit(1)).alias("records"),
+        F.sum("bytes").alias("bytes"),
+        F.min("index").alias("first_index"),
+        F.max("index").alias("last_index"),
+    ).select(
+        "key", "start", "last", _seconds(F.col("start"), F.col("last")).alias("seconds"), "records", "bytes",
+        "first_index", "last_index",
+    )  # fmt: skip
+
+
+def sessionise(events: "DataFrame", gap: str = "30 minutes", *, watermark: str = WATERMARK) -> "DataFrame":
+    """Each event with its session: key, session (its first event's time), number (from 1, by time, then index),
+    seconds (since the event before it, null for the first), event_time, index, value."""
+    listed = _in_sessions(events, gap, watermark).agg(
+        F.array_sort(F.collect_list(F.struct("event_time", "index", "value"))).alias("events")
+    )
+    with_time_before = F.transform(
+        "events",
+        lambda event, place: F.struct(
+            (place + 1).alias("number"),
+            _seconds(F.get("events", place - 1)["event_time"], event["event_time"]).alias("seconds"),
+            event["event_time"].alias("event_time"),
+            event["index"].alias("index"),
+            event["value"].alias("value"),
+        ),
+    )
+    return listed.select(
+        "key", F.get("events", F.lit(0))["event_time"].alias("session"), F.explode(with_time_before).alias("event")
+    ).select("key", "session", "event.*")
+
+
+def _in_sessions(events: "DataFrame", gap: str, watermark: str) -> "GroupedData":
+    return events.withWatermark("event_time", watermark).groupBy("key", F.session_window("event_time", gap))
+
+
+def _seconds(start: "Column", end: "Column") -> "Column":
+    return (F.unix_micros(end) - F.unix_micros(start)) / 1_000_000
+
+
+def top_keys(log: "DataFrame", limit: int = 10) -> "DataFrame":
+    """The keys with the most user records: columns key (binary) and count, most first, equal counts by key. A table's
+    alone: a stream cannot be cut to its most frequent ones."""
+    counted = user_records(log).where(F.col("key").isNotNull()).groupBy("key").agg(F.count(F.lit(1)).alias("count"))
+    return counted.orderBy(F.col("count").desc(), F.col("key")).limit(limit)
