@@ -2,8 +2,9 @@
 
 On a peer link only the dialler writes, so bytes from i to j travel upstream on the proxy i→j and nowhere else: a toxic
 there cuts exactly one direction. Every node dials its peers through its own proxies (dial overrides), whatever
-addresses the log's configuration names, so that no membership change or leader hint goes round them. The nodes are a
-`cluster.local_cluster`; nodes and proxies end with the deployment, however that ends (`chaos.processes`).
+addresses the log's configuration names, so that no membership change or leader hint goes round them; numbers of nodes
+that may join later have their proxies from the beginning. The nodes are a `cluster.local_cluster`; nodes and proxies
+end with the deployment, however that ends (`chaos.processes`).
 
 Methods block for milliseconds; from asyncio: `asyncio.to_thread`.
 """
@@ -16,7 +17,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
+from chaos.disk_account import DiskAccount
 from chaos.processes import Processes
+from chaos.shim.driver import Shim
+from chaos.shim.library import ShimMissing
 from chaos.toxiproxy import Stream, Toxiproxy
 from cluster.local_cluster import LocalCluster
 
@@ -30,7 +34,8 @@ class Deployment:
     """A cluster of `nodes` in `folder` behind proxies; a context manager. Nothing runs before `start`.
 
     `ports` gives free ports, `settings` are keys of the settings file (`raft.heartbeat_ms`) for every node,
-    `command` runs the command line of each.
+    `command` runs the command line of each. `spares` more nodes may join later. With `has_shim` every node carries the
+    preload library if it can be built; else `shim` is None and `no_shim` says why.
     """
 
     def __init__(
@@ -39,15 +44,23 @@ class Deployment:
         ports: Callable[[int], list[int]],
         *,
         nodes: int = 3,
+        spares: int = 0,
+        has_shim: bool = False,
         settings: Mapping[str, Any] | None = None,
         command: Sequence[str] = NODE_COMMAND,
     ) -> None:
         self.folder = folder
         self.processes = Processes()
-        ids = range(1, nodes + 1)
+        self.disks = DiskAccount()
+        self.shim: Shim | None = None
+        self.no_shim = "this run was begun without the preload library"
+        self._has_shim = has_shim
+        self.first_nodes = list(range(1, nodes + 1))
+        self.spares = list(range(nodes + 1, nodes + spares + 1))
+        ids = [*self.first_nodes, *self.spares]
         pairs = [(sender, to) for sender in ids for to in ids if sender != to]
         self._peers = dict(zip(pairs, _addresses(ports(len(pairs))), strict=True))
-        self._clients = dict(zip(ids, _addresses(ports(nodes)), strict=True))
+        self._clients = dict(zip(ids, _addresses(ports(len(ids))), strict=True))
         (self._api_port,) = ports(1)
         self._toxiproxy: Toxiproxy | None = None
         self.cluster = LocalCluster(
@@ -55,10 +68,16 @@ class Deployment:
             nodes,
             settings=settings,
             ports=ports(2 * nodes),
-            dial={node: {to: at for (sender, to), at in self._peers.items() if sender == node} for node in ids},
+            dial={node: self.dial_of(node) for node in self.first_nodes},
             command=command,
             started=self.processes.watch,
         )
+        self._upstream = {
+            node: (self.cluster.place(node).peer, _host(self.cluster.url(node))) for node in self.first_nodes
+        }
+        for node in self.spares:
+            peer, http = _addresses(ports(2))
+            self._upstream[node] = peer, http
 
     def __enter__(self) -> Deployment:
         return self
@@ -72,10 +91,16 @@ class Deployment:
         """Starts the proxies and all nodes, and waits until they are ready."""
         self._toxiproxy = Toxiproxy(self.processes, self._api_port, self.folder)
         for (sender, to), listen in self._peers.items():
-            self._toxiproxy.add_proxy(peer_proxy(sender, to), listen=listen, upstream=self.cluster.place(to).peer)
+            self._toxiproxy.add_proxy(peer_proxy(sender, to), listen=listen, upstream=self._upstream[to][0])
         for node, listen in self._clients.items():
-            upstream = self.cluster.url(node).removeprefix("http://")
-            self._toxiproxy.add_proxy(client_proxy(node), listen=listen, upstream=upstream)
+            self._toxiproxy.add_proxy(client_proxy(node), listen=listen, upstream=self._upstream[node][1])
+        if self._has_shim:
+            try:
+                self.shim = Shim(self.folder / "shim", [self.cluster.data(node) for node in self.first_nodes])
+            except ShimMissing as error:
+                self.no_shim = str(error)
+        for node in self.first_nodes:
+            self.prepare(node)
         self.cluster.start()
         self.cluster.wait_ready(timeout_s=START_S)
 
@@ -95,7 +120,7 @@ class Deployment:
     @property
     def urls(self) -> list[str]:
         """Of all nodes."""
-        return [self.url(node) for node in self._clients]
+        return [self.url(node) for node in self.first_nodes]
 
     def peer_address(self, sender: int, to: int) -> str:
         """Where `sender` dials to reach `to`: host:port of the proxy."""
@@ -103,8 +128,44 @@ class Deployment:
 
     @property
     def dial(self) -> dict[int, str]:
-        """What a client should dial for the URL that a node advertises, so that leader hints keep the proxies."""
-        return {node: self.url(node) for node in self._clients}
+        """What a client should dial for the URL that a node advertises, so that leader hints keep the proxies. Nodes
+        that join later advertise their proxy."""
+        return {node: self.url(node) for node in self.first_nodes}
+
+    # Disks, and who joins.
+
+    def peer_of(self, node: int) -> str:
+        """Where that node listens to its peers: host:port."""
+        return self._upstream[node][0]
+
+    def http_of(self, node: int) -> str:
+        """Where its API listens: host:port."""
+        return self._upstream[node][1]
+
+    def dial_of(self, node: int) -> dict[int, str]:
+        """What that node dials instead of its peers' addresses."""
+        return {to: at for (sender, to), at in self._peers.items() if sender == node}
+
+    def prepare(self, node: int, **environment: str) -> None:
+        """What the node has in its environment when it is started next: the preload library, and this."""
+        own = dict(self.shim.environment_of(self.cluster.data(node))) if self.shim is not None else {}
+        preloads = [each for each in (environment.pop("LD_PRELOAD", ""), own.pop("LD_PRELOAD", "")) if each]
+        self.cluster.environments[node] = {
+            **own, **environment, **({"LD_PRELOAD": ":".join(preloads)} if preloads else {}),
+        }  # fmt: skip
+
+    def changed_disk(self, node: int) -> None:
+        """The harness itself has changed the files of this node, which does not run: as they are they are durable."""
+        if self.shim is not None:
+            self.shim.watch(self.cluster.data(node))
+
+    def join(self, node: int, text: str) -> None:
+        """Starts a node of that number on the new disk of this join file; one that has the number must not run."""
+        adopted = self.cluster.adopt(text, dial=self.dial_of(node), http=self._upstream[node][1])
+        assert adopted == node, f"a join file for node {adopted}, not for node {node}"
+        self.changed_disk(node)
+        self.prepare(node)
+        self.cluster.start_node(node)
 
     # Faults of the network. All end with `heal`.
 
@@ -159,6 +220,10 @@ class Deployment:
 
 def _addresses(ports: Sequence[int]) -> list[str]:
     return [f"127.0.0.1:{port}" for port in ports]
+
+
+def _host(url: str) -> str:
+    return url.removeprefix("http://")
 
 
 def peer_proxy(sender: int, to: int) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
+from chaos import membership
 from chaos.aftermath import Aftermath, examine
 from chaos.deployment import NODE_COMMAND, Deployment
 from chaos.nemesis import NEMESES, Field, Skipped
@@ -30,7 +31,10 @@ from chaos.workload_register import Registers
 from chaos.workload_set import Sets
 from cluster.client import Client, ClientError
 
-SETTINGS: Final = {"disk.segment_bytes": 16 << 20, "log.format": "json"}
+SETTINGS: Final[dict[str, Any]] = {"disk.segment_bytes": 16 << 20, "log.format": "json"}
+HOUSEKEEPING: Final[dict[str, Any]] = {"disk.segment_bytes": 1 << 18, "limits.snapshot_log_bytes": 1 << 19}
+"""For faults of disks and files: a sealed segment every few seconds, and snapshots. The log still begins at 1."""
+
 TELL_EVERY_S: Final = 1.0
 FINAL_S: Final = 30.0
 """After every fault is healed each node has to write and read within it."""
@@ -114,7 +118,11 @@ async def execute(
     Raises what keeps it from being made (no Toxiproxy, a port that is taken, a node that does not start); whatever the
     cluster does once it runs is told in the `Run`. Leaves no process behind.
     """
-    deployment = Deployment(folder / "nodes", ports, nodes=nodes, settings={**SETTINGS, **settings}, command=command)
+    needs = {need for each in planned for need in NEMESES[each.nemesis].needs}
+    deployment = Deployment(
+        folder / "nodes", ports, nodes=nodes, spares=int("spare" in needs), has_shim="shim" in needs,
+        settings={**SETTINGS, **(HOUSEKEEPING if "housekeeping" in needs else {}), **settings}, command=command,
+    )  # fmt: skip
     with deployment:
         tell(Told("starting", 0.0, 0))
         await asyncio.to_thread(deployment.start)
@@ -185,6 +193,9 @@ async def _fault(run: Run, fault: FaultRun, deployment: Deployment, lane: asynci
             await asyncio.sleep(planned.lasts_s)
             await heal_fault(fault, injected.heal)
         fault.healed_ns = arena.now_ns()
+        run.aftermath.problems += here.problems
+        if fault.outcome == "indeterminate" and planned.lane == "process":
+            await heal_fault(fault, deployment.cluster.start)
 
 
 async def heal_fault(fault: FaultRun, heal: Callable[[], str | None]) -> None:
@@ -204,6 +215,13 @@ def _restore(deployment: Deployment, run: Run) -> None:
     """Nothing cut, all nodes up and ready; a node that does not come back is a finding, not an error."""
     try:
         deployment.heal()
+        if deployment.shim is not None:
+            deployment.shim.heal()
+        for node in deployment.cluster.nodes:
+            deployment.prepare(node)
+        if deployment.spares or deployment.disks.lost:
+            deployment.cluster.start()
+            membership.settle(deployment)
         deployment.cluster.restore(RESTORE_S)
     except Exception as error:
         run.aftermath.problems.append(f"after the last fault the cluster did not come back: {error}")

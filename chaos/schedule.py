@@ -8,8 +8,8 @@ alone; which node leads when a fault begins does not, so a fault that aims at th
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 QUIET_START_S: Final = 1.0
@@ -20,6 +20,9 @@ QUIET_END_S: Final = 1.0
 
 GAP_S: Final = (1.0, 6.0)
 """Between two faults of one lane."""
+
+HEAVY_EVERY: Final = 4
+"""Of the kinds that take several starts of a node, beside others: so that they do not eat the time of all others."""
 
 Lasting = tuple[float, float]
 """Seconds, from and to."""
@@ -45,17 +48,22 @@ class Planned:
         return f"{self.number:>4} {self.at_s:8.3f} s {self.lasts_s:6.3f} s  {self.lane:<8} {self.nemesis}"
 
 
-def schedule(seed: int, seconds: float, kinds: Mapping[str, tuple[str, Lasting]]) -> tuple[Planned, ...]:
+def schedule(
+    seed: int, seconds: float, kinds: Mapping[str, tuple[str, Lasting]], heavy: Collection[str] = ()
+) -> tuple[Planned, ...]:
     """The faults of a run of that many seconds, in order of their beginnings.
 
-    `kinds`: per nemesis its lane and how long it may last. In each lane every kind comes once before any comes again.
+    `kinds`: per nemesis its lane and how long it may last. In each lane every kind comes once before any comes again;
+    but of `heavy` ones beside others only one in `HEAVY_EVERY` comes in each turn.
     """
     lanes: dict[str, list[str]] = {}
     for name, (lane, _) in sorted(kinds.items()):
         lanes.setdefault(lane, []).append(name)
     drawn: list[Planned] = []
     for lane, names in sorted(lanes.items()):
-        drawn += _lane(random.Random(f"{seed}/{lane}"), seconds, lane, names, kinds)
+        light = [name for name in names if name not in heavy]
+        decks = (_Deck(light), _Deck([name for name in names if name in heavy]))
+        drawn += _lane(random.Random(f"{seed}/{lane}"), seconds, lane, decks, kinds)
     drawn.sort(key=lambda each: (each.at_s, each.lane))
     return tuple(
         Planned(
@@ -65,21 +73,45 @@ def schedule(seed: int, seconds: float, kinds: Mapping[str, tuple[str, Lasting]]
     )
 
 
+@dataclass(slots=True)
+class _Deck:
+    """Kinds in an order of chance, each once before any comes again."""
+
+    names: Sequence[str]
+    left: list[str] = field(default_factory=list)
+
+    def draw(self, chance: random.Random, count: int) -> list[str]:
+        drawn: list[str] = []
+        while self.names and len(drawn) < count:
+            if not self.left:
+                self.left = list(self.names)
+                chance.shuffle(self.left)
+            drawn.append(self.left.pop())
+        return drawn
+
+
+def _turn(chance: random.Random, light: _Deck, heavy: _Deck) -> list[str]:
+    """All light kinds and some heavy ones among them, or all heavy ones where there are no others."""
+    some = -(-len(heavy.names) // HEAVY_EVERY) if light.names else len(heavy.names)
+    turn = [*light.draw(chance, len(light.names)), *heavy.draw(chance, some)]
+    chance.shuffle(turn)
+    return turn
+
+
 def _lane(
     chance: random.Random,
     seconds: float,
     lane: str,
-    names: Sequence[str],
+    decks: tuple[_Deck, _Deck],
     kinds: Mapping[str, tuple[str, Lasting]],
 ) -> list[Planned]:
     drawn: list[Planned] = []
-    deck: list[str] = []
+    turn: list[str] = []
     now = QUIET_START_S + chance.uniform(0, GAP_S[1])
     while True:
-        if not deck:
-            deck = list(names)
-            chance.shuffle(deck)
-        name = deck.pop()
+        if not turn:
+            turn = _turn(chance, *decks)
+        name = turn.pop()
         at_s, lasts_s = round(now, 3), round(chance.uniform(*kinds[name][1]), 3)
         draw = chance.getrandbits(32)
         if at_s + lasts_s > seconds - QUIET_END_S:

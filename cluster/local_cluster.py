@@ -54,7 +54,8 @@ class LocalCluster:
 
     `settings` are keys of the settings file (`raft.heartbeat_ms`) for every node. `dial` maps a node to the addresses
     that it dials instead of its peers' own (proxies). `command` runs the command line; `environment` is added to this
-    process's own. `started` is told the pid of every node process.
+    process's own, and at its next start what `environments` has for a node. `started` is told the pid of every node
+    process.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class LocalCluster:
         self.file = folder / CLUSTER_FILE
         self._command = list(command)
         self._environment = dict(environment or {})
+        self.environments: dict[int, Mapping[str, str]] = {}
         self._started = started
         self._paused: set[int] = set()
         self._running: dict[int, subprocess.Popen[bytes]] = {}
@@ -170,7 +172,7 @@ class LocalCluster:
         with open(self.log_file(node), "ab") as log:
             process = self._running[node] = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True,
-                env={**os.environ, **self._environment},
+                env={**os.environ, **self._environment, **self.environments.get(node, {})},
             )  # fmt: skip
         self._started(process.pid)
 
@@ -232,9 +234,12 @@ class LocalCluster:
         self.kill(*self.nodes)
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def adopt(self, join: str) -> int:
+    def adopt(self, join: str, dial: Mapping[int, str] | None = None, http: str = "") -> int:
         """Takes in the new node of a join file, instead of one of its number that does not run: makes its data folder
-        and settings. Its number; `start_node` starts it. Raises SettingsError or DiskError."""
+        and settings. Its number; `start_node` starts it. `http`: where it listens, if its URL names a proxy before it.
+
+        Raises SettingsError or DiskError.
+        """
         joining = parse_cluster_file(join, "the join file")
         node = joining.cluster.join
         place = joining.of(node)
@@ -246,11 +251,24 @@ class LocalCluster:
         format_join(file, self.folder / data, segment_bytes=segment_bytes)
         self._forget(node)
         others = [each for each in self.cluster.node if each.id != node]
-        place = msgspec.structs.replace(place, data=data)
+        place = msgspec.structs.replace(place, data=data, url=f"http://{http}" if http else place.url)
         nodes = sorted([*others, place], key=lambda each: each.id)
         self.cluster = msgspec.structs.replace(self.cluster, node=nodes)
-        self._write_settings(place, {}, file.name)
+        self._write_settings(place, dial or {}, file.name, http)
         return node
+
+    def format_again(self, node: int) -> None:
+        """Makes the data folder of a node anew under its old identity: what an operator must never do.
+
+        Raises SettingsError, or DiskError for one with something in it.
+        """
+        place = self.place(node)
+        join = self.folder / f"join-{node}-{place.incarnation[:8]}.toml"
+        segment_bytes = self._settings.get("disk.segment_bytes", DiskSettings().segment_bytes)
+        if join.exists():
+            format_join(join, self.folder / place.data, segment_bytes=segment_bytes)
+        else:
+            format_cluster(self.cluster, self.file, segment_bytes=segment_bytes, nodes=[node])
 
     def dismiss(self, node: int) -> int:
         """Stops a node that is no member any more, for good; its exit code."""
@@ -338,8 +356,11 @@ class LocalCluster:
         if process is not None and process.stdin is not None:
             process.stdin.close()
 
-    def _write_settings(self, node: ClusterNode, dial: Mapping[int, str], cluster_file: str = CLUSTER_FILE) -> None:
+    def _write_settings(
+        self, node: ClusterNode, dial: Mapping[int, str], cluster_file: str = CLUSTER_FILE, http: str = ""
+    ) -> None:
         lines = [f"node = {node.id}", f"cluster_file = {quoted(cluster_file)}", "stop_with_stdin = true"]
+        lines += [f"http.listen = {quoted(http)}"] if http else []
         lines += [f"{key} = {msgspec.json.encode(value).decode()}" for key, value in self._settings.items()]
         lines += [f"dial.{to} = {quoted(address)}" for to, address in dial.items()]
         self.settings_file(node.id).write_text("\n".join(lines) + "\n", encoding="utf-8")

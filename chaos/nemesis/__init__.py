@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from chaos.nemesis import clients, elections, kills, links, own_toxics, partitions, pauses, restarts
+from chaos.nemesis import (
+    clients,
+    disks,
+    elections,
+    files,
+    kills,
+    links,
+    members,
+    own_toxics,
+    partitions,
+    pauses,
+    restarts,
+)
 from chaos.nemesis.fault import Field, Injected, Nemesis, Skipped
 
 __all__ = ["FAMILIES", "NEMESES", "Field", "Injected", "Nemesis", "Skipped", "UnknownNemesis", "chosen"]
@@ -19,6 +31,9 @@ FAMILIES: Final[Mapping[str, tuple[Nemesis, ...]]] = {
     "pauses": pauses.NEMESES,
     "elections": elections.NEMESES,
     "restarts": restarts.NEMESES,
+    "disk": disks.NEMESES,
+    "files": files.NEMESES,
+    "members": members.NEMESES,
 }
 
 NEMESES: Final[Mapping[str, Nemesis]] = {each.name: each for family in FAMILIES.values() for each in family}

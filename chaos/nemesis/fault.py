@@ -16,14 +16,21 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from chaos.deployment import Deployment, client_proxy, peer_proxy
+from chaos.shim.driver import Shim
 from chaos.toxiproxy import Stream, ToxiproxyError
 from cluster.local_cluster import LocalClusterError
 
 Lane = Literal["network", "quality", "process"]
 """Of one lane there is one fault at a time: shapes of the network, quality of its links, processes."""
 
+Need = Literal["shim", "spare", "housekeeping"]
+"""What a deployment is to be made with for a nemesis: the preload library, a number for one more node, small segments
+and many snapshots."""
+
 LEADER_WAIT_S: Final = 2.0
 UP_S: Final = 15.0
+GONE_S: Final = 20.0
+"""For a process to end by itself after a fault that ends it, on a machine that may be busy."""
 
 
 class Skipped(Exception):
@@ -50,6 +57,8 @@ class Field:
     placed: list[tuple[str, str]] = field(default_factory=list)  # proxy and toxic
     disabled: list[str] = field(default_factory=list)
     ended: threading.Event = field(default_factory=threading.Event)  # set when the fault is to end, for what repeats
+    rules: list[int] = field(default_factory=list)  # of the preload library
+    problems: list[str] = field(default_factory=list)  # what must never be, whatever the histories say
 
     @property
     def nodes(self) -> list[int]:
@@ -72,6 +81,32 @@ class Field:
             waiting -= {node for node in waiting if self.deployment.cluster.status(node) is not None}
             time.sleep(0.02)
         return f"nodes {sorted(waiting)} do not answer after {UP_S:g} s" if waiting else "all answer"
+
+    @property
+    def shim(self) -> Shim:
+        """The preload library that every node carries. Raises Skipped."""
+        if self.deployment.shim is None:
+            raise Skipped(self.deployment.no_shim)
+        return self.deployment.shim
+
+    def running(self, node: int) -> int:
+        """The pid of a node. Raises Skipped when it does not run."""
+        pid = self.deployment.cluster.pid(node)
+        if pid is None:
+            raise Skipped(f"node {node} does not run")
+        return pid
+
+    def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Waits for something; whether it came."""
+        end = time.monotonic() + seconds
+        while not (came := condition()) and time.monotonic() < end:
+            time.sleep(0.02)
+        return came
+
+    def gone(self, node: int, seconds: float = GONE_S) -> int | None:
+        """Waits until a node has ended by itself: its exit code, or None when it has not."""
+        self.wait(lambda: self.deployment.cluster.pid(node) is None, seconds)
+        return self.deployment.cluster.exit_code(node)
 
     def minority(self) -> list[int]:
         """Some nodes, fewer than half: all that may go without the others losing their majority."""
@@ -107,7 +142,10 @@ class Field:
         return self.proof()
 
     def forget(self) -> None:
-        """Takes away every toxic of this fault, and opens what it closed."""
+        """Takes away every toxic and every rule of this fault, and opens what it closed."""
+        if self.rules and self.deployment.shim is not None:
+            self.deployment.shim.heal(*self.rules)
+            self.rules.clear()
         while self.placed:
             proxy, name = self.placed.pop()
             self.deployment.toxiproxy.remove_toxic(proxy, name)
@@ -130,7 +168,8 @@ class Injected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nemesis:
-    """One kind of fault. `moves_leader`: whether it is meant to cost the leader its place."""
+    """One kind of fault. `moves_leader`: whether it is meant to cost the leader its place. `is_heavy`: it takes several
+    starts of a node, so it comes less often than the others where both are asked for."""
 
     name: str
     says: str
@@ -139,6 +178,8 @@ class Nemesis:
     inject: Callable[[Field], Injected]
     moves_leader: bool = False
     nodes_min: int = 3
+    needs: frozenset[Need] = frozenset()
+    is_heavy: bool = False
 
 
 def peers(pairs: Iterable[tuple[int, int]]) -> list[str]:

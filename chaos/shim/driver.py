@@ -1,7 +1,7 @@
 """Drives the preload library: rules for the processes that carry it, proof of what they did, and a loss of power.
 
     shim = Shim(home, [data_folder_of_node_1, …])          # builds the library; the folders as they are now are durable
-    start each process with shim.environment added to its own
+    start each process with shim.environment added to its own, or with shim.environment_of(its folder)
     rule = shim.inject("fdatasync", error="EIO", root=folder)   # from now on; shim.hits(rule) proves that it happened
     shim.heal()                                            # no rules: what hung goes on
     shim.kill_at("pwrite", 3, root=folder, when="half")    # kill -9 in the middle of the third pwrite from now on
@@ -25,7 +25,7 @@ from typing import Final, Literal
 
 from chaos.shim.library import build
 from chaos.shim.shadow import Left, Shadow
-from chaos.shim.trace import Action, Call, CallKind, in_order, read_trace
+from chaos.shim.trace import Action, Call, CallKind, Cursor, in_order, read_trace
 
 CallName = Literal[
     "pwrite", "write", "ftruncate", "allocate", "fsync", "fdatasync", "rename", "unlink", "create", "mkdir", "rmdir",
@@ -61,24 +61,48 @@ class Shim:
         self._home = home.resolve()
         self._traces, self._control = self._home / "traces", self._home / "control"
         self._traces.mkdir(parents=True)
-        self._roots = [root.resolve() for root in roots]
+        self._roots: list[Path] = []
         self._rules: dict[int, Rule] = {}
         self._newest = 0
         self._library = build(self._home)
         self._durable: dict[Path, Path] = {}  # what each root held at first
         self._replayed: dict[Path, set[Path]] = {}  # traces that are in it
-        for root in self._roots:
-            self._keep(root)
+        self._cursor = Cursor()
+        self._injected: dict[int, list[Call]] = {}
+        for root in roots:
+            self.watch(root)
+
+    def watch(self, root: Path) -> None:
+        """One more root, or a root that somebody else has changed while no process had it: as it is now is durable."""
+        root = root.resolve()
+        if root not in self._roots:
+            self._roots.append(root)
+            self._own_traces(root).mkdir()
+        self._keep(root)
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process needs in its environment to be watched and driven."""
+        """What a process needs in its environment to be watched and driven, whichever of the roots is its own."""
+        return self._environment(":".join(map(str, self._roots)), self._traces)
+
+    def environment_of(self, root: Path) -> dict[str, str]:
+        """The same for the process of that root, of which alone its calls are recorded."""
+        return self._environment(str(root.resolve()), self._own_traces(root.resolve()))
+
+    def _environment(self, roots: str, traces: Path) -> dict[str, str]:
         return {
             "LD_PRELOAD": str(self._library),
-            "RAFTLOG_SHIM_ROOTS": ":".join(map(str, self._roots)),
+            "RAFTLOG_SHIM_ROOTS": roots,
             "RAFTLOG_SHIM_CONTROL": str(self._control),
-            "RAFTLOG_SHIM_TRACE": str(self._traces),
+            "RAFTLOG_SHIM_TRACE": str(traces),
         }
+
+    def _own_traces(self, root: Path) -> Path:
+        return self._traces / str(self._roots.index(root))
+
+    def _all_traces(self) -> list[Path]:
+        folders = [self._traces, *(self._own_traces(root) for root in self._roots)]
+        return [file for folder in folders for file in in_order(folder)]
 
     # -- rules
 
@@ -146,13 +170,16 @@ class Shim:
     # -- what happened
 
     def calls(self) -> Iterator[Call]:
-        """Every call so far, process after process."""
-        for file in in_order(self._traces):
+        """Every call so far, process after process; what was before a loss of power is forgotten with it."""
+        for file in self._all_traces():
             yield from read_trace(file)
 
     def hits(self, rule: int) -> list[Call]:
-        """The calls to which that rule did something."""
-        return [call for call in self.calls() if call.rule == rule]
+        """The calls to which that rule did something. Only what is new since it was last asked for is read."""
+        for file in self._all_traces():
+            for call in self._cursor.injected(file):
+                self._injected.setdefault(call.rule, []).append(call)
+        return list(self._injected.get(rule, ()))
 
     # -- loss of power
 
@@ -162,18 +189,22 @@ class Shim:
         What was not synced is dropped, or with `torn` any part of it is there. That is then what is durable.
         """
         root = root.resolve()
-        files = [file for file in in_order(self._traces) if file not in self._replayed[root]]
+        self.hits(0)  # what rules did is still to be told when the traces are gone
+        own = self._own_traces(root)
+        files = [file for file in [*in_order(self._traces), *in_order(own)] if file not in self._replayed[root]]
         shadow = Shadow(self._durable[root], root)
         for file in files:
             shadow.replay(read_trace(file))
         left = shadow.write(root, torn)
         self._keep(root)
+        for file in own.glob("*.trace"):
+            file.unlink()
         return left
 
     def _keep(self, root: Path) -> None:
         """The folder as it is now is durable; what was recorded before is in it."""
         before = self._durable.get(root)
-        self._replayed[root] = set(self._traces.glob("*.trace"))
+        self._replayed[root] = {*self._traces.glob("*.trace"), *self._own_traces(root).glob("*.trace")}
         number = int(before.name.partition("-")[0]) + 1 if before is not None else 1
         kept = self._home / "durable" / f"{number}-{self._roots.index(root)}"
         shutil.copytree(root, kept)

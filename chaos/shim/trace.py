@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from enum import IntEnum
 from pathlib import Path
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 MAGIC: Final = 0x314D4853
 _HEAD: Final = Struct("<IIQIIiIIIQQIIQ")  # struct head of shim.c
@@ -66,17 +66,47 @@ def read_trace(file: Path) -> Iterator[Call]:
     """The whole records of one trace file, in the order in which the calls took effect."""
     pid = int(file.stem.partition("-")[0])
     with file.open("rb") as trace:
-        while len(head := trace.read(_HEAD.size)) == _HEAD.size:
-            magic, size, time_ns, kind, flags, error, rule, action, serial, offset, length, path, to, data = (
-                _HEAD.unpack(head)
-            )
+        while len(packed := trace.read(_HEAD.size)) == _HEAD.size:
+            head = _HEAD.unpack(packed)
+            magic, size, path, to, data = head[0], head[1], *head[11:]
             rest = trace.read(size - _HEAD.size + data)
             if magic != MAGIC or len(rest) != path + to + data:
                 return
-            yield Call(
-                time_ns, pid, CallKind(kind), _text(rest[:path]), _text(rest[path : path + to]), offset, length, error,
-                bool(flags & _BEGIN), rule, Action(action), serial, rest[path + to :] if data else None,
-            )  # fmt: skip
+            yield _call(pid, head, rest)
+
+
+def _call(pid: int, head: tuple[Any, ...], rest: bytes) -> Call:
+    """From the head of a record and what follows it: two paths, and the bytes written unless they are left out."""
+    _, _, time_ns, kind, flags, error, rule, action, serial, offset, length, path, to, _ = head
+    return Call(
+        time_ns, pid, CallKind(kind), _text(rest[:path]), _text(rest[path : path + to]), offset, length, error,
+        bool(flags & _BEGIN), rule, Action(action), serial, rest[path + to :] or None,
+    )  # fmt: skip
+
+
+class Cursor:
+    """Reads trace files that still grow, each from where it was left: what was injected, without the bytes written."""
+
+    def __init__(self) -> None:
+        self._at: dict[Path, int] = {}
+
+    def injected(self, file: Path) -> list[Call]:
+        """The calls to which a rule did something, since it was last asked for."""
+        pid = int(file.stem.partition("-")[0])
+        found: list[Call] = []
+        position, end = self._at.get(file, 0), file.stat().st_size
+        with file.open("rb") as trace:
+            while position + _HEAD.size <= end:
+                trace.seek(position)
+                head = _HEAD.unpack(trace.read(_HEAD.size))
+                magic, size, data = head[0], head[1], head[13]
+                if magic != MAGIC or position + size + data > end:
+                    break
+                if head[4] & _INJECTED:
+                    found.append(_call(pid, head, trace.read(size - _HEAD.size)))
+                position += size + data
+        self._at[file] = position
+        return found
 
 
 def in_order(folder: Path) -> list[Path]:

@@ -1,0 +1,191 @@
+"""What an operator does about members: asks for a change until it is taken, starts who joins, waits until it votes.
+
+Asked past the proxies, as from the machines themselves. Every step may meet a cluster that is just being broken, so all
+of them ask again until a deadline, and ask only for what is not so yet.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, TypeVar
+
+from chaos.deployment import Deployment
+from cluster.client_sync import ClientError, NotApplied, SyncClient
+from cluster.wire import MemberAnswer, Members
+from cluster.wire_members import ChangeAnswer, ChangeIn, TransferAnswer
+
+T = TypeVar("T")
+
+CHANGE_S: Final = 40.0
+"""For one change with all its steps, beside partitions that come and go."""
+
+ASK_S: Final = 4.0
+AGAIN_S: Final = 0.1
+_FINAL: Final = ("invalid", "last_voter")  # refusals that no waiting mends
+
+
+class ChangeFailed(RuntimeError):
+    """The members are not what they should be; the message says what was last heard."""
+
+
+def members(deployment: Deployment) -> Members | None:
+    """The members as whoever leads has them, when no change is under way; None if nobody can tell."""
+    with suppress(ClientError, OSError):
+        with SyncClient(_urls(deployment), deadline_s=ASK_S, sessions=False) as client:
+            told = client.members()
+        if told.leader is None:
+            return None
+        with SyncClient(_url_of(deployment, told.leader.node, told.leader.url), bound=True, deadline_s=ASK_S,
+                        sessions=False) as client:  # fmt: skip
+            told = client.members()
+        if any(each.match is not None for each in told.members):  # it does lead
+            return told
+    return None
+
+
+def member_of(told: Members, node: int) -> MemberAnswer | None:
+    """That node, if it is a member."""
+    return next((each for each in told.members if each.node == node), None)
+
+
+def transfer(deployment: Deployment, to: int | None = None) -> TransferAnswer:
+    """Hands leadership over. Raises ClientError."""
+    with SyncClient(_urls(deployment), deadline_s=ASK_S, sessions=False) as client:
+        return client.transfer_leadership(to)
+
+
+def add(deployment: Deployment, node: int) -> None:
+    """A new node of that number with a disk of its own, as a learner that becomes a voter by itself; until it votes.
+
+    Raises ChangeFailed.
+    """
+    change = ChangeIn("add", node, peer=deployment.peer_of(node), url=deployment.url(node) if node in deployment.spares
+                      else f"http://{deployment.http_of(node)}", incarnation=secrets.token_hex(16))  # fmt: skip
+    _join(deployment, change, node)
+
+
+def replace(deployment: Deployment, node: int) -> None:
+    """A new disk for that number; its process is killed if it runs, and a lost disk is put aside, so that no start can
+    take it for the node's. Until the new one votes. Raises ChangeFailed."""
+    deployment.cluster.kill(node)
+    data = deployment.cluster.data(node)
+    if node in deployment.disks.lost and data.exists():
+        data.rename(data.with_name(f"{data.name}.lost-{secrets.token_hex(4)}"))
+    _join(deployment, ChangeIn("replace", node, incarnation=secrets.token_hex(16)), node)
+    deployment.disks.replaced(node)
+
+
+def remove(deployment: Deployment, node: int) -> int:
+    """Takes a node out and stops it for good: its exit code. Raises ChangeFailed."""
+
+    def is_out() -> bool:
+        told = members(deployment)
+        if told is None or told.is_changing:
+            return False
+        if member_of(told, node) is None:
+            return True
+        _ask(deployment, ChangeIn("remove", node))
+        return False
+
+    _until(is_out, f"node {node} is out")
+    deployment.disks.replaced(node)
+    return deployment.cluster.dismiss(node)
+
+
+def settle(deployment: Deployment) -> None:
+    """The members as they were at first, whatever became of changes: numbers to spare are out, every other node votes
+    on the disk that it has here, and no lost disk counts. Raises ChangeFailed."""
+    for node in deployment.spares:
+        if node in deployment.cluster.nodes:
+            remove(deployment, node)
+    for node in sorted(deployment.disks.lost):
+        replace(deployment, node)
+    for node in deployment.first_nodes:
+        told = _until(lambda: members(deployment), "the members are known")
+        member = member_of(told, node)
+        if member is None:
+            add(deployment, node)
+        elif member.incarnation != deployment.cluster.place(node).incarnation:
+            replace(deployment, node)  # a change that nobody was told the end of
+        elif member.role != "voter":
+            _make_voter(deployment, node)
+
+
+def _join(deployment: Deployment, change: ChangeIn, node: int) -> None:
+    """Asks for a change that lets a new disk in, until it is taken; then starts it and waits until it votes."""
+
+    def taken() -> ChangeAnswer | None:
+        told = members(deployment)
+        if told is None or told.is_changing:
+            return None
+        member = member_of(told, node)
+        if member is not None and member.incarnation == change.incarnation:
+            return ChangeAnswer(change.change, node, is_changing=False, index=told.index, term=told.term)
+        return _ask(deployment, change)
+
+    answer = _until(taken, f"{change.change} {node} is taken")
+    if answer.join is None:  # its answer was lost: it is in force, and nobody has its join file
+        return _join(deployment, ChangeIn("replace", node, incarnation=secrets.token_hex(16)), node)
+    deployment.join(node, answer.join)
+    _make_voter(deployment, node)
+    return None
+
+
+def _make_voter(deployment: Deployment, node: int) -> None:
+    incarnation = deployment.cluster.place(node).incarnation
+
+    def is_voter() -> bool:
+        told = members(deployment)
+        if told is None:
+            return False
+        member = member_of(told, node)
+        if member is not None and member.incarnation == incarnation and member.role == "voter":
+            return not told.is_changing
+        if told.is_changing:
+            return False
+        if member is not None and member.incarnation == incarnation:
+            _ask(deployment, ChangeIn("promote", node))  # with its leader the second step may be lost
+        else:
+            place = deployment.cluster.place(node)
+            url = deployment.url(node) if node in deployment.spares else place.url
+            if member is None:
+                _ask(deployment, ChangeIn("add", node, peer=place.peer, url=url, incarnation=incarnation))
+            else:
+                _ask(deployment, ChangeIn("replace", node, incarnation=incarnation))
+        return False
+
+    deployment.cluster.start_node(node)
+    _until(is_voter, f"node {node} votes")
+
+
+def _ask(deployment: Deployment, change: ChangeIn) -> ChangeAnswer | None:
+    """Asks once; None when it was not taken now, or nobody knows."""
+    with SyncClient(_urls(deployment), deadline_s=ASK_S, sessions=False) as client:
+        try:
+            return client.change_members(change)
+        except NotApplied as error:
+            if error.problem is not None and error.problem.why in _FINAL:
+                raise ChangeFailed(f"{change.change} {change.node} was refused: {error}") from error
+        except (ClientError, OSError):
+            pass
+    return None
+
+
+def _until(what: Callable[[], T | None], told: str) -> T:
+    end = time.monotonic() + CHANGE_S
+    while not (found := what()):
+        if time.monotonic() > end:
+            raise ChangeFailed(f"{CHANGE_S:g} s were not enough until {told}")
+        time.sleep(AGAIN_S)
+    return found
+
+
+def _urls(deployment: Deployment) -> list[str]:
+    return [deployment.cluster.url(node) for node in deployment.cluster.running] or deployment.cluster.urls
+
+
+def _url_of(deployment: Deployment, node: int, advertised: str) -> str:
+    return deployment.cluster.url(node) if node in deployment.cluster.nodes else advertised

@@ -1,0 +1,103 @@
+"""What can happen to the files of a node that does not run: a flipped bit, a cut end, in each kind of file.
+
+Only where the formats promise to notice it (docs/formats.md, Undecidable): the newest segment is hit below its newest
+durable mark, which a clean stop writes; a hard state in both slots, or in one of two that say the same.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+Area = Literal["log", "history", "ledger", "index", "hard-state", "hard-state-slot", "snapshot", "identity"]
+"""`log`: the newest segment, which every start reads whole; `history`: a sealed one, read when somebody asks for it."""
+
+MARK: Final = b"RLMK"
+MARK_BYTES: Final = 36
+SLOT_AT: Final = (0, 4_096)
+SLOT_BYTES: Final = 80
+
+_SHARD: Final = "shard-0"
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """What was done to which file; `first` is the first index of the segment where it is one's, else 0."""
+
+    file: Path
+    what: str
+    first: int = 0
+
+
+def flip(data: Path, area: Area, chance: random.Random) -> Hit | None:
+    """One bit is another one; None where there is no such file yet."""
+    found = _spans(data, area, chance)
+    if not found:
+        return None
+    file, spans = found
+    told = []
+    for start, end in spans:
+        position, bit = chance.randrange(start, end), chance.randrange(8)
+        with file.open("r+b") as content:
+            content.seek(position)
+            byte = content.read(1)[0]
+            content.seek(position)
+            content.write(bytes([byte ^ 1 << bit]))
+        told.append(f"bit {bit} of byte {position}")
+    return Hit(file, f"{' and '.join(told)} of {file.relative_to(data)} flipped", _first_of(file))
+
+
+def truncate(data: Path, area: Area, chance: random.Random) -> Hit | None:
+    """The end of a file is gone; None where there is no such file yet."""
+    found = _spans(data, area, chance)
+    if not found:
+        return None
+    file, spans = found
+    length = chance.randrange(*spans[0])
+    size = file.stat().st_size
+    with file.open("r+b") as content:
+        content.truncate(length)
+    return Hit(file, f"{file.relative_to(data)} cut from {size} to {length} bytes", _first_of(file))
+
+
+def _spans(data: Path, area: Area, chance: random.Random) -> tuple[Path, list[tuple[int, int]]] | None:
+    """A file of that kind, and where in it a byte is to be hit (in each of these places)."""
+    shard = data / _SHARD
+    if area == "identity":
+        return _whole(data / "identity.json")
+    if area in ("hard-state", "hard-state-slot"):
+        slots = [(start, start + SLOT_BYTES) for start in SLOT_AT]
+        if area == "hard-state":
+            return shard / "hard_state", slots
+        content = (shard / "hard_state").read_bytes()
+        one, other = (content[start:end] for start, end in slots)
+        return (shard / "hard_state", [chance.choice(slots)]) if one == other else None
+    segments = sorted((shard / "log").glob("[0-9]*.seg"))
+    if area == "log":
+        end = segments[-1].read_bytes().rfind(MARK)
+        return (segments[-1], [(0, end)]) if end > 0 else None
+    match area:
+        case "history":
+            files = segments[:-1]
+        case "ledger":
+            files = sorted((shard / "log").glob("*.ledger"))[:-1]
+        case "index":
+            files = sorted((shard / "log").glob("*.idx"))
+        case _:
+            files = [file for file in sorted(shard.glob("snapshots/*/*")) if ".new" not in file.parent.name]
+    if area == "history" and files:
+        file = chance.choice(files)
+        end = len(file.read_bytes().rstrip(b"\0"))
+        return (file, [(0, end)]) if end else None
+    return _whole(chance.choice(files)) if files else None
+
+
+def _whole(file: Path) -> tuple[Path, list[tuple[int, int]]] | None:
+    size = file.stat().st_size if file.exists() else 0
+    return (file, [(0, size)]) if size else None
+
+
+def _first_of(file: Path) -> int:
+    return int(file.stem) if file.stem.isdigit() else 0

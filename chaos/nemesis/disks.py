@@ -1,0 +1,219 @@
+"""Disks that fail under a running node: errors, no room, slow, hanging; kills at a named step, and the power gone.
+
+All of it from outside, by the preload library that every node carries (docs/chaos_shim.md); the proof is its own record
+of what it did to which call. What was not synced when a process ended is dropped, or torn, as a loss of power would.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, Literal
+
+from chaos.nemesis.fault import Field, Injected, Lane, Nemesis, Skipped
+from chaos.shim.driver import CallName
+
+FENCED: Final = 13  # how a node ends whose disk failed (docs/operations.md)
+DOWN_S: Final = (0.3, 2.0)
+LASTS_S: Final = (1.0, 4.0)
+SLOW_MS: Final = (5, 150)
+HIT_S: Final = 6.0
+"""For the first call that meets a rule: every node that follows or leads syncs several times a second."""
+
+ROOM_S: Final = 12.0
+"""For the next segment to be allocated: small ones are filled in some seconds."""
+
+NTH: Final = (1, 30)
+"""Which of the coming writes or syncs kills: several writes make one batch."""
+
+
+def _somebody(field: Field) -> int:
+    """A node that runs; every second time the leader."""
+    if field.chance.random() < 0.5:
+        try:
+            return field.leader()
+        except Skipped:
+            pass
+    node = field.chance.choice(field.nodes)
+    field.running(node)
+    return node
+
+
+def _inject(field: Field, node: int, call: CallName, *, error: str = "", delay_ms: int = 0, hang: bool = False) -> int:
+    rule = field.shim.inject(
+        call, error=error, delay_ms=delay_ms, hang=hang, root=field.deployment.cluster.data(node)
+    )  # fmt: skip
+    field.rules.append(rule)
+    return rule
+
+
+def _met(field: Field, rule: int, seconds: float = HIT_S) -> int:
+    """Waits until the rule has met a call: how many by now. Raises Skipped when none came."""
+    if not field.wait(lambda: bool(field.shim.hits(rule)), seconds):
+        field.forget()
+        raise Skipped(f"no such call came within {seconds:g} s")
+    return len(field.shim.hits(rule))
+
+
+def _lose_power(field: Field, nodes: Sequence[int]) -> str:
+    """What the loss of power at the end of these processes leaves; they must be gone."""
+    told = []
+    for node in nodes:
+        torn = random.Random(field.chance.getrandbits(32)) if field.chance.random() < 0.5 else None
+        left = field.shim.restore_synced(field.deployment.cluster.data(node), torn=torn)
+        how = "torn" if torn is not None else "dropped"
+        told.append(f"node {node}: {left.bytes_in_doubt} bytes of {left.files_in_doubt} files {how}")
+    return "; ".join(told)
+
+
+def _up_again(field: Field, nodes: Sequence[int]) -> Callable[[], str]:
+    def heal() -> str:
+        field.forget()
+        field.deployment.cluster.start(nodes)
+        return f"started again: {field.up(nodes)}"
+
+    return heal
+
+
+def _failing(call: CallName, error: str) -> Callable[[Field], Injected]:
+    """Every such call fails from now on: the node fences itself and ends. What it had not synced is gone."""
+
+    def inject(field: Field) -> Injected:
+        node = _somebody(field)
+        pid = field.running(node)
+        rule = _inject(field, node, call, error=error)
+        count = _met(field, rule)
+        code = field.gone(node)
+        count = len(field.shim.hits(rule)) or count
+        field.forget()
+        if code != FENCED:
+            ended = "goes on" if code is None else f"ended with {code}"
+            field.problems.append(f"node {node} {ended} although {call} failed with {error}: it must end with {FENCED}")
+            raise RuntimeError(f"node {node} {ended}")
+        lost = _lose_power(field, [node]) if field.chance.random() < 0.5 else "its files stayed as they were"
+        proof = f"{count} {call} of pid {pid} met {error}; it ended with {code}; {lost}"
+        return Injected(f"node {node}: {call} {error}", proof, _up_again(field, [node]))
+
+    return inject
+
+
+def _full(field: Field) -> Injected:
+    """No room for the next segment: writes wait, the process lives, and goes on when there is room."""
+    node = _somebody(field)
+    pid = field.running(node)
+    rule = _inject(field, node, "allocate", error="ENOSPC")
+    count = _met(field, rule, ROOM_S)
+
+    def heal() -> str:
+        field.forget()
+        if field.deployment.cluster.pid(node) != pid:
+            field.problems.append(f"node {node} ended although its disk was only full: there it must wait for room")
+            field.deployment.cluster.start_node(node)
+        return field.up([node])
+
+    return Injected(f"node {node}: no room", f"{count} allocations of pid {pid} met ENOSPC", heal)
+
+
+def _slow(field: Field) -> Injected:
+    """A disk on which every sync takes that much longer; whether its process dies meanwhile does not matter."""
+    node = field.chance.choice(field.nodes)
+    delay_ms = field.chance.randint(*SLOW_MS)
+    rule = _inject(field, node, "fdatasync", delay_ms=delay_ms)
+    _met(field, rule)
+
+    def heal() -> str:
+        count = len(field.shim.hits(rule))
+        field.forget()
+        return f"{count} syncs were late"
+
+    return Injected(f"node {node}: every sync {delay_ms} ms longer", "the library told of the first one", heal)
+
+
+def _hanging(field: Field) -> Injected:
+    """The leader's syncs do not come back; it has to step down, and when the disk moves again all of it is there."""
+    node = field.leader()
+    pid = field.running(node)
+    rule = _inject(field, node, "sync", hang=True)
+    since_ns = time.monotonic_ns()
+    count = _met(field, rule)
+
+    def heal() -> str:
+        field.forget()
+        field.deployment.cluster.start_node(node)
+        return field.up([node])
+
+    return Injected(f"leader {node}: syncs hang", f"{count} syncs of pid {pid} do not come back", heal, since_ns)
+
+
+def _killed_at(call: CallName) -> Callable[[Field], Injected]:
+    """SIGKILL before, in the middle of or after a call that is to come, and the power gone with the process."""
+
+    def inject(field: Field) -> Injected:
+        node = _somebody(field)
+        pid, nth = field.running(node), field.chance.randint(*NTH)
+        when: Literal["before", "half", "after"] = field.chance.choice(("before", "half", "after"))
+        rule = field.shim.kill_at(call, nth, when=when, root=field.deployment.cluster.data(node))
+        field.rules.append(rule)
+        code = field.gone(node)
+        if code is None:
+            field.forget()
+            raise Skipped(f"{call} {nth} did not come")
+        met = len(field.shim.hits(rule))
+        field.forget()
+        if code != -signal.SIGKILL or met != 1:
+            raise RuntimeError(f"node {node} ended with {code}, the library killed at {met} calls")
+        proof = f"pid {pid} was killed {when} {call} {nth}; {_lose_power(field, [node])}"
+        return Injected(f"node {node}: killed {when} {call} {nth}", proof, _up_again(field, [node]))
+
+    return inject
+
+
+def _power(field: Field, nodes: Sequence[int]) -> Injected:
+    cluster, _ = field.deployment.cluster, field.shim
+    nodes = [node for node in nodes if cluster.pid(node) is not None]
+    if not nodes:
+        raise Skipped("no node runs")
+    since_ns = time.monotonic_ns()
+    cluster.kill(*nodes)
+    return Injected(f"nodes {nodes}", _lose_power(field, nodes), _up_again(field, nodes), since_ns)
+
+
+def _power_cut(field: Field) -> Injected:
+    return _power(field, field.minority())
+
+
+def _power_cut_all(field: Field) -> Injected:
+    return _power(field, field.nodes)
+
+
+def _nemesis(
+    name: str,
+    says: str,
+    inject: Callable[[Field], Injected],
+    lasts_s: tuple[float, float] = DOWN_S,
+    *,
+    lane: Lane = "process",
+    moves_leader: bool = False,
+) -> Nemesis:
+    return Nemesis(
+        name=name, says=says, lane=lane, lasts_s=lasts_s, inject=inject, moves_leader=moves_leader,
+        needs=frozenset(("shim", "housekeeping")),
+    )  # fmt: skip
+
+
+NEMESES: Final = (
+    _nemesis("sync-error", "one node's fdatasync fails with EIO: it fences itself", _failing("fdatasync", "EIO")),
+    _nemesis("write-error", "one node's pwrite fails with EIO: it fences itself", _failing("pwrite", "EIO")),
+    _nemesis("write-full", "one node's pwrite fails with ENOSPC: it fences itself", _failing("pwrite", "ENOSPC")),
+    _nemesis("disk-full", "one node has no room for the next segment: it waits", _full, LASTS_S),
+    _nemesis("slow-disk", f"one node's syncs take {SLOW_MS[0]} to {SLOW_MS[1]} ms longer", _slow, LASTS_S,
+             lane="quality"),
+    _nemesis("hanging-disk", "the leader's syncs do not come back", _hanging, (2.0, 4.0), moves_leader=True),
+    _nemesis("kill-at-write", "killed before, in or after a write, what was not synced lost", _killed_at("pwrite")),
+    _nemesis("kill-at-sync", "killed before, in or after a sync, what was not synced lost", _killed_at("fdatasync")),
+    _nemesis("power-cut", "as many as may go lose power, what was not synced lost", _power_cut),
+    _nemesis("power-cut-all", "all nodes lose power at once, what was not synced lost", _power_cut_all,
+             moves_leader=True),
+)  # fmt: skip

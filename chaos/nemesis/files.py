@@ -1,0 +1,273 @@
+"""Files of a stopped node that are damaged, and disks that come back wiped or as an old copy.
+
+A node is stopped cleanly, its files are hit, and it is started again. Where every start looks it must refuse with the
+exit code of damaged data; where only a reader looks, whatever it tells is compared with what another node tells. In the
+end another disk takes its place (`members replace`), as docs/operations.md says. Never more than a minority of disks is
+lost at a time (`chaos.disk_account`).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from chaos import membership
+from chaos.nemesis.damage import Area, Hit, flip, truncate
+from chaos.nemesis.fault import Field, Injected, Nemesis, Skipped
+from cluster.wire import LogPage, LogRecord
+
+DATA: Final = 11  # how a node ends whose data folder is damaged, missing or another's (docs/operations.md)
+LASTS_S: Final = (0.5, 2.0)
+START_S: Final = 30.0
+"""For a start to end in one way or the other, on a machine that may be busy."""
+
+REFUSED_S: Final = 15.0
+"""For a peer to refuse a node: it dials again every second."""
+
+COPY_AGE: Final = 2
+"""Starts by which an old copy is behind: when it is started itself it still counts one less than the peers have met."""
+
+TOLD_MAX: Final = 3_000
+"""Records of a damaged segment that are compared."""
+
+ASK_S: Final = 20.0
+
+_page = msgspec.json.Decoder(LogPage).decode
+Damage = Callable[[Path, Area, random.Random], Hit | None]
+
+
+def _stop(field: Field) -> int:
+    """Chooses a node whose disk may be lost and stops it cleanly: that writes the durable mark. Raises Skipped."""
+    cluster, disks = field.deployment.cluster, field.deployment.disks
+    node = field.chance.choice(field.nodes)
+    field.running(node)
+    refusal = disks.refusal(node, field.nodes)
+    if refusal is not None:
+        raise Skipped(refusal)
+    if not field.wait(lambda: cluster.status(node) is not None, START_S):
+        raise Skipped(f"node {node} does not serve: it cannot be stopped cleanly")
+    code = cluster.stop_node(node)
+    if code != 0:
+        raise RuntimeError(f"node {node} ended with {code} at SIGTERM\n{cluster.tail(node)}")
+    return node
+
+
+def _started(field: Field, node: int) -> int | None:
+    """Starts a node: None once it serves, or the code with which it has ended. Raises RuntimeError for neither."""
+    cluster = field.deployment.cluster
+    cluster.start_node(node)
+    if not field.wait(lambda: cluster.pid(node) is None or cluster.status(node) is not None, START_S):
+        raise RuntimeError(f"node {node} neither serves nor ends within {START_S:g} s")
+    return cluster.exit_code(node) if cluster.pid(node) is None else None
+
+
+def _said(field: Field, node: int, event: str, key: str) -> str:
+    """What the newest line of that event says in the node's own log, or nothing."""
+    for line in reversed(field.deployment.cluster.tail(node).splitlines()):
+        try:
+            told = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(told, dict) and told.get("event") == event:
+            return str(told.get(key, ""))
+    return ""
+
+
+def _damaged(areas: Sequence[Area], damage: Damage, *, refuses: bool | None) -> Callable[[Field], Injected]:
+    """Hits one of these areas. `refuses`: the start must fail (True), must succeed (False), or either (None)."""
+
+    def inject(field: Field) -> Injected:
+        deployment = field.deployment
+        node = _stop(field)
+        hit = None
+        for area in field.chance.sample(areas, len(areas)):
+            hit = damage(deployment.cluster.data(node), area, field.chance)
+            if hit is not None:
+                break
+        deployment.changed_disk(node)
+        if hit is None:
+            deployment.cluster.start_node(node)
+            raise Skipped(f"node {node} has none of {', '.join(areas)} yet")
+        deployment.disks.lose(node, hit.what)
+        code = _started(field, node)
+        if code is None:
+            proof = f"{hit.what}; it serves: {_serves(field, node, hit)}"
+        else:
+            reason = _said(field, node, "not_started", "reason")
+            proof = f"{hit.what}; it ended with {code}: {reason[:300]}"
+            if code != DATA or not reason:
+                field.problems.append(f"node {node} ended with {code} ({reason}) where {hit.what}: {DATA} was due")
+        if refuses is not None and refuses != (code is not None):
+            how = "serves" if code is None else f"ended with {code}"
+            field.problems.append(f"node {node} {how} where {hit.what}")
+
+        def heal() -> str:
+            told = _compared(field, node, hit) if code is None and hit.first else ""
+            membership.replace(deployment, node)
+            return "; ".join(part for part in (told, "another disk has its place, and votes") if part)
+
+        return Injected(f"node {node}: {hit.file.name}", proof, heal)
+
+    return inject
+
+
+def _serves(field: Field, node: int, hit: Hit) -> str:
+    """Why a node may serve with such damage. With another identity it is another disk, whose word does not count."""
+    if hit.file.name != "identity.json":
+        return _said(field, node, "recovered", "notice")[:300] or "no start reads it"
+    told, named = field.deployment.cluster.status(node), field.deployment.cluster.place(node).incarnation
+    if told is not None and told.incarnation != named:
+        return f"as the disk {told.incarnation}, which no configuration names"
+    return "the identity is the same"
+
+
+def _compared(field: Field, node: int, hit: Hit) -> str:
+    """What a node with damage in a segment tells of it: nothing, or what the others tell; all else is a problem."""
+    cluster = field.deployment.cluster
+    last = hit.first + TOLD_MAX
+    told, why = _records(field, node, hit.first, last)
+    other = next((each for each in cluster.running if each != node and cluster.status(each) is not None), None)
+    if other is None or not told:
+        return f"it told {len(told)} records from index {hit.first} on{why}"
+    true, _ = _records(field, other, hit.first, last)
+    there = {record.index: record for record in true}
+    for record in told:
+        if record.index in there and there[record.index] != record:
+            field.problems.append(
+                f"node {node} tells {record} where node {other} tells {there[record.index]}: {hit.what}"
+            )  # fmt: skip
+            break
+    return f"it told {len(told)} records from index {hit.first} on, as node {other} does{why}"
+
+
+def _records(field: Field, node: int, first: int, last: int) -> tuple[list[LogRecord], str]:
+    """The records that a node itself tells, and how it ended where it did before the last."""
+    records: list[LogRecord] = []
+    position = first
+    while position <= last:
+        target = f"/v1/log?from={position}&to={last + 1}&limit=500&internal=true&consistency=stale&format=json"
+        try:
+            status, body = field.deployment.cluster.ask(node, target, ASK_S)
+        except OSError as error:
+            return records, f", then {error}"
+        if status != 200:
+            return records, f", then {status}: {body[:160].decode(errors='replace')}"
+        page = _page(body)
+        records += page.records
+        if page.next <= position:
+            break
+        position = page.next
+    return records, ""
+
+
+def _wiped(field: Field) -> Injected:
+    """The disk is empty: the node must not start. Formatted again under its old identity, which an operator must not
+    do, its peers must refuse it: it has forgotten what it promised."""
+    deployment, cluster = field.deployment, field.deployment.cluster
+    is_formatted = field.chance.random() < 0.5
+    node = _stop(field)
+    if is_formatted:
+        _meet_again(field, node)
+    data = cluster.data(node)
+    shutil.rmtree(data)
+    deployment.disks.lose(node, "wiped")
+    data.mkdir()
+    if is_formatted:
+        cluster.format_again(node)
+    deployment.changed_disk(node)
+    return _must_be_refused(field, node, "wiped and formatted again" if is_formatted else "wiped")
+
+
+def _rolled_back(field: Field) -> Injected:
+    """An old copy of the data folder is put back: the peers must refuse it, it has forgotten what it promised since."""
+    deployment, cluster = field.deployment, field.deployment.cluster
+    node = _stop(field)
+    data = cluster.data(node)
+    copy = data.with_name(f"{data.name}.copy-{field.number}")
+    shutil.copytree(data, copy)
+    try:
+        for _ in range(COPY_AGE):
+            _meet_again(field, node)
+    except Skipped:
+        shutil.rmtree(copy)
+        raise
+    shutil.rmtree(data)
+    copy.rename(data)
+    deployment.disks.lose(node, "rolled back")
+    deployment.changed_disk(node)
+    return _must_be_refused(field, node, "rolled back")
+
+
+def _meet_again(field: Field, node: int) -> None:
+    """One more start of a node that every peer meets, and a clean stop: by the count of starts that they have met peers
+    know an old disk, as long as they live. Raises Skipped, the node running, where one of them did not meet it."""
+    cluster = field.deployment.cluster
+    others = [each for each in field.nodes if each != node]
+    since = {each: cluster.log_file(each).stat().st_size for each in others}
+    cluster.start_node(node)
+    cluster.wait_ready([node], START_S)
+    if not field.wait(lambda: all(_has_met(field, each, node, since[each]) for each in others), REFUSED_S):
+        raise Skipped(f"not every peer met node {node} again within {REFUSED_S:g} s")
+    code = cluster.stop_node(node)
+    if code != 0:
+        raise RuntimeError(f"node {node} ended with {code} at SIGTERM")
+
+
+def _has_met(field: Field, peer: int, node: int, since: int) -> bool:
+    """Whether a peer runs and says in its log, from that byte on, that it heard that node's hello."""
+    if field.deployment.cluster.pid(peer) is None:
+        return False
+    with field.deployment.cluster.log_file(peer).open("rb") as log:
+        log.seek(since)
+        lines = [line for line in log.read().splitlines() if b'"peer_connected"' in line]
+    return any(json.loads(line).get("peer") == node for line in lines if line.endswith(b"}"))
+
+
+def _must_be_refused(field: Field, node: int, what: str) -> Injected:
+    deployment = field.deployment
+    code = _started(field, node)
+    if code is not None:
+        proof = f"it ended with {code}: {_said(field, node, 'not_started', 'reason')[:300]}"
+        if code != DATA:
+            field.problems.append(f"node {node} ended with {code} after its disk was {what}: {DATA} was due")
+    else:
+        if not field.wait(lambda: bool(_said(field, node, "peer_refuses_this_node", "reason")), REFUSED_S):
+            field.problems.append(f"nobody refuses node {node}, whose disk was {what}")
+        proof = f"refused: {_said(field, node, 'peer_refuses_this_node', 'reason')[:300]}"
+
+    def heal() -> str:
+        membership.replace(deployment, node)
+        return "another disk has its place, and votes"
+
+    return Injected(f"node {node}: {what}", proof, heal)
+
+
+def _nemesis(name: str, says: str, inject: Callable[[Field], Injected]) -> Nemesis:
+    return Nemesis(
+        name=name, says=says, lane="process", lasts_s=LASTS_S, inject=inject, needs=frozenset(("housekeeping",)),
+        is_heavy=True,
+    )  # fmt: skip
+
+
+NEMESES: Final[tuple[Nemesis, ...]] = (
+    _nemesis("flip-log", "a bit of a stopped node's newest segment flips: it does not start",
+             _damaged(["log"], flip, refuses=True)),
+    _nemesis("flip-history", "a bit of a sealed segment or of its effects flips: nobody is told it wrong",
+             _damaged(["history", "ledger"], flip, refuses=None)),
+    _nemesis("flip-state", "bits of both slots of a stopped node's hard state flip: it does not start",
+             _damaged(["hard-state"], flip, refuses=True)),
+    _nemesis("flip-identity", "a bit of a stopped node's identity flips: it does not start, or its word does not count",
+             _damaged(["identity"], flip, refuses=None)),
+    _nemesis("flip-spare", "a bit of what can be made anew flips: index, snapshot, one of two slots: it starts",
+             _damaged(["index", "snapshot", "hard-state-slot"], flip, refuses=False)),
+    _nemesis("truncate", "the end of a stopped node's newest segment or hard state is gone: it does not start",
+             _damaged(["log", "hard-state", "identity"], truncate, refuses=True)),
+    _nemesis("wiped-disk", "one node's disk comes back empty: it does not start, or its peers refuse it", _wiped),
+    _nemesis("rolled-back-disk", "one node's disk comes back as an old copy: its peers refuse it", _rolled_back),
+)  # fmt: skip

@@ -1,0 +1,124 @@
+"""Members that come and go while everything else happens: added, replaced, removed, and leadership handed over.
+
+What an operator does (`chaos.membership`), past the proxies; the links of a new member go through proxies of their own.
+The proof is what the leader says of its members. In the end the same numbers vote as before, some on new disks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from chaos import membership
+from chaos.nemesis.fault import Field, Injected, Lane, Need, Nemesis, Skipped
+from cluster.client_sync import ClientError
+
+LASTS_S: Final = (1.0, 4.0)
+HANDED_S: Final = (0.2, 1.0)
+REMOVED: Final = 15  # how a node ends that is no member any more
+KILLED: Final = -9
+
+
+def _voters(field: Field) -> str:
+    told = membership.members(field.deployment)
+    if told is None:
+        return "nobody tells who votes now"
+    return f"voters {[each.node for each in told.members if each.role == 'voter']} at index {told.configuration}"
+
+
+def _known(field: Field) -> None:
+    """Every change needs a leader. Raises Skipped."""
+    field.leader()
+
+
+def _added(field: Field) -> Injected:
+    """One more node, as a learner that becomes a voter by itself, and out again."""
+    deployment = field.deployment
+    node = next((each for each in deployment.spares if each not in deployment.cluster.nodes), None)
+    if node is None:
+        raise Skipped("every number to spare is in use")
+    _known(field)
+    membership.add(deployment, node)
+
+    def heal() -> str:
+        code = membership.remove(deployment, node)
+        return f"removed again: it ended with {code}; {_voters(field)}"
+
+    return Injected(f"node {node} joins", f"{_voters(field)}; pid {deployment.cluster.pid(node)}", heal)
+
+
+def _replaced(field: Field) -> Injected:
+    """A node that was whole gets a new disk."""
+    deployment = field.deployment
+    node = field.chance.choice(field.nodes)
+    refusal = deployment.disks.refusal(node, field.nodes)
+    if refusal is not None:
+        raise Skipped(refusal)
+    _known(field)
+    old = deployment.cluster.place(node).incarnation
+    deployment.disks.lose(node, "to be replaced")
+    membership.replace(deployment, node)
+    new = deployment.cluster.place(node).incarnation
+    proof = f"disk {new[:8]} has the place of {old[:8]}; {_voters(field)}"
+    return Injected(f"node {node}", proof, lambda: _voters(field))
+
+
+def _leader_removed(field: Field) -> Injected:
+    """The leader is taken out: it hands over and ends; later it joins again, with a new disk."""
+    deployment = field.deployment
+    leader = field.leader()
+    refusal = deployment.disks.refusal(leader, field.nodes)
+    if refusal is not None:
+        raise Skipped(refusal)
+    deployment.disks.lose(leader, "removed")
+    code = membership.remove(deployment, leader)
+    if code not in (0, REMOVED, KILLED):
+        field.problems.append(f"node {leader} ended with {code} after it was removed: {REMOVED} was due")
+    deployment.disks.lose(leader, "removed")
+
+    def heal() -> str:
+        membership.add(deployment, leader)
+        deployment.disks.replaced(leader)
+        return f"joined again: {_voters(field)}"
+
+    return Injected(f"leader {leader}", f"it is out and ended with {code}; {_voters(field)}", heal)
+
+
+def _handed_over(field: Field) -> Injected:
+    """An operator hands leadership to another node."""
+    leader = field.leader()
+    to = field.chance.choice([node for node in field.nodes if node != leader])
+    try:
+        told = membership.transfer(field.deployment, to)
+    except ClientError as error:
+        raise Skipped(f"node {leader} leads on: {error}") from error
+    proof = f"node {told.leader.node} leads, {told.elapsed_ms:.0f} ms later"
+    return Injected(f"leader {told.old} to node {to}", proof, lambda: None)
+
+
+def _nemesis(
+    name: str,
+    says: str,
+    inject: Callable[[Field], Injected],
+    lasts_s: tuple[float, float] = LASTS_S,
+    needs: tuple[Need, ...] = (),
+    *,
+    lane: Lane = "process",
+    moves_leader: bool = False,
+    is_heavy: bool = True,
+) -> Nemesis:
+    return Nemesis(
+        name=name, says=says, lane=lane, lasts_s=lasts_s, inject=inject, needs=frozenset(needs),
+        moves_leader=moves_leader, is_heavy=is_heavy,
+    )  # fmt: skip
+
+
+NEMESES: Final = (
+    _nemesis("member-added", "one more node joins, becomes a voter by itself, and is removed", _added,
+             needs=("spare",)),
+    _nemesis("member-replaced", "one node gets a new disk", _replaced),
+    _nemesis("leader-removed", "the leader is taken out, and joins again with a new disk", _leader_removed,
+             moves_leader=True),
+    _nemesis("handed-over", "an operator hands leadership to another node", _handed_over, HANDED_S, moves_leader=True,
+             is_heavy=False),
+)  # fmt: skip
