@@ -35,6 +35,7 @@ from cluster.disk import Disk
 from cluster.disk_errors import DiskError, FolderReadOnly, FormatUnknown, NoSpace
 from cluster.disk_open import Identity, Recovered, format_node
 from cluster.http_api import build_runner
+from cluster.http_listen import listen, stop_listening
 from cluster.metrics import Metrics
 from cluster.node import Node
 from cluster.settings import LoadedSettings, NodeExit
@@ -217,7 +218,7 @@ async def serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Lo
     gc.set_threshold(*GC_THRESHOLDS)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
-        await _listen(node, runner, loaded)
+        listening = await _listen(node, runner, loaded)
     except StartError:
         await runner.cleanup()
         await node.stop()
@@ -236,12 +237,13 @@ async def serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Lo
     await stop.wait()
     node_end.begin_stop(node)
     await runner.leave()
+    await stop_listening(listening, runner)
     await runner.cleanup()
     await node.stop()
     return node.ended.result()
 
 
-async def _listen(node: Node, runner: web.ServerRunner, loaded: LoadedSettings) -> None:
+async def _listen(node: Node, runner: web.ServerRunner, loaded: LoadedSettings) -> asyncio.Server:
     settings = loaded.settings
     try:
         await node.start()
@@ -250,7 +252,7 @@ async def _listen(node: Node, runner: web.ServerRunner, loaded: LoadedSettings) 
     host, port = split_address(settings.http.listen, "http.listen")
     await runner.setup()
     try:
-        await web.TCPSite(runner, host, port, backlog=LISTEN_BACKLOG).start()
+        return await listen(runner, host, port, LISTEN_BACKLOG)
     except OSError as error:
         raise _not_listening("http.listen", settings.http.listen, error) from error
 
