@@ -21,7 +21,7 @@ from cluster.wire import PROBLEM, ApiError, LeaderHint, Problem
 encode_json: Final = msgspec.json.Encoder().encode
 encode_msgpack: Final = msgspec.msgpack.Encoder().encode
 _DRAIN_BYTES: Final = 64 << 10
-"""Bodies above this wait until the socket took them; aiohttp's own limit."""
+"""What the socket has not taken of answers waits for it above this; aiohttp's own limit."""
 
 
 class Identity:
@@ -86,24 +86,29 @@ class Answer:
             connection = "Connection: close\r\n"
         elif request.version.minor == 0:
             connection = "Connection: keep-alive\r\n"
-        extra = "".join([f"{name}: {value}\r\n" for name, value in self.extra])
-        head = (
-            f"{wire.H_INDEX}: {self.index}\r\n{wire.H_TERM}: {self.term}\r\n{wire.H_REQUEST_ID}: {self.request_id}\r\n"
-            f"Date: {rfc822_formatted_time()}\r\n{connection}{extra}Content-Length: {len(self.body)}\r\n\r\n"
-        )
-        start = self.identity.head(self.status, self.content_type) + head.encode("latin-1")
-        if request.method == "HEAD":
-            transport.write(start)
-        elif len(self.body) <= _DRAIN_BYTES:
-            transport.write(start + self.body)
-        else:
-            transport.write(start)
-            transport.write(self.body)
+        self.write(transport, connection, with_body=request.method != "HEAD")
+        if transport.get_write_buffer_size() > _DRAIN_BYTES:
             try:
                 async with asyncio.timeout(self.identity.drain_seconds):
                     await request.writer.drain()
             except TimeoutError:
                 transport.abort()
+
+    def write(self, transport: asyncio.Transport, connection: str = "", *, with_body: bool = True) -> None:
+        """Head and body, in one go unless the body is large; `connection` is a header line about what follows."""
+        extra = "".join([f"{name}: {value}\r\n" for name, value in self.extra]) if self.extra else ""
+        body = self.body
+        start = self.identity.head(self.status, self.content_type) + (
+            f"{wire.H_INDEX}: {self.index}\r\n{wire.H_TERM}: {self.term}\r\n{wire.H_REQUEST_ID}: {self.request_id}\r\n"
+            f"Date: {rfc822_formatted_time()}\r\n{connection}{extra}Content-Length: {len(body)}\r\n\r\n"
+        ).encode("latin-1")
+        if not with_body:
+            transport.write(start)
+        elif len(body) <= _DRAIN_BYTES:
+            transport.write(start + body)
+        else:
+            transport.write(start)
+            transport.write(body)
 
     async def write_eof(self) -> None:
         """Nothing is left to write."""

@@ -10,6 +10,7 @@ import asyncio
 import ipaddress
 import itertools
 import secrets
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -18,6 +19,8 @@ from aiohttp.http_exceptions import LineTooLong
 from aiohttp.web_protocol import RequestHandler
 
 from cluster import clock, wire
+from cluster.fast_head import HeadParser
+from cluster.fast_path import FastConnection
 from cluster.http_answer import Answer, Identity, make_problem, problem_answer
 from cluster.http_call import Call, Service, request_id
 from cluster.http_routes import Route, allowed_methods, find_route, route_lines
@@ -59,10 +62,18 @@ class Api:
         self._lines = lines if lines is not None and lines.is_enabled else None
 
     async def handle(self, request: web.BaseRequest) -> Answer | Stream:
+        """Serves one request of aiohttp's."""
+        headers = request.headers
+        return await self.serve(Call(request.method, request.raw_path, headers, self.identify(headers), request))
+
+    def identify(self, headers: Mapping[str, str]) -> str:
+        """The client's id of the request, or a new one."""
+        return request_id(headers.get(wire.H_REQUEST_ID), f"{self._id_prefix}{next(self._ids)}")
+
+    async def serve(self, call: Call) -> Answer | Stream:
         """Serves one request; whatever goes wrong becomes a problem."""
         service = self.service
         started = service.clock()
-        call = Call(request, request_id(request.headers.get(wire.H_REQUEST_ID), f"{self._id_prefix}{next(self._ids)}"))
         code = ""
         service.open_requests += 1
         answer: Answer | Stream
@@ -77,7 +88,7 @@ class Api:
             answer = self.problem(call.request_id, ApiError(Code.INTERNAL, "the client is gone"))
         except Exception:
             code = Code.INTERNAL
-            self._logger.exception("request_failed", request_id=call.request_id, target=request.raw_path[:200])
+            self._logger.exception("request_failed", request_id=call.request_id, target=call.target[:200])
             bug = ApiError(Code.INTERNAL, f"a bug, or something nobody foresaw: see the log for {call.request_id}")
             answer = call.stream or self.problem(call.request_id, bug)
         finally:
@@ -162,7 +173,7 @@ class Api:
         counter.inc()
         self._timers[call.route].observe(seconds)
         if self._lines is not None and not (call.route in _PROBES and status in _PROBED):
-            self._lines.add(call.method, call.request.raw_path, status, seconds, call.request_id, code)
+            self._lines.add(call.method, call.target, status, seconds, call.request_id, code)
 
     async def close(self) -> None:
         """Writes the last lines of the request log."""
@@ -187,13 +198,23 @@ def _is_loopback(name: str) -> bool:
 
 
 class _Handler(RequestHandler):
-    """A connection; what is not even HTTP gets a problem too."""
+    """A connection; what is not even HTTP gets a problem too. It tells `front`, if there is one, of each answer."""
 
-    __slots__ = ("_api",)
+    __slots__ = ("_api", "_front")
 
-    def __init__(self, manager: _Server, **options: Any) -> None:
+    def __init__(self, manager: _Server, front: FastConnection | None, **options: Any) -> None:
         super().__init__(manager, **options)
         self._api = manager.api
+        self._front = front
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """aiohttp calls this to send an answer."""
+        sent = await super().finish_response(request, resp, start_time)
+        if self._front is not None:
+            self._front.answered(is_whole=request.content.is_eof())
+        return sent
 
     def handle_error(
         self,
@@ -211,15 +232,43 @@ class _Handler(RequestHandler):
 
 
 class _Server(web.Server):
-    """Makes those connections."""
+    """Makes those connections; with a `parser`, each behind the fast path."""
 
-    def __init__(self, api: Api, **options: Any) -> None:
+    def __init__(self, api: Api, parser: HeadParser | None, **options: Any) -> None:
         super().__init__(api.handle, **options)  # type: ignore[arg-type]  # answers have what aiohttp calls
         self.api = api
+        self.fast: set[FastConnection] = set()
+        self._parser = parser
         self._options = options
 
     def __call__(self) -> RequestHandler:
-        return _Handler(self, loop=self._loop, **self._options)
+        if self._parser is None:
+            return self.make_handler(None)
+        fast = FastConnection(self, self.api, self._parser, _KEEPALIVE_SECONDS)
+        return fast  # type: ignore[return-value]  # asyncio asks for no more than a protocol
+
+    def make_handler(self, front: FastConnection | None) -> RequestHandler:
+        """aiohttp's side of a connection."""
+        return _Handler(self, front, loop=self._loop, **self._options)
+
+    def pre_shutdown(self) -> None:
+        """No further request on any connection."""
+        super().pre_shutdown()
+        for connection in list(self.fast):
+            connection.close()
+
+    async def shutdown(self, timeout: float | None = None) -> None:
+        """Closes every connection; what is under way gets `timeout` seconds."""
+        busy = [connection for connection in self.fast if connection.is_busy]
+        for connection in busy:
+            connection.ended = self._loop.create_future()
+        waits = [connection.ended for connection in busy if connection.ended is not None]
+        if waits:
+            await asyncio.gather(super().shutdown(timeout), asyncio.wait(waits, timeout=timeout))
+        else:
+            await super().shutdown(timeout)
+        for connection in list(self.fast):
+            connection.abort()
 
 
 class ApiRunner(web.ServerRunner):
@@ -247,10 +296,10 @@ class ApiRunner(web.ServerRunner):
         await self._api.close()
 
 
-def build_runner(node: NodeFace, settings: Settings) -> ApiRunner:
+def build_runner(node: NodeFace, settings: Settings, *, fast_path: bool = True) -> ApiRunner:
     """The HTTP server of `node`: `await runner.setup()`, then listen with `aiohttp.web.TCPSite`, then `cleanup()`.
 
-    Call it in the running event loop.
+    Call it in the running event loop. `fast_path=False` is for tests and benchmarks, which compare the two.
     """
     limits = settings.limits
     service = Service(
@@ -258,8 +307,9 @@ def build_runner(node: NodeFace, settings: Settings) -> ApiRunner:
         Identity(node.log_id, node.node_id, limits.stream_stall_ms / 1000), routes=route_lines(),
     )  # fmt: skip
     api = Api(service)
+    parser = HeadParser(limits.head_bytes_max, limits.head_fields_max) if fast_path else None
     server = _Server(
-        api, access_log=None, keepalive_timeout=_KEEPALIVE_SECONDS, lingering_time=_LINGER_SECONDS,
+        api, parser, access_log=None, keepalive_timeout=_KEEPALIVE_SECONDS, lingering_time=_LINGER_SECONDS,
         auto_decompress=False, max_line_size=limits.head_bytes_max, max_field_size=limits.head_bytes_max,
         max_headers=limits.head_fields_max,
     )  # fmt: skip

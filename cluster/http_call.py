@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -94,22 +94,34 @@ NO_SESSION: Final = SessionHeaders()
 
 
 class Call:
-    """One request."""
+    """One request: aiohttp's, or one whose body is `whole` here already (`cluster.fast_path`)."""
 
     __slots__ = (
-        "deadline", "headers", "method", "parts", "path", "query_text", "request", "request_id", "route", "stream",
+        "_request", "_whole", "deadline", "headers", "method", "parts", "path", "query_text", "request_id", "route",
+        "stream", "target",
     )  # fmt: skip
 
-    def __init__(self, request: web.BaseRequest, request_id: str) -> None:
-        self.request = request
-        self.method = request.method
-        self.headers = request.headers
-        self.path, self.query_text = split_target(request.raw_path)
+    def __init__(
+        self, method: str, target: str, headers: Mapping[str, str], request_id: str,
+        request: web.BaseRequest | None = None, whole: bytes = b"",
+    ) -> None:  # fmt: skip
+        self._request = request
+        self._whole = whole
+        self.method = method
+        self.target = target
+        self.headers = headers
+        self.path, self.query_text = split_target(target)
         self.request_id = request_id
         self.route = "none"  # its pattern, for metrics
         self.stream: Stream | None = None  # once its head has been sent
         self.parts: tuple[str, ...] = ()  # the raw variable parts of the path
         self.deadline = 0.0
+
+    @property
+    def request(self) -> web.BaseRequest:
+        """aiohttp's request, which every stream has."""
+        assert self._request is not None, "the fast path serves no streams"
+        return self._request
 
     def set_deadline(self, service: Service) -> None:
         """From the header, else the default. Raises ApiError bad_request."""
@@ -166,6 +178,8 @@ class Call:
         """The whole body. Raises ApiError too_large, bad_request (cut short) or deadline."""
         if (coding := self.headers.get("Content-Encoding")) is not None and coding.lower() != "identity":
             raise ApiError(Code.UNSUPPORTED_MEDIA_TYPE, f"Content-Encoding {coding[:40]!r}: send the body as it is")
+        if self._request is None:
+            return self._checked(self._whole, bytes_max)
         content = self.request.content
         length = self.headers.get("Content-Length")
         if length is not None and int(length) > bytes_max:  # aiohttp's parser let only digits through

@@ -239,12 +239,12 @@ class Served:
 
 @asynccontextmanager
 async def serve(
-    node: NodeFace | None = None, *, http: HttpSettings | None = None, **limits: int
+    node: NodeFace | None = None, *, http: HttpSettings | None = None, fast_path: bool = True, **limits: int
 ) -> AsyncIterator[Served]:
     """The fake node (or the one given) behind the real HTTP server, on a free port of its own."""
     settings = Settings(http=http or HttpSettings(access_log=False), limits=LimitSettings(**limits))
     node = node or FakeNode()
-    runner = build_runner(node, settings)
+    runner = build_runner(node, settings, fast_path=fast_path)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()

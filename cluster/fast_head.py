@@ -1,0 +1,153 @@
+"""Recognises the head of a simple HTTP request in a socket's bytes: pure.
+
+A small part of HTTP/1.1 (RFC 9112) is accepted, of which there cannot be two opinions about where a request ends: one
+form of a request line, a host, header lines without anything unusual in them, each name once, a length in digits.
+`ODD` is everything else: whoever has more patience reads it, from its first byte on.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum, auto
+from typing import Final, NamedTuple
+
+from cluster import wire
+
+HEAD_BYTES_MAX: Final = 8 << 10
+"""Heads up to here are looked at; the limits of the settings may be lower, and those above it aiohttp enforces."""
+FIELDS_MAX: Final = 32
+_CACHED_HEADS_MAX: Final = 256
+_CACHED_BYTES_MAX: Final = 1 << 10
+
+
+class Kind(Enum):
+    """What to do with a request."""
+
+    HOT = auto()  # simple, and of a hot route
+    PLAIN = auto()  # where it ends is certain; aiohttp serves it
+    ODD = auto()  # from here on the connection is aiohttp's
+    PARTIAL = auto()  # the head has not arrived as a whole
+
+
+class Head(NamedTuple):
+    """One request's head; `end` is where its body begins, `length` how long that is."""
+
+    kind: Kind
+    method: str = ""
+    target: str = ""
+    headers: dict[str, str] = {}  # noqa: RUF012 - nobody changes it; names that the handlers ask for as they write them
+    end: int = 0
+    length: int = 0
+
+
+_ODD: Final = Head(Kind.ODD)
+_PARTIAL: Final = Head(Kind.PARTIAL)
+
+_NUMBER: Final = rb"[0-9]{1,20}"
+_LOG_QUERY: Final = (
+    rb"(?:(?:from|to|limit|from_time)=" + _NUMBER + rb"|internal=(?:true|false)|format=(?:json|msgpack)"
+    rb"|encoding=(?:auto|base64)|consistency=(?:linearizable|stale))"
+)
+_GET_QUERY: Final = rb"(?:at=" + _NUMBER + rb"|encoding=(?:auto|base64)|consistency=(?:linearizable|stale))"
+# Only reads that end by themselves: whoever waits (wait=, min_index=) or streams is aiohttp's.
+_HOT: Final = re.compile(
+    rb"POST /v1/log[? ]|PUT /v1/kv[/?]"
+    rb"|GET /v1/log(?:\?" + _LOG_QUERY + rb"(?:&" + _LOG_QUERY + rb")*)? "
+    rb"|GET /v1/kv/[^? ]+(?:\?" + _GET_QUERY + rb"(?:&" + _GET_QUERY + rb")*)? "
+)
+_LINE: Final = re.compile(
+    rb"(GET|POST|PUT|DELETE|HEAD|OPTIONS|PATCH) (/[A-Za-z0-9\-._~%/?&=+!$'()*,;:@]*) HTTP/1\.1\r\n"
+)
+_LINE_BEGUN: Final = re.compile(
+    rb"[A-Z]{1,7}(?: (?:/[!-~]*(?: (?:H(?:T(?:T(?:P(?:/(?:1(?:\.(?:1\r?)?)?)?)?)?)?)?)?)?)?)?"
+)
+_FIELD: Final = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*((?:[!-~]+(?:[ \t]+[!-~]+)*)?)[ \t]*")
+_FIELD_BEGUN: Final = re.compile(rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+(?::[ \t!-~]*\r?)?|\r)?")
+_LENGTH: Final = re.compile(r"0|[1-9][0-9]{0,14}")
+
+KNOWN_NAMES: Final = (
+    "Host", "Origin", "Accept", "Content-Type", "Content-Length", "Content-Encoding", "Expect", "Connection",
+    "Transfer-Encoding", "Upgrade", "Last-Event-ID", wire.H_SESSION, wire.H_SEQUENCE, wire.H_SETTLED, wire.H_DEADLINE,
+    wire.H_REQUEST_ID, wire.H_KEY, wire.H_TIME,
+)  # fmt: skip
+"""Every header that a handler asks for, in the case in which it does."""
+_KNOWN: Final = {name.lower().encode(): name for name in KNOWN_NAMES}
+_ITS_OWN: Final = (wire.H_SEQUENCE, wire.H_REQUEST_ID)
+"""Headers that differ from request to request: their heads are not worth remembering."""
+
+
+class _Fields(NamedTuple):
+    headers: dict[str, str]
+    length: int
+    is_simple: bool
+
+
+class HeadParser:
+    """Reads heads, and remembers the header lines that clients repeat with every request."""
+
+    __slots__ = ("_cache", "bytes_max", "fields_max")
+
+    def __init__(self, bytes_max: int, fields_max: int) -> None:
+        """`bytes_max`, `fields_max`: the settings' limits of a line and of the number of headers."""
+        self.bytes_max = min(bytes_max, HEAD_BYTES_MAX)
+        self.fields_max = min(fields_max, FIELDS_MAX)
+        self._cache: dict[bytes, _Fields | None] = {}
+
+    def parse(self, data: bytes, start: int) -> Head:
+        """The head that begins at `start`."""
+        end = data.find(b"\r\n\r\n", start)
+        if end < 0 or end - start > self.bytes_max:
+            return _PARTIAL if end < 0 and self._may_become_one(data, start) else _ODD
+        line = _LINE.match(data, start)
+        if line is None:
+            return _ODD
+        block = data[line.end() : end] if line.end() < end else b""
+        fields = self._cache[block] if block in self._cache else self._fields(block)
+        if fields is None or len(fields.headers) >= self.fields_max:
+            return _ODD
+        method, target = line[1].decode(), line[2].decode()
+        kind = Kind.HOT if fields.is_simple and _HOT.match(data, start) else Kind.PLAIN
+        if kind is Kind.HOT and method == "GET" and fields.length:
+            kind = Kind.PLAIN
+        return Head(kind, method, target, fields.headers, end + 4, fields.length)
+
+    def _may_become_one(self, data: bytes, start: int) -> bool:
+        """Whether what is there of a head is how one that we take begins."""
+        if len(data) - start > self.bytes_max:
+            return False
+        line = _LINE.match(data, start)
+        if line is None:
+            return _LINE_BEGUN.fullmatch(data, start) is not None
+        *lines, begun = data[line.end() :].split(b"\r\n")
+        return all(_FIELD.fullmatch(each) for each in lines) and _FIELD_BEGUN.fullmatch(begun) is not None
+
+    def _fields(self, block: bytes) -> _Fields | None:
+        fields = _parse_fields(block)
+        if len(block) <= _CACHED_BYTES_MAX and not (fields and any(name in fields.headers for name in _ITS_OWN)):
+            if len(self._cache) >= _CACHED_HEADS_MAX:
+                self._cache.clear()
+            self._cache[block] = fields
+        return fields
+
+
+def _parse_fields(block: bytes) -> _Fields | None:
+    """The header lines; None for anything unusual."""
+    headers: dict[str, str] = {}
+    seen: set[bytes] = set()
+    for line in block.split(b"\r\n") if block else ():
+        match = _FIELD.fullmatch(line)
+        if match is None:
+            return None
+        lower = match[1].lower()
+        if lower in seen:
+            return None
+        seen.add(lower)
+        headers[_KNOWN.get(lower) or match[1].decode()] = match[2].decode()
+    if "Host" not in headers or "Transfer-Encoding" in headers or "Upgrade" in headers:
+        return None
+    if headers.get("Connection", "keep-alive").lower() != "keep-alive":
+        return None
+    length = headers.get("Content-Length", "0")
+    if not _LENGTH.fullmatch(length):
+        return None
+    return _Fields(headers, int(length), "Expect" not in headers and "Content-Encoding" not in headers)

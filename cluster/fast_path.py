@@ -1,0 +1,334 @@
+"""A connection that answers the hot routes itself, and hands everything else to aiohttp, byte for byte.
+
+The same gate and the same handlers serve both ways (`http_api.Api.serve`); what is saved is aiohttp's parser, its
+request, its tasks and its timers, which cost more than everything else between the socket and the node. The handler's
+coroutine is driven from its futures' callbacks: no task.
+
+Who reads what: a request that is whole, simple and hot (`fast_head`) is answered here. One whose end is certain goes to
+aiohttp's handler of the same connection, exactly its bytes; whatever follows waits until it is answered, and may be
+served here again. At anything else the connection becomes aiohttp's for good, from that request's first byte on: the
+two can never disagree about where a request begins. One request at a time, in order, as aiohttp does it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Coroutine, Mapping
+from enum import Enum, auto
+from typing import Any, Final, Protocol, cast
+
+from aiohttp.web_protocol import RequestHandler
+
+from cluster import clock
+from cluster.fast_head import Head, HeadParser, Kind
+from cluster.http_answer import Answer
+from cluster.http_call import Call, Service
+
+_WAITING_BYTES_MAX: Final = 64 << 10
+"""Requests that wait behind the one being served: above this the socket is not read."""
+_BODY_BYTES_MAX: Final = 1 << 20
+"""A larger body goes to aiohttp as it comes."""
+_BODY_WAIT_SECONDS: Final = 0.02
+"""Head and body of a request often come in two packets; a body slower than this is aiohttp's to wait for."""
+_TURN_REQUESTS_MAX: Final = 64
+"""Pipelined requests answered in a row; then other connections have their turn."""
+
+
+class Gate(Protocol):
+    """What a connection needs of `http_api.Api`."""
+
+    service: Service
+
+    def identify(self, headers: Mapping[str, str]) -> str:
+        """An id for a request."""
+
+    def serve(self, call: Call) -> Coroutine[Any, Any, Any]:
+        """The request's answer; never raises but for a cancellation."""
+
+
+class Slow(Protocol):
+    """Makes aiohttp's handlers; knows the open connections."""
+
+    fast: set[FastConnection]
+
+    def make_handler(self, front: FastConnection | None) -> RequestHandler:
+        """A handler that tells `front` of each answer: `answered`."""
+
+
+class _State(Enum):
+    IDLE = auto()  # between two requests
+    FAST = auto()  # one is being served here
+    SLOW = auto()  # one is being served by aiohttp
+    HANDED_OVER = auto()  # all that comes is aiohttp's
+    CLOSED = auto()
+
+
+class FastConnection(asyncio.Protocol):
+    """One connection of a client."""
+
+    __slots__ = (
+        "_at", "_body_timer", "_buffer", "_gate", "_handler", "_idle_since", "_idle_timer", "_is_leaving",
+        "_is_reading_paused", "_is_writing_paused", "_keepalive_s", "_left", "_loop", "_parser", "_server", "_serving",
+        "_state", "_transport", "_write_timer", "ended",
+    )  # fmt: skip
+
+    def __init__(self, server: Slow, gate: Gate, parser: HeadParser, keepalive_s: float) -> None:
+        self._server, self._gate, self._parser = server, gate, parser
+        self._keepalive_s = keepalive_s
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport
+        self._handler: RequestHandler | None = None
+        self._state = _State.IDLE
+        self._buffer = b""
+        self._at = 0  # the bytes before are done with
+        self._left = 0  # bytes still to come of the request that aiohttp serves
+        self._serving: Coroutine[Any, Any, Any] | None = None
+        self._is_leaving = False
+        self._is_reading_paused = self._is_writing_paused = False
+        self._idle_since = 0.0
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._body_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
+        self.ended: asyncio.Future[None] | None = None  # made by whoever waits for the end
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is being served here."""
+        return self._state is _State.FAST
+
+    def close(self) -> None:
+        """Takes no further request: closes when the one under way is answered."""
+        self._is_leaving = True
+        if self._state is _State.IDLE:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Closes at once."""
+        if self._state is not _State.CLOSED:
+            self._transport.abort()
+
+    # -- asyncio.Protocol -----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._server.fast.add(self)
+        self._idle_since = clock.monotonic()
+        self._idle_timer = self._loop.call_later(self._keepalive_s, self._look)
+
+    def data_received(self, data: bytes) -> None:
+        if self._state is _State.HANDED_OVER:
+            assert self._handler is not None
+            self._handler.data_received(data)
+            return
+        if self._left:
+            data = self._pass_on(data)
+        self._buffer = self._buffer[self._at :] + data if self._at < len(self._buffer) else data
+        self._at = 0
+        if self._state is _State.IDLE:
+            self._advance()
+        else:
+            self._regulate()
+
+    def eof_received(self) -> bool:
+        return False  # as aiohttp: who says no more hears no more
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._state = _State.CLOSED
+        self._buffer = b""
+        self._server.fast.discard(self)
+        for timer in (self._idle_timer, self._body_timer, self._write_timer):
+            if timer is not None:
+                timer.cancel()
+        if self.ended is not None and not self.ended.done():
+            self.ended.set_result(None)
+        if self._handler is not None:
+            self._handler.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._is_writing_paused = True
+        if self._handler is not None and self._state is not _State.FAST:
+            self._handler.pause_writing()
+        else:
+            self._write_timer = self._loop.call_later(self._gate.service.identity.drain_seconds, self.abort)
+
+    def resume_writing(self) -> None:
+        self._is_writing_paused = False
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+        elif self._handler is not None:
+            self._handler.resume_writing()
+        if self._state is _State.IDLE:
+            self._advance()
+
+    # -- from request to request ----------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """Serves what waits, until it must wait for something."""
+        turn = 0
+        while self._state is _State.IDLE and self._at < len(self._buffer) and not self._is_writing_paused:
+            if self._transport.is_closing():
+                return
+            turn += 1
+            if turn > _TURN_REQUESTS_MAX:
+                self._loop.call_soon(self._advance)
+                break
+            head = self._parser.parse(self._buffer, self._at)
+            if head.kind is Kind.PARTIAL:
+                break
+            if head.kind is Kind.ODD:
+                self._hand_over()
+                return
+            end = head.end + head.length
+            if head.kind is Kind.HOT and head.length <= _BODY_BYTES_MAX:
+                if end > len(self._buffer):
+                    if self._body_timer is None:
+                        self._body_timer = self._loop.call_later(_BODY_WAIT_SECONDS, self._lend, head)
+                    break
+                self._serve(head, self._buffer[head.end : end])
+            else:
+                self._lend(head)
+        self._regulate()
+
+    def _regulate(self) -> None:
+        """Reads the socket or does not: what waits is bounded. A body that is awaited may come."""
+        waiting = len(self._buffer) - self._at
+        is_full = waiting > _WAITING_BYTES_MAX and (self._state is not _State.IDLE or self._is_writing_paused)
+        if is_full is not self._is_reading_paused and not self._transport.is_closing():
+            self._is_reading_paused = is_full
+            if is_full:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    def _settle_body(self) -> None:
+        if self._body_timer is not None:
+            self._body_timer.cancel()
+            self._body_timer = None
+
+    # -- here -----------------------------------------------------------------------------------------------------
+
+    def _serve(self, head: Head, body: bytes) -> None:
+        self._settle_body()
+        self._at = head.end + head.length
+        self._state = _State.FAST
+        gate = self._gate
+        call = Call(head.method, head.target, head.headers, gate.identify(head.headers), whole=body)
+        self._serving = gate.serve(call)
+        self._step()
+
+    def _resumed(self, _: object = None) -> None:
+        self._step()
+        if self._state is _State.IDLE:
+            if self._at < len(self._buffer):
+                self._advance()
+            elif self._is_reading_paused:
+                self._regulate()
+
+    def _step(self) -> None:
+        """Drives the handler to its next future, as a task would."""
+        serving = self._serving
+        assert serving is not None
+        try:
+            awaited = serving.send(None)
+        except StopIteration as done:
+            self._serving = None
+            self._answer(done.value)
+        except BaseException:  # cancelled: nothing more is known, and the client must see that
+            self._serving = None
+            self.abort()
+            raise
+        else:
+            if awaited is None:
+                self._loop.call_soon(self._resumed)
+            else:
+                awaited._asyncio_future_blocking = False
+                awaited.add_done_callback(self._resumed)
+
+    def _answer(self, answer: Answer) -> None:
+        if self._state is _State.CLOSED:
+            return
+        transport = self._transport
+        if not transport.is_closing():
+            if answer.keep_alive and not self._is_leaving:
+                answer.write(transport)
+            else:
+                answer.write(transport, "Connection: close\r\n")
+                transport.close()
+        self._state = _State.IDLE
+        self._idle_since = clock.monotonic()
+
+    # -- at aiohttp -----------------------------------------------------------------------------------------------
+
+    def _lend(self, head: Head) -> None:
+        """Gives one request to aiohttp."""
+        self._settle_body()
+        self._state = _State.SLOW
+        self._left = head.end - self._at + head.length
+        data, at = self._buffer, self._at
+        self._buffer, self._at = b"", 0
+        self._buffer = self._pass_on(data[at:] if at else data)
+        self._regulate()
+
+    def _pass_on(self, data: bytes) -> bytes:
+        """Feeds aiohttp what belongs to its request; gives back the rest."""
+        mine, rest = (data, b"") if len(data) <= self._left else (data[: self._left], data[self._left :])
+        self._left -= len(mine)
+        self._with_handler().data_received(mine)
+        return rest
+
+    def _with_handler(self) -> RequestHandler:
+        if self._handler is None:
+            self._handler = self._server.make_handler(self)
+            self._handler.connection_made(self._transport)
+        return self._handler
+
+    def answered(self, *, is_whole: bool) -> None:
+        """aiohttp answered; `is_whole`: it has the whole body of the request, too."""
+        if self._state is _State.SLOW:
+            if is_whole and not self._left:
+                # Its loop comes round to the next request within two turns, and sets its timer before.
+                self._loop.call_soon(self._loop.call_soon, self._take_back)
+            else:
+                self._hand_over()  # it reads on for a while, and drops what comes
+
+    def _take_back(self) -> None:
+        if self._state is not _State.SLOW or self._transport.is_closing():
+            return
+        assert self._handler is not None
+        self._handler.keep_alive(True)  # which ends its timer: `_look` is in charge
+        self._state = _State.IDLE
+        self._idle_since = clock.monotonic()
+        self._advance()
+
+    def _hand_over(self) -> None:
+        """From here on aiohttp reads."""
+        self._settle_body()
+        self._state = _State.HANDED_OVER
+        self._left = 0
+        data, at = self._buffer, self._at
+        self._buffer, self._at = b"", 0
+        handler = self._with_handler()
+        if at < len(data):
+            handler.data_received(data[at:])
+        if self._is_reading_paused and not self._transport.is_closing():
+            self._is_reading_paused = False
+            self._transport.resume_reading()
+
+    # -- time -----------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Closes a connection on which nothing was asked for too long; one timer, however much is asked."""
+        self._idle_timer = None
+        if self._state in (_State.HANDED_OVER, _State.CLOSED):
+            return  # aiohttp has a timer of its own
+        now = clock.monotonic()
+        left = self._idle_since + self._keepalive_s - now if self._state is _State.IDLE else self._keepalive_s
+        if left <= 0:
+            self._transport.close()
+        else:
+            self._idle_timer = self._loop.call_later(left, self._look)
