@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -19,6 +20,8 @@ from cluster.wire import DigestAnswer, LogPage, LogRecord
 SETTLE_S: Final = 60.0
 PAGE_RECORDS: Final = 5_000
 ASK_S: Final = 60.0
+FAILED: Final = b'"event":"failed"'
+"""In the log of a node that met an error which is none of its surroundings'."""
 
 _page = msgspec.json.Decoder(LogPage).decode
 
@@ -39,7 +42,7 @@ class Aftermath:
 
 def examine(deployment: Deployment) -> Aftermath:
     """Reads and compares everything. All faults are healed, all nodes run, nobody writes."""
-    found = Aftermath()
+    found = Aftermath(failures(deployment.folder))
     try:
         last = found.last_index = _settled(deployment)
         logs = {node: _records(deployment, node, last) for node in deployment.cluster.nodes}
@@ -60,6 +63,26 @@ def examine(deployment: Deployment) -> Aftermath:
     if len({msgspec.json.encode(each) for each in found.digests.values()}) != 1:
         found.problems.append(f"the digests of the nodes differ: {found.digests}")
     return found
+
+
+def failures(folder: Path) -> list[str]:
+    """The nodes that ended by an error of their own, such as an invariant that they found broken; from their logs."""
+    told: list[str] = []
+    for file in sorted(folder.glob("node-*.log")):
+        with file.open("rb") as lines:
+            for line in lines:
+                if FAILED in line:
+                    told.append(f"{file.stem} ended by itself: {_reason(line)}")
+                    break
+    return told
+
+
+def _reason(line: bytes) -> str:
+    try:
+        event: Any = msgspec.json.decode(line)
+        return str(event["exception"]).strip().splitlines()[-1]
+    except (msgspec.MsgspecError, KeyError, TypeError, IndexError):
+        return line.decode("utf-8", "replace").strip()[:300]
 
 
 def _settled(deployment: Deployment) -> int:

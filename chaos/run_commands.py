@@ -160,10 +160,10 @@ def _run(
     command: tuple[str, ...],
     settings: dict[str, Any],
 ) -> dict[str, Any]:
-    from chaos import etcd_binary, etcd_run, failover, report, run_folder, toxiproxy_server
+    from chaos import aftermath, etcd_binary, etcd_run, failover, report, run_folder, toxiproxy_server
     from chaos.judgement import judge_run
     from chaos.ports import Ports
-    from chaos.runner import execute
+    from chaos.runner import Run, execute
     from chaos.scenarios import ETCD, ETCD_STALE, FAILOVER
     from chaos.workload import Arena
 
@@ -180,14 +180,24 @@ def _run(
             "nodes": nodes, "seconds": seconds, "seed": seed, "folder": folder, "ports": ports, "tell": progress.tell,
         }  # fmt: skip
         raftlog: Any = {"command": command, "settings": settings}
-        if is_etcd:
-            stale = scenario.name == ETCD_STALE
-            run = asyncio.run(etcd_run.execute(scenario, planned, serializable=stale, **common))
-        elif scenario.name == FAILOVER:
-            arena = Arena(seed, pace=scenario.pace, policy=failover.POLICY, all_bound=True)
-            run = asyncio.run(execute(scenario, planned, drive=failover.lose_leaders, arena=arena, **raftlog, **common))
-        else:
-            run = asyncio.run(execute(scenario, planned, **raftlog, **common))
+
+        async def carry_out() -> Run:
+            if is_etcd:
+                stale = scenario.name == ETCD_STALE
+                return await etcd_run.execute(scenario, planned, serializable=stale, **common)
+            if scenario.name == FAILOVER:
+                arena = Arena(seed, pace=scenario.pace, policy=failover.POLICY, all_bound=True)
+                drive = failover.lose_leaders
+                return await execute(scenario, planned, drive=drive, arena=arena, **raftlog, **common)
+            return await execute(scenario, planned, **raftlog, **common)
+
+        try:
+            run = asyncio.run(carry_out())
+        except Exception:
+            if not (failures := aftermath.failures(folder / "nodes")):
+                raise
+            run = Run(scenario, seed, nodes, seconds, folder, [], [], Arena(seed))  # that is a finding, not an error
+            run.aftermath.problems += failures
         progress.say("judging")
         judgement = judge_run(run)
         result = run_folder.save(run, judgement, words)
