@@ -27,7 +27,7 @@ from raft.codec import (
     decode_headers,
 )
 from spark_export.frames import Frames
-from spark_export.ledger import Outcomes, outcomes
+from spark_export.ledger import ChangeRow, Outcomes, outcomes
 from spark_export.schema import (
     APPEND,
     ARROW,
@@ -296,17 +296,27 @@ def _of_change(name: str) -> Callable[[_Rows], pa.Array]:
     return column
 
 
+def change_rows(frames: Frames) -> dict[int, list[ChangeRow]]:
+    """The spelled-out changes by row."""
+    return dict(_by_row(_Rows(frames)))
+
+
 def _changes(rows: _Rows) -> pa.Array:
     explicit = rows.outcomes.explicit
     if not explicit:
         return _nulls("changes", rows.count)
+    return _some("changes", rows.count, dict(_by_row(rows)))
+
+
+def _by_row(rows: _Rows) -> Iterable[tuple[int, list[ChangeRow]]]:
+    explicit = rows.outcomes.explicit
     of_row = rows.frames.block_of_row
     row_of: Iterable[tuple[int, int]] = ((block, block) for block in explicit)
     if of_row is not None:  # a request with changes has one record
         blocks = np.fromiter(explicit, np.int64, len(explicit))
         found = np.flatnonzero(np.isin(of_row, blocks))
         row_of = zip(found.tolist(), of_row[found].tolist(), strict=True)
-    return _some("changes", rows.count, {row: explicit[block] for row, block in row_of})
+    return ((row, explicit[block]) for row, block in row_of)
 
 
 _COLUMNS: Final[dict[str, Callable[[_Rows], pa.Array]]] = {
@@ -316,6 +326,11 @@ _COLUMNS: Final[dict[str, Callable[[_Rows], pa.Array]]] = {
     "succeeded": _succeeded, "prior_index": _of_change("prior_index"), "create": _of_change("create"),
     "version": _of_change("version"), "changes": _changes,
 }  # fmt: skip
+
+
+def keys(frames: Frames) -> pa.Array:
+    """The keys of all rows."""
+    return _key(_Rows(frames))
 
 
 def user_records(frames: Frames) -> Mask:

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from cluster.client_core import normal_url
-from cluster.wire import H_DEADLINE, H_LOG, LogPage, Problem
+from cluster.wire import H_DEADLINE, H_LOG, LogPage, LogRecord, Problem
 from spark_export.errors import DataLossError, ExportError, UnreachableError, UsageError
 
 PATIENCE_S: Final = 30.0
@@ -134,27 +134,48 @@ class TrimmedError(DataLossError):
 
 def ask(
     endpoints: tuple[str, ...], path: str, query: dict[str, object], shape: type[T], *,
-    patience_s: float = PATIENCE_S, wait_s: float = 0,
+    patience_s: float = PATIENCE_S, wait_s: float = 0, turns: Turns | None = None,
 ) -> T:  # fmt: skip
-    """A JSON answer of the first node that gives one. Raises UnreachableError, DataLossError, RefusedError."""
-    turns = Turns(endpoints, patience_s)
+    """A JSON answer of the first node that gives one. Who asks often keeps `turns`: then the node that answered last is
+    asked first. Raises UnreachableError, DataLossError, RefusedError."""
+    turns = turns or Turns(endpoints, patience_s)
     while True:
         try:
             with answering(turns.url, path, query, wait_s=wait_s) as answer:
                 body = answer.read()
-                return msgspec.json.decode(body, type=shape)
+                decoded = msgspec.json.decode(body, type=shape)
+                turns.success()
+                return decoded
         except RetryableError as error:
             turns.failure(path, error)
         except msgspec.MsgspecError as error:
             turns.failure(path, RetryableError(f"answered something else than raftlog does ({error})"))
 
 
-def bounds(endpoints: tuple[str, ...], *, is_linearizable: bool = True, patience_s: float = PATIENCE_S) -> LogPage:
+def bounds(
+    endpoints: tuple[str, ...], *, is_linearizable: bool = True, patience_s: float = PATIENCE_S,
+    turns: Turns | None = None,
+) -> LogPage:  # fmt: skip
     """Log id, oldest index and, in `index`, a committed end of an entry: linearizable unless not asked for."""
     query: dict[str, object] = {"limit": 1}
     if not is_linearizable:
         query["consistency"] = "stale"
-    return ask(endpoints, "/v1/log", query, LogPage, patience_s=patience_s)
+    return ask(endpoints, "/v1/log", query, LogPage, patience_s=patience_s, turns=turns)
+
+
+def news(turns: Turns, known: int, wait_ms: int) -> LogPage:
+    """As `bounds`, as soon as there is an index above `known`, or after `wait_ms`."""
+    query: dict[str, object] = {"from": known + 1, "limit": 1, "wait": wait_ms}
+    return ask(turns.endpoints, "/v1/log", query, LogPage, turns=turns)
+
+
+def record_at(
+    endpoints: tuple[str, ...], where: dict[str, object], *, patience_s: float = PATIENCE_S
+) -> tuple[LogRecord | None, LogPage]:
+    """The first record at an index (`{"from": …}`) or from a time on (`{"from_time": ms}`), internal ones included;
+    None where the log has not got there. Linearizable."""
+    page = ask(endpoints, "/v1/log", {**where, "limit": 1, "internal": "true"}, LogPage, patience_s=patience_s)
+    return (page.records[0] if page.records else None), page
 
 
 def check_log(url: str, answer: http.client.HTTPResponse, log_id: str) -> None:

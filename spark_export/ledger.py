@@ -42,7 +42,7 @@ CHANGE: Final = np.dtype(
 SINGLE: Final = np.dtype([("prior_index", "<i8"), ("create", "<i8"), ("version", "<i8"), ("valid", "?")])
 
 ChangeRow = dict[str, Any]
-"""One explicit change as the column `changes` shows it."""
+"""One explicit change as the column `changes` shows it, and its prior_index, which that column leaves out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,5 +155,5 @@ def _spelled_out(frames: Frames, entry: int, blocks: Ints, single: Rows, explici
 def _change_row(change: Change, revision: int) -> ChangeRow:
     return {
         "key": change.key, "value": change.value, "deleted": change.is_delete, "create": change.create,
-        "mod": revision, "version": change.version,
+        "mod": revision, "version": change.version, "prior_index": change.prior_index,
     }  # fmt: skip

@@ -55,9 +55,35 @@ ARROW: Final = pa.schema(
 
 COLUMNS: Final[tuple[str, ...]] = tuple(ARROW.names)
 
+STATE: Final = pa.schema(
+    [("key", pa.binary()), ("value", pa.binary()), ("create", pa.int64()), ("mod", pa.int64()), ("version", pa.int64())]
+)
+"""The live keys as of an index (option `asOf`)."""
+
+FEED: Final = pa.schema(
+    [
+        ("index", pa.int64()),
+        ("term", pa.int64()),
+        ("time", _TIMESTAMP),
+        ("operation", pa.string()),
+        ("change", pa.string()),
+        ("key", pa.binary()),
+        ("before", pa.binary()),
+        ("after", pa.binary()),
+        ("before_known", pa.bool_()),
+        ("prior_index", pa.int64()),
+        ("create", pa.int64()),
+        ("mod", pa.int64()),
+        ("version", pa.int64()),
+    ]
+)
+"""One row per changed key, with what was there before (option `changes`)."""
+
 # Names of numbers, by number; None where the number has no meaning (yet). tests/spark_export/test_schema.py holds them
 # equal to raft.types.EntryKind, statemachine.commands.Operation and Result, which this package must not import.
 KINDS: Final[tuple[str | None, ...]] = (None, "noop", "configuration", "clock", "commands")
+KIND_SNAPSHOT: Final = "snapshot"
+"""Not of an entry: rows with which a stream begins that starts from the state."""
 KIND_CONFIGURATION: Final = 2
 KIND_COMMANDS: Final = 4
 
@@ -79,10 +105,11 @@ RESULT_APPLIED: Final = 1
 USER_RESULTS: Final = ("applied", "compare_failed")
 """A user record is a record of kind `commands` with a user's operation and one of these results."""
 USER_OPERATIONS: Final = tuple(name for name in OPERATIONS[:INTERNAL_FIRST] if name is not None)
+INTERNAL_OPERATIONS: Final = tuple(name for name in OPERATIONS[INTERNAL_FIRST:] if name is not None)
 
 
-def spark_schema() -> "StructType":
+def spark_schema(of: pa.Schema = ARROW) -> "StructType":
     """The columns as a Spark type."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    return from_arrow_schema(ARROW)
+    return from_arrow_schema(of)

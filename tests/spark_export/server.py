@@ -1,5 +1,6 @@
 """A node in a thread that serves one log from memory as the real one does, and misbehaves on request."""
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -10,7 +11,21 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-from cluster.wire import DIGEST_FORMAT, ERRORS, H_LOG, Code, DigestAnswer, LogPage, Problem, SetDigest
+from cluster.wire import (
+    DIGEST_FORMAT,
+    ERRORS,
+    H_LOG,
+    ChangeJson,
+    Code,
+    DigestAnswer,
+    KeyValue,
+    LogPage,
+    LogRecord,
+    Problem,
+    Ranged,
+    SetDigest,
+    to_b64,
+)
 from statemachine.digest import ChangeRow, LogRow, log_digest, set_digest, state_row_hash
 from tests.spark_export import logs
 from tests.spark_export.logs import Log, Row
@@ -30,10 +45,63 @@ class Served:
     faults: list[Callable[[bytes], bytes | Code]] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
     digest: DigestAnswer | Code | None = None  # None: the right one
+    committed: int | None = None  # an end of an entry; None: everything is
+    kept_revision: int = 1  # the oldest revision of the state that is told
+    grown: threading.Condition = field(default_factory=threading.Condition)
+
+    @property
+    def last(self) -> int:
+        """The newest index that is committed."""
+        return self.log.last.index if self.committed is None else self.committed
+
+    @property
+    def rows(self) -> list[Row]:
+        """The committed rows."""
+        return [row for row in logs.naive_rows(self.log.entries, self.log.effects) if row["index"] <= self.last]
+
+    def commit(self, entry: int) -> int:
+        """Commits the log up to the end of its entry of this number; the index."""
+        with self.grown:
+            self.committed = self.log.entries[entry].index
+            self.grown.notify_all()
+            return self.committed
+
+    def page(self, query: dict[str, str]) -> LogPage:
+        """At most one record from an index or a time on, once there is one or the time to wait is over."""
+        if "from_time" in query:
+            times = ((row["index"], _ms(row["time"])) for row in self.rows)
+            start = next((index for index, ms in times if (ms or 0) >= int(query["from_time"])), self.last + 1)
+        else:
+            start = int(query.get("from", self.oldest))
+        with self.grown:
+            self.grown.wait_for(lambda: self.last >= start, int(query.get("wait", 0)) / 1000)
+            rows = self.rows
+        shown = [as_record(row) for row in rows if row["index"] == start and "internal" in query]
+        users = [row["index"] for row in rows if logs.is_user(row)]
+        following = start + (start <= self.last)
+        return LogPage(
+            self.log_id, shown, following, self.oldest, self.last, max(users, default=0), self.last, self.log.last.term
+        )
+
+    def state(self, query: dict[str, str]) -> Ranged | Code:
+        """Two keys of the state as of a revision, or of now."""
+        rows = self.rows
+        newest = max(row["revision"] for row in rows)
+        revision = int(query.get("at", newest))
+        if revision < self.kept_revision:
+            return Code.COMPACTED
+        live = sorted(folded([row for row in rows if row["revision"] <= revision]))
+        first = int(query.get("continuation", 0))
+        page = [KeyValue(*each[2:], key_b64=to_b64(each[0]), value_b64=to_b64(each[1])) for each in live]
+        more = first + 2 < len(page)
+        return Ranged(
+            page[first : first + 2], more, len(page), str(first + 2) if more else None, revision, self.last, 1
+        )
 
     def raw(self, start: int, stop: int) -> bytes:
         """Whole entries from the one that holds `start`, in chunks, and the progress mark that ends an answer."""
         log = self.log
+        stop = min(stop, self.last + 1)
         first = next((n for n, entry in enumerate(log.entries) if entry.index >= start), len(log.entries))
         last = next((n for n, entry in enumerate(log.entries) if entry.index >= stop - 1), len(log.entries) - 1) + 1
         parts = []
@@ -58,14 +126,18 @@ def serving(served: Served) -> Iterator[str]:
             path, query = urlsplit(self.path).path, dict(parse_qsl(urlsplit(self.path).query))
             if path == "/v1/digest":
                 self._digest(int(query["index"]), int(query.get("log_from", 0)))
+            elif path == "/v1/kv":
+                state = served.state(query)
+                if isinstance(state, Code):
+                    self._problem(state)
+                else:
+                    self._json(200, state)
             elif path != "/v1/log":
                 self.send_error(404)
-            elif query.get("format") != "raw":
-                last = served.log.last.index
-                page = LogPage(served.log_id, [], last + 1, served.oldest, last, last, last, served.log.last.term)
-                self._json(200, page)
-            elif int(query["from"]) < served.oldest:
+            elif int(query.get("from", served.oldest)) < served.oldest:
                 self._problem(Code.COMPACTED)
+            elif query.get("format") != "raw":
+                self._json(200, served.page(query))
             else:
                 body: bytes | Code = served.raw(int(query["from"]), int(query["to"]))
                 if served.faults:
@@ -111,7 +183,12 @@ def serving(served: Served) -> Iterator[str]:
         def log_message(self, format: str, *args: Any) -> None:
             """Says nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            if not isinstance(sys.exception(), ConnectionError):  # a reader that has seen enough
+                super().handle_error(request, client_address)
+
+    server = Server(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
@@ -120,6 +197,21 @@ def serving(served: Served) -> Iterator[str]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def as_record(row: Row) -> LogRecord:
+    """A row as the log's JSON pages show it, as far as the source looks."""
+    changes = [
+        ChangeJson(
+            change["deleted"], change["create"], change["mod"], change["version"], key_b64=to_b64(change["key"]),
+            value_b64=to_b64(change["value"] or b""),
+        )
+        for change in row["changes"] or ()
+    ]  # fmt: skip
+    return LogRecord(
+        row["index"], row["term"], _ms(row["time"]) or 0, row["kind"], row["operation"] or "", row["result"],
+        value_b64=to_b64(row["value"] or b""), revision=row["revision"], changes=changes or None,
+    )  # fmt: skip
 
 
 def right_digest(log: Log, index: int, log_from: int, log_id: str = LOG_ID) -> DigestAnswer:

@@ -1,0 +1,176 @@
+"""Plans the micro-batches of a streaming query: where it begins, how far each batch goes, and which ranges it has.
+
+One planner lives as long as the query runs, in Spark's one process for it, and is called by one thread. It keeps only
+what it can ask for again: what must last is in the offsets, which Spark writes into the checkpoint before a batch runs.
+
+- **The pin batch.** Spark keeps the initial offset nowhere. Killed within the first batch, a query would ask for it
+  anew and take up at a later `latest`. So the first batch of a fresh query is empty: it only writes the position down.
+- **Nothing new is no request a millisecond.** Spark asks a hundred times a second; the planner waits in the cluster for
+  up to a second until there is news, by a linearizable read: a node that was cut off cannot hold a query back.
+- **An idle query stays idle.** Only a user record makes a batch: internal ones (a new leader's entry, say) go along.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from cluster.wire import LogPage
+from spark_export import bounds, door
+from spark_export.errors import DataLossError
+from spark_export.offsets import StreamOffset, parse_offset, split
+from spark_export.options import SourceOptions
+from spark_export.reader import Range, bytes_end
+
+POLL_S: Final = 1.0
+"""How long one question for news waits. A query is stopped meanwhile all the same."""
+
+Offset = Mapping[str, Any]
+
+
+class StreamPlanner:
+    """What Spark's stream reader asks for, as values; offsets go in and out as JSON objects."""
+
+    def __init__(self, options: SourceOptions, clock: Callable[[], float] = time.monotonic) -> None:
+        self._options = options
+        self._clock = clock
+        self._turns = door.Turns(options.endpoints, options.patience_s)
+        self._initial: StreamOffset | None = None
+        self._is_pinned = False  # or restarted behind the first batch
+        self._page: LogPage | None = None  # the newest answer
+        self._target: LogPage | None = None  # the end of a query that reads what there is and stops
+        self._waiting_since: float | None = None  # for minEntriesPerTrigger
+
+    def initial(self) -> Offset:
+        """Where a fresh query begins. Spark asks twice; both times it must be the same."""
+        if self._initial is None:
+            self._initial = bounds.first_offset(self._options)
+        return self._initial.as_json()
+
+    def stop_at_end(self) -> None:
+        """From now on nothing that is committed later is read."""
+        self._target = self._page = door.bounds(
+            self._options.endpoints, patience_s=self._options.patience_s, turns=self._turns
+        )
+
+    def latest(self, start: Offset, entries_max: int | None, *, is_limited: bool = True) -> Offset:
+        """Where the batch that begins at `start` ends; `start` itself where there is nothing to read yet.
+
+        Raises DataLossError where `start` is not kept, belongs to another log, or lies behind the end of this one.
+        """
+        begin = parse_offset(start)
+        if not self._is_pinned:
+            self._is_pinned = True
+            if self._initial == begin:
+                return start
+        page = self._news(begin, entries_max)
+        self._check(begin, page)
+        if begin.revision is not None:
+            return StreamOffset(begin.log, begin.next).as_json()  # the state is a batch of its own
+        first = bounds.kept(self._options, begin.next, page.oldest)
+        end = page.index + 1
+        if not self._is_due(page, first):
+            return start
+        if is_limited:
+            if entries_max is not None:
+                end = min(end, first + entries_max)
+            if self._options.bytes_max is not None:
+                wanted = Range(self._options.endpoints, begin.log, first, end, self._turns.place)
+                end = bytes_end(wanted, self._options.bytes_max)
+        return StreamOffset(begin.log, end).as_json() if end > begin.next else start
+
+    def report(self) -> Offset | None:
+        """The newest position known, for the query's progress."""
+        return None if self._page is None else StreamOffset(self._page.log, self._page.index + 1).as_json()
+
+    def ranges(self, start: Offset, end: Offset) -> list[Range]:
+        """The ranges of a batch, one per task; equal offsets give equal rows, whatever the split."""
+        first, stop = parse_offset(start), parse_offset(end)
+        if first.log != stop.log:
+            raise _replaced(stop.log, first.log)
+        if not self._is_pinned:
+            self._is_pinned = True
+            if self._initial == first:
+                return []  # restarted within the first batch, which was empty: `start` is where a query would begin now
+        options = self._options
+        begin = first.next
+        if not options.fail_on_data_loss and first.revision is None:
+            page = self._page or door.bounds(
+                options.endpoints, is_linearizable=False, patience_s=options.patience_s, turns=self._turns
+            )
+            begin = min(bounds.kept(options, begin, page.oldest), stop.next)
+        ranges = split(
+            begin, stop.next, at_least=options.min_partitions, records_max=options.max_records_per_partition
+        )  # fmt: skip
+        # The node that answered last has everything up to the end: a batch of one task goes there.
+        return [
+            Range(options.endpoints, first.log, low, high, self._turns.place + number, options.patience_s)
+            for number, (low, high) in enumerate(ranges)
+        ]
+
+    def state_revision(self, start: Offset, end: Offset) -> int | None:
+        """The revision of the state that this batch consists of; None: it is one of the log."""
+        first = parse_offset(start)
+        is_first = not self._is_pinned and self._initial == first
+        return None if is_first or parse_offset(end).revision is not None else first.revision
+
+    def state_range(self, start: Offset) -> Range:
+        """What that state is the state after."""
+        first = parse_offset(start)
+        options = self._options
+        return Range(options.endpoints, first.log, 1, first.next, self._turns.place, options.patience_s)
+
+    def _news(self, begin: StreamOffset, entries_max: int | None) -> LogPage:
+        """The newest page that is needed: what was heard last, where it fills a batch, else the cluster's answer."""
+        if self._target is not None:
+            return self._target
+        page = self._page
+        if page is None or page.index + 1 < begin.next:
+            page = door.bounds(self._options.endpoints, patience_s=self._options.patience_s, turns=self._turns)
+        else:
+            waiting = page.index + 1 - begin.next
+            if begin.revision is None and page.last_user_index >= begin.next:
+                if entries_max is not None and waiting >= entries_max:
+                    return page
+                wait_s = self._delay_left(waiting)
+            else:
+                wait_s = POLL_S
+            page = door.news(self._turns, page.index, round(1000 * min(wait_s, POLL_S)))
+        self._page = page
+        return page
+
+    def _is_due(self, page: LogPage, first: int) -> bool:
+        """Whether a batch is worth it: a user record, and as many entries as are asked for, or the delay is over."""
+        if self._target is not None:
+            return page.last_user_index >= first or self._options.include_internal
+        if page.last_user_index < first:
+            return False
+        if self._delay_left(page.index + 1 - first) > 0:
+            return False
+        self._waiting_since = None
+        return True
+
+    def _delay_left(self, waiting: int) -> float:
+        """How long `waiting` entries are still too few for a batch."""
+        if waiting >= self._options.entries_min:
+            return 0.0
+        now = self._clock()
+        if self._waiting_since is None:
+            self._waiting_since = now
+        return max(0.0, self._waiting_since + self._options.delay_max_s - now)
+
+    def _check(self, begin: StreamOffset, page: LogPage) -> None:
+        if begin.log != page.log or self._options.log_id not in (None, page.log):
+            raise _replaced(self._options.log_id or begin.log, page.log)
+        if begin.next > page.index + 1:
+            raise DataLossError(
+                f"the query stands before index {begin.next}, but log {page.log} ends at {page.index}: the cluster "
+                f"lost what it had committed. Check it with `raftlog verify`; to go on, use a new checkpoint folder."
+            )
+
+
+def _replaced(expected: str, served: str) -> DataLossError:
+    return DataLossError(
+        f"the query reads log {expected}, the endpoints serve {served}: the cluster was replaced or restored, and "
+        f"indexes of one log mean nothing in another. Name the endpoints of log {expected}, or use a new checkpoint "
+        f"folder."
+    )

@@ -1,0 +1,117 @@
+"""What one read shows of a range: rows of the log, the changes that it made, or the state at its end."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from spark_export.errors import UsageError
+from spark_export.feed import feed
+from spark_export.options import SourceOptions
+from spark_export.reader import Range, read
+from spark_export.schema import ARROW, FEED, KIND_SNAPSHOT, STATE, spark_schema
+from spark_export.selection import Selection, of_options
+from spark_export.state import snapshot_at, state_at
+from spark_export.values import Projection, parsed, project
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Rows of the log."""
+
+    projection: Projection
+    selection: Selection = field(default_factory=Selection)
+
+    def read(self, wanted: Range) -> Iterator[pa.RecordBatch]:
+        """The rows of the range."""
+        if self.projection.is_plain:
+            return read(wanted, self.projection.columns, selection=self.selection)
+        columns = (*self.projection.columns, "index")
+        return (self._shown(batch) for batch in read(wanted, columns, selection=self.selection))
+
+    def snapshot(self, wanted: Range, revision: int) -> Iterator[pa.RecordBatch]:
+        """The state at a revision as rows of the log: what would have to be put to make it, of kind `snapshot`."""
+        if self.selection.operations and "put" not in self.selection.operations:
+            return
+        for batch in snapshot_at(wanted, revision, self.selection.key_prefix):
+            rows = len(batch)
+            own = {name: batch.column(name) for name in ("key", "value", "create", "version")}
+            own["revision"] = batch.column("mod")
+            own["index"] = pa.array([wanted.stop - 1] * rows, pa.int64())
+            for name, text in (("kind", KIND_SNAPSHOT), ("operation", "put"), ("result", "applied")):
+                own[name] = pa.array([text] * rows, pa.string())
+            if self.projection.is_plain:
+                yield _of(own, self.projection.schema, rows)
+            else:
+                names = (*self.projection.columns, "index")
+                yield self._shown(_of(own, pa.schema([(name, ARROW.field(name).type) for name in names]), rows))
+
+    def _shown(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        last = batch.num_columns - 1
+        wanted = batch.select(list(range(last)))
+        return parsed(wanted, self.projection, batch.column(last).to_pylist())
+
+
+@dataclass(frozen=True, slots=True)
+class FeedView(View):
+    """Changes of keys, with images."""
+
+    def read(self, wanted: Range) -> Iterator[pa.RecordBatch]:
+        """The changes that the range made."""
+        names = self.projection.schema.names
+        batches = feed(wanted, self.selection.key_prefix, self.selection.operations)
+        return (batch.select(names) for batch in batches)
+
+
+@dataclass(frozen=True, slots=True)
+class StateView(View):
+    """Live keys."""
+
+    def read(self, wanted: Range) -> Iterator[pa.RecordBatch]:
+        """The state after the last index of the range, which begins at index 1."""
+        names = self.projection.schema.names
+        return (batch.select(names) for batch in state_at(wanted, self.selection.key_prefix))
+
+
+def _of(own: dict[str, pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBatch:
+    arrays = [own.get(each.name, pa.nulls(rows, each.type)) for each in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def default_schema(options: Mapping[str, str]) -> "StructType":
+    """The columns that a read with these options has when the user names none."""
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    given = {name.lower(): value.strip().lower() for name, value in options.items()}
+    if "asof" in given:
+        return spark_schema(STATE)
+    if given.get("changes") == "true":
+        return spark_schema(FEED)
+    whole = spark_schema()
+    if given.get("valueformat", "raw") == "raw":
+        return whole
+    return StructType([StructField("value", StringType()) if each.name == "value" else each for each in whole.fields])
+
+
+def view(options: SourceOptions, asked: "StructType") -> View:
+    """What to show for these options and columns. Raises UsageError for a column that is not there."""
+    selection = of_options(options)
+    if options.as_of is not None:
+        return StateView(_fixed(asked, STATE, "asOf"), selection)
+    if options.changes:
+        return FeedView(_fixed(asked, FEED, "changes"), selection)
+    return View(project(asked, options.value_format, options.mode), selection)
+
+
+def _fixed(asked: "StructType", of: pa.Schema, option: str) -> Projection:
+    types = {each.name: each.dataType.simpleString() for each in spark_schema(of).fields}
+    for each in asked.fields:
+        if each.name not in types:
+            raise UsageError(f"with {option} there is no column {each.name!r}; the columns are {', '.join(types)}")
+        if each.dataType.simpleString() != types[each.name]:
+            raise UsageError(f"column {each.name} is {types[each.name]}, not {each.dataType.simpleString()}")
+    return Projection(pa.schema([of.field(name) for name in asked.names]), ())
