@@ -17,6 +17,7 @@ HEAD_BYTES_MAX: Final = 8 << 10
 """Heads up to here are looked at; the limits of the settings may be lower, and those above it aiohttp enforces."""
 FIELDS_MAX: Final = 32
 _CACHED_HEADS_MAX: Final = 256
+_CACHED_LINES_MAX: Final = 1_024
 _CACHED_BYTES_MAX: Final = 1 << 10
 
 
@@ -35,7 +36,7 @@ class Head(NamedTuple):
     kind: Kind
     method: str = ""
     target: str = ""
-    headers: dict[str, str] = {}  # noqa: RUF012 - nobody changes it; names that the handlers ask for as they write them
+    headers: dict[str, str] = {}  # noqa: RUF012 - nobody changes it; KNOWN_NAMES as they are, others in lower case
     end: int = 0
     length: int = 0
 
@@ -85,13 +86,14 @@ class _Fields(NamedTuple):
 class HeadParser:
     """Reads heads, and remembers the header lines that clients repeat with every request."""
 
-    __slots__ = ("_cache", "bytes_max", "fields_max")
+    __slots__ = ("_cache", "_lines", "bytes_max", "fields_max")
 
     def __init__(self, bytes_max: int, fields_max: int) -> None:
         """`bytes_max`, `fields_max`: the settings' limits of a line and of the number of headers."""
         self.bytes_max = min(bytes_max, HEAD_BYTES_MAX)
         self.fields_max = min(fields_max, FIELDS_MAX)
         self._cache: dict[bytes, _Fields | None] = {}
+        self._lines: dict[bytes, tuple[str, str] | None] = {}
 
     def parse(self, data: bytes, start: int) -> Head:
         """The head that begins at `start`."""
@@ -122,32 +124,45 @@ class HeadParser:
         return all(_FIELD.fullmatch(each) for each in lines) and _FIELD_BEGUN.fullmatch(begun) is not None
 
     def _fields(self, block: bytes) -> _Fields | None:
-        fields = _parse_fields(block)
+        fields = self._parse_fields(block)
         if len(block) <= _CACHED_BYTES_MAX and not (fields and any(name in fields.headers for name in _ITS_OWN)):
             if len(self._cache) >= _CACHED_HEADS_MAX:
                 self._cache.clear()
             self._cache[block] = fields
         return fields
 
+    def _parse_fields(self, block: bytes) -> _Fields | None:
+        """The header lines; None for anything unusual."""
+        headers: dict[str, str] = {}
+        lines = block.split(b"\r\n")
+        for line in lines:
+            pair = self._lines[line] if line in self._lines else self._line(line)
+            if pair is None:
+                return None
+            headers[pair[0]] = pair[1]
+        if len(headers) < len(lines) or "Host" not in headers:  # a name twice
+            return None
+        if "Transfer-Encoding" in headers or "Upgrade" in headers:
+            return None
+        if headers.get("Connection", "keep-alive").lower() != "keep-alive":
+            return None
+        length = headers.get("Content-Length", "0")
+        if not _LENGTH.fullmatch(length):
+            return None
+        is_simple = "Expect" not in headers and "Content-Encoding" not in headers
+        if any(name.startswith("raftlog-") for name in headers):  # misspelt: its sender is told how
+            is_simple = False
+        return _Fields(headers, int(length), is_simple)
 
-def _parse_fields(block: bytes) -> _Fields | None:
-    """The header lines; None for anything unusual."""
-    headers: dict[str, str] = {}
-    seen: set[bytes] = set()
-    for line in block.split(b"\r\n") if block else ():
+    def _line(self, line: bytes) -> tuple[str, str] | None:
+        """Name and value of a header line; None for anything unusual."""
         match = _FIELD.fullmatch(line)
-        if match is None:
-            return None
-        lower = match[1].lower()
-        if lower in seen:
-            return None
-        seen.add(lower)
-        headers[_KNOWN.get(lower) or match[1].decode()] = match[2].decode()
-    if "Host" not in headers or "Transfer-Encoding" in headers or "Upgrade" in headers:
-        return None
-    if headers.get("Connection", "keep-alive").lower() != "keep-alive":
-        return None
-    length = headers.get("Content-Length", "0")
-    if not _LENGTH.fullmatch(length):
-        return None
-    return _Fields(headers, int(length), "Expect" not in headers and "Content-Encoding" not in headers)
+        pair: tuple[str, str] | None = None
+        if match is not None:
+            name = match[1].lower()
+            pair = (_KNOWN.get(name) or name.decode(), match[2].decode())
+        if len(line) <= _CACHED_BYTES_MAX:
+            if len(self._lines) >= _CACHED_LINES_MAX:
+                self._lines.clear()
+            self._lines[line] = pair
+        return pair

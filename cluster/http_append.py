@@ -59,7 +59,7 @@ def _decode_batch(service: Service, media_type: str, body: bytes) -> list[Record
 
 def _bare_key(call: Call, query: Query) -> bytes | None:
     """The key of a record whose value is the body: parameter or header."""
-    key = query.key()
+    key = None if query.is_empty else query.key()
     header = call.headers.get(wire.H_KEY)
     if header is None:
         return key

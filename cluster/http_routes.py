@@ -101,7 +101,7 @@ def find_route(call: Call) -> Route:
             return route
     if call.path.startswith(_KEY_PATH):  # whatever follows is a key, as it is
         call.parts = (call.path[len(_KEY_PATH) :],)
-        methods = {**_KEY, **(methods or {})}  # POST /v1/kv/txn is no key
+        methods = _KEY if methods is None else {**_KEY, **methods}  # POST /v1/kv/txn is no key
     elif call.path.startswith(_SESSION_PATH):
         methods = _session_methods(call)
     if methods is None:

@@ -43,13 +43,26 @@ class RequestLine(msgspec.Struct, omit_defaults=True):
 class RequestLog:
     """Collects lines; `close` writes the last ones. Belongs to the event loop."""
 
-    __slots__ = ("_dropped", "_handle", "_is_json", "_is_writing", "_lines", "_lines_max", "_logger", "_node", "_pool")
+    __slots__ = (
+        "_dropped",
+        "_handle",
+        "_is_json",
+        "_is_writing",
+        "_lines",
+        "_lines_max",
+        "_logger",
+        "_node",
+        "_pool",
+        "_when",
+        "_when_ms",
+    )
 
     def __init__(self, node: int, lines_max: int) -> None:
         self._node = node
         self._lines: list[RequestLine] = []
         self._lines_max = lines_max
         self._dropped = 0
+        self._when_ms, self._when = 0, datetime.fromtimestamp(0, UTC)
         self._handle: asyncio.TimerHandle | None = None
         self._is_writing = False
         self._logger = get_logger(node=node)
@@ -66,12 +79,15 @@ class RequestLog:
         if len(self._lines) >= self._lines_max:
             self._dropped += 1
             return
-        when = datetime.fromtimestamp(clock.wall_ms() / 1000, UTC)
+        now_ms = clock.wall_ms()
+        if now_ms != self._when_ms:  # one for all requests of a millisecond
+            self._when_ms, self._when = now_ms, datetime.fromtimestamp(now_ms / 1000, UTC)
         self._lines.append(
             RequestLine(
-                "request", self._node, method, target, status, round(seconds * 1000, 2), request_id, "info", when, code
+                "request", self._node, method, target, status, round(seconds * 1000, 2), request_id, "info",
+                self._when, code,
             )
-        )
+        )  # fmt: skip
         if self._handle is None and not self._is_writing:
             self._handle = asyncio.get_running_loop().call_later(_FLUSH_SECONDS, self._flush)
 

@@ -84,7 +84,7 @@ def test_the_body_begins_where_the_head_ends() -> None:
     head = HeadParser(32 << 10, 64).parse(data, 6)
     assert (head.method, head.target, head.length) == ("PUT", "/v1/kv/k?if_revision=1", 4)
     assert data[head.end : head.end + head.length] == b"body"
-    assert head.headers == {"Host": "localhost", "Raftlog-Key": "v", "X-One": "1", "Content-Length": "4"}
+    assert head.headers == {"Host": "localhost", "Raftlog-Key": "v", "x-one": "1", "Content-Length": "4"}
 
 
 def test_what_is_remembered_is_bounded() -> None:
@@ -94,6 +94,7 @@ def test_what_is_remembered_is_bounded() -> None:
     for number in range(3 * fast_head._CACHED_HEADS_MAX):
         parser.parse(request("GET", "/v1/kv/a", f"X-Number: {number}"), 0)
         assert len(parser._cache) <= fast_head._CACHED_HEADS_MAX
+        assert len(parser._lines) <= fast_head._CACHED_LINES_MAX
     kept = len(parser._cache)
     for header in ("Raftlog-Sequence: 1", "Raftlog-Request-Id: a", "X: " + "y" * 2_000):
         parser.parse(request("GET", "/v1/kv/a", header), 0)
