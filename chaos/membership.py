@@ -19,8 +19,8 @@ from cluster.wire_members import ChangeAnswer, ChangeIn, TransferAnswer
 
 T = TypeVar("T")
 
-CHANGE_S: Final = 40.0
-"""For one change with all its steps, beside partitions that come and go."""
+CHANGE_S: Final = 60.0
+"""For each step of a change, beside partitions that come and go, on a machine that may be busy."""
 
 ASK_S: Final = 4.0
 AGAIN_S: Final = 0.1

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -22,6 +23,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+from chaos import results
 
 if TYPE_CHECKING:
     from chaos.runner import Told
@@ -76,6 +79,7 @@ def run_command(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of every node; may be repeated.")
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the nodes' data also when the verdict is valid.")] = False,
+    record: Annotated[bool, typer.Option("--record", help=f"Keep the run in {results.RESULTS}.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
     """Break a real cluster on purpose: exit code 0 valid, 1 invalid, 6 unknown, 8 if the run could not be made."""
@@ -115,6 +119,8 @@ def run_command(
             planned = schedule(drawn, lasts_s, {each.name: (each.lane, each.lasts_s) for each in kinds}, heavy)
             words += ["--seconds", f"{lasts_s:g}"]
         result = _run(chosen, planned, nodes, lasts_s, drawn, out, base_port, keep, words, as_json, command, settings)
+        if record:
+            results.keep(result, datetime.now(UTC))
     raise typer.Exit(_EXITS[result["verdict"]])
 
 

@@ -195,7 +195,7 @@ async def _fault(run: Run, fault: FaultRun, deployment: Deployment, lane: asynci
         fault.healed_ns = arena.now_ns()
         run.aftermath.problems += here.problems
         if fault.outcome == "indeterminate" and planned.lane == "process":
-            await heal_fault(fault, deployment.cluster.start)
+            await heal_fault(fault, lambda: _whole(deployment, is_heavy=NEMESES[planned.nemesis].is_heavy))
 
 
 async def heal_fault(fault: FaultRun, heal: Callable[[], str | None]) -> None:
@@ -205,6 +205,13 @@ async def heal_fault(fault: FaultRun, heal: Callable[[], str | None]) -> None:
     except Exception as error:  # the end of the run mends whatever is left
         fault.outcome = "indeterminate"
         fault.note = "; ".join(part for part in (fault.note, f"not healed: {_said(error)}") if part)
+
+
+def _whole(deployment: Deployment, *, is_heavy: bool) -> None:
+    """After half a fault: every node runs whose disk may be trusted, and the members are those of the beginning."""
+    deployment.cluster.start(node for node in deployment.cluster.nodes if node not in deployment.disks.lost)
+    if is_heavy:
+        membership.settle(deployment)
 
 
 def _said(error: BaseException) -> str:
@@ -219,9 +226,7 @@ def _restore(deployment: Deployment, run: Run) -> None:
             deployment.shim.heal()
         for node in deployment.cluster.nodes:
             deployment.prepare(node)
-        if deployment.spares or deployment.disks.lost:
-            deployment.cluster.start()
-            membership.settle(deployment)
+        _whole(deployment, is_heavy=any(NEMESES[each.planned.nemesis].is_heavy for each in run.faults))
         deployment.cluster.restore(RESTORE_S)
     except Exception as error:
         run.aftermath.problems.append(f"after the last fault the cluster did not come back: {error}")

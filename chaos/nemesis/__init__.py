@@ -7,6 +7,7 @@ from typing import Final
 
 from chaos.nemesis import (
     clients,
+    clocks,
     disks,
     elections,
     files,
@@ -34,6 +35,7 @@ FAMILIES: Final[Mapping[str, tuple[Nemesis, ...]]] = {
     "disk": disks.NEMESES,
     "files": files.NEMESES,
     "members": members.NEMESES,
+    "clock": clocks.NEMESES,
 }
 
 NEMESES: Final[Mapping[str, Nemesis]] = {each.name: each for family in FAMILIES.values() for each in family}

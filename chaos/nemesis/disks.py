@@ -25,6 +25,9 @@ HIT_S: Final = 6.0
 ROOM_S: Final = 12.0
 """For the next segment to be allocated: small ones are filled in some seconds."""
 
+ENTRIES: Final = "*/log/[0-9]*.seg"
+"""Where entries are written. A segment that is only being made has another name: there no room is no reason to end."""
+
 NTH: Final = (1, 30)
 """Which of the coming writes or syncs kills: several writes make one batch."""
 
@@ -41,9 +44,18 @@ def _somebody(field: Field) -> int:
     return node
 
 
-def _inject(field: Field, node: int, call: CallName, *, error: str = "", delay_ms: int = 0, hang: bool = False) -> int:
+def _inject(
+    field: Field,
+    node: int,
+    call: CallName,
+    *,
+    error: str = "",
+    delay_ms: int = 0,
+    hang: bool = False,
+    name: str = "*",
+) -> int:
     rule = field.shim.inject(
-        call, error=error, delay_ms=delay_ms, hang=hang, root=field.deployment.cluster.data(node)
+        call, error=error, delay_ms=delay_ms, hang=hang, root=field.deployment.cluster.data(node), name=name
     )  # fmt: skip
     field.rules.append(rule)
     return rule
@@ -77,13 +89,14 @@ def _up_again(field: Field, nodes: Sequence[int]) -> Callable[[], str]:
     return heal
 
 
-def _failing(call: CallName, error: str) -> Callable[[Field], Injected]:
-    """Every such call fails from now on: the node fences itself and ends. What it had not synced is gone."""
+def _failing(call: CallName, error: str, name: str = "*") -> Callable[[Field], Injected]:
+    """Every such call on files of that name fails from now on: the node fences itself and ends. What it had not synced
+    is gone."""
 
     def inject(field: Field) -> Injected:
         node = _somebody(field)
         pid = field.running(node)
-        rule = _inject(field, node, call, error=error)
+        rule = _inject(field, node, call, error=error, name=name)
         count = _met(field, rule)
         code = field.gone(node)
         count = len(field.shim.hits(rule)) or count
@@ -205,8 +218,9 @@ def _nemesis(
 
 NEMESES: Final = (
     _nemesis("sync-error", "one node's fdatasync fails with EIO: it fences itself", _failing("fdatasync", "EIO")),
-    _nemesis("write-error", "one node's pwrite fails with EIO: it fences itself", _failing("pwrite", "EIO")),
-    _nemesis("write-full", "one node's pwrite fails with ENOSPC: it fences itself", _failing("pwrite", "ENOSPC")),
+    _nemesis("write-error", "one node's pwrite fails with EIO: it fences itself", _failing("pwrite", "EIO", ENTRIES)),
+    _nemesis("write-full", "one node's pwrite fails with ENOSPC: it fences itself",
+             _failing("pwrite", "ENOSPC", ENTRIES)),
     _nemesis("disk-full", "one node has no room for the next segment: it waits", _full, LASTS_S),
     _nemesis("slow-disk", f"one node's syncs take {SLOW_MS[0]} to {SLOW_MS[1]} ms longer", _slow, LASTS_S,
              lane="quality"),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -24,10 +25,10 @@ from cluster.wire import LogPage, LogRecord
 
 DATA: Final = 11  # how a node ends whose data folder is damaged, missing or another's (docs/operations.md)
 LASTS_S: Final = (0.5, 2.0)
-START_S: Final = 30.0
+START_S: Final = 60.0
 """For a start to end in one way or the other, on a machine that may be busy."""
 
-REFUSED_S: Final = 15.0
+REFUSED_S: Final = 30.0
 """For a peer to refuse a node: it dials again every second."""
 
 COPY_AGE: Final = 2
@@ -52,10 +53,19 @@ def _stop(field: Field) -> int:
         raise Skipped(refusal)
     if not field.wait(lambda: cluster.status(node) is not None, START_S):
         raise Skipped(f"node {node} does not serve: it cannot be stopped cleanly")
-    code = cluster.stop_node(node)
-    if code != 0:
-        raise RuntimeError(f"node {node} ended with {code} at SIGTERM\n{cluster.tail(node)}")
+    _stop_cleanly(field, node)
     return node
+
+
+def _stop_cleanly(field: Field, node: int) -> None:
+    """SIGTERM. Raises Skipped, the node running, where it took so long that it was killed."""
+    cluster = field.deployment.cluster
+    code = cluster.stop_node(node)
+    if code == -signal.SIGKILL:
+        cluster.start_node(node)
+        raise Skipped(f"node {node} took so long to stop that it was killed: its newest mark may be missing")
+    if code != 0:
+        raise RuntimeError(f"node {node} ended with {code} at SIGTERM")
 
 
 def _started(field: Field, node: int) -> int | None:
@@ -214,9 +224,7 @@ def _meet_again(field: Field, node: int) -> None:
     cluster.wait_ready([node], START_S)
     if not field.wait(lambda: all(_has_met(field, each, node, since[each]) for each in others), REFUSED_S):
         raise Skipped(f"not every peer met node {node} again within {REFUSED_S:g} s")
-    code = cluster.stop_node(node)
-    if code != 0:
-        raise RuntimeError(f"node {node} ended with {code} at SIGTERM")
+    _stop_cleanly(field, node)
 
 
 def _has_met(field: Field, peer: int, node: int, since: int) -> bool:

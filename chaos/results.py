@@ -1,0 +1,75 @@
+"""The record of runs in docs/chaos_results.jsonl: one line each, so that runs add up over days and machines.
+
+`raftlog chaos run --record` keeps its run, whatever came of it: a record without the others would be no proof.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+RESULTS: Final = "docs/chaos_results.jsonl"
+_RECORDS: Final = ("docs/chaos_results.jsonl", "docs/sim_results.jsonl")
+
+
+class NoCheckout(RuntimeError):
+    """There is no place to keep results: this is not a checkout of the repository."""
+
+
+def commit_of(root: Path = ROOT) -> tuple[str, bool]:
+    """The commit that is checked out, and whether nothing but records differs from it. Raises NoCheckout."""
+    try:
+        commit = _git(root, "rev-parse", "HEAD").strip()
+        changed = [line[3:] for line in _git(root, "status", "--porcelain", "--untracked-files=no").splitlines()]
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise NoCheckout(f"{root} is no git checkout: there is nowhere to keep the run") from error
+    return commit, all(path in _RECORDS for path in changed)
+
+
+def _git(root: Path, *words: str) -> str:
+    command = ["git", "-c", "safe.directory=*", "-C", str(root), *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def line_of(result: Mapping[str, Any], *, commit: str, is_clean_tree: bool, now: datetime, load: float) -> str:
+    """One run, from what its result.json holds, as a line of the record."""
+    faults = result["faults"]
+    installed: dict[str, int] = {}
+    for each in faults:
+        if each["outcome"] == "installed":
+            installed[each["nemesis"]] = installed.get(each["nemesis"], 0) + 1
+    value = {
+        "at": now.strftime("%Y-%m-%dT%H:%MZ"),
+        "command": result["command"],
+        "seed": result["seed"],
+        "nodes": result["nodes"],
+        "seconds": result["seconds"],
+        "verdict": result["verdict"],
+        "why": [*result["problems"], *result["missing"]][:3],
+        "operations": result["operations"],
+        "planned": len(faults),
+        "indeterminate": sum(each["outcome"] == "indeterminate" for each in faults),
+        "installed": dict(sorted(installed.items())),
+        "overlapping": result["overlapping_max"],
+        "leaders": len(result["leaders"]),
+        "load": round(load, 1),
+        "commit": commit,
+        "clean_tree": is_clean_tree,
+    }
+    return json.dumps(value, ensure_ascii=False) + "\n"
+
+
+def keep(result: Mapping[str, Any], now: datetime, root: Path = ROOT) -> Path:
+    """Appends a run to the record: the file. Raises NoCheckout, OSError."""
+    commit, is_clean_tree = commit_of(root)
+    path = root / RESULTS
+    line = line_of(result, commit=commit, is_clean_tree=is_clean_tree, now=now, load=os.getloadavg()[0])
+    with path.open("a", encoding="utf-8") as file:
+        file.write(line)
+    return path
