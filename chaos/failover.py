@@ -3,18 +3,25 @@
 The time is from the beginning of the fault to the first write that any client is told to be done in a later term; no
 answer of the old leader counts. Clients are bound, one to each node with several writes under way, so that some ask the
 next leader from its first moment on; between two losses all nodes are back and writes flow.
+
+Every loss is a line of `losses.jsonl` as soon as it is measured, so that an interrupted run can be gone on with: what
+stands in the file of the folder already is counted, and not lost again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from chaos.availability import quantile
-from chaos.deployment import Deployment
+from chaos.deployment import START_S, Deployment
 from chaos.nemesis import NEMESES, Field
 from chaos.observer import Observer
 from chaos.runner import FaultRun, Run, Teller, heal_fault, told_of
@@ -33,9 +40,36 @@ FLOW: Final = 30
 """Writes acknowledged between two losses."""
 
 LOST_S: Final = 20.0
-CALM_S: Final = (0.3, 0.8)
+CALM_S: Final = (0.1, 0.5)  # several heartbeats: the loss comes at any moment between two
+LOSSES: Final = "losses.jsonl"
 POLICY: Final = Policy(back_off_first_ms=5, back_off_max_ms=20)
 """A client that asks often: its own patience is not what is measured."""
+
+
+class Loss(msgspec.Struct, frozen=True, kw_only=True):
+    """One leader lost, and how long it took until the next write was acknowledged."""
+
+    number: int
+    nemesis: str
+    took_s: float | None  # None: no write within LOST_S
+    term: int | None  # of that write
+    placing_s: float  # of that time, at most so much passed until the harness had brought the fault about
+    at_s: float  # since the run began
+    load: float  # of the machine, over the last minute
+
+
+def losses_of(folder: Path) -> list[Loss]:
+    """The losses that were measured in that folder so far. Raises ValueError naming a broken line."""
+    path = folder / LOSSES
+    if not path.exists():
+        return []
+    found: list[Loss] = []
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+        try:
+            found.append(msgspec.json.decode(line, type=Loss))
+        except msgspec.MsgspecError as error:
+            raise ValueError(f"{path}: line {number}: {error}") from error
+    return found
 
 
 def plan(seed: int, times: int) -> tuple[Planned, ...]:
@@ -53,54 +87,80 @@ def plan(seed: int, times: int) -> tuple[Planned, ...]:
 
 
 async def lose_leaders(run: Run, deployment: Deployment, observer: Observer, tell: Teller) -> None:
-    """Runs the load, and loses one leader after the other as planned."""
+    """Runs the load, and loses one leader after the other as planned, but for those that are in the folder already."""
+    before = {each.number: each for each in losses_of(run.folder)}
+    for each in before.values():
+        _count(run, each)
     async with asyncio.TaskGroup() as group:
-        for each in run.workloads:
-            group.create_task(each.run())
+        for workload in run.workloads:
+            group.create_task(workload.run())
         for fault in run.faults:
-            tell(told_of(run, "running", observer))
-            await _lose(run, fault, deployment)
+            if fault.planned.number in before:
+                fault.outcome, fault.note = "skipped", "measured before this run went on"
+                continue
+            tell(told_of(run, _so_far(run), observer))
+            loss = await _lose(run, fault, deployment)
+            if loss is not None:
+                _count(run, loss)
+                with (run.folder / LOSSES).open("ab") as file:
+                    file.write(msgspec.json.encode(loss) + b"\n")
         run.load_ns = run.arena.now_ns()
         run.arena.stopping.set()
 
 
-async def _lose(run: Run, fault: FaultRun, deployment: Deployment) -> None:
-    arena = run.arena
-    await asyncio.to_thread(deployment.cluster.wait_ready)
-    chance = random.Random(fault.planned.draw)
+def _count(run: Run, loss: Loss) -> None:
+    run.losses.setdefault(loss.nemesis, []).append(LOST_S if loss.took_s is None else loss.took_s)
+
+
+def _so_far(run: Run) -> str:
+    """What was measured so far, for the line that tells how it is going."""
+    told = [f"{sum(map(len, run.losses.values()))} of {len(run.faults)} leaders lost"]
+    told += [f"{row['loss']} p50 {1000 * float(row['p50_s']):.0f} ms" for row in summary(run.losses) if "goal" in row]
+    return ", ".join(told) + ", running"
+
+
+async def _lose(run: Run, fault: FaultRun, deployment: Deployment) -> Loss | None:
+    arena, planned = run.arena, fault.planned
+    await asyncio.to_thread(deployment.cluster.wait_ready, timeout_s=START_S)
+    chance = random.Random(planned.draw)
     await asyncio.sleep(chance.uniform(*CALM_S))
     goal = len(arena.progress) + FLOW
     await _until(lambda: len(arena.progress) >= goal)
     term = max(told for _, told in arena.progress[-FLOW:])
-    here = Field(deployment, fault.planned.number, chance)
+    here = Field(deployment, planned.number, chance)
     fault.began_ns = arena.now_ns()
     try:
-        injected = await asyncio.to_thread(NEMESES[fault.planned.nemesis].inject, here)
+        injected = await asyncio.to_thread(NEMESES[planned.nemesis].inject, here)
     except Exception as error:
         fault.outcome, fault.note, fault.healed_ns = "indeterminate", str(error), arena.now_ns()
         here.forget()
-        return
+        return None
     fault.outcome, fault.target, fault.proof = "installed", injected.target, injected.proof
+    placed_ns = time.monotonic_ns()
     since_ns = injected.since_ns - arena.began_ns
     fault.began_ns = since_ns
     await _until(lambda: _first_after(arena.progress, since_ns, term) is not None)
     first = _first_after(arena.progress, since_ns, term)
+    took_s, later = (None, None) if first is None else (round((first[0] - since_ns) / 1e9, 6), first[1])
     if first is None:
         fault.note = f"no write in a later term within {LOST_S:g} s"
-    else:
-        run.losses.setdefault(fault.planned.nemesis, []).append((first - since_ns) / 1e9)
     await heal_fault(fault, injected.heal)
     fault.healed_ns = arena.now_ns()
+    return Loss(
+        number=planned.number, nemesis=planned.nemesis, took_s=took_s, term=later, at_s=round(since_ns / 1e9, 3),
+        placing_s=round((placed_ns - injected.since_ns) / 1e9, 6), load=round(os.getloadavg()[0], 2),
+    )  # fmt: skip
 
 
-def _first_after(progress: Sequence[tuple[int, int]], since_ns: int, term: int) -> int | None:
-    """When the first write after that moment was told to be done in a later term; the list is in order of time."""
-    first: int | None = None
+def _first_after(progress: Sequence[tuple[int, int]], since_ns: int, term: int) -> tuple[int, int] | None:
+    """When the first write after that moment was told to be done in a later term, and in which; the list is in order
+    of time."""
+    first: tuple[int, int] | None = None
     for at_ns, told in reversed(progress):
         if at_ns <= since_ns:
             break
         if told > term:
-            first = at_ns
+            first = at_ns, told
     return first
 
 
@@ -117,6 +177,7 @@ def summary(losses: Mapping[str, Sequence[float]]) -> list[dict[str, float | int
         took = [each for kind, of in KINDS.items() if of == outcome for each in losses.get(kind, ())]
         if took:
             row = _row(outcome, took)
+            row["goal"] = f"median {1000 * median_s:.0f} ms, p99 {1000 * p99_s:.0f} ms"
             row["within_goal"] = bool(row["p50_s"] <= median_s and row["p99_s"] <= p99_s)  # type: ignore[operator]
             rows.append(row)
     return rows + [_row(kind, losses[kind]) for kind in KINDS if losses.get(kind)]

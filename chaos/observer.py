@@ -44,14 +44,22 @@ class Observer:
     async def _watch(self, node: int, url: str) -> None:
         async with Client(url, bound=True, sessions=False, deadline_s=ASK_S) as client:
             while True:
+                asked_ns = self.arena.now_ns()
                 try:
                     told = await client.status()
                 except ClientError:
-                    last = self._last.get(node)
-                    self._saw(node, SILENT, last.term if last else 0)
+                    self._heard(node, asked_ns, None)
                 else:
-                    self._saw(node, told.role, told.term)
+                    self._heard(node, asked_ns, (told.role, told.term))
                 await asyncio.sleep(EVERY_S)
+
+    def _heard(self, node: int, asked_ns: int, told: tuple[str, int] | None) -> None:
+        """What came of a question: role and term, late ones after a time of silence; None: nothing came."""
+        if told is None or self.arena.now_ns() - asked_ns > ASK_S * 1e9:
+            last = self._last.get(node)
+            self._saw(node, SILENT, last.term if last else 0)
+        if told is not None:
+            self._saw(node, *told)
 
     def _saw(self, node: int, role: str, term: int) -> None:
         now_ns = self.arena.now_ns()
@@ -79,13 +87,21 @@ def leaders_of(stretches: Sequence[Stretch]) -> list[tuple[int, int]]:
     return sorted({(each.term, each.node) for each in stretches if each.role == "leader"})
 
 
+def without_leader(stretches: Sequence[Stretch], until_ns: int) -> list[tuple[int, int]]:
+    """From when to when no node said that it leads."""
+    gaps: list[tuple[int, int]] = []
+    reached = 0
+    for start, end in sorted((each.from_ns, each.until_ns) for each in stretches if each.role == "leader"):
+        if start >= until_ns:
+            break
+        if start > reached:
+            gaps.append((reached, start))
+        reached = max(reached, end)
+    if reached < until_ns:
+        gaps.append((reached, until_ns))
+    return gaps
+
+
 def without_leader_s(stretches: Sequence[Stretch], until_ns: int) -> float:
     """Seconds in which no node said that it leads."""
-    spans = sorted((each.from_ns, each.until_ns) for each in stretches if each.role == "leader")
-    covered, reached = 0, 0
-    for start, end in spans:
-        start, end = max(start, reached, 0), min(end, until_ns)
-        if end > start:
-            covered += end - start
-            reached = end
-    return max(0.0, (until_ns - covered) / 1e9)
+    return sum(end - start for start, end in without_leader(stretches, until_ns)) / 1e9

@@ -1,8 +1,8 @@
 """The page of a run: one HTML file without outside resources, made from its folder.
 
 `chaos/report.html` is the page; this puts the data in: result.json, and the operations of all histories as rows.
-Everything that did not end well is on it, and everything about keys that are not valid; of the rest at most
-`ROWS_MAX`, evenly over the run, and the page says so.
+Everything that did not end well is on it, and everything about keys that are not valid; of the rest, when
+they are more than `ROWS_MAX`, every so many, and the page says so. Rates and quantiles are those of all operations.
 """
 
 from __future__ import annotations
@@ -13,13 +13,19 @@ from typing import Any, Final
 
 import msgspec
 
+from chaos.availability import quantile
+from chaos.failover import losses_of
 from chaos.history import BadHistory, Operation, read_history
 from chaos.model import text_of
+from chaos.observer import Stretch, without_leader
 from chaos.run_folder import history_file, load
 
 PAGE: Final = "report.html"
 ROWS_MAX: Final = 40_000
 TEXT_MAX: Final = 60
+BINS_MAX: Final = 1_200
+BIN_MIN_US: Final = 100_000
+SHARES: Final = (0.5, 0.9, 0.99, 1.0)
 
 Row = tuple[int, int, int, int, int, int, int, str]
 """Workload, key, process, function, outcome (each a number of a table), beginning and end in µs, text."""
@@ -52,16 +58,22 @@ def page_of(folder: Path) -> str:
 def data_of(folder: Path) -> dict[str, Any]:
     """What the page shows."""
     result = load(folder)
+    load_us = int(1e6 * result["load_s"])
     words: dict[str, _Names] = {name: _Names() for name in ("workloads", "keys", "processes", "functions")}
     rows: list[Row] = []
     bad: list[dict[str, Any]] = []
-    total = 0
+    rates = _Rates(load_us)
+    latency: list[dict[str, Any]] = []
+    histories = {workload["name"]: read_file(folder, workload["name"]) for workload in result["workloads"]}
+    total = sum(map(len, histories.values()))
+    step = max(1, -(-total // ROWS_MAX))
     for workload in result["workloads"]:
         name = workload["name"]
         keys = {_key(name, key["key"]) for key in workload["check"]["keys"]}
-        operations = read_file(folder, name)
-        total += len(operations)
-        rows += _rows(name, operations, keys, words, ROWS_MAX // len(result["workloads"]))
+        operations = histories[name]
+        rows += _rows(name, operations, keys, words, step)
+        latency += _latency(name, operations)
+        rates.add(operations)
         for key in workload["check"]["keys"]:
             impossible = key["impossible"]
             bad.append(
@@ -69,10 +81,53 @@ def data_of(folder: Path) -> dict[str, Any]:
                     "key": words["keys"][_key(name, key["key"])],
                     "verdict": key["verdict"],
                     "impossible": None if impossible is None else _text_of_row(operations, impossible["lines"][0]),
+                    "order": _order(operations, key["prefix"]),
                 }
             )
-    tables = {table: list(names) for table, names in words.items()}
-    return {"result": result, "tables": tables, "outcomes": OUTCOMES, "rows": rows, "bad": bad, "total": total}
+    stretches = msgspec.convert(result["stretches"], list[Stretch])
+    return {
+        "result": result,
+        "tables": {table: list(names) for table, names in words.items()},
+        "outcomes": OUTCOMES,
+        "rows": rows,
+        "bad": bad,
+        "total": total,
+        "rates": rates.told,
+        "latency": latency,
+        "leaderless": [[start // 1000, end // 1000] for start, end in without_leader(stretches, load_us * 1000)],
+        "losses": msgspec.to_builtins(losses_of(folder)),
+    }
+
+
+class _Rates:
+    """How many operations ended in each of many short stretches of time, well and otherwise."""
+
+    def __init__(self, load_us: int) -> None:
+        self._bin_us = max(BIN_MIN_US, -(-load_us // BINS_MAX))
+        bins = load_us // self._bin_us + 1
+        self._ok, self._other = [0] * bins, [0] * bins
+
+    def add(self, operations: Iterable[Operation]) -> None:
+        """Counts them; what ended after the load is left out."""
+        for each in operations:
+            at = (each.returned_ns or 0) // 1000 // self._bin_us
+            if each.returned_ns is not None and at < len(self._ok):
+                (self._ok if each.outcome == "ok" else self._other)[at] += 1
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """For the page."""
+        return {"bin_us": self._bin_us, "ok": self._ok, "other": self._other}
+
+
+def _latency(name: str, operations: Iterable[Operation]) -> Iterator[dict[str, Any]]:
+    """Per function the quantiles of those that were carried out, in µs."""
+    took: dict[str, list[int]] = {}
+    for each in operations:
+        if each.outcome == "ok" and each.called_ns is not None and each.returned_ns is not None:
+            took.setdefault(each.f, []).append((each.returned_ns - each.called_ns) // 1000)
+    for f, values in took.items():
+        yield {"workload": name, "function": f, "us": [quantile(values, share) for share in SHARES]}
 
 
 def read_file(folder: Path, workload: str) -> list[Operation]:
@@ -93,11 +148,9 @@ def _key(workload: str, key: Any) -> str:
 
 
 def _rows(
-    name: str, operations: Iterable[Operation], bad: set[str], words: dict[str, _Names], most: int
+    name: str, operations: Iterable[Operation], bad: set[str], words: dict[str, _Names], step: int
 ) -> Iterator[Row]:
-    listed = list(operations)
-    step = max(1, -(-len(listed) // most))
-    for number, each in enumerate(listed):
+    for number, each in enumerate(operations):
         key = _key(name, each.key)
         if number % step and each.outcome == "ok" and key not in bad:
             continue
@@ -111,7 +164,15 @@ def _rows(
 
 def _text(operation: Operation) -> str:
     text = str(operation).partition(": ")[2].rpartition(" (line")[0]
+    if operation.key is not None:
+        text = text.replace(f" of {text_of(operation.key)}", "", 1)  # the page shows it by its key
     return text if len(text) <= TEXT_MAX else f"{text[: TEXT_MAX - 1]}…"
+
+
+def _order(operations: Iterable[Operation], prefix: Iterable[dict[str, Any]]) -> list[tuple[str, int]]:
+    """Process and beginning in µs of the operations of the longest prefix that makes sense, in its order."""
+    places = {each.called: (str(each.process), (each.called_ns or 0) // 1000) for each in operations}
+    return [places[each["lines"][0]] for each in prefix if each["lines"][0] in places]
 
 
 def _text_of_row(operations: Iterable[Operation], line: int) -> dict[str, Any] | None:

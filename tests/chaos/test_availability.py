@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chaos.availability import quantile, standstill
-from chaos.observer import SILENT, Observer, Stretch, leaders_of, without_leader_s
+from chaos.observer import SILENT, Observer, Stretch, leaders_of, without_leader, without_leader_s
 from chaos.workload import Arena
 
 S = 1_000_000_000
@@ -45,6 +45,9 @@ def test_leaders() -> None:
         Stretch(3, "leader", 4, 9 * S, 10 * S),
     ]
     assert leaders_of(stretches) == [(2, 1), (3, 2), (4, 3)]
+    assert without_leader(stretches, 10 * S) == [(4 * S, 6 * S)]
+    assert without_leader(stretches, 12 * S) == [(4 * S, 6 * S), (10 * S, 12 * S)]
+    assert without_leader([], 3 * S) == [(0, 3 * S)]
     assert without_leader_s(stretches, 10 * S) == 2
 
 
@@ -57,3 +60,21 @@ def test_a_silent_node_is_silent_since_it_was_last_heard(monkeypatch: pytest.Mon
         observer._saw(1, role, 3)
     told = [(each.role, each.from_ns // S, each.until_ns // S) for each in observer.stretches]
     assert told == [("leader", 1, 2), (SILENT, 2, 7), ("follower", 7, 7)]
+
+
+def test_a_late_answer_tells_of_silence_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader that stood still for less than the time-out of a question was silent all the same."""
+    arena = Arena(seed=1)
+    observer = Observer(arena, {})
+    now_ns = [0]
+    monkeypatch.setattr(Arena, "now_ns", lambda _: now_ns[0])
+    for asked_ms, answered_ms, told in (
+        (0, 10, ("leader", 3)),
+        (100, 120, ("leader", 3)),
+        (200, 650, ("follower", 4)),
+        (700, 1_000, None),
+    ):
+        now_ns[0] = answered_ms * 1_000_000
+        observer._heard(1, asked_ms * 1_000_000, told)
+    seen = [(each.role, each.from_ns // 1_000_000, each.until_ns // 1_000_000) for each in observer.stretches]
+    assert seen == [("leader", 10, 120), (SILENT, 120, 650), ("follower", 650, 650), (SILENT, 650, 1_000)]

@@ -51,6 +51,7 @@ def folder(tmp_path: Path) -> Path:
     folder.mkdir()
     run = made(folder, [put(5, "r/0/1", "7")])
     busy(run)
+    run.losses = {"kill-leader": [0.05, 0.07], "pause-leader": [0.4], "partition-leader": [0.5]}
     history = run.workloads[0].recorder.history
     history.invoke("register-1", "write", "r/0/1", 7, time_ns=10_000_000)
     history.complete("register-1", "ok", 7, index=5, term=1, time_ns=12_000_000)
@@ -85,6 +86,11 @@ def test_the_data_is_the_run(folder: Path) -> None:
     assert data["tables"]["keys"][bad["key"]] == "register r/0/1"
     assert bad["impossible"]["at"] == 20_000
     assert bad["impossible"]["process"] == "register-2"
+    assert bad["order"] == [["register-1", 10_000]]
+    assert data["leaderless"] == [[200_000, 500_000]]
+    assert (sum(data["rates"]["ok"]), sum(data["rates"]["other"])) == (32, 0)
+    by_function = {each["function"]: each["us"] for each in data["latency"]}
+    assert by_function == {"write": [2_000] * 4, "read": [10_000] * 4, "append": [1_000] * 4}
     assert (folder.parent / "latest").resolve() == folder.resolve()
     assert "kill-leader" in (folder / "schedule.txt").read_text()
 
@@ -96,7 +102,8 @@ def test_much_is_thinned_out_and_trouble_is_not(folder: Path, monkeypatch: pytes
     assert data["total"] == 32
     kept = [data["tables"]["workloads"][row[0]] for row in data["rows"]]
     assert kept.count("register") == 2
-    assert kept.count("log") == 10
+    assert kept.count("log") == 15
+    assert sum(data["rates"]["ok"]) == 32
 
 
 def test_what_cannot_be_shown(folder: Path) -> None:
@@ -127,3 +134,5 @@ def test_a_browser_draws_it(folder: Path, tmp_path: Path) -> None:
     assert ("data-drawn", "yes") in page.attributes
     assert '<h1 id="verdict" class="invalid">invalid</h1>' in done.stdout
     assert "fits nowhere" in done.stdout
+    assert '<div id="failover">' in done.stdout  # it was hidden, and the histograms are drawn
+    assert '<p id="alike" class="valid">All 2 are the same.</p>' in done.stdout
