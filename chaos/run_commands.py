@@ -68,6 +68,9 @@ def run_command(
     seed: Annotated[int | None, typer.Option(min=0, help="Draws the schedule; a fresh one, if not given.")] = None,
     nemesis: Annotated[str | None, typer.Option(metavar="A+B", help="These nemeses or families instead.")] = None,
     times: Annotated[int, typer.Option(min=1, help="With failover: losses of each outcome.")] = TIMES,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="With failover: count the losses of that run, lose the rest.")
+    ] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the folder of the run is made.")] = OUT,
     base_port: Annotated[
         int | None, typer.Option(min=1024, max=65000, help="Ports from here on; free ones, if not given.")
@@ -113,12 +116,16 @@ def run_command(
             from chaos import failover
 
             planned = failover.plan(drawn, times)
+            if resume is not None:
+                failover.losses_of(resume)  # a broken line is told before anything starts
             words += ["--times", str(times)]
         else:
             heavy = [each.name for each in kinds if each.is_heavy]
             planned = schedule(drawn, lasts_s, {each.name: (each.lane, each.lasts_s) for each in kinds}, heavy)
             words += ["--seconds", f"{lasts_s:g}"]
-        result = _run(chosen, planned, nodes, lasts_s, drawn, out, base_port, keep, words, as_json, command, settings)
+        result = _run(
+            chosen, planned, nodes, lasts_s, drawn, resume, out, base_port, keep, words, as_json, command, settings
+        )
         if record:
             results.keep(result, datetime.now(UTC))
     raise typer.Exit(_EXITS[result["verdict"]])
@@ -158,6 +165,7 @@ def _run(
     nodes: int,
     seconds: float,
     seed: int,
+    resume: Path | None,
     out: Path,
     base_port: int | None,
     keep: bool,
@@ -179,6 +187,8 @@ def _run(
         etcd_binary.etcd_path()
     ports = Ports(base_port)
     folder = run_folder.new_folder(out, scenario.name, nodes, seed)
+    if resume is not None:
+        shutil.copy(resume / failover.LOSSES, folder)
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     console.print(f"seed {seed}, {len(planned)} faults planned; again: [bold]{escape(' '.join(words))}[/bold]")
     with _Progress(console, seconds, len(planned)) as progress:
