@@ -323,7 +323,7 @@ class _Check:
     def _orphan(self, path: str, firsts: list[int], cut: int) -> None:
         """A segment's name goes first when it is dropped and comes last when it is made: without rows nothing is lost.
 
-        A start drops it without a word, so a newest segment that is gone is noticed here or never.
+        Rows beside a newest segment that is gone mean damage, as at a start (`raft.recovery`); the rest a start drops.
         """
         stem, _, _ = path.removeprefix(f"{LOG_FOLDER}/").partition(".")
         is_newest = stem.isdigit() and bool(firsts) and int(stem) > firsts[-1]
