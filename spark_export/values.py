@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _VALUE: Final = "value"
 _MISSING: Final = object()
+_MISFITS: Final = (pa.ArrowException, TypeError, ValueError, OverflowError)
 _SIMPLE: Final = (
     "string", "binary", "boolean", "tinyint", "smallint", "int", "bigint", "float", "double",
 )  # fmt: skip
@@ -147,17 +148,39 @@ def _text(value: Any) -> str | None:
 
 def _column(field: pa.Field, values: list[Any], projection: Projection, indexes: Sequence[int]) -> pa.Array:
     try:
-        return pa.array(values, field.type)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return _array(values, field.type)
+    except _MISFITS:
         pass  # some value is not of the type: look at each
     for place, value in enumerate(values):
         try:
-            pa.array([value], field.type)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            _array([value], field.type)
+        except _MISFITS as error:
             if projection.mode == "FAILFAST":
                 raise ExportError(
                     f"{field.name} in the value at index {indexes[place]} is not {field.type}: {error}. With "
                     f"mode=PERMISSIVE it is null."
                 ) from error
             values[place] = None
-    return pa.array(values, field.type)
+    return _array(values, field.type)
+
+
+def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """Raises one of _MISFITS. Arrow alone would take a text for a list of its characters."""
+    if pa.types.is_nested(kind):
+        for value in values:
+            _check_shape(value, kind)
+    return pa.array(values, kind)
+
+
+def _check_shape(value: Any, kind: pa.DataType) -> None:
+    if value is None or not pa.types.is_nested(kind):
+        return
+    is_list = pa.types.is_list(kind)
+    if not isinstance(value, list if is_list else dict):
+        raise TypeError(f"{type(value).__name__} where a {'list' if is_list else 'structure'} should be")
+    if is_list:
+        for each in value:
+            _check_shape(each, kind.value_type)
+        return
+    for field in kind:
+        _check_shape(value.get(field.name), field.type)

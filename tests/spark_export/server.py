@@ -24,6 +24,7 @@ from cluster.wire import (
     Problem,
     Ranged,
     SetDigest,
+    from_b64,
     to_b64,
 )
 from statemachine.digest import ChangeRow, LogRow, log_digest, set_digest, state_row_hash
@@ -90,7 +91,9 @@ class Served:
         revision = int(query.get("at", newest))
         if revision < self.kept_revision:
             return Code.COMPACTED
+        prefix = from_b64(query.get("prefix_b64", ""), "prefix")
         live = sorted(folded([row for row in rows if row["revision"] <= revision]))
+        live = [each for each in live if each[0].startswith(prefix)]
         first = int(query.get("continuation", 0))
         page = [KeyValue(*each[2:], key_b64=to_b64(each[0]), value_b64=to_b64(each[1])) for each in live]
         more = first + 2 < len(page)
