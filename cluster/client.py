@@ -22,6 +22,8 @@ from typing import Self, TypeVar, cast
 from cluster import client_requests as requests
 from cluster import clock, wire
 from cluster.client_answers import Item, LogPage, Page, Progress, Record, TxnResult, WatchEvent
+from cluster.client_batch import RECORDS_MAX, UnknownInBatch
+from cluster.client_batch_async import Batcher
 from cluster.client_connection import Connection, Pool
 from cluster.client_core import RENEWALS_MAX, Policy, Routes, SessionBook, learn_leader, learn_url, pause_ms, penalise
 from cluster.client_cursors import SILENCE_S, BadStream, Cursor, LogCursor, WatchCursor
@@ -44,7 +46,7 @@ from cluster.wire_members import ChangeAnswer, ChangeIn, TransferAnswer
 __all__ = [
     "Client", "ClientError", "Compacted", "CompareFailed", "Item", "KeyNotFound", "LogPage", "NewRecord", "NotApplied",
     "OutcomeUnknown", "Page", "Policy", "Progress", "Record", "SessionBook", "SessionExpired", "Ticket", "TxnResult",
-    "Unavailable", "WatchEvent", "compare", "prefix_end", "step",
+    "Unavailable", "UnknownInBatch", "WatchEvent", "compare", "prefix_end", "step",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -55,7 +57,8 @@ class Client:
 
     `endpoints`: URLs of some nodes; the others are learned, unless `bound` says to use these alone. `dial` maps node
     ids to URLs to use for them whatever the cluster advertises. `sessions=False`: writes carry no session; then one
-    whose answer is lost ends as OutcomeUnknown and is not sent again.
+    whose answer is lost ends as OutcomeUnknown and is not sent again. Appends that pile up while one is under way go
+    together, at most `batch_records_max` (1: each by itself); `linger_ms`: how long the first of them waits for others.
     """
 
     def __init__(
@@ -69,6 +72,8 @@ class Client:
         dial: Mapping[int, str] | None = None,
         policy: Policy | None = None,
         connections_max: int = 256,
+        linger_ms: int = 0,
+        batch_records_max: int = RECORDS_MAX,
     ) -> None:
         urls = (endpoints,) if isinstance(endpoints, str) else tuple(endpoints)
         routes = Routes(urls, bound=bound, dial=dict(dial or {}))
@@ -81,6 +86,8 @@ class Client:
         self._opening = asyncio.Lock()
         self._room = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
+        batcher = Batcher(self._append_batch, linger_ms / 1000, batch_records_max)
+        self._batcher = batcher if batch_records_max > 1 else None
 
     async def __aenter__(self) -> Self:
         return self
@@ -92,6 +99,8 @@ class Client:
 
     async def close(self) -> None:
         """Ends the session, if one was opened and a node can be reached, and all connections."""
+        if self._batcher is not None:
+            await self._batcher.close()
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
@@ -133,12 +142,21 @@ class Client:
         time_ms: int | None = None,
         deadline_s: float | None = None,
     ) -> wire.Appended:
-        """Appends one record."""
-        return await self.append_many([NewRecord(value, key, tuple(headers), time_ms)], deadline_s=deadline_s)
+        """Appends one record, in one request with whatever else this client appends meanwhile."""
+        record = NewRecord(value, key, tuple(headers), time_ms)
+        if self._batcher is None:
+            return await self.append_many([record], deadline_s=deadline_s)
+        deadline = clock.monotonic() + (self.deadline_s if deadline_s is None else deadline_s)
+        return await self._batcher.append(record, deadline)
 
     async def append_many(self, records: Sequence[NewRecord], *, deadline_s: float | None = None) -> wire.Appended:
         """Appends records as one request: all, one after the other, or none."""
         return await self.call(requests.append(records), deadline_s=deadline_s)
+
+    async def _append_batch(
+        self, records: Sequence[NewRecord], deadline_s: float, took: Callable[[Ticket], None]
+    ) -> wire.Appended:
+        return await self.call(requests.append(records), deadline_s=deadline_s, took=took)
 
     async def log_page(
         self, from_index: int, *, to: int | None = None, limit: int | None = None, wait_ms: int = 0,
@@ -287,8 +305,12 @@ class Client:
 
     # How.
 
-    async def call(self, request: Request[T], *, deadline_s: float | None = None, ticket: Ticket | None = None) -> T:
-        """Carries out any request of `cluster.client_requests`; with a `ticket` the session is the caller's own."""
+    async def call(
+        self, request: Request[T], *, deadline_s: float | None = None, ticket: Ticket | None = None,
+        took: Callable[[Ticket], None] | None = None,
+    ) -> T:  # fmt: skip
+        """Carries out any request of `cluster.client_requests`; with a `ticket` the session is the caller's own, else
+        `took` is told of those taken for it."""
         now_ms = _now_ms()
         deadline_ms = now_ms + int(1000 * (self.deadline_s if deadline_s is None else deadline_s))
         if ticket is not None or not (request.writes and self._uses_sessions):
@@ -296,6 +318,8 @@ class Client:
         for _ in range(RENEWALS_MAX):
             ticket = await self._ticket(deadline_ms)
             book = ticket.book
+            if took is not None:
+                took(ticket)
             flow = exchange(self.state, request, ticket, now_ms=_now_ms(), deadline_ms=deadline_ms)
             try:
                 answer = await self._run(flow)

@@ -18,6 +18,8 @@ from typing import Self, TypeVar, cast
 from cluster import client_requests as requests
 from cluster import clock, wire
 from cluster.client_answers import Item, LogPage, Page, Record, TxnResult, WatchEvent
+from cluster.client_batch import RECORDS_MAX, UnknownInBatch
+from cluster.client_batch_sync import Batcher
 from cluster.client_core import RENEWALS_MAX, Policy, Routes, SessionBook, learn_leader, learn_url, pause_ms, penalise
 from cluster.client_cursors import SILENCE_S, BadStream, Cursor, LogCursor, RawChunk, RawCursor, WatchCursor
 from cluster.client_errors import (
@@ -41,7 +43,7 @@ from cluster.wire_members import ChangeAnswer, ChangeIn, TransferAnswer
 __all__ = [
     "ClientError", "Compacted", "CompareFailed", "Item", "KeyNotFound", "LogPage", "NewRecord", "NotApplied",
     "OutcomeUnknown", "Page", "Policy", "RawChunk", "Record", "SessionBook", "SessionExpired", "SyncClient", "Ticket",
-    "TxnResult", "Unavailable", "WatchEvent", "compare", "prefix_end", "step",
+    "TxnResult", "Unavailable", "UnknownInBatch", "WatchEvent", "compare", "prefix_end", "step",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -60,6 +62,7 @@ class SyncClient:
         bound: bool = False,
         dial: Mapping[int, str] | None = None,
         policy: Policy | None = None,
+        batch_records_max: int = RECORDS_MAX,
     ) -> None:
         urls = (endpoints,) if isinstance(endpoints, str) else tuple(endpoints)
         routes = Routes(urls, bound=bound, dial=dict(dial or {}))
@@ -71,6 +74,7 @@ class SyncClient:
         self._book: SessionBook | None = None
         self._guard = threading.Condition()  # of _book and what is in it
         self._closed = threading.Event()
+        self._batcher = Batcher(self._append_batch, batch_records_max) if batch_records_max > 1 else None
 
     def __enter__(self) -> Self:
         return self
@@ -80,6 +84,8 @@ class SyncClient:
 
     def close(self) -> None:
         """Ends the session, if one was opened and a node can be reached, and all connections."""
+        if self._batcher is not None:
+            self._batcher.close()
         self._closed.set()
         book, self._book = self._book, None
         if book is not None and book.is_idle:
@@ -118,12 +124,21 @@ class SyncClient:
         time_ms: int | None = None,
         deadline_s: float | None = None,
     ) -> wire.Appended:
-        """Appends one record."""
-        return self.append_many([NewRecord(value, key, tuple(headers), time_ms)], deadline_s=deadline_s)
+        """Appends one record, in one request with what other threads append meanwhile."""
+        record = NewRecord(value, key, tuple(headers), time_ms)
+        if self._batcher is None:
+            return self.append_many([record], deadline_s=deadline_s)
+        deadline = clock.monotonic() + (self.deadline_s if deadline_s is None else deadline_s)
+        return self._batcher.append(record, deadline)
 
     def append_many(self, records: Sequence[NewRecord], *, deadline_s: float | None = None) -> wire.Appended:
         """Appends records as one request: all, one after the other, or none."""
         return self.call(requests.append(records), deadline_s=deadline_s)
+
+    def _append_batch(
+        self, records: Sequence[NewRecord], deadline_s: float, took: Callable[[Ticket], None]
+    ) -> wire.Appended:
+        return self.call(requests.append(records), deadline_s=deadline_s, took=took)
 
     def log_page(
         self, from_index: int, *, to: int | None = None, limit: int | None = None, wait_ms: int = 0,
@@ -257,8 +272,12 @@ class SyncClient:
 
     # How.
 
-    def call(self, request: Request[T], *, deadline_s: float | None = None, ticket: Ticket | None = None) -> T:
-        """Carries out any request of `cluster.client_requests`; with a `ticket` the session is the caller's own."""
+    def call(
+        self, request: Request[T], *, deadline_s: float | None = None, ticket: Ticket | None = None,
+        took: Callable[[Ticket], None] | None = None,
+    ) -> T:  # fmt: skip
+        """Carries out any request of `cluster.client_requests`; with a `ticket` the session is the caller's own, else
+        `took` is told of those taken for it."""
         now_ms = _now_ms()
         deadline_ms = now_ms + int(1000 * (self.deadline_s if deadline_s is None else deadline_s))
         if ticket is not None or not (request.writes and self._uses_sessions):
@@ -266,6 +285,8 @@ class SyncClient:
         for _ in range(RENEWALS_MAX):
             ticket = self._ticket(deadline_ms)
             book, is_answered = ticket.book, False
+            if took is not None:
+                took(ticket)
             try:
                 answer = self._run(exchange(self.state, request, ticket, now_ms=_now_ms(), deadline_ms=deadline_ms))
                 is_answered = True

@@ -133,7 +133,7 @@ async def test_blocking_client_does_the_same() -> None:
 
 async def test_many_requests_of_one_session_in_flight() -> None:
     """64 writes at once share one session; each is applied once and answered, and the settled mark follows."""
-    async with serve() as served, Client(served.url) as client:
+    async with serve() as served, Client(served.url, batch_records_max=1) as client:
         answers = await asyncio.gather(*(client.append(b"%d" % number) for number in range(64)))
         assert len({answer.index for answer in answers}) == 64
         records = [record async for record in client.log() if isinstance(record, Record)]
@@ -254,7 +254,7 @@ async def test_expired_session_is_replaced() -> None:
 async def test_cancelled_write_keeps_its_sequence_open() -> None:
     """Nobody waits for it any more, but it may yet be applied: it is not counted as settled."""
     node = FakeNode()
-    async with serve(node) as served, Client(served.url) as client:
+    async with serve(node) as served, Client(served.url, batch_records_max=1) as client:
         await client.append(b"one")
         node.held = asyncio.Event()
         task = asyncio.create_task(client.append(b"two"))

@@ -1,0 +1,155 @@
+"""The blocking client's appends: a thread that finds nobody sending sends for all who wait, then the next one does."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from cluster import clock, wire
+from cluster.client_batch import (
+    CLOSED,
+    LATE,
+    WAITING_MAX,
+    Append,
+    answer_of,
+    closed,
+    crowded,
+    error_of,
+    halves,
+    late,
+    records_of,
+    take,
+    unknown,
+)
+from cluster.client_errors import ClientError
+from cluster.client_flow import Ticket
+from cluster.client_requests import NewRecord
+
+Send = Callable[[Sequence[NewRecord], float, Callable[[Ticket], None]], wire.Appended]
+"""Appends the records as one request, by a deadline in seconds from now; tells the sequence that it takes for it."""
+
+
+class _Waiter:
+    """What became of one call, and the thread that wants to know."""
+
+    __slots__ = ("answer", "error", "is_called", "turn")
+
+    def __init__(self, turn: threading.Condition) -> None:
+        self.turn = turn
+        self.answer: wire.Appended | None = None
+        self.error: BaseException | None = None
+        self.is_called = False  # to send the next batch
+
+    @property
+    def is_done(self) -> bool:
+        return self.answer is not None or self.error is not None
+
+
+class Batcher:
+    """Any number of threads."""
+
+    def __init__(self, send: Send, records_max: int) -> None:
+        self._send = send
+        self._records_max = records_max
+        self._guard = threading.Lock()  # of everything below
+        self._waiting: deque[Append] = deque()
+        self._sent: list[Append] = []
+        self._ticket: Ticket | None = None
+        self._is_sending = False
+        self._is_closed = False
+
+    def append(self, record: NewRecord, deadline: float) -> wire.Appended:
+        """Appends it, with whatever else waits. Raises ClientError."""
+        with self._guard:
+            if self._is_closed:
+                raise closed()
+            if len(self._waiting) >= WAITING_MAX:
+                raise crowded()
+            waiter = _Waiter(threading.Condition(self._guard))
+            call = Append(record, deadline, waiter)
+            self._waiting.append(call)
+            if self._is_sending:
+                self._await(call, waiter)
+            else:
+                self._is_sending = waiter.is_called = True
+        if waiter.is_called:
+            self._lead()
+        if waiter.error is not None:
+            raise waiter.error
+        assert waiter.answer is not None
+        return waiter.answer
+
+    def close(self) -> None:
+        """Nothing more is sent: what waits ends as not applied."""
+        with self._guard:
+            self._is_closed = True
+            for each in self._waiting:
+                _settle(each, error=closed())
+            self._waiting.clear()
+
+    def _await(self, call: Append, waiter: _Waiter) -> None:
+        """Until it is settled, called to send, or late. The guard is held."""
+        patience = call.deadline - clock.monotonic()
+        if waiter.turn.wait_for(lambda: waiter.is_done or waiter.is_called, patience):
+            return
+        if call in self._sent:
+            position = self._sent.index(call)
+            waiter.error = error_of(unknown(LATE, self._ticket), position, len(self._sent))
+        else:
+            waiter.error = late()
+            if call in self._waiting:
+                self._waiting.remove(call)
+
+    def _lead(self) -> None:
+        """Sends one batch, which holds this thread's own call, and calls the next thread."""
+        with self._guard:
+            batch = take(self._waiting, self._records_max)
+        try:
+            if batch:
+                self._carry_out(batch)
+        except BaseException:  # interrupted: nobody knows
+            with self._guard:
+                for position, each in enumerate(batch):
+                    _settle(each, error=error_of(unknown(CLOSED, self._ticket), position, len(batch)))
+            raise
+        finally:
+            with self._guard:
+                self._sent = []
+                self._is_sending = bool(self._waiting)
+                if self._waiting:
+                    following: _Waiter = self._waiting[0].waiter
+                    following.is_called = True
+                    following.turn.notify()
+
+    def _carry_out(self, batch: list[Append]) -> None:
+        with self._guard:
+            self._sent, self._ticket = batch, None
+        deadline = max(each.deadline for each in batch)
+        try:
+            answer = self._send(records_of(batch), deadline - clock.monotonic(), self._took)
+        except ClientError as error:
+            parts = halves(batch, error)
+            if parts is not None:
+                for part in parts:
+                    self._carry_out(part)
+                return
+            with self._guard:
+                for position, each in enumerate(batch):
+                    _settle(each, error=error_of(error, position, len(batch)))
+        else:
+            with self._guard:
+                for position, each in enumerate(batch):
+                    _settle(each, answer_of(answer, position))
+
+    def _took(self, ticket: Ticket) -> None:
+        with self._guard:
+            self._ticket = ticket
+
+
+def _settle(each: Append, answer: wire.Appended | None = None, error: BaseException | None = None) -> None:
+    """The guard is held."""
+    waiter: _Waiter = each.waiter
+    if not waiter.is_done:
+        waiter.answer, waiter.error = answer, error
+        waiter.turn.notify()
