@@ -91,6 +91,7 @@ class Transport:
         self._dirty: list[Link] = []
         self._server: asyncio.Server | None = None
         self._refusals: dict[str, float] = {}
+        self._heard: dict[NodeId, float] = {}  # when something came last on the consensus link
         self.is_closing = False
 
     async def start(self, host: str, port: int) -> None:
@@ -155,16 +156,21 @@ class Transport:
 
     def heard(self, peer: NodeId) -> None:
         """Something came from that peer: its silence ends."""
+        self._heard[peer] = clock.monotonic()
         link = self._consensus.get(peer)
         if link is not None:
             link.waiting_since = 0.0
 
     def is_answering(self, peer: NodeId, within_s: float) -> bool:
-        """Whether the link to that peer is up and nothing that was sent on it has been waiting longer for a word."""
+        """Whether the link to that peer is up and something came from it lately.
+
+        How long a question waits says nothing of a leader that fell silent: its followers ask it nothing until they
+        want its place.
+        """
         link = self._consensus.get(peer)
         if link is None or not link.is_up:
             return False
-        return not link.waiting_since or clock.monotonic() - link.waiting_since < within_s
+        return clock.monotonic() - self._heard.get(peer, -within_s) < within_s
 
     def check_silence(self) -> None:
         """Dials anew whoever left a message unanswered for two election timeouts: the connection may be dead.
@@ -226,3 +232,4 @@ class Transport:
         await asyncio.gather(*(link.task for link in links), return_exceptions=True)
         if self._server is not None:
             await self._server.wait_closed()
+        await asyncio.sleep(0)  # what was aborted, or accepted meanwhile, is closed in the next turn

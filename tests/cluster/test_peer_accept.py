@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 from cluster.forwarding import encode_forward
 from cluster.peer_protocol import Purpose, encode_hello
 from cluster.requests import Request
 from raft.codec import encode_message
+from raft.messages import RequestVote
 from tests.cluster.test_transport import hello_of, transports, vote
 from tests.support import wait_until_async
 
@@ -24,6 +26,12 @@ async def _end_of(reader: asyncio.StreamReader) -> bytes:
         return await asyncio.wait_for(reader.read(), 5)
     except ConnectionResetError:
         return b""
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with suppress(ConnectionError):
+        await writer.wait_closed()
 
 
 async def test_requests_that_come_twice_or_late_close_the_link() -> None:
@@ -43,7 +51,7 @@ async def test_requests_that_come_twice_or_late_close_the_link() -> None:
             writer.write(frames[-1])
             assert await _end_of(reader) == b""
             assert len(ear.frames) == taken
-            writer.close()
+            await _close(writer)
 
 
 async def test_frame_that_never_ends_closes_the_link() -> None:
@@ -62,7 +70,7 @@ async def test_frame_that_never_ends_closes_the_link() -> None:
         await wait_until_async(is_closed, what="the end of the link")
         assert ear.messages == [vote(1)]
         assert await _end_of(reader) == b""
-        writer.close()
+        await _close(writer)
 
 
 async def test_large_frame_on_a_slow_link_goes_on() -> None:
@@ -83,4 +91,18 @@ async def test_large_frame_on_a_slow_link_goes_on() -> None:
         accepted._came = 1 << 30
         accepted.check_unfinished(began + 10.0, is_silent=True)
         await wait_until_async(lambda: ear.closed == [2])
-        writer.close()
+        await _close(writer)
+
+
+async def test_a_peer_that_was_only_just_asked_may_be_silent_for_long() -> None:
+    """Who leads and says nothing was asked nothing before: that a question is young does not make it answering."""
+    async with transports(2) as ((one, two), (_, _), _):
+        await wait_until_async(lambda: all([*one.connections().values(), *two.connections().values()]))
+        assert not two.is_answering(1, within_s=100)
+        one.send(RequestVote(sender=1, to=2, term=1, last_index=0, last_term=0))
+        one.flush()
+        await wait_until_async(lambda: two.is_answering(1, within_s=100))
+        two.send(RequestVote(sender=2, to=1, term=1, last_index=0, last_term=0))
+        two.flush()
+        await wait_until_async(lambda: not two.is_answering(1, within_s=0.001))
+        assert not two.is_answering(3, within_s=100)
