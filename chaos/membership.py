@@ -19,7 +19,7 @@ from cluster.wire_members import ChangeAnswer, ChangeIn, TransferAnswer
 
 T = TypeVar("T")
 
-CHANGE_S: Final = 60.0
+CHANGE_S: Final = 120.0
 """For each step of a change, beside partitions that come and go, on a machine that may be busy."""
 
 ASK_S: Final = 4.0

@@ -39,7 +39,7 @@ TELL_EVERY_S: Final = 1.0
 FINAL_S: Final = 30.0
 """After every fault is healed each node has to write and read within it."""
 
-RESTORE_S: Final = 60.0
+RESTORE_S: Final = 120.0
 
 _MAKERS: Final[dict[str, Callable[[Arena, Recorder], Workload]]] = {
     "register": Registers,

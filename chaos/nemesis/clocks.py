@@ -1,33 +1,32 @@
-"""Clocks that jump and drift, of one process: its wall clock, and by a wrong rate its timers too (libfaketime).
+"""Wall clocks of single processes that jump and drift while they run.
 
-The node is started anew with libfaketime, and its clock goes wrong while it runs; in the end the clock comes back, and
-the node is started without. Its monotonic clock stays true: faked, an asyncio program hangs, because the waits of the
-threads' locks are compared with the true one (tried with libfaketime 0.9.10). A rate stretches or shortens how long the
-process waits, so its timers still come at wrong times. The proof is the time that stands in the node's own log.
+The node is started anew with a small library between it and the system's clock (chaos/shim/clock.c); then its clock
+goes wrong, in the end it comes back, and the node is started without. The monotonic clock stays true: what it counts is
+how long a process waits, and a process that waits by another clock than the kernel's hangs. libfaketime cannot be used
+for that reason: with it a node spins as soon as it is asked something (tried: 0.9.10, both of its libraries, the
+monotonic clock faked or not). The proof is the time that stands in the node's own log.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import signal
 import time
 from collections.abc import Callable
 from datetime import datetime
-from pathlib import Path
 from typing import Final
 
 from chaos.nemesis.fault import Field, Injected, Nemesis, Skipped
+from chaos.shim.clock import Clock
+from chaos.shim.library import ShimMissing
 
-LIBRARY: Final = "RAFTLOG_FAKETIME"
-"""Names libfaketime.so.1 where it is elsewhere than packages put it."""
-
-PLACES: Final = ("usr/lib/*/faketime", "usr/lib*/faketime", "usr/local/lib/faketime")
 LASTS_S: Final = (2.0, 4.0)
 JUMP_S: Final = (5, 7_200)
-FAST: Final = (1.5, 4.0)
-SLOW: Final = (0.3, 0.8)
-SEEN_S: Final = 15.0
+FAST: Final = (1.5, 10.0)
+SLOW: Final = (-0.5, 0.5)
+"""It may run backwards."""
+
+SEEN_S: Final = 20.0
 """Until the node's log shows the wrong time: it has a line for every request."""
 
 OFF_S: Final = 1.0
@@ -36,48 +35,35 @@ OFF_S: Final = 1.0
 READY_S: Final = 60.0
 
 
-def library() -> Path:
-    """libfaketime. Raises Skipped."""
-    named = os.environ.get(LIBRARY)
-    found = [Path(named)] if named else [
-        path / "libfaketime.so.1" for place in PLACES for path in sorted(Path("/").glob(place))
-    ]  # fmt: skip
-    for path in found:
-        if path.is_file():
-            return path
-    raise Skipped(f"there is no libfaketime: install the package libfaketime, or name libfaketime.so.1 in {LIBRARY}")
-
-
-def _wrong(change: Callable[[Field], tuple[str, str]]) -> Callable[[Field], Injected]:
-    """`change` draws what libfaketime is told, and how that is called."""
+def _wrong(change: Callable[[Field], tuple[float, float, str]]) -> Callable[[Field], Injected]:
+    """`change` draws by how many seconds the clock jumps, the rate at which it runs then, and how that is called."""
 
     def inject(field: Field) -> Injected:
-        faketime = library()
         deployment, cluster = field.deployment, field.deployment.cluster
         node = field.chance.choice(field.nodes)
         field.running(node)
-        told, name = change(field)
-        file = deployment.folder / f"clock-{node}"
-        file.write_text("+0")
-        deployment.prepare(
-            node, LD_PRELOAD=str(faketime), FAKETIME_TIMESTAMP_FILE=str(file), FAKETIME_NO_CACHE="1",
-            FAKETIME_DONT_FAKE_MONOTONIC="1", NO_FAKE_STAT="1",
-        )  # fmt: skip
+        offset_s, rate, name = change(field)
+        try:
+            clock = Clock(deployment.folder / "clocks", f"node-{node}")
+        except ShimMissing as error:
+            raise Skipped(str(error)) from error
+        deployment.prepare(node, **clock.environment)
         try:
             _again(field, node)
             true_s = _off(field, node)
-            _set(file, told)
+            clock.set(offset_s, rate)
             if not field.wait(lambda: abs(_off(field, node) - true_s) > OFF_S, SEEN_S):
                 raise RuntimeError(f"the clock of node {node} is {_off(field, node):.1f} s off and should be {name}")
         except BaseException:
             deployment.prepare(node)
+            cluster.kill(node)  # whoever starts it next starts it without
             raise
         off_s = _off(field, node)
         pid = cluster.pid(node)
 
         def heal() -> str:
             before_s = _off(field, node)
-            _set(file, "+0")
+            clock.set()
             is_back = field.wait(lambda: abs(_off(field, node) - true_s) < OFF_S, SEEN_S)
             deployment.prepare(node)
             code = _again(field, node)
@@ -100,12 +86,6 @@ def _again(field: Field, node: int) -> int:
     return code
 
 
-def _set(file: Path, told: str) -> None:
-    aside = file.with_suffix(".new")
-    aside.write_text(told)
-    aside.replace(file)
-
-
 def _off(field: Field, node: int) -> float:
     """By how many seconds the newest time in a node's log differs from the true one; a line is asked for."""
     field.deployment.cluster.status(node)
@@ -120,32 +100,31 @@ def _off(field: Field, node: int) -> float:
     return 0.0
 
 
-def _forward(field: Field) -> tuple[str, str]:
+def _forward(field: Field) -> tuple[float, float, str]:
     seconds = field.chance.randint(*JUMP_S)
-    return f"+{seconds}", f"jumps {seconds} s forward"
+    return seconds, 1.0, f"jumps {seconds} s forward"
 
 
-def _back(field: Field) -> tuple[str, str]:
+def _back(field: Field) -> tuple[float, float, str]:
     seconds = field.chance.randint(*JUMP_S)
-    return f"-{seconds}", f"jumps {seconds} s back"
+    return -seconds, 1.0, f"jumps {seconds} s back"
 
 
-def _rate(between: tuple[float, float]) -> Callable[[Field], tuple[str, str]]:
-    def change(field: Field) -> tuple[str, str]:
+def _rate(between: tuple[float, float]) -> Callable[[Field], tuple[float, float, str]]:
+    def change(field: Field) -> tuple[float, float, str]:
         rate = round(field.chance.uniform(*between), 2)
-        return f"+0 x{rate}", f"runs {rate} times as fast"
+        return 0.0, rate, f"runs {rate} times as fast"
 
     return change
 
 
-def _nemesis(name: str, says: str, change: Callable[[Field], tuple[str, str]]) -> Nemesis:
+def _nemesis(name: str, says: str, change: Callable[[Field], tuple[float, float, str]]) -> Nemesis:
     return Nemesis(name=name, says=says, lane="process", lasts_s=LASTS_S, inject=_wrong(change), is_heavy=True)
 
 
 NEMESES: Final = (
     _nemesis("clock-forward", "one node's wall clock jumps forward by up to two hours, and back", _forward),
     _nemesis("clock-back", "one node's wall clock jumps back by up to two hours, and forward again", _back),
-    _nemesis("clock-fast", "one node's wall clock runs up to four times as fast, and its waits end early", _rate(FAST)),
-    _nemesis("clock-slow", "one node's wall clock runs at a third of its rate or more, and its waits end late",
-             _rate(SLOW)),
-)  # fmt: skip
+    _nemesis("clock-fast", "one node's wall clock runs up to ten times as fast", _rate(FAST)),
+    _nemesis("clock-slow", "one node's wall clock runs at half of its rate or less, or backwards", _rate(SLOW)),
+)

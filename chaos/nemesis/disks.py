@@ -10,15 +10,20 @@ import random
 import signal
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Literal
 
-from chaos.nemesis.fault import Field, Injected, Lane, Nemesis, Skipped
+from chaos.nemesis.fault import Field, Injected, Lane, Nemesis, Skipped, Toxic, both_ways, peers
 from chaos.shim.driver import CallName
 
 FENCED: Final = 13  # how a node ends whose disk failed (docs/operations.md)
 DOWN_S: Final = (0.3, 2.0)
 LASTS_S: Final = (1.0, 4.0)
 SLOW_MS: Final = (5, 150)
+SLOW_ALL_MS: Final = 300
+SLOW_ALL_S: Final = 1.0
+"""Long enough for some writes to be answered."""
+
 HIT_S: Final = 6.0
 """For the first call that meets a rule: every node that follows or leads syncs several times a second."""
 
@@ -53,10 +58,10 @@ def _inject(
     delay_ms: int = 0,
     hang: bool = False,
     name: str = "*",
+    times: int = 0,
 ) -> int:
-    rule = field.shim.inject(
-        call, error=error, delay_ms=delay_ms, hang=hang, root=field.deployment.cluster.data(node), name=name
-    )  # fmt: skip
+    root = field.deployment.cluster.data(node)
+    rule = field.shim.inject(call, error=error, delay_ms=delay_ms, hang=hang, root=root, name=name, times=times)
     field.rules.append(rule)
     return rule
 
@@ -89,14 +94,14 @@ def _up_again(field: Field, nodes: Sequence[int]) -> Callable[[], str]:
     return heal
 
 
-def _failing(call: CallName, error: str, name: str = "*") -> Callable[[Field], Injected]:
-    """Every such call on files of that name fails from now on: the node fences itself and ends. What it had not synced
-    is gone."""
+def _failing(call: CallName, error: str, name: str = "*", times: int = 0) -> Callable[[Field], Injected]:
+    """Every such call on files of that name (or so many) fails from now on: the node fences itself and ends. What it
+    had not synced is gone."""
 
     def inject(field: Field) -> Injected:
         node = _somebody(field)
         pid = field.running(node)
-        rule = _inject(field, node, call, error=error, name=name)
+        rule = _inject(field, node, call, error=error, name=name, times=times)
         count = _met(field, rule)
         code = field.gone(node)
         count = len(field.shim.hits(rule)) or count
@@ -201,6 +206,39 @@ def _power_cut_all(field: Field) -> Injected:
     return _power(field, field.nodes)
 
 
+def _power_cut_slow(field: Field, *, slow_leader: bool) -> Injected:
+    """All nodes lose power while the syncs of some take long: nothing that was acknowledged may rest on those alone.
+
+    The followers' are slow; or the leader's, with one follower cut off. Those that hold less are started first.
+    """
+    leader = field.leader()
+    followers = [node for node in field.nodes if node != leader]
+    for node in field.nodes:
+        field.running(node)
+    whole = followers[: len(field.nodes) // 2] if slow_leader else [leader]
+    slow = [leader] if slow_leader else followers
+    if slow_leader:
+        cut_off = [pair for node in followers if node not in whole for pair in both_ways(node, field.nodes)]
+        field.place(Toxic(proxy, "timeout", "upstream", (("timeout", 0),)) for proxy in peers(cut_off))
+    rules = [_inject(field, node, "fdatasync", delay_ms=SLOW_ALL_MS) for node in slow]
+    _met(field, rules[0])
+    field.ended.wait(SLOW_ALL_S)
+    cut = _power(field, field.nodes)
+    met = sum(len(field.shim.hits(rule)) for rule in rules)
+    field.forget()
+
+    def heal() -> str:
+        cluster = field.deployment.cluster
+        first = [node for node in field.nodes if node not in whole]
+        cluster.start(first)
+        field.wait(lambda: any((told := cluster.status(node)) and told.role == "leader" for node in first), HIT_S)
+        cluster.start(whole)
+        return f"nodes {first} started before {whole}: {field.up(field.nodes)}"
+
+    target = f"all nodes; the syncs of nodes {slow} took {SLOW_ALL_MS} ms longer"
+    return Injected(target, f"{met} syncs were late; {cut.proof}", heal, cut.since_ns)
+
+
 def _nemesis(
     name: str,
     says: str,
@@ -230,4 +268,10 @@ NEMESES: Final = (
     _nemesis("power-cut", "as many as may go lose power, what was not synced lost", _power_cut),
     _nemesis("power-cut-all", "all nodes lose power at once, what was not synced lost", _power_cut_all,
              moves_leader=True),
+    _nemesis("power-cut-slow", "all nodes lose power while the followers' syncs are slow",
+             partial(_power_cut_slow, slow_leader=False), moves_leader=True),
+    _nemesis("power-cut-leader", "all nodes lose power while the leader's syncs are slow and a minority is cut off",
+             partial(_power_cut_slow, slow_leader=True), moves_leader=True),
+    _nemesis("sync-error-once", "one fdatasync fails with EIO and none after it: the node fences itself all the same",
+             _failing("fdatasync", "EIO", ENTRIES, times=1)),
 )  # fmt: skip

@@ -27,14 +27,16 @@ def compiler() -> str:
     raise ShimMissing("there is no C compiler (cc, gcc or clang): install one, or name it in CC")
 
 
-def build(folder: Path) -> Path:
-    """The library, built in `folder`, which must be there. Raises ShimMissing."""
-    library = folder / "shim.so"
-    words = [compiler(), "-O2", "-shared", "-fPIC", "-o", str(library), str(SOURCE), "-ldl", "-lpthread"]
+def build(folder: Path, source: Path = SOURCE) -> Path:
+    """The library of that source, built in `folder`, which must be there. Raises ShimMissing."""
+    library = folder / f"{source.stem}.so"
+    if library.exists():
+        return library
+    words = [compiler(), "-O2", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl", "-lpthread"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=_BUILD_S)
     if done.returncode:
         lines = (done.stderr or done.stdout).strip().splitlines()[:3]
         raise ShimMissing(
-            f"{words[0]} cannot build {SOURCE.name}: {' / '.join(lines)}; glibc and its headers are needed"
+            f"{words[0]} cannot build {source.name}: {' / '.join(lines)}; glibc and its headers are needed"
         )
     return library

@@ -1,5 +1,4 @@
-"""Damage to files hits one bit of the right place, an account keeps a majority of disks intact, and a deployment is
-made with what its faults need; no cluster starts here."""
+"""Damage hits one bit of the right place, a majority of disks stays intact, and deployments fit their faults."""
 
 from __future__ import annotations
 
@@ -12,9 +11,8 @@ from hypothesis import strategies as st
 
 from chaos.deployment import Deployment
 from chaos.disk_account import DiskAccount
-from chaos.nemesis import NEMESES, clocks
+from chaos.nemesis import NEMESES
 from chaos.nemesis.damage import MARK, SLOT_AT, SLOT_BYTES, Area, flip, truncate
-from chaos.nemesis.fault import Skipped
 from tests.support import free_ports
 
 OLD, NEW = "shard-0/log/00000000000000000001.seg", "shard-0/log/00000000000000000040.seg"
@@ -138,15 +136,6 @@ def test_a_deployment_knows_who_may_join(tmp_path: Path) -> None:
     deployment.prepare(1)
     assert deployment.cluster.environments[1] == {}
     deployment.close()
-
-
-def test_without_libfaketime_clocks_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reason says what to install, or what to name; where it is named it is taken."""
-    monkeypatch.setenv(clocks.LIBRARY, str(tmp_path / "libfaketime.so.1"))
-    with pytest.raises(Skipped, match="install the package libfaketime"):
-        clocks.library()
-    (tmp_path / "libfaketime.so.1").touch()
-    assert clocks.library() == tmp_path / "libfaketime.so.1"
 
 
 def test_what_loses_disks_or_changes_members_is_heavy() -> None:
