@@ -63,6 +63,28 @@ def test_smoke(tmp_path: Path, toxiproxy_path: Path, record_property: Measure) -
     )
 
 
+@pytest.mark.long
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("nodes", [3, 5])
+@pytest.mark.parametrize("family", ["disk", "files", "members", "clock"])
+def test_families_of_single_nodes(
+    tmp_path: Path, toxiproxy_path: Path, record_property: Measure, family: str, nodes: int
+) -> None:
+    """Failing disks, damaged files, changes of members and wrong clocks, two minutes each: valid, every fault that took
+    effect with its proof, and the members in the end those of the beginning."""
+    run = [sys.executable, "-m", "cluster.cli", "chaos", "run", "--nemesis", family, "--nodes", str(nodes)]
+    done = subprocess.run(
+        [*run, "--seconds", "120", "--out", str(tmp_path), "--json"],
+        cwd=ROOT, capture_output=True, text=True, timeout=1_100,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-4_000:]
+    result = json.loads(done.stdout)
+    installed = [fault for fault in result["faults"] if fault["outcome"] == "installed"]
+    assert all(fault["proof"] for fault in installed)
+    assert sorted(result["digests"]) == [str(node) for node in range(1, nodes + 1)]
+    record_property("measured", f"{result['command']}: {len(installed)} faults, {result['operations']} operations")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_is_left_behind(tmp_path: Path, toxiproxy_path: Path, number: signal.Signals) -> None:
     """Ctrl-C in the middle of a run ends with 8, for there is no verdict; after `kill -9` of the harness too, every

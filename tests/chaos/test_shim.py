@@ -258,3 +258,29 @@ def test_without_a_compiler_it_says_so(tmp_path: Path, monkeypatch: pytest.Monke
         library.compiler()
     with pytest.raises(ShimMissing, match="no C compiler"):
         Shim(tmp_path / "none", [])
+
+
+def test_each_process_of_its_own_root(shim: Shim, root: Path, tmp_path: Path) -> None:
+    """A root that comes later is watched too, each with a record of its own; what a rule did there is still told when a
+    loss of power has taken the record, and what the harness put into a root between two processes is durable."""
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "f").write_bytes(b"." * 8)
+    shim.watch(other)
+    rule = shim.inject("pwrite", error="EIO", root=other, times=1)
+    for folder in (root, other):
+        victim = subprocess.Popen(
+            [sys.executable, shim_victim.__file__, "pwrite,f,0,abc"],
+            cwd=folder, stdout=subprocess.PIPE, text=True, env={**os.environ, **shim.environment_of(folder)},
+        )  # fmt: skip
+        victim.communicate(timeout=DEADLINE_S)
+    assert [Path(call.path).parent for call in shim.hits(rule)] == [other.resolve()]
+    assert [Path(call.path).parent for call in shim.calls() if call.data] == [root.resolve()]
+    shim.restore_synced(other)
+    assert len(shim.hits(rule)) == 1
+    shim.restore_synced(root)
+    assert content(root)["f"] == b"." * 4_096, "what was not synced is gone"
+    (root / "f").write_bytes(b"new")
+    shim.watch(root)
+    shim.restore_synced(root)
+    assert content(root) == {"f": b"new"}
