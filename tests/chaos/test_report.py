@@ -119,20 +119,42 @@ def test_what_cannot_be_shown(folder: Path) -> None:
         report.data_of(folder)
 
 
-@pytest.mark.serial
-def test_a_browser_draws_it(folder: Path, tmp_path: Path) -> None:
-    """Chromium runs the page to its end: the verdict is on it, the bad key is chosen, and its operation named."""
+def _drawn(page: Path, profile: Path) -> str:
+    """The page as Chromium has it once its script has ended; skips without a browser."""
     browser = shutil.which("chromium")
     if browser is None:
         pytest.skip("no chromium: the page is not looked at in a browser")
     done = subprocess.run(
-        [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}",
-         "--virtual-time-budget=3000", "--dump-dom", (folder / report.PAGE).as_uri()],
+        [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}",
+         "--virtual-time-budget=3000", "--dump-dom", page.as_uri()],
         capture_output=True, text=True, timeout=100, check=True,
     )  # fmt: skip
-    page = Page(done.stdout)
-    assert ("data-drawn", "yes") in page.attributes
-    assert '<h1 id="verdict" class="invalid">invalid</h1>' in done.stdout
-    assert "fits nowhere" in done.stdout
-    assert '<div id="failover">' in done.stdout  # it was hidden, and the histograms are drawn
-    assert '<p id="alike" class="valid">All 2 are the same.</p>' in done.stdout
+    assert ("data-drawn", "yes") in Page(done.stdout).attributes
+    return done.stdout
+
+
+@pytest.mark.serial
+def test_a_browser_draws_it(folder: Path, tmp_path: Path) -> None:
+    """Chromium runs the page to its end: the verdict is on it, the bad key is chosen, and its operation named."""
+    drawn = _drawn(folder / report.PAGE, tmp_path / "profile")
+    assert '<h1 id="verdict" class="invalid">invalid</h1>' in drawn
+    assert "fits nowhere" in drawn
+    assert '<div id="failover">' in drawn  # it was hidden, and the histograms are drawn
+    assert '<p id="alike" class="valid">All 2 are the same.</p>' in drawn
+
+
+@pytest.mark.serial
+@pytest.mark.long
+def test_a_browser_draws_a_long_run(tmp_path: Path) -> None:
+    """Ten minutes of a busy cluster: 60,000 operations are counted, those that are drawn fit a page of 5 MB."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    run = made(folder, [])
+    busy(run, 60_000)
+    save(run, judge_run(run), ["raftlog", "chaos", "run", "all"])
+    page = report.write_page(folder)
+    assert page.stat().st_size < 5 << 20
+    data = report.data_of(folder)
+    assert len(data["rows"]) <= report.ROWS_MAX < data["total"] == 60_000
+    assert sum(data["rates"]["ok"]) == 60_000
+    assert "operations are drawn" in _drawn(page, tmp_path / "profile")
