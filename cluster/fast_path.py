@@ -16,6 +16,7 @@ import asyncio
 import socket
 from collections.abc import Coroutine, Mapping
 from enum import Enum, auto
+from http import HTTPStatus
 from typing import Any, Final, Protocol, cast
 
 from aiohttp.web_protocol import RequestHandler
@@ -31,6 +32,10 @@ _BODY_BYTES_MAX: Final = 1 << 20
 """A larger body goes to aiohttp as it comes."""
 _BODY_WAIT_SECONDS: Final = 0.02
 """Head and body of a request often come in two packets; a body slower than this is aiohttp's to wait for."""
+_REST_SECONDS: Final = (0.05, 1.0)
+_REFUSALS_PER_SECOND: Final = 4_000
+"""A connection that was refused as busy is not read for a moment, longer the more of them there are, at most as long as
+`Retry-After` says: refusing costs nearly what serving does, and clients that ask again at once would take all of it."""
 _TURN_REQUESTS_MAX: Final = 64
 """Pipelined requests answered in a row; then other connections have their turn."""
 
@@ -51,6 +56,7 @@ class Slow(Protocol):
     """Makes aiohttp's handlers; knows the open connections."""
 
     fast: set[FastConnection]
+    resting: int  # of those
 
     def make_handler(self, front: FastConnection | None) -> RequestHandler:
         """A handler that tells `front` of each answer: `answered`."""
@@ -60,6 +66,7 @@ class _State(Enum):
     IDLE = auto()  # between two requests
     FAST = auto()  # one is being served here
     SLOW = auto()  # one is being served by aiohttp
+    RESTING = auto()  # the last one was refused as busy
     HANDED_OVER = auto()  # all that comes is aiohttp's
     CLOSED = auto()
 
@@ -69,8 +76,8 @@ class FastConnection(asyncio.Protocol):
 
     __slots__ = (
         "_at", "_body_timer", "_buffer", "_gate", "_handler", "_idle_since", "_idle_timer", "_is_leaving",
-        "_is_reading_paused", "_is_writing_paused", "_keepalive_s", "_left", "_loop", "_parser", "_server", "_serving",
-        "_state", "_transport", "_write_timer", "ended",
+        "_is_reading_paused", "_is_writing_paused", "_keepalive_s", "_left", "_loop", "_parser", "_rest_timer",
+        "_server", "_serving", "_state", "_transport", "_write_timer", "ended",
     )  # fmt: skip
 
     def __init__(self, server: Slow, gate: Gate, parser: HeadParser, keepalive_s: float) -> None:
@@ -89,6 +96,7 @@ class FastConnection(asyncio.Protocol):
         self._idle_since = 0.0
         self._idle_timer: asyncio.TimerHandle | None = None
         self._body_timer: asyncio.TimerHandle | None = None
+        self._rest_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self.ended: asyncio.Future[None] | None = None  # made by whoever waits for the end
 
@@ -100,7 +108,7 @@ class FastConnection(asyncio.Protocol):
     def close(self) -> None:
         """Takes no further request: closes when the one under way is answered."""
         self._is_leaving = True
-        if self._state is _State.IDLE:
+        if self._state in (_State.IDLE, _State.RESTING):
             self._transport.close()
 
     def abort(self) -> None:
@@ -137,10 +145,12 @@ class FastConnection(asyncio.Protocol):
         return False  # as aiohttp: who says no more hears no more
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._state is _State.RESTING:
+            self._server.resting -= 1
         self._state = _State.CLOSED
         self._buffer = b""
         self._server.fast.discard(self)
-        for timer in (self._idle_timer, self._body_timer, self._write_timer):
+        for timer in (self._idle_timer, self._body_timer, self._rest_timer, self._write_timer):
             if timer is not None:
                 timer.cancel()
         if self.ended is not None and not self.ended.done():
@@ -259,8 +269,23 @@ class FastConnection(asyncio.Protocol):
             else:
                 answer.write(transport, "Connection: close\r\n")
                 transport.close()
-        self._state = _State.IDLE
         self._idle_since = clock.monotonic()
+        self._state = _State.IDLE
+        if answer.status == HTTPStatus.TOO_MANY_REQUESTS and not transport.is_closing():
+            self._rest()
+
+    def _rest(self) -> None:
+        self._state = _State.RESTING
+        self._server.resting += 1
+        shortest, longest = _REST_SECONDS
+        seconds = min(longest, max(shortest, self._server.resting / _REFUSALS_PER_SECOND))
+        self._rest_timer = self._loop.call_later(seconds, self._rested)
+
+    def _rested(self) -> None:
+        self._rest_timer = None
+        self._server.resting -= 1
+        self._state = _State.IDLE
+        self._advance()
 
     # -- at aiohttp -----------------------------------------------------------------------------------------------
 

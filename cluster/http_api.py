@@ -238,6 +238,7 @@ class _Server(web.Server):
         super().__init__(api.handle, **options)  # type: ignore[arg-type]  # answers have what aiohttp calls
         self.api = api
         self.fast: set[FastConnection] = set()
+        self.resting = 0
         self._parser = parser
         self._options = options
 

@@ -348,3 +348,30 @@ async def test_a_client_that_goes_leaves_nothing_behind(server: Server) -> None:
     assert wire.written == b""
     assert server.node.machine.get(b"k") is not None
     assert len(server.runner.server.connections) == 0  # type: ignore[union-attr]
+
+
+async def test_who_was_refused_as_busy_is_asked_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answer comes at once, its next request is taken a moment later; with many of them the moment is longer, so
+    that refusing never takes more than a share of the node's time; nothing stays behind when they go."""
+    monkeypatch.setattr(fast_path, "_REST_SECONDS", (5.0, 20.0))
+    monkeypatch.setattr(fast_path, "_REFUSALS_PER_SECOND", 2)
+    async with Server(fast_path=True, open_requests_max=1) as server:
+        server.node.held = asyncio.Event()
+        busy, *others = (server.connect() for _ in range(21))
+        await busy.feed(PUT)
+        for wire in others:
+            await wire.feed(PUT + request("GET", "/v1/kv/none"))
+            assert [reply.problem().code for reply in wire.replies()] == [Code.BUSY]
+        rests = [wire.protocol._rest_timer.when() for wire in others]  # type: ignore[attr-defined]
+        assert rests[-1] - rests[0] > 4  # the twentieth of them waits for 10 s, the first for 5 s
+        assert server.runner.server.resting == 20  # type: ignore[union-attr]
+        others[0].close()
+        await turns()
+        assert server.runner.server.resting == 19  # type: ignore[union-attr]
+        server.node.held.set()
+        await wait_until_async(lambda: busy.replies())
+        assert [len(wire.replies()) for wire in others[1:]] == [1] * 19
+        for wire in others[1:]:  # as if their time had passed
+            wire.protocol._rested()  # type: ignore[attr-defined]
+        assert {wire.replies()[1].status for wire in others[1:]} == {404}
+        assert server.runner.server.resting == 0  # type: ignore[union-attr]
