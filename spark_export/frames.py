@@ -375,7 +375,7 @@ def _crcs_hold(buffer: bytearray, ends: Ints, crcs: npt.NDArray[np.uint32], smal
     words = np.ndarray((len(buffer) - 3,), "V4", buffer, 0, (1,))
     kept = words[behind]
     words[behind] = (kept.view("<u4") ^ inner).view("V4")
-    whole: int = google_crc32c.value(bytes(buffer))
+    whole: int = google_crc32c.value(np.frombuffer(buffer, np.uint8))  # a bytearray it would not take, but uncopied
     words[behind] = kept
     return whole == int(crcs[is_last][0])
 

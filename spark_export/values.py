@@ -175,12 +175,13 @@ def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
 def _check_shape(value: Any, kind: pa.DataType) -> None:
     if value is None or not pa.types.is_nested(kind):
         return
-    is_list = pa.types.is_list(kind)
-    if not isinstance(value, list if is_list else dict):
-        raise TypeError(f"{type(value).__name__} where a {'list' if is_list else 'structure'} should be")
-    if is_list:
+    if pa.types.is_list(kind):
+        if not isinstance(value, list):
+            raise TypeError(f"{type(value).__name__} where a list should be")
         for each in value:
             _check_shape(each, kind.value_type)
         return
+    if not isinstance(value, dict):
+        raise TypeError(f"{type(value).__name__} where a structure should be")
     for field in kind:
         _check_shape(value.get(field.name), field.type)

@@ -1,6 +1,7 @@
 """Options become ranges, and what means nothing is refused by name."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from cluster.wire import Position
 from spark_export.errors import DataLossError, UsageError
 from spark_export.offsets import StreamOffset, parse_offset, resolve, split
-from spark_export.options import Ago, At, parse_options
+from spark_export.options import NAMES, Ago, At, parse_options
 
 
 @pytest.mark.parametrize(
@@ -143,3 +144,12 @@ def test_positions_are_stable_text() -> None:
             parse_offset(wrong)
     with pytest.raises(DataLossError, match="names shards"):
         parse_offset({"log": "l", "next": {"0": 7, "1": 8}})
+
+
+def test_every_option_is_in_the_docs() -> None:
+    """docs/spark.md has a line for each, and for none that is not there."""
+    text = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
+    section = text.partition("## Reading")[2].partition("### As a stream")[0]
+    listed = {line.split("`")[1] for line in section.splitlines() if line.startswith("| `")}
+    assert listed == set(NAMES) - {"groupId"}
+    assert "`groupId` is refused" in section

@@ -167,13 +167,13 @@ def test_limits_cut_batches() -> None:
         assert stream.latest(at(31), None, is_limited=False) == at(END)
     with planner(node, maxBytesPerTrigger=2_000) as stream:
         start = pinned(stream)
-        ends: list[int] = []
+        cuts: list[int] = []
         while (end := stream.latest(start, 10**6)) != start:
-            ends.append(end["next"]["0"])
+            cuts.append(end["next"]["0"])
             start = end
-        assert ends[-1] == END
-        assert len(ends) > 5
-        assert ends == sorted(set(ends))
+        assert cuts[-1] == END
+        assert len(cuts) > 5
+        assert cuts == sorted(set(cuts))
 
 
 def test_bytes_are_counted_by_chunks() -> None:

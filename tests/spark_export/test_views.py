@@ -79,7 +79,7 @@ def shown(
         ({"keyPrefix": "nobody's"}, lambda row: False),
     ],
 )  # fmt: skip
-def test_rows_are_chosen(options: dict[str, str], is_wanted: Any) -> None:
+def test_rows_are_chosen(options: dict[str, Any], is_wanted: Any) -> None:
     """By who wrote them, operation and beginning of the key; over ranges that begin and end inside entries."""
     rows = list(logs.naive_rows(MIXED.entries, MIXED.effects))
     for start, stop in ((1, len(rows) + 1), (5, 90)):
