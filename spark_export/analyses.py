@@ -32,10 +32,11 @@ def rates(
     plots: list[Plot] = []
     if found and not by:
         times = [row["start"] for row in found]
+        step = None if gap else found[0]["end"] - found[0]["start"]  # also where windows slide: they overlap
         quantiles = {name: [_float(row[name]) for row in found] for name in map(quantile_name, QUANTILES)}
         plots = [
-            Lines("records per second", times, {"records": [row["per_second"] for row in found]}, "/s"),
-            Lines(f"{measure} per record", times, quantiles),
+            Lines("records per second", times, {"records": [row["per_second"] for row in found]}, "/s", step),
+            Lines(f"{measure} per record", times, quantiles, step=step),
         ]
     windows = f"windows of {size}" + (f", every {slide}" if slide else "") if size else f"sessions that end after {gap}"
     question = f"How many records, and how are their {measure} spread, in {windows}?"
@@ -66,7 +67,9 @@ def sessions(log: "DataFrame", limit: int, gap: str) -> Result:
     found, is_cut = collect(frame.orderBy(F.col("records").desc(), "start", "key"), limit)
     sizes = frame.groupBy(F.floor(F.log2("records")).alias("power")).count().orderBy("power").collect()
     frame.unpersist()
-    labels = [f"{2 ** row['power']} to {2 ** (row['power'] + 1) - 1} records" for row in sizes]
+    labels = [
+        f"{2 ** row['power']} to {2 ** (row['power'] + 1) - 1} records" if row["power"] else "1 record" for row in sizes
+    ]
     plots = [Bars("sessions by their number of records", labels, [row["count"] for row in sizes])]
     question = f"Which records of one key belong together, at most {gap} apart?"
     return _result("sessions", question, frame, found, limit, is_cut, plots)

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from spark_export.command_frame import Endpoints, Master, Timeout, reported, say, start_spark, where
-from spark_export.errors import UsageError
+from spark_export.errors import ExportError, UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from spark_export.report import Result
 
 _WIDTH: Final = 160  # of a table that goes into a pipe or a file
-_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_UNITS: Final = {"s": "second", "m": "minute", "h": "hour", "d": "day"}
 
 
 def _interval(text: str) -> str:
@@ -26,13 +26,17 @@ def _interval(text: str) -> str:
     found = re.fullmatch(r"(\d+) ?([smhd])", text.strip())
     if found is None or int(found[1]) == 0:
         raise typer.BadParameter(f"{text!r} is no length of time: write 90s, 5m, 1h or 1d")
-    return f"{found[1]} {_UNITS[found[2]]}"
+    number = int(found[1])
+    return f"{number} {_UNITS[found[2]]}" + ("" if number == 1 else "s")
 
 
 Folder = Annotated[
     Path | None, typer.Argument(help="The folder of a finished export; without it a running cluster.", metavar="[DIR]")
 ]
 Limit = Annotated[int, typer.Option("--limit", min=0, help="At most so many rows; 0: all.")]
+Operations = Annotated[
+    str | None, typer.Option("--operations", help="Only these, with commas: append, put, delete, delete_range, txn.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
 Html = Annotated[Path | None, typer.Option("--html", help="Write a page with plots to this file instead.")]
 Window = Annotated[
@@ -88,33 +92,36 @@ def rates_command(
     context: typer.Context, folder: Folder = None, endpoints: Endpoints = None, master: Master = None,
     timeout: Timeout = 30.0, limit: Limit = 50, as_json: AsJson = False, html: Html = None,
     window: Window = "1h", slide: Slide = None, gap: WindowGap = None, by: By = None, measure: Measure = "bytes",
+    operations: Operations = None,
 ) -> None:  # fmt: skip
     """Records per second and percentiles, per window of the records' own time."""
     _run(
         _Asked(context, folder, endpoints, master, timeout, as_json, html),
-        lambda named, log: named.rates(log, limit, None if gap else window, slide, gap, by, measure),
+        lambda named, log: named.rates(_only(log, operations), limit, None if gap else window, slide, gap, by, measure),
     )
 
 
 def top_keys_command(
     context: typer.Context, folder: Folder = None, endpoints: Endpoints = None, master: Master = None,
     timeout: Timeout = 30.0, limit: Limit = 10, as_json: AsJson = False, html: Html = None,
+    operations: Operations = None,
 ) -> None:  # fmt: skip
     """The keys with the most user records."""
     _run(
         _Asked(context, folder, endpoints, master, timeout, as_json, html),
-        lambda named, log: named.top_keys(log, limit),
+        lambda named, log: named.top_keys(_only(log, operations), limit),
     )
 
 
 def sessions_command(
     context: typer.Context, folder: Folder = None, endpoints: Endpoints = None, master: Master = None,
     timeout: Timeout = 30.0, limit: Limit = 50, as_json: AsJson = False, html: Html = None, gap: Gap = "30m",
+    operations: Operations = None,
 ) -> None:  # fmt: skip
     """Sessions: records of one key that follow each other closely, the largest first."""
     _run(
         _Asked(context, folder, endpoints, master, timeout, as_json, html),
-        lambda named, log: named.sessions(log, limit, gap),
+        lambda named, log: named.sessions(_only(log, operations), limit, gap),
     )
 
 
@@ -124,12 +131,12 @@ def join_command(
     right: Annotated[str, typer.Option("--right", help="Values that match this one follow.")],
     folder: Folder = None, endpoints: Endpoints = None, master: Master = None, timeout: Timeout = 30.0,
     limit: Limit = 50, as_json: AsJson = False, html: Html = None,
-    within: Within = "1m",
+    within: Within = "1m", operations: Operations = None,
 ) -> None:  # fmt: skip
     """Pairs of records of one key, one soon after the other."""
     _run(
         _Asked(context, folder, endpoints, master, timeout, as_json, html),
-        lambda named, log: named.join(log, limit, left, right, within),
+        lambda named, log: named.join(_only(log, operations), limit, left, right, within),
     )
 
 
@@ -204,7 +211,7 @@ def report_command(
     context: typer.Context,
     html: Annotated[Path, typer.Option("--html", help="The file to write.")],
     folder: Folder = None, endpoints: Endpoints = None, master: Master = None, timeout: Timeout = 30.0,
-    window: Window = "1h", gap: Gap = "30m",
+    window: Window = "1h", gap: Gap = "30m", operations: Operations = None,
 ) -> None:  # fmt: skip
     """One page with the rates, top keys, sessions, changes, terms and the audit of a log."""
     asked = _Asked(context, folder, endpoints, master, timeout, html=html)
@@ -212,9 +219,9 @@ def report_command(
     _run(
         asked,
         lambda named, log: [
-            named.rates(log, 50, window, None, None, None, "bytes"),
-            named.top_keys(log, 20),
-            named.sessions(log, 20, gap),
+            named.rates(_only(log, operations), 50, window, None, None, None, "bytes"),
+            named.top_keys(_only(log, operations), 20),
+            named.sessions(_only(log, operations), 20, gap),
             named.changes(log, 20),
             named.terms(log, 50, _leaders(asked)),
             named.audit(log),
@@ -279,18 +286,34 @@ def _log(spark: "SparkSession", asked: _Asked) -> "tuple[DataFrame, list[tuple[s
         "includeInternal": "true", "log": page.log, "timeoutSeconds": str(max(1, round(asked.timeout))),
     }  # fmt: skip
     facts = [("cluster", ", ".join(urls)), ("log", page.log), ("indexes", f"{page.oldest} to {page.index}")]
-    return spark.read.format("raftlog").options(**options).load(), facts, page.oldest
+    # Kept, because an answer looks at the rows more than once; what memory does not hold goes to Spark's own disk.
+    return spark.read.format("raftlog").options(**options).load().persist(), facts, page.oldest
+
+
+def _only(log: "DataFrame", operations: str | None) -> "DataFrame":
+    """The rows of these operations. Raises UsageError."""
+    if operations is None:
+        return log
+    from spark_export.schema import USER_OPERATIONS
+
+    named = [name.strip() for name in operations.split(",")]
+    if unknown := [name for name in named if name not in USER_OPERATIONS]:
+        raise UsageError(f"--operations: there is no {unknown[0]!r}; there are {', '.join(USER_OPERATIONS)}")
+    return log.where(log["operation"].isin(*named))
 
 
 def _leaders(asked: _Asked) -> dict[int, str]:
-    """Who leads now, of a running cluster; an export does not say who led."""
+    """Who leads now, of a running cluster that says it; an export does not say who led."""
     if asked.folder is not None:
         return {}
     from cluster.wire import Status
     from spark_export.door import ask, parse_endpoints
 
     urls = parse_endpoints(where(asked.context, asked.endpoints))
-    status = ask(urls, "/v1/status", {}, Status, patience_s=asked.timeout)
+    try:
+        status = ask(urls, "/v1/status", {}, Status, patience_s=asked.timeout)
+    except ExportError:
+        return {}
     return {} if status.leader is None else {status.term: f"node {status.leader.node}"}
 
 

@@ -6,7 +6,7 @@ Colours and fonts are the page's (classes and CSS variables of `report.html`); a
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from html import escape
 from typing import Final
 
@@ -21,12 +21,13 @@ _TICKS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Values over time, one line per name; None is a gap."""
+    """Values over time, one line per name; None is a gap, and so is a time more than `step` after the one before."""
 
     title: str
     times: Sequence[datetime]
     series: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
     unit: str = ""
+    step: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,25 +81,38 @@ def _lines(plot: Lines) -> str:
     parts = [_grid(up(mark), number(mark)) for mark in marks]
     parts += _times(plot.times[0], plot.times[-1], across)
     for place, (name, values) in enumerate(plot.series.items()):
-        path, pen_is_down = [], False
-        for time, value in zip(plot.times, values, strict=True):
-            if value is None:
-                pen_is_down = False
-                continue
-            x, y = across(time.timestamp()), up(value)
-            path.append(f"{'L' if pen_is_down else 'M'}{x:.1f} {y:.1f}")
-            pen_is_down = True
-            tip = f"{name}: {number(value)} {plot.unit} at {time:%Y-%m-%d %H:%M:%S}"
-            parts.append(
-                f'<circle class="s{place} dot" cx="{x:.1f}" cy="{y:.1f}" r="4"><title>{escape(tip)}</title></circle>'
-            )
-        parts.insert(0, f'<path class="s{place} line" d="{" ".join(path)}"/>')
+        path = ""
+        for stretch in _stretches(plot, values):
+            for at, (time, value) in enumerate(stretch):
+                x, y = across(time.timestamp()), up(value)
+                path += f"{'L' if at else 'M'}{x:.1f} {y:.1f}"
+                tip = escape(f"{name}: {number(value)} {plot.unit} at {time:%Y-%m-%d %H:%M:%S}")
+                kind = "lone" if len(stretch) == 1 else "dot"
+                parts.append(
+                    f'<circle class="s{place} {kind}" cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{tip}</title></circle>'
+                )
+        parts.insert(0, f'<path class="s{place} line" d="{path}"/>')
     names = "".join(
         f'<tspan class="s{place} name" dx="{14 if place else 0}">{escape(name)}</tspan>'
         for place, name in enumerate(plot.series)
     )
     parts.append(f'<text x="{WIDTH - _RIGHT}" y="{_TOP + 4}" text-anchor="end">{names}</text>')
     return _frame(plot.title, HEIGHT, parts)
+
+
+def _stretches(plot: Lines, values: Sequence[float | None]) -> list[list[tuple[datetime, float]]]:
+    """The points between gaps."""
+    stretches: list[list[tuple[datetime, float]]] = []
+    before: datetime | None = None
+    for time, value in zip(plot.times, values, strict=True):
+        if value is None:
+            before = None
+            continue
+        if before is None or (plot.step is not None and time - before > plot.step):
+            stretches.append([])
+        stretches[-1].append((time, value))
+        before = time
+    return stretches
 
 
 def _times(first: datetime, last: datetime, across: Callable[[float], float]) -> list[str]:

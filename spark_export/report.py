@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _PAGE: Final = Path(__file__).with_name("report.html")
 _CELL_LENGTH: Final = 120
+_UNBROKEN_LENGTH: Final = 26  # a time, an address, a number: cells of at most so many characters are not folded
 
 Value = str | int | float | bool | None
 
@@ -67,7 +68,10 @@ def table(result: Result) -> Table:
     shown = Table(title=result.question, title_justify="left", title_style="bold")
     for place, name in enumerate(result.columns):
         is_number = any(_is_number(row[place]) for row in result.rows)
-        shown.add_column(name, justify="right" if is_number else "left", overflow="fold")
+        widest = max((len(_cell(row[place])) for row in result.rows), default=0)
+        shown.add_column(
+            name, justify="right" if is_number else "left", overflow="fold", no_wrap=widest <= _UNBROKEN_LENGTH
+        )
     for row in result.rows:
         shown.add_row(*(Text(_cell(value)) for value in row))
     shown.caption = "\n".join(_remarks(result)) or None

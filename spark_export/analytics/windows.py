@@ -96,7 +96,8 @@ def sessionise(events: "DataFrame", gap: str = "30 minutes", *, watermark: str =
 
 
 def _in_sessions(events: "DataFrame", gap: str, watermark: str) -> "GroupedData":
-    return events.withWatermark("event_time", watermark).groupBy("key", F.session_window("event_time", gap))
+    of_keys = events.where(F.col("key").isNotNull()).withWatermark("event_time", watermark)
+    return of_keys.groupBy("key", F.session_window("event_time", gap))
 
 
 def _seconds(start: "Column", end: "Column") -> "Column":

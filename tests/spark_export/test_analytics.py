@@ -85,7 +85,7 @@ def in_windows(size: timedelta, slide: timedelta) -> dict[datetime, list[int]]:
     return held
 
 
-@pytest.mark.parametrize(("hours", "slide"), [(1, None), (6, 2)])
+@pytest.mark.parametrize(("hours", "slide"), [(1, None), pytest.param(6, 2, marks=pytest.mark.long)])
 def test_rates_and_percentiles_per_window(
     lines: "DataFrame", hours: int, slide: int | None, record_property: Callable[[str, object], None]
 ) -> None:
@@ -186,6 +186,7 @@ def test_top_keys(lines: "DataFrame", log: "DataFrame") -> None:
     assert collect(got, "key", "count") == expected
 
 
+@pytest.mark.long
 def test_access_fields(lines: "DataFrame") -> None:
     """Every line gives host, path, status and size, also the one without its last quote."""
     got = collect(analytics.access_fields(lines).orderBy("index"), "host", "path", "status", "sent")
@@ -234,6 +235,7 @@ def tables(count: int | None = None) -> tuple[dict[bytes, int], dict[bytes, str]
     return hits, page
 
 
+@pytest.mark.long
 def test_enrich_events_with_a_table(lines: "DataFrame", log: "DataFrame") -> None:
     """Each line with the last page of its host, where it has one."""
     state = analytics.state_at(log).where(F.col("key").startswith(F.lit(b"page/")))
@@ -243,7 +245,7 @@ def test_enrich_events_with_a_table(lines: "DataFrame", log: "DataFrame") -> Non
     assert sorted(got) == [(index, visit.host, page.get(visit.host)) for index, visit in indexed()]
 
 
-@pytest.mark.parametrize("how", ["inner", "left", "full"])
+@pytest.mark.parametrize("how", ["inner", *(pytest.param(how, marks=pytest.mark.long) for how in ("left", "full"))])
 def test_view_over_two_tables(log: "DataFrame", how: str) -> None:
     """Both tables by host: those with a page, and with how=left those without one; full adds nothing, since no host has
     a page without a count."""
@@ -357,6 +359,7 @@ def test_audit_of_a_whole_log(log: "DataFrame", lines: "DataFrame") -> None:
     assert analytics.gaps(log, block=BLOCK).count() == 0
 
 
+@pytest.mark.long
 def test_audit_of_a_damaged_log(spark: "SparkSession", rows: list[logs.Row]) -> None:
     """Missing and doubled rows, a term and a time that fall, and a request that was applied in two places are found,
     with their places; also at the ends of blocks."""
