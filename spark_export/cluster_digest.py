@@ -18,14 +18,46 @@ FORMAT: Final = 1
 EMPTY: Final = SetDigest(0, "0" * 16, "0", "0")
 
 
+class Part(msgspec.Struct, frozen=True):
+    """The digest of the log rows `first` to `last`."""
+
+    first: int
+    last: int
+    log: SetDigest
+
+    @property
+    def cell(self) -> int:
+        """Which stretch of PART_RECORDS indexes it lies in."""
+        return cell_of(self.first)
+
+
 class Digests(msgspec.Struct, frozen=True):
-    """Digest of the log rows of a range, and of the state at its end; None: no longer remembered."""
+    """Digest of the log rows of a range, as a whole and in parts, and of the state at its end; None: not remembered,
+    or the range ends inside an entry, where there is no state."""
 
     term: int  # of the range's last record
     revision: int
     log: SetDigest
     state: SetDigest | None
+    parts: tuple[Part, ...] = ()
     format: int = FORMAT
+
+
+def cell_of(index: int) -> int:
+    """The number of the stretch of PART_RECORDS indexes that holds `index`: no part reaches over its ends, so that the
+    parts of any two ranges can be told from each other by this number."""
+    return (index - 1) // PART_RECORDS
+
+
+def followed(before: Digests, after: Digests) -> Digests:
+    """The digests of two ranges of which the second begins where the first ends."""
+    parts = [*before.parts]
+    for part in after.parts:
+        if parts and parts[-1].cell == part.cell:
+            last = parts.pop()
+            part = Part(last.first, part.last, merged((last.log, part.log)))
+        parts.append(part)
+    return Digests(after.term, after.revision, merged((before.log, after.log)), after.state, tuple(parts))
 
 
 def merged(digests: Iterable[SetDigest]) -> SetDigest:
@@ -59,20 +91,33 @@ def cluster_digests(
     endpoints: tuple[str, ...], log_id: str, first: int, last: int, *, patience_s: float = PATIENCE_S
 ) -> Digests:
     """Asked in parts, from the newest on. Raises DataLossError for a range that is no longer kept, or another log."""
-    parts: list[SetDigest] = []
+    parts: list[Part] = []
     newest: DigestAnswer | None = None
     end = last
     while end >= first:
-        start = max(first, end - PART_RECORDS + 1)
-        query: dict[str, object] = {"index": end, "log_from": start, "min_index": end}
-        answer = ask(endpoints, "/v1/digest", query, DigestAnswer, patience_s=patience_s, wait_s=_PART_S)
-        if answer.log != log_id:
-            raise DataLossError(f"the endpoints serve log {answer.log}, not {log_id}: this is another cluster's")
-        if answer.format != FORMAT:
-            raise NotCheckedError(f"the cluster's digests are of format {answer.format}, this raftlog knows {FORMAT}")
+        start = max(first, cell_of(end) * PART_RECORDS + 1)
+        answer = _answer(endpoints, log_id, start, end, patience_s)
         newest = newest or answer
-        parts.append(answer.log_digest or EMPTY)
+        parts.append(Part(start, end, answer.log_digest or EMPTY))
         end = start - 1
     if newest is None:
         raise UsageError(f"there is nothing to digest in [{first}, {last}]")
-    return Digests(newest.term, newest.revision, merged(parts), newest.state, newest.format)
+    parts.reverse()
+    return Digests(newest.term, newest.revision, merged(part.log for part in parts), newest.state, tuple(parts))
+
+
+def range_digest(
+    endpoints: tuple[str, ...], log_id: str, first: int, last: int, *, patience_s: float = PATIENCE_S
+) -> SetDigest:
+    """The digest of the log rows of a range of at most PART_RECORDS records, to find out which one of them is wrong."""
+    return _answer(endpoints, log_id, first, last, patience_s).log_digest or EMPTY
+
+
+def _answer(endpoints: tuple[str, ...], log_id: str, first: int, last: int, patience_s: float) -> DigestAnswer:
+    query: dict[str, object] = {"index": last, "log_from": first, "min_index": last}
+    answer = ask(endpoints, "/v1/digest", query, DigestAnswer, patience_s=patience_s, wait_s=_PART_S)
+    if answer.log != log_id:
+        raise DataLossError(f"the endpoints serve log {answer.log}, not {log_id}: this is another cluster's")
+    if answer.format != FORMAT:
+        raise NotCheckedError(f"the cluster's digests are of format {answer.format}, this raftlog knows {FORMAT}")
+    return answer

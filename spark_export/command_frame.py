@@ -7,11 +7,10 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from spark_export import errors
 from spark_export.errors import ExportError
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
 ENDPOINTS: Final = "http://127.0.0.1:7001"
 _STDERR: Final = Console(stderr=True)
+_MASTER: Final = re.compile(r"local(\[[^\]]+\])?|spark://[^:]+:\d+(,[^:]+:\d+)*|yarn|k8s://.+")
 _TASK_ERROR: Final = re.compile(r"spark_export\.(?:errors|door)\.(\w+): (.+)")
 
 Endpoints = Annotated[
@@ -42,33 +42,31 @@ def where(context: typer.Context, given: str | None) -> str:
 
 
 def start_spark(master: str | None) -> "SparkSession":
-    """The session that a command works with. Raises NoJavaError, SparkMissingError."""
+    """The session that a command works with. Raises NoJavaError, SparkMissingError; UsageError for a master that is
+    none, NotCheckedError for one that does not answer."""
     from spark_export.job import session
 
+    if master is not None and _MASTER.fullmatch(master) is None:
+        raise errors.UsageError(
+            f"--master {master!r} is none of Spark's: local[N], local[N,RETRIES], spark://HOST:PORT, yarn, k8s://…"
+        )
     say("starting Spark")
-    return session(master=master)
+    try:
+        return session(master=master)
+    except ExportError:
+        raise
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
+            raise
+        told = [line.strip() for line in str(error).splitlines() if line.strip()]
+        why = next((line for line in told if line.startswith("Caused by:")), told[-1] if told else type(error).__name__)
+        raise errors.NotCheckedError(f"Spark does not start with --master {master or 'local'}: {why}") from error
 
 
 def say(what: str) -> None:
     """What is being done, on a terminal."""
     if _STDERR.is_terminal:
         _STDERR.print(f"[dim]{what} …[/dim]", highlight=False)
-
-
-@contextmanager
-def bar(what: str) -> Iterator[Any]:
-    """A progress bar on a terminal; nothing elsewhere."""
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("records"),
-        TimeElapsedColumn(), TimeRemainingColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=_STDERR, disable=not _STDERR.is_terminal) as progress:
-        task = progress.add_task(what, total=None)
-
-        def tell(done: int, total: int) -> None:
-            progress.update(task, completed=done, total=total)
-
-        yield tell
 
 
 @contextmanager

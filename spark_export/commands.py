@@ -1,32 +1,69 @@
-"""The commands of the command line that move and prove rows with Spark: export and verify.
+"""The commands of the command line that move and prove rows with Spark: export, export compact and verify.
 
 Spark is imported only when one of them runs. Exit codes are those of docs/spark.md; every error is one line on stderr.
 """
 
 import json
+import signal
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from spark_export import commands_analyze, errors
-from spark_export.command_frame import Endpoints, Master, Timeout, bar, reported, say, start_spark, where
+from spark_export.command_frame import Endpoints, Master, Timeout, reported, say, start_spark, where
+from spark_export.progress import bar
 
 if TYPE_CHECKING:
-    from spark_export.manifest import Manifest
+    from spark_export.manifest import Layout, Manifest
+
+
+class Format(StrEnum):
+    """What kind of table."""
+
+    PARQUET = "parquet"
+    DELTA = "delta"
+
+
+class PartitionBy(StrEnum):
+    """Into which folders."""
+
+    NONE = "none"
+    INDEX = "index"
+    DAY = "day"
+
+
+Folder = Annotated[Path, typer.Argument(help="The folder of an export.", metavar="DIR")]
+SummaryJson = Annotated[bool, typer.Option("--summary-json", help="Print the summary as one JSON object.")]
 
 
 def register(app: typer.Typer) -> None:
     """Adds the commands to the command line."""
-    app.command("export")(export_command)
+    export = typer.Typer(invoke_without_command=True, help=export_command.__doc__)
+    export.callback()(export_command)
+    export.command("compact")(compact_command)
+    app.add_typer(export, name="export")
     app.command("verify")(verify_command)
     commands_analyze.register(app)
 
 
 def export_command(
     context: typer.Context,
-    to: Annotated[Path, typer.Option("--to", help="The folder to make; an unfinished export in it is gone on with.")],
+    to: Annotated[
+        Path | None,
+        typer.Option("--to", help="The folder to make; what is unfinished in it is gone on with.", metavar="DIR"),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on as the log grows, until Ctrl-C (or --to-index is reached).")
+    ] = False,
+    append: Annotated[
+        bool, typer.Option("--append", help="Go on with the export that is there, up to the end that the log has now.")
+    ] = False,
     first: Annotated[
         int | None, typer.Option("--from", min=1, help="First index. [default: the oldest that is kept]")
     ] = None,
@@ -34,50 +71,102 @@ def export_command(
         int | None,
         typer.Option("--to-index", min=1, help="Last index, the end of an entry. [default: the committed end]"),
     ] = None,
+    form: Annotated[
+        Format | None,
+        typer.Option("--format", help="Files, or a Delta Lake table (needs raftlog[delta]). [default: parquet]"),
+    ] = None,
+    partition_by: Annotated[
+        PartitionBy | None,
+        typer.Option("--partition-by", help="Folders of so many indexes, or of a day (UTC, of the entry's time). "
+                     "[default: none]"),
+    ] = None,
+    partition_records: Annotated[
+        int | None, typer.Option(min=1, help="Indexes in one folder, by index. [default: 10000000]")
+    ] = None,
+    records_per_file: Annotated[
+        int | None, typer.Option(min=1, help="Most records in one Parquet file. [default: 500000]")
+    ] = None,
+    batch_records: Annotated[
+        int, typer.Option(min=1, help="With --follow or --append: most records that are put in place at once.")
+    ] = 1_000_000,
+    every: Annotated[
+        float, typer.Option(min=0, help="With --follow: seconds from one batch to the next, unless there is much.")
+    ] = 5.0,
+    compact_files: Annotated[
+        int, typer.Option(min=0, help="With --follow or --append: join small files once there are so many; 0: never.")
+    ] = 64,
     endpoints: Endpoints = None,
     master: Master = None,
-    records_per_file: Annotated[int, typer.Option(min=1, help="Most records in one Parquet file.")] = 500_000,
     top_keys: Annotated[int, typer.Option(min=0, help="Show so many of the most frequent keys.")] = 0,
-    summary_json: Annotated[bool, typer.Option("--summary-json", help="Print the summary as one JSON object.")] = False,
+    summary_json: SummaryJson = False,
     timeout: Timeout = 30.0,
-) -> None:
-    """Export the log to Parquet files with a manifest that `raftlog verify` proves."""
+) -> None:  # fmt: skip
+    """Export the log to Parquet files or a Delta table, with a manifest that `raftlog verify` proves.
+
+    Killed at any moment, the same command goes on: no row is lost and none is there twice, also for readers that know
+    nothing of manifests and look at DIR/log only.
+    """
+    if context.invoked_subcommand is not None:
+        return
     started = time.monotonic()
     with reported():
         from spark_export.door import parse_endpoints
-        from spark_export.export import Wanted, export
+        from spark_export.export import Mode, Wanted, export
+        from spark_export.manifest import find_manifest
 
-        wanted = Wanted(parse_endpoints(where(context, endpoints)), to, first, last, records_per_file, timeout)
+        if to is None:
+            raise errors.UsageError("--to is missing: name the folder of the export")
+        if follow and append:
+            raise errors.UsageError("--follow and --append are two things: give one")
+        mode: Mode = "follow" if follow else "append" if append else "once"
+        layout = _layout(to, form, partition_by, partition_records, records_per_file)
+        wanted = Wanted(
+            parse_endpoints(where(context, endpoints)), to, first, last, layout, mode, batch_records, every,
+            compact_files, timeout,
+        )  # fmt: skip
+        before = find_manifest(to)
         spark = start_spark(master)
-        with bar("exporting") as tell:
+        with bar("exporting") as tell, _interrupted(wanted.stop) if follow else _left_alone():
             manifest = export(spark, wanted, tell)
         keys = commands_analyze.top_keys_of(spark, to, top_keys) if top_keys else []
-    summary = _summary(manifest, to, time.monotonic() - started) | {"top_keys": keys}
+        summary = _summary(manifest, before, to, time.monotonic() - started) | {"top_keys": keys}
     if summary_json:
         print(json.dumps(summary))
     else:
         _show_export(summary)
 
 
+def compact_command(folder: Folder, master: Master = None, summary_json: SummaryJson = False) -> None:
+    """Join the small files of an export; readers of DIR/log see every row once meanwhile."""
+    with reported():
+        from spark_export.compaction import compact
+
+        before, after = compact(start_spark(master), folder)
+    if summary_json:
+        print(json.dumps({"folder": str(folder), "files_before": before, "files": after}))
+    else:
+        print(f"compacted {before} files to {after}" if after < before else f"nothing to compact: {after} files")
+
+
 def verify_command(
     context: typer.Context,
-    folder: Annotated[Path, typer.Argument(help="The folder of a finished export.", metavar="DIR")],
+    folder: Folder,
     endpoints: Endpoints = None,
     offline: Annotated[
         bool, typer.Option("--offline", help="Compare with the digests in the manifest: not independent of it.")
     ] = False,
     master: Master = None,
-    summary_json: Annotated[bool, typer.Option("--summary-json", help="Print the summary as one JSON object.")] = False,
+    summary_json: SummaryJson = False,
     timeout: Timeout = 30.0,
 ) -> None:
-    """Prove that an export is what the cluster committed: from its files and the cluster's digest alone."""
+    """Prove that an export is what the cluster committed: from its files and the cluster's digests alone."""
     with reported():
-        from spark_export.cluster_digest import cluster_digests
+        from spark_export.cluster_digest import cluster_digests, range_digest
         from spark_export.door import parse_endpoints
         from spark_export.manifest import read_manifest
 
         manifest = read_manifest(folder)
-        digests = None
+        digests = told = None
         source = "the manifest"
         if not offline:
             source = "the cluster"
@@ -88,9 +177,13 @@ def verify_command(
                 raise errors.NotCheckedError(
                     f"{error} (with --offline the export is compared with the digests in its own manifest)"
                 ) from error
+
+            def told(first: int, last: int) -> Any:
+                return range_digest(urls, manifest.log, first, last, patience_s=timeout)
+
         from spark_export.verify import verify
 
-        report = verify(start_spark(master), folder, digests, source, say)
+        report = verify(start_spark(master), folder, digests, source, say, told)
     summary = {
         "verified": report.is_right, "source": source, "log": manifest.log, "first": manifest.first,
         "last": manifest.last, "rows": report.rows, "log_digest": _digest(report.log),
@@ -104,28 +197,86 @@ def verify_command(
         raise typer.Exit(errors.EXIT_NOT_VERIFIED)
 
 
+# ---------------------------------------------------------------------------------------------------------------
+
+
+def _layout(
+    folder: Path, form: Format | None, partition_by: PartitionBy | None, partition_records: int | None,
+    records_per_file: int | None,
+) -> "Layout | None":  # fmt: skip
+    """The layout, where anything of it is given: the rest is as in the export that is there, or the default.
+    Raises DeltaMissingError."""
+    import msgspec
+
+    from spark_export.manifest import Layout, find_manifest, read_plan
+
+    given = {
+        "table": form and form.value, "partition_by": partition_by and partition_by.value,
+        "partition_records": partition_records, "records_per_file": records_per_file,
+    }  # fmt: skip
+    found = find_manifest(folder) or read_plan(folder)
+    layout = Layout() if found is None else found.layout
+    layout = msgspec.structs.replace(layout, **{name: value for name, value in given.items() if value is not None})
+    if layout.table == "delta":
+        from spark_export.delta import require
+
+        require()
+    return layout
+
+
+@contextmanager
+def _interrupted(stop: threading.Event) -> Iterator[None]:
+    """Ctrl-C, or SIGTERM, ends after the batch under way; the second one at once."""
+
+    def hear(number: int, frame: Any) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+        say("ending after this batch (Ctrl-C again: at once)")
+
+    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _left_alone() -> Iterator[None]:
+    yield
+
+
 def _digest(digest: Any) -> dict[str, Any] | None:
     import msgspec
 
     return None if digest is None else dict(msgspec.to_builtins(digest))
 
 
-def _summary(manifest: "Manifest", folder: Path, seconds: float) -> dict[str, Any]:
-    digests = manifest.digests
+def _summary(manifest: "Manifest", before: "Manifest | None", folder: Path, seconds: float) -> dict[str, Any]:
+    """What the export holds, and how fast this run added to it what was not there `before`."""
+    from spark_export.delta import files
+
+    sizes = [entry.bytes for entry in manifest.files]
+    if manifest.layout.table == "delta":
+        sizes = [path.stat().st_size for path in files(folder, manifest)]
+    added = manifest.records.total - (before.records.total if before is not None else 0)
     return {
         "folder": str(folder), "log": manifest.log, "first": manifest.first, "last": manifest.last,
         "records": manifest.records.total, "user": manifest.records.user, "internal": manifest.records.internal,
-        "files": len(manifest.files), "bytes": sum(entry.bytes for entry in manifest.files),
-        "seconds": round(seconds, 3), "records_per_second": round(manifest.records.total / seconds),
-        "log_digest": _digest(digests and digests.log), "state_digest": _digest(digests and digests.state),
+        "added": added, "files": len(sizes), "bytes": sum(sizes), "format": manifest.layout.table,
+        "partition_by": manifest.layout.partition_by, "seconds": round(seconds, 3),
+        "records_per_second": round(added / seconds), "log_digest": _digest(manifest.digests.log),
+        "state_digest": _digest(manifest.digests.state),
     }  # fmt: skip
 
 
 def _show_export(summary: dict[str, Any]) -> None:
+    added = f"{summary['added']} more, now " if summary["added"] < summary["records"] else ""
     print(
-        f"exported {summary['records']} records ({summary['user']} of users, {summary['internal']} internal), indexes "
-        f"{summary['first']} to {summary['last']}, to {summary['files']} files ({summary['bytes'] / 1e6:.1f} MB) in "
-        f"{summary['seconds']:.1f} s"
+        f"exported {added}{summary['records']} records ({summary['user']} of users, {summary['internal']} internal), "
+        f"indexes {summary['first']} to {summary['last']}, to {summary['files']} files "
+        f"({summary['bytes'] / 1e6:.1f} MB) in {summary['seconds']:.1f} s"
     )
     for key in summary["top_keys"]:
         print(f"{key['count']:>10}  {key['key']}")

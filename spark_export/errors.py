@@ -30,6 +30,10 @@ class DataLossError(ExportError):
     """Records that were asked for are no longer kept, or belong to another log."""
 
 
+class CannotWriteError(ExportError):
+    """The folder does not take what is to be written: it is full, or cannot be written."""
+
+
 class NotCheckedError(ExportError):
     """A check could not be made: neither right nor wrong was found."""
 

@@ -1,251 +1,176 @@
-"""Exports a range of the log to a folder of Parquet files: planned once, written by tasks, published at once.
+"""Exports the log to a folder: once as it is, what has come since, or for ever as it grows.
 
-    DIR/manifest.json                    written last: where it is, the export is whole
-    DIR/log/index-FIRST-LAST.parquet     one file per range of indexes
-    DIR/.unfinished/plan.json, log/      while it is being made; another run goes on with the same plan
-
-Everything is written aside and renamed, the whole of `log/` by one rename, so that a reader of `log/` sees all or
-nothing, also one that knows nothing of manifests.
+`raftlog export`: one batch, all or nothing. `--append`: what the log has beyond an export, in bounded batches, to the
+end that it has then. `--follow`: the same, and on and on. Each batch is put in place as a whole (`batch.py`), so that
+an export that is killed, or interrupted, holds everything up to some index and nothing else.
 """
 
-import fcntl
-import importlib.metadata
-import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
-import msgspec
-
-from cluster.wire import Position
+from cluster.wire import LogPage
 from spark_export import door
-from spark_export.cluster_digest import Digests, check_end, cluster_digests
-from spark_export.errors import DataLossError, ExportError, UsageError
-from spark_export.manifest import (
-    DATA,
-    NAME,
-    UNFINISHED,
-    FileEntry,
-    Manifest,
-    Plan,
-    Records,
-    columns,
-    range_of,
-    read_plan,
-    sync_folder,
-    write_aside,
-)
-from spark_export.offsets import RECORDS_PER_PARTITION, split
-from spark_export.reader import Range, trimmed
+from spark_export.batch import Folder, Progress, opened, write_batch
+from spark_export.cluster_digest import check_end
+from spark_export.door import Turns
+from spark_export.errors import DataLossError, UsageError
+from spark_export.manifest import Layout, Manifest, Plan
+from spark_export.reader import trimmed
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
-Progress = Callable[[int, int], None]
-"""Told (records written, records in all) a few times a second."""
+Mode = Literal["once", "append", "follow"]
 
-_SMALL: Final = 20_000  # records: fewer go into one file, more into at least two, so that two cores have work
-_TOLD_EVERY_S: Final = 0.2
+IDLE_WAIT_MS: Final = 1_000
+"""How long a node is asked to wait for a record to come; so soon an export that follows hears of being interrupted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What to export: `first` None is the oldest index kept, `last` None the committed end."""
+    """What to export: `first` None is the oldest index kept, `last` None the committed end (or none, when following).
+    `layout` None is that of the export to go on with, else the default one."""
 
     endpoints: tuple[str, ...]
     folder: Path
     first: int | None = None
     last: int | None = None
-    records_per_file: int = RECORDS_PER_PARTITION
+    layout: Layout | None = None
+    mode: Mode = "once"
+    batch_records: int = 1_000_000  # most in one batch of an append or follow
+    every_s: float = 5.0  # between batches that are smaller than that
+    compact_files: int = 64  # so many small files are joined as one follows; 0: never
     patience_s: float = door.PATIENCE_S
+    stop: threading.Event = field(default_factory=threading.Event)  # set: end after the batch under way
 
 
-def export(spark: "SparkSession", wanted: Wanted, progress: Progress | None = None) -> Manifest:
-    """Makes or finishes the export. Raises UsageError for a folder that holds something else, DataLossError for a range
-    that is not kept, UnreachableError."""
-    folder = wanted.folder
-    with _locked(folder):
-        plan = _plan(wanted)
-        aside = folder / UNFINISHED
-        with ThreadPoolExecutor(1) as asking:
-            digests = asking.submit(_digests, wanted, plan)
-            if (folder / DATA).exists():  # published by a run that was killed before its manifest was
-                data = folder / DATA
-            else:
-                data = aside / DATA
-                data.mkdir(exist_ok=True)
-            _sweep(data, plan)
-            files = _write(spark, wanted, plan, data, progress)
-            manifest = _manifest(plan, files, digests)
-        if data.parent != folder:
-            sync_folder(data)
-            data.rename(folder / DATA)
-            sync_folder(folder)
-        write_aside(folder / NAME, manifest)
-        shutil.rmtree(aside)
-    return manifest
+def export(
+    spark: "SparkSession", wanted: Wanted, progress: Progress | None = None,
+    told: Callable[[Manifest], None] = lambda _: None,
+) -> Manifest:  # fmt: skip
+    """Makes, finishes or goes on with the export; `told` hears of every batch that is in place. Raises UsageError for a
+    folder that holds something else, DataLossError for a range that is not kept, UnreachableError, CannotWriteError."""
+    with opened(wanted.folder) as folder:
+        page = door.bounds(wanted.endpoints, patience_s=wanted.patience_s)
+        _check(wanted, folder, page)
+        if wanted.mode == "once":
+            if folder.plan is None and wanted.last is not None:
+                check_end(wanted.endpoints, wanted.last, patience_s=wanted.patience_s)
+            plan = folder.plan or _plan(wanted, folder, page, wanted.last or page.index)
+            assert plan is not None, "there is no manifest yet, so nothing to do is an error"
+            return write_batch(spark, folder, plan, wanted.endpoints, wanted.patience_s, progress)
+        return _follow(spark, wanted, folder, page, progress, told)
 
 
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """The folder, made if need be, checked to be empty or an unfinished export, and ours alone."""
-    if (folder / NAME).exists():
+def _check(wanted: Wanted, folder: Folder, page: LogPage) -> None:
+    """Whether what the folder holds can be gone on with, as it is wanted."""
+    path, found = wanted.folder, folder.plan or folder.manifest
+    if wanted.last is not None and wanted.last > page.index and wanted.mode != "follow":
+        raise UsageError(f"--to-index {wanted.last} is not committed yet: the log ends at index {page.index}")
+    if folder.manifest is not None and wanted.mode == "once":
         raise UsageError(
-            f"{folder} already holds a finished export: check it with `raftlog verify {folder}`, or name another one"
+            f"{path} already holds a finished export: check it with `raftlog verify {path}`, go on with it with "
+            f"--append or --follow, or name another one"
         )
-    aside = folder / UNFINISHED
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder} is a file: name a folder")
-    if folder.exists() and not aside.exists() and any(folder.iterdir()):
-        raise UsageError(f"{folder} is not empty and holds no unfinished export: name a new or an empty folder")
-    try:
-        aside.mkdir(parents=True, exist_ok=True)
-        lock = (aside / "lock").open("w")
-    except OSError as error:
-        raise UsageError(f"{folder} cannot be written: {error}") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise UsageError(f"another export into {folder} is running") from error
-        yield
+    if found is None:
+        return
+    remove = f"remove {path} to begin anew, or name another folder"
+    what = "the unfinished export" if folder.manifest is None else "the export"
+    if found.log != page.log:
+        raise DataLossError(f"{what} in {path} is of log {found.log}, the endpoints serve {page.log}: {remove}")
+    if found.last > page.index:
+        raise DataLossError(
+            f"{what} in {path} goes to index {found.last}, the log ends at {page.index}: the cluster lost what it "
+            f"had; {remove}"
+        )
+    if wanted.layout not in (None, found.layout):
+        raise UsageError(
+            f"{what} in {path} has another layout ({_shown(found.layout)}): leave it as it is, or {remove}"
+        )
+    first = found.first if folder.manifest is None else folder.manifest.first
+    if wanted.first not in (None, first):
+        raise UsageError(f"{what} in {path} begins at index {first}; run it without --from to go on, or {remove}")
+    if wanted.mode == "once" and wanted.last not in (None, found.last):
+        raise UsageError(
+            f"the unfinished export in {path} is of indexes {found.first} to {found.last}; run it without --from and "
+            f"--to-index to finish it, or {remove}"
+        )
+    if wanted.last is not None and wanted.last < found.last:
+        raise UsageError(f"{what} in {path} goes to index {found.last} already, beyond --to-index {wanted.last}")
 
 
-def _plan(wanted: Wanted) -> Plan:
-    """The plan found in the folder, if it fits, else a new one."""
-    page = door.bounds(wanted.endpoints, patience_s=wanted.patience_s)
-    found = read_plan(wanted.folder)
-    if found is not None:
-        remove = f"remove {wanted.folder} to begin anew, or name another folder"
-        if found.log != page.log:
-            raise DataLossError(
-                f"the unfinished export in {wanted.folder} is of log {found.log}, the endpoints serve {page.log}: "
-                f"{remove}"
-            )
-        if wanted.first not in (None, found.first) or wanted.last not in (None, found.last):
-            raise UsageError(
-                f"the unfinished export in {wanted.folder} is of indexes {found.first} to {found.last}; run it without "
-                f"--from and --to-index to finish it, or {remove}"
-            )
-        if found.last > page.index:
-            raise DataLossError(
-                f"the unfinished export in {wanted.folder} goes to index {found.last}, the log ends at {page.index}: "
-                f"the cluster lost what it had; {remove}"
-            )
-        return found
-    first = page.oldest if wanted.first is None else wanted.first
-    last = page.index if wanted.last is None else wanted.last
-    if last > page.index:
-        raise UsageError(f"--to-index {last} is not committed yet: the log ends at index {page.index}")
+def _shown(layout: Layout) -> str:
+    return f"--format {layout.table} --partition-by {layout.partition_by}, {layout.records_per_file} records a file"
+
+
+def _plan(wanted: Wanted, folder: Folder, page: LogPage, last: int) -> Plan | None:
+    """The next batch: from where the export ends, to `last`. None: there is nothing to do."""
+    first = _position(wanted, folder, page)
     if first > last:
-        raise UsageError(f"there is nothing to export in [{first}, {last}]: the log ends at index {page.index}")
+        if folder.manifest is None and wanted.mode != "follow":
+            raise UsageError(f"there is nothing to export in [{first}, {last}]: the log ends at index {page.index}")
+        return None
     if first < page.oldest:
         raise trimmed(first, page.oldest)
-    if wanted.last is not None:
-        check_end(wanted.endpoints, last, patience_s=wanted.patience_s)
-    plan = Plan(page.log, first, last, wanted.records_per_file)
-    write_aside(wanted.folder / UNFINISHED / "plan.json", plan)
-    return plan
+    layout = folder.manifest.layout if folder.manifest is not None else wanted.layout or Layout()
+    return Plan(page.log, first, last, layout)
 
 
-def _digests(wanted: Wanted, plan: Plan) -> Digests:
-    """What the cluster says of the range: asked at once, while it remembers the state, and kept with the plan."""
-    if plan.digests is not None:
-        return plan.digests
-    digests = cluster_digests(wanted.endpoints, plan.log, plan.first, plan.last, patience_s=wanted.patience_s)
-    write_aside(wanted.folder / UNFINISHED / "plan.json", msgspec.structs.replace(plan, digests=digests))
-    return digests
+def _follow(
+    spark: "SparkSession", wanted: Wanted, folder: Folder, page: LogPage, progress: Progress | None,
+    told: Callable[[Manifest], None],
+) -> Manifest:  # fmt: skip
+    """Batch after batch: to the end that the log has now, or until it is stopped or `last` is reached."""
+    from spark_export.compaction import compact_if_many
+
+    limit = wanted.last if wanted.mode == "follow" or wanted.last is not None else page.index
+    done = 0
+    turns = Turns(wanted.endpoints, wanted.patience_s)
+    while not wanted.stop.is_set():
+        position = _position(wanted, folder, page)
+        end = page.index if limit is None else min(page.index, limit)
+        plan = folder.plan or _plan(wanted, folder, page, min(end, position + wanted.batch_records - 1))
+        if plan is not None:
+            began = time.monotonic()
+            total = done + end - plan.first + 1
+
+            def tell(written: int, _: int, done: int = done, total: int = total) -> None:
+                if progress is not None:
+                    progress(done + written, total)
+
+            manifest = write_batch(spark, folder, plan, wanted.endpoints, wanted.patience_s, tell)
+            done += plan.last - plan.first + 1
+            told(manifest)
+            if wanted.compact_files:
+                compact_if_many(spark, folder, wanted.compact_files)
+            if plan.last - plan.first + 1 < wanted.batch_records and plan.last < (limit or plan.last + 1):
+                wanted.stop.wait(max(0.0, began + wanted.every_s - time.monotonic()))
+        if limit is not None and folder.manifest is not None and folder.manifest.last >= limit:
+            break
+        page = _grown(wanted, folder, page, turns)
+    if folder.manifest is None:
+        raise UsageError(f"there is nothing in {wanted.folder} yet: it was interrupted before the first batch")
+    return folder.manifest
 
 
-def _sweep(data: Path, plan: Plan) -> None:
-    """Removes what a killed run left half-written, and files of another plan."""
-    ranges = set(_ranges(plan))
-    for path in data.iterdir():
-        found = range_of(path.name)
-        if found is None or (found[0], found[1] + 1) not in ranges:
-            path.unlink()
+def _position(wanted: Wanted, folder: Folder, page: LogPage) -> int:
+    """The index with which the next batch begins."""
+    if folder.manifest is not None:
+        return folder.manifest.last + 1
+    return page.oldest if wanted.first is None else wanted.first
 
 
-def _ranges(plan: Plan) -> list[tuple[int, int]]:
-    count = plan.last - plan.first + 1
-    return split(
-        plan.first, plan.last + 1, at_least=1 if count < _SMALL else 2, records_max=plan.records_per_file
-    )  # fmt: skip
-
-
-def _write(spark: "SparkSession", wanted: Wanted, plan: Plan, data: Path, progress: Progress | None) -> list[FileEntry]:
-    """One task per file; the driver sees only what is in each."""
-    ranges = _ranges(plan)
-    data = data.resolve()
-    endpoints, log_id, patience_s = wanted.endpoints, plan.log, wanted.patience_s
-
-    def write(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-        import pyarrow as pa
-
-        from spark_export.parquet import write_range
-
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                start, stop = ranges[number]
-                entry = write_range(Range(endpoints, log_id, start, stop, number, patience_s), data)
-                yield pa.record_batch([pa.array([msgspec.json.encode(entry)], pa.binary())], names=["entry"])
-
-    numbers = spark.range(0, len(ranges), 1, len(ranges))
-    with _watched(data, plan, progress):
-        rows = numbers.mapInArrow(write, "entry binary").collect()
-    files = sorted((msgspec.json.decode(row["entry"], type=FileEntry) for row in rows), key=lambda entry: entry.first)
-    if [(entry.first, entry.last + 1) for entry in files] != ranges:
-        raise ExportError(f"Spark's tasks wrote other files than planned: {[entry.name for entry in files]}")
-    return files
-
-
-@contextmanager
-def _watched(data: Path, plan: Plan, progress: Progress | None) -> Iterator[None]:
-    """Tells how many records are in finished files while the tasks run."""
-    if progress is None:
-        yield
-        return
-    total = plan.last - plan.first + 1
-    over = threading.Event()
-
-    def written() -> int:
-        ranges = (range_of(path.name) for path in data.iterdir())
-        return sum(last - first + 1 for first, last in filter(None, ranges))
-
-    def tell() -> None:
-        while not over.wait(_TOLD_EVERY_S):
-            progress(written(), total)
-
-    teller = threading.Thread(target=tell)
-    teller.start()
-    try:
-        yield
-        progress(total, total)
-    finally:
-        over.set()
-        teller.join()
-
-
-def _manifest(plan: Plan, files: list[FileEntry], digests: "Future[Digests]") -> Manifest:
-    total = sum(entry.rows for entry in files)
-    user = sum(entry.user for entry in files)
-    return Manifest(
-        plan.log,
-        Position(plan.log, {"0": plan.last + 1}),
-        plan.first,
-        plan.last,
-        Records(total, user, total - user),
-        min(entry.time_min_ms for entry in files),
-        max(entry.time_max_ms for entry in files),
-        files,
-        columns(),
-        digests.result(),
-        time.time_ns() // 1_000_000,
-        f"raftlog {importlib.metadata.version('raftlog')}",
-    )
+def _grown(wanted: Wanted, folder: Folder, page: LogPage, turns: Turns) -> LogPage:
+    """The log once it has a user's record that the export lacks (an idle log stays idle, whatever it notes for itself),
+    or its committed end reaches `last`; or as it is when the export is stopped."""
+    while not wanted.stop.is_set():
+        position = _position(wanted, folder, page)
+        page = door.news(turns, position - 1, IDLE_WAIT_MS)
+        _check(wanted, folder, page)
+        if page.last_user_index >= position or (wanted.last is not None and page.index >= wanted.last):
+            return page
+    return page

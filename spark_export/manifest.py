@@ -1,24 +1,49 @@
-"""The manifest of an export: what is in the folder, as plain JSON, written last and at once."""
+"""The manifest of an export: what is in the folder, as plain JSON, written last and at once.
+
+Beside it, in `.unfinished/`, lie the plan of the batch that is being written and, from the moment in which its files
+are whole, the manifest that will be: whoever finds that one finishes what it says.
+"""
 
 import os
 import re
 import uuid
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
 from cluster.wire import Position
 from spark_export.cluster_digest import Digests
-from spark_export.errors import NotCheckedError, UsageError
+from spark_export.errors import CannotWriteError, NotCheckedError, UsageError
 from spark_export.schema import ARROW, SCHEMA_VERSION
 
 FORMAT: Final = "raftlog-export"
-VERSION: Final = 1
+VERSION: Final = 2
 NAME: Final = "manifest.json"
 DATA: Final = "log"
 UNFINISHED: Final = ".unfinished"
+PLAN: Final = "plan.json"
+NEXT: Final = "next.json"
 _FILE: Final = re.compile(r"index-(\d{16})-(\d{16})\.parquet")
+
+T = TypeVar("T")
+
+PartitionBy = Literal["none", "index", "day"]
+Table = Literal["parquet", "delta"]
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """How the rows are laid out: as what kind of table, in which folders, and how many go into one file."""
+
+    table: Table = "parquet"
+    partition_by: PartitionBy = "none"
+    partition_records: int = 10_000_000  # of one folder, when partitioned by index
+    records_per_file: int = 500_000
+
+    @property
+    def column(self) -> str | None:
+        """The name of the partition column, if there is one."""
+        return {"none": None, "index": "index_from", "day": "day"}[self.partition_by]
 
 
 class FileEntry(msgspec.Struct, frozen=True):
@@ -51,19 +76,21 @@ class Column(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """Everything about a finished export. The range is `first` to `last`, both included."""
+    """Everything about what an export holds. The range is `first` to `last`, both included."""
 
     log: str
-    position: Position  # where the next export or consumer goes on
+    position: Position  # where the next batch, export or consumer goes on
     first: int
     last: int
     records: Records
     time_min_ms: int
     time_max_ms: int
-    files: list[FileEntry]
-    columns: list[Column]
-    digests: Digests | None  # None: the cluster no longer remembered them
+    files: tuple[FileEntry, ...]  # of a Delta table none: its own log lists them
+    columns: tuple[Column, ...]
+    digests: Digests
+    layout: Layout
     created_ms: int
+    updated_ms: int
     software: str
     format: str = FORMAT
     version: int = VERSION
@@ -71,20 +98,28 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What an unfinished export will be: kept beside its files so that another run goes on with the very same."""
+    """The batch that is being written: kept beside its files so that another run goes on with the very same."""
 
     log: str
     first: int
     last: int
-    records_per_file: int
+    layout: Layout
     digests: Digests | None = None
-    format: str = "raftlog-export-plan"
     version: int = VERSION
 
 
-def columns() -> list[Column]:
+class Next(msgspec.Struct, frozen=True):
+    """A batch, or a compaction, whose files are whole: what is left is to put them in place and to say so."""
+
+    manifest: Manifest
+    run: str  # the folder in `.unfinished` that holds the files
+    added: tuple[FileEntry, ...]
+    replaces: bool = False  # the run's folder holds all files, and takes the place of `log/`
+
+
+def columns() -> tuple[Column, ...]:
     """The columns as this version writes them."""
-    return [Column(field.name, str(field.type)) for field in ARROW]
+    return tuple(Column(field.name, str(field.type)) for field in ARROW)
 
 
 def file_name(first: int, last: int) -> str:
@@ -99,14 +134,20 @@ def range_of(name: str) -> tuple[int, int] | None:
 
 
 def write_aside(path: Path, value: msgspec.Struct) -> None:
-    """Writes a file so that it is there whole or not at all, also after a power failure."""
+    """Writes a file so that it is there whole or not at all, also after a power failure. Raises CannotWriteError."""
     aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    with aside.open("wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-    aside.rename(path)
-    sync_folder(path.parent)
+    try:
+        with aside.open("wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        aside.rename(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise CannotWriteError(
+            f"{path} cannot be written: {error.strerror}; make room or mend it, and run the same command again"
+        ) from error
 
 
 def sync_folder(folder: Path) -> None:
@@ -119,39 +160,70 @@ def sync_folder(folder: Path) -> None:
 
 
 def read_plan(folder: Path) -> Plan | None:
-    """The plan of an unfinished export in that folder. Raises UsageError where it cannot be read."""
-    path = folder / UNFINISHED / "plan.json"
+    """The plan of the batch under way in that folder. Raises UsageError where it cannot be read."""
+    plan = _read_unfinished(folder / UNFINISHED / PLAN, Plan)
+    if plan is not None and plan.version != VERSION:
+        raise UsageError(
+            f"the unfinished batch in {folder} is of version {plan.version}, this raftlog writes {VERSION}: finish it "
+            f"with the raftlog that began it, or remove {folder / UNFINISHED}"
+        )
+    return plan
+
+
+def read_next(folder: Path) -> Next | None:
+    """What is whole but not yet in place. Raises UsageError where it cannot be read."""
+    return _read_unfinished(folder / UNFINISHED / NEXT, Next)
+
+
+def _read_unfinished(path: Path, shape: type[T]) -> T | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Plan)
+        return msgspec.json.decode(path.read_bytes(), type=shape)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError) as error:
-        raise UsageError(f"{path} is damaged ({error}); remove {path.parent} to begin the export anew") from error
+        raise UsageError(f"{path} is damaged ({error}); remove {path.parent} to begin that batch anew") from error
 
 
-def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a finished export. Raises NotCheckedError where there is none, or it cannot be trusted."""
+def find_manifest(folder: Path) -> Manifest | None:
+    """The manifest, or None where there is none. Raises NotCheckedError where it cannot be trusted."""
     path = folder / NAME
     try:
         text = path.read_bytes()
-    except FileNotFoundError as error:
-        if (folder / UNFINISHED).exists():
-            raise NotCheckedError(
-                f"the export in {folder} is not finished: run the same `raftlog export --to {folder}` again to go on"
-            ) from error
-        raise NotCheckedError(f"{folder} holds no export: there is no {NAME}") from error
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     except OSError as error:
         raise NotCheckedError(f"{path} cannot be read: {error}") from error
     try:
-        manifest = msgspec.json.decode(text, type=Manifest)
+        known = msgspec.json.decode(text, type=_Known)
+        if (known.format, known.version, known.schema_version) != (FORMAT, VERSION, SCHEMA_VERSION):
+            raise NotCheckedError(
+                f"{path} is of format {known.format} version {known.version}, columns version "
+                f"{known.schema_version}; this raftlog knows {FORMAT} {VERSION}, {SCHEMA_VERSION}: use the one that "
+                f"wrote it, or export anew"
+            )
+        return msgspec.json.decode(text, type=Manifest)
     except msgspec.MsgspecError as error:
         raise NotCheckedError(f"{path} is no manifest of an export: {error}") from error
-    if (manifest.format, manifest.version, manifest.schema_version) != (FORMAT, VERSION, SCHEMA_VERSION):
+
+
+class _Known(msgspec.Struct):
+    """What every version of a manifest has."""
+
+    format: str
+    version: int
+    schema_version: int
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of an export. Raises NotCheckedError where there is none, or it cannot be trusted."""
+    manifest = find_manifest(folder)
+    if manifest is not None:
+        return manifest
+    if (folder / UNFINISHED).exists():
         raise NotCheckedError(
-            f"{path} is of format {manifest.format} version {manifest.version}, columns version "
-            f"{manifest.schema_version}; this raftlog knows {FORMAT} {VERSION}, {SCHEMA_VERSION}: use a newer one"
+            f"the export in {folder} is not finished: run the same `raftlog export --to {folder}` again to go on"
         )
-    return manifest
+    raise NotCheckedError(f"{folder} holds no export: there is no {NAME}")
 
 
 def contradictions(manifest: Manifest) -> list[str]:
@@ -164,8 +236,15 @@ def contradictions(manifest: Manifest) -> list[str]:
         ):  # fmt: skip
             found.append(f"the manifest lists {entry.name} with {entry.rows} rows where index {expected} is due")
         expected = entry.last + 1
-    if expected != manifest.last + 1:
+    if manifest.layout.table == "parquet" and expected != manifest.last + 1:
         found.append(f"the manifest's files end before index {expected}, its range at {manifest.last}")
+    expected = manifest.first
+    for part in manifest.digests.parts:
+        if part.first != expected:
+            found.append(f"the manifest's digests have a part from index {part.first} on where {expected} is due")
+        expected = part.last + 1
+    if expected != manifest.last + 1:
+        found.append(f"the manifest's digests end before index {expected}, its range at {manifest.last}")
     if manifest.records.total != manifest.last - manifest.first + 1:
         found.append(f"the manifest counts {manifest.records.total} records in [{manifest.first}, {manifest.last}]")
     if manifest.records.user + manifest.records.internal != manifest.records.total:

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
+    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
+    DataSourceWriter,
     EqualNullSafe,
     EqualTo,
     Filter,
@@ -69,6 +71,18 @@ class RaftlogDataSource(DataSource):
 
         options = parse_options(self.options, streaming=True)
         return LogStreamReader(options, view(options, schema))
+
+    def writer(self, schema: "StructType", overwrite: bool) -> DataSourceWriter:
+        """Appends rows to the log, or puts them into the store: `df.write`."""
+        from spark_export.sink import BatchWriter, checked_options
+
+        return BatchWriter(checked_options(self.options, schema, overwrite, streaming=False))
+
+    def streamWriter(self, schema: "StructType", overwrite: bool) -> DataSourceStreamArrowWriter:
+        """The same for a streaming query: `df.writeStream`."""
+        from spark_export.sink import StreamWriter, checked_options
+
+        return StreamWriter(checked_options(self.options, schema, overwrite, streaming=True))
 
 
 @dataclass

@@ -11,6 +11,7 @@ from cluster.client_sync import CompareFailed, NewRecord, SyncClient
 from cluster.local_cluster import LocalCluster
 from spark_export.cluster_digest import cluster_digests
 from spark_export.export import Wanted, export
+from spark_export.manifest import Layout
 from spark_export.verify import verify
 from tests.support import free_ports
 
@@ -76,7 +77,7 @@ def test_a_real_cluster_is_read_exported_and_verified(
         (r.index, r.operation, r.key, r.value, r.result, r.revision) for r in written
     ]  # fmt: skip
 
-    manifest = export(spark, Wanted(urls, tmp_path / "out", records_per_file=1000))
+    manifest = export(spark, Wanted(urls, tmp_path / "out", layout=Layout(records_per_file=1000)))
     assert manifest.last >= written[-1].index
     told = cluster_digests(urls, manifest.log, 1, manifest.last)
     assert told.state is not None

@@ -74,6 +74,8 @@ def test_export_verify_analyze(spark: "SparkSession", url: str, tmp_path: Path) 
     again = run("export", "--to", folder, "--endpoints", url)
     assert (again.exit_code, again.stdout) == (2, "")
     assert "already holds a finished export" in again.stderr
+    more = run("export", "--to", folder, "--endpoints", url, "--append", "--summary-json")
+    assert (more.exit_code, json.loads(more.stdout)["added"]) == (0, 0)
 
     path = folder / read_manifest(folder).files[0].name
     table = pq.read_table(path, partitioning=None)
@@ -113,6 +115,9 @@ def test_checks_that_cannot_be_made(spark: "SparkSession", url: str, served: Ser
         (("--to-index", "99999"), 2, "not committed yet"),
         (("--to-index", "0"), 2, "Invalid value"),
         (("--from", "3", "--oldest"), 1, "no longer kept"),
+        (("--append", "--follow"), 2, "--follow and --append are two things"),
+        (("--partition-by", "hour"), 2, "Invalid value"),
+        (("--master", "sparkle"), 2, "--master 'sparkle' is none of Spark's"),
     ],
 )
 def test_wrong_options(
@@ -128,6 +133,37 @@ def test_wrong_options(
     assert match in done.stderr
     served.oldest = 1
     assert run("export", "--to", tmp_path / "out", "--endpoints", url).exit_code == 0
+
+
+def test_the_folder_must_be_named() -> None:
+    """Without --to there is nothing to export to; the help names every option and the compact command."""
+    assert "--to is missing" in run("export").stderr
+    shown = run("export", "--help").stdout
+    assert all(word in shown for word in ("--follow", "--append", "--format", "--partition-by", "compact"))
+
+
+def test_delta_and_compact(spark: "SparkSession", url: str, tmp_path: Path) -> None:
+    """A Delta table by day in batches, verified, compacted, verified; one row taken out of it is found and named."""
+    from deltalake import DeltaTable
+
+    folder = tmp_path / "out"
+    done = run(
+        "export", "--to", folder, "--endpoints", url, "--append", "--format", "delta", "--partition-by", "day",
+        "--batch-records", 20, "--summary-json",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    summary = json.loads(done.stdout)
+    assert (summary["records"], summary["format"], summary["partition_by"]) == (len(ROWS), "delta", "day")
+    assert summary["files"] == -(-len(ROWS) // 20)
+    assert run("verify", folder, "--endpoints", url).exit_code == 0
+    compacted = run("export", "compact", folder, "--summary-json")
+    assert json.loads(compacted.stdout) == {"folder": str(folder), "files_before": summary["files"], "files": 1}
+    assert run("verify", folder, "--endpoints", url).exit_code == 0
+    DeltaTable(str(folder / "log")).delete("index = 31")
+    spoilt = run("verify", folder, "--endpoints", url)
+    assert spoilt.exit_code == 7
+    assert "missing: index 31" in spoilt.stdout
+    assert run("export", "compact", tmp_path / "none").exit_code == 8
 
 
 def test_a_task_error_is_told_as_it_is(spark: "SparkSession", url: str, served: Served, tmp_path: Path) -> None:

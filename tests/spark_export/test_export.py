@@ -12,10 +12,22 @@ import pyarrow.parquet as pq
 import pytest
 
 from cluster.wire import Code
-from spark_export.cluster_digest import cluster_digests
+from spark_export.cluster_digest import cluster_digests, range_digest
 from spark_export.errors import DataLossError, NotCheckedError, UsageError
 from spark_export.export import Wanted, export
-from spark_export.manifest import NAME, UNFINISHED, Manifest, Plan, file_name, read_manifest, write_aside
+from spark_export.manifest import (
+    DATA,
+    NAME,
+    NEXT,
+    PLAN,
+    UNFINISHED,
+    Layout,
+    Next,
+    Plan,
+    file_name,
+    read_manifest,
+    write_aside,
+)
 from spark_export.parquet import write_range
 from spark_export.reader import Range
 from spark_export.schema import COLUMNS
@@ -46,7 +58,7 @@ def url() -> Iterator[str]:
 def exported(spark: "SparkSession", url: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished export of the whole log, which nobody changes."""
     folder = tmp_path_factory.mktemp("exported") / "whole"
-    export(spark, Wanted((url,), folder, records_per_file=PER_FILE))
+    export(spark, Wanted((url,), folder, layout=Layout(records_per_file=PER_FILE)))
     return folder
 
 
@@ -65,7 +77,9 @@ def check(spark: "SparkSession", folder: Path, url: str) -> Report:
     """What verify says, given the cluster's digests."""
     manifest = read_manifest(folder)
     digests = cluster_digests((url,), LOG_ID, manifest.first, manifest.last)
-    return verify(spark, folder, digests, "the cluster")
+    return verify(
+        spark, folder, digests, "the cluster", range_told=lambda first, last: range_digest((url,), LOG_ID, first, last)
+    )
 
 
 def rows_of(folder: Path) -> list[logs.Row]:
@@ -130,16 +144,21 @@ def spoilt(folder: Path, spoil: Callable[[list[logs.Row]], list[logs.Row]]) -> N
 
 @pytest.mark.parametrize("name", COLUMNS)
 def test_one_altered_column_is_found(spark: "SparkSession", copy: Path, url: str, name: str) -> None:
-    """One value of any one column, altered in one row: the log digest differs (or, for the index, the order too)."""
+    """One value of any one column, altered in one row: the log digest differs, and the row is named."""
+
+    altered = []
 
     def spoil(rows: list[logs.Row]) -> list[logs.Row]:
         row = next(row for row in rows if row[name] is not None)
+        altered.append(row["index"])
         row[name] = other(row[name], name)
         return rows
 
     spoilt(copy, spoil)
     report = check(spark, copy, url)
     assert any("the log digest of the rows is" in finding for finding in report.findings), report.findings
+    named = f"missing: index {altered[0]}" if name == "index" else f"altered: index {altered[0]}"
+    assert named in report.findings, report.findings
 
 
 def test_every_column_set_to_null_changes_the_digest(spark: "SparkSession", copy: Path, url: str) -> None:
@@ -187,7 +206,7 @@ def exchanged(rows: list[logs.Row]) -> list[logs.Row]:
         (doubled, ["duplicated: log/index", "duplicated: index {31}", "altered: the log digest"]),
         (replaced, ["order: ", "missing: index {32}", "duplicated: index {31}"]),
         (swapped, ["order: the rows of log/index"]),
-        (exchanged, ["altered: the log digest"]),
+        (exchanged, ["altered: the log digest", "altered: index {31}", "altered: index {32}"]),
     ],
 )
 def test_a_row_out_of_place_is_found(
@@ -211,11 +230,18 @@ def test_files_and_manifest_out_of_place_are_found(spark: "SparkSession", copy: 
     path.write_bytes(whole[:-20])
     assert any("SHA-256" in finding for finding in check(spark, copy, url).findings)
     path.unlink()
-    assert check(spark, copy, url).findings == [f"missing: file {entries[0].name} is not there"]
+    findings = check(spark, copy, url).findings
+    assert f"missing: file {entries[0].name} is not there, indexes 1 to {entries[0].last}" in findings
+    assert "missing: index 1" in findings
     path.write_bytes(whole)
     (copy / "log" / "more.parquet").write_bytes(whole)
     assert check(spark, copy, url).findings == ["duplicated: file log/more.parquet is not in the manifest"]
     (copy / "log" / "more.parquet").unlink()
+    (copy / "log" / file_name(1, 9)).write_bytes(whole)
+    findings = check(spark, copy, url).findings
+    assert f"duplicated: file log/{file_name(1, 9)} is not in the manifest" in findings
+    assert "duplicated: index 1 is there 2 times" in findings
+    (copy / "log" / file_name(1, 9)).unlink()
     manifest = json.loads((copy / NAME).read_text())
     manifest["records"]["user"] += 1
     (copy / NAME).write_text(json.dumps(manifest))
@@ -241,14 +267,14 @@ def test_an_unfinished_export_is_gone_on_with(spark: "SparkSession", url: str, t
     """Killed at any moment, the export is recognised, and another run goes on with the same plan: whole files are kept,
     half-written and foreign ones are not, and what follows the plan's end is not taken in."""
     folder = tmp_path / "killed"
-    aside = folder / UNFINISHED / "log"
+    aside = folder / UNFINISHED / "run-1" / DATA
     aside.mkdir(parents=True)
-    write_aside(folder / UNFINISHED / "plan.json", Plan(LOG_ID, 1, PART, 150))
+    write_aside(folder / UNFINISHED / PLAN, Plan(LOG_ID, 1, PART, Layout(records_per_file=150)))
     middle = PART // 2
-    kept = write_range(Range((url,), LOG_ID, 1, middle + 1), aside)
+    (kept,) = write_range(Range((url,), LOG_ID, 1, middle + 1), aside)
     (aside / f".{file_name(middle + 1, PART)}.0.tmp").write_bytes(b"half")
     (aside / file_name(middle + 1, PART)).write_bytes(b"no Parquet")
-    (aside / file_name(1, 9)).write_bytes(b"of another plan")
+    (aside / file_name(PART + 1, PART + 9)).write_bytes(b"of another plan")
     with pytest.raises(NotCheckedError, match="not finished: run the same"):
         read_manifest(folder)
     with pytest.raises(UsageError, match=f"is of indexes 1 to {PART}"):
@@ -264,14 +290,25 @@ def test_an_unfinished_export_is_gone_on_with(spark: "SparkSession", url: str, t
     assert check(spark, folder, url).is_right
 
 
-def test_killed_between_files_and_manifest(spark: "SparkSession", exported: Path, url: str, copy: Path) -> None:
-    """The moment after the files were published and before the manifest was: the next run writes the manifest."""
+@pytest.mark.parametrize("moment", ["nothing moved", "all moved", "manifest written"])
+def test_killed_while_the_files_are_put_in_place(
+    spark: "SparkSession", exported: Path, url: str, copy: Path, moment: str
+) -> None:
+    """From the moment that next.json is there, the batch counts: whatever of it was done, the next run does the rest,
+    before it looks at anything else."""
     finished = read_manifest(copy)
-    (copy / NAME).unlink()
-    (copy / UNFINISHED).mkdir()
-    write_aside(copy / UNFINISHED / "plan.json", Plan(LOG_ID, 1, LAST, PER_FILE))
-    again = export(spark, Wanted((url,), copy))
-    assert again.files == finished.files
+    aside = copy / UNFINISHED
+    (aside / "run-1").mkdir(parents=True)
+    write_aside(aside / PLAN, Plan(LOG_ID, 1, LAST, finished.layout))
+    write_aside(aside / NEXT, Next(finished, "run-1", finished.files))
+    if moment != "manifest written":
+        (copy / NAME).unlink()
+    if moment == "nothing moved":
+        (copy / DATA).rename(aside / "run-1" / DATA)
+    with pytest.raises(UsageError, match="already holds a finished export"):
+        export(spark, Wanted((url,), copy))
+    assert not aside.exists()
+    assert read_manifest(copy) == finished
     assert check(spark, copy, url).is_right
 
 
@@ -281,13 +318,13 @@ def test_killed_between_files_and_manifest(spark: "SparkSession", exported: Path
         (lambda folder: (folder / "mine.txt").write_text("x"), {}, UsageError, "not empty"),
         (lambda folder: None, {"last": 999_999}, UsageError, "not committed yet"),
         (lambda folder: None, {"first": 10, "last": 9}, UsageError, "nothing to export"),
-        (lambda folder: write_aside(folder / NAME, _manifest()), {}, UsageError, "holds a finished export"),
+        (lambda folder: (folder / NAME).write_text("{}"), {}, NotCheckedError, "no manifest of an export"),
         (lambda folder: _planned(folder, "f" * 32), {}, DataLossError, "is of log ffff"),
         (lambda folder: _planned(folder, LOG_ID, b"{"), {}, UsageError, "plan.json is damaged"),
     ],
 )
 def test_what_cannot_be_exported_is_refused(
-    spark: "SparkSession", url: str, tmp_path: Path, prepare: Callable[[Path], Any], wanted: dict[str, int],
+    spark: "SparkSession", url: str, tmp_path: Path, prepare: Callable[[Path], Any], wanted: dict[str, Any],
     error: type[Exception], match: str,
 ) -> None:  # fmt: skip
     """A folder that holds something else, ranges that are none, an unfinished export of another log: each is refused
@@ -297,19 +334,10 @@ def test_what_cannot_be_exported_is_refused(
         export(spark, Wanted((url,), tmp_path, **wanted))
 
 
-def _manifest() -> Manifest:
-    return msgspec.json.decode(
-        b'{"log": "", "position": {"log": "", "next": {}}, "first": 1, "last": 1, "records": {"total": 1, "user": 1,'
-        b'"internal": 0}, "time_min_ms": 0, "time_max_ms": 0, "files": [], "columns": [], "digests": null,'
-        b'"created_ms": 0, "software": ""}',
-        type=Manifest,
-    )
-
-
 def _planned(folder: Path, log: str, text: bytes | None = None) -> None:
     (folder / UNFINISHED).mkdir()
     path = folder / UNFINISHED / "plan.json"
-    write_aside(path, Plan(log, 1, 10, 5))
+    write_aside(path, Plan(log, 1, 10, Layout()))
     if text is not None:
         path.write_bytes(text)
 

@@ -1,0 +1,273 @@
+"""One batch of an export: a range of the log, planned once, written by tasks, and put in place as a whole.
+
+    DIR/manifest.json              what the export holds; where it is, all of that is in place
+    DIR/log/…                      the rows: Parquet files, or a Delta table
+    DIR/.unfinished/plan.json      the batch under way; another run goes on with the very same
+    DIR/.unfinished/run-…/log/…    its files; a new run takes over what it finds whole in the folders of killed ones
+    DIR/.unfinished/next.json      from here on the batch counts: `publish.py`
+
+Each run has a folder of its own, so that tasks of a killed driver that still run somewhere write into the void.
+"""
+
+import fcntl
+import importlib.metadata
+import os
+import shutil
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from cluster.wire import Position
+from spark_export.cluster_digest import Digests, cluster_digests, followed
+from spark_export.errors import CannotWriteError, ExportError, UsageError
+from spark_export.manifest import (
+    DATA,
+    NAME,
+    NEXT,
+    PLAN,
+    UNFINISHED,
+    FileEntry,
+    Manifest,
+    Next,
+    Plan,
+    Records,
+    columns,
+    find_manifest,
+    range_of,
+    read_next,
+    read_plan,
+    write_aside,
+)
+from spark_export.offsets import split
+from spark_export.publish import publish, sweep_retired
+from spark_export.reader import Range
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+Progress = Callable[[int, int], None]
+"""Told (records written, records in all) a few times a second."""
+
+_SMALL: Final = 20_000  # records: fewer go into one file, more into at least two, so that two cores have work
+_TOLD_EVERY_S: Final = 0.2
+_RUN: Final = "run-"
+
+
+class Folder:
+    """An export's folder, ours alone while this is open: what was whole in it is in place, what was not is known."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.aside = path / UNFINISHED
+        self.run = f"{_RUN}{uuid.uuid4().hex}"
+        self.manifest: Manifest | None = None
+        self.plan: Plan | None = None
+
+    @property
+    def data(self) -> Path:
+        """Where this run's tasks write."""
+        return self.aside / self.run / DATA
+
+    def recover(self) -> None:
+        """Finishes what was whole, and takes over the files of runs that were killed before."""
+        for path in (*self.path.glob(".*.tmp"), *self.aside.glob(".*.tmp")):
+            path.unlink()  # a plan or manifest that was never whole
+        following = read_next(self.path)
+        if following is not None:
+            publish(self.path, following)
+        self.manifest = find_manifest(self.path)
+        self.plan = read_plan(self.path)
+        if self.plan is not None and self.manifest is not None and self.plan.last <= self.manifest.last:
+            self.plan = None  # killed after its manifest was written and before it was removed
+            (self.aside / PLAN).unlink()
+        if self.plan is None:
+            for run in self.aside.glob(f"{_RUN}*"):  # of a batch that is in place
+                shutil.rmtree(run, ignore_errors=True)
+        sweep_retired(self.path)
+
+    def begin(self) -> None:
+        """Makes this run's folder, with the files that killed runs left."""
+        self.data.mkdir(parents=True, exist_ok=True)
+        for other in sorted(self.aside.glob(f"{_RUN}*")):
+            if other.name == self.run:
+                continue
+            for path in sorted((other / DATA).glob("**/*.parquet")):
+                target = self.data / path.relative_to(other / DATA)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                path.rename(target)
+            shutil.rmtree(other, ignore_errors=True)
+
+    def place(self, following: Next) -> Manifest:
+        """Makes it count, and puts it in place."""
+        write_aside(self.aside / NEXT, following)
+        self.manifest, self.plan = publish(self.path, following), None
+        return self.manifest
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Folder]:
+    """The folder, made if need be, checked to hold nothing foreign, recovered. Raises UsageError, CannotWriteError."""
+    folder = Folder(path)
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"{path} is a file: name a folder")
+    try:
+        if path.exists() and not folder.aside.exists() and not (path / NAME).exists() and any(path.iterdir()):
+            raise UsageError(f"{path} is not empty and holds no export: name a new or an empty folder")
+        folder.aside.mkdir(parents=True, exist_ok=True)
+        with (folder.aside / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise UsageError(f"another export into {path} is running") from error
+            if os.fstat(lock.fileno()).st_nlink == 0:
+                raise UsageError(f"another export into {path} has just ended: try again")
+            folder.recover()
+            yield folder
+            if folder.plan is None and not any(folder.aside.glob(f"{_RUN}*")) and folder.manifest is not None:
+                (folder.aside / "lock").unlink(missing_ok=True)
+                if not any(folder.aside.iterdir()):
+                    folder.aside.rmdir()
+    except ConnectionError:
+        raise  # of Spark's, not of the disk
+    except OSError as error:
+        raise CannotWriteError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def write_batch(
+    spark: "SparkSession", folder: Folder, plan: Plan, endpoints: tuple[str, ...], patience_s: float,
+    progress: Progress | None = None,
+) -> Manifest:  # fmt: skip
+    """Writes the planned batch and puts it in place; the manifest then holds what it held before, and this."""
+    if plan != folder.plan:
+        write_aside(folder.aside / PLAN, plan)
+        folder.plan = plan
+    with ThreadPoolExecutor(1) as asking:
+        digests = asking.submit(_digests, folder, plan, endpoints, patience_s)
+        folder.begin()
+        _sweep(folder.data, plan)
+        files = _write(spark, folder, plan, endpoints, patience_s, progress)
+        following = Next(_manifest(folder.manifest, plan, files, digests), folder.run, tuple(files))
+    return folder.place(following)
+
+
+def _digests(folder: Folder, plan: Plan, endpoints: tuple[str, ...], patience_s: float) -> Digests:
+    """What the cluster says of the range: asked at once, while it remembers the state, and kept with the plan."""
+    if plan.digests is not None:
+        return plan.digests
+    digests = cluster_digests(endpoints, plan.log, plan.first, plan.last, patience_s=patience_s)
+    write_aside(folder.aside / PLAN, msgspec.structs.replace(plan, digests=digests))
+    return digests
+
+
+def _sweep(data: Path, plan: Plan) -> None:
+    """Removes what a killed run left half-written, and files of another plan."""
+    for path in data.glob("**/*"):
+        found = range_of(path.name)
+        if not path.is_dir() and (found is None or found[0] < plan.first or found[1] > plan.last):
+            path.unlink()
+
+
+def _ranges(plan: Plan) -> list[tuple[int, int]]:
+    count = plan.last - plan.first + 1
+    return split(
+        plan.first, plan.last + 1, at_least=1 if count < _SMALL else 2, records_max=plan.layout.records_per_file
+    )
+
+
+def _write(
+    spark: "SparkSession", folder: Folder, plan: Plan, endpoints: tuple[str, ...], patience_s: float,
+    progress: Progress | None,
+) -> list[FileEntry]:  # fmt: skip
+    """One task per range; the driver sees only what is in each file."""
+    ranges = _ranges(plan)
+    data = folder.data.resolve()
+    log_id, layout = plan.log, plan.layout
+
+    def write(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        import pyarrow as pa
+
+        from spark_export.parquet import write_range
+
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                start, stop = ranges[number]
+                entries = write_range(Range(endpoints, log_id, start, stop, number, patience_s), data, layout)
+                yield pa.record_batch([pa.array([msgspec.json.encode(entries)], pa.binary())], names=["entries"])
+
+    numbers = spark.range(0, len(ranges), 1, len(ranges))
+    with _watched(data, plan, progress):
+        rows = numbers.mapInArrow(write, "entries binary").collect()
+    found = [entry for row in rows for entry in msgspec.json.decode(row["entries"], type=list[FileEntry])]
+    files = sorted(found, key=lambda entry: entry.first)
+    due = plan.first
+    for entry in files:
+        if entry.first != due:
+            break
+        due = entry.last + 1
+    if due != plan.last + 1:
+        raise ExportError(f"Spark's tasks wrote other files than planned: {[entry.name for entry in files]}")
+    return files
+
+
+@contextmanager
+def _watched(data: Path, plan: Plan, progress: Progress | None) -> Iterator[None]:
+    """Tells how many records are in finished files while the tasks run."""
+    if progress is None:
+        yield
+        return
+    total = plan.last - plan.first + 1
+    over = threading.Event()
+
+    def written() -> int:
+        ranges = (range_of(path.name) for path in data.glob("**/*.parquet"))
+        return sum(last - first + 1 for first, last in filter(None, ranges))
+
+    def tell() -> None:
+        while not over.wait(_TOLD_EVERY_S):
+            progress(written(), total)
+
+    teller = threading.Thread(target=tell)
+    teller.start()
+    try:
+        yield
+        progress(total, total)
+    finally:
+        over.set()
+        teller.join()
+
+
+def _manifest(before: Manifest | None, plan: Plan, files: list[FileEntry], asked: "Future[Digests]") -> Manifest:
+    total, user = sum(entry.rows for entry in files), sum(entry.user for entry in files)
+    now_ms = time.time_ns() // 1_000_000
+    digests, first, created_ms = asked.result(), plan.first, now_ms
+    time_min_ms = min(entry.time_min_ms for entry in files)
+    listed = files if plan.layout.table == "parquet" else []
+    if before is not None:
+        digests, first, created_ms = followed(before.digests, digests), before.first, before.created_ms
+        total, user = total + before.records.total, user + before.records.user
+        time_min_ms = min(time_min_ms, before.time_min_ms)
+        listed = [*before.files, *listed]
+    return Manifest(
+        plan.log,
+        Position(plan.log, {"0": plan.last + 1}),
+        first,
+        plan.last,
+        Records(total, user, total - user),
+        time_min_ms,
+        max(entry.time_max_ms for entry in files),
+        tuple(listed),
+        columns(),
+        digests,
+        plan.layout if before is None else before.layout,
+        created_ms,
+        now_ms,
+        f"raftlog {importlib.metadata.version('raftlog')}",
+    )

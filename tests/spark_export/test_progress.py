@@ -1,0 +1,45 @@
+"""The bar of an export says how much, how fast, how far behind and for how long yet."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from spark_export.progress import Rate, bar, line
+
+
+def test_rate_is_of_the_newest_part() -> None:
+    """Nothing is known at first; old news is left out, one point before the window stays as its begin."""
+    rate = Rate()
+    assert rate.per_s == 0
+    rate.told(0.0, 0)
+    assert rate.per_s == 0
+    rate.told(10.0, 1_000)
+    assert rate.per_s == 100
+    rate.told(50.0, 9_000)
+    assert rate.per_s == 200
+    rate.told(60.0, 9_000)
+    assert rate.per_s == pytest.approx(160)
+
+
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [
+        ((1_200_000, 5_000_000, 240_000.0), "1,200,000 of 5,000,000 records, 240,000/s, lag 3,800,000, 0:16 to go"),
+        ((0, 100, 0.0), "0 of 100 records, 0/s, lag 100"),
+        ((100, 100, 50.0), "100 of 100 records, 50/s, lag 0"),
+        ((10, 36_010, 10.0), "10 of 36,010 records, 10/s, lag 36,000, 60:00 to go"),
+    ],
+)
+def test_line(told: tuple[int, int, float], shown: str) -> None:
+    """No time to go while the rate is not known, or where nothing is left."""
+    assert line(*told) == shown
+
+
+def test_bar_is_for_terminals() -> None:
+    """On a terminal it is drawn; elsewhere nothing is written."""
+    for is_terminal in (True, False):
+        written = io.StringIO()
+        with bar("exporting", Console(file=written, force_terminal=is_terminal, width=150)) as tell:
+            tell(10, 40)
+        assert ("10 of 40 records" in written.getvalue()) is is_terminal
