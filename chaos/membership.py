@@ -70,12 +70,12 @@ def add(deployment: Deployment, node: int) -> None:
 def replace(deployment: Deployment, node: int) -> None:
     """A new disk for that number; its process is killed if it runs, and a lost disk is put aside, so that no start can
     take it for the node's. Until the new one votes. Raises ChangeFailed."""
-    deployment.cluster.kill(node)
-    data = deployment.cluster.data(node)
-    if node in deployment.disks.lost and data.exists():
-        data.rename(data.with_name(f"{data.name}.lost-{secrets.token_hex(4)}"))
+    if node in deployment.cluster.nodes:
+        deployment.cluster.kill(node)
+        data = deployment.cluster.data(node)
+        if node in deployment.disks.lost and data.exists():
+            data.rename(data.with_name(f"{data.name}.lost-{secrets.token_hex(4)}"))
     _join(deployment, ChangeIn("replace", node, incarnation=secrets.token_hex(16)), node)
-    deployment.disks.replaced(node)
 
 
 def remove(deployment: Deployment, node: int) -> int:
@@ -98,20 +98,22 @@ def remove(deployment: Deployment, node: int) -> int:
 def settle(deployment: Deployment) -> None:
     """The members as they were at first, whatever became of changes: numbers to spare are out, every other node votes
     on the disk that it has here, and no lost disk counts. Raises ChangeFailed."""
+    told = _until(lambda: members(deployment), "the members are known")
     for node in deployment.spares:
-        if node in deployment.cluster.nodes:
+        if node in deployment.cluster.nodes or member_of(told, node) is not None:
             remove(deployment, node)
-    for node in sorted(deployment.disks.lost):
-        replace(deployment, node)
     for node in deployment.first_nodes:
-        told = _until(lambda: members(deployment), "the members are known")
         member = member_of(told, node)
         if member is None:
             add(deployment, node)
-        elif member.incarnation != deployment.cluster.place(node).incarnation:
-            replace(deployment, node)  # a change that nobody was told the end of
+        elif node in deployment.disks.lost or not _has_disk(deployment, node, member.incarnation):
+            replace(deployment, node)  # or a change that nobody was told the end of
         elif member.role != "voter":
             _make_voter(deployment, node)
+
+
+def _has_disk(deployment: Deployment, node: int, incarnation: str) -> bool:
+    return node in deployment.cluster.nodes and deployment.cluster.place(node).incarnation == incarnation
 
 
 def _join(deployment: Deployment, change: ChangeIn, node: int) -> None:
@@ -122,7 +124,7 @@ def _join(deployment: Deployment, change: ChangeIn, node: int) -> None:
         if told is None or told.is_changing:
             return None
         member = member_of(told, node)
-        if member is not None and member.incarnation == change.incarnation:
+        if member is not None and (change.change == "add" or member.incarnation == change.incarnation):
             return ChangeAnswer(change.change, node, is_changing=False, index=told.index, term=told.term)
         return _ask(deployment, change)
 
@@ -131,6 +133,7 @@ def _join(deployment: Deployment, change: ChangeIn, node: int) -> None:
         return _join(deployment, ChangeIn("replace", node, incarnation=secrets.token_hex(16)), node)
     deployment.join(node, answer.join)
     _make_voter(deployment, node)
+    deployment.disks.replaced(node)
     return None
 
 

@@ -78,7 +78,6 @@ def _leader_removed(field: Field) -> Injected:
 
     def heal() -> str:
         membership.add(deployment, leader)
-        deployment.disks.replaced(leader)
         return f"joined again: {_voters(field)}"
 
     return Injected(f"leader {leader}", f"it is out and ended with {code}; {_voters(field)}", heal)
