@@ -1,0 +1,111 @@
+"""A streaming query loses no row and doubles none, whatever is killed or cut off meanwhile."""
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from chaos.deployment import Deployment
+from cluster.local_cluster import LocalCluster
+from tests.spark_export.stream_chaos import Nemesis, Supervised, logged, same, writing
+from tests.support import free_ports
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.serial, pytest.mark.timeout(600)]
+
+KILLS = int(os.environ.get("RAFTLOG_STREAM_KILLS", "250"))
+
+
+@contextmanager
+def local_cluster(folder: Path) -> Iterator[LocalCluster]:
+    """Three nodes with small segments."""
+    with LocalCluster(folder, settings={"disk.segment_bytes": 1 << 20}, ports=free_ports(6)) as cluster:
+        cluster.restore(120)
+        try:
+            yield cluster
+        finally:
+            cluster.kill(*cluster.running)
+
+
+def test_kills_lose_and_double_nothing(spark: "SparkSession", tmp_path: Path) -> None:
+    """Processes of tasks, the planner, the leader and another node, each killed while batches run."""
+    with local_cluster(tmp_path / "nodes") as cluster:
+        query = Supervised(spark, ",".join(cluster.urls), tmp_path)
+        nemesis = Nemesis(spark, cluster, random.Random(1))
+        with writing(cluster.urls) as written:
+            query.progresses(2)
+            for fault in (nemesis.worker, nemesis.leader, nemesis.worker, nemesis.planner, nemesis.node):
+                fault()
+                query.progresses()
+        assert nemesis.done["worker"] >= 1
+        assert nemesis.done["planner"] == nemesis.done["leader"] == 1
+        assert query.ended, "the planner's end is the query's"
+        assert written() > 500
+        query.finish()
+        same(query.rows(), logged(tuple(cluster.urls)))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+def test_many_kills_lose_and_double_nothing(
+    spark: "SparkSession", tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """RAFTLOG_STREAM_KILLS kills (250) at any moment, of everything that can be killed."""
+    chance = random.Random(os.urandom(8))
+    with local_cluster(tmp_path / "nodes") as cluster:
+        query = Supervised(spark, ",".join(cluster.urls), tmp_path)
+        nemesis = Nemesis(spark, cluster, chance)
+        with writing(cluster.urls) as written:
+            query.progresses(2)
+            while nemesis.kills < KILLS:
+                faults = [nemesis.worker] * 6 + [nemesis.planner, nemesis.node, nemesis.node, nemesis.leader]
+                for fault in chance.sample(faults, chance.randint(1, 5)):
+                    fault()
+                query.progresses()
+        cluster.restore(120)
+        query.finish()
+        held = query.rows()
+        same(held, logged(tuple(cluster.urls)))
+    told = ", ".join(f"{count} of {what}s" for what, count in sorted(nemesis.done.items()))
+    record_property(
+        "measured",
+        f"{nemesis.kills} kills ({told}); {len(query.ended)} restarts, {query.batches} batches, {len(held)} rows, "
+        f"{written()} acknowledged",
+    )
+
+
+@pytest.mark.long
+@pytest.mark.toxiproxy
+@pytest.mark.timeout(3600)
+def test_partitions_lose_and_double_nothing(
+    spark: "SparkSession", tmp_path: Path, toxiproxy_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """Nodes cut off from each other and from the query, in one direction or both, silently or refused, 20 times."""
+    chance = random.Random(os.urandom(8))
+    with Deployment(tmp_path / "nodes", free_ports, settings={"disk.segment_bytes": 1 << 20}) as deployment:
+        deployment.start()
+        query = Supervised(spark, ",".join(deployment.urls), tmp_path)
+        cuts = 0
+        with writing(deployment.cluster.urls):
+            query.progresses(2)
+            for _ in range(20):
+                node = chance.choice(deployment.cluster.nodes)
+                fault = chance.choice([deployment.isolate, deployment.refuse_peers, deployment.refuse_clients])
+                fault(node)
+                if chance.random() < 0.3:
+                    deployment.cut_client(chance.choice(deployment.cluster.nodes), "downstream")
+                cuts += 1
+                query.progresses()
+                deployment.heal()
+                query.progresses()
+        query.finish()
+        held = query.rows()
+        same(held, logged(tuple(deployment.cluster.urls)))
+    assert not query.ended or all("connect back" in each for each in query.ended), "a cut ends no query"
+    record_property("measured", f"{cuts} cuts, {query.batches} batches, {len(held)} rows")
