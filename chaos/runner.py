@@ -23,6 +23,7 @@ from chaos.observer import Observer, Stretch
 from chaos.ports import Ports
 from chaos.scenarios import Scenario
 from chaos.schedule import Planned
+from chaos.toxiproxy import ToxiproxyError
 from chaos.workload import Arena, Recorder, Workload
 from chaos.workload_bank import Bank
 from chaos.workload_lists import Lists
@@ -228,6 +229,8 @@ def _restore(deployment: Deployment, run: Run) -> None:
             deployment.prepare(node)
         _whole(deployment, is_heavy=any(NEMESES[each.planned.nemesis].is_heavy for each in run.faults))
         deployment.cluster.restore(RESTORE_S)
+    except ToxiproxyError:
+        raise  # of the harness itself: there is no verdict
     except Exception as error:
         run.aftermath.problems.append(f"after the last fault the cluster did not come back: {error}")
 
