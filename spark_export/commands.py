@@ -65,26 +65,26 @@ def export_command(
         bool, typer.Option("--append", help="Go on with the export that is there, up to the end that the log has now.")
     ] = False,
     first: Annotated[
-        int | None, typer.Option("--from", min=1, help="First index. [default: the oldest that is kept]")
+        int | None, typer.Option("--from", min=1, help="First index. (default: the oldest that is kept)")
     ] = None,
     last: Annotated[
         int | None,
-        typer.Option("--to-index", min=1, help="Last index, the end of an entry. [default: the committed end]"),
+        typer.Option("--to-index", min=1, help="Last index, the end of an entry. (default: the committed end)"),
     ] = None,
     form: Annotated[
         Format | None,
-        typer.Option("--format", help="Files, or a Delta Lake table (needs raftlog[delta]). [default: parquet]"),
+        typer.Option("--format", help="Files, or a Delta Lake table, which needs the extra delta. (default: parquet)"),
     ] = None,
     partition_by: Annotated[
         PartitionBy | None,
         typer.Option("--partition-by", help="Folders of so many indexes, or of a day (UTC, of the entry's time). "
-                     "[default: none]"),
+                     "(default: none)"),
     ] = None,
     partition_records: Annotated[
-        int | None, typer.Option(min=1, help="Indexes in one folder, by index. [default: 10000000]")
+        int | None, typer.Option(min=1, help="Indexes in one folder, by index. (default: 10000000)")
     ] = None,
     records_per_file: Annotated[
-        int | None, typer.Option(min=1, help="Most records in one Parquet file. [default: 500000]")
+        int | None, typer.Option(min=1, help="Most records in one Parquet file. (default: 500000)")
     ] = None,
     batch_records: Annotated[
         int, typer.Option(min=1, help="With --follow or --append: most records that are put in place at once.")
@@ -103,8 +103,7 @@ def export_command(
 ) -> None:  # fmt: skip
     """Export the log to Parquet files or a Delta table, with a manifest that `raftlog verify` proves.
 
-    Killed at any moment, the same command goes on: no row is lost and none is there twice, also for readers that know
-    nothing of manifests and look at DIR/log only.
+    Killed at any moment, the same command goes on: no row is lost, none is twice there, not even for who reads DIR/log.
     """
     if context.invoked_subcommand is not None:
         return

@@ -103,8 +103,16 @@ def _after_changes(folder: Path, changes: int) -> Iterator[bool]:
 def _at_commit(folder: Path) -> Iterator[bool]:
     """True as soon as a batch is written that does not count yet."""
     path = folder / UNFINISHED / NEXT
+    before = _number(path)  # what an earlier kill has left is no new moment
     while True:
-        yield path.exists()
+        yield _number(path) not in (None, before)
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return None
 
 
 def contents(folder: Path) -> dict[str, int]:
