@@ -313,3 +313,33 @@ def test_starts_that_mean_nothing() -> None:
     ):
         with planner(half(), **options) as stream, pytest.raises(error, match=match):
             stream.initial()
+
+
+def test_a_stream_can_start_from_the_state() -> None:
+    """The start says as of which revision; the state is a batch of its own, behind the empty first one, and is planned
+    again as it was; then comes the log behind it."""
+    log = logs.real(8, batch=False)
+    last = log.entries[-20].index
+    node = Served(log, committed=last)
+    revision = max(row["revision"] for row in node.rows)
+    with planner(node, startingOffsets="snapshot") as stream:
+        start = pinned(stream)
+        assert start == {**at(last + 1), "snapshot": {"revision": revision}}
+        assert stream.state_revision(start, start) is None
+        node.commit(-1)
+        end = stream.latest(start, 10**6)
+        assert end == at(last + 1)
+        assert stream.state_revision(start, end) == revision
+        assert (stream.state_range(start).start, stream.state_range(start).stop) == (1, last + 1)
+        assert stream.ranges(start, end) == []
+        tail = stream.latest(end, 10**6)
+        assert stream.state_revision(end, tail) is None
+        assert spans(stream.ranges(end, tail)) == [(last + 1, log.last.index + 1)]
+    with planner(node, startingOffsets="snapshot") as stream:  # killed within the batch of the state
+        assert stream.state_revision(start, end) == revision
+    with planner(node, startingOffsets="snapshot") as stream:  # killed within the empty first one
+        now = stream.initial()
+        assert now["next"]["0"] == log.last.index + 1
+        assert stream.state_revision(now, start) is None
+        assert stream.ranges(now, start) == []
+        assert stream.latest(start, 10**6) == end
