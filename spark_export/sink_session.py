@@ -192,7 +192,10 @@ class PartWriter:
         found = self.client.get(self._key)
         if found is None:
             raise ForgottenError(f"{self._key!r} is gone: who removed it?")
-        return msgspec.json.decode(found.value, type=Registered)
+        theirs = msgspec.json.decode(found.value, type=Registered)
+        if theirs.session != registered.session:
+            end_session(self.client, registered.session)
+        return theirs
 
     def _recovered(self, session: int) -> int:
         """The last sequence that was applied under a session that has expired."""
@@ -238,10 +241,15 @@ def forget(client: SyncClient, name: str, sessions: list[int]) -> None:
     start = key_of(name, "")
     client.delete_range(start, requests.prefix_end(start))
     for session in sessions:
-        try:
-            client.call(requests.close_session(session))
-        except ClientError:
-            pass  # it expires by itself
+        end_session(client, session)
+
+
+def end_session(client: SyncClient, session: int) -> None:
+    """Closes a session that nobody needs any more."""
+    try:
+        client.call(requests.close_session(session))
+    except ClientError:
+        pass  # it expires by itself
 
 
 def chunks(pairs: Iterator[tuple[bytes, bytes]], most: int) -> Iterator[list[tuple[bytes, bytes]]]:
