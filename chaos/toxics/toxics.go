@@ -71,7 +71,7 @@ func (s *state) everything() []byte {
 	return append(data, s.cutter.flush()...)
 }
 
-// isMet draws whether this unit is met.
+// isMet draws whether this unit is met. The first one of all always is, so that one soon sees whether anything passes.
 func (c *Common) isMet(s *state, each unit) bool {
 	before := s.passed
 	s.passed += int64(len(each.data))
@@ -79,7 +79,7 @@ func (c *Common) isMet(s *state, each unit) bool {
 		return false
 	}
 	c.Seen.value.Add(1)
-	return s.chance.Intn(permille) < c.Permille
+	return s.chance.Intn(permille) < c.Permille || c.Done.value.Load() == 0
 }
 
 // pass sends data out behind what it has to be behind, with what was waiting for it.
