@@ -5,10 +5,10 @@ PY := .venv/bin/python
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check fix lock sim chaos long coverage bench clean
+.PHONY: help setup demo test check fix lock sim chaos long coverage bench bench-spark clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1 - \2/p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 - \2/p' $(MAKEFILE_LIST)
 
 setup: ## .venv with the locked packages, a Java runtime, the Toxiproxy server; does nothing the second time
 	@.ci/setup
@@ -44,6 +44,9 @@ coverage: setup ## which branches of raft/ and statemachine/ their own tests tak
 
 bench: setup ## the benchmarks; ARGS="..." goes to `python -m bench`
 	@.ci/existing bench $(ARGS)
+
+bench-spark: setup ## Spark over the log, beside Parquet and Kafka; ARGS="..." goes to `python -m bench.spark`
+	@.ci/existing bench-spark $(ARGS)
 
 clean: ## remove everything that these targets made
 	@.ci/clean

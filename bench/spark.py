@@ -1,0 +1,348 @@
+"""`python -m bench.spark`: how fast Spark reads the log, beside the same rows in Parquet and in Kafka.
+
+One run on one machine: rounds interleaved, the first two thrown away, medians; heaps of fixed size on all sides. What
+could not be run is named with the reason. Results go to a JSON file and a Markdown page beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from bench import machine, spark_jobs, spark_live, spark_log
+from bench.spark_kafka import Kafka
+from bench.wrk import MissingTool
+from cluster.local_cluster import LocalCluster
+
+NO_OP, HASH, PARQUET, STREAM, EXPORT = "no-op", "hash", "parquet", "stream no-op", "export command"
+JOBS = (NO_OP, HASH, PARQUET, STREAM, EXPORT)
+KAFKA, FILES = "kafka", "parquet files"
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """One job of one contender: rows a second in each round."""
+
+    contender: str
+    job: str
+    rounds: list[int]
+
+    @property
+    def rows_per_second(self) -> float:
+        """Median of the rounds."""
+        return median(self.rounds)
+
+
+class Goal(msgspec.Struct, frozen=True):
+    """One goal of the issue and what was measured."""
+
+    what: str
+    goal: float
+    measured: float
+    is_met: bool
+
+
+class Report(msgspec.Struct, frozen=True):
+    """One run, as it is saved."""
+
+    when: str
+    records: int
+    partitions: int
+    heap: str
+    busy_before: float
+    is_quiet: bool
+    disk: machine.Disk
+    figures: list[Figure]
+    latency: spark_live.Latency | None
+    held: spark_live.Held | None
+    goals: list[Goal]
+    skipped: dict[str, str]
+
+
+def goals_of(
+    figures: list[Figure], latency: spark_live.Latency | None, held: spark_live.Held | None, sizes: list[int]
+) -> list[Goal]:
+    """The goals that this run can speak of."""
+    rates = {(figure.contender, figure.job): figure.rows_per_second for figure in figures}
+    goals: list[Goal] = []
+
+    def at_least(what: str, goal: float, measured: float | None) -> None:
+        if measured is not None:
+            goals.append(Goal(what, goal, round(measured, 3), measured >= goal))
+
+    def ratio(ours: tuple[str, str], theirs: tuple[str, str]) -> float | None:
+        return rates[ours] / rates[theirs] if ours in rates and theirs in rates else None
+
+    for size in sizes:
+        name = _name(size)
+        at_least(f"rows/s into no-op, {name}", 2.5e6, rates.get((name, NO_OP)))
+        at_least(f"hash of all columns beside Parquet files, {name}", 0.4, ratio((name, HASH), (FILES, HASH)))
+        at_least(f"rows/s into Parquet, {name}", 1e6, rates.get((name, PARQUET)))
+        for job in (NO_OP, STREAM, PARQUET):
+            at_least(f"{job} beside Kafka, {name}", 1.2, ratio((name, job), (KAFKA, job)))
+    if latency is not None:
+        goals.append(Goal("commit to visible, p50 ms", 200, latency.p50_ms, latency.p50_ms <= 200))
+    if held is not None:
+        at_least("write rate with Spark at nice 19, of that alone", 0.9, held.share)
+        goals.append(Goal("leader changes meanwhile", 0, float(not held.same_leader), held.same_leader))
+    return goals
+
+
+def _name(size: int) -> str:
+    return f"raftlog, entries of {size:,}"
+
+
+@dataclass
+class _Bench:
+    """What one run has in hand."""
+
+    folder: Path
+    records: int
+    partitions: int
+    heap: str
+    jobs: list[str]
+    rounds_counted: int
+    warm_up: int
+    console: Console
+    skipped: dict[str, str] = field(default_factory=dict)
+    took: dict[tuple[str, str], list[float]] = field(default_factory=dict)
+
+    def say(self, text: str) -> None:
+        self.console.print(text, highlight=False)
+
+    def session(self) -> Any:
+        """Spark with the preset for latency (it does not touch batches) and a heap of fixed size."""
+        from spark_export.job import session
+
+        return session(
+            "bench", master=self.master, java_options=spark_jobs.java_options(self.heap), low_latency=True,
+            spark__driver__memory=self.heap,
+        )  # fmt: skip
+
+    @property
+    def master(self) -> str:
+        return f"local[{self.partitions},4]"
+
+    def frames(self, spark: Any, nodes: LocalCluster) -> tuple[Any, Any]:
+        """The log as a table, in as many tasks as there are partitions, and as a stream."""
+        each = -(-(self.records + 10) // self.partitions)
+        options = {
+            "endpoints": ",".join(nodes.urls),
+            "minPartitions": str(self.partitions),
+            "maxRecordsPerPartition": str(each),
+        }
+        table = spark.read.format("raftlog").options(**options).load()
+        stream = spark.readStream.format("raftlog").options(**options, startingOffsets="earliest")
+        return table, stream.option("maxEntriesPerTrigger", "1000000").load()
+
+    def rounds(self, jobs: dict[tuple[str, str], Callable[[], object]]) -> None:
+        """Every job once in each round; a job that fails is left out from then on, with its reason."""
+        jobs = {place: job for place, job in jobs.items() if place[1] in self.jobs}
+        for number in range(self.warm_up + self.rounds_counted):
+            for place, job in list(jobs.items()):
+                try:
+                    spent = spark_jobs.seconds(job)
+                except Exception as error:
+                    self.skipped[" ".join(place)] = _first_line(error)
+                    del jobs[place]
+                    continue
+                counted = number >= self.warm_up
+                if counted:
+                    self.took.setdefault(place, []).append(spent)
+                rate = self.records / spent / 1e6
+                self.say(
+                    f"  round {number + 1}{'' if counted else ' (not counted)'}: {', '.join(place)} {rate:.2f} M rows/s"
+                )
+
+    def figures(self) -> list[Figure]:
+        return [
+            Figure(contender, job, [round(self.records / spent) for spent in spents])
+            for (contender, job), spents in self.took.items()
+        ]
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if "spark_export.errors" in line or "NotImplementedError" in line]
+    return f"{type(error).__name__}: {(told or lines or ['no message'])[-1 if told else 0].strip()[:300]}"
+
+
+def _throughput(bench: _Bench, sizes: list[int]) -> None:
+    with ExitStack() as stack:
+        spark = bench.session()
+        stack.callback(spark.stop)
+        jobs: dict[tuple[str, str], Callable[[], object]] = {}
+        files = bench.folder / "files"
+        for size in sizes:
+            started = time.monotonic()
+            nodes = spark_log.start(bench.folder / f"log-{size}", bench.records, size)
+            stack.callback(nodes.stop)
+            bench.say(f"made a log of {bench.records:,} records, {_name(size)}, in {time.monotonic() - started:.0f} s")
+            table, stream = bench.frames(spark, nodes)
+            name = _name(size)
+            jobs[name, NO_OP] = lambda table=table: spark_jobs.no_op(table)  # type: ignore[misc]
+            jobs[name, HASH] = lambda table=table: spark_jobs.hashed(table)  # type: ignore[misc]
+            into = spark_jobs.parquet_into(bench.folder / f"parquet-{size}")
+            jobs[name, PARQUET] = lambda table=table, into=into: into(table)  # type: ignore[misc]
+            checkpoint = bench.folder / f"checkpoint-{size}"
+            jobs[name, STREAM] = lambda stream=stream, where=checkpoint: spark_jobs.stream_no_op(stream, where)  # type: ignore[misc]
+            out = bench.folder / f"export-{size}"
+            jobs[name, EXPORT] = lambda nodes=nodes, out=out: _export(nodes, out, bench.master)  # type: ignore[misc]
+            if not files.exists():
+                table.write.parquet(str(files))
+        staged = spark.read.parquet(str(files))
+        jobs[FILES, NO_OP] = lambda: spark_jobs.no_op(staged)
+        jobs[FILES, HASH] = lambda: spark_jobs.hashed(staged)
+        bench.rounds(jobs)
+
+
+def _export(nodes: LocalCluster, out: Path, master: str) -> None:
+    """`raftlog export` as a user runs it: with the start of its Spark, and the default heap."""
+    with tempfile.TemporaryDirectory(prefix=out.name, dir=out.parent) as name:
+        command = [
+            sys.executable, "-m", "cluster.cli", "export", "--to", str(Path(name) / "out"), "--endpoints",
+            ",".join(nodes.urls), "--master", master, "--summary-json",
+        ]  # fmt: skip
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+        if ran.returncode:
+            raise RuntimeError(f"raftlog export ended with {ran.returncode}: {ran.stderr.strip()[-300:]}")
+
+
+def _kafka(bench: _Bench, tools: Path) -> None:
+    kafka = Kafka(tools)
+    try:
+        kafka.get()
+        with kafka.broker(bench.folder / "kafka") as servers:
+            started = time.monotonic()
+            kafka.fill(servers, bench.records)
+            bench.say(f"filled Kafka in {time.monotonic() - started:.0f} s; running its Spark")
+            took = kafka.jobs(
+                servers, bench.folder / "kafka-out", jobs=bench.jobs, rounds=bench.rounds_counted,
+                warm_up=bench.warm_up, heap=bench.heap, master=bench.master,
+            )  # fmt: skip
+    except MissingTool as missing:
+        bench.skipped[KAFKA] = str(missing)
+        return
+    for job, spents in took.items():
+        bench.took[KAFKA, job] = spents
+
+
+def show(report: Report, console: Console) -> None:
+    """The report as tables."""
+    table = Table("contender", "job", "M rows/s", "lowest to highest")
+    for figure in report.figures:
+        low, high = min(figure.rounds) / 1e6, max(figure.rounds) / 1e6
+        table.add_row(figure.contender, figure.job, f"{figure.rows_per_second / 1e6:.2f}", f"{low:.2f} to {high:.2f}")
+    console.print(table)
+    table = Table("goal", "asked", "measured", "")
+    for goal in report.goals:
+        table.add_row(goal.what, f"{goal.goal:,g}", f"{goal.measured:,g}", "met" if goal.is_met else "not met")
+    console.print(table)
+    if not report.is_quiet:
+        console.print("[red]the machine was busy before: these figures say nothing about the goals[/]")
+    for name, reason in report.skipped.items():
+        console.print(f"skipped {name}: {reason}", markup=False)
+
+
+def markdown(report: Report) -> str:
+    """The report as a page."""
+    quiet = "quiet" if report.is_quiet else "BUSY: these figures say nothing about the goals"
+    lines = [
+        "# Spark bench", "",
+        f"{report.when}; {report.records:,} rows, {report.partitions} partitions, heap {report.heap}; "
+        f"machine {report.busy_before:.0%} busy before ({quiet}).", "",
+        "| contender | job | M rows/s | lowest to highest |", "| --- | --- | --- | --- |",
+    ]  # fmt: skip
+    lines += [
+        f"| {figure.contender} | {figure.job} | {figure.rows_per_second / 1e6:.2f} | "
+        f"{min(figure.rounds) / 1e6:.2f} to {max(figure.rounds) / 1e6:.2f} |"
+        for figure in report.figures
+    ]
+    lines += ["", "| goal | asked | measured | |", "| --- | --- | --- | --- |"]
+    lines += [
+        f"| {goal.what} | {goal.goal:,g} | {goal.measured:,g} | {'met' if goal.is_met else 'not met'} |"
+        for goal in report.goals
+    ]
+    lines += ["", *(f"- skipped {name}: {reason}" for name, reason in report.skipped.items())]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def main(
+    records: Annotated[int, typer.Option(min=1_000, help="rows")] = 5_000_000,
+    entries: Annotated[str, typer.Option(help="records in an entry, by commas")] = "1,1000",
+    partitions: Annotated[int, typer.Option(min=1, help="tasks at once")] = 2,
+    rounds: Annotated[int, typer.Option(min=1, help="rounds that are counted")] = 5,
+    warm_up: Annotated[int, typer.Option(min=0, help="rounds before that are not counted")] = spark_jobs.WARM_UP,
+    jobs: Annotated[str, typer.Option(help="which, by commas")] = ",".join(JOBS),
+    heap: Annotated[str, typer.Option(help="of each Spark")] = "4g",
+    latency_seconds: Annotated[float, typer.Option(min=0, help="of the stream that is timed; 0 leaves it out")] = 30,
+    held_seconds: Annotated[float, typer.Option(min=0, help="of the open loop beside Spark; 0 leaves it out")] = 20,
+    rate: Annotated[int, typer.Option(min=1, help="writes a second of that open loop")] = 3_000,
+    throughput: Annotated[bool, typer.Option(help="time the jobs")] = True,
+    kafka: Annotated[bool, typer.Option(help="run the Kafka connector beside")] = True,
+    data: Annotated[Path | None, typer.Option(help="folder on a real disk for all data")] = None,
+    tools: Annotated[Path, typer.Option(help="where what Maven gives is kept")] = Path(".tools/kafka"),
+    save: Annotated[Path, typer.Option(help="where the results go; a .md beside it")] = Path(
+        "bench/results/spark.json"
+    ),
+) -> None:
+    """Time Spark over the log, over Parquet and over Kafka; the latency of a stream; writes beside Spark."""
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    sizes = [int(size) for size in entries.split(",")]
+    chosen = [job.strip() for job in jobs.split(",")]
+    if unknown := [job for job in chosen if job not in JOBS]:
+        raise typer.BadParameter(f"--jobs: there is no {unknown[0]!r}; there are {', '.join(JOBS)}")
+    latency = held = None
+    with tempfile.TemporaryDirectory(prefix="raftlog-spark-", dir=data) as name:
+        folder = Path(name)
+        bench = _Bench(folder, records, partitions, heap, chosen, rounds, warm_up, console)
+        try:
+            disk = machine.measure_disk(folder)
+        except machine.NotADisk as refusal:
+            console.print(f"[red]{refusal}[/]")
+            raise typer.Exit(2) from refusal
+        busy = machine.busy_share()
+        if throughput:
+            _throughput(bench, sizes)
+            if kafka:
+                _kafka(bench, tools)
+        if latency_seconds:
+            try:
+                spark = bench.session()
+                latency = spark_live.latency(spark, folder / "latency", latency_seconds)
+                spark.stop()
+            except Exception as error:
+                bench.skipped["latency"] = _first_line(error)
+        if held_seconds:
+            try:
+                held = spark_live.held(folder / "held", held_seconds, rate)
+            except Exception as error:
+                bench.skipped["writes beside Spark"] = _first_line(error)
+        figures = bench.figures()
+        report = Report(
+            time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), records, partitions, heap, round(busy, 3),
+            busy <= machine.BUSY_SHARE_MAX, disk, figures, latency, held, goals_of(figures, latency, held, sizes),
+            bench.skipped,
+        )  # fmt: skip
+    show(report, console)
+    save.parent.mkdir(parents=True, exist_ok=True)
+    save.write_text(json.dumps(msgspec.to_builtins(report), indent=1) + "\n")
+    save.with_suffix(".md").write_text(markdown(report))
+    console.print(f"saved to {save} and {save.with_suffix('.md')}")
+
+
+if __name__ == "__main__":
+    typer.run(main)
