@@ -32,10 +32,10 @@ _BODY_BYTES_MAX: Final = 1 << 20
 """A larger body goes to aiohttp as it comes."""
 _BODY_WAIT_SECONDS: Final = 0.02
 """Head and body of a request often come in two packets; a body slower than this is aiohttp's to wait for."""
-_REST_SECONDS: Final = (0.05, 1.0)
-_REFUSALS_PER_SECOND: Final = 4_000
-"""A connection that was refused as busy is not read for a moment, longer the more of them there are, at most as long as
-`Retry-After` says: refusing costs nearly what serving does, and clients that ask again at once would take all of it."""
+_REST_SECONDS: Final = (0.05, 5.0)
+_REFUSING_SHARE: Final = 0.2
+"""A connection that was refused as busy is not read for a moment, longer the more of them there are: refusing costs
+nearly what serving does, and clients that ask again at once would take all of the loop's time, not this share."""
 _TURN_REQUESTS_MAX: Final = 64
 """Pipelined requests answered in a row; then other connections have their turn."""
 
@@ -56,7 +56,7 @@ class Slow(Protocol):
     """Makes aiohttp's handlers; knows the open connections."""
 
     fast: set[FastConnection]
-    resting: int  # of those
+    refusing_until: float  # when the refusals so far will have taken their share of the time
 
     def make_handler(self, front: FastConnection | None) -> RequestHandler:
         """A handler that tells `front` of each answer: `answered`."""
@@ -75,7 +75,7 @@ class FastConnection(asyncio.Protocol):
     """One connection of a client."""
 
     __slots__ = (
-        "_at", "_body_timer", "_buffer", "_gate", "_handler", "_idle_since", "_idle_timer", "_is_leaving",
+        "_at", "_began", "_body_timer", "_buffer", "_gate", "_handler", "_idle_since", "_idle_timer", "_is_leaving",
         "_is_reading_paused", "_is_writing_paused", "_keepalive_s", "_left", "_loop", "_parser", "_rest_timer",
         "_server", "_serving", "_state", "_transport", "_write_timer", "ended",
     )  # fmt: skip
@@ -93,7 +93,7 @@ class FastConnection(asyncio.Protocol):
         self._serving: Coroutine[Any, Any, Any] | None = None
         self._is_leaving = False
         self._is_reading_paused = self._is_writing_paused = False
-        self._idle_since = 0.0
+        self._began = self._idle_since = 0.0  # when the newest request began, and ended
         self._idle_timer: asyncio.TimerHandle | None = None
         self._body_timer: asyncio.TimerHandle | None = None
         self._rest_timer: asyncio.TimerHandle | None = None
@@ -145,8 +145,6 @@ class FastConnection(asyncio.Protocol):
         return False  # as aiohttp: who says no more hears no more
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._state is _State.RESTING:
-            self._server.resting -= 1
         self._state = _State.CLOSED
         self._buffer = b""
         self._server.fast.discard(self)
@@ -229,6 +227,7 @@ class FastConnection(asyncio.Protocol):
         gate = self._gate
         call = Call(head.method, head.target, head.headers, gate.identify(head.headers), whole=body)
         self._serving = gate.serve(call)
+        self._began = clock.monotonic()
         self._step()
 
     def _resumed(self, _: object = None) -> None:
@@ -275,15 +274,16 @@ class FastConnection(asyncio.Protocol):
             self._rest()
 
     def _rest(self) -> None:
-        self._state = _State.RESTING
-        self._server.resting += 1
+        """The refusal took its time, of which much more must pass before the next one."""
+        now = self._idle_since
+        until = max(self._server.refusing_until, now) + (now - self._began) / _REFUSING_SHARE
+        self._server.refusing_until = until
         shortest, longest = _REST_SECONDS
-        seconds = min(longest, max(shortest, self._server.resting / _REFUSALS_PER_SECOND))
-        self._rest_timer = self._loop.call_later(seconds, self._rested)
+        self._state = _State.RESTING
+        self._rest_timer = self._loop.call_later(min(longest, max(shortest, until - now)), self._rested)
 
     def _rested(self) -> None:
         self._rest_timer = None
-        self._server.resting -= 1
         self._state = _State.IDLE
         self._advance()
 

@@ -238,7 +238,7 @@ class _Server(web.Server):
         super().__init__(api.handle, **options)  # type: ignore[arg-type]  # answers have what aiohttp calls
         self.api = api
         self.fast: set[FastConnection] = set()
-        self.resting = 0
+        self.refusing_until = 0.0
         self._parser = parser
         self._options = options
 

@@ -354,7 +354,7 @@ async def test_who_was_refused_as_busy_is_asked_to_wait(monkeypatch: pytest.Monk
     """Its answer comes at once, its next request is taken a moment later; with many of them the moment is longer, so
     that refusing never takes more than a share of the node's time; nothing stays behind when they go."""
     monkeypatch.setattr(fast_path, "_REST_SECONDS", (5.0, 20.0))
-    monkeypatch.setattr(fast_path, "_REFUSALS_PER_SECOND", 2)
+    monkeypatch.setattr(fast_path, "_REFUSING_SHARE", 1e-9)
     async with Server(fast_path=True, open_requests_max=1) as server:
         server.node.held = asyncio.Event()
         busy, *others = (server.connect() for _ in range(21))
@@ -363,15 +363,11 @@ async def test_who_was_refused_as_busy_is_asked_to_wait(monkeypatch: pytest.Monk
             await wire.feed(PUT + request("GET", "/v1/kv/none"))
             assert [reply.problem().code for reply in wire.replies()] == [Code.BUSY]
         rests = [wire.protocol._rest_timer.when() for wire in others]  # type: ignore[attr-defined]
-        assert rests[-1] - rests[0] > 4  # the twentieth of them waits for 10 s, the first for 5 s
-        assert server.runner.server.resting == 20  # type: ignore[union-attr]
+        assert all(rest > asyncio.get_running_loop().time() + 10 for rest in rests[1:])  # as long as may be
         others[0].close()
-        await turns()
-        assert server.runner.server.resting == 19  # type: ignore[union-attr]
         server.node.held.set()
         await wait_until_async(lambda: busy.replies())
         assert [len(wire.replies()) for wire in others[1:]] == [1] * 19
         for wire in others[1:]:  # as if their time had passed
             wire.protocol._rested()  # type: ignore[attr-defined]
         assert {wire.replies()[1].status for wire in others[1:]} == {404}
-        assert server.runner.server.resting == 0  # type: ignore[union-attr]
