@@ -21,7 +21,7 @@ from chaos.disk_account import DiskAccount
 from chaos.processes import Processes
 from chaos.shim.driver import Shim
 from chaos.shim.library import ShimMissing
-from chaos.toxiproxy import Stream, Toxiproxy
+from chaos.toxiproxy import Stream, Toxiproxy, ToxiproxyHungError
 from cluster.local_cluster import LocalCluster
 
 _CUT: Final = "cut"
@@ -89,11 +89,7 @@ class Deployment:
 
     def start(self) -> None:
         """Starts the proxies and all nodes, and waits until they are ready."""
-        self._toxiproxy = Toxiproxy(self.processes, self._api_port, self.folder)
-        for (sender, to), listen in self._peers.items():
-            self._toxiproxy.add_proxy(peer_proxy(sender, to), listen=listen, upstream=self._upstream[to][0])
-        for node, listen in self._clients.items():
-            self._toxiproxy.add_proxy(client_proxy(node), listen=listen, upstream=self._upstream[node][1])
+        self.start_proxies()
         if self._has_shim:
             try:
                 self.shim = Shim(self.folder / "shim", [self.cluster.data(node) for node in self.first_nodes])
@@ -103,6 +99,14 @@ class Deployment:
             self.prepare(node)
         self.cluster.start()
         self.cluster.wait_ready(timeout_s=START_S)
+
+    def start_proxies(self) -> None:
+        """Starts a Toxiproxy server with every proxy; nothing is done to any."""
+        self._toxiproxy = Toxiproxy(self.processes, self._api_port, self.folder)
+        for (sender, to), listen in self._peers.items():
+            self._toxiproxy.add_proxy(peer_proxy(sender, to), listen=listen, upstream=self._upstream[to][0])
+        for node, listen in self._clients.items():
+            self._toxiproxy.add_proxy(client_proxy(node), listen=listen, upstream=self._upstream[node][1])
 
     def close(self) -> None:
         """Kills every process; files stay."""
@@ -206,8 +210,12 @@ class Deployment:
         self.toxiproxy.disable(client_proxy(node))
 
     def heal(self) -> None:
-        """Takes every fault of the network away."""
-        self.toxiproxy.reset()
+        """Takes every fault of the network away; a server that hangs over it is replaced by another one."""
+        try:
+            self.toxiproxy.reset()
+        except ToxiproxyHungError:
+            self.toxiproxy.close()
+            self.start_proxies()
 
     def restore(self) -> None:
         """The deployment as it began, whatever was done to it: nothing cut, all nodes running and ready."""

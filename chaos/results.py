@@ -51,7 +51,7 @@ def line_of(result: Mapping[str, Any], *, commit: str, is_clean_tree: bool, now:
         "nodes": result["nodes"],
         "seconds": result["seconds"],
         "verdict": result["verdict"],
-        "why": [*result["problems"], *result["missing"]][:3],
+        "why": [each.partition("\n")[0] for each in [*result["problems"], *result["missing"]][:3]],
         "operations": result["operations"],
         "planned": len(faults),
         "indeterminate": sum(each["outcome"] == "indeterminate" for each in faults),

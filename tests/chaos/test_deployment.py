@@ -1,12 +1,14 @@
 """A deployment leaves nothing behind however its harness ends; what it cuts is tested in tests/acceptance."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support import wait_until
+from chaos.deployment import Deployment
+from tests.support import free_ports, wait_until
 
 pytestmark = [pytest.mark.serial, pytest.mark.toxiproxy]
 
@@ -47,3 +49,20 @@ def test_nothing_outlives_the_harness(tmp_path: Path, toxiproxy_path: Path) -> N
         harness.kill()
         harness.wait(10)
     wait_until(lambda: not any(_runs(pid) for pid in pids), 15, what=f"{pids} to be gone")
+
+
+def test_a_hanging_server_cannot_keep_faults_up(tmp_path: Path, toxiproxy_path: Path) -> None:
+    """A Toxiproxy server that answers nothing any more is replaced when the network is healed: the same proxies, and
+    no toxic in them."""
+    with Deployment(tmp_path / "nodes", free_ports, nodes=2, spares=1) as deployment:
+        deployment.start_proxies()
+        proxies = set(deployment.toxiproxy.toxics())
+        assert len(proxies) == 3 * 2 + 3
+        deployment.isolate(1)
+        assert any(deployment.toxiproxy.toxics().values())
+        hung = deployment.toxiproxy.process
+        deployment.toxiproxy.call_s = 0.2
+        hung.signal(signal.SIGSTOP)
+        deployment.heal()
+        assert not hung.is_running
+        assert deployment.toxiproxy.toxics() == {name: [] for name in proxies}
