@@ -21,7 +21,8 @@ def fault(nemesis: str, outcome: str) -> dict[str, Any]:
 
 RESULT: dict[str, Any] = {
     "command": "raftlog chaos run all --nodes 3 --seed 5 --nemesis files --seconds 60", "seed": 5, "nodes": 3,
-    "seconds": 60.0, "verdict": "unknown", "problems": [], "missing": ["0 faults took effect, fewer than 1\n--- end of a log"],
+    "seconds": 60.0, "verdict": "unknown", "problems": [],
+    "missing": ["0 faults took effect, fewer than 1\n--- end of a log"],
     "operations": 1234, "overlapping_max": 2, "leaders": [{"term": 1, "node": 1}, {"term": 2, "node": 3}],
     "faults": [fault("flip-log", "installed"), fault("flip-log", "installed"), fault("wiped-disk", "skipped"),
                fault("truncate", "indeterminate")],
