@@ -2,9 +2,9 @@
 
 The node is started anew with a small library between it and the system's clock (chaos/shim/clock.c); then its clock
 goes wrong, in the end it comes back, and the node is started without. The monotonic clock stays true: what it counts is
-how long a process waits, and a process that waits by another clock than the kernel's hangs. libfaketime cannot be used
-for that reason: with it a node spins as soon as it is asked something (tried: 0.9.10, both of its libraries, the
-monotonic clock faked or not). The proof is the time that stands in the node's own log.
+how long a process waits, and a process that waits by another clock than the kernel's hangs. libfaketime (0.9.10)
+cannot be used: with either of its libraries a node soon spins and answers nothing, though its monotonic clock was left
+true; with that faked too, not even an asyncio.sleep ends. The proof is the time that stands in the node's own log.
 """
 
 from __future__ import annotations
