@@ -105,6 +105,13 @@ class Folder:
                 path.rename(target)
             shutil.rmtree(other, ignore_errors=True)
 
+    def tidy(self) -> None:
+        """Leaves nothing beside a finished export, unless it is needed yet."""
+        if self.manifest is not None and self.plan is None and not any(self.aside.glob(f"{_RUN}*")):
+            (self.aside / "lock").unlink(missing_ok=True)
+            if not any(self.aside.iterdir()):
+                self.aside.rmdir()
+
     def place(self, following: Next) -> Manifest:
         """Makes it count, and puts it in place."""
         write_aside(self.aside / NEXT, following)
@@ -130,11 +137,10 @@ def opened(path: Path) -> Iterator[Folder]:
             if os.fstat(lock.fileno()).st_nlink == 0:
                 raise UsageError(f"another export into {path} has just ended: try again")
             folder.recover()
-            yield folder
-            if folder.plan is None and not any(folder.aside.glob(f"{_RUN}*")) and folder.manifest is not None:
-                (folder.aside / "lock").unlink(missing_ok=True)
-                if not any(folder.aside.iterdir()):
-                    folder.aside.rmdir()
+            try:
+                yield folder
+            finally:
+                folder.tidy()
     except ConnectionError:
         raise  # of Spark's, not of the disk
     except OSError as error:
