@@ -14,6 +14,7 @@ from cluster.client import Client, CompareFailed, NewRecord, OutcomeUnknown, Pol
 from cluster.client_sync import SyncClient
 from cluster.wire import ApiError, Code, TxnIn
 from raft.types import EntryKind
+from tests.cluster.cutting import answers_cut
 from tests.cluster.fake_node import FakeNode, serve
 from tests.support import StreamHandler, free_port, streams_served
 
@@ -144,25 +145,10 @@ async def test_many_requests_of_one_session_in_flight() -> None:
 
 async def test_answer_lost_after_it_was_applied_is_not_applied_again() -> None:
     """The connection is cut between the node's answer and the client: the retry gets the first answer (pitfall 73)."""
-    cuts = 2
-
     async with serve() as served:
-
-        async def cutting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            nonlocal cuts
-            inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", served.port)
-            with closing(inner_writer):
-                while data := await reader.read(65_536):
-                    inner_writer.write(data)
-                    answer = await inner_reader.read(65_536)
-                    if data.startswith(b"POST /v1/log") and cuts:
-                        cuts -= 1
-                        break
-                    writer.write(answer)
-
-        async with listening(cutting) as url, Client(url, bound=True, policy=QUICK) as client:
+        async with answers_cut(served.port, 2) as url, Client(url, bound=True, policy=QUICK) as client:
             answer = await client.append(b"once")
-            assert (answer.result, cuts) == ("repeated", 0)
+            assert answer.result == "repeated"
             assert len([record async for record in client.log()]) == 1
 
 

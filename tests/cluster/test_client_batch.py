@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from contextlib import closing
 
 import pytest
 
@@ -16,8 +15,9 @@ from cluster.client_sync import SyncClient
 from cluster.records import decode_rows
 from cluster.wire import Code
 from raft.types import EntryKind
+from tests.cluster.cutting import answers_cut
 from tests.cluster.fake_node import FakeNode, serve
-from tests.support import streams_served, wait_until, wait_until_async
+from tests.support import wait_until, wait_until_async
 
 QUICK = Policy(back_off_first_ms=2, back_off_max_ms=20, attempt_ms=150, grace_ms=50)
 
@@ -89,24 +89,9 @@ async def test_one_bad_record_fails_alone() -> None:
 async def test_a_batch_whose_answer_is_lost_is_applied_once() -> None:
     """The connection is cut after the node applied the batch: the retry gets the first answer, and every call its own
     index in it."""
-    cuts = 2
     async with serve() as served:
-
-        async def cutting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            nonlocal cuts
-            inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", served.port)
-            with closing(inner_writer):
-                while data := await reader.read(65_536):
-                    inner_writer.write(data)
-                    answer = await inner_reader.read(65_536)
-                    if data.startswith(b"POST /v1/log") and cuts:
-                        cuts -= 1
-                        break
-                    writer.write(answer)
-
-        async with streams_served(cutting) as port:
-            async with Client(f"http://127.0.0.1:{port}", bound=True, policy=QUICK) as client:
-                answers = await asyncio.gather(*(client.append(b"%d" % number) for number in range(10)))
+        async with answers_cut(served.port, 2) as url, Client(url, bound=True, policy=QUICK) as client:
+            answers = await asyncio.gather(*(client.append(b"%d" % number) for number in range(10)))
         lying = values(served.node)
         assert [lying[answer.index] for answer in answers] == [b"%d" % number for number in range(10)]
         assert {answer.result for answer in answers} == {"repeated"}
