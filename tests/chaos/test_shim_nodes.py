@@ -113,13 +113,14 @@ STEPS: list[tuple[Any, int, Any, str]] = [
 IN_A_START = (1, 4, 9)
 
 
-def test_killed_at_the_nth_step_with_what_was_not_synced_dropped(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.long)])
+def test_killed_at_the_nth_step_with_what_was_not_synced_dropped(tmp_path: Path, stride: int) -> None:
     """One node, so every acknowledgement is its own promise: killed in its writes, syncs and rolls, and in its
     starts, the power gone with it each time, it has every acknowledged write once and starts by itself."""
     chance = Random(20_261)
     with ShimCluster(tmp_path, 1) as one:
         folder = one.data(1)
-        for number, (call, nth, when, name) in enumerate(STEPS):
+        for number, (call, nth, when, name) in enumerate(STEPS[::stride]):
             one.start()
             one.begin_load(f"step-{number}")
             one.go_on(20)
@@ -129,17 +130,17 @@ def test_killed_at_the_nth_step_with_what_was_not_synced_dropped(tmp_path: Path)
             assert len(one.shim.hits(rule)) == 1, (call, nth, when)
             one.shim.heal()
             one.shim.restore_synced(folder, torn=chance if number % 2 else None)
-        for nth in IN_A_START:
+        for nth in IN_A_START[::stride]:
             one.shim.kill_at("any", nth, when=chance.choice(["before", "half", "after"]), root=folder)
             one.cluster.start()
             assert one.gone(1) == -signal.SIGKILL
             one.shim.heal()
             one.shim.restore_synced(folder, torn=chance)
         one.start()
-        assert one.nothing_is_lost() >= 20 * len(STEPS)
+        assert one.nothing_is_lost() >= 20 * len(STEPS[::stride])
 
 
-@pytest.mark.parametrize("cuts", [5, pytest.param(20, marks=pytest.mark.long)])
+@pytest.mark.parametrize("cuts", [2, pytest.param(20, marks=pytest.mark.long)])
 def test_power_cuts_of_all_nodes_at_once(
     tmp_path: Path, cuts: int, record_property: Callable[[str, object], None]
 ) -> None:

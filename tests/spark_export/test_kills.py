@@ -98,6 +98,7 @@ def proved(spark: "SparkSession", nodes: LocalCluster, folder: Path) -> None:
     assert report.is_right, report.findings
 
 
+@pytest.mark.long
 def test_two_kills_of_spark(spark: "SparkSession", nodes: LocalCluster, tmp_path: Path) -> None:
     """The whole tree of driver, JVM and workers, twice: the short form of what follows."""
     tally = killed("spark", nodes, tmp_path / "out", "parquet", 2, 1)
