@@ -85,7 +85,7 @@ async def fill(cluster: LocalCluster, puts: int) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.long)])
 async def test_catch_up_by_snapshot_under_load_and_kills(
     nodes: LocalCluster, kills: int, record_property: Measure
 ) -> None:
