@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 
+import msgspec
 import pytest
 
 from cluster.wire import Code
@@ -158,7 +159,10 @@ def test_bounds_and_digest(monkeypatch: pytest.MonkeyPatch) -> None:
         whole = cluster_digests((url,), LOG_ID, 1, LOG.last.index)
         assert whole.log.count == LOG.last.index
         monkeypatch.setattr("spark_export.cluster_digest.PART_RECORDS", 13)
-        assert cluster_digests((url,), LOG_ID, 1, LOG.last.index) == whole
+        parted = cluster_digests((url,), LOG_ID, 1, LOG.last.index)
+        assert msgspec.structs.replace(parted, parts=whole.parts) == whole
+        assert [(part.first, part.last) for part in parted.parts[:2]] == [(1, 13), (14, 26)]
+        assert sum(part.log.count for part in parted.parts) == LOG.last.index
         check_end((url,), LOG.last.index)
         entry = next(entry for entry in LOG.entries if entry.count > 1)
         with pytest.raises(UsageError, match=f"end the export at {entry.before} or {entry.index}"):
