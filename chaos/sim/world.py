@@ -327,9 +327,15 @@ class World:
         return self._atlas
 
     def quorum(self) -> list[NodeId]:
-        """Members that are not lost and can go on alone: a majority of every configuration that may be in force."""
-        sides = [side for each in self.witness.known.possible() for side in (each.voters, each.outgoing)]
+        """Members that are not lost and can go on alone: a majority of every configuration that may be in force.
+
+        All of them where there is a learner: the change that it came with may go on, to voters that are not known here.
+        """
+        possible = self.witness.known.possible()
+        sides = [side for each in possible for side in (each.voters, each.outgoing)]
         kept = [node for node in self.replicas if not self._atlas.is_lost(node)]
+        if any(each.learners for each in possible):
+            return kept
         for node in self.random.sample(kept, len(kept)):
             fewer = [other for other in kept if other != node]
             if all(2 * sum(voter in fewer for voter in side) > len(side) for side in sides if side):

@@ -25,6 +25,7 @@ TOLD = {
     100768: "a snapshot of its own, saved while a newer one was installed, was behind the log's first entry",
     100783: "an old copy of a disk was started under watch until its boot counter was as high as the newest seen",
     200250: "effects whose sync had failed were taken from the page cache at the next start, and lost at a power cut",
+    404031: "a bare quorum was healed for the voters of now while a learner was about to replace one of them",
     43852429434: "a durable mark was written while an install was replacing the log",
 }
 
