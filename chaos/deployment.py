@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from chaos.disk_account import DiskAccount
+from chaos.ports import addresses
 from chaos.processes import Processes
 from chaos.shim.driver import Shim
 from chaos.shim.library import ShimMissing
@@ -59,8 +60,8 @@ class Deployment:
         self.spares = list(range(nodes + 1, nodes + spares + 1))
         ids = [*self.first_nodes, *self.spares]
         pairs = [(sender, to) for sender in ids for to in ids if sender != to]
-        self._peers = dict(zip(pairs, _addresses(ports(len(pairs))), strict=True))
-        self._clients = dict(zip(ids, _addresses(ports(len(ids))), strict=True))
+        self._peers = dict(zip(pairs, addresses(ports(len(pairs))), strict=True))
+        self._clients = dict(zip(ids, addresses(ports(len(ids))), strict=True))
         (self._api_port,) = ports(1)
         self._toxiproxy: Toxiproxy | None = None
         self.cluster = LocalCluster(
@@ -76,7 +77,7 @@ class Deployment:
             node: (self.cluster.place(node).peer, _host(self.cluster.url(node))) for node in self.first_nodes
         }
         for node in self.spares:
-            peer, http = _addresses(ports(2))
+            peer, http = addresses(ports(2))
             self._upstream[node] = peer, http
 
     def __enter__(self) -> Deployment:
@@ -224,10 +225,6 @@ class Deployment:
 
     def _others(self, node: int) -> list[int]:
         return [other for other in self._clients if other != node]
-
-
-def _addresses(ports: Sequence[int]) -> list[str]:
-    return [f"127.0.0.1:{port}" for port in ports]
 
 
 def _host(url: str) -> str:

@@ -21,9 +21,10 @@ from typing import Any, Final
 
 from chaos.deployment import START_S, client_proxy, peer_proxy
 from chaos.etcd_router import PEER_HOST
+from chaos.ports import addresses
 from chaos.processes import Process, Processes
 from chaos.toxiproxy import Stream, Toxiproxy
-from cluster.local_cluster import LocalClusterError
+from cluster.local_cluster import LocalClusterError, process_state
 
 HEARTBEAT_MS: Final = 50
 ELECTION_MS: Final = 500
@@ -129,7 +130,7 @@ class EtcdCluster:
         process = self._running[node]
         process.signal(signal.SIGSTOP)
         end = time.monotonic() + READY_S
-        while Path(f"/proc/{process.pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"T":
+        while process_state(process.pid) != "T":
             if time.monotonic() > end:
                 raise LocalClusterError(f"etcd {node} does not stand after SIGSTOP")
             time.sleep(0.001)
@@ -235,9 +236,9 @@ class EtcdDeployment:
         self.processes = Processes()
         ids = range(1, nodes + 1)
         pairs = [(sender, to) for sender in ids for to in ids if sender != to]
-        self._pairs = dict(zip(pairs, _addresses(ports(len(pairs))), strict=True))
-        self._clients = dict(zip(ids, _addresses(ports(nodes)), strict=True))
-        self._routers = dict(zip(ids, _addresses(ports(nodes)), strict=True))
+        self._pairs = dict(zip(pairs, addresses(ports(len(pairs))), strict=True))
+        self._clients = dict(zip(ids, addresses(ports(nodes)), strict=True))
+        self._routers = dict(zip(ids, addresses(ports(nodes)), strict=True))
         self._peers = dict(zip(ids, ports(nodes), strict=True))
         (self._api_port,) = ports(1)
         self._real: Toxiproxy | None = None
@@ -317,7 +318,3 @@ def _opposite(proxy: str) -> str | None:
 
 def _peer_url(node: int) -> str:
     return f"http://{PEER_HOST.format(node)}:{PEER_PORT}"
-
-
-def _addresses(ports: Iterable[int]) -> list[str]:
-    return [f"127.0.0.1:{port}" for port in ports]

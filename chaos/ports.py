@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 from typing import Final
 
 PORT_MIN: Final = 21_000
@@ -39,6 +40,11 @@ class Ports:
         if len(ports) < count:
             raise PortTakenError(f"{count} free ports are needed between {PORT_MIN} and {PORT_MAX}: {len(ports)} are")
         return ports
+
+
+def addresses(ports: Sequence[int]) -> list[str]:
+    """Where one listens on them."""
+    return [f"127.0.0.1:{port}" for port in ports]
 
 
 def _is_free(port: int) -> bool:

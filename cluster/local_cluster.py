@@ -206,7 +206,7 @@ class LocalCluster:
         """SIGSTOP: the process stands when this returns; its connections stay open."""
         pid = self._signal(node, signal.SIGSTOP)
         end = time.monotonic() + READY_S
-        while _state(pid) != "T":
+        while process_state(pid) != "T":
             if time.monotonic() > end:
                 raise LocalClusterError(f"node {node} (pid {pid}) does not stand {READY_S:g} s after SIGSTOP")
             time.sleep(0.001)
@@ -366,6 +366,6 @@ class LocalCluster:
         self.settings_file(node.id).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _state(pid: int) -> str:
+def process_state(pid: int) -> str:
     """The state letter of /proc/PID/stat; what stands before it may hold any byte but ends with the last bracket."""
     return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0].decode()

@@ -31,22 +31,13 @@ RATE_MIN: Final = 16 << 10
 """Bytes a second that a link should carry at least, in the middle of a frame."""
 
 
-class _Decoder(FrameDecoder):
-    __slots__ = ()
-
-    @property
-    def is_unfinished(self) -> bool:
-        """Whether it waits for the rest of a frame."""
-        return bool(self._buffer)
-
-
 class Accepted(asyncio.Protocol):
     """A connection that a peer dialled: a hello, then frames."""
 
     def __init__(self, owner: Transport) -> None:
         self._owner = owner
         self._transport: asyncio.Transport | None = None
-        self._decoder = _Decoder()
+        self._decoder = FrameDecoder()
         self._unfinished_since = 0.0  # when the frame began that is not whole yet; 0: there is none
         self._came = 0  # bytes since then
         self._forwarded = 0  # the number of the newest request that was passed on here

@@ -582,6 +582,11 @@ class FrameDecoder:
         self._buffer = bytearray()
         self._max = bytes_max
 
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether it waits for the rest of a frame."""
+        return bool(self._buffer)
+
     def feed(self, data: bytes | memoryview) -> list[Frame]:
         """The frames completed by `data`. Raises Corrupt or UnknownVersion."""
         buffer = self._buffer

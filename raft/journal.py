@@ -299,6 +299,7 @@ class Journal:
         yield promise + repeat
 
     def _drop(self, kept: Mark, end: int) -> Iterator[list[Operation]]:
+        is_shorter = self.active.first > kept.index
         while len(self.segments) > 1 and self.active.first > kept.index:
             yield drop_segment(self.segments.pop().first)
         segment = self.active
@@ -313,6 +314,8 @@ class Journal:
         # The marks that were behind `kept` are gone: without a new one, damage below it would count as a torn tail.
         if mark := self.mark():
             yield mark
+        if is_shorter:  # before the hard state says that it is over, what is without its segment goes for good
+            yield [SyncFolder(LOG_FOLDER)]
 
     # -- compact
 

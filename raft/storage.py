@@ -14,8 +14,8 @@ from typing import Final
 
 from raft.codec import IDX_ROW, crc32c
 from raft.formats import INDEX_MAGIC, SEGMENT_HEADER_SIZE, SIDE_HEADER_SIZE, encode_side_header
-from raft.journal import LOG_FOLDER, ImpossibleBatch, Journal, Placed, Segment, index_name, ledger_name, seal_index
-from raft.operations import Files, Operation, Sync, SyncFolder, Write
+from raft.journal import ImpossibleBatch, Journal, Placed, Segment, index_name, ledger_name, seal_index
+from raft.operations import Files, Operation, Sync, Write
 from raft.ready import SyncBatch
 from raft.recovery import sealed_rows
 from raft.storage_ledger import Ledger
@@ -142,8 +142,6 @@ class Storage:
         self.journal.check(entries, after=kept)
         dropped = [segment.first for segment in self.journal.segments if segment.first > after]
         for operations in self.journal.cut(kept, end):
-            if dropped and not self.journal.slot.cut:  # the hard state is to say that it is over
-                yield (Part.CUT, [SyncFolder(LOG_FOLDER)])  # before that, what is without its segment goes for good
             yield (Part.CUT, operations)
         self._repeat = []  # the cut wrote both slots
         for first in dropped:

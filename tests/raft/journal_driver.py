@@ -9,8 +9,8 @@ from chaos.sim.files import MemoryFiles
 from raft.codec import Record, encode_block, encode_configuration, entry_mark, seal_entry
 from raft.configuration import Configuration, Member
 from raft.formats import Log
-from raft.journal import LOG_FOLDER, Journal, make_log, segment_name
-from raft.operations import Operation, SyncFolder
+from raft.journal import Journal, make_log, segment_name
+from raft.operations import Operation
 from raft.recovery import Recovery, rebuild_index, recover_hard_state, recover_log, scan
 from raft.storage_open import count_boot
 from raft.types import GENESIS, Entry, EntryKind, HardState, Mark
@@ -103,11 +103,9 @@ class Driver:
         self.execute(self.journal.index_writes(placed))
 
     def cut(self, kept: Entry) -> None:
-        """Drop everything after an entry, as `Storage` does."""
+        """Drop everything after an entry."""
         end = next(end for entry, end in self.read() if entry.index == kept.index)
         for operations in self.journal.cut(entry_mark(kept), end):
-            if not self.journal.slot.cut:
-                self.execute([SyncFolder(LOG_FOLDER)])
             self.execute(operations)
 
     def read(self) -> list[tuple[Entry, int]]:

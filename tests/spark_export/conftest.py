@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spark_export.job import SparkMissingError, check_packages, session
+from tests.spark_export.server import Served, serving
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,3 +32,11 @@ def spark(java_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     )
     yield started
     started.stop()
+
+
+@pytest.fixture
+def url(served: Served, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A node that serves what the test file's `served` says; no other cluster is known to the commands."""
+    monkeypatch.delenv("RAFTLOG_ENDPOINTS", raising=False)
+    with serving(served) as address:
+        yield address

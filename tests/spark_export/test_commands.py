@@ -2,7 +2,6 @@
 
 import importlib.metadata
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from spark_export.commands import register
 from spark_export.java import JavaNotFoundError
 from spark_export.manifest import UNFINISHED, read_manifest
 from tests.spark_export import logs
-from tests.spark_export.server import Served, serving
+from tests.spark_export.server import Served
 from tests.support import free_port
 
 if TYPE_CHECKING:
@@ -33,14 +32,6 @@ ROWS = list(logs.naive_rows(LOG.entries, LOG.effects))
 def served() -> Served:
     """The node's log and how it answers."""
     return Served(LOG)
-
-
-@pytest.fixture
-def url(served: Served, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A node that serves the log; no other cluster is known to the commands."""
-    monkeypatch.delenv("RAFTLOG_ENDPOINTS", raising=False)
-    with serving(served) as address:
-        yield address
 
 
 def run(*arguments: object, finds: Any = None) -> Result:

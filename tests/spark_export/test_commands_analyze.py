@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from spark_export.commands_analyze import register
 from tests.spark_export import logs
-from tests.spark_export.server import Served, folded, serving
+from tests.spark_export.server import Served, folded
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,14 +26,6 @@ ROWS = list(logs.naive_rows(LOG.entries, LOG.effects))
 def served() -> Served:
     """The node's log and how it answers."""
     return Served(LOG)
-
-
-@pytest.fixture
-def url(served: Served, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A node that serves the log; no other cluster is known to the commands."""
-    monkeypatch.delenv("RAFTLOG_ENDPOINTS", raising=False)
-    with serving(served) as address:
-        yield address
 
 
 def run(*arguments: object) -> Result:

@@ -1,6 +1,5 @@
 """The Delta table holds every row once, batch after batch, compacted, and wherever the exporter is killed."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,20 +12,13 @@ from spark_export.compaction import compact
 from spark_export.manifest import DATA, Layout, contradictions, find_manifest
 from tests.spark_export.exports import EVERY, HALF, LAST, LAYOUTS, LOG, Killed, killed_at, run
 from tests.spark_export.inline import InlineSpark
-from tests.spark_export.server import Served, serving
+from tests.spark_export.server import Served
 
 
 @pytest.fixture
 def served() -> Served:
     """The node's log, all of it committed."""
     return Served(LOG, entries_per_chunk=20)
-
-
-@pytest.fixture
-def url(served: Served) -> Iterator[str]:
-    """A node that serves it."""
-    with serving(served) as address:
-        yield address
 
 
 def test_delta_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -31,13 +30,6 @@ from tests.spark_export.server import LOG_ID, Served, serving
 def served() -> Served:
     """The node's log, all of it committed."""
     return Served(LOG, entries_per_chunk=20)
-
-
-@pytest.fixture
-def url(served: Served) -> Iterator[str]:
-    """A node that serves it."""
-    with serving(served) as address:
-        yield address
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
