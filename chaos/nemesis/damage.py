@@ -1,18 +1,21 @@
 """What can happen to the files of a node that does not run: a flipped bit, a cut end, in each kind of file.
 
 Only where the formats promise to notice it (docs/formats.md, Undecidable): the newest segment is hit below its newest
-durable mark, which a clean stop writes; a hard state in both slots, or in one of two that say the same.
+durable mark, which a clean stop writes, and not in an older mark, which a start makes anew; a hard state in both slots,
+or in one of two that say the same.
 """
 
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-Area = Literal["log", "history", "ledger", "index", "hard-state", "hard-state-slot", "snapshot", "identity"]
-"""`log`: the newest segment, which every start reads whole; `history`: a sealed one, read when somebody asks for it."""
+Area = Literal["log", "mark", "history", "ledger", "index", "hard-state", "hard-state-slot", "snapshot", "identity"]
+"""`log`: the newest segment, which every start reads whole; `mark`: a durable mark of it that is not the newest;
+`history`: a sealed one, read when somebody asks for it."""
 
 MARK: Final = b"RLMK"
 MARK_BYTES: Final = 36
@@ -75,9 +78,12 @@ def _spans(data: Path, area: Area, chance: random.Random) -> tuple[Path, list[tu
         one, other = (content[start:end] for start, end in slots)
         return (shard / "hard_state", [chance.choice(slots)]) if one == other else None
     segments = sorted((shard / "log").glob("[0-9]*.seg"))
-    if area == "log":
-        end = segments[-1].read_bytes().rfind(MARK)
-        return (segments[-1], [(0, end)]) if end > 0 else None
+    if area in ("log", "mark"):
+        entries, marks = _entries_and_marks(segments[-1].read_bytes())
+        spans = entries if area == "log" else marks
+        if not spans:
+            return None
+        return segments[-1], chance.choices(spans, [end - start for start, end in spans])
     match area:
         case "history":
             files = segments[:-1]
@@ -92,6 +98,14 @@ def _spans(data: Path, area: Area, chance: random.Random) -> tuple[Path, list[tu
         end = len(file.read_bytes().rstrip(b"\0"))
         return (file, [(0, end)]) if end else None
     return _whole(chance.choice(files)) if files else None
+
+
+def _entries_and_marks(segment: bytes) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Where below its newest durable mark a segment holds other things than marks, and where the older marks are."""
+    starts = [found.start() for found in re.finditer(MARK, segment)]
+    marks = [(start, start + MARK_BYTES) for start in starts[:-1]]
+    ends = [0, *(end for _, end in marks)]
+    return [(end, start) for end, start in zip(ends, starts, strict=False) if end < start], marks
 
 
 def _whole(file: Path) -> tuple[Path, list[tuple[int, int]]] | None:
