@@ -1,13 +1,13 @@
 """A pytest plugin: what was measured, what was skipped and why, no missing tool in CI, long tests only on request.
 
-- Tests marked `spark` or `toxiproxy` start processes, so they are marked `serial` too.
+- Tests marked `spark` or `toxiproxy` start processes, those marked `alone` measure time: they are marked `serial` too.
 - Tests marked `long` run only when the marker expression or a `file::test` argument names them.
 - With CI set, a skip whose reason is Java, Toxiproxy or Spark is a failure: there the machine is meant to have them.
 - A serial test that was only too slow (`tests.support.TooSlow`: a condition that did not come true in time) is run once
   more, and both are told: the disk of a shared machine stalls now and then. No other failure gets a second chance.
 - What a test measures (`record_property("measured", text)`) is shown at the end, also when it passed.
 - `--rewrite` is for the stories of tests/raft/scripts (tests/raft/script.py).
-- RAFTLOG_SKIPS_FILE names a file that carries the table from one pytest run to the next (.ci/test runs two).
+- RAFTLOG_SKIPS_FILE names a file that carries the table from one pytest run to the next (.ci/test runs three).
 """
 
 import json
@@ -25,6 +25,7 @@ from tests.support import TooSlow
 _REQUIRED_IN_CI = re.compile(r"java|jdk|toxiproxy|spark", re.IGNORECASE)
 
 _TOO_SLOW = "too slow"  # a property of such a report
+_FIRST_TIME = "too slow the first time"  # a property of the reports of the second time: how it failed
 
 Skip = tuple[str, str]  # reason, file
 
@@ -36,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)  # before pytest itself applies the marker expression
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        if item.get_closest_marker("spark") or item.get_closest_marker("toxiproxy"):
+        if any(item.get_closest_marker(name) for name in ("spark", "toxiproxy", "alone")):
             item.add_marker("serial")
     named = "long" in config.option.markexpr or any("::" in argument for argument in config.args)
     if not named:
@@ -44,9 +45,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if long:
             config.hook.pytest_deselected(items=long)
             items[:] = [item for item in items if item not in long]
-
-
-_slow: list[tuple[str, str]] = []  # of this session: the test, how it failed the first time
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -57,9 +55,10 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     reports = runtestprotocol(item, log=False, nextitem=nextitem)
     failed = [report for report in reports if report.failed]
     if failed and all((_TOO_SLOW, True) in report.user_properties for report in failed):
-        _slow.append((item.nodeid, failed[0].longreprtext))
         item._initrequest()  # type: ignore[attr-defined]  # as pytest does before the first time
         reports = runtestprotocol(item, log=False, nextitem=nextitem)
+        for report in reports:
+            report.user_properties.append((_FIRST_TIME, failed[0].longreprtext))
     for report in reports:
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
@@ -98,7 +97,12 @@ def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    ended = [report for word in ("passed", "failed") for report in terminalreporter.getreports(word)]
+    ended: list[pytest.TestReport] = [
+        report
+        for word in ("passed", "failed", "error")
+        for report in terminalreporter.getreports(word)
+        if isinstance(report, pytest.TestReport)  # no file that could not be read
+    ]
     measured = [
         (report.nodeid, text) for report in ended for name, text in report.user_properties if name == "measured"
     ]
@@ -106,10 +110,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("measured")
         for where, text in measured:
             terminalreporter.line(f"{where}\n    {text}")
-    for nodeid, text in _slow:
-        terminalreporter.section(f"too slow the first time, and run once more: {nodeid}")
+    slow = {
+        report.nodeid: text for report in ended for name, text in report.user_properties if name == _FIRST_TIME
+    }  # by test: a report for each of its phases has it
+    for nodeid, text in slow.items():
+        terminalreporter.section(f"{_FIRST_TIME}, and run once more: {nodeid}")
         terminalreporter.line(text)
-    _slow.clear()
     reports = terminalreporter.getreports("skipped")
     skips: list[Skip] = [(_reason(report), report.nodeid.partition("::")[0]) for report in reports]
     if shared := os.environ.get("RAFTLOG_SKIPS_FILE"):

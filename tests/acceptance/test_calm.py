@@ -14,6 +14,8 @@ from tests.acceptance.load import Load
 from tests.acceptance.logs import check_exactly_once
 from tests.support import wait_until_async
 
+pytestmark = pytest.mark.alone
+
 
 async def test_a_run_without_faults_has_no_unknown(cluster: LocalCluster) -> None:
     """Appends, puts, compare-and-sets, transactions, deletes and reads at every node, many at once: each is answered

@@ -12,6 +12,8 @@ from tests.acceptance.load import Load
 from tests.acceptance.logs import check_exactly_once, distribution, first_after
 from tests.support import wait_until_async
 
+pytestmark = pytest.mark.alone
+
 # Medians of the issue. A short run on a busy machine is only asked to be sane.
 KILLED_S, SILENT_S, SANE_S = 0.200, 0.700, 3.0
 THINK_S = 0.002  # leaves some of the two cores to a node that starts anew

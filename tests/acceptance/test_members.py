@@ -150,6 +150,7 @@ async def test_a_wiped_follower_is_replaced(own: LocalCluster) -> None:
     await check_exactly_once(own, load)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("times", "is_full"), [(6, False), pytest.param(50, True, marks=FULL)], ids=["short", "full"])
 async def test_leadership_is_handed_over(
     own: LocalCluster, times: int, is_full: bool, record_property: Measure
