@@ -115,7 +115,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     }  # by test: a report for each of its phases has it
     for nodeid, text in slow.items():
         terminalreporter.section(f"{_FIRST_TIME}, and run once more: {nodeid}")
-        terminalreporter.line(text)
+        terminalreporter.line(str(text))
     reports = terminalreporter.getreports("skipped")
     skips: list[Skip] = [(_reason(report), report.nodeid.partition("::")[0]) for report in reports]
     if shared := os.environ.get("RAFTLOG_SKIPS_FILE"):

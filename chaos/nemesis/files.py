@@ -272,7 +272,7 @@ NEMESES: Final[tuple[Nemesis, ...]] = (
              _damaged(["hard-state"], flip, refuses=True)),
     _nemesis("flip-identity", "a bit of a stopped node's identity flips: it does not start, or its word does not count",
              _damaged(["identity"], flip, refuses=None)),
-    _nemesis("flip-spare", "a bit of what can be made anew flips: index, snapshot, old mark, one of two slots: it starts",
+    _nemesis("flip-spare", "a bit of what is made anew flips: index, snapshot, old mark, one of two slots: it starts",
              _damaged(["index", "snapshot", "mark", "hard-state-slot"], flip, refuses=False)),
     _nemesis("truncate", "the end of a stopped node's newest segment or hard state is gone: it does not start",
              _damaged(["log", "hard-state", "identity"], truncate, refuses=True)),
