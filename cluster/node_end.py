@@ -16,6 +16,7 @@ from cluster.wire import ApiError, Code
 from raft.codec import UnknownVersion
 from raft.refusals import CannotTransfer, Refused
 from raft.types import NOBODY, EntryKind, Now
+from statemachine.consumers import UnknownConsumer
 from statemachine.machine import UnknownOperation
 from statemachine.snapshot import UnknownSnapshot
 from statemachine.txn import UnknownTxn
@@ -142,7 +143,7 @@ def fail(node: Node, error: BaseException) -> None:
         node.logger.error(
             "fenced", reason=str(error), mend="look at the disk; then start the node again: it checks what it has"
         )
-    elif isinstance(error, UnknownVersion | UnknownSnapshot | UnknownOperation | UnknownTxn):
+    elif isinstance(error, UnknownVersion | UnknownSnapshot | UnknownOperation | UnknownTxn | UnknownConsumer):
         code = NodeExit.UNKNOWN_VERSION
         node.logger.error("unknown_version", reason=str(error), mend="start a newer version of raftlog on this folder")
     else:

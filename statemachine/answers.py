@@ -1,7 +1,8 @@
 """What a client is told about its request, and its bytes: they are kept by sessions and in snapshots.
 
 Layout (docs/formats.md): version, result, flags, reserved, deleted, revision, first, last, current_mod; then, where
-there is a reason or a response, a msgpack array [reason, responses]. All integers are little-endian.
+there is a reason, a response or a consumer, a msgpack array [reason, responses], with a consumer as its third. All
+integers are little-endian.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 
-from statemachine.commands import Result, Version
+from statemachine.commands import Consumer, Result, Version
 from statemachine.effects import RequestEffect
 
 ANSWER_VERSION: Final = 1
 ANSWER_SUCCEEDED: Final = 1  # a transaction took its `then` branch
 ANSWER_TAIL: Final = 2  # reason and responses follow
+ANSWER_CONSUMER: Final = 4  # the tail has a consumer group, too
 
 _HEAD: Final = Struct("<BBBBIQQQQ")
 ANSWER_SIZE: Final = _HEAD.size  # 40
@@ -47,6 +49,10 @@ class Reason(StrEnum):
     TOO_MANY_KEYS = "too_many_keys"  # ranges to compare or delete hold more than one request may touch
     ANSWER_TOO_LARGE = "answer_too_large"  # the reads of a transaction
     FUTURE_REVISION = "future_revision"  # compact above the store's revision
+    NO_CONSUMER = "no_consumer"  # a generation of a group that is not there (any more)
+    CONSUMERS_FULL = "consumers_full"
+    POSITION_BACK = "position_back"  # a commit behind the group's position
+    POSITION_AHEAD = "position_ahead"  # of what has been applied
 
 
 class TxnResponse(NamedTuple):
@@ -70,6 +76,7 @@ class Answer(NamedTuple):
     responses: tuple[TxnResponse, ...] = ()
     reason: Reason | None = None  # why it was refused
     current_mod: int = 0  # COMPARE_FAILED: the mod revision that the key has (0: it is missing)
+    consumer: Consumer | None = None  # CONSUMER: the group after the request, also where that was refused
 
 
 _pack_tail: Final = msgpack.Packer(use_bin_type=True).pack
@@ -77,17 +84,19 @@ _pack_tail: Final = msgpack.Packer(use_bin_type=True).pack
 
 def encode_answer(answer: Answer) -> bytes:
     """The answer as bytes, equal for equal answers."""
-    result, revision, first, last, deleted, succeeded, responses, reason, current_mod = answer
-    flags = ANSWER_SUCCEEDED * succeeded
-    if reason is None and not responses:
+    result, revision, first, last, deleted, succeeded, responses, reason, current_mod, consumer = answer
+    flags = ANSWER_SUCCEEDED * succeeded | ANSWER_CONSUMER * (consumer is not None)
+    if reason is None and not responses and consumer is None:
         return _HEAD.pack(ANSWER_VERSION, result, flags, 0, deleted, revision, first, last, current_mod)
     head = _HEAD.pack(ANSWER_VERSION, result, flags | ANSWER_TAIL, 0, deleted, revision, first, last, current_mod)
     rows = [
         [step.operation, step.deleted, step.count, [[key, *version] for key, version in step.items]]
         for step in responses
     ]
-    tail: bytes = _pack_tail([None if reason is None else reason.value, rows])
-    return head + tail
+    tail: list[Any] = [None if reason is None else reason.value, rows]
+    if consumer is not None:
+        tail.append(consumer)
+    return head + bytes(_pack_tail(tail))
 
 
 def encode_brief(result: Result, revision: int, first: int, last: int, deleted: int = 0, current_mod: int = 0) -> bytes:
@@ -100,28 +109,34 @@ def decode_answer(data: bytes) -> Answer:
     if len(data) < ANSWER_SIZE:
         raise CorruptAnswer(f"answer cut short: {len(data)} of {ANSWER_SIZE} bytes")
     version, result, flags, reserved, deleted, revision, first, last, current_mod = _HEAD.unpack_from(data)
-    if version != ANSWER_VERSION or flags & ~(ANSWER_SUCCEEDED | ANSWER_TAIL) or reserved:
+    if version != ANSWER_VERSION or flags & ~_FLAGS or reserved:
         raise UnknownAnswer(f"answer of version {version}, flags {flags:#x}")
     if result not in _RESULTS:
         raise UnknownAnswer(f"answer with result {result}")
     reason: Reason | None = None
     responses: tuple[TxnResponse, ...] = ()
+    consumer: Consumer | None = None
     if flags & ANSWER_TAIL:
-        reason, responses = _decode_tail(data[ANSWER_SIZE:])
-    elif len(data) != ANSWER_SIZE:
+        reason, responses, consumer = _decode_tail(data[ANSWER_SIZE:], bool(flags & ANSWER_CONSUMER))
+    elif len(data) != ANSWER_SIZE or flags & ANSWER_CONSUMER:
         raise CorruptAnswer(f"answer with {len(data) - ANSWER_SIZE} bytes too many")
     return Answer(
-        _RESULTS[result], revision, first, last, deleted, bool(flags & ANSWER_SUCCEEDED), responses, reason, current_mod
-    )
+        _RESULTS[result], revision, first, last, deleted, bool(flags & ANSWER_SUCCEEDED), responses, reason,
+        current_mod, consumer,
+    )  # fmt: skip
 
 
+_FLAGS: Final = ANSWER_SUCCEEDED | ANSWER_TAIL | ANSWER_CONSUMER
 _RESULTS: Final = {int(result): result for result in Result}
 _REASONS: Final = {reason.value: reason for reason in Reason}
 
 
-def _decode_tail(data: bytes) -> tuple[Reason | None, tuple[TxnResponse, ...]]:
+def _decode_tail(data: bytes, has_consumer: bool) -> tuple[Reason | None, tuple[TxnResponse, ...], Consumer | None]:
     try:
-        text, rows = msgpack.unpackb(data, raw=False, use_list=False)
+        text, rows, *consumers = msgpack.unpackb(data, raw=False, use_list=False)
+        if len(consumers) != has_consumer:
+            raise ValueError(f"it has {len(consumers)} consumers")
+        consumer = decode_consumer_row(*consumers[0]) if has_consumer else None
         responses = tuple(_response(row) for row in rows)
         if text is not None and type(text) is not str:
             raise TypeError("a reason is text")
@@ -129,7 +144,15 @@ def _decode_tail(data: bytes) -> tuple[Reason | None, tuple[TxnResponse, ...]]:
         raise CorruptAnswer(f"reason and responses of an answer: {error}") from error
     if text is not None and text not in _REASONS:
         raise UnknownAnswer(f"answer with reason {text!r}")
-    return None if text is None else _REASONS[text], responses
+    return None if text is None else _REASONS[text], responses, consumer
+
+
+def decode_consumer_row(next_: Any, generation: Any, owner: Any, time_ms: Any, clock_ms: Any) -> Consumer:
+    """The consumer of an answer's or a snapshot's row. Raises TypeError."""
+    numbers = (next_, generation, time_ms, clock_ms)
+    if not all(type(number) is int and number >= 0 for number in numbers) or type(owner) is not bytes:
+        raise TypeError(f"a consumer of {numbers!r}, owned by {owner!r}")
+    return Consumer(next_, generation, owner, time_ms, clock_ms)
 
 
 def _response(row: Any) -> TxnResponse:

@@ -28,7 +28,8 @@ class Operation(IntEnum):
     SESSION_KEEPALIVE = 34  # argument: the session
     SESSION_CLOSE = 35  # argument: the session
     VOID = 36  # argument: sequence of the session named by the block; makes "not seen" final
-    # Reserved for later formats: TRIM = 40, DIGEST_POINT = 41, CONSUMER = 42.
+    # Reserved for later formats: TRIM = 40, DIGEST_POINT = 41.
+    CONSUMER = 42  # key: a group's name, value: `statemachine.consumers.encode_consumer`
 
 
 INTERNAL_FIRST: Final = 32
@@ -99,6 +100,16 @@ class Version(NamedTuple):
     mod: int
     version: int
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls on it
+
+
+class Consumer(NamedTuple):
+    """A consumer group: the next index that it reads, and the generation of the owner who may move it."""
+
+    next: int
+    generation: int  # index of the record that gave it
+    owner: bytes  # what the owner said of itself
+    time_ms: int  # of the entry that changed it last
+    clock_ms: int
 
 
 class CompareTarget(IntEnum):
@@ -175,6 +186,9 @@ class Limits:
     request_keys_max: int = 5_000  # keys that one request's ranges may compare or delete: bounds the time of an apply
     answer_bytes_max: int = 1 << 20  # what the reads of one transaction may answer
     digests_kept: int = 10_000
+    consumers_max: int = 1_000
+    consumer_name_bytes_max: int = 255
+    consumer_owner_bytes_max: int = 255
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:

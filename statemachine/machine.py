@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from statemachine import consumers
 from statemachine.answers import Answer, Reason, decode_answer, encode_answer, encode_brief
 from statemachine.commands import KEY_BYTES_MAX, Command, Limits, LogEntry, Operation, Request, Result, Version
+from statemachine.consumers import ConsumerTable, MalformedConsumer, decode_consumer
 from statemachine.digest import DigestHistory, SetDigest
 from statemachine.effects import Change, Effects, RequestEffect
 from statemachine.sessions import ReceiptState, SessionTable, Verdict
@@ -24,6 +26,7 @@ _OF_SESSIONS: Final = (Operation.SESSION_OPEN, Operation.SESSION_KEEPALIVE, Oper
 _APPEND: Final = int(Operation.APPEND)
 _PUT: Final = int(Operation.PUT)
 _TXN: Final = int(Operation.TXN)
+_CONSUMER: Final = int(Operation.CONSUMER)
 _new: Final = tuple.__new__  # a NamedTuple without the cost of its constructor
 
 
@@ -48,7 +51,7 @@ class StateMachine:
 
     __slots__ = (
         "_digest", "_digests", "_sessions", "_store", "_under_way", "applied_index", "applied_term", "clock_ms",
-        "limits", "time_ms",
+        "consumers", "limits", "time_ms",
     )  # fmt: skip
 
     def __init__(self, limits: Limits | None = None) -> None:
@@ -57,6 +60,7 @@ class StateMachine:
         self.applied_term = 0
         self.time_ms = 0  # of the entry applied last
         self.clock_ms = 0
+        self.consumers = ConsumerTable()  # others only read it
         self._store = Store()
         self._sessions = SessionTable()
         self._digests = DigestHistory()
@@ -69,7 +73,8 @@ class StateMachine:
     def apply(self, entry: LogEntry) -> Effects:
         """Carries out the entry's requests and says what they did.
 
-        Raises OutOfOrder, BadEntry, UnknownOperation, UnknownTxn, BadParameter or HalfApplied: the node must stop.
+        Raises OutOfOrder, BadEntry, UnknownOperation, UnknownTxn, UnknownConsumer, BadParameter or HalfApplied: the
+        node must stop.
         """
         index, term, count, time_ms, clock_ms, requests, parameters = entry
         is_plain = self._check(entry)
@@ -78,7 +83,7 @@ class StateMachine:
             limits = limits.with_parameters(parameters)
         store = self._store
         self._under_way = index
-        self.clock_ms = clock_ms
+        self.time_ms, self.clock_ms = time_ms, clock_ms
         self._sessions.expire(clock_ms)
         if limits is not self.limits:
             self.limits = limits
@@ -91,7 +96,7 @@ class StateMachine:
         if not store.is_swept:
             store.sweep()
         self._digests.remember(index, self._digest, limits.digests_kept)
-        self.applied_index, self.applied_term, self.time_ms = index, term, time_ms
+        self.applied_index, self.applied_term = index, term
         self._under_way = 0
         return _new(Effects, (index, store.revision, effects, is_plain))
 
@@ -123,6 +128,8 @@ class StateMachine:
                         )
                     if operation == _TXN and command[2]:
                         check_known(command[2])
+                    elif operation == _CONSUMER and command[2]:
+                        consumers.check_known(command[2])
             elif request[2]:
                 is_plain = False
         if total != count and requests:
@@ -276,6 +283,16 @@ class StateMachine:
         """A void without a session."""
         return self._refused(Reason.MALFORMED, last)
 
+    def _consumer(self, command: Command, last: int) -> RequestEffect:
+        try:
+            asked = decode_consumer(command.value or b"")
+        except MalformedConsumer:
+            return self._refused(Reason.MALFORMED, last)
+        done = self.consumers.execute(command.key or b"", asked, last, self.time_ms, self.clock_ms, self.limits)
+        revision = self._store.revision
+        answer = Answer(done.result, revision, last, last, done.deleted, reason=done.reason, consumer=done.consumer)
+        return RequestEffect(done.result, revision, answer=encode_answer(answer))
+
     _OPERATIONS: Final[dict[int, Callable[[StateMachine, Command, int], RequestEffect]]] = {
         Operation.DELETE: _delete,
         Operation.DELETE_RANGE: _delete_range,
@@ -285,6 +302,7 @@ class StateMachine:
         Operation.SESSION_KEEPALIVE: _keep_session,
         Operation.SESSION_CLOSE: _keep_session,
         Operation.VOID: _void_nothing,
+        Operation.CONSUMER: _consumer,
     }
 
     # -- queries ----------------------------------------------------------------------------------------------
@@ -356,7 +374,7 @@ class StateMachine:
         return SnapshotWalk(
             State(
                 self.limits, self.applied_index, self.applied_term, self.time_ms, self.clock_ms,
-                self._store, self._sessions, self._digests,
+                self._store, self._sessions, self._digests, self.consumers,
             )
         )  # fmt: skip
 
@@ -375,5 +393,6 @@ class StateMachine:
         machine.applied_index, machine.applied_term = state.applied_index, state.applied_term
         machine.time_ms, machine.clock_ms = state.time_ms, state.clock_ms
         machine._store, machine._sessions, machine._digests = state.store, state.sessions, state.digests
+        machine.consumers = state.consumers
         machine._digest = state.store.digest()
         return machine

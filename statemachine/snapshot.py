@@ -2,8 +2,9 @@
 
 A snapshot is a row of frames, each at most CHUNK_BYTES_MAX long, with magic, version, kind and CRC32C: head (indexes,
 clocks, revisions, digest, limits), then keys with the history that can still be read, sessions with their kept
-answers, remembered digests, and an end that counts them. Everything is in an order of its own (keys by key, sessions
-by id, sequences by number), so equal states give equal bytes, whatever way they came about. Layout: docs/formats.md.
+answers, remembered digests, consumer groups, and an end that counts them. Everything is in an order of its own (keys
+by key, sessions by id, sequences by number, groups by name), so equal states give equal bytes, whatever way they came
+about. Layout: docs/formats.md.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from typing import Any, Final, NamedTuple
 import google_crc32c
 import msgpack
 
-from statemachine.answers import ANSWER_SIZE
-from statemachine.commands import BadParameter, Limits
+from statemachine.answers import ANSWER_SIZE, decode_consumer_row
+from statemachine.commands import BadParameter, Consumer, Limits
+from statemachine.consumers import ConsumerTable
 from statemachine.digest import DigestHistory, SetDigest
 from statemachine.sessions import VOID, Session, SessionTable
 from statemachine.store import Store
@@ -38,8 +40,12 @@ _CRC: Final = Struct("<I")
 FRAME_SIZE: Final = _FRAME.size + _CRC.size
 PAYLOAD_BYTES_MAX: Final = CHUNK_BYTES_MAX - FRAME_SIZE
 
-HEAD, KEYS, SESSIONS, DIGESTS, END = 1, 2, 3, 4, 5
-"""Kinds of frames, in their order."""
+HEAD, KEYS, SESSIONS, DIGESTS, END, CONSUMERS = 1, 2, 3, 4, 5, 6
+"""Kinds of frames. Their numbers are for ever."""
+
+_ORDER: Final = {kind: place for place, kind in enumerate((0, HEAD, KEYS, SESSIONS, DIGESTS, CONSUMERS, END))}
+"""In which they come; 0 is before the first. Snapshots of earlier versions lack some, and their ends count less."""
+_COUNTED: Final = 3  # what the ends of the first version count: keys, sessions, digests
 
 _KEPT_MIN: Final = 8 + ANSWER_SIZE  # payload hash and the shortest answer
 
@@ -63,6 +69,7 @@ class State(NamedTuple):
     store: Store
     sessions: SessionTable
     digests: DigestHistory
+    consumers: ConsumerTable
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -85,6 +92,7 @@ class SnapshotWalk:
         self._compacted = state.store.compacted
         self._head = _head(state)
         self._digests = state.digests.copied_rows()
+        self._consumers = state.consumers.rows()
         self._sessions = state.sessions.start_walk()
         state.store.pin()
         self._is_open = True
@@ -120,7 +128,7 @@ class SnapshotWalk:
     def _frames(self) -> Generator[bytes, None, None]:
         pack = msgpack.Packer(use_bin_type=True).pack
         store, sessions = self._state.store, self._state.sessions
-        counts = [0, 0, 0]
+        counts = [0, 0, 0, 0]
 
         def counted(place: int, rows: Iterable[Any]) -> Iterator[bytes]:
             for row in rows:
@@ -131,6 +139,7 @@ class SnapshotWalk:
         yield from _framed(KEYS, counted(0, store.walk(self._compacted, self._revision)))
         yield from _framed(SESSIONS, counted(1, map(_session_row, sessions.walked(self._sessions))))
         yield from _framed(DIGESTS, counted(2, self._digests))
+        yield from _framed(CONSUMERS, counted(3, map(_consumer_row, self._consumers)))
         yield from _framed(END, [pack(counts)])
 
 
@@ -146,6 +155,11 @@ def _head(state: State) -> list[Any]:
 def _session_row(session: Session) -> list[Any]:
     kept = [part for sequence in sorted(session.kept) for part in (sequence, session.kept[sequence])]
     return [session.id, session.ttl_ms, session.expires_ms, session.low, kept]
+
+
+def _consumer_row(row: tuple[bytes, Consumer]) -> list[Any]:
+    name, consumer = row
+    return [name, *consumer]
 
 
 def _framed(kind: int, items: Iterable[bytes]) -> Iterator[bytes]:
@@ -184,7 +198,7 @@ class Restorer:
         self._position = 0  # of the buffer's start, for messages
         self._item = bytearray()  # an item that goes on in the next frame
         self._kind = 0
-        self._counts = [0, 0, 0]
+        self._counts = [0, 0, 0, 0]
         self._state: State | None = None
         self._loader: Loader | None = None
         self._digest = SetDigest()
@@ -217,9 +231,10 @@ class Restorer:
         self._position += offset
 
     def _take(self, kind: int, flags: int, payload: bytes, where: str) -> None:
-        if not HEAD <= kind <= END or flags & ~CONTINUED:
+        if kind not in self._TAKE or flags & ~CONTINUED:
             raise UnknownSnapshot(f"{where} has kind {kind}, flags {flags:#x}: upgrade this code")
-        if kind < self._kind or self._kind == END or (self._kind == 0) != (kind == HEAD):
+        before = _ORDER[self._kind]
+        if _ORDER[kind] < before or self._kind == END or (self._kind == 0) != (kind == HEAD):
             raise CorruptSnapshot(f"{where} of kind {kind} comes after one of kind {self._kind}")
         if self._item and kind != self._kind:
             raise CorruptSnapshot(f"{where}: the item before it does not go on")
@@ -248,7 +263,7 @@ class Restorer:
         self._loader = Loader(_whole(revision), _whole(compacted))
         self._state = State(
             Limits().with_parameters(limits), _whole(index), _whole(term), _whole(time_ms), _whole(clock_ms),
-            Store(), SessionTable(), DigestHistory(),
+            Store(), SessionTable(), DigestHistory(), ConsumerTable(),
         )  # fmt: skip
 
     def _take_keys(self, row: Any) -> None:
@@ -274,12 +289,20 @@ class Restorer:
         self._state.digests.remember(end, (count, xor, low, high), self._state.limits.digests_kept)
         self._counts[2] += 1
 
+    def _take_consumer(self, row: Any) -> None:
+        name, *fields = row
+        assert self._state is not None, "the head comes first"
+        self._state.consumers.load(name, decode_consumer_row(*fields))
+        self._counts[3] += 1
+
     def _take_end(self, row: Any) -> None:
-        if list(row) != self._counts:
-            raise ValueError(f"it has {self._counts} keys, sessions and digests, its end says {row}")
+        told = list(row)
+        if len(told) < _COUNTED or told + [0] * (len(self._counts) - len(told)) != self._counts:
+            raise ValueError(f"it has {self._counts} keys, sessions, digests and consumers, its end says {row}")
 
     _TAKE: Final[dict[int, Callable[[Restorer, Any], None]]] = {
         HEAD: _take_head, KEYS: _take_keys, SESSIONS: _take_session, DIGESTS: _take_digest, END: _take_end,
+        CONSUMERS: _take_consumer,
     }  # fmt: skip
 
     def finish(self) -> State:

@@ -17,11 +17,13 @@ from statemachine.commands import (
     Txn,
     TxnOperation,
 )
+from statemachine.consumers import ConsumerAction, ConsumerCommand, encode_consumer
 from statemachine.effects import encode_effects
 from statemachine.machine import StateMachine
 from statemachine.txn import encode_txn
 from tests.statemachine.driver import Driver, appends, request, snapshot_bytes
 
+CLAIM, COMMIT, RESET, DELETE = ConsumerAction
 LIMITS = Limits(history_revisions_max=40, sessions_max=5, session_window_max=8, digests_kept=30)
 
 
@@ -39,13 +41,15 @@ class _Dice:
 
 def driven(entries: int) -> Driver:
     """A driver that has applied that many entries."""
-    driver, dice = Driver(LIMITS), _Dice()
+    driver, dice, other_dice = Driver(LIMITS), _Dice(), _Dice()
     sessions = [driver.open(60_000), driver.open(2_000)]
     for _ in range(entries):
         driver.clock_ms += dice.below(400)
         if dice.below(15) == 0:
             sessions[dice.below(2)] = driver.entry(request(Operation.SESSION_OPEN, argument=3_000)).index
         driver.entry(*(_request(dice, driver, sessions) for _ in range(dice.below(4))))
+        if other_dice.below(2):  # its own dice: what everything else draws stays what it was
+            driver.entry(_consumer(other_dice, driver))
     return driver
 
 
@@ -79,6 +83,14 @@ def _request(dice: _Dice, driver: Driver, sessions: list[int]) -> Request:
     return request(
         operation, parts[0], parts[1], session=session, sequence=sequence, settled=settled, payload_hash=len(value)
     )
+
+
+def _consumer(dice: _Dice, driver: Driver) -> Request:
+    name, action = b"group-%d" % dice.below(5), (CLAIM, CLAIM, COMMIT, COMMIT, RESET, DELETE)[dice.below(6)]
+    known = driver.machine.consumers.get(name)
+    generation = dice.below(2) if known is None or action == CLAIM else known.generation
+    command = ConsumerCommand(action, generation, dice.below(driver.machine.applied_index + 1), b"o" * dice.below(3))
+    return request(Operation.CONSUMER, name, encode_consumer(command))
 
 
 def _txn(dice: _Dice, key: bytes, value: bytes) -> Txn:

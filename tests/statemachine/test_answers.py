@@ -17,12 +17,13 @@ from statemachine.answers import (
     encode_answer,
     encode_brief,
 )
-from statemachine.commands import Operation, Result, Version
+from statemachine.commands import Consumer, Operation, Result, Version
 from statemachine.effects import RequestEffect
 
 PUT = Answer(Result.APPLIED, 3, 7, 7)
 FAILED = Answer(Result.COMPARE_FAILED, 9, 12, 12, current_mod=4)
 REFUSED = Answer(Result.REFUSED, 2, 5, 6, reason=Reason.MALFORMED)
+FENCED = Answer(Result.COMPARE_FAILED, 2, 9, 9, consumer=Consumer(5, 7, b"host", 1_000, 10))
 TXN = Answer(
     Result.APPLIED, 5, 8, 8, succeeded=True,
     responses=(TxnResponse(0, count=1, items=((b"a", Version(b"v", 2, 3, 2, 6)),)), TxnResponse(Operation.DELETE, 1)),
@@ -33,12 +34,14 @@ GOLDEN = {
     FAILED: "01 03 00 00 00000000 0900000000000000 0c00000000000000 0c00000000000000 0400000000000000",
     REFUSED: "01 04 02 00 00000000 0200000000000000 0500000000000000 0600000000000000 0000000000000000"
     "92 a96d616c666f726d6564 90",
+    FENCED: "01 03 06 00 00000000 0200000000000000 0900000000000000 0900000000000000 0000000000000000"
+    "93 c0 90 95 05 07 c404686f7374 cd03e8 0a",
     TXN: "01 01 03 00 00000000 0500000000000000 0800000000000000 0800000000000000 0000000000000000"
     "92 c0 92 94 00 00 01 91 96 c40161 c40176 02 03 02 06 94 03 01 00 90",
 }
 
 
-@pytest.mark.parametrize("answer", GOLDEN, ids=["put", "compare_failed", "refused", "txn"])
+@pytest.mark.parametrize("answer", GOLDEN, ids=["put", "compare_failed", "refused", "fenced", "txn"])
 def test_golden_bytes(answer: Answer) -> None:
     """The bytes that sessions and snapshots keep, for ever."""
     assert encode_answer(answer) == bytes.fromhex(GOLDEN[answer])
@@ -62,9 +65,11 @@ def test_the_answer_of_a_request_comes_from_its_effect() -> None:
 numbers = st.integers(0, 2**53 - 1)
 items = st.tuples(st.binary(max_size=5), st.builds(Version, st.binary(max_size=5), numbers, numbers, numbers, numbers))
 responses = st.builds(TxnResponse, st.integers(0, 4), numbers, numbers, st.lists(items, max_size=2).map(tuple))
+consumers = st.builds(Consumer, numbers, numbers, st.binary(max_size=5), numbers, numbers)
 answers = st.builds(
     Answer, st.sampled_from(Result), numbers, numbers, numbers, st.integers(0, 2**32 - 1), st.booleans(),
     st.lists(responses, max_size=3).map(tuple), st.one_of(st.none(), st.sampled_from(Reason)), numbers,
+    st.one_of(st.none(), consumers),
 )  # fmt: skip
 
 
@@ -95,7 +100,8 @@ def test_noise_raises_its_own_errors_and_nothing_else(noise: bytes) -> None:
         (0, 2, UnknownAnswer),
         (1, 0, UnknownAnswer),
         (1, 99, UnknownAnswer),
-        (2, 4, UnknownAnswer),
+        (2, 8, UnknownAnswer),
+        (2, 4, CorruptAnswer),
         (3, 1, UnknownAnswer),
     ],
 )
@@ -111,6 +117,13 @@ def test_what_is_unknown_is_not_guessed(place: int, byte: int, error: type[Excep
         decode_answer(encode_answer(PUT) + b"\0")
 
 
+@pytest.mark.parametrize("row", [(), (1, 2, b"", 3), (1, 2, "", 3, 4), (1, -2, b"", 3, 4), (1, 2, b"", 3, None)])
+def test_a_consumer_of_other_types_is_corrupt(row: tuple[object, ...]) -> None:
+    """As for the rest of a tail."""
+    with pytest.raises(CorruptAnswer, match="reason and responses"):
+        decode_answer(encode_answer(FENCED)[:ANSWER_SIZE] + msgpack.packb([None, [], row]))
+
+
 HEAD_WITH_TAIL = encode_answer(REFUSED)[:ANSWER_SIZE]
 
 
@@ -124,6 +137,7 @@ HEAD_WITH_TAIL = encode_answer(REFUSED)[:ANSWER_SIZE]
         [None, [[0, 1, 1, [[b"a", b"v", 1, 1, 1]]]]],
         [None, [[0, 1, 1, [[b"a", b"v", 1, 1, 1, "1"]]]]],
         [None],
+        [None, [], [1, 1, b"", 1, 1]],
         None,
     ],
 )

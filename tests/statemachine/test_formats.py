@@ -11,12 +11,14 @@ from statemachine.commands import (
     Compare,
     CompareOperator,
     CompareTarget,
+    Consumer,
     Operation,
     Result,
     Txn,
     TxnOperation,
     Version,
 )
+from statemachine.consumers import ConsumerAction, ConsumerCommand, encode_consumer
 from statemachine.digest import ChangeRow, LogRow, log_row_hash, state_row_hash
 from statemachine.snapshot import FRAME_SIZE
 from statemachine.txn import encode_txn
@@ -40,6 +42,10 @@ def _answer_of_txn() -> bytes:
     return encode_answer(Answer(Result.APPLIED, 5, 8, 8, succeeded=True, responses=(read,)))
 
 
+def _consumer(action: ConsumerAction, generation: int = 0) -> bytes:
+    return encode_consumer(ConsumerCommand(action, generation, 3, b"host"))
+
+
 def _frames() -> list[bytes]:
     """The frames of a small machine: a key put twice, one deleted, a session with an answer and a void."""
     driver = Driver()
@@ -51,6 +57,7 @@ def _frames() -> list[bytes]:
     session = driver.open(60_000)
     driver.entry(request(Operation.PUT, b"a", b"3", session=session, sequence=2, settled=1, payload_hash=2**64 - 1))
     driver.entry(request(Operation.VOID, argument=1, session=session))
+    driver.entry(request(Operation.CONSUMER, b"g", _consumer(ConsumerAction.CLAIM)))
     return list(driver.machine.snapshot())
 
 
@@ -72,11 +79,16 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
     "answer of a put": lambda: encode_answer(Answer(Result.APPLIED, 3, 7, 7)),
     "answer of a refused request": lambda: encode_answer(Answer(Result.REFUSED, 2, 5, 6, reason=Reason.MALFORMED)),
     "answer of a transaction": _answer_of_txn,
+    "answer of a fenced commit": lambda: encode_answer(
+        Answer(Result.COMPARE_FAILED, 2, 9, 9, consumer=Consumer(5, 7, b"host", 1_000, 10))
+    ),
+    "consumer command": lambda: _consumer(ConsumerAction.COMMIT, 8),
     "snapshot frame": lambda: _frames()[-1],
     "snapshot head": lambda: _payload(1),
     "snapshot keys": lambda: _payload(2),
     "snapshot sessions": lambda: _payload(3),
     "snapshot digests": lambda: _payload(4),
+    "snapshot consumers": lambda: _payload(6),
     "state row hash": lambda: state_row_hash(b"a", b"2", 4, 5, 2).to_bytes(8, "big"),
     "log row hash": _row_hash,
 }

@@ -266,7 +266,7 @@ def test_the_state_of_version_1_is_golden() -> None:
     assert driver.machine.digest().as_hex() == GOLDEN_DIGEST
 
 
-GOLDEN_SNAPSHOT = "fd41adccfcf8ff1e49c27e77514b5d3a500cd3880b3372af57fc97b1c62153b5"
+GOLDEN_SNAPSHOT = "6df2943195e9c72890d0618b6bc0c69c125e42b4edcb0fb1e918a69654a0b6af"
 GOLDEN_DIGEST = (7, "33b8afc022b14c8a", "34d535068", "211a35cb4")
 
 

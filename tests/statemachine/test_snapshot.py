@@ -32,14 +32,17 @@ def test_golden_bytes_of_an_empty_machine() -> None:
     assert rest[:12] == bytes.fromhex("524c5354 01 04 0000 06000000")
     assert rest[FRAME_SIZE : FRAME_SIZE + 6] == bytes.fromhex("95 00 00 00 00 00")
     end = rest[FRAME_SIZE + 6 :]
-    assert end[:12] == bytes.fromhex("524c5354 01 05 0000 04000000")
-    assert end[FRAME_SIZE:] == bytes.fromhex("93 00 00 01")
+    assert end[:12] == bytes.fromhex("524c5354 01 05 0000 05000000")
+    assert end[FRAME_SIZE:] == bytes.fromhex("94 00 00 01 00")
 
 
-HEAD = bytes.fromhex("98 00 00 00 00 01 01 94 00 00 00 00 9b") + b"".join(
+HEAD = bytes.fromhex("98 00 00 00 00 01 01 94 00 00 00 00 9e") + b"".join(
     b"\x92" + bytes((0xA0 + len(name),)) + name.encode() + bytes.fromhex(number)
     for name, number in (
         ("answer_bytes_max", "ce00100000"),
+        ("consumer_name_bytes_max", "ccff"),
+        ("consumer_owner_bytes_max", "ccff"),
+        ("consumers_max", "cd03e8"),
         ("digests_kept", "cd2710"),
         ("history_bytes_max", "ce10000000"),
         ("history_revisions_max", "ce000186a0"),

@@ -11,6 +11,7 @@ import pytest
 from statemachine.machine import StateMachine
 from statemachine.snapshot import (
     CHUNK_BYTES_MAX,
+    CONSUMERS,
     CONTINUED,
     DIGESTS,
     END,
@@ -54,14 +55,16 @@ def packed(*items: object) -> bytes:
     return b"".join(msgpack.packb(item, use_bin_type=True) for item in items)
 
 
+ORDER = (HEAD, KEYS, SESSIONS, DIGESTS, CONSUMERS, END)
 FRAMES = frames_of(mixture.driven(60).machine)
 HEAD_ROW: list[Any] = msgpack.unpackb(FRAMES[0][2], raw=False)
+END_ROW: list[Any] = msgpack.unpackb(FRAMES[-1][2], raw=False)
 
 
 def with_kind(kind: int, payload: bytes, flags: int = 0) -> list[Frame]:
     """The good frames, with one kind's replaced by a single one."""
     frames = [frame for frame in FRAMES if frame[0] != kind]
-    place = len([frame for frame in frames if frame[0] < kind])
+    place = len([frame for frame in frames if ORDER.index(frame[0]) < ORDER.index(kind)])
     return [*frames[:place], (kind, flags, payload), *frames[place:]]
 
 
@@ -102,7 +105,17 @@ WRONG: dict[str, tuple[list[Frame], str]] = {
     "sessions out of order": (with_kind(SESSIONS, packed([3, 9, 9, 0, []], [3, 9, 9, 0, []])), "out of order"),
     "a digest of five": (with_kind(DIGESTS, packed([1, 2])), "unpack"),
     "a digest below zero": (with_kind(DIGESTS, packed([1, 2, 3, -4, 5])), "whole number"),
+    "a consumer of four": (with_kind(CONSUMERS, packed([b"g", 1, 2, b"", 3])), "missing"),
+    "a consumer without a number": (with_kind(CONSUMERS, packed([b"g", 1, -2, b"", 3, 4])), "a consumer of"),
+    "an owner of text": (with_kind(CONSUMERS, packed([b"g", 1, 2, "x", 3, 4])), "a consumer of"),
+    "a name of text": (with_kind(CONSUMERS, packed(["g", 1, 2, b"", 3, 4])), "a consumer named"),
+    "consumers out of order": (
+        with_kind(CONSUMERS, packed([b"g", 1, 2, b"", 3, 4], [b"a", 1, 2, b"", 3, 4])),
+        "out of order",
+    ),
     "other counts": (with_kind(END, packed([1, 1, 1])), "its end says"),
+    "consumers that are not counted": (with_kind(END, packed(END_ROW[:3])), "its end says"),
+    "two counts": (with_kind(END, packed(END_ROW[:2])), "its end says"),
     "no end": (FRAMES[:-1], "cut short"),
     "an item that never ends": ([*FRAMES[:-1], (END, CONTINUED, FRAMES[-1][2])], "cut short"),
     "something behind the end": ([*FRAMES, FRAMES[-1]], "comes after one of kind"),
@@ -115,6 +128,16 @@ def test_frames_that_say_what_cannot_be_are_corrupt(what: str) -> None:
     frames, words = WRONG[what]
     with pytest.raises(CorruptSnapshot, match=words):
         restore(frames)
+
+
+def test_a_snapshot_of_the_first_version_is_read() -> None:
+    """It has no consumers, its end counts three things, and its head knows no limits of them."""
+    limits = [row for row in HEAD_ROW[7] if not row[0].startswith("consumer")]
+    frames = [frame for frame in with_head(limits=limits)[:-1] if frame[0] != CONSUMERS]
+    machine = restore([*frames, (END, 0, packed(END_ROW[:3]))])
+    assert not machine.consumers.rows()
+    assert machine.limits == mixture.LIMITS
+    assert machine.applied_index == HEAD_ROW[0]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,183 @@
+"""Consumer groups: where each named reader of the log stands, and which of its owners may say so.
+
+A group has a position (the next index to read) and a generation. Whoever claims a group gets a new generation, and
+from then on a commit with an older one is refused: two owners never both move a position. A generation is the index of
+the record that gave it, as a session's id is: it only grows, and stays unlike all others when a group is deleted and
+made anew. A position goes forward, unless a reset is asked for by name. DESIGN section 6.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+import msgpack
+
+from statemachine.answers import Reason
+from statemachine.commands import LIMIT_MAX, Consumer, Limits, Result
+
+CONSUMER_VERSION: Final = 1
+FIRST_INDEX: Final = 1
+"""Where a new group begins if its claim does not say."""
+
+
+class ConsumerAction(IntEnum):
+    """What a CONSUMER record asks for. Numbers are in every log for ever."""
+
+    CLAIM = 1  # a new generation; a new group begins at `next` (0: at index 1), one that is there stays where it is
+    COMMIT = 2  # of the owner: the position, never behind the one before
+    RESET = 3  # any position; without a generation it is a claim too (the owner is fenced, a new group is made)
+    DELETE = 4  # with a generation: only of the owner
+
+
+class ConsumerCommand(NamedTuple):
+    """The value of a CONSUMER record, whose key is the group's name; 0 and b"" stand for what is not given."""
+
+    action: int
+    generation: int = 0
+    next: int = 0
+    owner: bytes = b""  # words for people: who claims
+
+
+class MalformedConsumer(ValueError):
+    """Bytes that are no consumer command."""
+
+
+class UnknownConsumer(ValueError):
+    """A command of a version, or with an action, that this code does not know: upgrade before going on."""
+
+
+def encode_consumer(command: ConsumerCommand) -> bytes:
+    """The value of a CONSUMER record."""
+    data: bytes = msgpack.packb([CONSUMER_VERSION, *command], use_bin_type=True)
+    return data
+
+
+def decode_consumer(data: bytes) -> ConsumerCommand:
+    """Raises MalformedConsumer or UnknownConsumer."""
+    try:
+        version, *fields = msgpack.unpackb(data, raw=False, use_list=False)
+    except Exception as error:
+        raise MalformedConsumer(f"it is no array that begins with a version: {error}") from error
+    if type(version) is not int:
+        raise MalformedConsumer(f"its version is {version!r}")
+    if version != CONSUMER_VERSION:
+        raise UnknownConsumer(f"consumer command of version {version}: this code knows {CONSUMER_VERSION}, upgrade it")
+    if len(fields) != len(ConsumerCommand._fields):
+        raise MalformedConsumer(f"it has {len(fields)} fields, not {len(ConsumerCommand._fields)}")
+    command = ConsumerCommand(*fields)
+    if not all(type(number) is int and 0 <= number <= LIMIT_MAX for number in command[:3]):
+        raise MalformedConsumer(f"action, generation and position are {command[:3]!r}")
+    if type(command.owner) is not bytes:
+        raise MalformedConsumer(f"its owner is {command.owner!r}")
+    if command.action not in _ACTIONS:
+        raise UnknownConsumer(f"consumer command with action {command.action}: upgrade this code")
+    return command
+
+
+_ACTIONS: Final = frozenset(int(action) for action in ConsumerAction)
+
+
+def check_known(data: bytes) -> None:
+    """Raises UnknownConsumer for a command that this code does not know."""
+    try:
+        decode_consumer(data)
+    except MalformedConsumer:
+        return  # it is refused when its turn comes
+
+
+class Done(NamedTuple):
+    """What became of a command, and the group as it is now; None: there is none."""
+
+    result: Result
+    consumer: Consumer | None = None
+    reason: Reason | None = None
+    deleted: int = 0
+
+
+class ConsumerTable:
+    """All groups. It never evicts one: a full table refuses new ones."""
+
+    __slots__ = ("_groups",)
+
+    def __init__(self) -> None:
+        self._groups: dict[bytes, Consumer] = {}
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def get(self, name: bytes) -> Consumer | None:
+        """The group of that name."""
+        return self._groups.get(name)
+
+    def rows(self) -> list[tuple[bytes, Consumer]]:
+        """All groups as they are now, by name."""
+        return sorted(self._groups.items())
+
+    def lowest(self) -> int | None:
+        """The lowest position of all groups: what somebody still wants to read begins there. None without groups."""
+        return min([group.next for group in self._groups.values()], default=None)
+
+    def execute(
+        self, name: bytes, command: ConsumerCommand, index: int, time_ms: int, clock_ms: int, limits: Limits
+    ) -> Done:
+        """Carries out the command of the record at `index`: everything before that is applied, so it is the highest
+        position that there can be."""
+        action, generation, next_, owner = command
+        group = self._groups.get(name)
+        if not _is_name(name, limits) or len(owner) > limits.consumer_owner_bytes_max or not _is_whole(command):
+            return Done(Result.REFUSED, group, Reason.MALFORMED)
+        if next_ > index:
+            return Done(Result.REFUSED, group, Reason.POSITION_AHEAD)
+        if group is None:
+            if action == ConsumerAction.DELETE:
+                return Done(Result.APPLIED)
+            if generation:
+                return Done(Result.REFUSED, None, Reason.NO_CONSUMER)
+            if len(self._groups) >= limits.consumers_max:
+                return Done(Result.REFUSED, None, Reason.CONSUMERS_FULL)
+        else:
+            if generation not in (0, group.generation):
+                return Done(Result.COMPARE_FAILED, group)
+            if action == ConsumerAction.DELETE:
+                del self._groups[name]
+                return Done(Result.APPLIED, deleted=1)
+            if action == ConsumerAction.COMMIT and next_ < group.next:
+                return Done(Result.REFUSED, group, Reason.POSITION_BACK)
+            if action == ConsumerAction.CLAIM:
+                next_ = group.next
+            if generation:
+                owner = group.owner
+        consumer = Consumer(next_ or FIRST_INDEX, generation or index, owner, time_ms, clock_ms)
+        self._groups[name] = consumer
+        return Done(Result.APPLIED, consumer)
+
+    def load(self, name: Any, consumer: Consumer) -> None:
+        """Takes back a group from a snapshot; they come in the order of their names. Raises ValueError."""
+        if type(name) is not bytes:
+            raise ValueError(f"a consumer named {name!r}")
+        if self._groups and name <= next(reversed(self._groups)):
+            raise ValueError(f"consumer {name!r} comes out of order")
+        self._groups[name] = consumer
+
+
+def _is_name(name: bytes, limits: Limits) -> bool:
+    """Names are text: they stand in paths, on terminals and in metrics."""
+    try:
+        name.decode()
+    except UnicodeDecodeError:
+        return False
+    return 1 <= len(name) <= limits.consumer_name_bytes_max
+
+
+def _is_whole(command: ConsumerCommand) -> bool:
+    """Whether the command has what its action needs."""
+    match command.action:
+        case ConsumerAction.CLAIM:
+            return not command.generation
+        case ConsumerAction.COMMIT:
+            return bool(command.generation and command.next)
+        case ConsumerAction.RESET:
+            return bool(command.next)
+        case _:
+            return True
