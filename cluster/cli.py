@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import sys
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 import typer
@@ -27,8 +28,9 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-def build() -> typer.Typer:
-    """The whole command line."""
+def build(words: Sequence[str] = ()) -> typer.Typer:
+    """The whole command line; without the commands of other packages, which take long to import, where the first of
+    `words` is one of its own."""
     app = typer.Typer(
         no_args_is_help=True,
         add_completion=True,
@@ -40,6 +42,9 @@ def build() -> typer.Typer:
     app.callback()(_main)
     for module in (cli_kv, cli_log, cli_admin, cli_members, cli_local, cli_disk, cli_demo):
         module.register(app)
+    own = {each.name for each in (*app.registered_commands, *app.registered_groups)}
+    if words and words[0] in own:
+        return app
     for entry in importlib.metadata.entry_points(group=COMMANDS_GROUP):
         try:
             register = entry.load()
@@ -65,7 +70,7 @@ def main() -> None:
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by whoever started it (`>&-`)
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
-    build()()
+    build(sys.argv[1:])()
 
 
 if __name__ == "__main__":

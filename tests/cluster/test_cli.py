@@ -369,6 +369,19 @@ def test_a_closed_standard_output_is_no_bug(cli: Running) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+def test_own_commands_do_not_wait_for_other_packages() -> None:
+    """A node starts, and a value is read, without importing the chaos harness or the Spark part; their own commands, an
+    unknown word and the help import them."""
+    script = (
+        "import sys; from cluster.cli import build; build(sys.argv[1:]);"
+        "print({'chaos', 'spark_export'} & {*sys.modules})"
+    )
+    for words, loads in ((["node", "--node", "1"], False), (["get", "a"], False), (["chaos", "list"], True),
+                         (["exprot"], True), (["--help"], True), ([], True)):  # fmt: skip
+        done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, timeout=60, check=True)
+        assert (b"chaos" in done.stdout, b"spark_export" in done.stdout) == (loads, loads), words
+
+
 def test_help_names_every_command(cli: Running) -> None:
     """Each command of the issue is there, with a sentence, and so is each option that all share."""
     shown = cli.run("--help").stdout
