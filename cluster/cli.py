@@ -42,7 +42,7 @@ def build(words: Sequence[str] = ()) -> typer.Typer:
     app.callback()(_main)
     for module in (cli_kv, cli_log, cli_admin, cli_members, cli_local, cli_disk, cli_demo):
         module.register(app)
-    own = {each.name for each in (*app.registered_commands, *app.registered_groups)}
+    own = {command.name for command in app.registered_commands} | {group.name for group in app.registered_groups}
     if words and words[0] in own:
         return app
     for entry in importlib.metadata.entry_points(group=COMMANDS_GROUP):
