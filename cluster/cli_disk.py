@@ -72,20 +72,23 @@ VIEWS: Final = {
 }  # fmt: skip
 
 Directory = Annotated[Path, typer.Argument(help="The data folder of one node: the one with identity.json.")]
+Checked = Annotated[Path, typer.Argument(help="The data folder of one node (with identity.json), or a backup file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="As -o json.")]
 
 
-def check_command(cli: Cli, directory: Directory, as_json: AsJson = False) -> None:
-    """Read every byte of a stopped node's folder and say what is intact; changes nothing.
+def check_command(cli: Cli, directory: Checked, as_json: AsJson = False) -> None:
+    """Read every byte of a stopped node's folder, or of a backup file, and say what is intact; changes nothing.
 
     Exit code 0 intact, 1 damaged, 8 if it could not be looked at: a node that runs, no such folder, a newer version.
     """
     from cluster.disk_check import check_folder
+    from cluster.disk_check_backup import check_backup_file
 
     if as_json:
         cli = dataclasses.replace(cli, printer=Printer(Format.JSON))
     with _looking(), _bar() as progress:
-        report = check_folder(directory, progress)
+        is_backup = directory.is_file()
+        report = check_backup_file(directory, progress) if is_backup else check_folder(directory, progress)
     if cli.printer.format is Format.JSON:
         print(json.dumps(as_object(report), ensure_ascii=False, indent=2))
     else:
@@ -120,6 +123,12 @@ def _without_nothing(finding: Finding) -> dict[str, Any]:
 
 def told(report: Report) -> Iterator[str]:
     """What the report comes to, in sentences."""
+    if Path(report.folder).is_file():
+        for finding in report.findings:
+            yield f"{report.folder}: {finding.state}: {finding.what}"
+            if finding.mend:
+                yield f"  {finding.mend}"
+        return
     whose = f"node {report.node}" if report.node else "a node without an identity"
     if not report.troubles:
         yield f"{report.folder}: {whose}, records {report.first} to {report.last}: every byte was read, all is intact"

@@ -285,6 +285,11 @@ def status() -> Request[wire.Status]:
     return Request("GET", "/v1/status", answers.plain(wire.Status))
 
 
+def backup(*, consistency: Consistency = "linearizable", min_index: int = 0) -> Request[None]:
+    """Opens a stream of the bytes of a backup (`cluster.backup_file`)."""
+    return Request("GET", _target("/v1/backup", _reading(consistency, min_index)), answers.nothing, accept=wire.BACKUP)
+
+
 def members() -> Request[wire.Members]:
     """Who belongs to the cluster."""
     return Request("GET", "/v1/members", answers.plain(wire.Members))

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -100,13 +101,24 @@ class Opened:
 def format_node(directory: Path | str, identity: Identity, entry: Entry, *, segment_bytes: int = SEGMENT_BYTES) -> None:
     """Makes the data folder of a node with its first segment, whose only entry is `entry`: the configuration, index 1.
 
-    identity.json comes last: a folder without it is unfinished. Raises FolderExists, NoSpace, FolderReadOnly,
-    DiskError, or ValueError.
+    Raises as `make_folder`, or ValueError.
     """
-    folder = Path(directory)
     if (entry.index, entry.term, entry.kind) != (1, 1, EntryKind.CONFIGURATION):
         raise ValueError("the first entry of a log is its configuration, index 1 of term 1")
     check_segment_bytes(segment_bytes)
+
+    def fill(files: ShardFiles, log: Log) -> None:
+        files.execute(make_log(log, entry, HardState(term=1), segment_bytes))
+
+    make_folder(directory, identity, fill)
+
+
+def make_folder(directory: Path | str, identity: Identity, fill: Callable[[ShardFiles, Log], None]) -> None:
+    """Makes a data folder; `fill` writes its shard. identity.json comes last: a folder without it is unfinished.
+
+    Raises FolderExists, NoSpace, FolderReadOnly, DiskError; then nothing is left of it.
+    """
+    folder = Path(directory)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FolderExists(
             f"{folder}: there is something already; name another folder, or remove it if it is not needed"
@@ -117,8 +129,7 @@ def format_node(directory: Path | str, identity: Identity, entry: Entry, *, segm
             path.mkdir(parents=True)
         files = ShardFiles(shard)
         try:
-            log = Log(bytes.fromhex(identity.log_id))
-            files.execute(make_log(log, entry, HardState(term=1), segment_bytes))
+            fill(files, Log(bytes.fromhex(identity.log_id)))
         finally:
             files.close()
         sync_folder(shard)

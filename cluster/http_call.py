@@ -45,6 +45,7 @@ class Service:
     open_requests: int = 0
     open_streams: int = 0
     open_digests: int = 0
+    open_backups: int = 0
     is_leaving: bool = False  # every answer ends its connection
     is_stopping: bool = False  # nothing new is taken
     routes: list[str] = field(default_factory=list)  # what `/` lists

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from cluster import (
     admin_api,
     http_append,
+    http_backup,
     http_digest,
     http_kv,
     http_log,
@@ -62,6 +63,7 @@ ROUTES: Final = (
     Route("GET", "/v1/sessions/{session}/receipts/{sequence}", "session", http_sessions.get_receipt),
     Route("POST", "/v1/sessions/{session}/receipts/{sequence}/void", "session", http_sessions.void),
     Route("GET", "/v1/digest", "digest", http_digest.get_digest),
+    Route("GET", "/v1/backup", "backup", http_backup.get_backup),
     Route("GET", "/v1/status", "status", admin_api.get_status, True),
     Route("GET", "/v1/members", "status", admin_api.get_members, True),
     Route("POST", "/v1/members", "members", http_members.change_members),
@@ -74,7 +76,7 @@ ROUTES: Final = (
     Route("GET", "/", "status", admin_api.get_routes, True),
 )
 
-_STREAMS: Final = ("/v1/log", "/v1/watch")
+_STREAMS: Final = ("/v1/backup", "/v1/log", "/v1/watch")
 _BY_PATTERN: Final[dict[str, dict[str, Route]]] = {}
 for _route in ROUTES:
     _methods = _BY_PATTERN.setdefault(_route.pattern, {})

@@ -111,7 +111,7 @@ def format_join(file: Path, data: Path | None, *, segment_bytes: int) -> Path:
 
     Returns the folder. Raises SettingsError or DiskError.
     """
-    cluster = _read_cluster(file)
+    cluster = read_cluster(file)
     node = cluster.cluster.join
     if not node:
         raise SettingsError(f"{file}: it is no join file; `raftlog members add` writes one. Without --join it is taken")
@@ -126,7 +126,8 @@ def format_join(file: Path, data: Path | None, *, segment_bytes: int) -> Path:
     return folder
 
 
-def _read_cluster(file: Path) -> ClusterFile:
+def read_cluster(file: Path) -> ClusterFile:
+    """The cluster file at that path. Raises SettingsError."""
     try:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
@@ -136,7 +137,7 @@ def _read_cluster(file: Path) -> ClusterFile:
 
 def format_file(file: Path, *, segment_bytes: int, nodes: Sequence[int] = ()) -> list[Path]:
     """Makes the data folders that an existing cluster file names. Raises SettingsError or DiskError."""
-    cluster = _read_cluster(file)
+    cluster = read_cluster(file)
     if cluster.cluster.join:
         raise SettingsError(f"{file}: it is a join file, of node {cluster.cluster.join} alone: format --join {file}")
     if missing := [node for node in nodes if cluster.of(node) is None]:

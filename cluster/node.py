@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from cluster import clock, node_end, node_members, node_requests, node_status
+from cluster import clock, node_end, node_members, node_requests, node_snapshots, node_status
 from cluster.applier import Applier
 from cluster.cluster_file import ClusterFile, split_address
 from cluster.disk import Disk
@@ -35,13 +35,14 @@ from cluster.wire import ApiError, Code, LeaderHint, Members, Status
 from raft import invariants
 from raft.changes import Change
 from raft.codec import Frame
+from raft.configuration import Configuration
 from raft.core import RaftCore
 from raft.log import LogStart
 from raft.messages import Message
 from raft.ready import Fetch, Ready, SyncBatch
 from raft.roles import Leader
 from raft.storage_read import RawSlice
-from raft.types import GENESIS, NOBODY, Entry, NodeId
+from raft.types import GENESIS, NOBODY, Entry, Mark, NodeId
 from statemachine.machine import StateMachine
 
 TICK_S: Final = 0.005
@@ -107,14 +108,9 @@ class Node:
         self.context = 0  # the newest number given to a read at the core
         self.transport = Transport(
             Identity(log=self.log_id, node=self.node_id, incarnation=self.incarnation, boot=recovered.hard_state.boot),
-            self,
-            peer=settings.peer,
-            limits=settings.limits,
-            dial=settings.dial,
-            silence_ms=2 * self.options.election_timeout_max_ms,
-            metrics=metrics,
-            logger=logger,
-        )
+            self, peer=settings.peer, limits=settings.limits, dial=settings.dial,
+            silence_ms=2 * self.options.election_timeout_max_ms, metrics=metrics, logger=logger,
+        )  # fmt: skip
         self.start_index = recovered.last.index  # `is_ready` once this much is applied
         self.is_stopping = False
         self.is_fenced = False
@@ -200,6 +196,10 @@ class Node:
     async def find_time(self, time_ms: int) -> int:
         """See `LogReader.find_time`."""
         return await self.reader.find_time(time_ms)
+
+    def state_mark(self) -> tuple[Mark, int, Configuration]:
+        """See `node_snapshots.state_mark`."""
+        return node_snapshots.state_mark(self)
 
     def status(self) -> Status:
         """This node's view, for `/v1/status`."""

@@ -12,7 +12,8 @@ from cluster.metrics import Metrics
 from cluster.requests import Settled
 from cluster.wire import LeaderHint, Members, Status
 from raft.changes import Change
-from raft.types import Entry
+from raft.configuration import Configuration
+from raft.types import Entry, Mark
 from statemachine.effects import Effects
 from statemachine.machine import StateMachine
 
@@ -90,6 +91,9 @@ class NodeFace(Protocol):
 
     async def read_raw(self, from_index: int, to_index: int, bytes_max: int) -> RawSlice:
         """The same as on disk."""
+
+    def state_mark(self) -> tuple[Mark, int, Configuration]:
+        """The end of the entry that was applied last, and the configuration in force there with its index."""
 
     async def find_time(self, time_ms: int) -> int:
         """The first index of the first entry at or after that time; last + 1 if there is none."""

@@ -18,6 +18,7 @@ from cluster import clock, dismantle
 from cluster.disk_errors import NoSpace, SnapshotDamaged
 from cluster.snapshots import chunks_of, decode_preamble
 from raft.codec import Corrupt
+from raft.configuration import Configuration
 from raft.ready import Ready, SnapshotFetch, SnapshotInstall, SnapshotWrite
 from raft.storage_snapshots import StoredSnapshot
 from raft.types import Mark
@@ -30,6 +31,13 @@ if TYPE_CHECKING:
 POLL_S: Final = 0.005  # how often it is looked whether disk and applying are done
 RETRY_BYTES: Final = 16 << 20  # this much more log before a snapshot that found no room is tried again
 HOLD: Final = 4  # times as much log as usual before the end of one that is being sent is not awaited any more
+
+
+def state_mark(node: Node) -> tuple[Mark, int, Configuration]:
+    """The end of the entry that was applied last, and the configuration in force there with its index."""
+    mark = node.applier.mark
+    index, configuration = next(pair for pair in reversed(node.core.state.configurations) if pair[0] <= mark.index)
+    return mark, index, configuration
 
 
 class SnapshotWork:
@@ -84,9 +92,9 @@ class SnapshotWork:
     async def _save(self) -> None:
         """Saves the state as it is now, slice by slice, while applying goes on."""
         node = self._node
-        applier, state = node.applier, node.core.state
-        mark, last_user = applier.mark, applier.last_user_index
-        index, configuration = next(pair for pair in reversed(state.configurations) if pair[0] <= mark.index)
+        applier = node.applier
+        last_user = applier.last_user_index
+        mark, index, configuration = state_mark(node)
         started = clock.monotonic()
         walk = node.machine.snapshot()
         try:

@@ -96,6 +96,8 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stream_stall_ms: int = 10_000  # a stream whose reader takes nothing for so long is closed with its `next`
     progress_ms: int = 4_000  # streams say how far they are at least this often
     digests_max: int = 2  # log digests being computed
+    backups_max: int = 1  # backups being taken: each keeps what changes meanwhile in memory
+    backup_max_ms: int = 3_600_000  # one that takes longer is broken off
     request_lines_max: int = 16_384  # lines of the request log that wait to be written; more are counted, not kept
 
 

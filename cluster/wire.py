@@ -38,6 +38,7 @@ JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
 MSGPACK: Final = "application/msgpack"
 RAW: Final = "application/vnd.raftlog.raw"
+BACKUP: Final = "application/vnd.raftlog.backup"
 SSE: Final = "text/event-stream"
 PROBLEM: Final = "application/problem+json"
 

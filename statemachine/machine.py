@@ -369,13 +369,15 @@ class StateMachine:
 
     def snapshot(self) -> SnapshotWalk:
         """The whole state as it is now, as chunks of canonical bytes; apply may go on between two of them."""
+        return SnapshotWalk(self.state())
+
+    def state(self) -> State:
+        """All that it is: the very tables, not copies."""
         if self._under_way:
             raise HalfApplied(f"the apply of entry {self._under_way} was broken off: restart from snapshot and log")
-        return SnapshotWalk(
-            State(
-                self.limits, self.applied_index, self.applied_term, self.time_ms, self.clock_ms,
-                self._store, self._sessions, self._digests, self.consumers,
-            )
+        return State(
+            self.limits, self.applied_index, self.applied_term, self.time_ms, self.clock_ms,
+            self._store, self._sessions, self._digests, self.consumers,
         )  # fmt: skip
 
     @classmethod

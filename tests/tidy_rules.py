@@ -32,7 +32,9 @@ LONG_FILES: dict[str, str] = {
 # pattern -> why this file of cluster/ opens files although that is the work of cluster/disk.py
 MAY_OPEN_FILES = {
     "cluster/disk*.py": "the disk: all other files ask it",
+    "cluster/restore.py": "a user's tool: reads the backup that the user names",
     "cluster/settings.py": "reads the settings file",
+    "cluster/survivor.py": "a user's tool: reads the stopped node's folder that the user names",
     "cluster/launcher.py": "writes and reads the cluster file",
     "cluster/local_cluster.py": "makes the settings and log files of the processes that it starts",
     "cluster/cli*.py": "a user's tool: reads what the user names",

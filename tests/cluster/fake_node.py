@@ -21,9 +21,9 @@ from cluster.requests import Settled
 from cluster.settings import HttpSettings, LimitSettings, Settings
 from cluster.wire import ApiError, Code, LeaderHint, MemberAnswer, Members, SetDigest, Status
 from raft.changes import Change
-from raft.codec import IDX_ROW, encode_configuration, entry_mark, index_rows, seal_entry
+from raft.codec import IDX_ROW, decode_configuration, encode_configuration, entry_mark, index_rows, seal_entry
 from raft.configuration import Configuration, Member
-from raft.types import GENESIS, Entry, EntryKind
+from raft.types import GENESIS, Entry, EntryKind, Mark
 from statemachine.commands import Limits, Result
 from statemachine.effects import Effects, RequestEffect, encode_effects
 from statemachine.machine import StateMachine
@@ -210,6 +210,10 @@ class FakeNode:
         """As Node.members."""
         member = MemberAnswer(1, "ab" * 16, "127.0.0.1:2", self.url, "voter")
         return Members(self.log_id, [member], self.leader, self.applied, self.term)
+
+    def state_mark(self) -> tuple[Mark, int, Configuration]:
+        """As Node.state_mark."""
+        return entry_mark(self.log[-1][0]), 1, decode_configuration(self.log[0][0].data)
 
     async def change_members(self, change: Change, deadline: float) -> int:
         """Takes every change, and does nothing."""

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster.backup_file import BackupEncoder, BackupHead
 from raft.codec import (
     Corrupt,
     RawHeader,
@@ -57,6 +58,7 @@ from raft.formats import (
 from raft.messages import TimeoutNow
 from raft.types import GENESIS, EntryKind, HardState, Mark, TermRun
 from statemachine.commands import Result
+from statemachine.digest import SetDigest
 from statemachine.effects import Change, Effects, RequestEffect, encode_effects
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "formats.md"
@@ -91,6 +93,12 @@ def _chunks() -> bytes:
     return one + b"hello" + other + b"world"
 
 
+def _backup() -> bytes:
+    encoder = BackupEncoder()
+    head = BackupHead(LOG.log_id.hex(), 2, MARK.index, MARK.term, 7, SetDigest(1, 2, 3, 4), 1_700_000_000_005)
+    return encoder.begin(head) + encoder.part(b"hello") + encoder.part(b"world") + encoder.end(MARK, CONFIGURATION, 1)
+
+
 WRITTEN: dict[str, Callable[[], bytes]] = {
     "entry": lambda: FIRST.header + FIRST.data,
     "entry header": lambda: SECOND.header,
@@ -108,6 +116,7 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
     "hard state slot": lambda: encode_slot(LOG, SLOT),
     "snapshot meta": lambda: encode_snapshot_meta(LOG, META),
     "snapshot chunks": _chunks,
+    "backup": _backup,
     "raw header": lambda: encode_raw_header(RawHeader(2, 100, 40, 0xAA, 300, 2, 4, 1, 3, 3)),
     "peer frame": lambda: encode_message(TimeoutNow(sender=1, to=2, term=3, last_index=4)),
 }
