@@ -32,6 +32,7 @@ _SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    "spark.sql.python.filterPushdown.enabled": "true",  # comparisons of index narrow what a batch reads
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
