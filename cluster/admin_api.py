@@ -6,6 +6,8 @@ import pkgutil
 from importlib.metadata import version
 from typing import Final
 
+import msgspec
+
 from cluster import metrics
 from cluster.http_answer import Answer
 from cluster.http_call import Call, Service
@@ -17,9 +19,10 @@ _YAML: Final = "application/yaml"
 
 
 async def get_status(service: Service, call: Call) -> Answer:
-    """This node's view of itself and, on the leader, of its followers."""
+    """This node's view of itself, of the consumer groups and, on the leader, of its followers."""
     call.query()
-    return service.answer(service.node.status())
+    consumers = await service.lags.farthest(service.limits.consumers_shown_max)
+    return service.answer(msgspec.structs.replace(service.node.status(), consumers=consumers))
 
 
 async def get_members(service: Service, call: Call) -> Answer:
@@ -52,7 +55,9 @@ async def get_readyz(service: Service, call: Call) -> Answer:
 
 async def get_metrics(service: Service, call: Call) -> Answer:
     """Everything that is counted, for Prometheus."""
-    return _text(service, service.node.metrics.text(), content_type=metrics.CONTENT_TYPE)
+    told = service.node.metrics
+    told.show_consumers(await service.lags.farthest(service.limits.consumers_shown_max))
+    return _text(service, told.text(), content_type=metrics.CONTENT_TYPE)
 
 
 async def get_version(service: Service, call: Call) -> Answer:

@@ -20,7 +20,15 @@ import typer
 
 from cluster.cli_state import DEFAULT_ENDPOINTS, remembered
 from cluster.client_core import Policy
-from cluster.client_errors import ClientError, CompareFailed, KeyNotFound, OutcomeUnknown, Unavailable
+from cluster.client_errors import (
+    ClientError,
+    CompareFailed,
+    ConsumerFenced,
+    ConsumerNotFound,
+    KeyNotFound,
+    OutcomeUnknown,
+    Unavailable,
+)
 from cluster.client_sync import SyncClient
 from cluster.output import Format, Printer
 from cluster.wire import ApiError, Encoding, from_b64
@@ -178,9 +186,9 @@ def _fail(error: Exception, code: Exit, hint: str, with_json: bool) -> NoReturn:
 
 def _exit_of(error: ClientError) -> Exit:
     match error:
-        case KeyNotFound():
+        case KeyNotFound() | ConsumerNotFound():
             return Exit.NOT_FOUND
-        case CompareFailed():
+        case CompareFailed() | ConsumerFenced():
             return Exit.COMPARE_FAILED
         case Unavailable():
             return Exit.UNREACHABLE

@@ -7,7 +7,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cluster import importer
+from cluster.cli_consumers import owner_here
 from cluster.cli_frame import Base64Option, Cli, Exit, Failed, bytes_of, command
 from cluster.cli_kv import NoSession, Sequence, Session, value_of, write
 from cluster.client_requests import NewRecord, append
@@ -85,8 +86,21 @@ def log_command(
     limit: Annotated[int | None, typer.Option("--limit", help="Stop after so many records.", min=1)] = None,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Wait for more, until Ctrl-C.")] = False,
     internal: Annotated[bool, typer.Option("--internal", help="Internal records, too.")] = False,
+    group: Annotated[
+        str | None, typer.Option("--group", help="Claim this consumer group, go on where it stands, and commit.")
+    ] = None,
 ) -> None:
     """Print the log in order. With -o raw: the values, one a line."""
+    if group is not None:
+        if (from_index, to, from_time) != (None, None, None):
+            raise Failed("--group goes on where the group stands: move it with raftlog consumers reset", Exit.USAGE)
+        with cli.client() as client:
+            consumer = client.consumer(group)
+            consumer.claim(owner=owner_here(), start=client.status().oldest)
+            found = consumer.records(follow=follow, limit=limit, internal=internal)
+            with closing(found):
+                cli.printer.each((as_row(record) for record in found), RECORD)
+        return
     if from_index is not None and from_time is not None:
         raise Failed("give --from or --from-time, not both", Exit.USAGE)
     time_ms = None if from_time is None else _unix_ms(from_time)

@@ -25,6 +25,7 @@ from cluster.client_answers import Item, LogPage, Page, Progress, Record, TxnRes
 from cluster.client_batch import RECORDS_MAX, UnknownInBatch
 from cluster.client_batch_async import Batcher
 from cluster.client_connection import Connection, Pool
+from cluster.client_consumers import Consumer
 from cluster.client_core import RENEWALS_MAX, Policy, Routes, SessionBook, learn_leader, learn_url, pause_ms, penalise
 from cluster.client_cursors import SILENCE_S, BadStream, Cursor, LogCursor, WatchCursor
 from cluster.client_errors import (
@@ -134,14 +135,9 @@ class Client:
     # Log.
 
     async def append(
-        self,
-        value: bytes,
-        *,
-        key: bytes | None = None,
-        headers: Sequence[tuple[str, bytes]] = (),
-        time_ms: int | None = None,
-        deadline_s: float | None = None,
-    ) -> wire.Appended:
+        self, value: bytes, *, key: bytes | None = None, headers: Sequence[tuple[str, bytes]] = (),
+        time_ms: int | None = None, deadline_s: float | None = None,
+    ) -> wire.Appended:  # fmt: skip
         """Appends one record, in one request with whatever else this client appends meanwhile."""
         record = NewRecord(value, key, tuple(headers), time_ms)
         if self._batcher is None:
@@ -195,13 +191,9 @@ class Client:
     # Key-value store.
 
     async def get(
-        self,
-        key: bytes,
-        *,
-        at: int | None = None,
-        consistency: Consistency = "linearizable",
+        self, key: bytes, *, at: int | None = None, consistency: Consistency = "linearizable",
         min_index: int | None = None,
-    ) -> Item | None:
+    ) -> Item | None:  # fmt: skip
         """A key's value, now or at a revision; None if it is not there."""
         try:
             return await self.call(
@@ -269,7 +261,11 @@ class Client:
                 if progress or isinstance(each, WatchEvent):
                     yield each
 
-    # Sessions, and what operators ask.
+    # Consumer groups, sessions, and what operators ask.
+
+    def consumer(self, name: str) -> Consumer:
+        """A handle for a consumer group: claim it, then commit positions."""
+        return Consumer(self, name)
 
     async def open_session(self, ttl_ms: int | None = None) -> wire.SessionAnswer:
         """A session of one's own, beside that of this client's writes."""

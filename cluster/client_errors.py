@@ -51,11 +51,21 @@ class SessionExpired(NotApplied):
     """The session is not known (any more)."""
 
 
+class ConsumerNotFound(NotApplied):
+    """There is no such consumer group (any more)."""
+
+
+class ConsumerFenced(NotApplied):
+    """Another owner claimed the consumer group; `problem.generation` and `problem.position` are the group's now."""
+
+
 _CLASSES: Final[dict[Code, type[NotApplied]]] = {
     Code.KEY_NOT_FOUND: KeyNotFound,
     Code.COMPARE_FAILED: CompareFailed,
     Code.COMPACTED: Compacted,
     Code.SESSION_EXPIRED: SessionExpired,
+    Code.CONSUMER_NOT_FOUND: ConsumerNotFound,
+    Code.CONSUMER_FENCED: ConsumerFenced,
     Code.NO_LEADER: Unavailable,
     Code.BUSY: Unavailable,
     Code.DEADLINE: Unavailable,

@@ -20,6 +20,7 @@ from cluster import clock, wire
 from cluster.client_answers import Item, LogPage, Page, Record, TxnResult, WatchEvent
 from cluster.client_batch import RECORDS_MAX, UnknownInBatch
 from cluster.client_batch_sync import Batcher
+from cluster.client_consumers import SyncConsumer
 from cluster.client_core import RENEWALS_MAX, Policy, Routes, SessionBook, learn_leader, learn_url, pause_ms, penalise
 from cluster.client_cursors import SILENCE_S, BadStream, Cursor, LogCursor, RawChunk, RawCursor, WatchCursor
 from cluster.client_errors import (
@@ -236,7 +237,11 @@ class SyncClient:
         cursor = WatchCursor(prefix, key, from_index, from_revision)
         return (told for told in self.stream(cursor) if isinstance(told, WatchEvent))
 
-    # Sessions, and what operators ask.
+    # Consumer groups, sessions, and what operators ask.
+
+    def consumer(self, name: str) -> SyncConsumer:
+        """A handle for a consumer group: claim it, then commit positions."""
+        return SyncConsumer(self, name)
 
     def open_session(self, ttl_ms: int | None = None) -> wire.SessionAnswer:
         """A session of one's own, beside that of this client's writes."""

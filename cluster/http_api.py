@@ -19,6 +19,7 @@ from aiohttp.http_exceptions import LineTooLong
 from aiohttp.web_protocol import RequestHandler
 
 from cluster import clock, wire
+from cluster.consumer_lag import Lags
 from cluster.fast_head import HeadParser
 from cluster.fast_path import FastConnection
 from cluster.http_answer import Answer, Identity, make_problem, problem_answer
@@ -305,7 +306,7 @@ def build_runner(node: NodeFace, settings: Settings, *, fast_path: bool = True) 
     limits = settings.limits
     service = Service(
         node, settings.http, limits, settings.options().entry_bytes_max, clock.monotonic,
-        Identity(node.log_id, node.node_id, limits.stream_stall_ms / 1000), routes=route_lines(),
+        Identity(node.log_id, node.node_id, limits.stream_stall_ms / 1000), Lags(node), routes=route_lines(),
     )  # fmt: skip
     api = Api(service)
     parser = HeadParser(limits.head_bytes_max, limits.head_fields_max) if fast_path else None

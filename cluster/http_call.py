@@ -13,6 +13,7 @@ import msgspec
 from aiohttp import web
 
 from cluster import wire
+from cluster.consumer_lag import Lags
 from cluster.http_answer import Answer, Identity, encode_answer
 from cluster.http_query import Query, nearest_name, parse_number, split_target
 from cluster.node_face import NodeFace
@@ -42,6 +43,7 @@ class Service:
     entry_bytes_max: int
     clock: Callable[[], float]  # seconds of the event loop
     identity: Identity
+    lags: Lags
     open_requests: int = 0
     open_streams: int = 0
     open_digests: int = 0

@@ -101,11 +101,15 @@ _REASONS: Final = {
     Reason.TOO_MANY_KEYS: "its ranges hold more keys than one request may touch (request_keys_max): split them",
     Reason.ANSWER_TOO_LARGE: "its reads answer more than answer_bytes_max: limit them",
     Reason.FUTURE_REVISION: "the store has not reached that revision",
+    Reason.NO_CONSUMER: "there is no such consumer group (any more): claim it to make it",
+    Reason.CONSUMERS_FULL: "there are as many consumer groups as there may be (consumers_max): delete some",
+    Reason.POSITION_BACK: "the position is behind that of the group: a commit goes forward, reset: true goes anywhere",
+    Reason.POSITION_AHEAD: "the position is beyond what is committed: nobody can have read up to there",
 }
 
 
-def refuse(answer: Answer, term: int, session: SessionHeaders) -> NoReturn:
-    """Raises what an answer other than applied means."""
+def refuse(answer: Answer, term: int, session: SessionHeaders, **more: object) -> NoReturn:
+    """Raises what an answer other than applied means; `more` are further fields of the problem."""
     if answer.result is Result.COMPARE_FAILED:
         raise ApiError(
             Code.COMPARE_FAILED,
@@ -115,4 +119,4 @@ def refuse(answer: Answer, term: int, session: SessionHeaders) -> NoReturn:
     code = code_of(answer.reason)
     where = f" (session {session.session}, sequence {session.sequence})" if session.session else ""
     text = "the request was refused" if answer.reason is None else _REASONS[answer.reason]
-    raise ApiError(code, f"{text}{where}", index=answer.last, term=term)
+    raise ApiError(code, f"{text}{where}", index=answer.last, term=term, **more)

@@ -9,6 +9,7 @@ from cluster import (
     admin_api,
     http_append,
     http_backup,
+    http_consumers,
     http_digest,
     http_kv,
     http_log,
@@ -62,6 +63,11 @@ ROUTES: Final = (
     Route("POST", "/v1/sessions/{session}/keepalive", "session", http_sessions.keep_alive),
     Route("GET", "/v1/sessions/{session}/receipts/{sequence}", "session", http_sessions.get_receipt),
     Route("POST", "/v1/sessions/{session}/receipts/{sequence}/void", "session", http_sessions.void),
+    Route("GET", "/v1/consumers", "consumer", http_consumers.get_consumers),
+    Route("GET", "/v1/consumers/{consumer}", "consumer", http_consumers.get_consumer),
+    Route("PUT", "/v1/consumers/{consumer}", "consumer", http_consumers.put_consumer),
+    Route("DELETE", "/v1/consumers/{consumer}", "consumer", http_consumers.delete_consumer),
+    Route("POST", "/v1/consumers/{consumer}/claim", "consumer", http_consumers.claim),
     Route("GET", "/v1/digest", "digest", http_digest.get_digest),
     Route("GET", "/v1/backup", "backup", http_backup.get_backup),
     Route("GET", "/v1/status", "status", admin_api.get_status, True),
@@ -86,11 +92,9 @@ for _route in ROUTES:
 _FIXED: Final = {pattern: methods for pattern, methods in _BY_PATTERN.items() if "{" not in pattern}
 _KEY_PATH: Final = "/v1/kv/"
 _KEY: Final = _BY_PATTERN["/v1/kv/{key}"]
-_SESSION_PATH: Final = "/v1/sessions/"
-_SESSION_PATTERNS: Final = tuple(
-    (tuple(pattern.removeprefix(_SESSION_PATH).split("/")), pattern)
-    for pattern in _BY_PATTERN
-    if pattern.startswith(_SESSION_PATH)
+_PART_PATHS: Final = ("/v1/sessions/", "/v1/consumers/")
+_PART_PATTERNS: Final = tuple(
+    (tuple(pattern.split("/")), pattern) for pattern in _BY_PATTERN if pattern.startswith(_PART_PATHS)
 )
 
 
@@ -104,8 +108,8 @@ def find_route(call: Call) -> Route:
     if call.path.startswith(_KEY_PATH):  # whatever follows is a key, as it is
         call.parts = (call.path[len(_KEY_PATH) :],)
         methods = _KEY if methods is None else {**_KEY, **methods}  # POST /v1/kv/txn is no key
-    elif call.path.startswith(_SESSION_PATH):
-        methods = _session_methods(call)
+    elif call.path.startswith(_PART_PATHS):
+        methods = _part_methods(call)
     if methods is None:
         raise ApiError(Code.NOT_FOUND, f"no such route: {call.path[:200]!r}; {nearest_name(call.path, _FIXED)}")
     route = methods.get(call.method)
@@ -120,14 +124,14 @@ def allowed_methods(call: Call) -> str:
     methods = dict(_FIXED.get(call.path, {}))
     if call.path.startswith(_KEY_PATH):
         methods |= _KEY
-    elif call.path.startswith(_SESSION_PATH):
-        methods |= _session_methods(call) or {}
+    elif call.path.startswith(_PART_PATHS):
+        methods |= _part_methods(call) or {}
     return ", ".join(sorted(methods))
 
 
-def _session_methods(call: Call) -> dict[str, Route] | None:
-    parts = call.path.removeprefix(_SESSION_PATH).split("/")
-    for names, pattern in _SESSION_PATTERNS:
+def _part_methods(call: Call) -> dict[str, Route] | None:
+    parts = call.path.split("/")
+    for names, pattern in _PART_PATTERNS:
         if len(names) == len(parts) and all(
             name == part or name.startswith("{") for name, part in zip(names, parts, strict=True)
         ):

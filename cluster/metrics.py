@@ -13,6 +13,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from cluster.wire import ConsumerStatus
+
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _LAG_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _SYNC_BUCKETS: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
@@ -49,6 +51,20 @@ class Metrics:
             "raftlog_http_request_seconds", "From the head of a request to the end of its answer", ["route"],
             registry=self.registry,
         )  # fmt: skip
+
+        self._consumers: list[ConsumerStatus] = []
+        self.gauges("raftlog_consumer_lag_records", "Records it has not read", "consumer", self._consumer_records)
+        self.gauges("raftlog_consumer_lag_seconds", "Age of the oldest one", "consumer", self._consumer_seconds)
+
+    def show_consumers(self, consumers: list[ConsumerStatus]) -> None:
+        """The groups whose lag is told from now on; the caller bounds how many."""
+        self._consumers = consumers
+
+    def _consumer_records(self) -> dict[str, float]:
+        return {each.name: float(each.lag) for each in self._consumers}
+
+    def _consumer_seconds(self) -> dict[str, float]:
+        return {each.name: each.lag_seconds for each in self._consumers if each.lag_seconds is not None}
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, registry=self.registry)

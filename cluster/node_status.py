@@ -144,6 +144,7 @@ def register_gauges(node: Node) -> None:
     gauge("raftlog_oldest_index", "Oldest index that can be read", lambda: node.oldest)
     gauge("raftlog_revision", "Revision of the key-value store", lambda: node.machine.revision)
     gauge("raftlog_sessions", "Live sessions", lambda: node.machine.session_count)
+    gauge("raftlog_consumers", "Consumer groups", lambda: len(node.machine.consumers))
     gauge("raftlog_queued_requests", "Writes that wait to be proposed", lambda: node.pending.queued)
     gauge("raftlog_inflight_requests", "Writes whose fate is not known", lambda: node.pending.inflight)
     gauge("raftlog_waiters", "Reads and long polls that wait", lambda: len(node.applier.waiters))

@@ -98,6 +98,7 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     digests_max: int = 2  # log digests being computed
     backups_max: int = 1  # backups being taken: each keeps what changes meanwhile in memory
     backup_max_ms: int = 3_600_000  # one that takes longer is broken off
+    consumers_shown_max: int = 100  # consumer groups in status and metrics: those that are the most records behind
     request_lines_max: int = 16_384  # lines of the request log that wait to be written; more are counted, not kept
 
 

@@ -71,6 +71,9 @@ class Code(StrEnum):
     SESSION_EXPIRED = "session_expired"  # or never existed
     SEQUENCE_REUSED = "sequence_reused"  # same sequence, other bytes; or below the settled mark
     SEQUENCE_VOIDED = "sequence_voided"
+    CONSUMER_NOT_FOUND = "consumer_not_found"
+    CONSUMER_FENCED = "consumer_fenced"  # another owner claimed the group: `generation` and `position` are the group's
+    CONSUMERS_FULL = "consumers_full"
     WINDOW_FULL = "window_full"  # more than 1,024 sequences open in a session
     SESSIONS_FULL = "sessions_full"
     REFUSED = "refused"  # the state machine refused a well-formed request (duplicate key in a transaction, ...)
@@ -116,6 +119,9 @@ ERRORS: Final[dict[Code, ErrorRow]] = {
     Code.SESSION_EXPIRED: ErrorRow(409, _N, False),
     Code.SEQUENCE_REUSED: ErrorRow(409, _N, False),
     Code.SEQUENCE_VOIDED: ErrorRow(409, _N, False),
+    Code.CONSUMER_NOT_FOUND: ErrorRow(404, _N, False),
+    Code.CONSUMER_FENCED: ErrorRow(412, _N, False),
+    Code.CONSUMERS_FULL: ErrorRow(429, _N, False),
     Code.WINDOW_FULL: ErrorRow(429, _N, True),
     Code.SESSIONS_FULL: ErrorRow(429, _N, True),
     Code.REFUSED: ErrorRow(422, _N, False),
@@ -142,6 +148,13 @@ class LeaderHint(msgspec.Struct, frozen=True):
     url: str
 
 
+class Position(msgspec.Struct, frozen=True):
+    """Position of a consumer, checkpoint or manifest: {"log": id, "next": {"0": index}}; the 0 is the shard."""
+
+    log: str
+    next: dict[str, int]
+
+
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     """The one shape of every error (RFC 9457 members `type`, `title`, `status`, `detail`; the rest is ours)."""
 
@@ -159,6 +172,8 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     nearest: tuple[int, int] | None = None  # inside_entry: the ends of the entry before and of this one
     oldest: int | None = None  # compacted, of the log: the oldest index that can be read
     next: int | None = None  # a stream that ends with this problem: go on from here
+    generation: int | None = None  # consumer_fenced, and where a commit was refused: the group's
+    position: Position | None = None  # as generation
     why: str | None = None  # members_changing, members_refused: one word for the reason (`raft.refusals.WhyRefused`)
     type: str = "about:blank"
     title: str = ""
@@ -582,6 +597,18 @@ class FollowerStatus(msgspec.Struct, frozen=True):
     snapshot_total: int = 0
 
 
+class ConsumerStatus(msgspec.Struct, frozen=True):
+    """One group, and how far behind it is."""
+
+    name: str
+    position: Position
+    generation: int
+    owner: str
+    lag: int  # records from the position to the newest user record, internal ones among them; 0: there is none to read
+    lag_seconds: float | None  # age of the oldest user record that it has not read; None: it could not be looked up
+    updated_ms: int  # time of the entry that changed it last
+
+
 class Status(msgspec.Struct, frozen=True):
     """`GET /v1/status`: one node's view."""
 
@@ -607,6 +634,7 @@ class Status(msgspec.Struct, frozen=True):
     voters: list[int] = []  # of the configuration in force here; while it is joint, the new majority
     outgoing: list[int] = []  # the old majority of a joint configuration; empty: it is not joint
     learners: list[int] = []
+    consumers: list[ConsumerStatus] = []  # the groups that are the most records behind (limits.consumers_shown_max)
 
 
 class MemberAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -634,13 +662,6 @@ class Members(msgspec.Struct, frozen=True):
     configuration: int = 0  # index of the configuration in force
     is_changing: bool = False  # a change is under way, as far as this node knows
     is_joint: bool = False
-
-
-class Position(msgspec.Struct, frozen=True):
-    """Position of a consumer, checkpoint or manifest: {"log": id, "next": {"0": index}}; the 0 is the shard."""
-
-    log: str
-    next: dict[str, int]
 
 
 # ---------------------------------------------------------------------------------------------------------------

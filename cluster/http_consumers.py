@@ -1,0 +1,177 @@
+"""`/v1/consumers`: groups, their positions, and the generations that say who may move them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from cluster.consumer_lag import SHARD, position_of
+from cluster.http_answer import Answer
+from cluster.http_call import READ_PARAMETERS, Call, Service, decode, read_index
+from cluster.http_outcomes import commit, refuse, told
+from cluster.http_query import unescape
+from cluster.wire import NUMBER_MAX, ApiError, Code, Outcome
+from cluster.wire_consumers import (
+    ClaimIn,
+    CommitIn,
+    ConsumerAnswer,
+    ConsumerDeleted,
+    ConsumerMoved,
+    Consumers,
+    PositionIn,
+)
+from raft.codec import Record
+from statemachine import answers
+from statemachine.commands import Operation, Result
+from statemachine.consumers import ConsumerAction, ConsumerCommand, encode_consumer
+
+_CLAIM: Final = msgspec.json.Decoder(ClaimIn)
+_COMMIT: Final = msgspec.json.Decoder(CommitIn)
+
+
+async def get_consumers(service: Service, call: Call) -> Answer:
+    """All consumer groups by name: position, generation, owner, lag."""
+    query = call.query(READ_PARAMETERS)
+    await read_index(service, call, query)
+    node = service.node
+    index, term, last = node.applied, node.term, node.last_user_index
+    groups = await service.lags.statuses(node.machine.consumers.rows())
+    return service.answer(Consumers(node.log_id, groups, last, index, term), index, term)
+
+
+async def get_consumer(service: Service, call: Call) -> Answer:
+    """A consumer group: position, generation, owner, and its lag in records and seconds."""
+    query = call.query(READ_PARAMETERS)
+    name = _name(service, call)
+    await read_index(service, call, query)
+    node = service.node
+    index, term = node.applied, node.term
+    group = node.machine.consumers.get(name)
+    if group is None:
+        raise ApiError(
+            Code.CONSUMER_NOT_FOUND, f"there is no consumer group {name.decode()!r}: claim it to make it",
+            index=index, term=term,
+        )  # fmt: skip
+    status = await service.lags.status(name, group)
+    return service.answer(ConsumerAnswer(**msgspec.structs.asdict(status), index=index, term=term), index, term)
+
+
+async def claim(service: Service, call: Call) -> Answer:
+    """Makes the caller the owner: a new generation, which fences the one before; a new group is made."""
+    call.query()
+    name = _name(service, call)
+    body = await call.body(service.limits.body_bytes_max)
+    asked = decode(_CLAIM, body, "the body as JSON") if body else ClaimIn()
+    position = 0 if asked.position is None else _next(service, asked.position)
+    command = ConsumerCommand(ConsumerAction.CLAIM, 0, position, _owner(service, asked.owner))
+    return await _moved(service, call, name, command)
+
+
+async def put_consumer(service: Service, call: Call) -> Answer:
+    """Commits a position as the owner; with `reset` also a lower one, without a generation as a new owner."""
+    call.query()
+    name = _name(service, call)
+    asked = decode(_COMMIT, await call.body(service.limits.body_bytes_max), "the body as JSON")
+    if asked.generation == 0 or (asked.generation is None and not asked.reset):
+        raise ApiError(
+            Code.BAD_REQUEST, "a commit needs the generation that the claim answered (or reset: true, to move the "
+            "group whoever owns it)",
+        )  # fmt: skip
+    if asked.owner and asked.generation is not None:
+        raise ApiError(Code.BAD_REQUEST, "owner is for a reset without generation: a claim has told it")
+    action = ConsumerAction.RESET if asked.reset else ConsumerAction.COMMIT
+    command = ConsumerCommand(
+        action, asked.generation or 0, _next(service, asked.position), _owner(service, asked.owner)
+    )
+    return await _moved(service, call, name, command)
+
+
+async def delete_consumer(service: Service, call: Call) -> Answer:
+    """Deletes a consumer group; with `generation` only as its owner. One that is not there: `deleted` 0."""
+    query = call.query(frozenset({"generation"}))
+    name = _name(service, call)
+    command = ConsumerCommand(ConsumerAction.DELETE, query.number("generation", 1) or 0)
+    answer, result, term = await _commit(service, call, name, command)
+    body = ConsumerDeleted(Outcome.APPLIED, result, name.decode(), answer.deleted, answer.last, term)
+    return service.answer(body, answer.last, term)
+
+
+async def _moved(service: Service, call: Call, name: bytes, command: ConsumerCommand) -> Answer:
+    answer, result, term = await _commit(service, call, name, command)
+    group = answer.consumer
+    assert group is not None, "what was applied left a group"
+    body = ConsumerMoved(
+        Outcome.APPLIED, result, name.decode(), position_of(service.node.log_id, group.next), group.generation,
+        group.owner.decode("utf-8", "replace"), answer.last, term,
+    )  # fmt: skip
+    return service.answer(body, answer.last, term)
+
+
+async def _commit(
+    service: Service, call: Call, name: bytes, command: ConsumerCommand
+) -> tuple[answers.Answer, str, int]:
+    """The machine's answer, `applied` or `repeated`, and the term. Raises ApiError for every other outcome."""
+    session = call.session()
+    record = Record(int(Operation.CONSUMER), name, encode_consumer(command))
+    settled = await commit(service, call, (record,), session)
+    answer = told(settled, session)
+    group = answer.consumer
+    if answer.result is Result.APPLIED:
+        return answer, "repeated" if settled.effect.result is Result.REPEATED else "applied", settled.term
+    where = {}
+    if group is not None:
+        where = {"generation": group.generation, "position": position_of(service.node.log_id, group.next)}
+    if answer.result is Result.COMPARE_FAILED and group is not None:
+        owner = f" ({group.owner.decode('utf-8', 'replace')})" if group.owner else ""
+        raise ApiError(
+            Code.CONSUMER_FENCED,
+            f"consumer group {name.decode()!r} has generation {group.generation}{owner}, not {command.generation}: "
+            "somebody claimed it since; claim it to take it back",
+            index=answer.last, term=settled.term, **where,
+        )  # fmt: skip
+    refuse(answer, settled.term, session, **where)
+
+
+def _name(service: Service, call: Call) -> bytes:
+    name = unescape(call.parts[0], "the consumer's name in the path")
+    parameters = service.node.machine.limits
+    limit = parameters.consumer_name_bytes_max
+    if len(name) > limit:
+        raise ApiError(
+            Code.TOO_LARGE, f"the consumer's name has {len(name)} bytes: the limit is {limit} (consumer_name_bytes_max)"
+        )
+    try:
+        text = name.decode()
+    except UnicodeDecodeError:
+        text = ""
+    if not text or not text.isprintable():
+        raise ApiError(Code.BAD_REQUEST, "a consumer's name is text of at least one character, all of them printable")
+    return name
+
+
+def _owner(service: Service, owner: str) -> bytes:
+    if not owner.isprintable():
+        raise ApiError(Code.BAD_REQUEST, "the owner is text, all of its characters printable")
+    data = owner.encode()
+    parameters = service.node.machine.limits
+    limit = parameters.consumer_owner_bytes_max
+    if len(data) > limit:
+        raise ApiError(
+            Code.TOO_LARGE, f"the owner has {len(data)} bytes: the limit is {limit} (consumer_owner_bytes_max)"
+        )
+    return data
+
+
+def _next(service: Service, position: PositionIn) -> int:
+    """The index of a position of this log. Raises ApiError foreign_log or bad_request."""
+    if position.log != service.node.log_id:
+        raise ApiError(
+            Code.FOREIGN_LOG,
+            f"this position belongs to log {position.log[:64]!r}, this is log {service.node.log_id}",
+        )
+    if position.next.keys() != {SHARD} or not 1 <= position.next[SHARD] <= NUMBER_MAX:
+        raise ApiError(
+            Code.BAD_REQUEST, f'position.next is {position.next}: it must be {{"{SHARD}": index}}, from index 1 on'
+        )
+    return position.next[SHARD]
