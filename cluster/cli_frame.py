@@ -6,6 +6,7 @@ on standard error and an exit code (docs/cli.md).
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import json
@@ -38,6 +39,10 @@ SESSION_TTL_MS: Final = 60_000
 
 UNREACHABLE_MS: Final = 2_000
 """How long a command looks for a cluster where nothing at all listens."""
+
+
+_ENDPOINTS_VARIABLE: Final = "RAFTLOG_ENDPOINTS"
+_NEAR: Final = 0.9  # of a variable's name: one letter more, less or other
 
 
 class Exit(IntEnum):
@@ -73,7 +78,7 @@ EncodingOption = Annotated[
 ]
 EndpointsOption = Annotated[
     str | None,
-    typer.Option("-e", "--endpoints", envvar="RAFTLOG_ENDPOINTS", help="URLs of nodes, with commas between them."),
+    typer.Option("-e", "--endpoints", envvar=_ENDPOINTS_VARIABLE, help="URLs of nodes, with commas between them."),
 ]
 DeadlineOption = Annotated[float, typer.Option("--deadline", help="Seconds until a request is given up.", min=0.001)]
 Base64Option = Annotated[bool, typer.Option("--base64", help="Keys and values are given as base64.")]
@@ -144,6 +149,8 @@ def find_endpoints(given: str | None) -> tuple[tuple[str, ...], str]:
         if not urls:
             raise Failed("--endpoints is empty: write http://HOST:PORT, several with commas between them", Exit.USAGE)
         return urls, "--endpoints or RAFTLOG_ENDPOINTS"
+    if near := difflib.get_close_matches(_ENDPOINTS_VARIABLE, os.environ, 1, _NEAR):
+        raise Failed(f"the environment has {near[0]}, which nothing reads: say {_ENDPOINTS_VARIABLE}", Exit.USAGE)
     if urls := remembered():
         return urls, "the running `raftlog up`"
     return DEFAULT_ENDPOINTS, "the default ports"

@@ -210,6 +210,15 @@ def test_no_leader_and_no_server_are_5(cli: Running) -> None:
     assert "raftlog up" in result.stderr
 
 
+@pytest.mark.parametrize("name", ["RAFTLOG_ENDPOINT", "RAFTLOG_ENDPIONTS"])
+def test_a_misspelt_variable_is_not_passed_over(cli: Running, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Else the command would go to another cluster, on the default ports; with the right one it does not matter."""
+    monkeypatch.setenv(name, cli.url)
+    result = CliRunner().invoke(cli.app, ["put", "a", "1"], env={"RAFTLOG_ENDPOINTS": None})
+    assert (result.exit_code, name in result.stderr, "RAFTLOG_ENDPOINTS" in result.stderr) == (2, True, True)
+    assert cli.run("put", "a", "1").exit_code == 0
+
+
 def test_status_members_digest(cli: Running) -> None:
     """The overview has a row per member; without a leader the exit code says so."""
     assert cli.json("members", "list")["members"][0]["role"] == "voter"
