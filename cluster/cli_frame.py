@@ -109,22 +109,43 @@ def command(app: typer.Typer, name: str, **settings: Any) -> Callable[[Callable[
     """Adds a function that takes a Cli first as a command with the common options."""
 
     def add(function: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(function, eval_str=True)
-        common = inspect.signature(_common, eval_str=True)
-
-        @functools.wraps(function)
-        def run(**given: Any) -> None:
-            options = {option: given.pop(option) for option in common.parameters}
-            with_json = options["output"] in (Format.JSON, Format.JSONL)
-            ended(lambda: function(_common(**options), **given), with_json)
-
-        run.__signature__ = own.replace(  # type: ignore[attr-defined]
-            parameters=[*list(own.parameters.values())[1:], *common.parameters.values()], return_annotation=None
-        )
-        app.command(name, **settings)(run)
+        app.command(name, **settings)(_with_common(function))
         return function
 
     return add
+
+
+def command_group(app: typer.Typer, name: str, function: Callable[..., None]) -> typer.Typer:
+    """Adds a function that takes a Cli first as a command that others may follow: it runs where none of them does."""
+    run = _with_common(function)
+
+    def alone(context: typer.Context, **given: Any) -> None:
+        if context.invoked_subcommand is None:
+            run(**given)
+
+    own = inspect.signature(run)
+    context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+    alone.__signature__ = own.replace(parameters=[context, *own.parameters.values()])  # type: ignore[attr-defined]
+    below = typer.Typer(invoke_without_command=True, help=function.__doc__)
+    below.callback()(alone)
+    app.add_typer(below, name=name)
+    return below
+
+
+def _with_common(function: Callable[..., None]) -> Callable[..., None]:
+    own = inspect.signature(function, eval_str=True)
+    common = inspect.signature(_common, eval_str=True)
+
+    @functools.wraps(function)
+    def run(**given: Any) -> None:
+        options = {option: given.pop(option) for option in common.parameters}
+        with_json = options["output"] in (Format.JSON, Format.JSONL)
+        ended(lambda: function(_common(**options), **given), with_json)
+
+    run.__signature__ = own.replace(  # type: ignore[attr-defined]
+        parameters=[*list(own.parameters.values())[1:], *common.parameters.values()], return_annotation=None
+    )
+    return run
 
 
 def _common(

@@ -1,4 +1,4 @@
-"""Commands of the log: append, log, import."""
+"""Commands of the log: append, log, log trim, import."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from cluster import importer
 from cluster.cli_consumers import owner_here
-from cluster.cli_frame import Base64Option, Cli, Exit, Failed, bytes_of, command
+from cluster.cli_frame import Base64Option, Cli, Exit, Failed, bytes_of, command, command_group
 from cluster.cli_kv import NoSession, Sequence, Session, value_of, write
-from cluster.client_requests import NewRecord, append
+from cluster.client_requests import NewRecord, append, trim
 from cluster.client_sync import SyncClient
 from cluster.import_lines import InputError, InputFormat
 from cluster.import_note import NoteError, read_note
@@ -45,6 +45,7 @@ IMPORTED: Final = View(
     ),
     lines_of("last"),
 )  # fmt: skip
+TRIMMED: Final = View((Column("outcome"), Column("oldest"), Column("index")), lines_of("oldest"))
 IMPORT_DEADLINE_S: Final = 60.0
 
 
@@ -108,6 +109,16 @@ def log_command(
         start = from_index or client.status().oldest
         records = client.log(start, to=to, from_time_ms=time_ms, follow=follow, internal=internal)
         cli.printer.each((as_row(record) for record in islice(records, limit)), RECORD)
+
+
+def trim_command(
+    cli: Cli,
+    before: Annotated[int, typer.Option("--before", help="The oldest index to keep.", metavar="INDEX", min=1)],
+) -> None:
+    """Let go of the records below an index, on every node and for good."""
+    with cli.client() as client:
+        done = client.call(trim(before))
+    cli.printer.one(as_row(done), TRIMMED)
 
 
 def _unix_ms(text: str) -> int:
@@ -215,5 +226,5 @@ def _bar(plan: importer.Plan) -> Iterator[Callable[[importer.Progress, int], Non
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
     command(app, "append")(append_command)
-    command(app, "log")(log_command)
+    command(command_group(app, "log", log_command), "trim")(trim_command)
     command(app, "import")(import_command)

@@ -218,6 +218,12 @@ def compact(revision: int) -> Request[wire.Compacted]:
     return Request("POST", "/v1/kv/compact", answers.plain(wire.Compacted), body, _JSON_BODY, writes=True)
 
 
+def trim(before: int) -> Request[wire.Trimmed]:
+    """Lets the records of the log below an index go."""
+    body = msgspec.json.encode({"before": before})
+    return Request("POST", "/v1/log/trim", answers.plain(wire.Trimmed), body, _JSON_BODY, writes=True)
+
+
 def watch(
     *,
     prefix: bytes | None = None,

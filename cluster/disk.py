@@ -24,9 +24,10 @@ from cluster.disk_snapshots import SnapshotWriter, check_snapshot
 from cluster.disk_worker import Worker
 from cluster.disk_write import SYNC_BUCKETS_S, Writer
 from raft.configuration import Configuration
-from raft.journal import SEGMENT_BYTES, ImpossibleBatch
+from raft.journal import SEGMENT_BYTES, ImpossibleBatch, Segment
 from raft.ready import SnapshotWrite, SyncBatch
 from raft.recovery import Damaged
+from raft.retention import Piece, piece_of
 from raft.storage import Storage
 from raft.storage_open import TAIL_BYTES_MAX
 from raft.storage_read import RawSlice, Reader
@@ -227,11 +228,31 @@ class Disk:
         """An end of an entry, at most `index`, behind which the log has at least `bytes_kept` bytes: the newest such
         end between two segments, or that before the whole log."""
         size = 0
-        for segment in reversed(list(self._journal.segments)):
+        for segment in reversed(self._segments()):
             size += segment.end
             if size >= bytes_kept and segment.previous.index <= index:
                 return segment.previous.index
         return self._journal.first - 1
+
+    async def pieces(self) -> list[Piece]:
+        """The segments with what they take on disk, in order; the last one is appended to."""
+        return await self._read_worker.run(lambda: [piece_of(self._reading, each) for each in self._segments()])
+
+    def _segments(self) -> list[Segment]:
+        return list(self._journal.segments)
+
+    async def compact(self, oldest: int, needed: int) -> int:
+        """Deletes the whole segments that may go (`raft.retention.may_go`), oldest first, beside everything else: how
+        many. A crash in between leaves a log that begins later, or earlier. Raises DiskFenced."""
+        if self._journal.segments[0].last.index >= min(oldest, needed) or len(self._journal.segments) == 1:
+            return 0
+        rows = await self._write_worker.run(partial(self._writer.compact, oldest, needed))
+        for operations in rows:
+            try:
+                await self._read_worker.run(partial(self._reading.execute, operations))
+            except OSError as error:
+                self._writer.fail(error)
+        return len(rows)
 
     def _sync_ledgers(self) -> None:
         self._reader.refresh()

@@ -8,8 +8,9 @@ or in files that can be made anew, is back-pressure.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final, NoReturn
 
 from cluster.clock import monotonic
@@ -17,8 +18,10 @@ from cluster.disk_background import Background
 from cluster.disk_errors import DiskFenced, NoSpace, ReadDamaged, SnapshotDamaged, is_full
 from cluster.disk_files import ShardFiles
 from raft import storage_snapshots
+from raft.operations import Delete, Operation
 from raft.ready import SyncBatch
 from raft.recovery import Damaged
+from raft.retention import may_go
 from raft.storage import Part, Step, Storage
 from raft.storage_snapshots import Received
 
@@ -105,6 +108,23 @@ class Writer:
         """A durable mark behind the newest entry. Raises DiskFenced or NoSpace."""
         self.check()
         self._execute(self._storage.mark())
+
+    def compact(self, oldest: int, needed: int) -> list[Sequence[Operation]]:
+        """Forgets the segments that `raft.retention.may_go` lets go of: the operations that delete them, one row for
+        each. None while a sealed segment is being finished: ask again. Raises DiskFenced."""
+        self.check()
+        structure = self._background.structure
+        if not structure.acquire(blocking=False):  # an append must not wait for that
+            return []
+        try:
+            keep_after = may_go(oldest, needed, storage_snapshots.list_snapshots(self._files))
+            rows = [operations for _, operations in self._storage.compact(keep_after)]
+        finally:
+            structure.release()
+        for operation in chain.from_iterable(rows):
+            if isinstance(operation, Delete):
+                self._files.close(operation.name)  # else the space of what is deleted is not free
+        return rows
 
     def install(self, received: Received) -> None:
         """Makes a snapshot from a leader the newest one and drops the whole log for it. Raises DiskFenced, NoSpace (the

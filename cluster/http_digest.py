@@ -8,7 +8,7 @@ from typing import Final
 
 from cluster.http_answer import Answer
 from cluster.http_call import READ_PARAMETERS, Call, Service, read_index, wait_applied
-from cluster.http_log import SLICE_BYTES, SLICE_RECORDS
+from cluster.http_log import SLICE_BYTES, SLICE_RECORDS, check_oldest
 from cluster.records import decode_rows
 from cluster.wire import DIGEST_FORMAT, ApiError, Code, DigestAnswer, SetDigest
 from raft.types import Entry
@@ -37,13 +37,13 @@ async def get_digest(service: Service, call: Call) -> Answer:
         if log_from is None or error.code not in (Code.INSIDE_ENTRY, Code.COMPACTED):
             raise
     if revision is None:
-        _check_oldest(service, "index", index)
+        check_oldest(service, index)
         revision = (await _read(service, index, 1, 1))[0][1].revision
     log_digest: SetDigest | None = None
     if log_from is not None:
         if log_from > index:
             raise ApiError(Code.BAD_REQUEST, f"log_from {log_from} is above index {index}: it is [log_from, index]")
-        _check_oldest(service, "log_from", log_from)
+        check_oldest(service, log_from)
         log_digest = _public(await _log_digest(service, log_from, index, call.deadline))
     answer = DigestAnswer(
         node.log_id, index, node.term, revision, state, DIGEST_FORMAT, log_from=log_from, log_digest=log_digest
@@ -64,12 +64,6 @@ def _state_digest(service: Service, index: int) -> digest.SetDigest:
         raise ApiError(Code.COMPACTED, str(error), oldest=error.oldest) from error
     except digest.NotYet as error:
         raise ApiError(Code.FUTURE_INDEX, str(error)) from error
-
-
-def _check_oldest(service: Service, what: str, index: int) -> None:
-    oldest = service.node.oldest
-    if index < oldest:
-        raise ApiError(Code.COMPACTED, f"{what} {index} is below the oldest index, {oldest}", oldest=oldest)
 
 
 async def _read(service: Service, index: int, limit: int, bytes_max: int) -> list[tuple[Entry, Effects]]:

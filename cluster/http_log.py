@@ -9,11 +9,28 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from cluster import wire
 from cluster.http_answer import Answer, encode_json, encode_msgpack
-from cluster.http_call import READ_PARAMETERS, Call, Service, read_index
+from cluster.http_call import READ_PARAMETERS, Call, Service, decode, read_index
+from cluster.http_outcomes import submit
+from cluster.log_reader import compacted
 from cluster.records import as_packed, as_record, decode_rows, is_user_row, row_bytes
-from cluster.wire import NUMBER_MAX, ApiError, Code, Encoding, LogPage, LogPagePacked, LogRecord, LogRecordPacked
+from cluster.wire import (
+    NUMBER_MAX,
+    ApiError,
+    Code,
+    Encoding,
+    LogPage,
+    LogPagePacked,
+    LogRecord,
+    LogRecordPacked,
+    Outcome,
+    Trimmed,
+)
+from raft.codec import Record
+from statemachine.commands import Operation
 from statemachine.digest import LogRow
 
 FORMATS: Final = ("json", "ndjson", "msgpack", "raw")
@@ -86,10 +103,7 @@ async def scan(service: Service, query: LogQuery, start: int, left: int, bytes_m
     Nothing is scanned where nothing is there yet. Raises ApiError compacted below the oldest index.
     """
     node = service.node
-    if start < node.oldest:
-        raise ApiError(
-            Code.COMPACTED, f"index {start} is below the oldest that can be read, {node.oldest}", oldest=node.oldest
-        )
+    check_oldest(service, start)
     count = min(left, SLICE_RECORDS, query.stop - start, node.applied + 1 - start)
     rows: list[LogRow] = []
     if count <= 0:
@@ -140,3 +154,24 @@ async def read_page(service: Service, call: Call, query: LogQuery) -> Answer:
         service.identity, body, node.applied, node.term, content_type=content_type,
         extra=((wire.H_NEXT, str(position)),),
     )  # fmt: skip
+
+
+def check_oldest(service: Service, index: int) -> None:
+    """Raises ApiError compacted for an index below the oldest: the cluster's, which is the same on every node, or, of
+    a node that was built from a snapshot, the first that it has."""
+    node = service.node
+    for oldest in (node.machine.oldest, node.oldest):
+        if index < oldest:
+            raise compacted(node.node_id, index, oldest)
+
+
+_TRIM_BODY: Final = msgspec.json.Decoder(wire.TrimIn)
+
+
+async def trim(service: Service, call: Call) -> Answer:
+    """Lets the records below an index go, on every node; what is no longer needed is deleted."""
+    call.query()
+    body = decode(_TRIM_BODY, await call.body(service.limits.body_bytes_max), "the body as JSON")
+    done = await submit(service, call, (Record(int(Operation.TRIM), argument=body.before),))
+    answer = Trimmed(Outcome.APPLIED, service.node.machine.oldest, done.last, done.term)
+    return service.answer(answer, done.last, done.term)

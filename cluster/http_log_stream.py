@@ -12,7 +12,7 @@ import msgspec
 from cluster import wire
 from cluster.http_answer import encode_json
 from cluster.http_call import Call, Service
-from cluster.http_log import SLICE_BYTES, LogQuery, scan
+from cluster.http_log import SLICE_BYTES, LogQuery, check_oldest, scan
 from cluster.http_stream import SlowReader, Stream, slow_reader
 from cluster.records import as_record
 from cluster.wire import ApiError, LogProgress, Problem
@@ -24,8 +24,7 @@ _encode_lines: Final = msgspec.json.Encoder().encode_lines
 async def stream_log(service: Service, call: Call, query: LogQuery) -> Stream:
     """Sends the whole stream; returns when it has ended."""
     node = service.node
-    if query.start < node.oldest:
-        await scan(service, query, query.start, 1, 1)  # raises compacted while that can still be the answer
+    check_oldest(service, query.start)  # while that can still be the answer
     if not query.is_follow:
         if query.wait_ms and query.start > node.applied:
             await service.wait_beyond(query.start - 1, service.clock() + query.wait_ms / 1000)

@@ -105,6 +105,7 @@ _REASONS: Final = {
     Reason.CONSUMERS_FULL: "there are as many consumer groups as there may be (consumers_max): delete some",
     Reason.POSITION_BACK: "the position is behind that of the group: a commit goes forward, reset: true goes anywhere",
     Reason.POSITION_AHEAD: "the position is beyond what is committed: nobody can have read up to there",
+    Reason.FUTURE_INDEX: "the log has not reached that index: only what is there can be trimmed",
 }
 
 

@@ -49,6 +49,7 @@ async def _get_log(service: Service, call: Call) -> Answer | Stream:
 ROUTES: Final = (
     Route("POST", "/v1/log", "append", http_append.append),
     Route("GET", "/v1/log", "read", _get_log),
+    Route("POST", "/v1/log/trim", "trim", http_log.trim),
     Route("GET", "/v1/kv/{key}", "get", http_kv.get),
     Route("PUT", "/v1/kv/{key}", "put", http_kv.put),
     Route("DELETE", "/v1/kv/{key}", "delete", http_kv.delete),

@@ -14,7 +14,7 @@ from cluster import wire
 from cluster.http_answer import encode_json
 from cluster.http_call import READ_PARAMETERS, Call, Service, read_index
 from cluster.http_kv import encoding_of, unreadable
-from cluster.http_log import SLICE_BYTES, SLICE_RECORDS
+from cluster.http_log import SLICE_BYTES, SLICE_RECORDS, check_oldest
 from cluster.http_query import check_key, parse_number
 from cluster.http_stream import SlowReader, Stream, slow_reader
 from cluster.records import watch_messages
@@ -46,7 +46,7 @@ async def watch(service: Service, call: Call) -> Stream:
     """Sends the whole stream; it ends with the connection, with the node, or behind the compaction edge."""
     asked = await _parse(service, call)
     position = asked.position
-    _check_oldest(service, position)
+    check_oldest(service, position)
     progress_s = service.limits.progress_ms / 1000
     with Stream(service, call) as stream:
         stream.start(wire.SSE if asked.is_sse else wire.NDJSON, ((wire.H_NEXT, str(position)),))
@@ -103,19 +103,9 @@ async def _parse(service: Service, call: Call) -> _Watch:
     return _Watch(start, end, position, from_revision or 0, form == "sse", encoding)
 
 
-def _check_oldest(service: Service, position: int) -> None:
-    oldest = service.node.oldest
-    if position < oldest:
-        raise ApiError(
-            Code.COMPACTED,
-            f"index {position} is below the oldest that can be watched, {oldest}: read the keys, then watch from there",
-            oldest=oldest,
-        )
-
-
 async def _slice(service: Service, asked: _Watch, position: int) -> tuple[bytes, int]:
     """The messages of the entries that follow, as bytes, and the index behind them."""
-    _check_oldest(service, position)
+    check_oldest(service, position)
     if position > service.node.applied:
         return b"", position
     parts: list[bytes] = []

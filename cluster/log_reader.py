@@ -30,14 +30,10 @@ class LogReader:
         self._applier = applier
 
     def check_oldest(self, index: int) -> None:
-        """Raises ApiError compacted for an index below the oldest."""
-        if index < self._disk.oldest:
-            raise ApiError(
-                Code.COMPACTED,
-                f"node {self._node}: index {index} is gone, the oldest is {self._disk.oldest}; read on from there",
-                index=self._disk.oldest,
-                oldest=self._disk.oldest,
-            )
+        """Raises ApiError compacted for an index below the oldest: first the cluster's, then what this node has."""
+        for oldest in (self._applier.machine.oldest, self._disk.oldest):
+            if index < oldest:
+                raise compacted(self._node, index, oldest)
 
     async def entries(self, from_index: int, limit: int, bytes_max: int) -> list[Applied]:
         """Whole applied entries that contain or follow `from_index`, about `limit` records and `bytes_max`; at least
@@ -58,13 +54,26 @@ class LogReader:
 
     async def find_time(self, time_ms: int) -> int:
         """First index of the first applied entry with that time or a later one, or one after the last applied."""
-        return min(await self._disk.find_time(time_ms), self._applier.applied + 1)
+        found = min(await self._disk.find_time(time_ms), self._applier.applied + 1)
+        return max(found, self._applier.machine.oldest)
 
     async def _raw(self, from_index: int, to_index: int, bytes_max: int) -> RawSlice:
         try:
             return await self._disk.read_raw(from_index, to_index, bytes_max)
         except ReadDamaged as error:
             raise ApiError(Code.INTERNAL, f"node {self._node}: {error}") from error
+
+
+def compacted(node: NodeId, index: int, oldest: int) -> ApiError:
+    """What a reader below the oldest index is told. Whoever needs the state reads the keys: that of any index from
+    `snapshot` on leaves no gap before what can be read."""
+    return ApiError(
+        Code.COMPACTED,
+        f"node {node}: index {index} is gone, the oldest is {oldest}: read on from there, or read the keys first (the "
+        f"state of index {oldest - 1} or later) and go on behind it",
+        oldest=oldest,
+        snapshot=oldest - 1,
+    )
 
 
 def decode_slice(raw: RawSlice) -> list[Applied]:

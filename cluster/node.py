@@ -22,6 +22,7 @@ from cluster.log_reader import LogReader
 from cluster.logging import Logger, log_event
 from cluster.metrics import Metrics
 from cluster.node_members import Membership
+from cluster.node_retention import RetentionWork
 from cluster.node_snapshots import SnapshotWork
 from cluster.pending import Pending
 from cluster.recent import Applied
@@ -66,11 +67,9 @@ class Node:
         self.settings = settings
         self.options = settings.options()
         self.disk = disk
-        self.metrics = metrics
-        self.logger = logger
+        self.metrics, self.logger = metrics, logger
         self.node_id: NodeId = identity.node
-        self.log_id = identity.log_id
-        self.incarnation = identity.incarnation
+        self.log_id, self.incarnation = identity.log_id, identity.incarnation
         self.started_at = clock.monotonic()
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[NodeExit] = self._loop.create_future()
@@ -118,6 +117,7 @@ class Node:
         self.snapshots = SnapshotWork(self, mark.index)
         if snapshot is not None:
             self.snapshots.saved(mark)
+        self.retention = RetentionWork(self)
         self.clock_proposed = 0  # index of the newest clock entry proposed here
         self.appended: list[tuple[int, float]] = []  # (index, when) of newest proposals: how far behind a follower is
         self._held: tuple[Fetch, tuple[Entry, ...]] | None = None
@@ -237,8 +237,8 @@ class Node:
 
     @property
     def oldest(self) -> int:
-        """The oldest index that can be read."""
-        return self.disk.oldest
+        """The oldest index that can be read here."""
+        return max(self.machine.oldest, self.disk.oldest)
 
     @property
     def committed(self) -> int:

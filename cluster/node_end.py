@@ -47,6 +47,7 @@ def housekeeping(node: Node, now: Now, mono: float) -> None:
     if node.is_leader:
         _commit_clock(node, now)
     node.snapshots.save_if_due()
+    node.retention.look_if_due(mono)
 
 
 def _commit_clock(node: Node, now: Now) -> None:
@@ -123,6 +124,7 @@ async def stop(node: Node) -> None:
 async def _close(node: Node, *, is_clean: bool) -> None:
     node.close_inputs()
     await node.snapshots.close(node.settings.limits.stop_timeout_ms / 1_000)
+    await node.retention.close(node.settings.limits.stop_timeout_ms / 1_000)
     await node.transport.close()
     if is_clean:
         try:

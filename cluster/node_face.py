@@ -50,7 +50,7 @@ class NodeFace(Protocol):
     def term(self) -> int: ...
     @property
     def oldest(self) -> int:
-        """The oldest index that can be read."""
+        """The oldest index that can be read here: that of the cluster (`machine.oldest`) or a later one."""
 
     @property
     def committed(self) -> int: ...

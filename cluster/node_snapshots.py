@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 from collections import deque
 from collections.abc import Coroutine
 from functools import partial
@@ -79,7 +80,13 @@ class SnapshotWork:
 
     def _due_bytes(self) -> int:
         limits = self._node.settings.limits
-        return max(limits.snapshot_log_bytes, self._node.disk.snapshot_bytes * limits.snapshot_log_percent // 100)
+        log_bytes = min(limits.snapshot_log_bytes, self._kept_bytes // 4)  # two of them cover what is deleted
+        return max(log_bytes, self._node.disk.snapshot_bytes * limits.snapshot_log_percent // 100)
+
+    @property
+    def _kept_bytes(self) -> int:
+        """What may be kept of the log: snapshots come often enough, and the trailing log is short enough, for that."""
+        return self._node.settings.retention.bytes or sys.maxsize
 
     def _may_save(self) -> bool:
         """Not while one is received; nor while one is being sent that would have to go, unless that takes for ever."""
@@ -112,11 +119,13 @@ class SnapshotWork:
 
     def saved(self, mark: Mark) -> None:
         """A snapshot up to `mark` is durable: followers that lack more log than is resent get it instead; what follows
-        one that is under way is kept for its end. The log stays on disk: compaction is not retention."""
+        one that is under way is kept for its end. The log stays on disk until it is trimmed: compaction is not
+        retention."""
         node, limits = self._node, self._node.settings.limits
         self.index = mark.index
         self._is_damaged = False
         trailing = max(limits.trailing_log_bytes, node.disk.snapshot_bytes * limits.trailing_log_percent // 100)
+        trailing = min(trailing, self._kept_bytes // 2)
         under_way = [each.snapshot_index for each in node.core.status().followers if each.snapshot_index]
         node.core.compact(mark, min([node.disk.end_before(mark.index, trailing), *under_way]))
 

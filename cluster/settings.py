@@ -22,6 +22,8 @@ from cluster.cluster_file import ClusterFile, SettingsError, parse_cluster_file,
 from raft.options import Options
 
 ENVIRONMENT_PREFIX: Final = "RAFTLOG_"
+RETENTION_SEGMENTS_MIN: Final = 4
+"""The segment that is written, the one made ahead, and as much again while a snapshot is on its way."""
 
 
 class NodeExit(IntEnum):
@@ -109,6 +111,15 @@ class DiskSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mark_idle_ms: int = 50  # a durable mark is written by itself after this long without a sync
 
 
+class RetentionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How much of the log is kept for readers; 0 is no bound. Whole segments go, and the newest always stays. All is
+    kept unless somebody says otherwise: the log is what others read from, and what is deleted does not come back."""
+
+    bytes: int = 0  # that the files of the log take on one disk, the next segment made ahead included
+    age_ms: int = 0  # a segment goes when its newest record is older than this, by the times in the log
+    held_bytes: int = 0  # what a consumer group has not read stays while the files take no more than this; 0: goes
+
+
 class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the node says about itself."""
 
@@ -146,6 +157,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     raft: Any = msgspec.field(default_factory=RaftSettings)
     limits: LimitSettings = msgspec.field(default_factory=LimitSettings)
     disk: DiskSettings = msgspec.field(default_factory=DiskSettings)
+    retention: RetentionSettings = msgspec.field(default_factory=RetentionSettings)
     log: LogSettings = msgspec.field(default_factory=LogSettings)
     security: SecuritySettings = msgspec.field(default_factory=SecuritySettings)
 
@@ -163,6 +175,7 @@ _SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "raft": RaftSettings,
     "limits": LimitSettings,
     "disk": DiskSettings,
+    "retention": RetentionSettings,
     "log": LogSettings,
     "security": SecuritySettings,
 }
@@ -362,6 +375,13 @@ def _check(settings: Settings, cluster: ClusterFile | None) -> None:
             value = getattr(section, name)
             if isinstance(value, int) and value < 1:
                 raise SettingsError(f"{name} is {value}: it must be at least 1")
+    kept, least = settings.retention, RETENTION_SEGMENTS_MIN * settings.disk.segment_bytes
+    if min(kept.age_ms, kept.bytes, kept.held_bytes) < 0 or 0 < kept.bytes < least:
+        raise SettingsError(
+            f"retention.bytes is {kept.bytes}, age_ms {kept.age_ms}, held_bytes {kept.held_bytes}: none is negative, "
+            f"and bytes are 0 (keep all) or at least {RETENTION_SEGMENTS_MIN} segments, {least} with this "
+            "disk.segment_bytes"
+        )
     for key, address in (("http.listen", settings.http.listen), ("peer.listen", settings.peer.listen)):
         if address:
             split_address(address, key)

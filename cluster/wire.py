@@ -171,6 +171,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     revision: int | None = None  # compare_failed: the key's current mod revision (0: missing); compacted: the oldest
     nearest: tuple[int, int] | None = None  # inside_entry: the ends of the entry before and of this one
     oldest: int | None = None  # compacted, of the log: the oldest index that can be read
+    snapshot: int | None = None  # with it: the state of this index or a later one, then the log, leaves no gap
     next: int | None = None  # a stream that ends with this problem: go on from here
     generation: int | None = None  # consumer_fenced, and where a commit was refused: the group's
     position: Position | None = None  # as generation
@@ -494,6 +495,21 @@ class CompactIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Key history below `revision` may go."""
 
     revision: Number
+
+
+class TrimIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Records of the log below `before` may go."""
+
+    before: Number
+
+
+class Trimmed(msgspec.Struct, frozen=True):
+    """The answer to a trim of the log."""
+
+    outcome: Outcome
+    oldest: int
+    index: int
+    term: int
 
 
 class Compacted(msgspec.Struct, frozen=True):

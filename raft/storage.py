@@ -176,11 +176,15 @@ class Storage:
 
     def compact(self, keep_after: int) -> Iterator[Step]:
         """Removes segments that nobody needs: all of them end at or before `keep_after`, which a durable snapshot
-        covers."""
-        for operations in self.journal.compact(keep_after):
-            yield (Part.COMPACT, operations)
+        covers (`raft.retention.may_go`).
+
+        They are forgotten with the first step, so these steps may be carried out beside any others, in another thread
+        too: one for each segment, oldest first. After a crash the log begins with the first one that is still there.
+        """
+        steps: list[Step] = [(Part.COMPACT, operations) for operations in self.journal.compact(keep_after)]
         self.ledger.forget(self.journal.segments)
         self._segments_dropped()
+        yield from steps
 
     def install(self, received: Received) -> Iterator[Step]:
         """Makes a snapshot that came from a leader the newest one, and drops the whole log for it.

@@ -89,7 +89,7 @@ KIND_COMMANDS: Final = 4
 
 OPERATIONS: Final[tuple[str | None, ...]] = (
     None, "append", "put", "delete", "delete_range", "txn", *([None] * 26),
-    "compact", "session_open", "session_keepalive", "session_close", "void", *([None] * 5),
+    "compact", "session_open", "session_keepalive", "session_close", "void", None, None, None, "trim", None,
     "consumer",
 )  # fmt: skip
 APPEND: Final = 1

@@ -53,6 +53,7 @@ class Reason(StrEnum):
     CONSUMERS_FULL = "consumers_full"
     POSITION_BACK = "position_back"  # a commit behind the group's position
     POSITION_AHEAD = "position_ahead"  # of what has been applied
+    FUTURE_INDEX = "future_index"  # trim above the index of the trim itself
 
 
 class TxnResponse(NamedTuple):

@@ -28,7 +28,8 @@ class Operation(IntEnum):
     SESSION_KEEPALIVE = 34  # argument: the session
     SESSION_CLOSE = 35  # argument: the session
     VOID = 36  # argument: sequence of the session named by the block; makes "not seen" final
-    # Reserved for later formats: TRIM = 40, DIGEST_POINT = 41.
+    TRIM = 40  # argument: records below this index may go
+    # Reserved for later formats: DIGEST_POINT = 41.
     CONSUMER = 42  # key: a group's name, value: `statemachine.consumers.encode_consumer`
 
 

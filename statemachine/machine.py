@@ -51,7 +51,7 @@ class StateMachine:
 
     __slots__ = (
         "_digest", "_digests", "_sessions", "_store", "_under_way", "applied_index", "applied_term", "clock_ms",
-        "consumers", "limits", "time_ms",
+        "consumers", "limits", "oldest", "time_ms",
     )  # fmt: skip
 
     def __init__(self, limits: Limits | None = None) -> None:
@@ -61,6 +61,7 @@ class StateMachine:
         self.time_ms = 0  # of the entry applied last
         self.clock_ms = 0
         self.consumers = ConsumerTable()  # others only read it
+        self.oldest = 1  # the first record that may be read: one fact of the cluster, moved by TRIM alone
         self._store = Store()
         self._sessions = SessionTable()
         self._digests = DigestHistory()
@@ -266,6 +267,17 @@ class StateMachine:
         store.compact(revision)
         return self._verdict(Verdict(Result.APPLIED), last, last)
 
+    def _trim(self, command: Command, last: int) -> RequestEffect:
+        """Records below the index may go. It never goes back, so a repetition is no error, nor above what is applied:
+        the trim itself can be read. Which files that lets go of is each node's own affair."""
+        before = command.argument
+        if before is None or before < 1:
+            return self._refused(Reason.MALFORMED, last)
+        if before > last:
+            return self._refused(Reason.FUTURE_INDEX, last)
+        self.oldest = max(self.oldest, before)
+        return self._verdict(Verdict(Result.APPLIED), last, last)
+
     def _open_session(self, command: Command, last: int) -> RequestEffect:
         reason = self._sessions.open(last, command.argument, self.clock_ms, self.limits)
         return self._verdict(Verdict(Result.REFUSED if reason else Result.APPLIED, reason), last, last)
@@ -298,6 +310,7 @@ class StateMachine:
         Operation.DELETE_RANGE: _delete_range,
         Operation.TXN: _txn,
         Operation.COMPACT: _compact,
+        Operation.TRIM: _trim,
         Operation.SESSION_OPEN: _open_session,
         Operation.SESSION_KEEPALIVE: _keep_session,
         Operation.SESSION_CLOSE: _keep_session,
@@ -377,7 +390,7 @@ class StateMachine:
             raise HalfApplied(f"the apply of entry {self._under_way} was broken off: restart from snapshot and log")
         return State(
             self.limits, self.applied_index, self.applied_term, self.time_ms, self.clock_ms,
-            self._store, self._sessions, self._digests, self.consumers,
+            self._store, self._sessions, self._digests, self.consumers, self.oldest,
         )  # fmt: skip
 
     @classmethod
@@ -397,4 +410,5 @@ class StateMachine:
         machine._store, machine._sessions, machine._digests = state.store, state.sessions, state.digests
         machine.consumers = state.consumers
         machine._digest = state.store.digest()
+        machine.oldest = state.oldest
         return machine

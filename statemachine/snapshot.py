@@ -31,7 +31,9 @@ FRAME_ITEMS_MAX: Final = 1_000
 """Items in a frame, which may be small: making one frame is a few milliseconds of work."""
 
 SNAPSHOT_MAGIC: Final = b"RLST"
-SNAPSHOT_VERSION: Final = 1
+SNAPSHOT_VERSION: Final = 2
+"""Version 1 had no oldest index in its head: nothing had been trimmed. Both can be read, this one is written."""
+
 CONTINUED: Final = 1
 """Flag: the one item of this frame goes on in the next."""
 
@@ -70,6 +72,7 @@ class State(NamedTuple):
     sessions: SessionTable
     digests: DigestHistory
     consumers: ConsumerTable
+    oldest: int = 1
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -148,7 +151,7 @@ def _head(state: State) -> list[Any]:
     store = state.store
     return [
         state.applied_index, state.applied_term, state.time_ms, state.clock_ms, store.revision, store.compacted,
-        list(store.digest()), limits,
+        list(store.digest()), limits, state.oldest,
     ]  # fmt: skip
 
 
@@ -198,6 +201,7 @@ class Restorer:
         self._position = 0  # of the buffer's start, for messages
         self._item = bytearray()  # an item that goes on in the next frame
         self._kind = 0
+        self._version = 0
         self._counts = [0, 0, 0, 0]
         self._state: State | None = None
         self._loader: Loader | None = None
@@ -213,8 +217,11 @@ class Restorer:
             where = f"frame at byte {self._position + offset}"
             if magic != SNAPSHOT_MAGIC:
                 raise CorruptSnapshot(f"{where}: its magic is {magic!r}")
-            if version != SNAPSHOT_VERSION:
-                raise UnknownSnapshot(f"{where} has version {version}: this code knows {SNAPSHOT_VERSION}, upgrade it")
+            if not 1 <= version <= SNAPSHOT_VERSION:
+                known = f"this code knows 1 to {SNAPSHOT_VERSION}"
+                raise UnknownSnapshot(f"{where} has version {version}: {known}, upgrade it")
+            if version != (self._version or version):
+                raise CorruptSnapshot(f"{where} has version {version}, the frames before it {self._version}")
             if size > PAYLOAD_BYTES_MAX:
                 raise CorruptSnapshot(f"{where} claims {size} bytes, {PAYLOAD_BYTES_MAX} is the most")
             end = offset + FRAME_SIZE + size
@@ -225,6 +232,7 @@ class Restorer:
             crc = _CRC.unpack_from(buffer, offset + _FRAME.size)[0]
             if crc != google_crc32c.extend(google_crc32c.value(head), payload):
                 raise CorruptSnapshot(f"{where} fails its CRC")
+            self._version = version
             self._take(kind, flags, payload, where)
             offset = end
         del buffer[:offset]
@@ -258,12 +266,13 @@ class Restorer:
     def _take_head(self, row: Any) -> None:
         if self._state is not None:
             raise ValueError("a second head")
-        index, term, time_ms, clock_ms, revision, compacted, digest, limits = row
+        index, term, time_ms, clock_ms, revision, compacted, digest, limits, *later = row
+        (oldest,) = later if self._version > 1 else (1, *later)
         self._digest = SetDigest(*digest)
         self._loader = Loader(_whole(revision), _whole(compacted))
         self._state = State(
             Limits().with_parameters(limits), _whole(index), _whole(term), _whole(time_ms), _whole(clock_ms),
-            Store(), SessionTable(), DigestHistory(), ConsumerTable(),
+            Store(), SessionTable(), DigestHistory(), ConsumerTable(), _whole(oldest),
         )  # fmt: skip
 
     def _take_keys(self, row: Any) -> None:

@@ -43,6 +43,7 @@ SOMETIMES: Final[dict[str, str]] = {
     "fed from disk": "a follower was so far behind the tail that its entries came from the leader's disk",
     "applied from disk": "committed entries below the tail were read back for the state machine",
     "follower needs a snapshot": "what a follower lacks is older than the leader's log",
+    "trimmed segments deleted": "a node deleted segments that a trim in the log had let go of",
     # crashes and restarts
     "crash before the vote was durable": "a node died with a new term or vote in memory only",
     "crash between persist and send": "a node died with a durable term or vote that nobody heard of: the vote is lost",

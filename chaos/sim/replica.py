@@ -349,6 +349,11 @@ class Replica:
         entries = () if fails else self.disk.read(fetch.after, fetch.to, fetch.bytes_max)
         self.tell(lambda core, now: core.fetched(fetch, entries, now))
 
+    def delete_trimmed(self) -> None:
+        """Delete what was trimmed from the log, as far as nobody needs it."""
+        if self.core is not None and not self.is_paused:
+            self.snapshots.delete(self.core)
+
     def save_snapshot(self) -> None:
         """Keep the state as it is now, and let the log before it go."""
         if self.core is not None and not self.is_paused:

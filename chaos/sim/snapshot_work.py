@@ -1,7 +1,7 @@
-"""What one process does with snapshots: saves its own and lets the log go, sends them, receives and installs one.
+"""What one process does with snapshots: saves its own, sends them, receives and installs one; and what goes of the log.
 
-Saving follows cluster/node_end.py, sending and receiving the rules in raft/snapshots.py. Operation by operation beside
-the batches of `chaos.sim.disk_work`; a crash may fall between any two.
+Saving follows cluster/node_snapshots.py, deleting cluster/node_retention.py, sending and receiving the rules in
+raft/snapshots.py. Operation by operation beside the batches of `chaos.sim.disk_work`; a crash may fall between any two.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from chaos.sim.disk_errors import DiskFull
 from cluster.snapshots import chunks_of, decode_preamble
 from raft.core import RaftCore
 from raft.ready import Ready, SnapshotFetch, SnapshotInstall, SnapshotWrite
+from raft.retention import may_go
 from raft.storage_snapshots import SnapshotDamaged, StoredSnapshot
 from raft.types import Now
 
@@ -27,7 +28,7 @@ WAIT_US = 500
 class SnapshotWork:
     """Gone with its process; the disk stays."""
 
-    __slots__ = ("_jobs", "_running", "_saving", "disk", "index", "replica", "world")
+    __slots__ = ("_deleting", "_jobs", "_running", "_saving", "disk", "index", "replica", "world")
 
     def __init__(self, replica: Replica) -> None:
         self.replica = replica
@@ -35,6 +36,7 @@ class SnapshotWork:
         self.disk = replica.disk
         self.index = 0  # of the newest snapshot on this disk
         self._saving: Iterator[int] | None = None
+        self._deleting: Iterator[int] | None = None
         self._jobs: deque[SnapshotWrite | SnapshotInstall] = deque()
         self._running: Iterator[int] | None = None
 
@@ -84,12 +86,37 @@ class SnapshotWork:
         before, self.index = self.index, mark.index
         world.witness.saved(replica.node, mark, b"".join(kept))
         # Slow followers may still need what is behind the snapshot before; now and then nothing is let go.
-        keep_after = replica.random.choice((mark.index, mark.index, before or None, None))
-        core.compact(mark, keep_after)
+        core.compact(mark, replica.random.choice((mark.index, mark.index, before or None, None)))
         world.witness.compacted(replica.node, mark)
         world.count("snapshots")
-        if keep_after is not None:
-            yield from work.stepwise(disk.compact(keep_after))
+
+    # -- retention ---------------------------------------------------------------------------------------------
+
+    def delete(self, core: RaftCore) -> None:
+        """Delete what was trimmed and is not needed, beside everything else."""
+        if self._deleting is None:
+            self._deleting = self._delete(core)
+            self._advance_deleting(self.replica.life)
+
+    def _advance_deleting(self, life: int) -> None:
+        if life != self.replica.life or self._deleting is None:
+            return
+        delay_us = self.replica.work.advance(self._deleting)
+        if delay_us is None:
+            self._deleting = None
+        elif delay_us >= 0:
+            self.world.after(delay_us, self._advance_deleting, life)
+
+    def _delete(self, core: RaftCore) -> Iterator[int]:
+        replica, disk = self.replica, self.disk
+        while disk.is_busy:
+            yield WAIT_US
+        first = disk.first_index
+        keep_after = may_go(replica.machine.oldest, core.state.log.first, disk.snapshots())
+        yield from replica.work.stepwise(disk.compact(keep_after))
+        if disk.first_index > first:
+            self.world.sometimes("trimmed segments deleted")
+            self.world.witness.kept(replica.node, disk.first_index, replica.machine.oldest, disk.view.base.index)
 
     # -- a follower's, or a leader's ---------------------------------------------------------------------------
 

@@ -95,6 +95,7 @@ class Swarm:
     tail_kept: int  # entries in memory after a restart
     encode: bool  # messages travel as frames, and are decoded at the other end
     options: Options
+    trim_every_us: int  # the log is trimmed, and what was trimmed deleted; 0 is never
 
 
 def draw(random: Random) -> Swarm:
@@ -135,6 +136,7 @@ def draw(random: Random) -> Swarm:
         tail_kept=random.choice((0, 1, 5, 1_000)),
         encode=random.randrange(4) == 0,
         options=_options(random),
+        trim_every_us=random.choice((0, 100_000, 300_000, 300_000, 2_000_000)),
     )
 
 
@@ -182,6 +184,6 @@ def quiet(nodes: int = 3) -> Swarm:
     """A world without trouble: what a healthy cluster does."""
     return replace(
         draw(Random(0)), nodes=nodes, loss=0, duplicate=0, replay=0, slow_message=0, slow_sync=0, crash_at_step=0,
-        faults=(), compact_every_us=0, drift=0, delay_min_us=100, delay_max_us=200, sync_min_us=200, sync_max_us=400,
-        encode=False,
+        faults=(), compact_every_us=0, trim_every_us=0, drift=0, delay_min_us=100, delay_max_us=200, sync_min_us=200,
+        sync_max_us=400, encode=False,
     )  # fmt: skip

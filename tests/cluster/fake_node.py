@@ -53,7 +53,7 @@ class FakeNode:
         self.log_id = LOG_ID
         self.node_id = 1
         self.term = 1
-        self.oldest = 1
+        self._first = 1  # what it holds begins there
         self.last_user_index = 0
         self.is_ready = True
         self.is_fenced = False
@@ -72,6 +72,15 @@ class FakeNode:
         member = Member(1, "ab" * 16, "127.0.0.1:2", self.url)
         self.append(EntryKind.CONFIGURATION, encode_configuration(Configuration((member,), (1,))), 1)
         self.append(EntryKind.NOOP, b"", 1)
+
+    @property
+    def oldest(self) -> int:
+        """As a node's: of the cluster, or later."""
+        return max(self.machine.oldest, self._first)
+
+    @oldest.setter
+    def oldest(self, first: int) -> None:
+        self._first = first
 
     @property
     def applied(self) -> int:

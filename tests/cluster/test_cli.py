@@ -168,6 +168,21 @@ def test_watch_and_compact(cli: Running) -> None:
     assert "compacted" in old.stderr
 
 
+def test_log_trim(cli: Running) -> None:
+    """`log trim` lets go of what is below an index: reads there say so, and `log` without --from begins behind it."""
+    cli.run("append", "one", "two", "three")
+    rows = [json.loads(line) for line in cli.run("log", "-o", "jsonl").stdout.splitlines()]
+    last = rows[-1]["index"]
+    assert cli.json("log", "trim", "--before", str(last))["oldest"] == last
+    assert cli.json("log", "trim", "--before", "1")["oldest"] == last, "it never goes back"
+    gone = cli.run("log", "--from", "1")
+    assert (gone.exit_code, f"the oldest is {last}" in gone.stderr) == (1, True)
+    assert cli.run("log", "-o", "raw").stdout == "three\n"
+    beyond = cli.run("log", "trim", "--before", "1000000")
+    assert (beyond.exit_code, "has not reached that index" in beyond.stderr) == (1, True)
+    assert cli.run("log", "trim").exit_code == 2
+
+
 def test_sessions_and_receipts(cli: Running) -> None:
     """A write with session and sequence is applied once; its receipt tells; an unseen sequence can be made void."""
     session = str(cli.json("session", "open")["session"])

@@ -254,6 +254,20 @@ async def test_below_the_oldest_is_gone_and_beyond_the_end_is_empty(served: Serv
     assert [record["value"] for record in await records(served, "/v1/log")] == ["b", "c"]
 
 
+async def test_a_trim_is_answered_with_the_oldest_index(served: Served) -> None:
+    """Below it everything is 410 with `oldest`, and with `snapshot`, the state to begin with; it never goes back."""
+    for body in (b"a", b"b", b"c"):
+        await ask(served.port, "POST", "/v1/log", body)
+    for before, oldest in ((3, 3), (2, 3)):
+        done = (await ask(served.port, "POST", "/v1/log/trim", b'{"before":%d}' % before)).json()
+        assert (done["outcome"], done["oldest"]) == ("applied", oldest)
+    for target in ("/v1/log?from=2", "/v1/log?from=1&format=raw", "/v1/watch?from=2", "/v1/digest?log_from=2"):
+        problem = (await ask(served.port, "GET", target)).problem()
+        assert (problem.code, problem.oldest, problem.snapshot) == (Code.COMPACTED, 3, 2)
+    for body, code in ((b'{"before":900}', Code.REFUSED), (b'{"before":0}', Code.REFUSED), (b"{}", Code.BAD_REQUEST)):
+        assert (await ask(served.port, "POST", "/v1/log/trim", body)).problem().code is code
+
+
 async def test_long_poll_waits_for_a_record_that_shows(served: Served) -> None:
     """`wait` returns with the first visible record; internal ones in between only move `next`."""
     poll = asyncio.create_task(ask(served.port, "GET", "/v1/log?from=3&wait=10000"))

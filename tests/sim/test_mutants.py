@@ -59,7 +59,7 @@ def test_what_does_not_fit_is_refused() -> None:
         mutant = Mutant(name="wrong", number=0, title="", source="", edits=(edit,))
         with pytest.raises(CannotPlant), mutant.plant():
             pass
-    with pytest.raises(CannotPlant, match="waits for"), plant("trimmed_locally"):
+    with pytest.raises(CannotPlant, match="waits for"), plant("leader_is_always_right"):
         pass
     with pytest.raises(CannotPlant, match="there is no mutant"):
         named("nothing")
@@ -167,6 +167,6 @@ def test_the_list_names_every_mutant(capsys: pytest.CaptureFixture[str]) -> None
     assert main([]) == 0
     listed = capsys.readouterr().out
     assert all(f"{mutant.name}: {mutant.title}" in listed for mutant in MUTANTS.values())
-    assert "(waits for trimming by retention)" in listed
+    assert "(waits for digest points in the log)" in listed
     assert main(["no_pre_vote", "node"]) == 2
     assert main(["nothing", "--", "node"]) == 2

@@ -14,6 +14,7 @@ from chaos.sim.invariants import (
     leader_completeness,
     log_matching,
     marks_at_ends,
+    one_oldest,
     persist_then_promise,
     snapshot_safety,
 )
@@ -23,6 +24,7 @@ from chaos.sim.invariants.equal_effects import EqualEffects
 from chaos.sim.invariants.exactly_once import ExactlyOnce
 from chaos.sim.invariants.leader_append_only import LeaderAppendOnly
 from chaos.sim.invariants.monotonic_term import MonotonicTerm
+from chaos.sim.invariants.one_oldest import OneOldest
 from chaos.sim.invariants.one_vote import OneVote
 from chaos.sim.invariants.pre_vote import PreVote
 from chaos.sim.invariants.progress_is_true import ProgressIsTrue
@@ -405,16 +407,28 @@ def installed() -> tuple[Callable[[], object], Callable[[], object]]:
     )
 
 
+def oldest() -> tuple[Callable[[], object], Callable[[], object]]:
+    seen = OneOldest()
+    seen.stands(1, 7, 7)
+    return lambda: seen.stands(2, 7, 7), lambda: seen.stands(2, 7, 6)
+
+
+def deleted() -> tuple[Callable[[], object], Callable[[], object]]:
+    return lambda: one_oldest.kept(1, 5, 5, 0), lambda: one_oldest.kept(1, 6, 5, 0)
+
+
+def deleted_behind_a_snapshot() -> tuple[Callable[[], object], Callable[[], object]]:
+    return lambda: one_oldest.kept(1, 10, 5, 9), lambda: one_oldest.kept(1, 11, 5, 9)
+
+
 CASES = {
     case.__name__: case
     for case in (
         election, append_only, append_only_shorter, matching, matching_at_start, completeness, machine, machine_order,
         durable_quorum, durable_quorum_of_both_sides, still_held, marks, announced, hints, term, vote, vote_forgotten,
         synced, promised_vote, promised_leadership, promised_entries, promised_term, progress, progress_back,
-        progress_unanswered,
-        pre_vote,
-        handed_over, quorum, reads, effects, digests, snapshots, twice, never, expired, overlapping, disjoint, hasty,
-        in_force, compacted, installed,
+        progress_unanswered, pre_vote, handed_over, quorum, reads, effects, digests, snapshots, twice, never, expired,
+        overlapping, disjoint, hasty, in_force, compacted, installed, oldest, deleted, deleted_behind_a_snapshot,
     )
 }  # fmt: skip
 

@@ -75,6 +75,10 @@ class Driver:
         """A compaction."""
         return self.answer(request(Operation.COMPACT, argument=revision))
 
+    def trim(self, before: int) -> Answer:
+        """A trim of the log."""
+        return self.answer(request(Operation.TRIM, argument=before))
+
     def open(self, ttl_ms: int = 10_000) -> int:
         """Opens a session, which must succeed; its id."""
         answer = self.answer(request(Operation.SESSION_OPEN, argument=ttl_ms))

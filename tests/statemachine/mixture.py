@@ -74,7 +74,10 @@ def _request(dice: _Dice, driver: Driver, sessions: list[int]) -> Request:
         case 8:
             operation, parts = Operation.TXN, (None, encode_txn(_txn(dice, key, value)))
         case 9:
-            return request(Operation.COMPACT, argument=max(1, driver.machine.revision - dice.below(30)))
+            back = dice.below(30)
+            if back % 3 == 0:
+                return request(Operation.TRIM, argument=max(1, driver.machine.applied_index - back))
+            return request(Operation.COMPACT, argument=max(1, driver.machine.revision - back))
         case 10:
             return request(Operation.VOID, argument=1 + dice.below(30), session=sessions[dice.below(2)])
         case _:

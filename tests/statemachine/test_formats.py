@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import msgpack
 import pytest
 
 from statemachine.answers import Answer, Reason, TxnResponse, encode_answer
@@ -66,6 +67,13 @@ def _payload(kind: int) -> bytes:
     return b"".join(frame[FRAME_SIZE:] for frame in frames)
 
 
+def _head_of_version_1() -> bytes:
+    """The head as it was before the log could be trimmed."""
+    row = msgpack.unpackb(_payload(1), raw=False)
+    packed: bytes = msgpack.packb(row[:-1], use_bin_type=True)
+    return packed
+
+
 def _row_hash() -> bytes:
     row = LogRow(
         9, 2, 1_700_000_000_124, "commands", "txn", None, b"\x94\x01", None, None, None, None, None, "applied", 5, True,
@@ -85,6 +93,7 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
     "consumer command": lambda: _consumer(ConsumerAction.COMMIT, 8),
     "snapshot frame": lambda: _frames()[-1],
     "snapshot head": lambda: _payload(1),
+    "snapshot head of version 1": _head_of_version_1,
     "snapshot keys": lambda: _payload(2),
     "snapshot sessions": lambda: _payload(3),
     "snapshot digests": lambda: _payload(4),

@@ -20,6 +20,7 @@ from statemachine.snapshot import (
     KEYS,
     SESSIONS,
     SNAPSHOT_MAGIC,
+    SNAPSHOT_VERSION,
     CorruptSnapshot,
     UnknownSnapshot,
 )
@@ -40,11 +41,12 @@ def frames_of(machine: StateMachine) -> list[Frame]:
     return frames
 
 
-def restore(frames: Iterable[Frame]) -> StateMachine:
-    """Sealed again, so that only what they say can be wrong."""
+def restore(frames: Iterable[Frame], *versions: int) -> StateMachine:
+    """Sealed again, so that only what they say can be wrong; `versions` of the first frames, the last of all others."""
     chunks = []
-    for kind, flags, payload in frames:
-        head = _HEAD.pack(SNAPSHOT_MAGIC, 1, kind, flags, len(payload))
+    for place, (kind, flags, payload) in enumerate(frames):
+        version = versions[min(place, len(versions) - 1)] if versions else SNAPSHOT_VERSION
+        head = _HEAD.pack(SNAPSHOT_MAGIC, version, kind, flags, len(payload))
         crc = google_crc32c.extend(google_crc32c.value(head), payload)
         chunks.append(head + crc.to_bytes(4, "little") + payload)
     return StateMachine.restore(chunks)
@@ -70,7 +72,7 @@ def with_kind(kind: int, payload: bytes, flags: int = 0) -> list[Frame]:
 
 def with_head(**changed: Any) -> list[Frame]:
     """The good frames under another head."""
-    names = ("index", "term", "time_ms", "clock_ms", "revision", "compacted", "digest", "limits")
+    names = ("index", "term", "time_ms", "clock_ms", "revision", "compacted", "digest", "limits", "oldest")
     row = [changed.get(name, value) for name, value in zip(names, HEAD_ROW, strict=True)]
     return with_kind(HEAD, packed(row))
 
@@ -158,3 +160,15 @@ def test_a_frame_that_claims_too_much_is_not_waited_for() -> None:
     """Its size is checked before its bytes are there, so that a damaged one cannot make the node hoard memory."""
     with pytest.raises(CorruptSnapshot, match="claims"):
         StateMachine.restore([_HEAD.pack(SNAPSHOT_MAGIC, 1, HEAD, 0, CHUNK_BYTES_MAX) + b"\0" * 4])
+
+
+def test_a_snapshot_of_version_1_is_read_as_that_of_a_log_that_was_never_trimmed() -> None:
+    """It had everything but the oldest index. A head of the other version's shape, or a mixture, is damage."""
+    old = [(HEAD, 0, packed(HEAD_ROW[:-1])), *FRAMES[1:]]
+    machine, trimmed = restore(old, 1), restore(FRAMES)
+    assert (machine.oldest, trimmed.oldest) == (1, HEAD_ROW[-1])
+    assert trimmed.oldest > 1
+    assert (machine.digest(), machine.applied_index) == (trimmed.digest(), trimmed.applied_index)
+    for frames, versions in ((old, (2,)), (FRAMES, (1,)), (old, (1, 2)), (FRAMES, (2, 1))):
+        with pytest.raises(CorruptSnapshot):
+            restore(frames, *versions)

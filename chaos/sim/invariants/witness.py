@@ -18,6 +18,7 @@ from chaos.sim.invariants import (
     leader_completeness,
     log_matching,
     marks_at_ends,
+    one_oldest,
     persist_then_promise,
     snapshot_safety,
 )
@@ -28,6 +29,7 @@ from chaos.sim.invariants.exactly_once import ExactlyOnce
 from chaos.sim.invariants.known import Durable, Known
 from chaos.sim.invariants.leader_append_only import LeaderAppendOnly
 from chaos.sim.invariants.monotonic_term import MonotonicTerm
+from chaos.sim.invariants.one_oldest import OneOldest
 from chaos.sim.invariants.one_vote import OneVote
 from chaos.sim.invariants.pre_vote import PreVote
 from chaos.sim.invariants.progress_is_true import ProgressIsTrue
@@ -54,7 +56,7 @@ class Witness:
     """Sees everything; raises InvariantBroken."""
 
     __slots__ = (
-        "_append_only", "_cores", "_effects", "_elections", "_machines", "_once", "_persisted", "_pictures",
+        "_append_only", "_cores", "_effects", "_elections", "_machines", "_oldest", "_once", "_persisted", "_pictures",
         "_pre_votes", "_progress", "_quorum", "_reads", "_seen", "_terms", "_votes", "checks", "known",
     )  # fmt: skip
 
@@ -76,6 +78,7 @@ class Witness:
         self._reads = ReadLinearizability()
         self._effects = EqualEffects()
         self._once = ExactlyOnce()
+        self._oldest = OneOldest()
 
     @property
     def committed(self) -> list[tuple[int, int]]:
@@ -239,12 +242,14 @@ class Witness:
         self._machines.restored(self.known, node, mark.index, mark.term)
         if machine is not None:
             self._effects.restored(node, mark.index, machine.digest())
+            self._oldest.stands(node, mark.index, machine.oldest)
 
     def applied(self, node: NodeId, entry: Entry, effects: Any, machine: Any) -> None:
         """A node applies the next entry; `effects` are what it did, `machine` the state after it."""
         self._machines.applied(self.known, node, entry)
         if machine is None:
             return
+        self._oldest.stands(node, entry.index, machine.oldest)
         if self._effects.applied(node, entry.index, effects, machine.digest()) and isinstance(effects, Effects):
             self._once.applied(node, entry, effects)
 
@@ -263,6 +268,10 @@ class Witness:
     def compacted(self, node: NodeId, mark: Mark) -> None:
         """A node's log may begin after `mark`: it has a snapshot of that."""
         snapshot_safety.compacted(self.known, node, mark, self._cores[node].state.log)
+
+    def kept(self, node: NodeId, first: int, oldest: int, installed: int) -> None:
+        """How a node's log begins now, beside what may be read: see `one_oldest.kept`."""
+        one_oldest.kept(node, first, oldest, installed)
 
     def installed(self, node: NodeId, mark: Mark, before: tuple[int, int], had: bool) -> None:
         """A node took a leader's snapshot: see `snapshot_safety.installed`."""

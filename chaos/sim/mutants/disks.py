@@ -124,4 +124,17 @@ MUTANTS: Final = (
             ),
         ),
     ),
+    Mutant(
+        name="trimmed_locally",
+        number=31,
+        title="the oldest index differs per node, and a consumer skips records",
+        source="a classic of retention",
+        edits=(
+            Edit(
+                "raft.retention:may_go",
+                "min(oldest - 1, needed - 1, snapshots[1])",
+                "min(needed - 1, snapshots[1])",
+            ),
+        ),
+    ),
 )

@@ -14,11 +14,4 @@ MUTANTS: Final = (
         source="NATS #7556",
         waits_for="digest points in the log",
     ),
-    Mutant(
-        name="trimmed_locally",
-        number=31,
-        title="the oldest index differs per node, and a consumer skips records",
-        source="a classic of retention",
-        waits_for="trimming by retention",
-    ),
 )

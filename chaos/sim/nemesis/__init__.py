@@ -39,13 +39,15 @@ def heal(world: World) -> None:
 
 
 def unleash(world: World) -> None:
-    """Start every stream of trouble that the seed's swarm has, and the snapshots."""
+    """Start every stream of trouble that the seed's swarm has, the snapshots, and the trims."""
     swarm = world.swarm
     for kind, every_us in swarm.faults:
         if kind in FAULTS:
             _again(world, Random(f"{world.seed} {kind}"), every_us, FAULTS[kind])
     if swarm.compact_every_us:
         _again(world, Random(f"{world.seed} compact"), swarm.compact_every_us, operators.compact)
+    if swarm.trim_every_us:
+        _again(world, Random(f"{world.seed} trim"), swarm.trim_every_us, operators.retain)
 
 
 def _again(world: World, random: Random, every_us: int, what: Callable[[World, Random], None]) -> None:

@@ -1,0 +1,134 @@
+"""Retention on real nodes: one oldest index, files that go on every disk, a policy that keeps the log in its bytes."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster import node_retention
+from cluster.node import Node
+from cluster.wire import ApiError, Code
+from raft.codec import Record, encode_block
+from statemachine.commands import Operation, Result
+from statemachine.consumers import ConsumerAction, ConsumerCommand, encode_consumer
+from tests.cluster.nodes import Nodes, cluster_of, deadline
+from tests.support import wait_until_async
+
+SEGMENT = 8_192
+SMALL: dict[str, Any] = {
+    "disk__segment_bytes": SEGMENT, "limits__snapshot_log_bytes": 10_000, "limits__snapshot_log_percent": 1,
+    "limits__trailing_log_bytes": SEGMENT, "limits__trailing_log_percent": 1,
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_retention, "LOOK_S", 0.02)
+
+
+async def write(nodes: Nodes, entries: int) -> int:
+    """So many entries of half a kilobyte; the index of the last."""
+    leader = await nodes.leader()
+    last = 0
+    for number in range(entries):
+        last = (await nodes.append(leader, b"%06d" % number + bytes(500))).last
+    return last
+
+
+async def trim(node: Node, before: int) -> Result:
+    """Through that node."""
+    block = encode_block([Record(Operation.TRIM, argument=before)])
+    return (await node.submit(block, 1, deadline=deadline())).effect.result
+
+
+def log_bytes(node: Node) -> int:
+    """What the files of its log take on disk."""
+    folder = Path(node.disk._opened.shard) / "log"
+    return sum(path.stat().st_size for path in folder.iterdir() if path.exists())
+
+
+def fits(node: Node, size: int) -> bool:
+    """Whether those files take no more."""
+    return log_bytes(node) <= size
+
+
+def begins_after(node: Node, index: int) -> bool:
+    """Whether its log on disk does."""
+    return node.disk.oldest > index
+
+
+async def test_pitfall_80_a_trim_is_one_fact_of_the_cluster_and_files_follow(tmp_path: Path) -> None:
+    """Asked of a follower: every node names the same oldest index and refuses the same reads, whatever its files hold;
+    then the segments below go on every disk, nothing above does, and a restart knows it all."""
+    async with cluster_of(3, tmp_path, **SMALL) as nodes:
+        last = await write(nodes, 150)
+        follower = (await nodes.followers())[0]
+        before = 101
+        assert await trim(follower, last + 1_000) is Result.REFUSED
+        assert await trim(follower, before) is Result.APPLIED
+        assert await trim(follower, 5) is Result.APPLIED
+        await nodes.all_at(follower.applied)
+        for node in nodes.running.values():
+            assert (node.machine.oldest, node.oldest) == (before, before)
+            for index in (1, before - 1):
+                with pytest.raises(ApiError) as caught:
+                    await node.read_log(index, 1, 1)
+                told = (caught.value.code, caught.value.more["oldest"], caught.value.more["snapshot"])
+                assert told == (Code.COMPACTED, before, before - 1)
+            (pair,) = await node.read_log(before, 1, 1)
+            assert pair[0].first == before
+            assert await node.find_time(0) == before
+        await write(nodes, 60)
+        for node in nodes.running.values():
+            await wait_until_async(partial(begins_after, node, 60))
+            assert node.disk.oldest <= before
+            assert log_bytes(node) < 30 * SEGMENT
+            raw = await node.read_raw(before, last, 1 << 20)
+            assert raw.first == before
+        restarted = follower.node_id
+        await nodes.stop(restarted)
+        again = await nodes.start(restarted)
+        await nodes.all_at((await nodes.leader()).applied)
+        assert again.oldest == before
+        assert (await again.read_log(before, 1, 1))[0][0].first == before
+
+
+async def test_a_policy_keeps_the_log_in_its_bytes(tmp_path: Path) -> None:
+    """The leader trims, every node deletes: at rest the files take no more than `retention.bytes`, on every disk, after
+    three times as much was written; the newest records are all there."""
+    kept = 12 * SEGMENT
+    async with cluster_of(3, tmp_path, **SMALL, retention__bytes=kept) as nodes:
+        last = await write(nodes, 600)
+        for node in nodes.running.values():
+            await node.wait_applied(last, deadline())
+            await wait_until_async(partial(fits, node, kept), what=f"{kept} bytes on disk")
+        oldest = {node.machine.oldest for node in nodes.running.values()}
+        assert len(oldest) == 1
+        assert min(oldest) > 300
+        for node in nodes.running.values():
+            assert node.disk.oldest <= node.machine.oldest
+            position = node.oldest
+            while position <= last:
+                pairs = await node.read_log(position, 1_000, 1 << 20)
+                assert pairs[0][0].first <= position
+                position = pairs[-1][0].index + 1
+
+
+async def test_a_consumer_group_holds_the_log_back_within_its_budget(tmp_path: Path) -> None:
+    """What a group has not read stays while the files take less than `retention.held_bytes`; then it goes."""
+    budget = 30 * SEGMENT
+    async with cluster_of(1, tmp_path, **SMALL, retention__bytes=6 * SEGMENT, retention__held_bytes=budget) as nodes:
+        leader = await nodes.leader()
+        claim = encode_consumer(ConsumerCommand(ConsumerAction.CLAIM, next=1))
+        block = encode_block([Record(Operation.CONSUMER, b"slow", claim)])
+        assert (await leader.submit(block, 1, deadline=deadline())).effect.result is Result.APPLIED
+        await write(nodes, 200)
+        looks = leader.retention.looks
+        await wait_until_async(lambda: leader.retention.looks > looks + 3)
+        assert leader.machine.oldest == 1
+        await write(nodes, 300)
+        await wait_until_async(lambda: leader.machine.oldest > 1 and log_bytes(leader) <= budget)
+        assert log_bytes(leader) > 15 * SEGMENT
