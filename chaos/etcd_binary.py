@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Final
@@ -15,7 +16,7 @@ class EtcdNotFoundError(RuntimeError):
 
 def etcd_path() -> Path:
     """The executable. Raises EtcdNotFoundError."""
-    built = sorted(each for each in _TOOLS.glob("etcd-*") if each.is_file())
+    built = sorted(each for each in _TOOLS.glob("etcd-*") if each.is_file() and os.access(each, os.X_OK))
     if built:
         return built[-1]
     if found := shutil.which("etcd"):

@@ -70,6 +70,15 @@ def test_who_leads_is_read_from_the_status() -> None:
     assert status_of(2, told).role == "follower"
 
 
+def test_what_cannot_be_run_is_no_etcd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside a binary lies its checksum; of two binaries the newest is taken."""
+    monkeypatch.setattr(etcd_binary, "_TOOLS", tmp_path)
+    for name, mode in (("etcd-3.7.2", 0o755), ("etcd-3.7.3", 0o755), ("etcd-3.7.3.sum", 0o644)):
+        (tmp_path / name).touch(mode)
+    (tmp_path / "etcd-build").mkdir()
+    assert etcd_binary.etcd_path() == tmp_path / "etcd-3.7.3"
+
+
 @pytest.mark.toxiproxy
 def test_without_etcd_it_is_skipped_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toxiproxy_path: Path
