@@ -17,14 +17,12 @@ from statemachine.answers import Reason
 from statemachine.commands import LIMIT_MAX, Consumer, Limits, Result
 
 CONSUMER_VERSION: Final = 1
-FIRST_INDEX: Final = 1
-"""Where a new group begins if its claim does not say."""
 
 
 class ConsumerAction(IntEnum):
     """What a CONSUMER record asks for. Numbers are in every log for ever."""
 
-    CLAIM = 1  # a new generation; a new group begins at `next` (0: at index 1), one that is there stays where it is
+    CLAIM = 1  # a new generation; a new group begins at `next` (0: the oldest index), one that is there stays as it is
     COMMIT = 2  # of the owner: the position, never behind the one before
     RESET = 3  # any position; without a generation it is a claim too (the owner is fenced, a new group is made)
     DELETE = 4  # with a generation: only of the owner
@@ -119,10 +117,18 @@ class ConsumerTable:
         return min([group.next for group in self._groups.values()], default=None)
 
     def execute(
-        self, name: bytes, command: ConsumerCommand, index: int, time_ms: int, clock_ms: int, limits: Limits
+        self,
+        name: bytes,
+        command: ConsumerCommand,
+        index: int,
+        time_ms: int,
+        clock_ms: int,
+        limits: Limits,
+        oldest: int,
     ) -> Done:
         """Carries out the command of the record at `index`: everything before that is applied, so it is the highest
-        position that there can be."""
+        position that there can be. `oldest` is the first index that can be read: where a new group begins if its claim
+        does not say."""
         action, generation, next_, owner = command
         group = self._groups.get(name)
         if not _is_name(name, limits) or len(owner) > limits.consumer_owner_bytes_max or not _is_whole(command):
@@ -148,7 +154,7 @@ class ConsumerTable:
                 next_ = group.next
             if generation:
                 owner = group.owner
-        consumer = Consumer(next_ or FIRST_INDEX, generation or index, owner, time_ms, clock_ms)
+        consumer = Consumer(next_ or oldest, generation or index, owner, time_ms, clock_ms)
         self._groups[name] = consumer
         return Done(Result.APPLIED, consumer)
 

@@ -300,7 +300,9 @@ class StateMachine:
             asked = decode_consumer(command.value or b"")
         except MalformedConsumer:
             return self._refused(Reason.MALFORMED, last)
-        done = self.consumers.execute(command.key or b"", asked, last, self.time_ms, self.clock_ms, self.limits)
+        done = self.consumers.execute(
+            command.key or b"", asked, last, self.time_ms, self.clock_ms, self.limits, self.oldest
+        )
         revision = self._store.revision
         answer = Answer(done.result, revision, last, last, done.deleted, reason=done.reason, consumer=done.consumer)
         return RequestEffect(done.result, revision, answer=encode_answer(answer))

@@ -73,6 +73,14 @@ def test_a_new_group_begins_at_the_first_index_if_nobody_says_where() -> None:
     assert claimed(Driver()).next == 1
 
 
+def test_a_new_group_begins_at_the_oldest_index_of_a_trimmed_log() -> None:
+    """What is trimmed cannot be read: a claim that names no place is one of the first record that can."""
+    driver = Driver()
+    read_up_to(driver, 10)
+    driver.trim(6)
+    assert claimed(driver).next == 6
+
+
 def test_a_position_goes_back_only_by_a_reset() -> None:
     """A commit behind is refused and changes nothing; equal and forward are taken, and so is a reset of the owner."""
     driver = Driver()
