@@ -5,7 +5,7 @@ PY := .venv/bin/python
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check fix lock sim chaos long coverage bench bench-spark clean
+.PHONY: help setup demo test check fix lock sim chaos long coverage peers bench bench-spark clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 - \2/p' $(MAKEFILE_LIST)
@@ -42,7 +42,10 @@ long: setup ## the tests that take minutes; ARGS="..." goes to pytest
 coverage: setup ## which branches of raft/ and statemachine/ their own tests take, against docs/testing.md
 	@$(PY) -m tests.branch_coverage $(ARGS)
 
-bench: setup ## the benchmarks; ARGS="..." goes to `python -m bench`
+peers: setup ## what the benchmarks compare and load with, in .tools, versions and hashes pinned; names what cannot be had
+	@.ci/peers
+
+bench: setup peers ## the benchmarks; ARGS="..." goes to `python -m bench`
 	@.ci/existing bench $(ARGS)
 
 bench-spark: setup ## Spark over the log, beside Parquet and Kafka; ARGS="..." goes to `python -m bench.spark`

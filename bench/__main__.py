@@ -1,250 +1,191 @@
-"""`python -m bench`: raftlog and its peers in one run, interleaved, printed and saved as ratios.
+"""`python -m bench`: raftlog and its peers in one run, interleaved, judged by the goals, printed and saved.
 
-Every round runs each contender once, so that what the machine does in between hits all of them; the ratio is the
-median of the rounds' ratios. Shipped defaults, separate processes, real sockets, load from wrk.
+Every round runs each contender once, so that what the machine does in between hits all of them; a ratio is the median
+of the rounds' ratios. Shipped defaults, separate processes, real sockets; load from wrk, h2load and raw clients.
 """
 
 from __future__ import annotations
 
 import asyncio
+import resource
+import subprocess
+import sys
 import tempfile
 import time
-from contextlib import ExitStack
 from pathlib import Path
-from statistics import median
-from typing import Annotated, Protocol
+from typing import Annotated, Any
 
 import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from bench import etcd, machine, openloop, wrk
-from bench.raftlog import Raftlog
-from cluster.local_cluster import free_ports
+from bench import axes, conditions, followers, growth, machine, openloop, page, report, rounds, tools
+from bench.field import Field
+from bench.figures import Figure, compare
+from bench.goals import judge
+from bench.raftlog import NAME, PLAIN
 
-VALUE = "x" * 256
-WRITE, READ = "write", "linearizable read"
+FOLLOWERS, OPEN_LOOP, CHAOS = "followers", "openloop", "chaos"
+PARTS = (*axes.AXES, FOLLOWERS, OPEN_LOOP, CHAOS)
+OURS = (NAME, PLAIN, f"{NAME} JSON", f"{NAME} msgpack", f"{NAME} raw", f"{NAME} client")
+OPEN_RATE = 3_000
+_ROOT = Path(__file__).resolve().parent.parent
 
-
-class Contender(Protocol):
-    """What the bench needs of a cluster."""
-
-    @property
-    def pids(self) -> list[int]:
-        """Process ids of all nodes."""
-
-    def write(self, value: str) -> wrk.Load:
-        """One durable write."""
-
-    def read(self) -> wrk.Load:
-        """One linearizable read."""
-
-    def stop(self) -> None:
-        """End all nodes."""
+app = typer.Typer(help=__doc__, add_completion=False, pretty_exceptions_enable=False)
+app.command("growth")(growth.main)
 
 
-class Figure(msgspec.Struct, frozen=True):
-    """One contender at one number of connections: the rounds, and the processor time of all nodes an operation."""
-
-    contender: str
-    load: str
-    connections: int
-    runs: list[wrk.Run]
-    cpu_us_per_operation: float
-    memory_mib: float
-
-    @property
-    def per_second(self) -> float:
-        """Median of the rounds."""
-        return median(run.per_second for run in self.runs)
+def commit() -> str:
+    """The commit that is measured, marked when files differ from it."""
+    done = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"], cwd=_ROOT, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    return done.stdout.strip() or "unknown"
 
 
-class Ratio(msgspec.Struct, frozen=True):
-    """raftlog over a peer: median over the rounds of the rates' ratios, and their smallest and largest."""
-
-    peer: str
-    load: str
-    connections: int
-    throughput: float
-    lowest: float
-    highest: float
-    p99: float  # raftlog's p99 over the peer's: below 1 is better
-
-
-class Report(msgspec.Struct, frozen=True):
-    """One run of the bench, as it is saved."""
-
-    when: str
-    disk: machine.Disk
-    busy_before: float
-    is_quiet: bool
-    versions: dict[str, str]
-    skipped: dict[str, str]
-    figures: list[Figure]
-    ratios: list[Ratio]
-    open_loop: list[openloop.Offered]
-
-
-def start_peers(
-    folder: Path, tools: Path, stack: ExitStack, skipped: dict[str, str]
-) -> tuple[dict[str, Contender], dict[str, str]]:
-    """Every etcd that this machine has or can build, started; the others named in `skipped`."""
-    peers: dict[str, Contender] = {}
-    versions: dict[str, str] = {}
-    for name, get in (("etcd", etcd.find), (f"etcd {etcd.NEWEST}", lambda: etcd.build(tools.resolve()))):
-        place = folder / name.replace(" ", "-")
-        place.mkdir()
-        try:
-            peer = etcd.Etcd(get(), place, free_ports(6))
-        except wrk.MissingTool as missing:
-            skipped[name] = str(missing)
-            continue
-        stack.callback(peer.stop)
-        peer.start()
-        peer.prepare(VALUE)
-        versions[f"etcd {peer.version}"] = peer.version
-        peers[f"etcd {peer.version}"] = peer
-    return peers, versions
-
-
-def compare(figures: list[Figure]) -> list[Ratio]:
-    """raftlog beside each peer, load by load."""
-    ours = {(figure.load, figure.connections): figure for figure in figures if figure.contender == "raftlog"}
-    ratios: list[Ratio] = []
-    for figure in figures:
-        if figure.contender == "raftlog":
-            continue
-        mine = ours[figure.load, figure.connections]
-        rounds = [a.per_second / b.per_second for a, b in zip(mine.runs, figure.runs, strict=True)]
-        p99 = median(a.p99_ms / b.p99_ms for a, b in zip(mine.runs, figure.runs, strict=True))
-        ratios.append(
-            Ratio(
-                figure.contender, figure.load, figure.connections, round(median(rounds), 2), round(min(rounds), 2),
-                round(max(rounds), 2), round(p99, 2),
-            )
-        )  # fmt: skip
-    return ratios
-
-
-def measure(
-    contenders: dict[str, Contender], loads: list[str], connections: list[int], rounds: int, seconds: int,
-    folder: Path, console: Console,
-) -> list[Figure]:  # fmt: skip
-    """Every contender under every load, the rounds interleaved."""
-    figures: list[Figure] = []
-    for load in loads:
-        for count in connections:
-            runs: dict[str, list[wrk.Run]] = {name: [] for name in contenders}
-            cpu = dict.fromkeys(contenders, 0.0)
-            for number in range(rounds):
-                for name, contender in contenders.items():
-                    request = contender.write(VALUE) if load == WRITE else contender.read()
-                    before = machine.cpu_seconds(contender.pids)
-                    run = wrk.run(request, connections=count, seconds=seconds, folder=folder)
-                    cpu[name] += machine.cpu_seconds(contender.pids) - before
-                    runs[name].append(run)
-                    console.print(
-                        f"  {load}, c={count}, round {number + 1}/{rounds}: {name} {run.per_second:,.0f}/s, "
-                        f"p99 {run.p99_ms:.1f} ms" + (f", [red]{run.bad} bad answers[/]" if run.bad else "")
-                    )
-            for name, contender in contenders.items():
-                done = sum(run.requests for run in runs[name])
-                memory = round(machine.memory_mib(contender.pids), 1)
-                figures.append(Figure(name, load, count, runs[name], round(cpu[name] / max(1, done) * 1e6, 1), memory))
-    return figures
-
-
-def show(report: Report, console: Console) -> None:
-    """The report as tables."""
-    disk = report.disk
-    console.print(
-        f"fdatasync p50 {disk.p50_us:.0f} µs, p99 {disk.p99_us:.0f} µs ({disk.filesystem}); "
-        f"machine {report.busy_before:.0%} busy before"
+def chaos_smoke(folder: Path, seconds: int) -> report.Verdict:
+    """The short chaos run of this very commit."""
+    words = ["chaos", "run", "smoke", "--nodes", "3", "--seconds", str(seconds), "--out", str(folder), "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "cluster.cli", *words], capture_output=True, text=True, check=False, cwd=_ROOT
     )
-    table = Table("contender", "load", "c", "ops/s", "p50 ms", "p99 ms", "p99.9 ms", "CPU µs/op", "MiB", "bad")
-    for figure in report.figures:
-        table.add_row(
-            figure.contender, figure.load, str(figure.connections), f"{figure.per_second:,.0f}",
-            *(f"{median(getattr(run, name) for run in figure.runs):.2f}" for name in ("p50_ms", "p99_ms", "p999_ms")),
-            f"{figure.cpu_us_per_operation:.0f}", f"{figure.memory_mib:.0f}", str(sum(run.bad for run in figure.runs)),
-        )  # fmt: skip
-    console.print(table)
-    if report.ratios and not report.is_quiet:
-        console.print("[red]the machine was busy: no ratio is quoted[/]")
-    elif report.ratios:
-        table = Table("raftlog beside", "load", "c", "throughput", "lowest-highest", "p99")
-        for ratio in report.ratios:
-            table.add_row(
-                ratio.peer, ratio.load, str(ratio.connections), f"{ratio.throughput:.2f}×",
-                f"{ratio.lowest:.2f}-{ratio.highest:.2f}", f"{ratio.p99:.2f}×",
-            )  # fmt: skip
-        console.print(table)
-    for run in report.open_loop:
-        console.print(
-            f"open loop, {run.offered_per_second:,}/s offered over {run.connections} connections: "
-            f"p50 {run.p50_ms:.1f}, p99 {run.p99_ms:.1f}, p99.9 {run.p999_ms:.1f}, max {run.max_ms:.1f} ms, "
-            f"{run.answered} of {run.sent} answered, {run.bad} bad"
-        )
-    for name, reason in report.skipped.items():
-        console.print(f"skipped {name}: {reason}")
-
-
-def main(
-    load: Annotated[list[str] | None, typer.Option(help="write, read; both unless said")] = None,
-    connections: Annotated[str, typer.Option(help="numbers of connections, by commas")] = "64,256",
-    rounds: Annotated[int, typer.Option(min=1, help="interleaved rounds")] = 3,
-    seconds: Annotated[int, typer.Option(min=1, help="length of one run")] = 4,
-    rate: Annotated[int, typer.Option(min=0, help="writes a second of the open loop; 0 leaves it out")] = 3_000,
-    peers: Annotated[bool, typer.Option(help="run the peers beside raftlog")] = True,
-    data: Annotated[Path | None, typer.Option(help="folder on a real disk for the data of all contenders")] = None,
-    tools: Annotated[Path, typer.Option(help="where a built etcd is kept")] = Path(".tools"),
-    save: Annotated[Path, typer.Option(help="where the results go")] = Path("bench/results/latest.json"),
-) -> None:
-    """Run raftlog beside etcd and print ratios, floors and an open-loop run."""
-    console = Console()
-    names = {"write": WRITE, "read": READ}
     try:
-        loads = [names[name] for name in load or names]
-        counts = [int(count) for count in connections.split(",")]
-    except (KeyError, ValueError) as error:
-        raise typer.BadParameter(f"{error}: --load is write or read, --connections numbers by commas") from error
+        told: Any = msgspec.json.decode(done.stdout)
+        verdict = str(told["verdict"])
+    except (msgspec.DecodeError, KeyError, TypeError):
+        verdict = (done.stderr.strip() or done.stdout.strip() or "no verdict").splitlines()[-1][:300]
+    return report.Verdict(f"raftlog chaos run smoke --nodes 3 --seconds {seconds}", done.returncode, verdict)
+
+
+def follow(field: Field, count: int, rate: int, seconds: float) -> followers.Delivery:
+    """So many followers of a new cluster, spread over its nodes. Raises RuntimeError."""
+    ours = field.raftlog()
+    start = msgspec.json.decode(ours.ask("POST", "/v1/log", b"first"))["index"] + 1
+    leader = ours.cluster.leader()
+    ports = [ours.cluster.place(leader).url, *(url for url in ours.cluster.urls if url != ours.cluster.url(leader))]
+    job = followers.Job([int(url.rpartition(":")[2]) for url in ports], start, count, rate, seconds)
+    before = machine.cpu_seconds(ours.pids)
+    seen = followers.run(job)
+    spent = machine.cpu_seconds(ours.pids) - before
+    return msgspec.structs.replace(seen, nodes_cpu_us=round(spent / max(1, seen.delivered) * 1e6, 3))
+
+
+def show(found: report.Report, console: Console) -> None:
+    """The verdicts; the tables are in the Markdown."""
+    table = Table("goal", "asked", "measured", "")
+    for goal in found.goals:
+        colour = {None: "yellow", True: "green", False: "red"}[goal.is_met]
+        measured = "" if goal.measured is None else f"{goal.measured:,g}"
+        table.add_row(goal.what, goal.wanted, measured, f"[{colour}]{report.verdict_of(goal)}[/]")
+    console.print(table)
+    if found.chaos is not None:
+        console.print(f"chaos smoke of the same commit: {found.chaos.verdict}")
+    for title, reasons in (("skipped", found.skipped), ("failed", found.failed)):
+        for name, reason in reasons.items():
+            console.print(f"{title} {name}: {reason}", markup=False)
+
+
+def _axis(
+    name: str, field: Field, counts: tuple[int, ...], number: int, seconds: int, records: int, console: Console,
+    failed: dict[str, str],
+) -> list[Figure]:  # fmt: skip
+    if name == "stream":
+        made = axes.stream(field, records)
+    else:
+        make = {
+            "writes": axes.writes, "bulk": axes.bulk, "reads": axes.reads, "commits": axes.commits,
+            "clients": axes.clients,
+        }[name]  # fmt: skip
+        made = make(field, counts) if counts else make(field)
+    return [
+        figure for axis in made for figure in rounds.measure(axis, number, seconds, field.pids, console, failed)
+    ]  # fmt: skip
+
+
+def parts_of(only: str) -> list[str]:
+    """The parts named by commas, all without any. Raises typer.BadParameter."""
+    chosen = [part.strip() for part in only.split(",") if part.strip()] or list(PARTS)
+    if unknown := [part for part in chosen if part not in PARTS]:
+        raise typer.BadParameter(f"--only: there is no {unknown[0]!r}; there are {', '.join(PARTS)}")
+    return chosen
+
+
+@app.callback(invoke_without_command=True)
+def main(
+    context: typer.Context,
+    only: Annotated[str, typer.Option(help=f"parts, by commas: {', '.join(PARTS)}; all unless said")] = "",
+    connections: Annotated[
+        str, typer.Option(help="numbers of connections, by commas, instead of each part's own")
+    ] = "",
+    number: Annotated[int, typer.Option("--rounds", min=1, help="interleaved rounds")] = 3,
+    seconds: Annotated[int, typer.Option(min=1, help="length of one run")] = 4,
+    peers: Annotated[bool, typer.Option(help="run the peers beside raftlog")] = True,
+    records: Annotated[int, typer.Option(min=10_000, help="records of the log stream")] = axes.STREAM_RECORDS,
+    following: Annotated[int, typer.Option("--followers", min=1, max=3_000, help="followers")] = 1_000,
+    rate: Annotated[int, typer.Option(min=1, help="records a second that they follow")] = 1_000,
+    chaos_seconds: Annotated[int, typer.Option(min=5, help="length of the chaos smoke")] = 30,
+    data: Annotated[Path | None, typer.Option(help="folder on a real disk for the data of all contenders")] = None,
+    save: Annotated[Path, typer.Option(help="where the results go; .md and .html beside it")] = Path(
+        "bench/results/latest.json"
+    ),
+) -> None:
+    """Run raftlog beside its peers, and judge the goals of docs/performance.md. About 35 minutes with everything."""
+    if context.invoked_subcommand is not None:
+        return
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    chosen = parts_of(only)
+    try:
+        counts = tuple(int(count) for count in connections.split(",") if count)
+    except ValueError as error:
+        raise typer.BadParameter("--connections: numbers by commas, as in 1,64,256") from error
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # a thousand connections; nodes and loads inherit it
     skipped: dict[str, str] = {}
-    with tempfile.TemporaryDirectory(prefix="raftlog-bench-", dir=data) as name, ExitStack() as stack:
-        folder = Path(name)
-        try:
-            disk = machine.measure_disk(folder)
-        except machine.NotADisk as refusal:
-            console.print(f"[red]{refusal}[/]")
-            raise typer.Exit(2) from refusal
-        busy = machine.busy_share()
-        others, versions = start_peers(folder, tools, stack, skipped) if peers else ({}, {})
-        ours = Raftlog(folder / "raftlog")
-        stack.callback(ours.stop)
-        ours.start()
-        ours.prepare(VALUE)
-        try:
-            figures = measure({"raftlog": ours, **others}, loads, counts, rounds, seconds, folder, console)
-        except wrk.MissingTool as missing:
-            console.print(f"[red]{missing}[/]")
-            raise typer.Exit(8) from missing
-        open_loop = []
-        if rate:
-            url = ours.write(VALUE).url
-            open_loop.append(
-                asyncio.run(openloop.offer(url, rate=rate, seconds=seconds, connections=64, body=VALUE.encode()))
-            )
-        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        is_quiet = busy <= machine.BUSY_SHARE_MAX
-        report = Report(
-            when, disk, round(busy, 3), is_quiet, versions, skipped, figures, compare(figures) if is_quiet else [],
-            open_loop,
-        )  # fmt: skip
-    show(report, console)
-    save.parent.mkdir(parents=True, exist_ok=True)
-    save.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
-    console.print(f"saved to {save}")
+    failed: dict[str, str] = {}
+    names: set[str] = set()
+    figures: list[Figure] = []
+    delivery = offered = verdict = None
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="raftlog-bench-", dir=data) as place:
+        folder = Path(place)
+        seen = conditions.look(folder, console)
+        for part in chosen:
+            console.print(f"{part}, after {time.monotonic() - began:.0f} s")
+            if part == CHAOS:
+                verdict = chaos_smoke(folder / CHAOS, chaos_seconds)
+                continue
+            (folder / part).mkdir()
+            with Field(folder / part, console, skipped, peers=peers) as field:
+                try:
+                    if part == FOLLOWERS:
+                        delivery = follow(field, following, rate, 2.0 * seconds)
+                    elif part == OPEN_LOOP:
+                        url = field.raftlog().url + "/v1/log"
+                        offered = asyncio.run(
+                            openloop.offer(url, rate=OPEN_RATE, seconds=seconds, connections=64, body=axes.VALUE)
+                        )
+                    else:
+                        figures += _axis(part, field, counts, number, seconds, records, console, failed)
+                except tools.MissingTool as missing:
+                    skipped[part] = str(missing)
+                except (RuntimeError, OSError) as error:
+                    failed[part] = " ".join(str(error).split())[:300]
+                    console.print(f"{part} failed: {error}", markup=False)
+                names |= field.names
+    goals = judge(figures, delivery, is_quiet=seen.is_quiet, growth=growth.told(save.with_name("growth.json")))
+    found = report.Report(
+        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), commit(), round(time.monotonic() - began), number, seconds,
+        seen, sorted(names), skipped, failed, figures, compare(figures, OURS) if seen.is_quiet else [], delivery,
+        offered, goals, verdict,
+    )  # fmt: skip
+    show(found, console)
+    report.save(found, save, page.html(found))
+    console.print(f"saved to {save}, {save.with_suffix('.md')} and {save.with_suffix('.html')}")
+    if failed or (verdict is not None and verdict.exit_code):
+        raise typer.Exit(1)
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app()

@@ -1,149 +1,136 @@
-"""etcd as the peer to compare with: found or built, started as three nodes on loopback, ended by process id.
+"""etcd as a peer: three nodes on loopback, asked through the JSON gateway and through gRPC.
 
-Debian's `etcd-server` (3.4) is taken from PATH; the newest is built from its Go module when Go is there. Both speak
-the same JSON gateway. etcd syncs its log before it answers, as raftlog does.
+Debian's (3.4) and the newest, as `make peers` obtains them. It syncs its log before it answers, as raftlog does.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-import os
-import shutil
 import subprocess
 import time
-import urllib.error
 import urllib.request
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from bench.wrk import Load, MissingTool
+from bench import h2load, wrk
+from bench.processes import Processes
+from bench.tools import Program
+from cluster.local_cluster import free_ports
 
-NEWEST = "3.7.3"
-_MAIN = """package main
-
-import (
-	"os"
-
-	"go.etcd.io/etcd/server/v3/etcdmain"
-)
-
-func main() { etcdmain.Main(os.Args) }
-"""
-
-
-def build(tools: Path) -> Path:
-    """The newest etcd, built from its Go module into `tools` (30 s the first time). Raises MissingTool."""
-    binary = tools / f"etcd-{NEWEST}"
-    if binary.exists():
-        return binary
-    go = shutil.which("go")
-    if go is None:
-        raise MissingTool(f"etcd {NEWEST} needs Go to be built: apt-get install golang")
-    work = tools / "etcd-build"
-    work.mkdir(parents=True, exist_ok=True)
-    (work / "main.go").write_text(_MAIN)
-    (work / "go.mod").unlink(missing_ok=True)
-    caches = {"GOPATH": str(tools / "go"), "GOCACHE": str(tools / "gocache")}
-    environment = os.environ | caches | {"GOFLAGS": "-modcacherw"}
-    for arguments in (
-        ["mod", "init", "peer"],
-        ["get", f"go.etcd.io/etcd/server/v3@v{NEWEST}"],
-        ["mod", "tidy"],
-        ["build", "-o", str(binary.resolve()), "."],
-    ):
-        done = subprocess.run([go, *arguments], cwd=work, env=environment, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise MissingTool(f"building etcd {NEWEST} failed at `go {arguments[0]}`: {done.stderr.strip()[-500:]}")
-    shutil.rmtree(work)
-    return binary
-
-
-def find() -> Path:
-    """Debian's etcd on PATH. Raises MissingTool naming the package."""
-    path = shutil.which("etcd")
-    if path is None:
-        raise MissingTool("etcd is not installed: apt-get install etcd-server")
-    return Path(path)
+KEY = b"bench"
+TXN_OPERATIONS_MAX = 128
+"""etcd's own limit (--max-txn-ops)."""
 
 
 class Etcd:
     """Three etcd processes under one folder, started by `start`, ended by `stop`."""
 
-    def __init__(self, binary: Path, folder: Path, ports: list[int]) -> None:
-        """`ports`: six free ones."""
-        self._binary = binary
-        self._folder = folder
-        self._clients = ports[:3]
-        self._peers = ports[3:6]
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._leader_url = ""
+    def __init__(self, program: Program, folder: Path, nodes: int = 3) -> None:
+        self._program = program
+        self._processes = Processes(folder)
+        ports = free_ports(2 * nodes)
+        self._clients, self._peers = ports[:nodes], ports[nodes:]
+        self._leader = 0
 
     @property
-    def version(self) -> str:
-        """What the binary says of itself, as in "3.4.23"."""
-        done = subprocess.run([self._binary, "--version"], capture_output=True, text=True, check=True)
-        return done.stdout.split("etcd Version:", 1)[1].split()[0]
+    def name(self) -> str:
+        """Name and version, as in "etcd 3.4.23"."""
+        done = subprocess.run([self._program.path, "--version"], capture_output=True, text=True, check=True)
+        return "etcd " + done.stdout.split("etcd Version:", 1)[1].split()[0]
 
     @property
     def pids(self) -> list[int]:
         """The process ids of all nodes."""
-        return [process.pid for process in self._processes]
+        return self._processes.pids
 
     def start(self, deadline_s: float = 30.0) -> None:
         """Start all nodes and wait until they have a leader. Raises RuntimeError after the deadline."""
         cluster = ",".join(f"n{k}=http://127.0.0.1:{port}" for k, port in enumerate(self._peers))
-        for k in range(3):
-            client, peer = f"http://127.0.0.1:{self._clients[k]}", f"http://127.0.0.1:{self._peers[k]}"
+        for k, (own, other) in enumerate(zip(self._clients, self._peers, strict=True)):
+            client, peer = f"http://127.0.0.1:{own}", f"http://127.0.0.1:{other}"
             command = [
-                str(self._binary), "--name", f"n{k}", "--data-dir", str(self._folder / f"etcd-{k}"),
+                self._program.path, "--name", f"n{k}", "--data-dir", f"etcd-{k}",
                 "--listen-client-urls", client, "--advertise-client-urls", client,
                 "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
                 "--initial-cluster", cluster, "--initial-cluster-state", "new", "--log-level", "error",
-                "--snapshot-count", "100000",
+                "--snapshot-count", "100000", "--quota-backend-bytes", str(8 << 30),
             ]  # fmt: skip
-            log = (self._folder / f"etcd-{k}.log").open("wb")
-            self._processes.append(subprocess.Popen(command, stdout=log, stderr=log))
-            log.close()
+            self._processes.start(f"n{k}", command, self._program.full_environment())
         until = time.monotonic() + deadline_s
-        while time.monotonic() < until:
+        while time.monotonic() < until and not self._processes.ended():
             for port in self._clients:
                 with suppress(OSError, ValueError, KeyError):
-                    status = self._post(port, "/v3/maintenance/status", {})
+                    status = self.ask("/v3/maintenance/status", {}, port)
                     if status.get("leader") and status["leader"] == status["header"]["member_id"]:
-                        self._leader_url = f"http://127.0.0.1:{port}"
+                        self._leader = port
                         return
             time.sleep(0.1)
-        raise RuntimeError(f"etcd had no leader after {deadline_s:.0f} s: see the logs in {self._folder}")
+        raise RuntimeError(f"etcd had no leader after {deadline_s:.0f} s\n{self._processes.tails()}")
 
     def stop(self) -> None:
         """End all nodes."""
-        for process in self._processes:
-            process.kill()
-        for process in self._processes:
-            process.wait(timeout=10)
-        self._processes = []
+        self._processes.stop()
 
-    @staticmethod
-    def _post(port: int, path: str, body: dict[str, Any]) -> Any:
-        request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", json.dumps(body).encode(), method="POST")
-        with urllib.request.urlopen(request, timeout=2) as answer:
+    def ask(self, path: str, body: dict[str, Any], port: int = 0) -> Any:
+        """One call of the JSON gateway, of the leader unless said otherwise. Raises OSError."""
+        url = f"http://127.0.0.1:{port or self._leader}{path}"
+        request = urllib.request.Request(url, json.dumps(body).encode(), method="POST")
+        with urllib.request.urlopen(request, timeout=5) as answer:
             return json.load(answer)
 
-    def prepare(self, value: str) -> None:
-        """Put the key that the read load asks for."""
-        self._post(int(self._leader_url.rpartition(":")[2]), "/v3/kv/put", self._pair(value))
+    @property
+    def _url(self) -> str:
+        return f"http://127.0.0.1:{self._leader}"
 
-    @staticmethod
-    def _pair(value: str) -> dict[str, str]:
-        return {"key": base64.b64encode(b"bench").decode(), "value": base64.b64encode(value.encode()).decode()}
+    def prepare(self, value: bytes, keys: int = 0) -> None:
+        """Put the key that the read load asks for, and `keys` more in order, for the range."""
+        self.ask("/v3/kv/put", {"key": _b64(KEY), "value": _b64(value)})
+        for first in range(0, keys, 100):
+            puts = [
+                {"request_put": {"key": _b64(b"log/%09d" % k), "value": _b64(value)}}
+                for k in range(first, min(keys, first + 100))
+            ]
+            self.ask("/v3/kv/txn", {"success": puts})
 
-    def write(self, value: str) -> Load:
-        """Put one key through the JSON gateway of the leader."""
-        return Load(f"{self._leader_url}/v3/kv/put", "POST", json.dumps(self._pair(value)), "application/json")
+    def gateway_put(self, value: bytes) -> wrk.Load:
+        """Put one key."""
+        body = json.dumps({"key": _b64(KEY), "value": _b64(value)})
+        return wrk.Load(f"{self._url}/v3/kv/put", "POST", body, "application/json")
 
-    def read(self) -> Load:
-        """A linearizable range of one key through the JSON gateway of the leader."""
-        body = json.dumps({"key": base64.b64encode(b"bench").decode()})
-        return Load(f"{self._leader_url}/v3/kv/range", "POST", body, "application/json")
+    def gateway_get(self) -> wrk.Load:
+        """A linearizable range of one key."""
+        return wrk.Load(f"{self._url}/v3/kv/range", "POST", json.dumps({"key": _b64(KEY)}), "application/json")
+
+    def grpc_put(self, value: bytes) -> h2load.Load:
+        """Put one key."""
+        return h2load.Load(f"{self._url}/etcdserverpb.KV/Put", put_message(KEY, value))
+
+    def grpc_get(self) -> h2load.Load:
+        """A linearizable range of one key."""
+        return h2load.Load(f"{self._url}/etcdserverpb.KV/Range", h2load.field(1, KEY))
+
+    def grpc_txn(self, value: bytes, count: int) -> h2load.Load:
+        """So many puts in one transaction, at most TXN_OPERATIONS_MAX."""
+        puts = (put_message(b"bulk/%03d" % k, value) for k in range(count))
+        message = b"".join(h2load.field(2, h2load.field(2, put)) for put in puts)
+        return h2load.Load(f"{self._url}/etcdserverpb.KV/Txn", message)
+
+    def grpc_range(self, count: int) -> h2load.Load:
+        """`count` of the keys of `prepare`, with their values."""
+        message = h2load.field(1, b"log/") + h2load.field(2, b"log0") + h2load.field(3, count)
+        return h2load.Load(f"{self._url}/etcdserverpb.KV/Range", message)
+
+    def revision(self) -> int:
+        """How many changes the store has seen: what the load really did."""
+        return int(self.ask("/v3/kv/range", {"key": _b64(KEY)})["header"]["revision"])
+
+
+def put_message(key: bytes, value: bytes) -> bytes:
+    """etcdserverpb.PutRequest."""
+    return h2load.field(1, key) + h2load.field(2, value)
+
+
+def _b64(data: bytes) -> str:
+    return base64.b64encode(data).decode()

@@ -67,7 +67,7 @@ def measure_disk(folder: Path, samples: int = 400) -> Disk:
     return Disk(kind, samples, round(median(taken), 1), round(taken[int(samples * 0.99)], 1))
 
 
-def _jiffies() -> tuple[int, int]:
+def jiffies() -> tuple[int, int]:
     """(busy, all) jiffies of all processors since boot."""
     fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
     total = sum(fields[:8])
@@ -76,9 +76,9 @@ def _jiffies() -> tuple[int, int]:
 
 def busy_share(seconds: float = 1.0) -> float:
     """The share of the processors' time in use over the next `seconds`, while the bench itself rests."""
-    busy, total = _jiffies()
+    busy, total = jiffies()
     time.sleep(seconds)
-    busy_after, total_after = _jiffies()
+    busy_after, total_after = jiffies()
     return (busy_after - busy) / max(1, total_after - total)
 
 

@@ -22,7 +22,7 @@ import typer
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
-from bench import machine, wrk
+from bench import machine, tools, wrk
 from cluster.local_cluster import LocalCluster
 from cluster.settings import LimitSettings
 
@@ -157,7 +157,7 @@ def soak(
     folder: Path, *, seconds: int, peak_seconds: int, peak_connections: int, connections: int, size: int,
     open_requests: int,
 ) -> Result:  # fmt: skip
-    """The three phases. Raises wrk.MissingTool."""
+    """The three phases. Raises tools.MissingTool."""
     busy = machine.busy_share()
     settings = {"limits.open_requests_max": open_requests}
     with LocalCluster(folder / "raftlog", settings=settings) as cluster:
@@ -206,7 +206,7 @@ def main(
                 Path(name), seconds=seconds, peak_seconds=peak_seconds, peak_connections=peak_connections,
                 connections=connections, size=size, open_requests=open_requests,
             )  # fmt: skip
-        except wrk.MissingTool as missing:
+        except tools.MissingTool as missing:
             console.print(f"[red]{missing}[/]")
             raise typer.Exit(8) from missing
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -1,52 +1,87 @@
-"""raftlog as a contender: three node processes on loopback with the shipped defaults, driven through its leader."""
+"""raftlog as a contender: node processes on loopback with the shipped defaults, driven through their leader."""
 
 from __future__ import annotations
 
 import http.client
+import sys
 from pathlib import Path
 
-from bench.wrk import Load
-from cluster.local_cluster import LocalCluster
+import msgspec
+
+from bench import control, wrk
+from bench.figures import Run
+from bench.node_variant import FAST_PATH_VARIABLE
+from cluster.local_cluster import LocalCluster, free_ports
+
+NAME = "raftlog"
+PLAIN = "raftlog, aiohttp"
+_VARIANT = (sys.executable, "-m", "bench.node_variant")
 
 
 class Raftlog:
-    """Three nodes in `folder`. No proxies, no settings but addresses."""
+    """Nodes in `folder`. No proxies, no settings but addresses; with `fast_path=False` every request is aiohttp's."""
 
-    def __init__(self, folder: Path) -> None:
-        self._cluster = LocalCluster(folder)
+    def __init__(self, folder: Path, nodes: int = 3, *, fast_path: bool = True) -> None:
+        environment = {} if fast_path else {FAST_PATH_VARIABLE: "0"}
+        self.name = NAME if fast_path else PLAIN
+        self.cluster = LocalCluster(folder, nodes, command=_VARIANT, environment=environment)
+        self._controls = dict(zip(self.cluster.nodes, free_ports(nodes), strict=True))
+        for node, port in self._controls.items():
+            self.cluster.environments[node] = {control.PORT_VARIABLE: str(port)}
 
     @property
     def pids(self) -> list[int]:
         """The process ids of all nodes."""
-        return [pid for node in self._cluster.nodes if (pid := self._cluster.pid(node)) is not None]
+        return [pid for node in self.cluster.nodes if (pid := self.cluster.pid(node)) is not None]
 
     def start(self) -> None:
         """Start all nodes and wait until they serve."""
-        self._cluster.start()
-        self._cluster.wait_ready()
+        self.cluster.start()
+        self.cluster.wait_ready(timeout_s=120.0)
 
     def stop(self) -> None:
         """End all nodes."""
-        self._cluster.stop()
+        self.cluster.stop()
 
-    def prepare(self, value: str) -> None:
+    def prepare(self, value: bytes) -> None:
         """Put the key that the read load asks for. Raises RuntimeError if that fails."""
-        connection = http.client.HTTPConnection(self._leader.removeprefix("http://"), timeout=5)
-        connection.request("PUT", "/v1/kv/bench", value.encode())
-        answer = connection.getresponse()
-        body = answer.read()
-        connection.close()
+        self.ask("PUT", "/v1/kv/bench", value)
+
+    def ask(self, method: str, target: str, body: bytes = b"", content_type: str = "application/octet-stream") -> bytes:
+        """One request to the leader. Raises RuntimeError for any answer but 200."""
+        connection = http.client.HTTPConnection(self.url.removeprefix("http://"), timeout=60)
+        try:
+            connection.request(method, target, body, {"Content-Type": content_type})
+            answer = connection.getresponse()
+            told = answer.read()
+        finally:
+            connection.close()
         if answer.status != 200:
-            raise RuntimeError(f"put answered {answer.status}: {body[:300]!r}")
+            raise RuntimeError(f"{method} {target} answered {answer.status}: {told[:300]!r}")
+        return told
 
     @property
-    def _leader(self) -> str:
-        return self._cluster.url(self._cluster.leader())
+    def url(self) -> str:
+        """The leader's."""
+        return self.cluster.url(self.cluster.leader())
 
-    def write(self, value: str) -> Load:
+    def write(self, value: bytes) -> wrk.Load:
         """Append one record at the leader."""
-        return Load(f"{self._leader}/v1/log", "POST", value)
+        return wrk.Load(f"{self.url}/v1/log", "POST", value)
 
-    def read(self) -> Load:
+    def bulk_json(self, value: bytes, count: int) -> wrk.Load:
+        """Append so many records in one request."""
+        body = msgspec.json.encode([{"value": value.decode()}] * count)
+        return wrk.Load(f"{self.url}/v1/log", "POST", body, "application/json")
+
+    def bulk_msgpack(self, value: bytes, count: int) -> wrk.Load:
+        """The same as msgpack."""
+        return wrk.Load(f"{self.url}/v1/log", "POST", msgspec.msgpack.encode([value] * count), "application/msgpack")
+
+    def read(self) -> wrk.Load:
         """A linearizable get of one key at the leader."""
-        return Load(f"{self._leader}/v1/kv/bench", "GET")
+        return wrk.Load(f"{self.url}/v1/kv/bench", "GET")
+
+    def commit(self, size: int, in_flight: int, seconds: float) -> Run:
+        """So many commits in flight from within the leader's process: no HTTP."""
+        return control.send(self._controls[self.cluster.leader()], control.Order(in_flight, seconds, size))

@@ -23,9 +23,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from bench import machine, spark_jobs, spark_live, spark_log
+from bench import conditions, machine, spark_jobs, spark_live, spark_log
 from bench.spark_kafka import Kafka
-from bench.wrk import MissingTool
+from bench.tools import MissingTool
 from cluster.local_cluster import LocalCluster
 
 NO_OP, HASH, PARQUET, STREAM, EXPORT = "no-op", "hash", "parquet", "stream no-op", "export command"
@@ -309,12 +309,7 @@ def main(
     with tempfile.TemporaryDirectory(prefix="raftlog-spark-", dir=data) as name:
         folder = Path(name)
         bench = _Bench(folder, records, partitions, heap, chosen, rounds, warm_up, console)
-        try:
-            disk = machine.measure_disk(folder)
-        except machine.NotADisk as refusal:
-            console.print(f"[red]{refusal}[/]")
-            raise typer.Exit(2) from refusal
-        busy = machine.busy_share()
+        seen = conditions.look(folder, console)
         if throughput:
             _throughput(bench, sizes)
             if kafka:
@@ -333,8 +328,8 @@ def main(
                 bench.skipped["writes beside Spark"] = _first_line(error)
         figures = bench.figures()
         report = Report(
-            time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), records, partitions, heap, round(busy, 3),
-            busy <= machine.BUSY_SHARE_MAX, disk, figures, latency, held, goals_of(figures, latency, held, sizes),
+            time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), records, partitions, heap,
+            seen.busy_before, seen.is_quiet, seen.disk, figures, latency, held, goals_of(figures, latency, held, sizes),
             bench.skipped,
         )  # fmt: skip
     show(report, console)

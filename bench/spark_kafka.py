@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench import spark_log
-from bench.wrk import MissingTool
+from bench.tools import MissingTool
 from cluster.local_cluster import free_ports
 from spark_export.java import JavaNotFoundError, java_home
 

@@ -6,12 +6,13 @@ do, not how it feels at a given rate: `bench.openloop` says that.
 
 from __future__ import annotations
 
-import json
-import shutil
 import subprocess
 from pathlib import Path
 
 import msgspec
+
+from bench import tools
+from bench.figures import Run
 
 _SCRIPT = """
 wrk.method = "%(method)s"
@@ -27,45 +28,46 @@ end
 """
 
 
-class MissingTool(Exception):
-    """A program the bench needs is not installed; the message names the command that installs it."""
-
-
 class Load(msgspec.Struct, frozen=True):
     """One request to repeat."""
 
     url: str
     method: str
-    body: str = ""  # text only: wrk's script holds it
+    body: str | bytes = ""
     content_type: str = "application/octet-stream"
 
 
-class Run(msgspec.Struct, frozen=True):
-    """What one run of wrk saw. `bad` counts answers that were no 2xx, and broken connections."""
-
-    connections: int
-    requests: int
-    per_second: float
-    bad: int
-    p50_ms: float
-    p99_ms: float
-    p999_ms: float
+def quoted(body: str | bytes) -> str:
+    """The bytes as a string of Lua, whatever they are."""
+    raw = body.encode() if isinstance(body, str) else body
+    return '"' + "".join(chr(c) if 32 <= c < 127 and c not in (34, 92) else f"\\{c:03d}" for c in raw) + '"'
 
 
 def run(load: Load, *, connections: int, seconds: int, folder: Path) -> Run:
     """Run wrk once with one thread. Raises MissingTool, or RuntimeError with wrk's own words."""
-    program = shutil.which("wrk")
-    if program is None:
-        raise MissingTool("wrk is not installed: apt-get install wrk")
+    program = tools.debian("wrk", "wrk")
     script = folder / "request.lua"
-    fields = {"method": load.method, "content_type": load.content_type, "body": json.dumps(load.body)}
+    fields = {"method": load.method, "content_type": load.content_type, "body": quoted(load.body)}
     script.write_text(_SCRIPT % fields)
-    command = [program, "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "10s", "-s", str(script), load.url]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 30, check=False)
+    command = [
+        program.path,
+        "-t1",
+        f"-c{connections}",
+        f"-d{seconds}s",
+        "--timeout",
+        "10s",
+        "-s",
+        str(script),
+        load.url,
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=seconds + 30, check=False,
+        env=program.full_environment(),
+    )  # fmt: skip
     last = done.stdout.strip().rpartition("\n")[2]
     if done.returncode or not last.startswith("{"):
         raise RuntimeError(f"wrk failed on {load.url}: {done.stderr.strip() or done.stdout.strip()}")
-    seen = json.loads(last)
+    seen = msgspec.json.decode(last)
     return Run(
         connections=connections,
         requests=seen["requests"],

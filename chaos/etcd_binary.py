@@ -22,6 +22,6 @@ def etcd_path() -> Path:
     if found := shutil.which("etcd"):
         return Path(found)
     raise EtcdNotFoundError(
-        "skipped: there is no etcd, neither in .tools (`make bench` builds one where Go is) nor on PATH "
+        "skipped: there is no etcd, neither in .tools (`make peers` builds one where Go is) nor on PATH "
         "(apt-get install etcd-server)"
     )

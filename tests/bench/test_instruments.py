@@ -1,4 +1,4 @@
-"""The bench measures what it says: no figures from memory disks, no hidden waiting, no ratio of the wrong things."""
+"""The bench measures what it says: no figures from memory disks, no hidden waiting."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import machine, openloop, wrk
-from bench.__main__ import Figure, compare
+from bench import machine, openloop
 
 
 def test_a_filesystem_in_memory_is_refused() -> None:
@@ -67,14 +66,3 @@ async def test_an_open_loop_refuses_what_is_no_address() -> None:
     """A URL without a port is a mistake of the caller, said at once."""
     with pytest.raises(ValueError, match="host:port"):
         await openloop.offer("127.0.0.1:1", rate=1, seconds=1, connections=1)
-
-
-def _figure(name: str, rates: list[float], p99_ms: float) -> Figure:
-    runs = [wrk.Run(64, 100, rate, 0, 1.0, p99_ms, 9.0) for rate in rates]
-    return Figure(name, "write", 64, runs, 10.0, 100.0)
-
-
-def test_a_ratio_is_the_median_of_the_rounds_ratios() -> None:
-    """Round by round, not total by total: a round that the machine spoilt for both does not count double."""
-    (ratio,) = compare([_figure("raftlog", [200, 300, 90], 2.0), _figure("etcd", [100, 100, 10], 8.0)])
-    assert (ratio.throughput, ratio.lowest, ratio.highest, ratio.p99) == (3.0, 2.0, 9.0, 0.25)

@@ -1,0 +1,66 @@
+"""PySyncObj as a peer: three processes on loopback, the load made in its leader's process."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from bench import control
+from bench.figures import Run
+from bench.processes import Processes
+from cluster.local_cluster import free_ports
+
+_ROOT = Path(__file__).resolve().parent.parent
+
+
+class PySyncObj:
+    """Three nodes under one folder, started by `start`, ended by `stop`."""
+
+    def __init__(self, packages: Path, folder: Path) -> None:
+        self._packages = packages
+        self._processes = Processes(folder)
+        ports = free_ports(6)
+        self._peers, self._controls = ports[:3], ports[3:]
+        self._leader = 0
+
+    @property
+    def name(self) -> str:
+        """Name and version."""
+        found = next(self._packages.glob("pysyncobj-*.dist-info"))
+        return f"PySyncObj {found.name.removesuffix('.dist-info').partition('-')[2]}"
+
+    @property
+    def pids(self) -> list[int]:
+        """The process ids of all nodes."""
+        return self._processes.pids
+
+    def start(self, deadline_s: float = 30.0) -> None:
+        """Start all nodes and wait until they have a leader. Raises RuntimeError after the deadline."""
+        addresses = [f"127.0.0.1:{port}" for port in self._peers]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(_ROOT), str(self._packages)])}
+        for k, port in enumerate(self._controls):
+            journal = str(self._processes.folder / f"journal-{k}")
+            others = [address for address in addresses if address != addresses[k]]
+            command = [sys.executable, "-m", "bench.pysyncobj_node", addresses[k], *others, journal, str(port)]
+            self._processes.start(f"n{k}", command, environment)
+        until = time.monotonic() + deadline_s
+        while time.monotonic() < until and not self._processes.ended():
+            for port in self._controls:
+                try:
+                    control.send(port, control.Order(1, 0.01, 16))
+                except (OSError, RuntimeError):
+                    continue
+                self._leader = port
+                return
+            time.sleep(0.2)
+        raise RuntimeError(f"PySyncObj had no leader after {deadline_s:.0f} s\n{self._processes.tails()}")
+
+    def stop(self) -> None:
+        """End all nodes."""
+        self._processes.stop()
+
+    def commit(self, size: int, in_flight: int, seconds: float) -> Run:
+        """So many commits in flight from within the leader."""
+        return control.send(self._leader, control.Order(in_flight, seconds, size))
