@@ -10,7 +10,18 @@ from typing import Annotated, Final
 
 import typer
 
-from cluster import cli_admin, cli_backup, cli_consumers, cli_demo, cli_disk, cli_kv, cli_local, cli_log, cli_members
+from cluster import (
+    cli_admin,
+    cli_backup,
+    cli_consumers,
+    cli_demo,
+    cli_disk,
+    cli_explain,
+    cli_kv,
+    cli_local,
+    cli_log,
+    cli_members,
+)
 from cluster.cli_frame import find_endpoints
 
 HELP: Final = """raftlog: a replicated log, with a key-value store on it.
@@ -40,7 +51,18 @@ def build(words: Sequence[str] = ()) -> typer.Typer:
         help=HELP,
     )
     app.callback()(_main)
-    for module in (cli_kv, cli_log, cli_admin, cli_consumers, cli_members, cli_local, cli_disk, cli_backup, cli_demo):
+    for module in (
+        cli_kv,
+        cli_log,
+        cli_admin,
+        cli_consumers,
+        cli_members,
+        cli_local,
+        cli_disk,
+        cli_backup,
+        cli_explain,
+        cli_demo,
+    ):
         module.register(app)
     own = {command.name for command in app.registered_commands} | {group.name for group in app.registered_groups}
     if words and words[0] in own:

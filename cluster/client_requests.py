@@ -13,7 +13,7 @@ import msgpack
 import msgspec
 
 from cluster import client_answers as answers
-from cluster import wire, wire_members
+from cluster import wire, wire_explain, wire_members
 from cluster.client_flow import Request
 
 Consistency = Literal["linearizable", "stale"]
@@ -294,6 +294,16 @@ def status() -> Request[wire.Status]:
 def backup(*, consistency: Consistency = "linearizable", min_index: int = 0) -> Request[None]:
     """Opens a stream of the bytes of a backup (`cluster.backup_file`)."""
     return Request("GET", _target("/v1/backup", _reading(consistency, min_index)), answers.nothing, accept=wire.BACKUP)
+
+
+def explain_leaderless() -> Request[wire_explain.Leaderless]:
+    """Why there is no leader or no progress, by the account of the node that answers."""
+    return Request("GET", "/v1/explain/leaderless", answers.plain(wire_explain.Leaderless))
+
+
+def explain_index(index: int) -> Request[wire_explain.EntryView]:
+    """What became of a record, by the account of the node that answers."""
+    return Request("GET", f"/v1/explain/{index}", answers.plain(wire_explain.EntryView))
 
 
 def members() -> Request[wire.Members]:

@@ -11,6 +11,7 @@ from cluster import (
     http_backup,
     http_consumers,
     http_digest,
+    http_explain,
     http_kv,
     http_log,
     http_members,
@@ -71,6 +72,8 @@ ROUTES: Final = (
     Route("POST", "/v1/consumers/{consumer}/claim", "consumer", http_consumers.claim),
     Route("GET", "/v1/digest", "digest", http_digest.get_digest),
     Route("GET", "/v1/backup", "backup", http_backup.get_backup),
+    Route("GET", "/v1/explain/leaderless", "status", http_explain.explain_leaderless, True),
+    Route("GET", "/v1/explain/{index}", "status", http_explain.explain_index),
     Route("GET", "/v1/status", "status", admin_api.get_status, True),
     Route("GET", "/v1/members", "status", admin_api.get_members, True),
     Route("POST", "/v1/members", "members", http_members.change_members),
@@ -93,7 +96,7 @@ for _route in ROUTES:
 _FIXED: Final = {pattern: methods for pattern, methods in _BY_PATTERN.items() if "{" not in pattern}
 _KEY_PATH: Final = "/v1/kv/"
 _KEY: Final = _BY_PATTERN["/v1/kv/{key}"]
-_PART_PATHS: Final = ("/v1/sessions/", "/v1/consumers/")
+_PART_PATHS: Final = ("/v1/sessions/", "/v1/consumers/", "/v1/explain/")
 _PART_PATTERNS: Final = tuple(
     (tuple(pattern.split("/")), pattern) for pattern in _BY_PATTERN if pattern.startswith(_PART_PATHS)
 )

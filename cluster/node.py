@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from cluster import clock, node_end, node_members, node_requests, node_snapshots, node_status
+from cluster import clock, node_end, node_explain, node_members, node_requests, node_snapshots, node_status
 from cluster.applier import Applier
 from cluster.cluster_file import ClusterFile, split_address
 from cluster.disk import Disk
@@ -33,6 +33,7 @@ from cluster.syncer import Syncer
 from cluster.transport import Identity, Transport
 from cluster.waiting import Reads
 from cluster.wire import ApiError, Code, LeaderHint, Members, Status
+from cluster.wire_explain import NodeView
 from raft import invariants
 from raft.changes import Change
 from raft.codec import Frame
@@ -78,19 +79,12 @@ class Node:
         machine, last_user = restore(snapshot.chunks()) if snapshot else (StateMachine(), 0)
         mark = snapshot.mark if snapshot else GENESIS
         self.core = RaftCore(
-            identity.node,
-            self.options,
-            hard_state=recovered.hard_state,
+            identity.node, self.options, hard_state=recovered.hard_state,
             log=LogStart(recovered.first, recovered.runs, recovered.last, recovered.tail, mark, recovered.base),
-            configuration=recovered.configuration,
-            configuration_index=recovered.configuration_index,
-            earlier=recovered.earlier,
-            commit=mark.index,
-            applied=mark.index,
-            random=random.Random().randint,
-            now=now,
+            configuration=recovered.configuration, configuration_index=recovered.configuration_index,
+            earlier=recovered.earlier, commit=mark.index, applied=mark.index, random=random.Random().randint, now=now,
             incarnation=identity.incarnation,
-        )
+        )  # fmt: skip
         self.membership = Membership(cluster)
         self.pending = Pending(settings.limits, metrics, self.node_id, recovered.hard_state.boot)
         self.pending.skipped(mark.index, mark.term)
@@ -204,6 +198,10 @@ class Node:
     def status(self) -> Status:
         """This node's view, for `/v1/status`."""
         return node_status.status(self)
+
+    def view(self) -> NodeView:
+        """What explains a missing leader, for `/v1/explain/leaderless`."""
+        return node_explain.view(self)
 
     def members(self) -> Members:
         """The cluster as its configuration says, for `/v1/members`."""

@@ -11,6 +11,7 @@ from typing import Protocol
 from cluster.metrics import Metrics
 from cluster.requests import Settled
 from cluster.wire import LeaderHint, Members, Status
+from cluster.wire_explain import NodeView
 from raft.changes import Change
 from raft.configuration import Configuration
 from raft.types import Entry, Mark
@@ -71,6 +72,8 @@ class NodeFace(Protocol):
 
     def status(self) -> Status: ...
     def members(self) -> Members: ...
+    def view(self) -> NodeView:
+        """What it knows of itself and the others, for those who explain."""
 
     def submit(
         self, block: bytes, count: int, *, deadline: float, session: int = 0, sequence: int = 0

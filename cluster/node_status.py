@@ -50,7 +50,7 @@ def members(node: Node) -> Members:
         match = matches.get(member.node)
         answers.append(
             MemberAnswer(
-                member.node, member.incarnation, member.peer, member.url, _role(configuration, member.node),
+                member.node, member.incarnation, member.peer, member.url, role_of(configuration, member.node),
                 catching_up=member.node in told.catching_up,
                 match=match,
                 lag=None if match is None else told.last.index - match,
@@ -63,7 +63,8 @@ def members(node: Node) -> Members:
     )  # fmt: skip
 
 
-def _role(configuration: Configuration, node: NodeId) -> str:
+def role_of(configuration: Configuration, node: NodeId) -> str:
+    """What the configuration says of a member."""
     if node in configuration.voters:
         return "voter"
     return "learner" if node in configuration.learners else "leaving"

@@ -45,6 +45,8 @@ class Link:
         self._queued = 0
         self._transport: asyncio.Transport | None = None
         self._is_unreachable = False  # was logged so
+        self.trouble = ""  # why it is down
+        self.refusal = ""  # why the peer closed it, until it has been up for a while
         self.task = asyncio.get_running_loop().create_task(self._run(), name=f"dial {node} {purpose.name.lower()}")
 
     @property
@@ -97,8 +99,9 @@ class Link:
                 refusal = None
                 error = failure.strerror or "timed out"
             lived_s = clock.monotonic() - started
+            self.trouble = error if refusal is None else refusal
             if refusal is not None:
-                pause_s = REFUSED_REDIAL_S
+                pause_s, self.refusal = REFUSED_REDIAL_S, refusal
                 self._owner.refused_by(self.node, refusal)
             elif lived_s > STABLE_S and error == "closed by the peer":
                 pause_s = REDIAL_MIN_MS / 1_000
@@ -146,6 +149,7 @@ class Link:
                 self._owner.receiver.bulk_link_closed(self.node)
 
     def _reached(self) -> None:
+        self.refusal = ""
         if self._is_unreachable:
             self._is_unreachable = False
             self._owner.logger.info("peer_reached", peer=self.node, address=self.address)

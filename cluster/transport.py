@@ -8,9 +8,10 @@ call and is handed to the node at once. DESIGN section 5.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from cluster import clock
 from cluster.logging import Logger
@@ -27,6 +28,7 @@ from raft.types import NodeId
 QUESTIONS: Final = (AppendEntries, RequestVote)  # messages that every living peer answers
 REFUSALS_REMEMBERED_MAX: Final = 64  # so that the same refusal is not logged ten times a second
 REFUSAL_LOG_EVERY_S: Final = 10.0
+REFUSED_SHOWN_MAX: Final = 8  # newest refusals that `raftlog explain` tells of
 
 
 class Receiver(Protocol):
@@ -56,6 +58,15 @@ class Identity:
     node: NodeId
     incarnation: str
     boot: int
+
+
+class LinkSeen(NamedTuple):
+    """This node's consensus link to a peer, and when something came from there last (`clock.monotonic`)."""
+
+    is_up: bool
+    trouble: str
+    refusal: str
+    heard: float | None
 
 
 class Transport:
@@ -91,6 +102,7 @@ class Transport:
         self._dirty: list[Link] = []
         self._server: asyncio.Server | None = None
         self._refusals: dict[str, float] = {}
+        self.refused_lately: deque[tuple[float, str, str]] = deque(maxlen=REFUSED_SHOWN_MAX)  # when, who, why
         self._heard: dict[NodeId, float] = {}  # when something came last on the consensus link
         self.is_closing = False
 
@@ -196,6 +208,7 @@ class Transport:
     def refused(self, who: str, reason: str) -> None:
         """This node closed a connection that somebody else made."""
         self.metrics.link_closed.labels("refused").inc()
+        self.refused_lately.append((clock.monotonic(), who, reason))
         if self._is_new(f"{who.rpartition(':')[0]} {reason}"):
             self.logger.warning("peer_refused", who=who, reason=reason)
 
@@ -217,6 +230,13 @@ class Transport:
     def connections(self) -> dict[str, float]:
         """1 for each outgoing link that is up, else 0; by `peer/purpose`. For /metrics."""
         return {f"{node}/{purpose.name.lower()}": float(link.is_up) for (node, purpose), link in self._links.items()}
+
+    def links_seen(self) -> dict[NodeId, LinkSeen]:
+        """How the consensus links are, by peer."""
+        return {
+            node: LinkSeen(link.is_up, "" if link.is_up else link.trouble, link.refusal, self._heard.get(node))
+            for node, link in self._consensus.items()
+        }
 
     async def close(self) -> None:
         """Ends every link and stops listening."""

@@ -20,6 +20,7 @@ from cluster.node_face import NodeFace
 from cluster.requests import Settled
 from cluster.settings import HttpSettings, LimitSettings, Settings
 from cluster.wire import ApiError, Code, LeaderHint, MemberAnswer, Members, SetDigest, Status
+from cluster.wire_explain import NodeView
 from raft.changes import Change
 from raft.codec import IDX_ROW, decode_configuration, encode_configuration, entry_mark, index_rows, seal_entry
 from raft.configuration import Configuration, Member
@@ -215,6 +216,13 @@ class FakeNode:
             uptime_ms=1, version="0", index=self.applied,
         )  # fmt: skip
 
+    def view(self) -> NodeView:
+        """As Node.view."""
+        return NodeView(
+            self.log_id, 1, "leader", self.term, 1, 1, [1], [], 1, self.applied, self.term, self.applied, self.applied,
+            self.applied, self.is_fenced, False, 0, 2_000, 1_200, False, [], [],
+        )  # fmt: skip
+
     def members(self) -> Members:
         """As Node.members."""
         member = MemberAnswer(1, "ab" * 16, "127.0.0.1:2", self.url, "voter")
@@ -252,14 +260,15 @@ class Served:
 
 @asynccontextmanager
 async def serve(
-    node: NodeFace | None = None, *, http: HttpSettings | None = None, fast_path: bool = True, **limits: int
-) -> AsyncIterator[Served]:
-    """The fake node (or the one given) behind the real HTTP server, on a free port of its own."""
+    node: NodeFace | None = None, *, http: HttpSettings | None = None, fast_path: bool = True, port: int = 0,
+    **limits: int,
+) -> AsyncIterator[Served]:  # fmt: skip
+    """The fake node (or the one given) behind the real HTTP server, on that port or a free one of its own."""
     settings = Settings(http=http or HttpSettings(access_log=False), limits=LimitSettings(**limits))
     node = node or FakeNode()
     runner = build_runner(node, settings, fast_path=fast_path)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    site = web.TCPSite(runner, "127.0.0.1", port)
     await site.start()
     port = runner.addresses[0][1]
     try:

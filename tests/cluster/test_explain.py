@@ -1,0 +1,266 @@
+"""Why there is no leader or no progress, and what became of a record: on real nodes with real faults, and in words."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+import pytest
+from typer.testing import CliRunner, Result
+
+from cluster.cli import build
+from cluster.disk_errors import DiskFenced, NoSpace
+from cluster.explain import diagnose
+from cluster.node import Node
+from cluster.transport import REFUSED_SHOWN_MAX
+from cluster.wire_explain import Cause, Leaderless, NodeView, PeerView
+from raft.codec import Record, encode_block
+from raft.ready import SyncBatch
+from statemachine.commands import Operation
+from statemachine.consumers import ConsumerAction, ConsumerCommand, encode_consumer
+from tests.cluster.fake_node import FakeNode, serve
+from tests.cluster.http_probe import ask
+from tests.cluster.nodes import Nodes, append_block, cluster_of, deadline, put_block
+from tests.support import free_port, streams_served, wait_until_async
+
+
+@asynccontextmanager
+async def doors(nodes: Nodes) -> AsyncIterator[str]:
+    """The HTTP side of all nodes that run, where the configuration says that it is; the URLs."""
+    async with AsyncExitStack() as stack:
+        urls: list[str] = []
+        for each in nodes.cluster.node:
+            if each.id in nodes.running:
+                await stack.enter_async_context(serve(nodes.running[each.id], port=urlsplit(each.url).port or 0))
+                urls.append(each.url)
+        yield ",".join(urls)
+
+
+async def explain(url: str, *words: str) -> tuple[Result, Any]:
+    """`raftlog explain WORDS` in another thread: how it ended, and its JSON."""
+    arguments = ["explain", *words, "-o", "json", "-e", url]
+    result = await asyncio.to_thread(CliRunner().invoke, build(), arguments)
+    lines = [line for line in result.stdout.splitlines() if not line.startswith("20")]  # the nodes' own log
+    return result, json.loads("\n".join(lines))
+
+
+async def told_by(node: Node) -> Leaderless:
+    """`GET /v1/explain/leaderless` of one node."""
+    async with serve(node) as served:
+        return msgspec.convert((await ask(served.port, "GET", "/v1/explain/leaderless")).json(), Leaderless)
+
+
+def codes(causes: list[Cause] | list[dict[str, Any]]) -> list[tuple[str, int, int]]:
+    """What the causes are, and of whom."""
+    rows = [msgspec.to_builtins(cause) for cause in causes]
+    return [(row["code"], row["node"], row["peer"]) for row in rows]
+
+
+async def test_a_link_that_is_cut_one_way_is_named_by_its_direction(tmp_path: Path) -> None:
+    """The proxy in the path from 1 to 2 goes away: 1 does not reach 2, 2 reaches 1, and both views together say so."""
+    port = free_port()
+    nodes = Nodes(tmp_path, 3, {})
+    peer = nodes.cluster.node[1].peer
+    host, _, inner = peer.rpartition(":")
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        _, way = await asyncio.open_connection(host, int(inner))
+        with closing(way):
+            while data := await reader.read(65_536):
+                way.write(data)
+
+    try:
+        async with streams_served(forward, port):
+            await nodes.start(1, dial__2=f"127.0.0.1:{port}")
+            await nodes.start(2)
+            await nodes.start(3)
+            await nodes.leader()
+            assert nodes.running[1].transport.links_seen()[2].is_up
+        await wait_until_async(lambda: bool(nodes.running[1].view().peers[0].trouble))
+        async with doors(nodes) as urls:
+            _, told = await explain(urls)
+            cut = next(cause for cause in told["causes"] if cause["code"] == "link_one_way")
+            assert (cut["node"], cut["peer"]) == (1, 2)
+            assert "node 1 does not reach node 2 (Connect call failed" in cut["words"]
+            assert "node 2 reaches node 1" in cut["words"]
+        alone = await told_by(nodes.running[1])
+        assert ("link_down", 1, 2) in codes(alone.causes)  # it cannot know of the other direction
+    finally:
+        for number in list(nodes.running):
+            await nodes.kill(number)
+
+
+async def test_a_stopped_majority_is_named_with_who_is_to_come_back(tmp_path: Path) -> None:
+    """One of three is left: no leader, exit code 5, who is missing and how many are needed; with all back, a leader and
+    nothing to say."""
+    async with cluster_of(3, tmp_path) as nodes:
+        await nodes.append(await nodes.leader(), b"x")
+        await nodes.stop(2)
+        await nodes.stop(3)
+        left = nodes.running[1]
+        await wait_until_async(lambda: not left.view().leader)
+        async with doors(nodes) as urls:
+            result, told = await explain(urls)
+            assert result.exit_code == 5
+            assert told["leader"] == 0
+            assert told["summary"].startswith(
+                "There is no leader. First of all: of the voters 1, 2 and 3 only 1 answer, 2 are needed: bring back 2"
+            )
+            assert [each["node"] for each in told["unreachable"]] == [2, 3]
+        alone = await told_by(left)
+        assert alone.leader == 0
+        assert "node 1 with nobody" in alone.summary
+        await nodes.start(2)
+        await nodes.start(3)
+        leader = await nodes.leader()
+        await nodes.all_at(leader.core.state.log.last.index)
+        async with doors(nodes) as urls:
+            result, told = await explain(urls)
+            assert (result.exit_code, told["leader"]) == (0, leader.node_id)
+            assert "all that it has is committed" in told["summary"]
+
+
+async def test_fenced_full_and_hanging_disks_are_named(tmp_path: Path) -> None:
+    """Each is the first cause that the node itself tells, also once it is fenced and serves nothing else."""
+    async with cluster_of(1, tmp_path) as nodes:
+        leader = await nodes.leader()
+
+        async def full(batch: SyncBatch) -> None:
+            raise NoSpace("no room for a segment")
+
+        leader.disk.carry_out = full  # type: ignore[method-assign]  # a disk without room
+        waiting = leader.submit(append_block(b"x"), 1, deadline=deadline(10))
+        await wait_until_async(lambda: not leader.syncer.has_space)
+        told = await told_by(leader)
+        assert codes(told.causes)[0] == ("disk_full", 1, 0)
+        assert "has not committed all" in told.summary
+
+        leader.disk.stalled_ms = lambda: 60_000  # type: ignore[method-assign]  # and one that hangs
+        assert codes((await told_by(leader)).causes)[0] == ("disk_hangs", 1, 0)
+
+        async def broken(batch: SyncBatch) -> None:
+            raise DiskFenced("fdatasync: Input/output error")
+
+        leader.disk.carry_out = broken  # type: ignore[method-assign]  # and one that fails
+        await asyncio.gather(waiting, return_exceptions=True)
+        told = await told_by(leader)
+        assert codes(told.causes)[0] == ("disk_fenced", 1, 0)
+        assert told.summary.startswith("There is no leader. First of all: node 1 is fenced")
+
+
+async def test_who_refuses_whom_is_told_with_the_reason(tmp_path: Path) -> None:
+    """A node of another cluster dials this one: both sides say who, and why; this one keeps REFUSED_SHOWN_MAX."""
+    async with cluster_of(1, tmp_path / "one") as one:
+        other = Nodes(tmp_path / "other", 2, {})
+        try:
+            stranger = await other.start(1, dial__2=one.cluster.node[0].peer)
+            await wait_until_async(lambda: bool(stranger.view().peers[0].refuses))
+            told = await told_by(stranger)
+            refusal = next(cause for cause in told.causes if cause.code == "peer_refuses")
+            assert (refusal.node, refusal.peer) == (1, 2)
+            assert one.cluster.cluster.log in refusal.words
+            mine = await told_by(one.running[1])
+            assert "refused" in [cause.code for cause in mine.causes]
+        finally:
+            await other.kill(1)
+        for number in range(2 * REFUSED_SHOWN_MAX):
+            one.running[1].transport.refused(f"node 9 at {number}", "a reason")
+        assert len(one.running[1].view().refused) == REFUSED_SHOWN_MAX
+
+
+async def test_what_became_of_a_record(tmp_path: Path) -> None:
+    """At the leader: term, effect, session, who has it; the command adds who applied it. A follower says what it does
+    not know. Groups past it and before it are named."""
+    async with cluster_of(3, tmp_path) as nodes:
+        leader = await nodes.leader()
+        opened = encode_block([Record(Operation.SESSION_OPEN, None, None, None, 600_000)])
+        session = (await leader.submit(opened, 1, deadline=deadline())).last
+        kept = append_block(b"once", session=session, sequence=4)
+        at = (await leader.submit(kept, 1, deadline=deadline(), session=session, sequence=4)).last
+        for name, position in ((b"early", 1), (b"late", at + 1)):
+            claim = encode_consumer(ConsumerCommand(ConsumerAction.CLAIM, next=position))
+            await leader.submit(encode_block([Record(Operation.CONSUMER, name, claim)]), 1, deadline=deadline())
+        put = (await leader.submit(put_block(b"k", b"v"), 1, deadline=deadline())).last
+        await nodes.all_at(put)
+        async with doors(nodes) as urls:
+            _, told = await explain(urls, str(at))
+            assert (told["node"], told["state"], told["term"]) == (leader.node_id, "applied", leader.term)
+            assert (told["record"]["session"], told["record"]["sequence"]) == (session, 4)
+            assert [(each["is_durable"], each["is_applied"]) for each in told["replicas"]] == [(True, True)] * 3
+            assert (told["groups_past"], told["groups_before"]) == (["late"], ["early"])
+            assert "It is applied on nodes 1, 2 and 3." in told["words"]
+            assert f"sequence 4 of session {session}" in " ".join(told["words"])
+            _, told = await explain(urls, str(put))
+            assert told["record"]["operation"] == "put"
+            assert "Result: applied, at revision 2." in told["words"]
+        follower = (await nodes.followers())[0]
+        async with serve(follower) as served:
+            told = (await ask(served.port, "GET", f"/v1/explain/{at}")).json()
+            assert "this node does not know: ask the leader" in " ".join(told["words"])
+            assert {each["node"]: each.get("is_durable") for each in told["replicas"]}[leader.node_id] is None
+
+
+async def test_indexes_that_are_not_there() -> None:
+    """Behind the log 425, below the oldest 410, no number 400; other methods are told what the route takes."""
+    node = FakeNode()
+    node.submit_now((append_block(b"x"), 1))
+    node.oldest = 2
+    async with serve(node) as served:
+        assert (await ask(served.port, "GET", "/v1/explain/99")).problem().code == "future_index"
+        assert (await ask(served.port, "GET", "/v1/explain/1")).problem().code == "compacted"
+        assert (await ask(served.port, "GET", "/v1/explain/x")).problem().code == "bad_request"
+        assert (await ask(served.port, "POST", "/v1/explain/2")).problem().code == "method_not_allowed"
+        assert (await ask(served.port, "GET", "/v1/explain/3")).json()["state"] == "applied"
+
+
+def a_view(node: int, **more: Any) -> NodeView:
+    """One of three nodes whose links are all well."""
+    peers = [PeerView(each, "voter", f"http://h:{each}", True, 10) for each in (1, 2, 3) if each != node]
+    view = NodeView(
+        "0" * 32, node, "follower", 5, 0, 0, [1, 2, 3], [], 1, 10, 4, 10, 10, 10, False, False, 0, 2_000, 1_200, False,
+        peers, [],
+    )  # fmt: skip
+    return msgspec.structs.replace(view, **more)
+
+
+@pytest.mark.parametrize(
+    ("voter", "words"),
+    [
+        ({"last": 12}, "its log is newer, it ends with 12 of term 4"),
+        ({"leader": 3}, "it follows node 3"),
+        ({"vote": 3, "term": 6}, "it gave its vote of term 6 to node 3"),
+        ({"term": 7}, "it is in term 7 already"),
+        ({}, "it would grant it now"),
+    ],
+)
+def test_why_a_vote_was_refused(voter: dict[str, Any], words: str) -> None:
+    """With the voter's own view the reason is told; without it, that nobody asked."""
+    asking = a_view(1, role="candidate", term=6)
+    refused = [msgspec.structs.replace(peer, vote=False if peer.node == 2 else None) for peer in asking.peers]
+    asking = msgspec.structs.replace(asking, peers=refused)
+    told = diagnose([asking, a_view(2, **voter)], {})
+    refusal = next(cause for cause in told.causes if cause.code == "vote_refused")
+    assert (refusal.node, refusal.peer) == (2, 1)
+    assert words in refusal.words
+    assert ("vote_unanswered", 3, 1) in codes(told.causes)
+    alone = diagnose([asking], {})
+    assert "it was not asked why" in next(cause.words for cause in alone.causes if cause.code == "vote_refused")
+
+
+def test_a_leader_that_makes_no_progress() -> None:
+    """Silent followers, what they lack, who follows somebody else, and what is not on a majority."""
+    leader = a_view(1, role="leader", leader=1, last=20, committed=10)
+    contact_ms = {2: 9_000, 3: 5}
+    peers = [msgspec.structs.replace(peer, match=10, contact_ms=contact_ms[peer.node]) for peer in leader.peers]
+    told = diagnose([msgspec.structs.replace(leader, peers=peers), a_view(3, leader=2)], {2: "connection refused"})
+    assert told.leader == 1
+    assert codes(told.causes) == [
+        ("follower_silent", 2, 1), ("not_following", 3, 1), ("unreachable", 2, 0), ("not_committed", 1, 0),
+        ("lags", 2, 1), ("lags", 3, 1),
+    ]  # fmt: skip
