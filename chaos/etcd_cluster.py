@@ -12,9 +12,11 @@ import json
 import signal
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -147,6 +149,20 @@ class EtcdCluster:
         request = urllib.request.Request(f"{self.url(node)}{path}", data)
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=timeout_s) as answer:
             return json.load(answer)
+
+    def hash(self, node: int, revision: int) -> dict[str, Any]:
+        """A member's hash of its keys up to a revision (HashKV). Raises OSError or ValueError.
+
+        Up to 3.4 its path was that of Hash, which newer ones have there: a hash of all that a member stores, its own
+        affairs included (etcd #16464).
+        """
+        try:
+            told: dict[str, Any] = self.ask(node, "/v3/maintenance/hashkv", {"revision": revision})
+        except urllib.error.HTTPError as error:
+            if error.code != HTTPStatus.NOT_FOUND:
+                raise
+            told = self.ask(node, "/v3/maintenance/hash", {"revision": revision})
+        return told
 
     def status(self, node: int) -> EtcdStatus | None:
         """What it says of itself, or None when it does not answer."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import aiohttp
 
@@ -120,7 +120,7 @@ def _compare(cluster: EtcdCluster, run: Run) -> None:
     try:
         revision = _settled(cluster)
         for node in cluster.nodes:
-            told: dict[str, Any] = cluster.ask(node, "/v3/maintenance/hash", {"revision": revision})
+            told = cluster.hash(node, revision)
             run.aftermath.digests[node] = {
                 "index": revision,
                 "revision": revision,

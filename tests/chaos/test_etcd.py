@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import urllib.error
+from email.message import Message
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from chaos import commands, etcd_binary
-from chaos.etcd_cluster import EtcdProxies, status_of
+from chaos.etcd_cluster import EtcdCluster, EtcdProxies, status_of
 from chaos.etcd_router import rewritten
 from chaos.toxiproxy import Toxiproxy
 
@@ -68,6 +70,22 @@ def test_who_leads_is_read_from_the_status() -> None:
     assert (status_of(2, told).term, status_of(2, told).revision) == (3, 12)
     del told["leader"]
     assert status_of(2, told).role == "follower"
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_keys_are_hashed_where_each_version_does_so(monkeypatch: pytest.MonkeyPatch, old: bool) -> None:
+    """HashKV has a path of its own since 3.5; where there is none, up to 3.4, it has that of Hash."""
+    asked: list[str] = []
+
+    def ask(self: EtcdCluster, node: int, path: str, body: dict[str, int]) -> dict[str, int]:
+        asked.append(path)
+        if old and path.endswith("kv"):
+            raise urllib.error.HTTPError(path, 404, "Not Found", Message(), None)
+        return body
+
+    monkeypatch.setattr(EtcdCluster, "ask", ask)
+    assert EtcdCluster.hash(EtcdCluster.__new__(EtcdCluster), 1, 7) == {"revision": 7}
+    assert asked == ["/v3/maintenance/hashkv", "/v3/maintenance/hash"][: 1 + old]
 
 
 def test_what_cannot_be_run_is_no_etcd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
