@@ -164,9 +164,9 @@ def make_cluster(
     check_segment_bytes(segment_bytes)
     if missing := [node for node in nodes if cluster.of(node) is None]:
         raise SettingsError(f"{file}: it has no node {missing[0]}")
-    state = seed.state._replace(sessions=SessionTable(), consumers=ConsumerTable())
-    log = Log(bytes.fromhex(cluster.cluster.log))
     mark = seed.mark
+    state = seed.state._replace(sessions=SessionTable(), consumers=ConsumerTable(), oldest=mark.index + 1)
+    log = Log(bytes.fromhex(cluster.cluster.log))
 
     def fill(files: ShardFiles, log: Log) -> None:
         promise, repeat = keep_slot(log, Slot(0, HardState(term=mark.term)))
@@ -199,8 +199,8 @@ def _check_made(folder: Path, log: Log, seed: Seed, *, is_read_whole: bool) -> N
         files.close()
     if is_read_whole:
         machine, last_user = read_back(RecoveredSnapshot(folder / SHARD, stored).chunks())
-        here = (machine.applied_index, machine.digest(), machine.session_count, last_user)
-        if here != (seed.mark.index, seed.digest, 0, seed.last_user):
+        here = (machine.applied_index, machine.digest(), machine.session_count, machine.oldest, last_user)
+        if here != (seed.mark.index, seed.digest, 0, seed.mark.index + 1, seed.last_user):
             raise SnapshotDamaged(f"{folder}: its state is {here}, not that of the source: do not use it, report this")
 
 

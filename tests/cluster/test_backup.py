@@ -118,12 +118,17 @@ async def test_a_backup_of_a_follower_becomes_a_new_cluster(tmp_path: Path) -> N
     async with running(file) as again:
         leader = await again.leader()
         assert leader.log_id == rows[0]["log"] != made["log"]
-        assert leader.oldest == made["index"] + 1
+        assert leader.oldest == leader.machine.oldest == made["index"] + 1
         assert leader.machine.digest_at(made["index"]) == old
         assert leader.machine.session_count == len(leader.machine.consumers) == 0
         late = append_block(b"once", session=session, sequence=1)
         told = await leader.submit(late, 1, deadline=deadline(), session=session, sequence=1)
         assert told.effect.result is Told.EXPIRED
+        claim = encode_consumer(ConsumerCommand(ConsumerAction.CLAIM))
+        await leader.submit(encode_block([Record(Operation.CONSUMER, b"new", claim)]), 1, deadline=deadline())
+        group = leader.machine.consumers.get(b"new")
+        assert group is not None
+        assert group.next == made["index"] + 1  # not an index that nobody can read
         last = (await leader.submit(put_block(b"new", b"1"), 1, deadline=deadline())).last
         await again.all_at(last)
         assert len({node.machine.digest() for node in again.running.values()}) == 1
