@@ -40,6 +40,8 @@ class Clients:
         self.oracle = Oracle()
         self.recording = self.oracle.recording
         self.is_calm = not world.swarm.faults
+        # By chance of their own: what worlds without groups draw stays what it was.
+        self.have_groups = Random(f"{world.seed} groups").randrange(3) > 0
         self.cuts: set[tuple[int, NodeId]] = set()  # (client, node): nothing gets through
         self.open: dict[Errand, None] = {}  # with an attempt at some node
         self._processes = 0
@@ -106,7 +108,7 @@ class Client:
         self.clients = clients
         self.number = number
         self.random = random
-        self.tasks = Tasks(number, random)
+        self.tasks = Tasks(number, random, has_groups=clients.have_groups)
         urls = [url_of(node) for node in world.replicas]
         self.nodes = {url_of(node): node for node in world.replicas}
         is_bound = random.randrange(4) == 0

@@ -67,6 +67,7 @@ SOMETIMES: Final[dict[str, str]] = {
     "refused as busy": "too many bytes waited for their commit, and a write was refused at once",
     "repeated request": "a request came twice, and the session told the second from the first",
     "session retried at another leader": "a request was taken under one leader, and again under another",
+    "fenced owner refused": "a consumer group's owner moved it after somebody else had claimed it, and was refused",
     "clock entry": "an idle log got an entry so that the cluster clock went on",
     # the network
     "replayed message": "a message came again, long after",

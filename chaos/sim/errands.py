@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from chaos.sim.failure import Failure as Broken
 from chaos.sim.requests import Answer, Applied
-from chaos.sim.workload import STALE, Task, Told, problem, told, told_later
+from chaos.sim.workload import CONSUMER, STALE, Task, Told, problem, told, told_later
 from cluster.client_core import (
     RENEWALS_MAX,
     Attempt,
@@ -296,6 +296,8 @@ class Errand:
             assert seen is not None
             assert seen.index is not None
             answer, node = Told(((None, False),), seen.index, None), seen.node
+        if isinstance(answer, ClientError) and answer.code is Code.CONSUMER_FENCED:
+            self.world.sometimes("fenced owner refused")
         is_unknown = isinstance(answer, ClientError) and answer.outcome is Outcome.UNKNOWN
         if is_unknown and self.book is not None and client.random.getrandbits(2):
             doubt = Errand(client, Task(VOID, (), (Record(Operation.VOID, argument=self.sequence),)))
@@ -340,18 +342,27 @@ class Errand:
             self.world.count("client operations unknown" if answer == "info" else "client operations failed")
             for process in self.processes:
                 recording.complete(process, answer, time_ns=now_ns)
+            if task.what == CONSUMER and client.random.getrandbits(1):  # fenced, or so it seems; else it tries again
+                client.tasks.owned.pop(str(task.parts[0][1]), None)
         if answer != "info":
             client.free += self.processes
         client.follow_up(task)
 
     def _learn(self, answer: Told) -> None:
-        """What the client now knows of the keys, to compare with later."""
+        """What the client now knows of the keys, to compare with later, and of the groups that it claimed."""
+        tasks = self.client.tasks
+        tasks.index = max(tasks.index, answer.index)
         if answer.mod is None:
             return
         for (f, key, value), (read, result) in zip(self.task.parts, answer.parts, strict=True):
             if key is None or (f == "cas" and result is not True):
                 continue
-            if f == "write":
+            if f == CONSUMER:
+                if read is None:
+                    tasks.owned.pop(key, None)
+                else:
+                    tasks.owned[key] = (read[0], read[1])
+            elif f == "write":
                 self.client.tasks.seen[key] = (value, answer.mod if value is not None else 0)
             elif f == "cas":
                 self.client.tasks.seen[key] = (value[1], answer.mod)

@@ -10,14 +10,15 @@ from __future__ import annotations
 from typing import Any, Final
 
 from chaos import checks
-from chaos.history import History
+from chaos.history import History, Operation
 from chaos.linearizable import Limits, check
 from chaos.models import MODELS
 from chaos.sim.failure import Failure
-from chaos.sim.workload import APPEND, CAS, KEYS, PREFIX, READ, STALE, WRITE
+from chaos.sim.workload import APPEND, CAS, CONSUMER, KEYS, PREFIX, READ, STALE, WRITE
 from chaos.verdicts import Verdict
 from raft.codec import BLOCK_PLAIN, decode_blocks, decode_records
 from raft.types import Entry, EntryKind
+from statemachine.answers import decode_answer
 from statemachine.commands import Operation as Number
 from statemachine.commands import Result
 from statemachine.effects import Effects
@@ -37,6 +38,7 @@ class Oracle:
         self._applied = 0
         self._changes: dict[Any, list[tuple[int, Any]]] = {}
         self._places: dict[str, list[int]] = {}
+        self._groups: dict[int, list[int] | None] = {}  # index of a consumer command -> generation and position it left
 
     def applied(self, entry: Entry, effects: Effects) -> None:
         """A node applied this entry; that all of them do the same is another property."""
@@ -58,6 +60,8 @@ class Oracle:
                         name = (record.value or b"").partition(b" ")[0].decode()
                         self._places.setdefault(name, []).append(place)
             elif effect is not None:
+                if effect.answer and (group := decode_answer(effect.answer).consumer) is not None:
+                    self._groups[index] = [group.generation, group.next]
                 for change in effect.changes:
                     value = change.value.decode() if change.value is not None else None
                     self._changes.setdefault(change.key.decode(), []).append((index, value))
@@ -83,12 +87,20 @@ class Oracle:
         self._require("appends are exactly once, where they were told", checks.exactly_once(appends, self._places))
         answered = [each for each in everything if each.f in (*_KV, STALE)]
         self._require("answers are those of their index", checks.replay(answered, self._changes))
-        order = checks.in_real_time(everything, writes=(WRITE, CAS, APPEND), reads=(READ,))
+        groups = [each for each in everything if each.f == CONSUMER and each.outcome == "ok"]
+        lies = [f"{each}: {self._groups.get(each.index or 0)}" for each in groups if self._lies(each)]
+        self._require("owners of groups are told what they did", lies)
+        order = checks.in_real_time(everything, writes=(WRITE, CAS, APPEND, CONSUMER), reads=(READ,))
         self._require("indexes follow real time", order)
         report = check(kv, MODELS["cas-register"], limits=LIMITS)
         if report.verdict is Verdict.INVALID:
             self._require("client histories are linearizable", list(report.problems))
         return report.verdict
+
+    def _lies(self, told: Operation) -> bool:
+        """Whether the owner of a group was told another generation or position than its command left."""
+        left = self._groups.get(told.index or 0)
+        return bool(left != told.output)
 
     def _require(self, what: str, problems: list[str]) -> None:
         if problems:

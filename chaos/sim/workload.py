@@ -24,6 +24,7 @@ from statemachine.commands import (
     Txn,
     TxnOperation,
 )
+from statemachine.consumers import ConsumerAction, ConsumerCommand, encode_consumer
 from statemachine.txn import encode_txn
 
 KEYS: Final = ("a", "b", "c")
@@ -35,6 +36,10 @@ STALE: Final = "stale"  # of what one node has, at least up to the highest index
 WRITE: Final = "write"
 CAS: Final = "cas"
 APPEND: Final = "append"
+CONSUMER: Final = "consumer"
+
+GROUPS: Final = ("g", "h")
+"""Consumer groups, few for the same reason. Only some worlds have them: `Tasks.has_groups`."""
 
 _WEIGHTS: Final = (
     (READ, 26),
@@ -72,13 +77,16 @@ class Task:
 class Tasks:
     """Draws what one client does next; remembers what it last saw of each key, for compare and set."""
 
-    __slots__ = ("_count", "_name", "_random", "seen")
+    __slots__ = ("_count", "_name", "_random", "has_groups", "index", "owned", "seen")
 
-    def __init__(self, number: int, random: Random) -> None:
+    def __init__(self, number: int, random: Random, *, has_groups: bool = False) -> None:
         self._name = f"{PREFIX}{number}"
         self._random = random
         self._count = 0
         self.seen: dict[str, tuple[str | None, int]] = {}  # key -> value and mod revision (0: there was none)
+        self.has_groups = has_groups
+        self.owned: dict[str, tuple[int, int]] = {}  # group -> generation and position, as told last
+        self.index = 1  # the highest that was told
 
     def _fresh(self) -> str:
         self._count += 1
@@ -87,6 +95,8 @@ class Tasks:
     def draw(self) -> Task:
         """The next task."""
         random = self._random
+        if self.has_groups and random.randrange(6) == 0:
+            return self._consume()
         what = _DRAW[random.randrange(len(_DRAW))]
         key = KEYS[random.randrange(len(KEYS))]
         name = key.encode()
@@ -114,6 +124,26 @@ class Tasks:
             return Task(what, ((WRITE, key, value), (READ, other, None)), (_txn(txn),))
         return Task(WRITE, ((WRITE, key, value),), (put,))
 
+    def _consume(self) -> Task:
+        """Claims a group, or moves one that was claimed, at times of somebody who has been fenced since."""
+        random = self._random
+        group = GROUPS[random.randrange(len(GROUPS))]
+        generation, position = self.owned.get(group, (0, 1))
+        somewhere = random.randint(1, self.index)
+        what = random.randrange(20)
+        if what == 0:
+            command = ConsumerCommand(ConsumerAction.DELETE, generation)
+        elif what < 3:
+            command = ConsumerCommand(ConsumerAction.RESET, generation, somewhere)
+        elif what < 6 or not generation:
+            command = ConsumerCommand(ConsumerAction.CLAIM, 0, somewhere)
+        else:
+            ahead = random.randint(position, max(position, self.index)) if what < 18 else somewhere
+            command = ConsumerCommand(ConsumerAction.COMMIT, generation, ahead)
+        record = Record(Operation.CONSUMER, group.encode(), None, None, None)
+        part = (CONSUMER, group, list(command[:3]))
+        return Task(CONSUMER, (part,), (record._replace(value=encode_consumer(command)),))
+
 
 def _txn(txn: Txn) -> Record:
     return Record(Operation.TXN, None, encode_txn(txn))
@@ -138,7 +168,8 @@ def told(task: Task, applied: Applied, node: int) -> Told | Problem:
         return problem(Code.SEQUENCE_VOIDED, node, applied)
     answer = answer_of(effect, effect.revision, applied.first, applied.index)
     if answer.result is Result.COMPARE_FAILED:
-        return problem(Code.COMPARE_FAILED, node, applied, answer.last)
+        code = Code.COMPARE_FAILED if answer.consumer is None else Code.CONSUMER_FENCED
+        return problem(code, node, applied, answer.last)
     if answer.result is not Result.APPLIED:
         return problem(code_of(answer.reason), node, applied)
     # of a repetition the first index is told, with the term of now: that term says nothing about the index
@@ -149,7 +180,7 @@ def told(task: Task, applied: Applied, node: int) -> Told | Problem:
 def told_later(task: Task, answer: Answer) -> Told | None:
     """The same from a receipt: what the request was answered, although its client did not hear it. None: it was
     refused."""
-    if answer.result is Result.COMPARE_FAILED:
+    if answer.result is Result.COMPARE_FAILED and answer.consumer is None:
         return Told(((None, False),), answer.last, None)
     if answer.result is not Result.APPLIED:
         return None
@@ -161,6 +192,9 @@ def _parts(task: Task, answer: Answer) -> tuple[tuple[Any, Any], ...]:
         return ((None, answer.succeeded),)
     if task.what == "put if":
         return ((None, True),)
+    if task.what == CONSUMER:
+        group = answer.consumer
+        return ((None if group is None else [group.generation, group.next], None),)
     if task.what == "txn" and len(answer.responses) == 2:
         return ((None, None), (_value_of(answer.responses[1]), None))
     return ((None, None),)

@@ -23,6 +23,7 @@ from chaos.sim.invariants import (
     snapshot_safety,
 )
 from chaos.sim.invariants.check_quorum import CheckQuorum
+from chaos.sim.invariants.consumer_groups import ConsumerGroups
 from chaos.sim.invariants.election_safety import ElectionSafety
 from chaos.sim.invariants.equal_effects import EqualEffects
 from chaos.sim.invariants.exactly_once import ExactlyOnce
@@ -56,7 +57,8 @@ class Witness:
     """Sees everything; raises InvariantBroken."""
 
     __slots__ = (
-        "_append_only", "_cores", "_effects", "_elections", "_machines", "_oldest", "_once", "_persisted", "_pictures",
+        "_append_only", "_cores", "_effects", "_elections", "_groups", "_machines", "_oldest", "_once", "_persisted",
+        "_pictures",
         "_pre_votes", "_progress", "_quorum", "_reads", "_seen", "_terms", "_votes", "checks", "known",
     )  # fmt: skip
 
@@ -79,6 +81,7 @@ class Witness:
         self._effects = EqualEffects()
         self._once = ExactlyOnce()
         self._oldest = OneOldest()
+        self._groups = ConsumerGroups()
 
     @property
     def committed(self) -> list[tuple[int, int]]:
@@ -243,6 +246,7 @@ class Witness:
         if machine is not None:
             self._effects.restored(node, mark.index, machine.digest())
             self._oldest.stands(node, mark.index, machine.oldest)
+            self._groups.restored(node, mark.index, machine)
 
     def applied(self, node: NodeId, entry: Entry, effects: Any, machine: Any) -> None:
         """A node applies the next entry; `effects` are what it did, `machine` the state after it."""
@@ -252,6 +256,7 @@ class Witness:
         self._oldest.stands(node, entry.index, machine.oldest)
         if self._effects.applied(node, entry.index, effects, machine.digest()) and isinstance(effects, Effects):
             self._once.applied(node, entry, effects)
+            self._groups.applied(node, entry, effects, machine)
 
     def read_began(self, node: NodeId, context: int) -> None:
         """A core takes a read."""

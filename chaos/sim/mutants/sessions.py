@@ -15,7 +15,7 @@ MUTANTS: Final = (
         source="thesis 5.1; dragonboat #60",
         edits=(
             Edit(
-                "statemachine.machine:StateMachine.snapshot",
+                "statemachine.machine:StateMachine.state",
                 "self._store, self._sessions, self._digests,",
                 "self._store, SessionTable(), self._digests,",
             ),
@@ -99,6 +99,34 @@ MUTANTS: Final = (
                 "statemachine.machine:StateMachine._verdict",
                 "return RequestEffect(result, original.revision, original.succeeded, original.last, (), answer)",
                 "return RequestEffect(result, self._store.revision, original.succeeded, last, (), answer)",
+            ),
+        ),
+    ),
+    Mutant(
+        name="consumers_missing_from_the_snapshot",
+        number=0,
+        pitfall=58,
+        title="the snapshot has no consumer groups",
+        source="as sessions_missing_from_the_snapshot",
+        edits=(
+            Edit(
+                "statemachine.machine:StateMachine.state",
+                "self._digests, self.consumers,",
+                "self._digests, ConsumerTable(),",
+            ),
+        ),
+    ),
+    Mutant(
+        name="fenced_owner_commits",
+        number=0,
+        pitfall=79,
+        title="a consumer group's owner moves it although somebody claimed it since",
+        source="etcd #11457: a lease without fencing",
+        edits=(
+            Edit(
+                "statemachine.consumers:ConsumerTable.execute",
+                "if generation not in (0, group.generation):",
+                "if generation > group.generation:",
             ),
         ),
     ),
