@@ -26,6 +26,10 @@ class UnreachableError(ExportError):
     exit_code = EXIT_UNREACHABLE
 
 
+class FencedError(ExportError):
+    """Somebody else owns the consumer group now."""
+
+
 class DataLossError(ExportError):
     """Records that were asked for are no longer kept, or belong to another log."""
 

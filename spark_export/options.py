@@ -81,6 +81,8 @@ class SourceOptions:
     bytes_max: int | None = None
     entries_min: int = 1
     delay_max_s: float = TRIGGER_DELAY_S
+    group: str | None = None
+    is_start_given: bool = False  # else a consumer group may say where to begin
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> SourceOptions:
@@ -88,11 +90,10 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> Sou
     given = _known(options)
     if "endpoints" not in given:
         raise UsageError('option endpoints is missing: .option("endpoints", "http://127.0.0.1:7001,...")')
-    if "groupid" in given:
-        raise UsageError(
-            "option groupId: this cluster has no consumer groups yet. Leave it out: Spark keeps the position in the "
-            "query's checkpoint"
-        )
+    if "groupid" in given and not streaming:
+        raise UsageError("option groupId is for spark.readStream: a batch read begins and ends where its options say")
+    if "groupid" in given and not given["groupid"].strip():
+        raise UsageError("option groupId is empty: it is the name of a consumer group")
     if streaming:
         for name in BATCH:
             if name.lower() in given:
@@ -121,6 +122,8 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> Sou
         _number("maxBytesPerTrigger", given, 0) or None,
         _number("minEntriesPerTrigger", given, 1),
         _duration_ms("maxTriggerDelay", given, int(TRIGGER_DELAY_S * 1000)) / 1000,
+        given.get("groupid"),
+        "startingoffsets" in given or "startingtimestamp" in given,
     )
     _check_together(parsed, given)
     return parsed

@@ -225,7 +225,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self.shown.read(partition.wanted)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: the position is in the checkpoint, and the cluster keeps its log."""
+        """Nothing to do: the position is in the checkpoint; a consumer group hears of it when the next batch is due."""
 
     def stop(self) -> None:
-        """Nothing to close: every question is a request of its own."""
+        """The query has ended."""
+        if self._planner is not None:
+            self._planner.done()

@@ -7,6 +7,8 @@ what it can ask for again: what must last is in the offsets, which Spark writes 
   anew and take up at a later `latest`. So the first batch of a fresh query is empty: it only writes the position down.
 - **Nothing new is no request a millisecond.** Spark asks a hundred times a second; the planner waits in the cluster for
   up to a second until there is news, by a linearizable read: a node that was cut off cannot hold a query back.
+- **What is done is what the next batch begins after.** The consumer group hears of it there (`spark_export.group`):
+  Spark commits a batch only when the next one is due, which on a quiet log is never.
 - **An idle query stays idle.** Only a user record makes a batch: internal ones (a new leader's entry, say) go along.
 """
 
@@ -17,6 +19,7 @@ from typing import Any, Final
 from cluster.wire import LogPage
 from spark_export import bounds, door
 from spark_export.errors import DataLossError
+from spark_export.group import Group
 from spark_export.offsets import StreamOffset, parse_offset, split
 from spark_export.options import SourceOptions
 from spark_export.reader import Range, bytes_end
@@ -39,11 +42,12 @@ class StreamPlanner:
         self._page: LogPage | None = None  # the newest answer
         self._target: LogPage | None = None  # the end of a query that reads what there is and stops
         self._waiting_since: float | None = None  # for minEntriesPerTrigger
+        self._group = None if options.group is None else Group(options.group, options, clock)
 
     def initial(self) -> Offset:
         """Where a fresh query begins. Spark asks twice; both times it must be the same."""
         if self._initial is None:
-            self._initial = bounds.first_offset(self._options)
+            self._initial = bounds.first_offset(self._options) if self._group is None else self._group.first()
         return self._initial.as_json()
 
     def stop_at_end(self) -> None:
@@ -58,10 +62,17 @@ class StreamPlanner:
         Raises DataLossError where `start` is not kept, belongs to another log, or lies behind the end of this one.
         """
         begin = parse_offset(start)
-        if not self._is_pinned:
-            self._is_pinned = True
-            if self._initial == begin:
-                return start
+        is_pin = not self._is_pinned and self._initial == begin
+        self._is_pinned = True
+        group = self._group
+        if group is not None and self._page is not None:  # the log is known to be the query's
+            group.reached(begin)
+        end = start if is_pin else self._end(start, begin, entries_max, is_limited)
+        if group is not None:
+            group.reached(begin, is_last=self._target is not None and not is_pin and end == start)
+        return end
+
+    def _end(self, start: Offset, begin: StreamOffset, entries_max: int | None, is_limited: bool) -> Offset:
         page = self._news(begin, entries_max)
         self._check(begin, page)
         if begin.revision is not None:
@@ -77,6 +88,11 @@ class StreamPlanner:
                 wanted = Range(self._options.endpoints, begin.log, first, end, self._turns.place)
                 end = bytes_end(wanted, self._options.bytes_max)
         return StreamOffset(begin.log, end).as_json() if end > begin.next else start
+
+    def done(self) -> None:
+        """The query has ended."""
+        if self._group is not None:
+            self._group.close()
 
     def report(self) -> Offset | None:
         """The newest position known, for the query's progress."""
