@@ -58,7 +58,7 @@ def claim_command(
     cli: Cli,
     name: Name,
     start: Annotated[
-        int | None, typer.Option("--start", help="Where a new group begins; index 1 if not given.", min=1)
+        int | None, typer.Option("--start", help="Where a new group begins; the oldest index if not given.", min=1)
     ] = None,
     owner: Owner = None,
 ) -> None:

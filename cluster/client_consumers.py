@@ -117,7 +117,7 @@ class SyncConsumer:
         self._client = client
 
     def claim(self, *, owner: str = "", start: int | None = None) -> told.ConsumerMoved:
-        """Takes the group over; a new one begins at index `start` (1 if not given)."""
+        """Takes the group over; a new one begins at index `start` (the oldest if not given)."""
         position = None if start is None else position_of(self._client.status().log, start)
         self.owned = self._client.call(claim(self.name, owner, position))
         return self.owned

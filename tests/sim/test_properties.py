@@ -19,7 +19,6 @@ from chaos.sim.invariants import (
     snapshot_safety,
 )
 from chaos.sim.invariants.check_quorum import CheckQuorum
-from chaos.sim.invariants.consumer_groups import ConsumerGroups
 from chaos.sim.invariants.election_safety import ElectionSafety
 from chaos.sim.invariants.equal_effects import EqualEffects
 from chaos.sim.invariants.exactly_once import ExactlyOnce
@@ -31,16 +30,12 @@ from chaos.sim.invariants.pre_vote import PreVote
 from chaos.sim.invariants.progress_is_true import ProgressIsTrue
 from chaos.sim.invariants.read_linearizability import ReadLinearizability
 from chaos.sim.invariants.state_machine_safety import StateMachineSafety
-from cluster.apply import log_entry
 from raft.codec import Record, encode_block, entry_mark, header_crc
 from raft.invariants import InvariantBroken
 from raft.messages import TimeoutNow
 from raft.types import GENESIS, Entry, EntryKind, HardState, Mark
-from statemachine.answers import Answer, encode_answer
-from statemachine.commands import Consumer, Operation, Result
-from statemachine.consumers import ConsumerAction, ConsumerCommand, encode_consumer
+from statemachine.commands import Operation, Result
 from statemachine.effects import Effects, RequestEffect
-from statemachine.machine import StateMachine
 from tests.sim.property_lab import (
     ENTRIES,
     FIRST,
@@ -426,55 +421,6 @@ def deleted_behind_a_snapshot() -> tuple[Callable[[], object], Callable[[], obje
     return lambda: one_oldest.kept(1, 10, 5, 9), lambda: one_oldest.kept(1, 11, 5, 9)
 
 
-def group_entry(before: Mark, command: ConsumerCommand) -> Entry:
-    """An entry with one command of group g."""
-    data = encode_block([Record(Operation.CONSUMER, b"g", encode_consumer(command))])
-    return sealed(before, 1, kind=EntryKind.COMMANDS, data=data)
-
-
-def group_of() -> tuple[ConsumerGroups, StateMachine, Mark]:
-    """A twin and a machine that know a group claimed at index 1, moved to 2 at index 2, and claimed again at 3."""
-    property, machine, mark = ConsumerGroups(), StateMachine(), GENESIS
-    for command in (
-        ConsumerCommand(ConsumerAction.CLAIM),
-        ConsumerCommand(ConsumerAction.COMMIT, 1, 2),
-        ConsumerCommand(ConsumerAction.CLAIM),
-    ):
-        entry = group_entry(mark, command)
-        property.applied(1, entry, machine.apply(log_entry(entry)), machine)
-        mark = entry_mark(entry)
-    return property, machine, mark
-
-
-def moved(index: int, consumer: Consumer) -> Effects:
-    """Effects of a command that left the group so."""
-    answer = encode_answer(Answer(Result.APPLIED, 1, index, index, consumer=consumer))
-    return Effects(index, 1, (RequestEffect(Result.APPLIED, 1, answer=answer),))
-
-
-def fenced_owner() -> tuple[Callable[[], object], Callable[[], object]]:
-    property, machine, mark = group_of()
-    late = group_entry(mark, ConsumerCommand(ConsumerAction.COMMIT, 1, 3))
-    return (
-        lambda: property.applied(1, late, machine.apply(log_entry(late)), machine),
-        lambda: property.applied(1, late, moved(4, Consumer(3, 1, b"", 0, 0)), machine),
-    )
-
-
-def position_back() -> tuple[Callable[[], object], Callable[[], object]]:
-    property, machine, mark = group_of()
-    back = group_entry(mark, ConsumerCommand(ConsumerAction.COMMIT, 3, 1))
-    return (
-        lambda: property.applied(1, back, machine.apply(log_entry(back)), machine),
-        lambda: property.applied(1, back, moved(4, Consumer(1, 3, b"", 0, 0)), machine),
-    )
-
-
-def groups_lost() -> tuple[Callable[[], object], Callable[[], object]]:
-    property, machine, _ = group_of()
-    return lambda: property.restored(1, 3, machine), lambda: property.restored(1, 3, StateMachine())
-
-
 CASES = {
     case.__name__: case
     for case in (
@@ -483,7 +429,6 @@ CASES = {
         synced, promised_vote, promised_leadership, promised_entries, promised_term, progress, progress_back,
         progress_unanswered, pre_vote, handed_over, quorum, reads, effects, digests, snapshots, twice, never, expired,
         overlapping, disjoint, hasty, in_force, compacted, installed, oldest, deleted, deleted_behind_a_snapshot,
-        fenced_owner, position_back, groups_lost,
     )
 }  # fmt: skip
 

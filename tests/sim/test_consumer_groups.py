@@ -1,0 +1,82 @@
+"""The property of consumer groups sees its smallest breaches, and nothing less."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from chaos.sim.invariants.consumer_groups import ConsumerGroups
+from cluster.apply import log_entry
+from raft.codec import Record, encode_block, entry_mark
+from raft.invariants import InvariantBroken
+from raft.types import GENESIS, Entry, EntryKind, Mark
+from statemachine.answers import Answer, encode_answer
+from statemachine.commands import Consumer, Operation, Result
+from statemachine.consumers import ConsumerAction, ConsumerCommand, encode_consumer
+from statemachine.effects import Effects, RequestEffect
+from statemachine.machine import StateMachine
+from tests.sim.property_lab import sealed
+
+
+def group_entry(before: Mark, command: ConsumerCommand) -> Entry:
+    """An entry with one command of group g."""
+    data = encode_block([Record(Operation.CONSUMER, b"g", encode_consumer(command))])
+    return sealed(before, 1, kind=EntryKind.COMMANDS, data=data)
+
+
+def group_of() -> tuple[ConsumerGroups, StateMachine, Mark]:
+    """A twin and a machine that know a group claimed at index 1, moved to 2 at index 2, and claimed again at 3."""
+    property, machine, mark = ConsumerGroups(), StateMachine(), GENESIS
+    for command in (
+        ConsumerCommand(ConsumerAction.CLAIM),
+        ConsumerCommand(ConsumerAction.COMMIT, 1, 2),
+        ConsumerCommand(ConsumerAction.CLAIM),
+    ):
+        entry = group_entry(mark, command)
+        property.applied(1, entry, machine.apply(log_entry(entry)), machine)
+        mark = entry_mark(entry)
+    return property, machine, mark
+
+
+def moved(index: int, consumer: Consumer) -> Effects:
+    """Effects of a command that left the group so."""
+    answer = encode_answer(Answer(Result.APPLIED, 1, index, index, consumer=consumer))
+    return Effects(index, 1, (RequestEffect(Result.APPLIED, 1, answer=answer),))
+
+
+def fenced_owner() -> tuple[Callable[[], object], Callable[[], object]]:
+    property, machine, mark = group_of()
+    late = group_entry(mark, ConsumerCommand(ConsumerAction.COMMIT, 1, 3))
+    return (
+        lambda: property.applied(1, late, machine.apply(log_entry(late)), machine),
+        lambda: property.applied(1, late, moved(4, Consumer(3, 1, b"", 0, 0)), machine),
+    )
+
+
+def position_back() -> tuple[Callable[[], object], Callable[[], object]]:
+    property, machine, mark = group_of()
+    back = group_entry(mark, ConsumerCommand(ConsumerAction.COMMIT, 3, 1))
+    return (
+        lambda: property.applied(1, back, machine.apply(log_entry(back)), machine),
+        lambda: property.applied(1, back, moved(4, Consumer(1, 3, b"", 0, 0)), machine),
+    )
+
+
+def groups_lost() -> tuple[Callable[[], object], Callable[[], object]]:
+    property, machine, _ = group_of()
+    return lambda: property.restored(1, 3, machine), lambda: property.restored(1, 3, StateMachine())
+
+
+CASES = {case.__name__: case for case in (fenced_owner, position_back, groups_lost)}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_breach_is_seen_and_nothing_less(name: str) -> None:
+    """What the rule allows passes; the smallest breach of it raises InvariantBroken with node, name and section."""
+    legal, breach = CASES[name]()
+    legal()
+    with pytest.raises(InvariantBroken) as broken:
+        breach()
+    assert broken.value.what
+    assert broken.value.section
