@@ -302,6 +302,11 @@ class Disk:
         return self._journal.first
 
     @property
+    def segment_bytes(self) -> int:
+        """What the segment files take, without what is beside them."""
+        return sum([segment.size for segment in self._segments()])
+
+    @property
     def is_fenced(self) -> bool:
         """Whether a write or sync has failed: nothing is written any more."""
         return self._writer.fence is not None

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from cluster.cluster_file import ClusterNode, parse_cluster_file, quoted
+from cluster.cluster_file import ClusterNode, SettingsError, parse_cluster_file, quoted
 from cluster.launcher import format_cluster, format_join, new_cluster
 from cluster.settings import DiskSettings
 from cluster.wire import Status
@@ -93,8 +93,7 @@ class LocalCluster:
             self.cluster = new_cluster(
                 nodes, peer_ports=chosen[:nodes], http_ports=chosen[nodes:], parameters=parameters
             )
-            segment_bytes = self._settings.get("disk.segment_bytes", DiskSettings().segment_bytes)
-            format_cluster(self.cluster, self.file, segment_bytes=segment_bytes)
+            format_cluster(self.cluster, self.file, segment_bytes=self._segment_bytes())
         for node in self.cluster.node:
             self._write_settings(node, (dial or {}).get(node.id, {}))
 
@@ -247,8 +246,7 @@ class LocalCluster:
         data = f"node-{node}-{place.incarnation[:8]}"
         file = self.folder / f"join-{node}-{place.incarnation[:8]}.toml"
         file.write_text(join, encoding="utf-8")
-        segment_bytes = self._settings.get("disk.segment_bytes", DiskSettings().segment_bytes)
-        format_join(file, self.folder / data, segment_bytes=segment_bytes)
+        format_join(file, self.folder / data, segment_bytes=self._segment_bytes())
         self._forget(node)
         others = [each for each in self.cluster.node if each.id != node]
         place = msgspec.structs.replace(place, data=data, url=f"http://{http}" if http else place.url)
@@ -264,11 +262,10 @@ class LocalCluster:
         """
         place = self.place(node)
         join = self.folder / f"join-{node}-{place.incarnation[:8]}.toml"
-        segment_bytes = self._settings.get("disk.segment_bytes", DiskSettings().segment_bytes)
         if join.exists():
-            format_join(join, self.folder / place.data, segment_bytes=segment_bytes)
+            format_join(join, self.folder / place.data, segment_bytes=self._segment_bytes())
         else:
-            format_cluster(self.cluster, self.file, segment_bytes=segment_bytes, nodes=[node])
+            format_cluster(self.cluster, self.file, segment_bytes=self._segment_bytes(), nodes=[node])
 
     def dismiss(self, node: int) -> int:
         """Stops a node that is no member any more, for good; its exit code."""
@@ -342,6 +339,14 @@ class LocalCluster:
         return "\n".join(f"--- node {node}\n{self.tail(node)}" for node in self.nodes)
 
     # -- within ---------------------------------------------------------------------------------------------------
+
+    def _segment_bytes(self) -> int:
+        """The size of the first segments: the settings may be text, as the command line gives them."""
+        given = self._settings.get("disk.segment_bytes", DiskSettings().segment_bytes)
+        try:
+            return int(given)
+        except ValueError as error:
+            raise SettingsError(f"disk.segment_bytes is {given!r}: it is a number of bytes") from error
 
     def _signal(self, node: int, number: signal.Signals) -> int:
         pid = self.pid(node)

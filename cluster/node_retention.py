@@ -18,7 +18,7 @@ from statemachine.commands import Operation
 if TYPE_CHECKING:
     from cluster.node import Node
 
-LOOK_S: Final = 1.0  # a leader proposes at most one trim in this time, and a node looks for what may be deleted
+LOOK_S: Final = 0.5  # a leader proposes at most one trim in this time, and a node looks for what may be deleted
 DEADLINE_S: Final = 10.0  # of a trim
 
 
@@ -32,10 +32,9 @@ class RetentionWork:
         self._task: asyncio.Task[None] | None = None
         self._look_at = 0.0
         self.looks = 0  # so often it was looked what may go
-        self._log_bytes = 0
         self._deleted = 0
         gauge = node.metrics.gauge
-        gauge("raftlog_log_bytes", "Files of the log on this disk, as last looked at", lambda: self._log_bytes)
+        gauge("raftlog_log_bytes", "Segment files of the log on this disk", lambda: node.disk.segment_bytes)
         gauge("raftlog_segments_deleted", "Segments deleted since the start", lambda: self._deleted)
 
     def look_if_due(self, mono: float) -> None:
@@ -51,12 +50,9 @@ class RetentionWork:
         if deleted:
             self._deleted += deleted
             node.logger.info("log_deleted", segments=deleted, first=node.disk.oldest)
-        pieces = await node.disk.pieces()
-        coming = node.settings.disk.segment_bytes
-        self._log_bytes = sum([piece.size for piece in pieces]) + coming
         if self._policy.is_on and node.is_leader and not node.is_stopping:
-            machine = node.machine
-            lowest = machine.consumers.lowest()
+            pieces, machine = await node.disk.pieces(), node.machine
+            coming, lowest = node.settings.disk.segment_bytes, machine.consumers.lowest()
             before = trim_before(self._policy, pieces, machine.oldest, machine.time_ms, coming, lowest)
             if before is not None:
                 await self._trim(before)

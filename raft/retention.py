@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from raft.journal import Segment, index_name, ledger_name, segment_name
 from raft.operations import Files
+
+HEADROOM: Final = 8
+"""An eighth of the bytes is for what is written until a trim is applied everywhere, and the files are gone."""
 
 
 class Piece(NamedTuple):
@@ -27,7 +30,7 @@ class Piece(NamedTuple):
 class Policy:
     """How much is kept; 0 is no bound."""
 
-    bytes: int = 0  # that the files of the log take, the one made ahead included
+    bytes: int = 0  # that the files of the log take at most, the one made ahead included
     age_ms: int = 0
     held_bytes: int = 0  # what a reader still wants stays while the files take no more than this
 
@@ -50,7 +53,7 @@ def trim_before(
     total = sum([piece.size for piece in kept]) + coming
     before: int | None = None
     for piece in kept[:-1]:
-        is_over = 0 < policy.bytes < total
+        is_over = 0 < policy.bytes - policy.bytes // HEADROOM < total
         is_old = policy.age_ms > 0 and piece.time_ms < now_ms - policy.age_ms
         is_held = wanted is not None and piece.last >= wanted and total <= policy.held_bytes
         if is_held or not (is_over or is_old):

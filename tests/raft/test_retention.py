@@ -26,15 +26,18 @@ def trimmed(policy: Policy, *, oldest: int = 1, now_ms: int = 5_000, wanted: int
     ("policy", "before"),
     [
         (Policy(), None),
-        (Policy(bytes=600), None),  # five and the one made ahead: exactly as much as may be
-        (Policy(bytes=599), 11),
-        (Policy(bytes=400), 21),
+        (
+            Policy(bytes=685),
+            None,
+        ),  # five and the one made ahead are 600: with an eighth left, exactly as much as may be
+        (Policy(bytes=684), 11),
+        (Policy(bytes=457), 21),
         (Policy(bytes=1), 41),  # the newest always stays
         (Policy(age_ms=4_000), None),  # exactly that old
         (Policy(age_ms=3_999), 11),
         (Policy(age_ms=1), 41),
-        (Policy(bytes=500, age_ms=2_500), 21),  # whichever lets more go
-        (Policy(bytes=300, age_ms=3_500), 31),
+        (Policy(bytes=571, age_ms=2_500), 21),  # whichever lets more go
+        (Policy(bytes=342, age_ms=3_500), 31),
     ],
 )
 def test_a_policy_trims_at_ends_of_segments(policy: Policy, before: int | None) -> None:
@@ -45,9 +48,9 @@ def test_a_policy_trims_at_ends_of_segments(policy: Policy, before: int | None) 
 
 def test_what_is_trimmed_already_counts_no_more() -> None:
     """Segments below the oldest index are as good as deleted: the same policy asks for nothing twice."""
-    assert trimmed(Policy(bytes=400), oldest=21) is None
-    assert trimmed(Policy(bytes=300), oldest=21) == 31
-    assert trimmed(Policy(bytes=300), oldest=15) == 31, "a piece that holds the oldest index counts whole"
+    assert trimmed(Policy(bytes=457), oldest=21) is None
+    assert trimmed(Policy(bytes=342), oldest=21) == 31
+    assert trimmed(Policy(bytes=342), oldest=15) == 31, "a piece that holds the oldest index counts whole"
 
 
 def test_a_group_holds_back_what_it_has_not_read_up_to_a_budget() -> None:
