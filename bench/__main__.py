@@ -170,7 +170,7 @@ def main(
                         figures += _axis(part, field, counts, number, seconds, records, console, failed)
                 except tools.MissingTool as missing:
                     skipped[part] = str(missing)
-                except (RuntimeError, OSError) as error:
+                except rounds.FAILURES as error:
                     failed[part] = " ".join(str(error).split())[:300]
                     console.print(f"{part} failed: {error}", markup=False)
                 names |= field.names

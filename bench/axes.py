@@ -95,8 +95,7 @@ def stream(field: Field, records: int = STREAM_RECORDS) -> list[Axis]:
     """Reading the log back, in MB of values a second; one reader."""
     ours = field.raftlog()
     body = msgspec.msgpack.encode([VALUE] * PAGE)
-    for _ in range(records // PAGE):
-        ours.ask("POST", "/v1/log", body, "application/msgpack")
+    ours.ask_all("POST", "/v1/log", [body] * (records // PAGE), "application/msgpack")
     entrants = [
         _made(f"{ours.name} {name}", ours, partial(_read_log, form, records))
         for name, form in (("raw", "raw"), ("JSON", "ndjson"))

@@ -24,7 +24,7 @@ _MARK = b"@due="
 _DIGITS = 17
 _STATUS = b"HTTP/1.1 "
 _GOOD = b"HTTP/1.1 200"
-_DRAIN_S = 10.0
+_DRAIN_S = 30.0
 _TICK_S = 0.005
 
 
@@ -213,7 +213,7 @@ def run(job: Job) -> Delivery:
     """The same in a process of its own. Raises RuntimeError with what it wrote."""
     done = subprocess.run(
         [sys.executable, "-m", "bench.followers"], input=msgspec.json.encode(job), capture_output=True, check=False,
-        timeout=job.seconds + 90,
+        timeout=job.seconds + 120,
     )  # fmt: skip
     if done.returncode:
         raise RuntimeError(f"the followers failed: {done.stderr.decode(errors='replace')[-600:]}")

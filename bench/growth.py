@@ -33,6 +33,7 @@ FLAT_SHARE = 0.8
 """Cost is called flat if the rate at the far end is at least this much of that at the near one."""
 RESTART_S = 5.0
 _BATCH = 1_000
+_PUTS = 100
 _VALUE = b"x" * 256
 
 
@@ -77,18 +78,17 @@ def _restart(ours: Raftlog) -> float:
 
 def _fill_log(ours: Raftlog, records: int) -> None:
     body = msgspec.msgpack.encode([_VALUE] * _BATCH)
-    for _ in range(records // _BATCH):
-        ours.ask("POST", "/v1/log", body, "application/msgpack")
+    ours.ask_all("POST", "/v1/log", [body] * (records // _BATCH), "application/msgpack")
 
 
-def _fill_keys(ours: Raftlog, first: int, end: int) -> None:
-    """Puts keys first..end-1, many in one transaction."""
-    for start in range(first, end, 100):
+def _puts(first: int, end: int) -> Iterator[bytes]:
+    """Transactions that put keys first..end-1."""
+    for start in range(first, end, _PUTS):
         puts = [
             {"operation": "put", "key": f"key-{number:08d}", "value": "v" * 32}
-            for number in range(start, min(end, start + 100))
+            for number in range(start, min(end, start + _PUTS))
         ]
-        ours.ask("POST", "/v1/kv/txn", msgspec.json.encode({"then": puts}), "application/json")
+        yield msgspec.json.encode({"then": puts})
 
 
 def curve(
@@ -117,7 +117,7 @@ def curve(
                 restart = _restart(ours)
                 load = ours.write(_VALUE)
             elif name == "keys":
-                _fill_keys(ours, reached, step)
+                ours.ask_all("POST", "/v1/kv/txn", _puts(reached, step), "application/json")
                 reached = step
                 load = wrk.Load(f"{ours.url}/v1/kv/key-00000000", "PUT", b"v" * 32)
             elif name == "values":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -49,15 +50,21 @@ class Raftlog:
 
     def ask(self, method: str, target: str, body: bytes = b"", content_type: str = "application/octet-stream") -> bytes:
         """One request to the leader. Raises RuntimeError for any answer but 200."""
+        return self.ask_all(method, target, [body], content_type)
+
+    def ask_all(self, method: str, target: str, bodies: Iterable[bytes], content_type: str) -> bytes:
+        """One request after the other over one connection to the leader; the last answer. Raises RuntimeError."""
         connection = http.client.HTTPConnection(self.url.removeprefix("http://"), timeout=60)
+        told = b""
         try:
-            connection.request(method, target, body, {"Content-Type": content_type})
-            answer = connection.getresponse()
-            told = answer.read()
+            for body in bodies:
+                connection.request(method, target, body, {"Content-Type": content_type})
+                answer = connection.getresponse()
+                told = answer.read()
+                if answer.status != 200:
+                    raise RuntimeError(f"{method} {target} answered {answer.status}: {told[:300]!r}")
         finally:
             connection.close()
-        if answer.status != 200:
-            raise RuntimeError(f"{method} {target} answered {answer.status}: {told[:300]!r}")
         return told
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -36,6 +37,8 @@ class Axis:
     entrants: Sequence[Entrant]
 
 
+FAILURES = (OSError, RuntimeError, MissingTool, subprocess.SubprocessError)
+"""How a load fails that could not be made; anything else is a mistake of the bench's own."""
 WARM_UP_S = 1
 """Every contender runs so long before the rounds, uncounted: caches, compilers (Java) and connections settle."""
 
@@ -52,7 +55,7 @@ def measure(
     for entrant in axis.entrants:
         try:
             entrant.run(axis.connections[0], WARM_UP_S)
-        except (OSError, RuntimeError, MissingTool) as error:
+        except FAILURES as error:
             _fail(entrant, axis, error, console, failed)
         else:
             left.append(entrant)
@@ -68,7 +71,7 @@ def measure(
                 try:
                     run = entrant.run(count, seconds)
                     spent = machine.cpu_seconds(entrant.pids()) - before
-                except (OSError, RuntimeError, MissingTool) as error:
+                except FAILURES as error:
                     _fail(entrant, axis, error, console, failed)
                     left.remove(entrant)
                     continue
