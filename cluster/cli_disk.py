@@ -113,6 +113,7 @@ def as_object(report: Report) -> dict[str, Any]:
         "last": report.last,
         "starts": not report.refusal,
         "refusal": report.refusal or None,
+        "repair": report.repair or None,
         "findings": findings,
     }
 
@@ -139,7 +140,8 @@ def told(report: Report) -> Iterator[str]:
         if finding.mend:
             yield f"  {finding.mend}"
     if report.troubles:
-        yield f"A node would start on this folder: {f'no: {report.refusal}' if report.refusal else 'yes'}"
+        starts = f"no: {report.refusal}" if report.refusal else f"yes, and {report.repair}" if report.repair else "yes"
+        yield f"A node would start on this folder: {starts}"
 
 
 def dump_command(

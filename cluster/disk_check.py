@@ -19,6 +19,7 @@ from cluster.disk_errors import RESTORE
 from cluster.disk_findings import NEWER_CODE, NEXT_START, NOT_READ, REMOVE, Finding, NotLooked, Report, State
 from cluster.disk_look import Progress, WatchedFiles, held, parse_identity
 from cluster.disk_open import IDENTITY, SHARD, Identity
+from raft import repair
 from raft.codec import Corrupt, UnknownVersion
 from raft.configuration import Configuration
 from raft.formats import (
@@ -36,6 +37,7 @@ from raft.formats import (
 )
 from raft.journal import HARD_STATE, LOG_FOLDER, index_name, ledger_name, segment_name
 from raft.recovery import HardStateDamaged, recover_hard_state, recover_log
+from raft.storage_open import intact_snapshots
 from raft.storage_snapshots import SNAPSHOTS, is_installing
 from raft.types import GENESIS, HardState
 
@@ -69,6 +71,7 @@ class _Check:
             identity = self._identity()
             log = self._whose(identity)
             first = last = 0
+            mends = ""
             refusal = "; ".join(each.what for each in self._findings if each.state is not State.INTACT)
             if log is not None:
                 slot = self._hard_state(log)
@@ -76,7 +79,8 @@ class _Check:
                 self._findings += snapshots.findings
                 self._configurations += snapshots.configurations
                 first, last, ledger_last = self._log(log, slot, snapshots.intact)
-                refusal = refusal or self._refusal(log, snapshots.intact, first, ledger_last)
+                if not refusal and identity is not None:
+                    refusal, mends = self._start(log, identity.node, snapshots.intact, first, ledger_last)
             self._strangers()
             if identity is not None:
                 self._is_member(identity)
@@ -84,7 +88,7 @@ class _Check:
             files.close()
         shown = [_placed(finding) for finding in self._findings]
         node, log_id = (identity.node, identity.log_id) if identity else (None, log.log_id.hex() if log else None)
-        return Report(str(self._folder), node, log_id, first, last, shown, refusal)
+        return Report(str(self._folder), node, log_id, first, last, shown, refusal, mends)
 
     def _tell(
         self, file: str, state: State, what: str, position: int | None = None, mend: str = "", index: int | None = None
@@ -335,20 +339,27 @@ class _Check:
 
     # -- the whole
 
-    def _refusal(self, log: Log, snapshots: list[int], first: int, ledger_last: int) -> str:
-        """Why a node would not start, asked of the code that starts it."""
+    def _start(self, log: Log, node: int, snapshots: list[int], first: int, ledger_last: int) -> tuple[str, str]:
+        """Why a node would not start, or what it would mend first, asked of the code that starts it."""
+        damage = None
         try:
             slot, _ = recover_hard_state(log, self._files)
             if snapshots and is_installing(self._files, snapshots[0]):
-                return ""
+                return "", ""
             recovery = recover_log(log, self._files, slot, snapshots[0] if snapshots else 0)
         except (HardStateDamaged, UnknownVersion, ForeignFile) as error:
-            return str(error)
+            return str(error), ""
         if recovery.damage is not None:
-            return str(recovery.damage)
-        if first > 1 and not any(first - 1 <= index <= ledger_last for index in snapshots):
-            return f"the log begins at {first} and no usable snapshot reaches that far"
-        return ""
+            what, damage = str(recovery.damage), recovery.damage
+        elif first > 1 and not any(first - 1 <= index <= ledger_last for index in snapshots):
+            what = f"the log begins at {first} and no usable snapshot reaches that far"
+        else:
+            return "", ""
+        try:
+            begun = repair.begin(log, self._files, slot, node, damage, intact_snapshots(self._files, log, [], []))
+        except repair.Irreparable as error:
+            return f"{what}; {error}", ""
+        return "", f"cuts its log after index {begun.cut}; it heals from the other nodes, and has no vote until then"
 
     def _strangers(self) -> None:
         """What is in the folder, and is not raftlog's."""
@@ -358,7 +369,9 @@ class _Check:
             elif path.name not in _KNOWN:
                 self._tell(f"../{path.name}", State.UNKNOWN, "not a name of raftlog's: left alone")
         for name in self._files.names(""):
-            if name not in (HARD_STATE, LOG_FOLDER, SNAPSHOTS):
+            if name == repair.QUARANTINE:
+                self._tell(name, State.INTACT, f"what starts set aside: {', '.join(self._files.names(name))}")
+            elif name not in (HARD_STATE, LOG_FOLDER, SNAPSHOTS):
                 self._tell(name, State.UNKNOWN, "not a name of raftlog's: left alone")
 
 

@@ -14,8 +14,8 @@ UNFORMATTED: Final = (
     'forgets what it promised can undo what others were told (docs/operations.md, "A lost node")'
 )
 RESTORE: Final = (
-    "restore what is missing from a copy of this very disk, or leave this node off until it is replaced under a new "
-    "incarnation"
+    "restore what is missing from a copy of this very disk, or leave this node off and put another disk in its place: "
+    '`raftlog members replace` (docs/operations.md, "A lost node")'
 )
 
 

@@ -58,6 +58,7 @@ class Report:
     last: int  # newest intact index without a gap before it
     findings: Sequence[Finding]
     refusal: str  # why a node would not start on this folder; empty: it would
+    repair: str = ""  # what a start would do about damage of the log; empty: nothing
 
     @property
     def state(self) -> State:

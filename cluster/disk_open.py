@@ -84,6 +84,7 @@ class Recovered:
     snapshot: RecoveredSnapshot | None  # the newest intact one that the ledger reaches
     ledger_last: int  # newest entry with effects: replay makes those behind it
     notices: tuple[str, ...]  # what was found and mended
+    floor: int = 0  # not 0: it lost entries to damage, and has no vote before it holds one of that term or a later one
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,8 @@ def open_node(
 ) -> Opened:
     """Locks the folder, reads it, mends what may be mended, and counts this start in the hard state.
 
-    Where the log is damaged nothing is written. Raises the errors of `cluster.disk_errors`.
+    A damaged log is cut, and heals from the other nodes; where they cannot heal it, and where the identity or the hard
+    state is damaged, nothing is written. Raises the errors of `cluster.disk_errors`.
     """
     folder = Path(directory)
     check_segment_bytes(segment_bytes)
@@ -186,7 +188,9 @@ def _open_shard(folder: Path, identity: Identity, lock: int, segment_bytes: int,
     shard = folder / SHARD
     log = Log(bytes.fromhex(identity.log_id))
     files = ShardFiles(shard)
-    steps = open_shard(log, files, files.close, segment_bytes=segment_bytes, tail_bytes_max=tail_bytes_max)
+    steps = open_shard(
+        log, files, files.close, identity.node, segment_bytes=segment_bytes, tail_bytes_max=tail_bytes_max
+    )
     while True:
         try:
             files.execute(next(steps))
@@ -198,6 +202,7 @@ def _open_shard(folder: Path, identity: Identity, lock: int, segment_bytes: int,
     recovered = Recovered(
         identity, opened.hard_state, start.first, start.base, start.runs, start.last, start.tail, opened.configuration,
         opened.configuration_index, opened.earlier, snapshot, opened.ledger_last, opened.notices,
+        opened.floor,
     )  # fmt: skip
     return Opened(recovered, lock, shard, opened.journal, opened.ledger, files)
 

@@ -204,6 +204,11 @@ async def serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Lo
     disk, recovered = _open_disk(loaded, cluster)
     for notice in recovered.notices:
         logger.warning("recovered", notice=notice)
+    if recovered.floor:
+        logger.warning(
+            "healing", last=recovered.last.index, floor=recovered.floor,
+            mend="nothing: it votes again once it has what it lost; docs/operations.md, A damaged file",
+        )  # fmt: skip
     metrics = Metrics()
     try:
         node = Node(settings, disk, recovered, metrics=metrics, logger=logger, cluster=cluster)

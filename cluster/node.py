@@ -83,7 +83,7 @@ class Node:
             log=LogStart(recovered.first, recovered.runs, recovered.last, recovered.tail, mark, recovered.base),
             configuration=recovered.configuration, configuration_index=recovered.configuration_index,
             earlier=recovered.earlier, commit=mark.index, applied=mark.index, random=random.Random().randint, now=now,
-            incarnation=identity.incarnation,
+            incarnation=identity.incarnation, floor=recovered.floor,
         )  # fmt: skip
         self.membership = Membership(cluster)
         self.pending = Pending(settings.limits, metrics, self.node_id, recovered.hard_state.boot)

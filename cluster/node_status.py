@@ -80,6 +80,8 @@ def status(node: Node) -> Status:
         role = "fenced"
     elif not membership.is_member and told.role is not RoleName.LEADER:
         role = "removed" if membership.was_member else "joining"
+    elif told.floor:
+        role = "healing"
     elif not configuration.is_voter(node.node_id) and told.role is RoleName.FOLLOWER:
         role = "learner"
     return Status(
@@ -132,6 +134,7 @@ def register_gauges(node: Node) -> None:
     gauge("raftlog_term", "Current term", lambda: node.term)
     gauge("raftlog_is_leader", "1 on the leader", lambda: node.is_leader)
     gauge("raftlog_is_member", "1 while the configuration in force names this node", lambda: node.membership.is_member)
+    gauge("raftlog_healing", "1 while damage keeps this node from voting", lambda: node.core.state.floor > 0)
     gauge("raftlog_voters", "Voters of the configuration in force", lambda: len(node.core.state.configuration.voters))
     gauge("raftlog_learners", "Learners in it", lambda: len(node.core.state.configuration.learners))
     gauge("raftlog_joint", "1 while it is joint", lambda: bool(node.core.state.configuration.outgoing))

@@ -631,7 +631,7 @@ class Status(msgspec.Struct, frozen=True):
     log: str
     node: int
     incarnation: str
-    role: str  # leader | follower | candidate | pre_candidate | learner | joining | removed | fenced
+    role: str  # leader | follower | candidate | pre_candidate | learner | joining | removed | healing | fenced
     term: int
     leader: LeaderHint | None
     last: int  # last index in this node's log

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from raft import election, membership, reads, reconfiguration, replication, snapshots
 from raft.changes import Change
 from raft.configuration import Configuration
+from raft.events import Healed
 from raft.log import Log, LogStart
 from raft.messages import (
     AppendEntries,
@@ -76,6 +77,7 @@ class CoreStatus:
     configuration: Configuration  # in force; joint while its `outgoing` is not empty
     uncommitted_bytes: int
     transfer_to: NodeId
+    floor: int  # not 0: its log was damaged, and it has no vote until it holds an entry of that term or a later one
     catching_up: tuple[NodeId, ...]  # learners that get a vote when they have caught up; known at their leader alone
     followers: tuple[FollowerStatus, ...]
 
@@ -108,6 +110,7 @@ class RaftCore:
         now: Now,
         earlier: tuple[tuple[int, Configuration], ...] = (),
         incarnation: str = "",
+        floor: int = 0,
     ) -> None:
         """`hard_state` and `log` are what is durable; `commit` is what is known to be committed (at least the
         snapshot), `applied` what the state machine holds. `random(low, high)` includes both bounds.
@@ -115,7 +118,8 @@ class RaftCore:
         `configuration` is the newest in the log, committed or not (or the snapshot's, or an empty one at index 0 on a
         node that is to join). `earlier` are those before it, oldest first, back to the one in force at `applied`: the
         newest may still be cut away. With its disk's `incarnation` a node that the configuration names with another one
-        never campaigns; drivers give it.
+        never campaigns; drivers give it. With a `floor` the log was damaged: it neither votes nor campaigns until an
+        entry of that term or a later one is durable (`raft.repair`).
         """
         role = Follower(NOBODY, now.monotonic_ms, 0, now.monotonic_ms)
         self.state = State(
@@ -123,6 +127,7 @@ class RaftCore:
             boot=hard_state.boot, durable_term=hard_state.term,
             log=Log(log, committed=commit, applied=applied, now_ms=now.monotonic_ms),
             configurations=[*earlier, (configuration_index, configuration)], role=role, incarnation=incarnation,
+            floor=floor if log.last.term < floor else 0,
         )  # fmt: skip
         assert hard_state.term >= log.last.term, "the log holds a term that the hard state does not know (pitfall 2)"
         become_follower(self.state, hard_state.term, NOBODY, "started")
@@ -231,6 +236,7 @@ class RaftCore:
         arguments are what its header says."""
         self.state.now = now
         snapshots.on_installed(self.state, mark, configuration, configuration_index)
+        _may_heal(self.state)
 
     def persisted(self, term: int, index: int, now: Now) -> None:
         """The entry (term, index) and all before it are durable."""
@@ -241,6 +247,7 @@ class RaftCore:
                 state.durable_term = term  # the hard state went to the disk before the term's entries
             if isinstance(state.role, Leader):
                 replication.advance_commit(state, state.role)
+            _may_heal(state)
             state.log.trim(state.options)
 
     def fetched(self, fetch: Fetch, entries: tuple[Entry, ...], now: Now) -> None:
@@ -344,9 +351,17 @@ class RaftCore:
             configuration=state.configuration,
             uncommitted_bytes=role.uncommitted_bytes if isinstance(role, Leader) else 0,
             transfer_to=role.transfer.to if isinstance(role, Leader) and role.transfer else NOBODY,
+            floor=state.floor,
             catching_up=tuple(role.catch_ups) if isinstance(role, Leader) else (),
             followers=followers,
         )
+
+
+def _may_heal(state: State) -> None:
+    """Its word counts again once an entry of a leader is durable here that was elected without it (raft.repair)."""
+    if state.floor and (state.log.term_at(state.log.persisted) or 0) >= state.floor:
+        state.floor = 0
+        state.out.events.append(Healed(state.log.persisted))
 
 
 def _sent_of_snapshot(progress: Progress) -> tuple[int, int, int]:

@@ -159,7 +159,8 @@ def is_bound(state: State, message: RequestVote) -> bool:
 def on_request_vote(state: State, message: RequestVote) -> None:
     """Answer a candidate of the current term, or a pre-candidate of any. Whether the node is a voter in the
     configuration that this node happens to know does not matter (pitfall 11): the candidate counts by its own."""
-    up_to_date = state.log.is_up_to_date(message.last_index, message.last_term)
+    # A log that heals is shorter than the one that acknowledged: by it nobody can tell who has everything (pitfall 66).
+    up_to_date = not state.floor and state.log.is_up_to_date(message.last_index, message.last_term)
     if message.pre:
         granted = message.term > state.term and up_to_date and not is_bound(state, message)
         state.out.messages.append(_reply(state, message, granted=granted))  # promises nothing, changes nothing

@@ -93,6 +93,13 @@ class SnapshotInstalled:
 
 
 @dataclass(frozen=True, slots=True)
+class Healed:
+    """The log lost entries to damage, and has them again up to `index`: this node votes from now on."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
 class TransferStarted:
     """Leadership is being handed to that node."""
 
@@ -145,6 +152,7 @@ Event = (
     | SnapshotStarted
     | SnapshotSent
     | SnapshotInstalled
+    | Healed
     | TransferStarted
     | TransferEnded
     | ConfigurationChanged

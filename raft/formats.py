@@ -272,11 +272,18 @@ SLOT_SIZE: Final = _SLOT.size + _CRC.size
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One write of the hard state. `cut`: a cut of the log after that index is under way (0: none)."""
+    """One write of the hard state. `cut`: a cut of the log after that index is under way (0: none).
+
+    `floor`: the log was damaged, and this node neither votes nor campaigns until it holds an entry of that term or a
+    later one (0: it may); `is_mending`: what was damaged is being cut away, and nothing was promised since
+    (`raft.repair`).
+    """
 
     sequence: int
     state: HardState
     cut: int = 0
+    floor: int = 0
+    is_mending: bool = False
 
 
 def encode_slot(log: Log, slot: Slot) -> bytes:
@@ -285,7 +292,7 @@ def encode_slot(log: Log, slot: Slot) -> bytes:
     return _seal(
         _SLOT.pack(
             HARD_STATE_MAGIC, FORMAT_VERSION, log.log_id, log.shard, slot.sequence, state.term, state.vote, state.boot,
-            slot.cut, 0,
+            slot.cut, slot.floor << 1 | slot.is_mending,
         )
     )  # fmt: skip
 
@@ -293,11 +300,12 @@ def encode_slot(log: Log, slot: Slot) -> bytes:
 def decode_slot(log: Log, buffer: bytes) -> Slot:
     """One slot. Raises Corrupt, UnknownVersion or ForeignFile."""
     _open("hard state slot", HARD_STATE_MAGIC, buffer, SLOT_SIZE)
-    _, _, log_id, shard, sequence, term, vote, boot, cut, reserved = _SLOT.unpack_from(buffer)
+    _, _, log_id, shard, sequence, term, vote, boot, cut, mend = _SLOT.unpack_from(buffer)
     log.check("hard state", log_id, shard)
-    if reserved:
-        raise UnknownVersion(f"hard state slot with reserved bits {reserved:#x}")
-    return Slot(sequence, HardState(term, vote, boot), cut)
+    floor, is_mending = mend >> 1, bool(mend & 1)
+    if floor > term or (is_mending and not (floor and cut)):
+        raise UnknownVersion(f"hard state slot of term {term} with the floor {mend:#x} and the cut {cut}")
+    return Slot(sequence, HardState(term, vote, boot), cut, floor, is_mending)
 
 
 # ---------------------------------------------------------------------------------------------------------------

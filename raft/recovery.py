@@ -216,7 +216,7 @@ def _newest_mark(files: Files, name: str, start: int, end: int) -> int:
     return newest
 
 
-def _end_of_bytes(files: Files, name: str, start: int, end: int) -> int:
+def end_of_bytes(files: Files, name: str, start: int, end: int) -> int:
     """Behind the last byte between two positions that is not zero; `start` where all are."""
     last, position = start, start
     while position < end:
@@ -425,7 +425,7 @@ def _recover_active(
     recovery.segments.append(segment)
     recovery.tail = tuple(tail)
 
-    bytes_end = _end_of_bytes(files, name, ended.position, header.size)
+    bytes_end = end_of_bytes(files, name, ended.position, header.size)
     if cut:
         newest = cut
     else:
@@ -434,10 +434,9 @@ def _recover_active(
         reason = f"{ended.reason or 'the entries end'}; a durable mark says that index {newest} was synced"
         raise Damaged(Damage(name, ended.position, segment.last.index, reason))
     if bytes_end > ended.position:
-        recovery.notices.append(
-            f"{name}: a torn tail of {bytes_end - ended.position} bytes behind index {segment.last.index} was cut "
-            f"({ended.reason or 'bytes behind the end'}): nothing in it had been acknowledged"
-        )
+        told = f"{name}: a torn tail of {bytes_end - ended.position} bytes behind index {segment.last.index} was cut "
+        told += f"({ended.reason or 'bytes behind the end'}): nothing in it had been acknowledged"
+        recovery.notices += [] if cut else [told]
         recovery.operations.append(Zero(name, ended.position, bytes_end))
     is_mark_last = ended.from_mark + MARK_SIZE == ended.position and ended.from_mark > SEGMENT_HEADER_SIZE
     recovery.marked = segment.last.index if is_mark_last else segment.previous.index

@@ -88,6 +88,7 @@ class State:
     apply_retry_ms: int | None = None  # the disk could not deliver them: ask again then
     receiving: Receiving | None = None
     incarnation: str = ""  # of this disk; empty: whatever the configuration names
+    floor: int = 0  # heals: until an entry of this term or a later one is durable here it has no vote (raft.repair)
     out: Outbox = field(default_factory=Outbox)
 
     @property
@@ -101,8 +102,10 @@ class State:
         it is known to be committed, it may be the only one that has it (thesis 4.2.2).
 
         A disk that the configuration does not name has forgotten what the named one promised, and must not vote for
-        itself (pitfall 46).
+        itself (pitfall 46); nor must a log that lost entries, until it has them again (pitfall 66).
         """
+        if self.floor:
+            return False
         for index, configuration in reversed(self.configurations):
             member = configuration.member(self.node)
             if configuration.is_voter(self.node) and member is not None:

@@ -1,7 +1,8 @@
 """How the folder of a shard is opened: what is read, chosen and mended, and what is written before the node speaks.
 
 Hard state, snapshots, log, ledgers, in this order; the boot is counted after the log was mended, and before anything is
-said. `open_shard` gives out operations; the server executes them on files, the simulator in memory.
+said. Where something that was durable is damaged, a repair is begun (`raft.repair`) and the folder is opened again, as
+after a crash. `open_shard` gives out operations; the server executes them on files, the simulator in memory.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from raft import repair
 from raft.codec import decode_configuration
 from raft.configuration import Configuration
 from raft.formats import Log, Slot, term_runs
@@ -28,7 +30,7 @@ from raft.storage_snapshots import (
     list_snapshots,
     open_snapshot,
 )
-from raft.types import GENESIS, HardState, Mark
+from raft.types import GENESIS, HardState, Mark, NodeId
 
 TAIL_BYTES_MAX: Final = 8 << 20
 
@@ -53,6 +55,7 @@ class Opened:
     snapshot: StoredSnapshot | None  # the newest intact one that the ledger reaches
     ledger_last: int  # newest entry with effects: replay makes those behind it
     notices: tuple[str, ...]  # what was found and mended
+    floor: int  # not 0: it lost entries to damage, and has no vote before it holds one of that term or a later one
     journal: Journal
     ledger: Ledger
 
@@ -61,62 +64,103 @@ def open_shard(
     log: Log,
     files: Files,
     forget: Callable[[], None],
+    node: NodeId,
     *,
     segment_bytes: int = SEGMENT_BYTES,
     tail_bytes_max: int = TAIL_BYTES_MAX,
 ) -> Generator[Sequence[Operation], None, Opened]:
     """Reads the shard, mends what may be mended, and counts this start. Execute what it yields before going on.
 
-    Where the log is damaged nothing is written. Raises HardStateDamaged, ShardDamaged, UnknownVersion or ForeignFile.
+    A damaged log is cut and heals from its peers; where they cannot heal it nothing is written. Raises
+    HardStateDamaged, ShardDamaged, UnknownVersion or ForeignFile.
     """
+    told: list[str] = []
+    cuts: set[int] = set()
+    while True:
+        try:
+            return (yield from _open(log, files, forget, segment_bytes, tail_bytes_max, told))
+        except ShardDamaged as error:
+            slot, _ = recover_hard_state(log, files)
+            try:
+                slot = repair.begin(log, files, slot, node, error.damage, intact_snapshots(files, log, [], []))
+            except repair.Irreparable as reason:
+                raise ShardDamaged(f"{error}; {reason}; nothing was changed", error.damage) from error
+            if slot.cut in cuts:
+                raise
+            cuts.add(slot.cut)
+            told.append(f"{error}; it is kept up to index {slot.cut}, and the rest comes from the other nodes")
+            promise, repeat = keep_slot(log, slot)
+            yield promise + repeat
+
+
+def _open(
+    log: Log, files: Files, forget: Callable[[], None], segment_bytes: int, tail_bytes_max: int, told: list[str]
+) -> Generator[Sequence[Operation], None, Opened]:
+    """As `open_shard`, but raises ShardDamaged where there is damage; `told` is what was said before."""
     slot, notices = recover_hard_state(log, files)
-    snapshots = _intact_snapshots(files, log, notices)
+    notices += told
+    damaged: list[int] = []
+    snapshots = intact_snapshots(files, log, notices, damaged)
     for snapshot in snapshots[:1]:
         if is_installing(files, snapshot.mark.index):
             notices.append(f"the log was being dropped for {snapshot.folder}: it is dropped now")
             yield _drop_log(log, files, snapshot.mark, segment_bytes)
+    if slot.is_mending:
+        base = repair.newest_below(snapshots, slot.cut)
+        yield from repair.set_aside(files, slot, is_all=base is not None, told=notices)
+        if base is not None:
+            yield begin_after(log, base.mark, segment_bytes)
     durable = snapshots[0].mark.index if snapshots else 0
     recovery = recover_log(log, files, slot, durable, tail_bytes_max)
     notices += recovery.notices
     if recovery.damage is not None:
-        raise ShardDamaged(f"{recovery.damage}; nothing was changed", recovery.damage)
+        raise ShardDamaged(str(recovery.damage), recovery.damage)
+    ledger = Ledger(log)
+    ledger_operations = ledger.recover(files, recovery.segments, notices, durable)
+    first = recovery.segments[0].first
+    chosen = _choose(snapshots, first - 1, ledger.last, notices)
+    if chosen is None and first > 1:
+        raise ShardDamaged(f"the log begins at {first} and no snapshot reaches that far")
     yield recovery.operations
     for segment in recovery.rebuild:
         yield rebuild_index(log, files, segment)
-    slot, operations = count_boot(log, slot)
+    slot, operations = count_boot(log, slot, recovery.segments[-1].last.term)
     yield operations
     journal = Journal(log, recovery.segments, slot, segment_bytes, recovery.marked)
     yield journal.mark()
-    yield [SyncFolder(""), *drop_old(files)]
-    ledger = Ledger(log)
-    yield ledger.recover(files, journal.segments, notices, durable)
-    chosen = _choose(snapshots, journal.first - 1, ledger.last, notices)
-    if chosen is None and journal.first > 1:
-        raise ShardDamaged(f"the log begins at {journal.first} and no snapshot reaches that far")
+    yield [SyncFolder("")]
+    for index in damaged:
+        yield repair.set_snapshot_aside(files, index, notices)
+    yield drop_old(files)
+    yield ledger_operations
     *earlier, (index, configuration) = _configurations(journal, Reader(journal, ledger, files, forget), chosen)
     runs = term_runs([segment.runs for segment in journal.segments])
     mark = chosen.mark if chosen is not None else GENESIS
     start = LogStart(journal.first, runs, journal.last, recovery.tail, mark, journal.segments[0].previous)
     return Opened(
-        slot.state, start, configuration, index, tuple(earlier), chosen, ledger.last, tuple(notices), journal, ledger
+        slot.state, start, configuration, index, tuple(earlier), chosen, ledger.last, tuple(notices), slot.floor,
+        journal, ledger,
     )  # fmt: skip
 
 
-def count_boot(log: Log, slot: Slot) -> tuple[Slot, list[Operation]]:
-    """Both slots anew: one more boot, and no cut under way (it was finished, and synced, before)."""
-    slot = Slot(slot.sequence + 1, replace(slot.state, boot=slot.state.boot + 1))
+def count_boot(log: Log, slot: Slot, last_term: int) -> tuple[Slot, list[Operation]]:
+    """Both slots anew: one more boot, and no cut under way (it was finished, and synced, before); no floor either, once
+    the log has reached it: `last_term` is that of its newest entry."""
+    floor = slot.floor if last_term < slot.floor else 0
+    slot = Slot(slot.sequence + 1, replace(slot.state, boot=slot.state.boot + 1), 0, floor)
     promise, repeat = keep_slot(log, slot)
     return slot, promise + repeat
 
 
-def _intact_snapshots(files: Files, log: Log, notices: list[str]) -> list[StoredSnapshot]:
-    """Every intact snapshot, newest first; a damaged one is told of and passed over."""
+def intact_snapshots(files: Files, log: Log, notices: list[str], damaged: list[int]) -> list[StoredSnapshot]:
+    """Every intact snapshot, newest first; a damaged one is told of and passed over; `damaged` gets its index."""
     intact: list[StoredSnapshot] = []
     for index in list_snapshots(files):
         try:
             intact.append(open_snapshot(files, log, index))
         except SnapshotDamaged as error:
             notices.append(f"{error}: passed over for an older one, or for the log from its start")
+            damaged.append(index)
     return intact
 
 

@@ -1,9 +1,10 @@
 """Files of a stopped node that are damaged, and disks that come back wiped or as an old copy.
 
-A node is stopped cleanly, its files are hit, and it is started again. Where every start looks it must refuse with the
-exit code of damaged data; where only a reader looks, whatever it tells is compared with what another node tells. In the
-end another disk takes its place (`members replace`), as docs/operations.md says. Never more than a minority of disks is
-lost at a time (`chaos.disk_account`).
+A node is stopped cleanly, its files are hit, and it is started again. In the newest segment, which every start reads,
+damage must be seen: the node says that it heals, and has healed in the end. In hard state and identity it must refuse
+with the exit code of damaged data; where only a reader looks, whatever it tells is compared with what another node
+tells. What has not healed is replaced by another disk (`members replace`), as docs/operations.md says. Never more than
+a minority of disks is lost at a time (`chaos.disk_account`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ DATA: Final = 11  # how a node ends whose data folder is damaged, missing or ano
 LASTS_S: Final = (0.5, 2.0)
 START_S: Final = 60.0
 """For a start to end in one way or the other, on a machine that may be busy."""
+
+HEALED_S: Final = 60.0
+"""For a node to heal once the fault is over: an election, and what it lacks."""
 
 REFUSED_S: Final = 30.0
 """For a peer to refuse a node: it dials again every second."""
@@ -90,7 +94,8 @@ def _said(field: Field, node: int, event: str, key: str) -> str:
 
 
 def _damaged(areas: Sequence[Area], damage: Damage, *, refuses: bool | None) -> Callable[[Field], Injected]:
-    """Hits one of these areas. `refuses`: the start must fail (True), must succeed (False), or either (None)."""
+    """Hits one of these areas. `refuses`: the start must fail (True), must succeed (False), or either (None). Hit in
+    the newest segment a node must heal, or say that nothing is left to heal from."""
 
     def inject(field: Field) -> Injected:
         deployment = field.deployment
@@ -105,6 +110,7 @@ def _damaged(areas: Sequence[Area], damage: Damage, *, refuses: bool | None) -> 
             deployment.cluster.start_node(node)
             raise Skipped(f"node {node} has none of {', '.join(areas)} yet")
         deployment.disks.lose(node, hit.what)
+        since = deployment.cluster.log_file(node).stat().st_size
         code = _started(field, node)
         if code is None:
             proof = f"{hit.what}; it serves: {_serves(field, node, hit)}"
@@ -113,11 +119,20 @@ def _damaged(areas: Sequence[Area], damage: Damage, *, refuses: bool | None) -> 
             proof = f"{hit.what}; it ended with {code}: {reason[:300]}"
             if code != DATA or not reason:
                 field.problems.append(f"node {node} ended with {code} ({reason}) where {hit.what}: {DATA} was due")
-        if refuses is not None and refuses != (code is not None):
+        must_heal = area == "log" and "nothing before it is whole" not in proof
+        if must_heal and (code is not None or not _has_said(field, node, "healing", since)):
+            how = "serves, and does not say that it heals," if code is None else f"ended with {code}"
+            field.problems.append(f"node {node} {how} where {hit.what}")
+        elif area != "log" and refuses is not None and refuses != (code is not None):
             how = "serves" if code is None else f"ended with {code}"
             field.problems.append(f"node {node} {how} where {hit.what}")
 
         def heal() -> str:
+            if must_heal and code is None and field.wait(lambda: _is_whole(field, node), HEALED_S):
+                deployment.disks.replaced(node)
+                return f"it has healed: {_compared(field, node, hit)}"
+            if must_heal:
+                field.problems.append(f"node {node} has not healed within {HEALED_S:g} s where {hit.what}")
             told = _compared(field, node, hit) if code is None and hit.first else ""
             membership.replace(deployment, node)
             return "; ".join(part for part in (told, "another disk has its place, and votes") if part)
@@ -125,6 +140,11 @@ def _damaged(areas: Sequence[Area], damage: Damage, *, refuses: bool | None) -> 
         return Injected(f"node {node}: {hit.file.name}", proof, heal)
 
     return inject
+
+
+def _is_whole(field: Field, node: int) -> bool:
+    told = field.deployment.cluster.status(node)
+    return told is not None and told.role not in ("healing", "fenced") and told.applied == told.committed
 
 
 def _serves(field: Field, node: int, hit: Hit) -> str:
@@ -231,10 +251,15 @@ def _has_met(field: Field, peer: int, node: int, since: int) -> bool:
     """Whether a peer runs and says in its log, from that byte on, that it heard that node's hello."""
     if field.deployment.cluster.pid(peer) is None:
         return False
-    with field.deployment.cluster.log_file(peer).open("rb") as log:
+    return any(told.get("peer") == node for told in _has_said(field, peer, "peer_connected", since))
+
+
+def _has_said(field: Field, node: int, event: str, since: int) -> list[dict[str, object]]:
+    """What a node says of that event in its log, from that byte on."""
+    with field.deployment.cluster.log_file(node).open("rb") as log:
         log.seek(since)
-        lines = [line for line in log.read().splitlines() if b'"peer_connected"' in line]
-    return any(json.loads(line).get("peer") == node for line in lines if line.endswith(b"}"))
+        lines = [line for line in log.read().splitlines() if f'"{event}"'.encode() in line and line.endswith(b"}")]
+    return [told for line in lines if (told := json.loads(line)).get("event") == event]
 
 
 def _must_be_refused(field: Field, node: int, what: str) -> Injected:
@@ -264,8 +289,8 @@ def _nemesis(name: str, says: str, inject: Callable[[Field], Injected]) -> Nemes
 
 
 NEMESES: Final[tuple[Nemesis, ...]] = (
-    _nemesis("flip-log", "a bit of a stopped node's newest segment flips: it does not start",
-             _damaged(["log"], flip, refuses=True)),
+    _nemesis("flip-log", "a bit of a stopped node's newest segment flips: it heals from the others",
+             _damaged(["log"], flip, refuses=False)),
     _nemesis("flip-history", "a bit of a sealed segment or of its effects flips: nobody is told it wrong",
              _damaged(["history", "ledger"], flip, refuses=None)),
     _nemesis("flip-state", "bits of both slots of a stopped node's hard state flip: it does not start",
@@ -274,7 +299,7 @@ NEMESES: Final[tuple[Nemesis, ...]] = (
              _damaged(["identity"], flip, refuses=None)),
     _nemesis("flip-spare", "a bit of what is made anew flips: index, snapshot, old mark, one of two slots: it starts",
              _damaged(["index", "snapshot", "mark", "hard-state-slot"], flip, refuses=False)),
-    _nemesis("truncate", "the end of a stopped node's newest segment or hard state is gone: it does not start",
+    _nemesis("truncate", "the end of a node's newest segment is gone: it heals; of its hard state: it does not start",
              _damaged(["log", "hard-state", "identity"], truncate, refuses=True)),
     _nemesis("wiped-disk", "one node's disk comes back empty: it does not start, or its peers refuse it", _wiped),
     _nemesis("rolled-back-disk", "one node's disk comes back as an old copy: its peers refuse it", _rolled_back),

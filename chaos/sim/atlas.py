@@ -1,9 +1,10 @@
 """Which disks may be hit: of every committed entry, vote and snapshot enough intact copies stay to keep the promise.
 
-A disk that is beyond repair (today every damage of the log, a wiped and a rolled-back disk) stops its node for good.
-What was committed or voted is on a majority, so whoever can still elect and commit, a majority without the lost ones,
-has a copy among it: the promise stays possible as long as every majority in force can be had from the others. Beyond
-that the property is only that a node stops loudly and never serves wrong data.
+A wiped and a rolled-back disk stop their node for good, or until it is replaced; a log that was hit is cut and heals
+from the others, and until then neither its copies nor its vote count. What was committed or voted is on a majority, so
+whoever can still elect and commit, a majority without the lost ones, has a copy among it: the promise stays possible as
+long as every majority in force can be had from the others. Beyond that the property is only that a node stops loudly
+and never serves wrong data.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Atlas:
         self._disks = disks
         self._configurations = [configuration]
         self.hits: list[tuple[NodeId, str, str]] = []  # node, area, what: in order
-        self.lost: dict[NodeId, str] = {}  # a node beyond repair, and why
+        self.lost: dict[NodeId, str] = {}  # a node beyond repair, or that has still to heal, and why
         self.doubtful: dict[NodeId, str] = {}  # a node that would be lost by a compaction of its log, and why
         self._whole_disk: dict[NodeId, bool] = {}  # whose disk as a whole is not the one that made its promises
 
@@ -77,9 +78,13 @@ class Atlas:
         self._mend()
 
     def is_lost(self, node: NodeId) -> bool:
-        """Whether that node is beyond repair: it may run until it stops, and nobody may wait for it."""
+        """Whether nothing of that node counts: it is beyond repair, or has still to heal."""
         self._mend()
         return node in self.lost
+
+    def is_beyond_repair(self, node: NodeId) -> bool:
+        """Whether its disk as a whole is not the one that made its promises, or refuses to be opened."""
+        return node in self._whole_disk or bool(self._disks[node].refused)
 
     @property
     def is_possible(self) -> bool:
@@ -94,8 +99,10 @@ class Atlas:
                 del self.doubtful[node]
             elif not self._can_start(node):
                 self.lost.setdefault(node, self.doubtful[node])
-        for node in [node for node in self.lost if not self._whole_disk.get(node)]:
-            if not self._disks[node].is_hurt:
+        for node, disk in self._disks.items():
+            if disk.view.is_healing:
+                self.lost.setdefault(node, "it has not healed yet")
+            elif node in self.lost and not disk.is_hurt and not self._whole_disk.get(node):
                 del self.lost[node]
 
     def _stays_possible_without(self, node: NodeId | None) -> bool:

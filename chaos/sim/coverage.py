@@ -57,6 +57,9 @@ SOMETIMES: Final[dict[str, str]] = {
     "majority down": "too few processes ran to elect anybody",
     # disks
     "a node stops loudly": "a node refused its damaged disk, and said why",
+    "a damaged log was cut": "a start set aside what was damaged, and went on under a floor, without a vote",
+    "a damaged log has healed": "a node without a vote got from a new leader what it had lost, and votes again",
+    "a damaged snapshot was set aside": "a start found a snapshot that fails its check, and did without it",
     "a node fences itself": "a write or sync failed, and the process stopped before another word",
     "a full disk waits for room": "a disk had no room: nothing was written, and the batch was kept for later",
     "no room for a snapshot": "a snapshot was given up for want of room, and left nothing behind",
@@ -152,6 +155,7 @@ class Coverage:
             "ConfigurationChanged": self._changed,
             "ChangeGivenUp": lambda node, event: self.world.sometimes("change given up"),
             "MessageIgnored": self._ignored,
+            "Healed": lambda node, event: self.world.sometimes("a damaged log has healed"),
         }
 
     # -- from the cores ----------------------------------------------------------------------------------------
@@ -290,6 +294,10 @@ class Coverage:
                 world.sometimes("torn tail cut at restart")
             elif "a cut of the log" in notice:
                 world.sometimes("interrupted cut finished at restart")
+            elif "has what was cut away" in notice:
+                world.sometimes("a damaged log was cut")
+            elif "has the damaged snapshot" in notice:
+                world.sometimes("a damaged snapshot was set aside")
 
     def crashed(self, node: NodeId, why: str) -> None:
         """A process ended."""

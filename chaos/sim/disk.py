@@ -22,7 +22,7 @@ from raft.codec import UnknownVersion
 from raft.configuration import Configuration
 from raft.formats import ForeignFile, Log
 from raft.journal import HARD_STATE, LOG_FOLDER, make_log
-from raft.operations import Delete, DeleteFolder, Operation, Sync, Write
+from raft.operations import Operation, Sync, Write
 from raft.ready import SyncBatch
 from raft.recovery import Damaged, HardStateDamaged
 from raft.storage import Part, Step, Storage
@@ -50,8 +50,8 @@ class SimDisk:
     """The data folder of one node, formatted as `raftlog format` does."""
 
     __slots__ = (
-        "_fail", "_reader", "_storage", "damaged", "failed", "files", "first", "incarnation", "is_busy", "log", "node",
-        "old_hard_state", "random", "received", "refused", "segment_bytes", "slow_us", "view",
+        "_fail", "_reader", "_storage", "damaged", "failed", "files", "first", "incarnation", "is_busy",
+        "log", "node", "old_hard_state", "random", "received", "refused", "segment_bytes", "slow_us", "view", "was_hit",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +63,7 @@ class SimDisk:
         self.segment_bytes = segment_bytes
         self.files = MemoryFiles(torn_percent=torn_percent)
         self.damaged: dict[str, str] = {}  # file -> what was done to it and not undone; "" is the whole disk
+        self.was_hit = False  # since a start found nothing wrong
         self.old_hard_state = b""  # the file as it was before the newest change
         self.refused = ""  # why the last opening failed
         self.slow_us = 0  # how much longer a sync takes: the replica's to obey
@@ -87,6 +88,7 @@ class SimDisk:
         self.files.execute(make_log(self.log, self.first, HardState(self.first.term), self.segment_bytes))
         self.view = View([self.first], [self.first.index], 1, HardState(self.first.term))
         self.damaged.clear()
+        self.was_hit = False
 
     # -- a process begins and ends
 
@@ -105,7 +107,7 @@ class SimDisk:
         self._forget()
         self.refused = ""
         steps = open_shard(
-            self.log, self.files, _nothing, segment_bytes=self.segment_bytes, tail_bytes_max=TAIL_BYTES_MAX
+            self.log, self.files, _nothing, self.node, segment_bytes=self.segment_bytes, tail_bytes_max=TAIL_BYTES_MAX
         )
         while True:
             try:
@@ -119,25 +121,19 @@ class SimDisk:
                 raise self._fence(error) from error
             yield from self.execute(Part.HARD_STATE, operations)
         try:
-            self.view.compare(opened, self.files)
+            self.view.compare(opened, self.files, was_hit=self.was_hit)
         except SilentlyWrong as error:
             raise SilentlyWrong(f"node {self.node} {error}; {self.damaged}") from None
-        self._mended()
+        disk_faults.opened(self, opened)
         self._reader = Reader(opened.journal, opened.ledger, self.files, _nothing)
         self._storage = Storage(opened.journal, opened.ledger, self.files, self._reader)
         return opened
 
     def _refuse(self, error: Exception) -> DiskRefused:
         self.refused = f"node {self.node}: {error}"
-        if not self.is_hurt:
+        if not self.is_hurt and not self.was_hit:
             raise SilentlyWrong(f"refused though nothing had happened to the disk: {self.refused}") from error
         return DiskRefused(self.refused)
-
-    def _mended(self) -> None:
-        """A start makes the hard state, the newest .idx and ledgers anew; what else was hit stays."""
-        for name in [name for name in self.damaged if name == HARD_STATE or name.endswith((".idx", ".ledger"))]:
-            del self.damaged[name]
-        self.files.whole.discard(HARD_STATE)
 
     @property
     def is_hurt(self) -> bool:
@@ -210,7 +206,7 @@ class SimDisk:
                     view.ends.append(entry.index)
                     given += 1
             elif type(operation) is Sync and operation.name.endswith(".seg"):
-                view.synced = len(view.ends)
+                view.entries_synced()
 
     def finish(self, frames: Iterable[tuple[int, bytes]] = ()) -> Iterator[str]:
         """What may follow the promise: rows, effects (index and frame of entries applied), the second slot, footers of
@@ -293,20 +289,12 @@ class SimDisk:
                 self._may_fail(operation)
             self.files.carry_out(operation)
             if self.damaged:
-                self._may_mend(operation)
+                disk_faults.carried_out(self, operation)
         except OSError as error:
             is_full = error.errno == errno.ENOSPC
             if self._storage is not None and not self._storage.is_final(part, is_full=is_full):
                 raise DiskFull(f"node {self.node}: {error}") from error
             raise self._fence(error) from error
-
-    def _may_mend(self, operation: Operation) -> None:
-        """What was damaged is gone with its file: after a cut, a compaction, an install."""
-        if isinstance(operation, Delete):
-            self.damaged.pop(operation.name, None)
-        elif isinstance(operation, DeleteFolder):
-            for name in [name for name in self.damaged if name.startswith(f"{operation.name}/")]:
-                del self.damaged[name]
 
     def _may_fail(self, operation: Operation) -> None:
         kind = "sync" if type(operation).__name__.startswith("Sync") else "write"
@@ -361,6 +349,11 @@ class SimDisk:
         return self.view.durable_last
 
     @property
+    def forgotten(self) -> frozenset[tuple[int, int]]:
+        """The entries that it held before damage took some of them, until it has them again."""
+        return self.view.forgotten
+
+    @property
     def ends(self) -> list[int]:
         """The ends of all entries, those that are not synced too."""
         return self.view.ends
@@ -381,7 +374,7 @@ class SimDisk:
     @property
     def segment_firsts(self) -> list[int]:
         """The first index of each segment, sorted."""
-        return sorted(int(name[len(LOG_FOLDER) + 1 : -4]) for name in self.files.nodes if name.endswith(".seg"))
+        return sorted(int(name[:-4]) for name in self.files.names(LOG_FOLDER) if name.endswith(".seg"))
 
     @property
     def first_index(self) -> int:
@@ -425,6 +418,7 @@ class SimDisk:
             return ""
         name, what = hit
         self.damaged[name] = what
+        self.was_hit = True
         if name == HARD_STATE:
             self.files.whole.add(name)  # a torn slot beside a damaged one is beyond what two slots promise
         return what
@@ -438,12 +432,14 @@ class SimDisk:
         self._forget()
         self.files, self.view, self.damaged = image.files.copy(), image.view.copy(), dict(image.damaged)
         self.files.is_full = False
+        self.was_hit = bool(self.damaged)
 
     def wipe(self) -> None:
         """Everything is gone: a node that starts on it must refuse."""
         self._forget()
         self.files = MemoryFiles(torn_percent=self.files.torn_percent)
         self.damaged = {"": "the disk was wiped"}
+        self.was_hit = True
 
 
 def _nothing() -> None:

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Final
 from chaos.sim.files import SECTOR, Inode, MemoryFiles
 from raft.codec import Corrupt
 from raft.formats import HARD_STATE_SLOT, SEGMENT_HEADER_SIZE, SLOT_SIZE, decode_segment_header, decode_slot
-from raft.journal import HARD_STATE, LOG_FOLDER
+from raft.journal import HARD_STATE, LOG_FOLDER, segment_name
+from raft.operations import Delete, DeleteFolder, Operation, Rename
 from raft.recovery import scan
+from raft.storage_open import Opened
 from raft.storage_snapshots import SNAPSHOTS
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ AREAS: Final = ("log", "history", "hard_state", "snapshot", "ledger", "idx")
 read when somebody asks for it."""
 
 FATAL: Final = ("log", "history")
-"""Areas whose damage nothing mends today: a start refuses, or a read gives nothing."""
+"""Areas whose damage takes entries away: a start cuts the log, or a read gives nothing."""
 
 
 def flip_bit(disk: SimDisk, area: str, random: Random) -> Hit | None:
@@ -86,6 +88,25 @@ def stale_block(disk: SimDisk, area: str, random: Random) -> Hit | None:
     return name, f"bytes {start} to {end} of {name} were never written"
 
 
+def carried_out(disk: SimDisk, operation: Operation) -> None:
+    """What was damaged is gone with its file: after a cut, a compaction, an install, a repair."""
+    if isinstance(operation, Delete | DeleteFolder | Rename):
+        disk.damaged.pop(operation.name, None)
+        for name in [name for name in disk.damaged if name.startswith(f"{operation.name}/")]:
+            del disk.damaged[name]
+
+
+def opened(disk: SimDisk, opened: Opened) -> None:
+    """A start makes the hard state, the newest .idx and ledgers anew, reads the newest segment whole and cuts it, and
+    sets damaged snapshots aside; what else was hit stays."""
+    newest = segment_name(opened.journal.active.first)
+    for name in list(disk.damaged):
+        if name in (HARD_STATE, newest) or name.endswith((".idx", ".ledger")) or name not in disk.files.nodes:
+            del disk.damaged[name]
+    disk.files.whole.discard(HARD_STATE)
+    disk.was_hit = disk.is_hurt
+
+
 def _put(inode: Inode, position: int, data: bytes) -> None:
     """On the disk and, as nobody has it in memory, in what is read from it."""
     assert inode.is_durable, "only what is at rest is hit"
@@ -100,7 +121,7 @@ def _spans(disk: SimDisk, area: str, random: Random) -> list[Span]:
     if area == "snapshot":
         names = [name for name in nodes if name.startswith(f"{SNAPSHOTS}/") and ".new/" not in name]
     elif area in ("ledger", "idx"):
-        names = [name for name in nodes if name.endswith(f".{area}")]
+        names = [name for name in nodes if name.startswith(LOG_FOLDER) and name.endswith(f".{area}")]
     else:
         segments = sorted(name for name in nodes if name.startswith(LOG_FOLDER) and name.endswith(".seg"))
         names = segments[-1:] if area == "log" else segments[:-1]

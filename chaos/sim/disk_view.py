@@ -12,7 +12,7 @@ from chaos.sim.files import MemoryFiles
 from raft.codec import entry_mark
 from raft.journal import HARD_STATE, segment_name
 from raft.storage_open import Opened
-from raft.types import GENESIS, Entry, HardState, Mark
+from raft.types import GENESIS, NOBODY, Entry, HardState, Mark
 
 
 class SilentlyWrong(AssertionError):
@@ -32,18 +32,34 @@ class View:
     snapshots: dict[int, Mark] = field(default_factory=dict)  # that were begun to get their name
     base: Mark = GENESIS  # the end before `entries`: of the snapshot that was installed
     installing: Mark | None = None  # a snapshot for which the log may have been dropped
+    floor: int = 0  # of the newest opening: it rises when damage takes entries away
+    forgotten: frozenset[tuple[int, int]] = frozenset()  # what was durable before that, until it has healed
 
     def copy(self) -> View:
         """The same once more."""
         return View(
             self.entries[:], self.ends[:], self.synced, self.hard_state, self.coming, dict(self.snapshots), self.base,
-            self.installing,
+            self.installing, self.floor, self.forgotten,
         )  # fmt: skip
 
     @property
     def durable_last(self) -> int:
         """The end of the newest durable entry."""
         return self.ends[self.synced - 1] if self.synced else self.base.index
+
+    @property
+    def is_healing(self) -> bool:
+        """Whether damage took entries away, and it has not got them again: its copies do not count."""
+        return bool(self.forgotten)
+
+    def entries_synced(self) -> None:
+        """All entries are durable. With one of the floor's term or a later one it has all that it had again."""
+        self.synced = len(self.ends)
+        self._may_heal()
+
+    def _may_heal(self) -> None:
+        if self.forgotten and (self.entries[self.synced - 1].term if self.synced else self.base.term) >= self.floor:
+            self.forgotten = frozenset()
 
     def has(self, index: int, term: int) -> bool:
         """Whether the entry (index, term) is durable, in the log or in the snapshot that came instead of it."""
@@ -60,29 +76,46 @@ class View:
         """The log was dropped for a snapshot up to `mark`."""
         self.entries, self.ends, self.synced = [], [], 0
         self.base, self.installing = mark, None
+        self._may_heal()
 
-    def compare(self, opened: Opened, files: MemoryFiles) -> None:
+    def compare(self, opened: Opened, files: MemoryFiles, *, was_hit: bool) -> None:
         """Raises SilentlyWrong unless what was found is what may be there; then takes it over.
 
-        Header CRCs chain, so an equal end means an equal log.
+        Header CRCs chain, so an equal end means an equal log. What was durable may be missing only under a new floor,
+        and that only where something `was_hit`.
         """
         last, state = opened.log.last, opened.hard_state
+        is_mended = opened.floor > self.floor
+        if is_mended:
+            if not was_hit:
+                raise SilentlyWrong(f"mends what nothing had happened to: {opened.notices}")
+            self.floor = opened.floor
+            self.forgotten |= {(entry.index, entry.term) for entry in self.entries[: self.synced]}
+        if is_mended and opened.snapshot is not None and last == opened.snapshot.mark == opened.log.base:
+            self.installed(last)
         if self.installing is not None and opened.snapshot is not None and opened.snapshot.mark == self.installing:
             self.installed(self.installing)
         self.installing = None
         position = bisect_right(self.ends, last.index) - 1
         wanted = entry_mark(self.entries[position]) if position >= 0 else self.base
-        if (wanted.index, wanted.header_crc) != (last.index, last.header_crc) or position + 1 < self.synced:
+        if (wanted.index, wanted.header_crc) != (last.index, last.header_crc) or (
+            position + 1 < self.synced and not is_mended
+        ):
             raise SilentlyWrong(f"found a log up to {last}; durable is {self.durable_last}, and the end there {wanted}")
+        if self.is_healing and opened.floor < self.floor:
+            raise SilentlyWrong(f"forgot that it must not vote below {self.floor}: the floor is {opened.floor}")
         known = [(each.term, each.vote) for each in (self.hard_state, self.coming) if each is not None]
+        if is_mended:
+            known.append((opened.floor, NOBODY))
         if (state.term, state.vote) not in known or state.boot <= self.hard_state.boot:
             raise SilentlyWrong(f"found {state}, durable is {self.hard_state}")
         if opened.snapshot is not None and self.snapshots.get(opened.snapshot.mark.index) != opened.snapshot.mark:
             raise SilentlyWrong(f"found the snapshot {opened.snapshot}, which was never saved")
         del self.entries[position + 1 :], self.ends[position + 1 :]
+        self.synced = min(self.synced, position + 1)
         nodes = files.nodes
         if all(nodes[segment_name(segment.first)].is_durable for segment in opened.journal.segments):
-            self.synced = len(self.entries)
+            self.entries_synced()
         if nodes[HARD_STATE].is_durable:
             self.hard_state, self.coming = state, None
         else:

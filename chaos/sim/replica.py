@@ -126,7 +126,7 @@ class Replica:
             self.node, world.swarm.options, hard_state=opened.hard_state, log=replace(opened.log, tail=tail),
             configuration=opened.configuration, configuration_index=opened.configuration_index, earlier=opened.earlier,
             commit=self.mark.index, applied=self.mark.index, random=self.core_random.randint, now=self.now(),
-            incarnation=disk.incarnation,
+            incarnation=disk.incarnation, floor=opened.floor,
         )  # fmt: skip
         world.started(self, opened.notices)
         self.wake()

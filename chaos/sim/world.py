@@ -368,9 +368,9 @@ class World:
         applied: list[int] = []
         for member in leading.core.state.configuration.members:
             replica = self.replicas[member.node]
-            if replica.disk.refused or replica.is_held or replica.is_retired or self._atlas.is_lost(member.node):
+            if replica.disk.refused or replica.is_held or replica.is_retired:
                 continue
-            if replica.core is None:
+            if replica.core is None or replica.core.state.floor:
                 return False
             log = replica.core.state.log
             if log.applied != log.last.index:

@@ -77,7 +77,7 @@ class Driver:
         self.execute(self.recovery.operations)
         for segment in self.recovery.rebuild:
             self.execute(rebuild_index(LOG, files, segment))
-        slot, operations = count_boot(LOG, slot)
+        slot, operations = count_boot(LOG, slot, self.recovery.segments[-1].last.term)
         self.execute(operations)
         self.journal = Journal(LOG, self.recovery.segments, slot, SEGMENT_BYTES, self.recovery.marked)
         self.execute(self.journal.mark())

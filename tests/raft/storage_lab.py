@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from chaos.sim.files import MemoryFiles
 from raft.codec import entry_mark
+from raft.configuration import Configuration
 from raft.journal import Segment
 from raft.ready import SyncBatch
 from raft.storage import Step, Storage
@@ -60,8 +61,8 @@ class WatchedFiles:
 class Shard:
     """A shard that was opened; `entries` is its log as it was written."""
 
-    def __init__(self, files: MemoryFiles | None = None) -> None:
-        self.files = files or new_files()
+    def __init__(self, files: MemoryFiles | None = None, node: int = 1) -> None:
+        self.files, self.node = files or new_files(), node
         self.watched = WatchedFiles(self.files)
         self.forgotten = 0
         self.entries = [FIRST]
@@ -69,7 +70,7 @@ class Shard:
 
     def open(self) -> Opened:
         """(Re)start from what is in the files. Raises what `open_shard` does."""
-        opening = open_shard(LOG, self.files, self._forget, segment_bytes=SEGMENT_BYTES)
+        opening = open_shard(LOG, self.files, self._forget, self.node, segment_bytes=SEGMENT_BYTES)
         while True:
             try:
                 self.files.execute(next(opening))
@@ -112,13 +113,15 @@ class Shard:
             self.append(900)
         self.run(self.storage.finish_sealed(self.files))
 
-    def save_snapshot(self, entry: Entry, chunks: Sequence[bytes] = (b"state", b"of it")) -> str:
+    def save_snapshot(
+        self, entry: Entry, chunks: Sequence[bytes] = (b"state", b"of it"), configuration: Configuration = CONFIGURATION
+    ) -> str:
         """A snapshot of the state after that entry; its folder."""
         plan = SnapshotPlan(LOG, entry.index)
         self.files.execute(plan.begin())
         for chunk in chunks:
             self.files.execute(plan.add(chunk))
-        self.files.execute(plan.finish(entry_mark(entry), CONFIGURATION, 1))
+        self.files.execute(plan.finish(entry_mark(entry), configuration, 1))
         return plan.folder
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,7 @@ SUMMARY = Summary(
 )
 LEDGER = LedgerFooter(50, 2_064, array("Q", [42, 64, 48, 70_000]))
 SLOT = Slot(9, HardState(7, 2, 5), 40)
+HEALING = Slot(10, HardState(8, 0, 5), 40, 8, is_mending=True)
 META = SnapshotMeta(MARK, b"cfg", 1, 2, 10, 0x1234)
 CONFIGURATION = Configuration((Member(1, "ab" * 16, "127.0.0.1:7001", "http://127.0.0.1:8001"),), (1,))
 FIRST = seal_entry(
@@ -114,6 +116,7 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
     "plain effects": lambda: encode_effects(Effects(3, 1, (), True)),
     "ledger footer": lambda: encode_ledger_footer(LEDGER),
     "hard state slot": lambda: encode_slot(LOG, SLOT),
+    "hard state slot of a damaged log": lambda: encode_slot(LOG, HEALING),
     "snapshot meta": lambda: encode_snapshot_meta(LOG, META),
     "snapshot chunks": _chunks,
     "backup": _backup,
@@ -153,6 +156,10 @@ def test_everything_is_read_back() -> None:
     assert decode_segment_header(LOG, encode_segment_header(LOG, SEGMENT)) == SEGMENT
     assert decode_index_footer(encode_index_footer(SUMMARY, 7)) == (SUMMARY, 7)
     assert decode_slot(LOG, encode_slot(LOG, SLOT)) == SLOT
+    assert decode_slot(LOG, encode_slot(LOG, HEALING)) == HEALING
+    for wrong in (replace(HEALING, floor=9), replace(HEALING, cut=0), replace(HEALING, floor=0)):
+        with pytest.raises(UnknownVersion, match="with the floor"):
+            decode_slot(LOG, encode_slot(LOG, wrong))
     assert decode_snapshot_meta(LOG, encode_snapshot_meta(LOG, META)) == META
     footer = encode_ledger_footer(LEDGER)
     assert decode_ledger_footer(b"tail of the effects" + footer, LEDGER.end + len(footer)) == LEDGER

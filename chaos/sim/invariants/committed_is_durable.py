@@ -57,10 +57,11 @@ def still_held(known: Known, node: NodeId) -> None:
 
 
 def promised(known: Known, index: int, term: int) -> list[NodeId]:
-    """The nodes that hold that entry, intact ones first, and those that held it when their disk was lost: what they
-    acknowledged counts, and the atlas leaves at least one copy that can be had. Without one nobody holds it."""
+    """The nodes that hold that entry, intact ones first, and those that held it when their disk was lost, or hit: what
+    they acknowledged counts, and the atlas leaves at least one copy that can be had. Without one nobody holds it."""
     intact = holding(known, index, term)
-    return [*intact, *(node for node, held in known.lost.items() if (index, term) in held)] if intact else []
+    gone = {node: disk.forgotten for node, disk in known.disks.items() if node not in intact} | known.lost
+    return [*intact, *(node for node, held in gone.items() if (index, term) in held)] if intact else []
 
 
 def holding(known: Known, index: int, term: int) -> list[NodeId]:

@@ -7,7 +7,7 @@ logs up to there.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from raft.codec import decode_configuration, header_crc
@@ -26,6 +26,10 @@ class Durable(Protocol):
     @property
     def durable_last(self) -> int:
         """The end of the newest synced entry."""
+
+    @property
+    def forgotten(self) -> Collection[tuple[int, int]]:
+        """The entries that it held before damage took some of them, as long as it has not got them again."""
 
     def has(self, index: int, term: int) -> bool:
         """Whether the entry (index, term) is synced."""

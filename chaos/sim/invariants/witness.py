@@ -15,6 +15,7 @@ from chaos.sim.invariants import (
     committed_is_durable,
     configuration_safety,
     durable_first,
+    healing_has_no_vote,
     leader_completeness,
     log_matching,
     marks_at_ends,
@@ -226,6 +227,7 @@ class Witness:
         if node in self.known.lost:
             return
         persist_then_promise.votes(node, term, candidate, disk.durable_hard_state)
+        healing_has_no_vote.votes(node, term, candidate, disk)
         self._votes.votes_for(node, term, candidate)
         self._terms.promises(node, term)
 

@@ -74,7 +74,7 @@ MUTANTS: Final = (
                 "recovery.operations += [Write(name, ended.from_mark, again), Sync(name)]",
                 "recovery.operations += [Write(name, ended.from_mark, again)]",
             ),
-            Edit("raft.storage_open:open_shard", "yield journal.mark()", "yield journal.mark()[:1]"),
+            Edit("raft.storage_open:_open", "yield journal.mark()", "yield journal.mark()[:1]"),
         ),
     ),
     Mutant(
@@ -136,5 +136,24 @@ MUTANTS: Final = (
                 "min(needed - 1, snapshots[1])",
             ),
         ),
+    ),
+    Mutant(
+        name="votes_while_healing",
+        number=0,
+        pitfall=66,
+        title="a node whose log lost entries to damage votes by what is left of it",
+        source="NATS #7556; Protocol-Aware Recovery",
+        edits=(
+            Edit("raft.election:on_request_vote", "not state.floor and state.log.is_up", "state.log.is_up"),
+            Edit("raft.state:State.may_campaign", "if self.floor:\n        return False\n    ", ""),
+        ),
+    ),
+    Mutant(
+        name="floor_not_durable",
+        number=0,
+        pitfall=66,
+        title="what damage took is cut away, and that the node must not vote until it has it again is not written down",
+        source="Protocol-Aware Recovery",
+        edits=(Edit("raft.formats:encode_slot", "slot.floor << 1 | slot.is_mending", "0"),),
     ),
 )

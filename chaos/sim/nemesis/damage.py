@@ -1,8 +1,8 @@
 """What damages a disk for good: flipped bits, misdirected and stale blocks, and a disk that comes back empty.
 
 The atlas is asked first: of everything promised enough intact copies stay, so that whatever is damaged, the healed
-cluster goes on with what it acknowledged. A node beyond repair stops loudly, at its next start at the latest; when the
-world is healed it is taken away.
+cluster goes on with what it acknowledged. A damaged log is cut at the next start, and heals from the others. A node
+beyond repair stops loudly, at its next start at the latest; when the world is healed it is taken away.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from chaos.sim.disk_faults import AREAS
+from chaos.sim.disk_faults import AREAS, FATAL
 from chaos.sim.nemesis.targets import anyone, for_a_while
+from raft.operations import Delete
 from raft.types import NodeId
 
 if TYPE_CHECKING:
@@ -21,13 +22,33 @@ if TYPE_CHECKING:
 AROUND_US: Final = 2_000_000
 """How long a machine with an old copy of its disk stays at most."""
 
+CHECKED_US: Final = 3_000_000
+"""How soon an operator stops a node and looks at its disk."""
+
 LOOK_US: Final = 500
 """Shorter than any process is down: its peers' ends are noticed before one of them is back."""
 
 
 def heal(world: World) -> None:
-    """Operators take away every node that is beyond repair."""
+    """Operators check every disk: a node beyond repair is taken away, one with damage is started anew, and mends it."""
     for node in sorted(world.atlas.lost):
+        if world.atlas.is_beyond_repair(node):
+            _take_away(world, node)
+        elif world.disks[node].is_hurt:
+            _check_disk(world, node)
+
+
+def _check_disk(world: World, node: NodeId) -> None:
+    """As docs/operations.md says: what `raftlog disk check` finds in a sealed segment is found by the next start too,
+    once the .idx beside it is gone; a start that cannot mend it refuses."""
+    replica, disk = world.replicas[node], world.disks[node]
+    if replica.core is not None:
+        replica.crash("stopped to check its disk", power=False)
+    for name in [name for name in disk.damaged if name.endswith(".seg")]:
+        disk.files.carry_out(Delete(f"{name[:-4]}.idx"))
+    replica.is_paused = replica.is_held = False
+    world.restart(node)
+    if disk.refused:
         _take_away(world, node)
 
 
@@ -117,6 +138,13 @@ def _damage(world: World, random: Random, kind: str) -> None:
         world.count(f"damage: {area}")
         world.note(node, "damaged", what)
         world.atlas.hit(node, area, what)
+        if area in FATAL and random.randrange(4):  # else the next start finds it, or a reader
+            for_a_while(world, random.randrange(CHECKED_US), lambda: _look_again(world, node))
+
+
+def _look_again(world: World, node: NodeId) -> None:
+    if world.disks[node].is_hurt and not world.replicas[node].is_retired:
+        _check_disk(world, node)
 
 
 def _may_hit(world: World, node: NodeId, area: str) -> bool:

@@ -1,0 +1,179 @@
+"""How a damaged log is mended: what of it stays, what is set aside, and from when on the node's word counts again.
+
+What was lost had been acknowledged, so what is left must not vote: the entries may be committed, and a candidate
+without them would win. So before a file is touched one write of the hard state says three things: a new *term*, one
+above all that this node ever promised anything in; that term as the *floor*, below which it has no vote; and where the
+log is *cut*. A crash at any later point ends in the same place: the next start finds the cut, and finishes it.
+
+Why the floor is a term, and what follows from it: docs/decisions/0009-a-damaged-log-heals-under-a-floor.md.
+Protocol-Aware Recovery (FAST'18); pitfalls 64 and 66.
+
+    quarantine/log-<floor:020d>/   what was cut away, as it was found
+    quarantine/snapshot-<index:020d>/   a snapshot that failed its check
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from raft.codec import decode_configuration
+from raft.configuration import Configuration
+from raft.formats import Log, Slot
+from raft.journal import LOG_FOLDER, segment_name
+from raft.operations import (
+    Create,
+    Delete,
+    DeleteFolder,
+    Files,
+    MakeFolder,
+    Operation,
+    Rename,
+    Sync,
+    SyncFolder,
+    Write,
+)
+from raft.recovery import WINDOW, Damage, Recovery, end_of_bytes, recover_log, scan
+from raft.storage_snapshots import StoredSnapshot, snapshot_folder
+from raft.types import NOBODY, NodeId
+
+QUARANTINE: Final = "quarantine"
+QUARANTINES_KEPT: Final = 2
+"""Of each kind: the newest ones. Looking at two is enough to see whether a disk fails again."""
+QUARANTINE_BYTES_MAX: Final = 256 << 20
+"""Kept of one log: the file that is damaged always, then those behind it. They are intact, and its peers have them."""
+
+
+class Irreparable(ValueError):
+    """This log cannot be mended here; the message says why."""
+
+
+def begin(
+    log: Log, files: Files, slot: Slot, node: NodeId, damage: Damage | None, snapshots: list[StoredSnapshot]
+) -> Slot:
+    """The hard state with which the repair begins: where the log is cut, and the floor. Raises Irreparable.
+
+    `damage`: what a start met; None where log and snapshots do not fit together. `snapshots`: the intact ones, newest
+    first. The cut is the index of one of them where the intact part of the log ends at or before it: then the log
+    goes, and begins anew behind it.
+    """
+    newest = snapshots[0] if snapshots else None
+    base = newest.mark.index if newest is not None else 0
+    cut, configuration = _intact_until(log, files, slot, damage.index if damage is not None else 0, base)
+    if newest is not None and configuration is None:
+        cut, configuration = base, newest.configuration
+    if configuration is None:
+        raise Irreparable("nothing before it is whole, not even who the members are")
+    for side in (configuration.voters, configuration.outgoing):
+        if node in side and len(side) < 3:
+            raise Irreparable(f"of the voters {list(side)} no majority can go on without this one, and heal it")
+    if slot.is_mending:  # nothing was promised since
+        return replace(slot, sequence=slot.sequence + 1, cut=cut)
+    floor = slot.state.term + 1
+    return Slot(slot.sequence + 1, replace(slot.state, term=floor, vote=NOBODY), cut, floor, is_mending=True)
+
+
+def _intact_until(log: Log, files: Files, slot: Slot, cut: int, base: int) -> tuple[int, Configuration | None]:
+    """The end of an entry up to which the log is whole, at most `cut`, and the newest configuration up to there; None
+    where that is not above `base`, or no configuration is there. What a start would do is tried out, and not done."""
+    while cut > base:
+        recovery = recover_log(log, files, replace(slot, cut=cut))
+        if recovery.damage is None:
+            first = recovery.segments[0].first
+            if first > 1 and base < first - 1:
+                return cut, None  # the state before it is in no snapshot
+            damage, configuration = _newest_configuration(files, recovery)
+            if damage is None:
+                return cut, configuration
+        else:
+            damage = recovery.damage
+        if damage.index >= cut:
+            break
+        cut = damage.index
+    return cut, None
+
+
+def _newest_configuration(files: Files, recovery: Recovery) -> tuple[Damage | None, Configuration | None]:
+    """The newest configuration in the log, or the damage that hides it; neither: there is none."""
+    for segment in reversed(recovery.segments):
+        if not segment.configurations:
+            continue
+        wanted, name = segment.configurations[-1], segment_name(segment.first)
+        intact = segment.previous.index
+        for found in scan(files, name, segment.header):
+            if found.entry is None:
+                return Damage(name, found.position, intact, found.reason), None
+            intact = found.entry.index
+            if intact == wanted:
+                return None, decode_configuration(found.entry.data)
+    return None, None
+
+
+def newest_below(snapshots: list[StoredSnapshot], cut: int) -> StoredSnapshot | None:
+    """The snapshot for which a repair drops the log, None where it cuts it."""
+    return next((snapshot for snapshot in snapshots if snapshot.mark.index == cut), None)
+
+
+def set_aside(files: Files, slot: Slot, *, is_all: bool, told: list[str]) -> Iterator[list[Operation]]:
+    """Moves to the quarantine what the cut of `slot` takes away (`is_all`: every file), copies the segment that it cuts
+    into; groups of operations, in order. May be done again after a crash: what is there already is left as it is."""
+    folder = f"{QUARANTINE}/log-{slot.floor:020d}"
+    yield [MakeFolder(folder), SyncFolder(QUARANTINE), SyncFolder("")]
+    names = files.names(LOG_FOLDER)
+    stems = sorted({stem for name in names if (stem := name.partition(".")[0]).isdigit()}, key=int)
+    kept = [stem for stem in stems if f"{stem}.seg" in names and int(stem) <= slot.cut and not is_all]
+    if kept:
+        yield from _copy(files, f"{LOG_FOLDER}/{kept[-1]}.seg", f"{folder}/{kept[-1]}.seg")
+    room = QUARANTINE_BYTES_MAX
+    dropped: list[str] = []
+    for stem in stems:
+        if int(stem) <= slot.cut and not is_all:
+            continue
+        room -= max(0, files.size(f"{LOG_FOLDER}/{stem}.seg"))
+        is_kept = room >= 0 or (stem == stems[0] and not kept)
+        if not is_kept:
+            dropped.append(stem)
+        for name in (f"{stem}.seg", f"{stem}.idx", f"{stem}.ledger"):
+            if name in names:
+                is_there = files.size(f"{folder}/{name}") >= 0  # a crash came between
+                yield [
+                    Rename(f"{LOG_FOLDER}/{name}", f"{folder}/{name}")
+                    if is_kept and not is_there
+                    else Delete(f"{LOG_FOLDER}/{name}")
+                ]
+    yield [
+        *(Delete(f"{LOG_FOLDER}/{name}") for name in names if is_all and name.startswith("spare-")),
+        SyncFolder(folder), SyncFolder(LOG_FOLDER),
+    ]  # fmt: skip
+    told.append(f"{folder} has what was cut away from the log: look at it, then remove it")
+    if dropped:
+        told.append(f"the segments {', '.join(dropped)} are not kept: {QUARANTINE_BYTES_MAX} bytes are the limit there")
+    yield prune(files, "log-", told)
+
+
+def _copy(files: Files, name: str, to: str) -> Iterator[list[Operation]]:
+    """A copy of a segment without the zeros at its end, under its name once it is whole."""
+    if files.size(to) >= 0:
+        return
+    part = f"{to}.part"
+    yield [Create(part, b"")]
+    end = end_of_bytes(files, name, 0, max(0, files.size(name)))
+    for position in range(0, end, WINDOW):
+        yield [Write(part, position, files.read(name, position, min(WINDOW, end - position)))]
+    yield [Sync(part), Rename(part, to), SyncFolder(to.rpartition("/")[0])]
+
+
+def set_snapshot_aside(files: Files, index: int, told: list[str]) -> list[Operation]:
+    """Moves a snapshot that failed its check to the quarantine: there it is in nobody's way."""
+    folder = f"{QUARANTINE}/snapshot-{index:020d}"
+    told.append(f"{folder} has the damaged snapshot: look at it, then remove it")
+    move: list[Operation] = [MakeFolder(QUARANTINE), DeleteFolder(folder), Rename(snapshot_folder(index), folder)]
+    return [*move, SyncFolder(QUARANTINE), SyncFolder(""), *prune(files, "snapshot-", told)]
+
+
+def prune(files: Files, kind: str, told: list[str]) -> list[Operation]:
+    """Removes all but the newest of a kind from the quarantine, and says so."""
+    old = [name for name in files.names(QUARANTINE) if name.startswith(kind)][:-QUARANTINES_KEPT]
+    told += [f"{QUARANTINE}/{name} was removed: the newest {QUARANTINES_KEPT} are kept" for name in old]
+    return [DeleteFolder(f"{QUARANTINE}/{name}") for name in old]
