@@ -75,7 +75,7 @@ def open_shard(
     HardStateDamaged, ShardDamaged, UnknownVersion or ForeignFile.
     """
     told: list[str] = []
-    cuts: set[int] = set()
+    cuts: list[int] = []
     while True:
         try:
             return (yield from _open(log, files, forget, segment_bytes, tail_bytes_max, told))
@@ -87,7 +87,7 @@ def open_shard(
                 raise ShardDamaged(f"{error}; {reason}; nothing was changed", error.damage) from error
             if slot.cut in cuts:
                 raise
-            cuts.add(slot.cut)
+            cuts.append(slot.cut)
             told.append(f"{error}; it is kept up to index {slot.cut}, and the rest comes from the other nodes")
             promise, repeat = keep_slot(log, slot)
             yield promise + repeat

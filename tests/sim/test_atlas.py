@@ -9,14 +9,17 @@ import pytest
 
 from chaos.sim.atlas import Atlas
 from chaos.sim.disk import SimDisk
+from chaos.sim.invariants import healing_has_no_vote
 from raft.codec import encode_configuration, entry_mark, seal_entry
 from raft.configuration import Configuration, Member
 from raft.formats import Log
+from raft.invariants import InvariantBroken
 from raft.journal import segment_name
 from raft.operations import Delete
 from raft.ready import SyncBatch
 from raft.types import GENESIS, EntryKind
 from tests.raft.journal_driver import CONFIGURATION, make_entries
+from tests.sim.property_lab import Disk
 from tests.sim.test_disk import frames_of
 
 
@@ -150,3 +153,10 @@ def test_it_is_described_for_people() -> None:
     assert "LOST (log: bit" in lines[1]
     assert lines[3] == "voters (1, 2, 3) outgoing none"
     assert lines[4] == f"hit: node 2 log: {what}"
+
+
+def test_a_vote_of_a_disk_that_lost_entries_is_seen() -> None:
+    """As long as it has not got them again; any other vote passes."""
+    healing_has_no_vote.votes(1, 2, 3, Disk())
+    with pytest.raises(InvariantBroken, match="it held up to"):
+        healing_has_no_vote.votes(1, 2, 3, Disk(forgotten=((6, 2),)))

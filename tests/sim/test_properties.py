@@ -11,7 +11,6 @@ from chaos.sim.invariants import (
     committed_is_durable,
     configuration_safety,
     durable_first,
-    healing_has_no_vote,
     leader_completeness,
     log_matching,
     marks_at_ends,
@@ -197,13 +196,6 @@ def promised_vote() -> tuple[Callable[[], object], Callable[[], object]]:
     return (
         lambda: persist_then_promise.votes(1, 2, 3, HardState(2, 3)),
         lambda: persist_then_promise.votes(1, 2, 3, HardState(2, 0)),
-    )
-
-
-def healing_vote() -> tuple[Callable[[], object], Callable[[], object]]:
-    return (
-        lambda: healing_has_no_vote.votes(1, 2, 3, Disk()),
-        lambda: healing_has_no_vote.votes(1, 2, 3, Disk(forgotten=((6, 2),))),
     )
 
 
@@ -434,7 +426,7 @@ CASES = {
     for case in (
         election, append_only, append_only_shorter, matching, matching_at_start, completeness, machine, machine_order,
         durable_quorum, durable_quorum_of_both_sides, still_held, marks, announced, hints, term, vote, vote_forgotten,
-        synced, promised_vote, healing_vote, promised_leadership, promised_entries, promised_term, progress,
+        synced, promised_vote, promised_leadership, promised_entries, promised_term, progress,
         progress_back, progress_unanswered, pre_vote, handed_over, quorum, reads, effects, digests, snapshots, twice,
         never, expired, overlapping, disjoint, hasty, in_force, compacted, installed, oldest, deleted,
         deleted_behind_a_snapshot,
