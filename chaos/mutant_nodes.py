@@ -94,7 +94,7 @@ OUT_OF_SIGHT: Final[Mapping[str, str]] = {
     "sessions_missing_from_the_snapshot": "needs a repetition after a start from a snapshot; not tried for long enough",
     "timeout_told_as_a_failure": "the client asks again, and is told the truth, before its own deadline",
     "sessions_expire_by_wall_clock": "needs a clock that jumps by the life of a session; not tried",
-    "leader_is_always_right": "waits for digest points in the log",
+    "leader_is_always_right": "needs a leader whose memory is wrong beside it; the simulator has that fault",
     "trimmed_locally": "needs a log that is trimmed and two snapshots that cover it; not tried on processes",
 }
 """Mutant -> why no run on processes is asked to see it. The simulator or a directed story sees it (docs/mutants.md)."""

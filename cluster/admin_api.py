@@ -42,12 +42,16 @@ async def get_readyz(service: Service, call: Call) -> Answer:
     if service.is_stopping:
         return _text(service, b"stopping\n", 503)
     if node.is_fenced:
-        return _text(service, b"fenced: this node met a disk error and serves no more\n", 503)
-    role = node.status().role
+        return _text(service, b"fenced: this node met a disk error, or its state is wrong, and serves no more\n", 503)
+    status = node.status()
+    role = status.role
     if role == "removed":
         return _text(service, b"removed: this node is no member any more, and may be stopped\n", 503)
     if role == "joining":
         return _text(service, b"joining: no configuration names this node yet; add it: raftlog members add\n", 503)
+    if status.digests.differ:
+        text = f"states differ: at digest point {status.digests.differ} no majority has one state; no writes\n"
+        return _text(service, text.encode(), 503)
     if not node.is_ready:
         return _text(service, b"not ready: no leader is known, or this node has not caught up\n", 503)
     return _text(service, b"ok\n")

@@ -71,6 +71,7 @@ _CLASSES: Final[dict[Code, type[NotApplied]]] = {
     Code.DEADLINE: Unavailable,
     Code.SHUTTING_DOWN: Unavailable,
     Code.FENCED: Unavailable,
+    Code.STATES_DIFFER: Unavailable,
     Code.OVERWRITTEN: Unavailable,
     Code.WINDOW_FULL: Unavailable,
     Code.SESSIONS_FULL: Unavailable,

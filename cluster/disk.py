@@ -24,6 +24,7 @@ from cluster.disk_snapshots import SnapshotWriter, check_snapshot
 from cluster.disk_worker import Worker
 from cluster.disk_write import SYNC_BUCKETS_S, Writer
 from raft.configuration import Configuration
+from raft.divergence import Note
 from raft.journal import SEGMENT_BYTES, ImpossibleBatch, Segment
 from raft.ready import SnapshotWrite, SyncBatch
 from raft.recovery import Damaged
@@ -136,6 +137,10 @@ class Disk:
         if self._journal.marked != self._journal.last.index or self._storage.has_frames:
             self._queued_bytes = 0
             await self._write_worker.run(self._writer.mark, self._writer.finish)
+
+    async def write_divergence(self, note: Note) -> None:
+        """Leaves a note: the next start builds the state anew. Raises DiskFenced or NoSpace."""
+        await self._write_worker.run(partial(self._writer.diverged, note))
 
     async def save_snapshot(
         self, mark: Mark, configuration: Configuration, chunks: Iterable[bytes], configuration_index: int = 0

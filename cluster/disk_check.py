@@ -22,6 +22,7 @@ from cluster.disk_open import IDENTITY, SHARD, Identity
 from raft import repair
 from raft.codec import Corrupt, UnknownVersion
 from raft.configuration import Configuration
+from raft.divergence import NOTE
 from raft.formats import (
     HARD_STATE_BYTES,
     HARD_STATE_SLOT,
@@ -371,6 +372,8 @@ class _Check:
         for name in self._files.names(""):
             if name == repair.QUARANTINE:
                 self._tell(name, State.INTACT, f"what starts set aside: {', '.join(self._files.names(name))}")
+            elif name == NOTE:
+                self._tell(name, State.UNFINISHED, "its state was wrong: the next start builds it anew from the log")
             elif name not in (HARD_STATE, LOG_FOLDER, SNAPSHOTS):
                 self._tell(name, State.UNKNOWN, "not a name of raftlog's: left alone")
 

@@ -18,6 +18,11 @@ RESTORE: Final = (
     '`raftlog members replace` (docs/operations.md, "A lost node")'
 )
 
+REPLACE: Final = (
+    "give this node a new disk: `raftlog members replace` with its number, then format its folder anew "
+    '(docs/operations.md, "A wiped node")'
+)
+
 
 class DiskError(Exception):
     """Something is wrong with the data folder; the message names what, where, and what to do."""

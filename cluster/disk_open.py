@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from cluster.disk_errors import (
+    REPLACE,
     RESTORE,
     UNFORMATTED,
     DiskError,
@@ -36,6 +37,7 @@ from cluster.disk_snapshots import RecoveredSnapshot
 from raft import storage_open
 from raft.codec import UnknownVersion
 from raft.configuration import Configuration
+from raft.divergence import CannotRebuild
 from raft.formats import FORMAT_VERSION, ForeignFile, Log
 from raft.journal import LOG_FOLDER, SEGMENT_BYTES, Journal, check_segment_bytes, make_log
 from raft.recovery import HardStateDamaged
@@ -173,6 +175,8 @@ def open_node(
                 raise FolderDamaged(
                     f"{folder}: {error}; term and vote are lost, so this node may not vote again; {RESTORE}"
                 ) from error
+            case CannotRebuild():
+                raise FolderDamaged(f"{folder}: {error}; {REPLACE}") from error
             case ShardDamaged():
                 raise FolderDamaged(f"{folder}: {error}; {_LOST}", error.damage) from error
             case OSError():

@@ -18,6 +18,7 @@ from cluster.disk_background import Background
 from cluster.disk_errors import DiskFenced, NoSpace, ReadDamaged, SnapshotDamaged, is_full
 from cluster.disk_files import ShardFiles
 from raft import storage_snapshots
+from raft.divergence import Note
 from raft.operations import Delete, Operation
 from raft.ready import SyncBatch
 from raft.recovery import Damaged
@@ -125,6 +126,11 @@ class Writer:
             if isinstance(operation, Delete):
                 self._files.close(operation.name)  # else the space of what is deleted is not free
         return rows
+
+    def diverged(self, note: Note) -> None:
+        """Leaves a note for the next start: the state was wrong. Raises DiskFenced or NoSpace."""
+        self.check()
+        self._execute(self._storage.diverged(note))
 
     def install(self, received: Received) -> None:
         """Makes a snapshot from a leader the newest one and drops the whole log for it. Raises DiskFenced, NoSpace (the

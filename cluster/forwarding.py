@@ -1,4 +1,4 @@
-"""The frames of the bulk link: requests passed to the leader, their answers, and read indexes; pure.
+"""The frames of the bulk link: requests passed to the leader, their answers, read indexes, digest points; pure.
 
 A turn's requests go as few frames, a turn's answers to one peer as one. Deadlines travel as milliseconds that are
 left, because nodes share no clock. `hop` is 1: what was passed on once is never passed on again (DESIGN section 5).
@@ -11,12 +11,14 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+from cluster.points import POINTS_KEPT, Reports
 from cluster.requests import Answer, Request
 from cluster.wire import Code
 from raft.codec import (
     BLOCK_SIZE,
     FRAME_FORWARD,
     FRAME_FORWARD_REPLY,
+    FRAME_POINTS,
     FRAME_READ,
     FRAME_READ_REPLY,
     INDEX_MAX,
@@ -26,6 +28,7 @@ from raft.codec import (
     encode_frame,
 )
 from raft.types import NodeId
+from statemachine.digest import POINT_BYTES
 
 FORWARD_FRAME_BYTES_MAX: Final = 256 << 10  # a single larger request makes a frame by itself
 FORWARD_FRAME_REQUESTS_MAX: Final = 4_096
@@ -152,3 +155,25 @@ def decode_read_reply(frame: Frame) -> tuple[int, int]:
             return number, index
         case _:
             raise Corrupt(f"read reply with the header {frame.header!r:.200}")
+
+
+def encode_points(incarnation: str, *, is_asking: bool, reports: Reports) -> bytes:
+    """A replica's values at its newest digest points; whoever asks wants the receiver's."""
+    return encode_frame(FRAME_POINTS, [incarnation, is_asking, reports])
+
+
+def decode_points(frame: Frame) -> tuple[str, bool, Reports]:
+    """Incarnation, whether an answer is wanted, and the values of such a frame. Raises Corrupt."""
+    match frame.header:
+        case (str(incarnation), bool(is_asking), tuple(rows)) if len(rows) <= POINTS_KEPT:
+            pass
+        case _:
+            raise Corrupt(f"digest points with the header {frame.header!r:.200}")
+    reports: list[tuple[int, bytes]] = []
+    for row in rows:
+        match row:
+            case (int(index), bytes(value)) if 0 < index <= INDEX_MAX and len(value) == POINT_BYTES:
+                reports.append((index, value))
+            case _:
+                raise Corrupt(f"digest points with the value {row!r:.200}")
+    return incarnation, is_asking, tuple(reports)

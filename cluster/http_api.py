@@ -131,7 +131,10 @@ class Api:
         if not route.serves_fenced:
             service.refuse_when_stopping()
             if service.node.is_fenced:
-                raise ApiError(Code.FENCED, "this node met a disk error and serves no more: ask another one")
+                raise ApiError(
+                    Code.FENCED,
+                    "this node met a disk error, or its state is wrong, and serves no more: ask another one",
+                )
             if service.open_requests > service.limits.open_requests_max:
                 raise ApiError(
                     Code.BUSY,

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from cluster import clock, node_end, node_explain, node_members, node_requests, node_snapshots, node_status
+from cluster import clock, node_end, node_explain, node_members, node_points, node_requests, node_snapshots, node_status
 from cluster.applier import Applier
 from cluster.cluster_file import ClusterFile, split_address
 from cluster.disk import Disk
@@ -90,8 +90,7 @@ class Node:
         self.pending.skipped(mark.index, mark.term)
         self.applier = Applier(
             machine, disk, self.pending, limits=settings.limits, applied=mark, last_user=last_user,
-            ledger_last=recovered.ledger_last, failed=self.fail, wake=self.wake,
-        )  # fmt: skip
+            ledger_last=recovered.ledger_last, failed=self.fail, wake=self.wake)  # fmt: skip
         self.syncer = Syncer(disk, synced=self._synced, failed=self.fail, metrics=metrics, logger=logger)
         self.reader = LogReader(self.node_id, disk, self.applier)
         self.reads = Reads(recovered.hard_state.boot)
@@ -112,6 +111,7 @@ class Node:
         if snapshot is not None:
             self.snapshots.saved(mark)
         self.retention = RetentionWork(self)
+        self.watch = node_points.PointWatch.of(self.node_id)
         self.clock_proposed = 0  # index of the newest clock entry proposed here
         self.appended: list[tuple[int, float]] = []  # (index, when) of newest proposals: how far behind a follower is
         self._held: tuple[Fetch, tuple[Entry, ...]] | None = None
@@ -156,6 +156,7 @@ class Node:
         """
         if self.is_stopping or self.is_fenced or self.membership.is_removed or not self.syncer.has_space:
             raise node_requests.unavailable(self)
+        node_points.check(self)
         future: asyncio.Future[Settled] = self._loop.create_future()
         self.pending.submit(Request(block, count, deadline, session, sequence, future))
         if not self._is_scheduled:
@@ -334,6 +335,7 @@ class Node:
                 self._release_held()
                 self._carry_out()
             self._check()
+            node_points.follow(self)
             if self.pending.answers:
                 node_requests.send_answers(self)
             self.transport.flush()
@@ -346,9 +348,7 @@ class Node:
         """Takes every Ready of the core."""
         core = self.core
         while (ready := core.ready()) is not None:
-            if not self.is_muted:
-                for message in ready.messages:
-                    self.transport.send(message)
+            self._send(ready.messages)
             self.syncer.add(ready)
             if ready.snapshot_fetches or ready.snapshot_writes or ready.snapshot_install is not None:
                 self.snapshots.carry_out(ready)
@@ -362,7 +362,7 @@ class Node:
             if ready.events:
                 self._tell(ready)
         while (batch := self.syncer.start()) is not None:
-            self._send_promises(batch)
+            self._send(batch.messages)
 
     def _tell(self, ready: Ready) -> None:
         for event in ready.events:
@@ -388,7 +388,7 @@ class Node:
     # -- the disk ---------------------------------------------------------------------------------------------------
 
     def _synced(self, batch: SyncBatch) -> None:
-        self._send_promises(batch)
+        self._send(batch.messages)
         if batch.last is not None:
             try:
                 self.core.persisted(batch.last.term, batch.last.index, clock.read())
@@ -396,9 +396,9 @@ class Node:
                 self.fail(error)
         self.turn()
 
-    def _send_promises(self, batch: SyncBatch) -> None:
+    def _send(self, messages: Sequence[Message]) -> None:
         if not self.is_muted:
-            for message in batch.messages:
+            for message in messages:
                 self.transport.send(message)
 
     def _fetched(self, fetch: Fetch, done: asyncio.Future[tuple[Entry, ...]]) -> None:

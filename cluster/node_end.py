@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from cluster import clock
+from cluster import clock, node_points
 from cluster.disk_errors import DiskError, DiskFenced
 from cluster.node_requests import unavailable
+from cluster.points import Diverged
 from cluster.settings import NodeExit
 from cluster.wire import ApiError, Code
 from raft.codec import UnknownVersion
+from raft.divergence import Note
 from raft.refusals import CannotTransfer, Refused
 from raft.types import NOBODY, EntryKind, Now
 from statemachine.consumers import UnknownConsumer
@@ -42,6 +44,7 @@ def housekeeping(node: Node, now: Now, mono: float) -> None:
     if len(node.applier.waiters) > SWEEP_AT:
         node.applier.waiters.sweep()
     node.transport.check_silence()
+    node_points.housekeeping(node, now, mono)
     node.syncer.mark_if_idle(node.settings.disk.mark_idle_ms / 1_000)
     _watch_disk(node, now)
     if node.is_leader:
@@ -123,6 +126,8 @@ async def stop(node: Node) -> None:
 
 async def _close(node: Node, *, is_clean: bool) -> None:
     node.close_inputs()
+    if node.watch.noting is not None:
+        await asyncio.wait([node.watch.noting], timeout=node.settings.limits.stop_timeout_ms / 1_000)
     await node.snapshots.close(node.settings.limits.stop_timeout_ms / 1_000)
     await node.retention.close(node.settings.limits.stop_timeout_ms / 1_000)
     await node.transport.close()
@@ -145,6 +150,13 @@ def fail(node: Node, error: BaseException) -> None:
         node.logger.error(
             "fenced", reason=str(error), mend="look at the disk; then start the node again: it checks what it has"
         )
+    elif isinstance(error, Diverged):
+        code, node.is_fenced = NodeExit.DIVERGED, True
+        node.logger.error(
+            "state_diverged", point=error.index, agreed=error.agreed, reason=str(error),
+            mend="start the node again: it builds its state anew from its log",
+        )  # fmt: skip
+        node.watch.noting = asyncio.ensure_future(_leave_note(node, Note(error.agreed, error.index)))
     elif isinstance(error, UnknownVersion | UnknownSnapshot | UnknownOperation | UnknownTxn | UnknownConsumer):
         code = NodeExit.UNKNOWN_VERSION
         node.logger.error("unknown_version", reason=str(error), mend="start a newer version of raftlog on this folder")
@@ -155,6 +167,14 @@ def fail(node: Node, error: BaseException) -> None:
     node.ended.set_result(code)
     node.close_inputs()
     _answer_everyone(node, unavailable(node).code, f"node {node.node_id} stopped serving: {error}")
+
+
+async def _leave_note(node: Node, note: Note) -> None:
+    """For the next start. Without it that one may begin with the wrong state once more, and is found out again."""
+    try:
+        await node.disk.write_divergence(note)
+    except (DiskError, OSError) as error:
+        node.logger.error("note_not_written", reason=str(error))
 
 
 def _answer_everyone(node: Node, code: Code, message: str) -> None:

@@ -9,7 +9,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from cluster import clock
+from cluster import clock, node_points
 from cluster.forwarding import (
     answer_frames,
     decode_answers,
@@ -24,7 +24,7 @@ from cluster.forwarding import (
 from cluster.requests import Request
 from cluster.waiting import Reader
 from cluster.wire import ApiError, Code
-from raft.codec import FRAME_FORWARD, FRAME_FORWARD_REPLY, FRAME_READ, Frame
+from raft.codec import FRAME_FORWARD, FRAME_FORWARD_REPLY, FRAME_POINTS, FRAME_READ, Frame
 from raft.ready import Ready
 from raft.refusals import Refused
 from raft.types import NOBODY, EntryKind, NodeId
@@ -40,7 +40,7 @@ def unavailable(node: Node) -> ApiError:
     """Why this node takes nothing now."""
     name = f"node {node.node_id}"
     if node.is_fenced:
-        return ApiError(Code.FENCED, f"{name} met a disk error and serves no more; ask another node")
+        return ApiError(Code.FENCED, f"{name} met a disk error, or its state is wrong, and serves no more; ask another")
     if node.is_stopping:
         return ApiError(Code.SHUTTING_DOWN, f"{name} is shutting down; ask another node")
     if node.membership.is_removed:
@@ -58,6 +58,7 @@ async def wait_for_read_index(node: Node, deadline: float) -> int:
     """The index that a linearizable read may be answered from; this node has applied it. Raises ApiError."""
     if node.is_stopping or node.is_fenced or node.membership.is_removed:
         raise unavailable(node)
+    node_points.check(node)
     if len(node.reads.waiting) >= node.settings.limits.waiters_max:
         raise too_many_waiters(node)
     future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -222,6 +223,8 @@ def take_frame(node: Node, peer: NodeId, frame: Frame) -> None:
             node.pending.refused(number, code, message)
     elif frame.kind == FRAME_READ:
         node.peer_reads.append((peer, decode_read(frame)))
+    elif frame.kind == FRAME_POINTS:
+        node_points.take(node, peer, frame)
     else:
         number, index = decode_read_reply(frame)
         answer_read(node, node.node_id, number, index)
@@ -236,6 +239,7 @@ def _take_forward(node: Node, peer: NodeId, requests: list[Request]) -> None:
             node.pending.refuse(request, Code.NO_LEADER, "")
         else:
             try:
+                node_points.check(node)
                 node.pending.submit(request)
             except ApiError as error:
                 node.pending.refuse(request, error.code, "")

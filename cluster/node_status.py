@@ -9,7 +9,7 @@ from bisect import bisect_right
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Final
 
-from cluster import clock
+from cluster import clock, node_points
 from cluster.wire import FollowerStatus, LeaderHint, MemberAnswer, Members, SetDigest, Status
 from raft import core
 from raft.configuration import Configuration
@@ -107,6 +107,7 @@ def status(node: Node) -> Status:
         voters=list(configuration.voters),
         outgoing=list(configuration.outgoing),
         learners=list(configuration.learners),
+        digests=node_points.status(node),
     )
 
 
@@ -156,4 +157,5 @@ def register_gauges(node: Node) -> None:
     gauge("raftlog_disk_stalled_ms", "How long the current disk operation takes", node.disk.stalled_ms)
     gauge("raftlog_disk_syncs", "fdatasync calls since the start", lambda: node.disk.statistics().syncs)
     gauge("raftlog_disk_sync_seconds", "Time spent in them", lambda: node.disk.statistics().sync_seconds)
+    node_points.register_gauges(node)
     node.metrics.gauges("raftlog_link_up", "1: this outgoing link is up", "link", node.transport.connections)

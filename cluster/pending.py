@@ -413,12 +413,16 @@ class Pending:
                     kept.append(request)
             self._queue = kept
 
-    def fail_all(self, queued: Code, inflight: Code, message: str) -> None:
-        """The end: nothing more will be learned here."""
+    def refuse_queued(self, code: Code, message: str) -> None:
+        """Refuses all that was not proposed or forwarded yet."""
         for request in self._queue:
-            self.refuse(request, queued, message)
+            self.refuse(request, code, message)
         self._queue.clear()
         self.queued_bytes = 0
+
+    def fail_all(self, queued: Code, inflight: Code, message: str) -> None:
+        """The end: nothing more will be learned here."""
+        self.refuse_queued(queued, message)
         for batch in self._batches:
             for request in batch.requests:
                 for each in (request, *(request.joined or ())):

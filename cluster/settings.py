@@ -38,6 +38,7 @@ class NodeExit(IntEnum):
     FENCED = 13  # a disk error while running: what was promised may not be on disk any more
     UNKNOWN_VERSION = 14  # the log holds something that only a newer raftlog knows
     REMOVED = 15  # stopped when asked to, and no member any more: it need not be started again
+    DIVERGED = 16  # its state was not that of a majority: the next start builds it anew
 
 
 class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -101,6 +102,7 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     backups_max: int = 1  # backups being taken: each keeps what changes meanwhile in memory
     backup_max_ms: int = 3_600_000  # one that takes longer is broken off
     consumers_shown_max: int = 100  # consumer groups in status and metrics: those that are the most records behind
+    digest_point_entries: int = 1_000  # the leader commits a digest point after so many entries (10,000 at most)
     request_lines_max: int = 16_384  # lines of the request log that wait to be written; more are counted, not kept
 
 

@@ -84,7 +84,8 @@ class Code(StrEnum):
     DEADLINE = "deadline"  # the deadline passed before it was queued, or a read's deadline passed
     OVERWRITTEN = "overwritten"  # another entry was committed in its place
     SHUTTING_DOWN = "shutting_down"
-    FENCED = "fenced"  # this node met a disk error and serves no more
+    FENCED = "fenced"  # this node met a disk error, or its state is not the majority's, and serves no more
+    STATES_DIFFER = "states_differ"  # no majority of the replicas has one state: nothing is written until one has
     FOREIGN_LOG = "foreign_log"  # a position that belongs to another log id
     MEMBERS_CHANGING = "members_changing"  # an earlier change or hand-over is not finished, or the leader is new
     MEMBERS_REFUSED = "members_refused"  # a change of the members, or a hand-over, that cannot be taken: `why`
@@ -133,6 +134,7 @@ ERRORS: Final[dict[Code, ErrorRow]] = {
     Code.OVERWRITTEN: ErrorRow(503, _N, True),
     Code.SHUTTING_DOWN: ErrorRow(503, _N, True),
     Code.FENCED: ErrorRow(503, _N, True),
+    Code.STATES_DIFFER: ErrorRow(503, _N, True),
     Code.FOREIGN_LOG: ErrorRow(409, _N, False),
     Code.MEMBERS_CHANGING: ErrorRow(409, _N, True),
     Code.MEMBERS_REFUSED: ErrorRow(409, _N, False),
@@ -625,6 +627,16 @@ class ConsumerStatus(msgspec.Struct, frozen=True):
     updated_ms: int  # time of the entry that changed it last
 
 
+class DigestStatus(msgspec.Struct, frozen=True):
+    """What digest points say of this node's state."""
+
+    points: int = 0  # applied since the start
+    newest: int = 0  # index of the newest of them; 0: none
+    agreed: int = 0  # of the newest at which this state was a majority's; 0: none since the start
+    age_ms: int = -1  # since that was found; -1: never
+    differ: int = 0  # of the newest at which no majority has one state: nothing is written; 0: there is none
+
+
 class Status(msgspec.Struct, frozen=True):
     """`GET /v1/status`: one node's view."""
 
@@ -651,6 +663,7 @@ class Status(msgspec.Struct, frozen=True):
     outgoing: list[int] = []  # the old majority of a joint configuration; empty: it is not joint
     learners: list[int] = []
     consumers: list[ConsumerStatus] = []  # the groups that are the most records behind (limits.consumers_shown_max)
+    digests: DigestStatus = DigestStatus()
 
 
 class MemberAnswer(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -554,7 +554,8 @@ FRAME_FORWARD: Final = 3  # a request passed to the leader
 FRAME_FORWARD_REPLY: Final = 4
 FRAME_READ: Final = 5  # a follower asks the leader for a read index
 FRAME_READ_REPLY: Final = 6
-_FRAME_KINDS: Final = range(FRAME_HELLO, FRAME_READ_REPLY + 1)
+FRAME_POINTS: Final = 7  # a replica's values at the newest digest points
+_FRAME_KINDS: Final = range(FRAME_HELLO, FRAME_POINTS + 1)
 
 
 class Frame(NamedTuple):

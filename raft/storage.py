@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
+from raft import divergence
 from raft.codec import IDX_ROW, crc32c
 from raft.formats import INDEX_MAGIC, SEGMENT_HEADER_SIZE, SIDE_HEADER_SIZE, encode_side_header
 from raft.journal import ImpossibleBatch, Journal, Placed, Segment, index_name, ledger_name, seal_index
@@ -120,6 +121,10 @@ class Storage:
         yield from self.flush()
         if operations := self.journal.mark():
             yield (Part.MARK, operations)
+
+    def diverged(self, note: divergence.Note) -> Iterator[Step]:
+        """The state is not the majority's: the next start is to build it anew."""
+        yield (Part.MARK, divergence.keep(self.journal.log, note))
 
     def _keep(self, state: HardState) -> Iterator[Step]:
         old = self.journal.slot.state

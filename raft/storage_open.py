@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from raft import repair
+from raft import divergence, repair
 from raft.codec import decode_configuration
 from raft.configuration import Configuration
 from raft.formats import Log, Slot, term_runs
@@ -72,7 +72,7 @@ def open_shard(
     """Reads the shard, mends what may be mended, and counts this start. Execute what it yields before going on.
 
     A damaged log is cut and heals from its peers; where they cannot heal it nothing is written. Raises
-    HardStateDamaged, ShardDamaged, UnknownVersion or ForeignFile.
+    HardStateDamaged, ShardDamaged, CannotRebuild, UnknownVersion or ForeignFile.
     """
     told: list[str] = []
     cuts: list[int] = []
@@ -115,9 +115,14 @@ def _open(
     notices += recovery.notices
     if recovery.damage is not None:
         raise ShardDamaged(str(recovery.damage), recovery.damage)
+    first = recovery.segments[0].first
+    note = divergence.find(log, files)
+    if note is not None:
+        snapshots = divergence.trusted(note, snapshots, first)
+        durable = snapshots[0].mark.index if snapshots else 0  # of effects: what is behind is made anew
+        notices.append(f"the state differed from a majority's at point {note.point}: it is built anew from {durable}")
     ledger = Ledger(log)
     ledger_operations = ledger.recover(files, recovery.segments, notices, durable)
-    first = recovery.segments[0].first
     chosen = _choose(snapshots, first - 1, ledger.last, notices)
     if chosen is None and first > 1:
         raise ShardDamaged(f"the log begins at {first} and no snapshot reaches that far")
@@ -131,8 +136,12 @@ def _open(
     yield [SyncFolder("")]
     for index in damaged:
         yield repair.set_snapshot_aside(files, index, notices)
+    if note is not None:
+        yield divergence.drop(note, files)
     yield drop_old(files)
     yield ledger_operations
+    if note is not None:
+        yield divergence.done()
     *earlier, (index, configuration) = _configurations(journal, Reader(journal, ledger, files, forget), chosen)
     runs = term_runs([segment.runs for segment in journal.segments])
     mark = chosen.mark if chosen is not None else GENESIS

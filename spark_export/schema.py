@@ -89,8 +89,8 @@ KIND_COMMANDS: Final = 4
 
 OPERATIONS: Final[tuple[str | None, ...]] = (
     None, "append", "put", "delete", "delete_range", "txn", *([None] * 26),
-    "compact", "session_open", "session_keepalive", "session_close", "void", None, None, None, "trim", None,
-    "consumer",
+    "compact", "session_open", "session_keepalive", "session_close", "void", None, None, None, "trim",
+    "digest_point", "consumer",
 )  # fmt: skip
 APPEND: Final = 1
 PUT: Final = 2

@@ -29,7 +29,7 @@ class Operation(IntEnum):
     SESSION_CLOSE = 35  # argument: the session
     VOID = 36  # argument: sequence of the session named by the block; makes "not seen" final
     TRIM = 40  # argument: records below this index may go
-    # Reserved for later formats: DIGEST_POINT = 41.
+    DIGEST_POINT = 41  # every replica reports its digest as of here; changes nothing
     CONSUMER = 42  # key: a group's name, value: `statemachine.consumers.encode_consumer`
 
 

@@ -9,14 +9,17 @@ made anew. A position goes forward, unless a reset is asked for by name. DESIGN 
 from __future__ import annotations
 
 from enum import IntEnum
+from struct import Struct
 from typing import Any, Final, NamedTuple
 
 import msgpack
+from xxhash import xxh64_intdigest
 
 from statemachine.answers import Reason
 from statemachine.commands import LIMIT_MAX, Consumer, Limits, Result
 
 CONSUMER_VERSION: Final = 1
+_ROW: Final = Struct("<QQQQQQ")  # of a group in `ConsumerTable.digest`, before its name and owner
 
 
 class ConsumerAction(IntEnum):
@@ -111,6 +114,13 @@ class ConsumerTable:
     def rows(self) -> list[tuple[bytes, Consumer]]:
         """All groups as they are now, by name."""
         return sorted(self._groups.items())
+
+    def digest(self, seed: int) -> int:
+        """A hash of all groups, for digest points; it goes on from `seed`."""
+        for name, (next_, generation, owner, time_ms, clock_ms) in self.rows():
+            numbers = _ROW.pack(next_, generation, time_ms, clock_ms, len(name), len(owner))
+            seed = xxh64_intdigest(numbers + name + owner, seed)
+        return seed
 
     def lowest(self) -> int | None:
         """The lowest position of all groups: what somebody still wants to read begins there. None without groups."""

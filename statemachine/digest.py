@@ -7,7 +7,7 @@ is then (count, xor of h, sum of the low halves, sum of the high halves); see DE
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
 from struct import Struct
@@ -237,6 +237,17 @@ class NotYet(LookupError):
         self.applied = applied
 
 
+_POINT: Final = Struct("<B7xQQQQQ")
+POINT_FORM: Final = 1
+"""First byte of a point's value: what it is made of. Values of another form are not compared."""
+POINT_BYTES: Final = _POINT.size
+
+
+def point_value(state: tuple[int, int, int, int], rest: int) -> bytes:
+    """What a replica reports at a digest point: digest of the live keys, and a hash of what is beside them."""
+    return _POINT.pack(POINT_FORM, *state, rest)
+
+
 class DigestHistory:
     """State digests at the ends of the newest entries; entries that changed nothing share one tuple."""
 
@@ -269,6 +280,10 @@ class DigestHistory:
         if ends[place] != index:
             raise Inside(index, ends[place - 1], ends[place])
         return SetDigest._make(self._digests[place])
+
+    def count_after(self, index: int) -> int:
+        """How many of the remembered entries end after that index."""
+        return len(self._ends) - bisect_right(self._ends, index)
 
     def copied_rows(self) -> Iterator[tuple[int, int, int, int, int]]:
         """(end, count, xor, sum_low, sum_high) each, oldest first, as they are now whatever comes."""

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from xxhash import xxh64_intdigest
+
 from statemachine import consumers
 from statemachine.answers import Answer, Reason, decode_answer, encode_answer, encode_brief
 from statemachine.commands import KEY_BYTES_MAX, Command, Limits, LogEntry, Operation, Request, Result, Version
 from statemachine.consumers import ConsumerTable, MalformedConsumer, decode_consumer
-from statemachine.digest import DigestHistory, SetDigest
+from statemachine.digest import DigestHistory, SetDigest, pack_long, point_value
 from statemachine.effects import Change, Effects, RequestEffect
 from statemachine.sessions import ReceiptState, SessionTable, Verdict
 from statemachine.snapshot import Restorer, SnapshotWalk, State
@@ -51,7 +53,7 @@ class StateMachine:
 
     __slots__ = (
         "_digest", "_digests", "_sessions", "_store", "_under_way", "applied_index", "applied_term", "clock_ms",
-        "consumers", "limits", "oldest", "time_ms",
+        "consumers", "limits", "oldest", "point", "time_ms",
     )  # fmt: skip
 
     def __init__(self, limits: Limits | None = None) -> None:
@@ -67,6 +69,7 @@ class StateMachine:
         self._digests = DigestHistory()
         self._digest = self._store.digest()
         self._under_way = 0  # the entry that is being applied
+        self.point: tuple[int, bytes] | None = None  # newest digest point applied by this object: index and value
         self._digests.remember(0, self._digest, 1)
 
     # -- apply ------------------------------------------------------------------------------------------------
@@ -291,6 +294,14 @@ class StateMachine:
             is_known = self._sessions.close(command.argument)
         return self._verdict(Verdict(Result.APPLIED if is_known else Result.EXPIRED), last, last)
 
+    def _digest_point(self, command: Command, last: int) -> RequestEffect:
+        """Takes down the state's value as of this record; it is no part of the state itself."""
+        if command.key is not None or command.value is not None:
+            return self._refused(Reason.MALFORMED, last)
+        beside = xxh64_intdigest(pack_long(self.oldest), self.consumers.digest(self._sessions.digest()))
+        self.point = (last, point_value(self._store.digest(), beside))
+        return self._verdict(Verdict(Result.APPLIED), last, last)
+
     def _void_nothing(self, command: Command, last: int) -> RequestEffect:
         """A void without a session."""
         return self._refused(Reason.MALFORMED, last)
@@ -318,6 +329,7 @@ class StateMachine:
         Operation.SESSION_CLOSE: _keep_session,
         Operation.VOID: _void_nothing,
         Operation.CONSUMER: _consumer,
+        Operation.DIGEST_POINT: _digest_point,
     }
 
     # -- queries ----------------------------------------------------------------------------------------------
@@ -381,6 +393,11 @@ class StateMachine:
     def digest_at(self, index: int) -> SetDigest:
         """The same at the end of an earlier entry. Raises Inside, TooOld or NotYet."""
         return self._digests.at(index)
+
+    def entries_since_point(self) -> int:
+        """Entries applied after the newest digest point; all that are remembered (`limits.digests_kept` at most) where
+        this object has applied none."""
+        return self._digests.count_after(self.point[0] if self.point is not None else 0)
 
     def snapshot(self) -> SnapshotWalk:
         """The whole state as it is now, as chunks of canonical bytes; apply may go on between two of them."""

@@ -14,10 +14,13 @@ from heapq import heapify, heappop, heappush, heapreplace
 from struct import Struct
 from typing import Final, NamedTuple
 
+from xxhash import xxh64_intdigest
+
 from statemachine.answers import Answer, Reason, decode_answer
 from statemachine.commands import Limits, Request, Result
 
 _HASH: Final = Struct("<Q")
+_ROW: Final = Struct("<QQQQQQ")  # of a session in `SessionTable.digest`
 VOID: Final = b""
 """What is kept for a sequence that was made void; every other has its payload hash and its answer."""
 
@@ -249,6 +252,15 @@ class SessionTable:
             session.answer_bytes -= size
             self.answer_bytes -= size
         session.low = low
+
+    def digest(self) -> int:
+        """A hash of the table in a few numbers of each session, for digest points: a request that was admitted here and
+        not elsewhere, a settled mark or a life that differs shows in it. The kept answers show by number and size."""
+        rows = [
+            _ROW.pack(each.id, each.ttl_ms, each.expires_ms, each.low, len(each.kept), each.answer_bytes)
+            for each in self._sessions.values()
+        ]
+        return xxh64_intdigest(b"".join(rows))
 
     # -- snapshots --------------------------------------------------------------------------------------------
 

@@ -20,6 +20,9 @@ from raft.types import NodeId
 WHOLE_DISK: Final = ("wipe", "roll_back")
 """Faults of a whole disk, beside the areas of `disk_faults`."""
 
+STATE: Final = "state"
+"""A wrong state that cannot be built anew: its node has a note on its disk, and is refused."""
+
 COVERED: Final = ("snapshot", "ledger")
 """Areas whose damage a log from 1 makes up for. It may go before anybody reads them, so they count at once."""
 
@@ -27,7 +30,7 @@ COVERED: Final = ("snapshot", "ledger")
 class Atlas:
     """What was done to which disk, and who is lost by it."""
 
-    __slots__ = ("_configurations", "_disks", "_whole_disk", "doubtful", "hits", "lost")
+    __slots__ = ("_configurations", "_disks", "_whole_disk", "doubtful", "hits", "lost", "unsound")
 
     def __init__(self, disks: Mapping[NodeId, SimDisk], configuration: Configuration) -> None:
         self._disks = disks
@@ -35,6 +38,7 @@ class Atlas:
         self.hits: list[tuple[NodeId, str, str]] = []  # node, area, what: in order
         self.lost: dict[NodeId, str] = {}  # a node beyond repair, or that has still to heal, and why
         self.doubtful: dict[NodeId, str] = {}  # a node that would be lost by a compaction of its log, and why
+        self.unsound: dict[NodeId, str] = {}  # a node whose state in memory is wrong: it says so, and starts anew
         self._whole_disk: dict[NodeId, bool] = {}  # whose disk as a whole is not the one that made its promises
 
     # -- who counts
@@ -47,12 +51,13 @@ class Atlas:
     def may_configure(self, configuration: Configuration) -> bool:
         """Whether the promise stays possible with that configuration: an operator asks before a change is proposed."""
         self._mend()
-        return self._has_majorities(configuration, {**self.lost, **self.doubtful})
+        return self._has_majorities(configuration, {**self.lost, **self.doubtful, **self.unsound})
 
     def replaced(self, node: NodeId) -> None:
         """That node has a new disk, under a new incarnation."""
         self.lost.pop(node, None)
         self.doubtful.pop(node, None)
+        self.unsound.pop(node, None)
         self._whole_disk.pop(node, None)
 
     # -- what may be hit
@@ -71,7 +76,7 @@ class Atlas:
         self.hits.append((node, area, what))
         if area in WHOLE_DISK:
             self._whole_disk[node] = True
-        if area in FATAL or area in WHOLE_DISK:
+        if area in FATAL or area in WHOLE_DISK or area == STATE:
             self.lost.setdefault(node, f"{area}: {what}")
         elif area in COVERED:
             self.doubtful.setdefault(node, f"{area}: {what}")
@@ -106,7 +111,7 @@ class Atlas:
                 del self.lost[node]
 
     def _stays_possible_without(self, node: NodeId | None) -> bool:
-        gone = {**self.lost, **self.doubtful, **({node: ""} if node is not None else {})}
+        gone = {**self.lost, **self.doubtful, **self.unsound, **({node: ""} if node is not None else {})}
         return all(self._has_majorities(configuration, gone) for configuration in self._configurations)
 
     def _has_majorities(self, configuration: Configuration, gone: dict[NodeId, str]) -> bool:

@@ -20,6 +20,7 @@ from chaos.sim.disk_view import SilentlyWrong, View
 from chaos.sim.files import MemoryFiles
 from raft.codec import UnknownVersion
 from raft.configuration import Configuration
+from raft.divergence import CannotRebuild
 from raft.formats import ForeignFile, Log
 from raft.journal import HARD_STATE, LOG_FOLDER, make_log
 from raft.operations import Operation, Sync, Write
@@ -115,7 +116,7 @@ class SimDisk:
             except StopIteration as stop:
                 opened: Opened = stop.value
                 break
-            except (HardStateDamaged, ShardDamaged, UnknownVersion, ForeignFile) as error:
+            except (CannotRebuild, HardStateDamaged, ShardDamaged, UnknownVersion, ForeignFile) as error:
                 raise self._refuse(error) from error
             except OSError as error:
                 raise self._fence(error) from error
@@ -227,8 +228,7 @@ class SimDisk:
 
     def mark(self) -> Iterator[str]:
         """A durable mark behind the newest entry: after a short idle time, and at a clean stop."""
-        if self.failed is not None:
-            raise self.failed
+        self.check()
         self.is_busy = True
         try:
             yield from self.steps(self.running().mark())

@@ -12,16 +12,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from chaos.sim.clocks import Clock
-from chaos.sim.disk import DiskFailed, DiskRefused, SimDisk
+from chaos.sim.disk import DiskFailed, DiskFull, DiskRefused, SimDisk
 from chaos.sim.disk_work import Crashed, DiskWork
+from chaos.sim.nemesis import states
+from chaos.sim.point_work import leave_note
 from chaos.sim.requests import HOUSEKEEPING_US, Answer, Requests
 from chaos.sim.snapshot_work import SnapshotWork
 from cluster.apply import last_user_index, log_entry
+from cluster.points import Diverged
 from cluster.snapshots import decode_preamble
 from cluster.wire import Problem
 from raft import hello
 from raft.codec import Frame, FrameDecoder, entry_mark
 from raft.core import RaftCore
+from raft.divergence import Note
 from raft.messages import Message
 from raft.ready import Fetch, Ready
 from raft.types import GENESIS, NOBODY, Entry, NodeId, Now
@@ -71,6 +75,7 @@ class Replica:
         self.timer_us = 0
         self.mark = GENESIS
         self.last_user = 0
+        self.corrupted = 0  # the state in memory was damaged after this index; 0: it was not
 
     @property
     def wall_ms(self) -> int:
@@ -137,6 +142,7 @@ class Replica:
         self.life += 1
         self.core = None
         self.machine = None
+        states.sound(world, self)
         self.hello = ("", 0)
         self.is_paused = False
         self._forget()
@@ -242,6 +248,9 @@ class Replica:
         except Crashed as crash:
             self.crash(str(crash), power=self.world.step_cuts_power())
             return
+        except Diverged as error:
+            self._diverged(error)
+            return
         state = core.state
         log = state.log
         shown = (state.role, state.term, state.vote, log.last, log.persisted, log.committed, log.applied)
@@ -274,6 +283,17 @@ class Replica:
             self.wake()
         self._set_timer(core)
         self.work.begin(core)
+
+    def _diverged(self, error: Diverged) -> None:
+        """This state is not a majority's: a note for the next start, and the end (cluster/node_end.py)."""
+        world = self.world
+        states.fenced(world, self, error)
+        try:
+            for name in leave_note(self.disk, Note(error.agreed, error.index)):
+                world.may_crash(f"noting: {name}")
+        except (Crashed, DiskFailed, DiskFull):
+            world.count("fenced without a note")
+        self.crash(f"fenced: {error}", power=False)
 
     def _set_timer(self, core: RaftCore) -> None:
         world = self.world
@@ -336,7 +356,7 @@ class Replica:
         if user is not None:
             self.last_user = user
         self.work.frames.append((entry.index, frame))
-        self.world.witness.applied(self.node, entry, effects, self.machine)
+        self.world.witness.applied(self.node, entry, effects, self.machine, is_sound=not self.corrupted)
         self.world.coverage.applied(entry, command.requests, effects)
         if self.world.clients is not None:
             self.world.clients.applied(entry, effects)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
+from chaos.sim.point_work import PointWork
 from cluster.forwarding import (
     answer_frames,
     decode_answers,
@@ -27,7 +28,7 @@ from cluster.recent import Recent
 from cluster.requests import Request, Settled
 from cluster.waiting import IndexWaiters, Reader, Reads
 from cluster.wire import ERRORS, ApiError, Code, LeaderHint, Problem
-from raft.codec import FRAME_FORWARD, FRAME_FORWARD_REPLY, FRAME_READ, Frame
+from raft.codec import FRAME_FORWARD, FRAME_FORWARD_REPLY, FRAME_POINTS, FRAME_READ, Frame
 from raft.core import RaftCore
 from raft.ready import Ready
 from raft.refusals import Refused
@@ -140,6 +141,7 @@ class Requests:
         self.reads_not_before = 0.0
         self.context = 0
         self.clock_proposed = 0
+        self.points = PointWork(replica)
         self.housekept_us = 0
         self.seen_leadership = (0, NOBODY)
 
@@ -158,7 +160,7 @@ class Requests:
 
         waiting = Waiting[Settled](settle)
         try:
-            self._check_space()
+            self._check()
             self.pending.submit(Request(block, count, self._seconds(deadline_us), session, sequence, waiting))
         except ApiError as error:
             waiting.set_exception(error)
@@ -176,14 +178,20 @@ class Requests:
                 world.answered(self.replica.node, result, done, result)
 
         waiting = Waiting[int](settle)
+        try:
+            self.points.check()
+        except ApiError as error:
+            waiting.set_exception(error)
+            return
         if len(self.reads.waiting) >= self.limits.waiters_max:
             waiting.set_exception(ApiError(Code.BUSY, f"node {self.replica.node}: too many readers wait"))
         else:
             self.reads.waiting.append(Reader(waiting, self._seconds(deadline_us)))
 
-    def _check_space(self) -> None:
+    def _check(self) -> None:
         if not self.replica.work.has_space:
             raise ApiError(Code.BUSY, f"node {self.replica.node} has no space left on its disk")
+        self.points.check()
 
     def problem(self, error: ApiError) -> Problem:
         """The error as its client sees it."""
@@ -221,6 +229,7 @@ class Requests:
     def end_turn(self, core: RaftCore) -> bool:
         """What follows from a change of leadership, and answers for peers; whether another turn is wanted."""
         state = core.state
+        self.points.follow(core, self._mono())
         leadership = (state.term, state.leader)
         is_changed = leadership != self.seen_leadership
         if is_changed:
@@ -240,7 +249,7 @@ class Requests:
     @property
     def is_idle(self) -> bool:
         """Whether nobody waits for anything."""
-        return self.pending.is_empty and self.reads.is_empty
+        return self.pending.is_empty and self.reads.is_empty and not self.points.points.is_open
 
     def housekeeping(self, core: RaftCore, now: Now) -> None:
         """Deadlines, and clock entries: if something falls due on an idle log, the leader commits one."""
@@ -251,7 +260,9 @@ class Requests:
             self.pending.expire(mono, leader=leader)
             if not self.reads.is_empty:
                 self.reads.expire(mono, f"node {self.replica.node}: no read index", has_leader=leader != NOBODY)
-        if isinstance(core.state.role, Leader):
+        is_leader = isinstance(core.state.role, Leader)
+        self.points.housekeeping(core, now, self._mono(), is_leader=is_leader)
+        if is_leader:
             due_ms = self.replica.next_expiry_ms()
             log = core.state.log
             clock_ms = log.last.clock_ms + max(0, now.monotonic_ms - log.appended_ms)
@@ -387,7 +398,7 @@ class Requests:
                     pending.refuse(request, Code.NO_LEADER, "")
                     continue
                 try:
-                    self._check_space()
+                    self._check()
                     pending.submit(request)
                 except ApiError as error:
                     pending.refuse(request, error.code, "")
@@ -401,6 +412,8 @@ class Requests:
                 pending.refused(number, code, f"node {peer}, asked as the leader by node {node}: {code}")
         elif frame.kind == FRAME_READ:
             self.peer_reads.append((peer, decode_read(frame)))
+        elif frame.kind == FRAME_POINTS:
+            self.points.take(core, peer, frame)
         else:
             number, index = decode_read_reply(frame)
             self._answer_read(node, number, index)

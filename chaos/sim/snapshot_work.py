@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from chaos.sim.disk_errors import DiskFull
+from chaos.sim.nemesis import states
 from cluster.snapshots import chunks_of, decode_preamble
 from raft.core import RaftCore
 from raft.ready import Ready, SnapshotFetch, SnapshotInstall, SnapshotWrite
@@ -40,11 +41,18 @@ class SnapshotWork:
         self._jobs: deque[SnapshotWrite | SnapshotInstall] = deque()
         self._running: Iterator[int] | None = None
 
+    @property
+    def is_saving(self) -> bool:
+        """Whether this node's own state is being saved."""
+        return self._saving is not None
+
     # -- its own -----------------------------------------------------------------------------------------------
 
     def save(self, core: RaftCore) -> None:
         """Keep the state as it is now, chunk by chunk while applying goes on, and then let the log before it go."""
         is_receiving = core.state.receiving is not None or self._running is not None  # as in cluster/node_snapshots.py
+        if self.replica.corrupted:
+            return  # what a snapshot of a wrong state does to others: docs/decisions/0009
         if self._saving is None and not is_receiving and self.replica.mark.index > self.index:
             self._saving = self._save(core)
             self._advance_saving(self.replica.life)
@@ -191,6 +199,7 @@ class SnapshotWork:
             before, had = (log.committed, log.last.index), log.term_at(mark.index) == mark.term
             replica.machine, replica.mark, replica.last_user = machine, mark, last_user
             replica.work.take_frames()
+            states.sound(world, replica)
             replica.requests.skipped(mark)
             core.installed(mark, stored.configuration, stored.configuration_index, now)
             world.witness.restored(replica.node, mark, machine)

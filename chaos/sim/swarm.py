@@ -55,6 +55,8 @@ KINDS: Final[dict[str, tuple[int, int]]] = {
     "replace": (20, 1),
     # a cut and writes together
     "strand leader": (50, 3),
+    # a state in memory
+    "corrupt state": (40, 4),
 }
 """Every kind of fault that the nemesis knows. Wearing ones (a damaged disk is lost for its world) are the rarest.
 """

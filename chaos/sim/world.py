@@ -14,6 +14,7 @@ from random import Random
 from typing import Any
 
 from chaos.sim import nemesis
+from chaos.sim.agreement import agree, find_out
 from chaos.sim.atlas import Atlas
 from chaos.sim.clients import Clients
 from chaos.sim.coverage import Coverage
@@ -45,9 +46,6 @@ from statemachine.commands import Operation
 
 __all__ = ["Failure", "Fault", "NoProgress", "Outcome", "World", "quiet", "run_seed"]
 
-HEALED_US = 60_000_000
-"""How long a healed cluster may take to agree: the smallest windows send one entry per round trip."""
-
 PATIENCE_US = 3_000_000
 """How long a client of the world's own waits for an answer."""
 
@@ -76,6 +74,8 @@ class World:
         self.machine_class: Any = load_machine(machine)
         self.is_hosting = isinstance(self.machine_class, Host)
         self.limits = Limits()
+        self.patience_us = PATIENCE_US
+        self.point_entries = self.random_of("points").choice((5, 20, 50))
         nodes = tuple(range(1, self.swarm.nodes + 1))
         for node in nodes:
             self.trace.state(0, node, None)
@@ -194,6 +194,7 @@ class World:
         """A process began; `notices` is what recovery mended."""
         core = replica.core
         assert core is not None
+        nemesis.states.sound(self, replica)
         self.trace.line(self.now_us, replica.node, "starts", core.state.term, core.state.log.last.index)
         self.witness.restored(replica.node, replica.mark, replica.machine)
         self.witness.started(core, replica.disk)
@@ -203,6 +204,7 @@ class World:
     def refused(self, replica: Replica, reason: str) -> None:
         """A disk refused to be opened: that node is down for good, and says why."""
         self.sometimes("a node stops loudly")
+        nemesis.states.refused(self, replica, reason)
         self.trace.line(self.now_us, replica.node, "refuses", reason)
         self.trace.state(self.now_us, replica.node, None)
 
@@ -251,6 +253,7 @@ class World:
     def answered(self, node: NodeId, index: int, done: Callable[[Any], None], answer: object) -> None:
         """A node answers a client: what is in `index` is known outside from now on."""
         self.acknowledged = max(self.acknowledged, index)
+        self.witness.answers(node, index)
         self.trace.line(self.now_us, node, "answers", index)
         self.after(0, done, answer)
 
@@ -266,7 +269,7 @@ class World:
         """A write by nobody's client, to whoever leads."""
         block = encode_block([Record(Operation.APPEND, None, b"written")], plain=True)
         replica = self.leading() or self.random.choice(list(self.replicas.values()))
-        replica.submit(block, 1, 0, 0, self.now_us + PATIENCE_US, lambda _: None)
+        replica.submit(block, 1, 0, 0, self.now_us + self.patience_us, lambda _: None)
 
     def leading(self) -> Replica | None:
         """Whoever leads the newest term, as far as it believes."""
@@ -334,8 +337,8 @@ class World:
         possible = self.witness.known.possible()
         sides = [side for each in possible for side in (each.voters, each.outgoing)]
         kept = [node for node in self.replicas if not self._atlas.is_lost(node)]
-        if any(each.learners for each in possible):
-            return kept
+        if any(each.learners for each in possible) or self._atlas.unsound:
+            return kept  # of two states that differ a third one tells which is right
         for node in self.random.sample(kept, len(kept)):
             fewer = [other for other in kept if other != node]
             if all(2 * sum(voter in fewer for voter in side) > len(side) for side in sides if side):
@@ -408,21 +411,6 @@ def run_seed(
             gc.collect()
 
 
-def _agree(world: World) -> None:
-    """Whoever can run takes writes again, and agrees. Raises NoProgress."""
-    before = world.acknowledged
-
-    def nudge() -> None:
-        if world.acknowledged <= before:  # the clients may know only nodes that are lost
-            world.write()
-            world.after(PATIENCE_US, nudge)
-
-    world.after(PATIENCE_US, nudge)
-    if not world.run_until(world.now_us + HEALED_US, lambda: world.acknowledged > before and world.has_agreed(before)):
-        ends = {node: replica.core and replica.core.status() for node, replica in world.replicas.items()}
-        raise NoProgress("a healed cluster makes progress", f"{HEALED_US // 1_000_000} s after healing: {ends}")
-
-
 def _run(world: World, seconds: int) -> Outcome:
     swarm = world.swarm
     world.clients = Clients(world, world.random_of("clients"), swarm.clients, swarm.client_every_us)
@@ -435,9 +423,10 @@ def _run(world: World, seconds: int) -> Outcome:
     if world.random.randrange(3) == 0 and len(quorum := world.quorum()) < len(world.replicas):
         world.heal(quorum)  # first no more than must do
         world.sometimes("a bare quorum went on alone")
-        _agree(world)
+        agree(world)
     world.heal()
-    _agree(world)
+    agree(world)
+    find_out(world)
     world.clients.check()
     world.witness.finished()
     world.count("healed runs")

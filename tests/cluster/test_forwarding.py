@@ -10,18 +10,31 @@ from cluster.forwarding import (
     FORWARD_FRAME_BYTES_MAX,
     decode_answers,
     decode_forward,
+    decode_points,
     decode_read,
     decode_read_reply,
     encode_answers,
     encode_forward,
+    encode_points,
     encode_read,
     encode_read_reply,
     frames_of,
 )
+from cluster.points import POINTS_KEPT
 from cluster.requests import Answer, Request
 from cluster.waiting import IndexWaiters, Reader, Reads
 from cluster.wire import ApiError, Code
-from raft.codec import FRAME_FORWARD, FRAME_FORWARD_REPLY, FRAME_READ, Corrupt, Frame, FrameDecoder, UnknownVersion
+from raft.codec import (
+    FRAME_FORWARD,
+    FRAME_FORWARD_REPLY,
+    FRAME_POINTS,
+    FRAME_READ,
+    Corrupt,
+    Frame,
+    FrameDecoder,
+    UnknownVersion,
+)
+from statemachine.digest import POINT_BYTES
 from tests.cluster.nodes import append_block
 
 
@@ -159,3 +172,16 @@ async def test_a_read_index_for_the_process_before_serves_nobody() -> None:
     number = before.start(2, 0.0)
     now.start(2, 0.0)
     assert now.take(number) == []
+
+
+def test_digest_points_travel_and_nonsense_is_corrupt() -> None:
+    """A replica's values with the incarnation of its disk; a bounded number, each of the known length."""
+    reports = tuple((index, bytes([index]) * POINT_BYTES) for index in range(1, POINTS_KEPT + 1))
+    assert decode_points(one(encode_points("ab", is_asking=True, reports=reports))) == ("ab", True, reports)
+    assert decode_points(one(encode_points("ab", is_asking=False, reports=()))) == ("ab", False, ())
+    wrong = (*reports, (99, bytes(POINT_BYTES))), ((1, b"short"),), ((0, bytes(POINT_BYTES)),), (("1", b""),)
+    for each in wrong:
+        with pytest.raises(Corrupt):
+            decode_points(one(encode_points("ab", is_asking=True, reports=each)))  # type: ignore[arg-type]
+    with pytest.raises(Corrupt):
+        decode_points(Frame(FRAME_POINTS, (1, 2), b""))

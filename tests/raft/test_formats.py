@@ -30,6 +30,7 @@ from raft.codec import (
     seal_entry,
 )
 from raft.configuration import Configuration, Member
+from raft.divergence import Note, encode_note
 from raft.formats import (
     INDEX_MAGIC,
     LEDGER_MAGIC,
@@ -120,6 +121,7 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
     "snapshot meta": lambda: encode_snapshot_meta(LOG, META),
     "snapshot chunks": _chunks,
     "backup": _backup,
+    "note of a wrong state": lambda: encode_note(LOG, Note(40, 50)),
     "raw header": lambda: encode_raw_header(RawHeader(2, 100, 40, 0xAA, 300, 2, 4, 1, 3, 3)),
     "peer frame": lambda: encode_message(TimeoutNow(sender=1, to=2, term=3, last_index=4)),
 }

@@ -44,6 +44,7 @@ LEAVES: dict[str, tuple[str, ...]] = {
     "replace": ("changes of members",),
     "reset link": ("links reset",),
     "pause": ("pauses",),
+    "corrupt state": ("sometimes: a wrong state was found out",),
     "pause several": ("pauses",),
 }
 

@@ -43,7 +43,9 @@ def driven(entries: int) -> Driver:
     """A driver that has applied that many entries."""
     driver, dice, other_dice = Driver(LIMITS), _Dice(), _Dice()
     sessions = [driver.open(60_000), driver.open(2_000)]
-    for _ in range(entries):
+    for place in range(entries):
+        if place % 80 == 79:
+            driver.entry(request(Operation.DIGEST_POINT))
         driver.clock_ms += dice.below(400)
         if dice.below(15) == 0:
             sessions[dice.below(2)] = driver.entry(request(Operation.SESSION_OPEN, argument=3_000)).index

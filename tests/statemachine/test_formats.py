@@ -62,6 +62,17 @@ def _frames() -> list[bytes]:
     return list(driver.machine.snapshot())
 
 
+def _point() -> bytes:
+    driver = Driver()
+    driver.clock_ms = 100
+    driver.put(b"a", b"1")
+    driver.open(60_000)
+    driver.entry(request(Operation.CONSUMER, b"group", _consumer(ConsumerAction.CLAIM)))
+    driver.entry(request(Operation.DIGEST_POINT))
+    assert driver.machine.point is not None
+    return driver.machine.point[1]
+
+
 def _payload(kind: int) -> bytes:
     frames = [frame for frame in _frames() if frame[5] == kind]
     return b"".join(frame[FRAME_SIZE:] for frame in frames)
@@ -100,6 +111,7 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
     "snapshot consumers": lambda: _payload(6),
     "state row hash": lambda: state_row_hash(b"a", b"2", 4, 5, 2).to_bytes(8, "big"),
     "log row hash": _row_hash,
+    "digest point": _point,
 }
 
 

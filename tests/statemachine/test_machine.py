@@ -240,7 +240,7 @@ def test_an_apply_that_broke_off_is_not_taken_for_a_state(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("entry", "error"),
     [
-        (LogEntry(2, 1, 1, 0, 0, (request(41, b"k"),)), UnknownOperation),
+        (LogEntry(2, 1, 1, 0, 0, (request(43, b"k"),)), UnknownOperation),
         (LogEntry(2, 1, 1, 0, 0, (request(0),)), UnknownOperation),
         (
             LogEntry(4, 1, 3, 0, 0, (request(2, b"k", b"v"), Request(2, (Command(1), Command(99)))), None),

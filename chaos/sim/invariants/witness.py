@@ -25,6 +25,7 @@ from chaos.sim.invariants import (
 )
 from chaos.sim.invariants.check_quorum import CheckQuorum
 from chaos.sim.invariants.consumer_groups import ConsumerGroups
+from chaos.sim.invariants.diverged_is_fenced import DivergedIsFenced
 from chaos.sim.invariants.election_safety import ElectionSafety
 from chaos.sim.invariants.equal_effects import EqualEffects
 from chaos.sim.invariants.exactly_once import ExactlyOnce
@@ -58,9 +59,9 @@ class Witness:
     """Sees everything; raises InvariantBroken."""
 
     __slots__ = (
-        "_append_only", "_cores", "_effects", "_elections", "_groups", "_machines", "_oldest", "_once", "_persisted",
-        "_pictures",
-        "_pre_votes", "_progress", "_quorum", "_reads", "_seen", "_terms", "_votes", "checks", "known",
+        "_append_only", "_cores", "_diverged", "_effects", "_elections", "_groups", "_machines", "_oldest", "_once",
+        "_persisted", "_pictures", "_pre_votes", "_progress", "_quorum", "_reads", "_seen", "_terms", "_votes",
+        "checks", "known",
     )  # fmt: skip
 
     def __init__(self, configuration: Configuration, first: Entry) -> None:
@@ -80,6 +81,7 @@ class Witness:
         self._progress = ProgressIsTrue()
         self._reads = ReadLinearizability()
         self._effects = EqualEffects()
+        self._diverged = DivergedIsFenced()
         self._once = ExactlyOnce()
         self._oldest = OneOldest()
         self._groups = ConsumerGroups()
@@ -250,15 +252,34 @@ class Witness:
             self._oldest.stands(node, mark.index, machine.oldest)
             self._groups.restored(node, mark.index, machine)
 
-    def applied(self, node: NodeId, entry: Entry, effects: Any, machine: Any) -> None:
-        """A node applies the next entry; `effects` are what it did, `machine` the state after it."""
+    def applied(self, node: NodeId, entry: Entry, effects: Any, machine: Any, *, is_sound: bool = True) -> None:
+        """A node applies the next entry; `effects` are what it did, `machine` the state after it.
+
+        Of a state that a fault has damaged nothing is expected but that it is found out (`fenced`)."""
         self._machines.applied(self.known, node, entry)
-        if machine is None:
+        if machine is None or not is_sound:
             return
         self._oldest.stands(node, entry.index, machine.oldest)
         if self._effects.applied(node, entry.index, effects, machine.digest()) and isinstance(effects, Effects):
             self._once.applied(node, entry, effects)
             self._groups.applied(node, entry, effects, machine)
+
+    def another_state(self, node: NodeId) -> None:
+        """A node's state is made anew, or gone with its process."""
+        self._diverged.began(node)
+
+    def point_applied(self, node: NodeId, point: tuple[int, bytes]) -> None:
+        """A node applied a digest point."""
+        self._diverged.applied(node, *point)
+
+    def point_told(self, node: NodeId, peer: NodeId, reports: Iterable[tuple[int, bytes]]) -> None:
+        """A node took a peer's values at digest points."""
+        self._diverged.told(node, peer, reports)
+
+    def answers(self, node: NodeId, index: int) -> None:
+        """A node tells a client that something was done, or read, as of `index`; 0: that it was not."""
+        if index:
+            self._diverged.answers(node, self._cores[node].state.configuration)
 
     def read_began(self, node: NodeId, context: int) -> None:
         """A core takes a read."""

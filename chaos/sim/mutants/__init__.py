@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Final
 
-from chaos.sim.mutants import disks, elections, members, reads, replication, sessions, snapshots, waiting
+from chaos.sim.mutants import disks, elections, members, points, reads, replication, sessions, snapshots
 from chaos.sim.mutants.mutant import CannotPlant, Edit, Mutant
 
 __all__ = ["MUTANTS", "CannotPlant", "Edit", "Mutant", "named", "plant"]
@@ -24,7 +24,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
             *members.MUTANTS,
             *sessions.MUTANTS,
             *snapshots.MUTANTS,
-            *waiting.MUTANTS,
+            *points.MUTANTS,
         ),
         key=lambda mutant: (mutant.number or 100 + mutant.pitfall, mutant.name),
     )

@@ -1,8 +1,8 @@
 """What goes wrong in a world, and when: one stream of trouble for each kind of fault that the seed's swarm has.
 
 Each stream draws from its own Random, everything before it asks `World.fault`, which numbers and records a fault and
-may say no: so a run with one fault left out (shrinking) stays as like the first one as it can. One file per family:
-`network`, `processes`, `disks`, `clocks`, `operators`. Every fault brings its own end along; `World.heal` ends all.
+may say no: so a run with one fault left out (shrinking) stays as like the first one as it can. One file per family.
+Every fault brings its own end along; `World.heal` ends all.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from chaos.sim.nemesis import clocks, damage, disks, members, network, operators, processes, strand
+from chaos.sim.nemesis import clocks, damage, disks, members, network, operators, processes, states, strand
 from chaos.sim.nemesis.network import close_links
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {
     **operators.FAULTS,
     **members.FAULTS,
     **strand.FAULTS,
+    **states.FAULTS,
 }
 """Kind (as in `chaos.sim.swarm.KINDS`) -> what does it, once."""
 
@@ -41,6 +42,7 @@ def heal(world: World) -> None:
 def unleash(world: World) -> None:
     """Start every stream of trouble that the seed's swarm has, the snapshots, and the trims."""
     swarm = world.swarm
+    states.begin(world)
     for kind, every_us in swarm.faults:
         if kind in FAULTS:
             _again(world, Random(f"{world.seed} {kind}"), every_us, FAULTS[kind])

@@ -1,0 +1,51 @@
+"""Diverged is fenced: who was told by a majority that its state is another one answers nobody any more (DESIGN 7).
+
+A naive twin of `cluster.points`: it counts what each process reported and was told, over the voters of its own
+configuration. That a sound state is never fenced, and a wrong one always found out in the end, is the world's to see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from raft.configuration import Configuration
+from raft.invariants import InvariantBroken
+from raft.types import NodeId
+
+PROPERTY = "diverged is fenced"
+SECTION = "DESIGN 7"
+
+
+class DivergedIsFenced:
+    """What each process knows of digest points."""
+
+    __slots__ = ("_own", "_told")
+
+    def __init__(self) -> None:
+        self._own: dict[NodeId, dict[int, bytes]] = {}
+        self._told: dict[NodeId, dict[int, dict[NodeId, bytes]]] = {}
+
+    def began(self, node: NodeId) -> None:
+        """Another process, or another state."""
+        self._own.pop(node, None)
+        self._told.pop(node, None)
+
+    def applied(self, node: NodeId, index: int, value: bytes) -> None:
+        """A node applied a point."""
+        self._own.setdefault(node, {})[index] = value
+
+    def told(self, node: NodeId, peer: NodeId, reports: Iterable[tuple[int, bytes]]) -> None:
+        """A node was told what a peer found."""
+        for index, value in reports:
+            self._told.setdefault(node, {}).setdefault(index, {})[peer] = value
+
+    def answers(self, node: NodeId, configuration: Configuration) -> None:
+        """A node tells a client that something was done, or read. Raises InvariantBroken."""
+        sides = [side for side in (configuration.voters, configuration.outgoing) if side]
+        for index, own in self._own.get(node, {}).items():
+            told = self._told.get(node, {}).get(index, {})
+            for value in set(told.values()) - {own}:
+                same = [sum(told.get(voter) == value for voter in side) for side in sides]
+                if all(2 * count > len(side) for count, side in zip(same, sides, strict=True)):
+                    evidence = f"it answers, and its state at {index} is not that of {sorted(told)}"
+                    raise InvariantBroken(node, PROPERTY, SECTION, evidence)

@@ -1,0 +1,103 @@
+"""A state that goes wrong in memory: one key's value differs on a minority of the replicas, and digest points show it.
+
+The key is written once, when the world begins, and asked for by nobody: so every answer stays right, and what the other
+properties demand of clients holds in these worlds too. The log and the snapshots of before are intact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from chaos.sim.failure import Failure
+from chaos.sim.nemesis.targets import anyone
+from raft.codec import Record, encode_block
+from raft.divergence import NOTE
+from statemachine.commands import Operation
+from statemachine.digest import LOW, state_row_hash
+from statemachine.store import RECORD, RECORD_SIZE
+
+if TYPE_CHECKING:
+    from chaos.sim.replica import Replica
+    from chaos.sim.world import World
+
+KEPT: Final = b"\0kept"
+AGAIN_US: Final = 500_000
+PATIENCE_US: Final = 2_000_000
+
+
+def begin(world: World) -> None:
+    """Have the key written, as soon as somebody takes it."""
+
+    def settled(answer: object) -> None:
+        if hasattr(answer, "code"):
+            world.after(AGAIN_US, put)
+
+    def put() -> None:
+        replica = world.leading()
+        if replica is None:
+            world.after(AGAIN_US, put)
+        else:
+            block = encode_block([Record(Operation.PUT, KEPT, b"as it was")])
+            replica.submit(block, 1, 0, 0, world.now_us + PATIENCE_US, settled)
+
+    world.after(AGAIN_US, put)
+
+
+def corrupt(world: World, random: Random) -> None:
+    """The value differs on one replica from now on. The atlas is asked: a majority stays right."""
+    node = anyone(world, random)
+    replica = world.replicas[node]
+    if replica.core is None or replica.is_retired or replica.corrupted or replica.snapshots.is_saving:
+        return
+    if KEPT not in replica.machine._store.head or not world.atlas.may_hit(node, "state"):
+        return
+    if world.fault("corrupt state", node):
+        flip(replica.machine, KEPT, b"as it was not")
+        replica.corrupted = replica.mark.index
+        world.atlas.unsound[node] = "its state in memory is wrong"
+
+
+def flip(machine: Any, key: bytes, value: bytes) -> None:
+    """Gives the key that value there, behind the back of the log; the digest is that of the state, as ever."""
+    store = machine._store
+    create, mod, version, index, old = RECORD.unpack_from(store.head[key])
+    new = state_row_hash(key, value, create, mod, version)
+    store.head[key] = RECORD.pack(create, mod, version, index, new) + value
+    assert len(store.head[key]) == RECORD_SIZE + len(value)
+    store.xor ^= old ^ new
+    store.sum_low += (new & LOW) - (old & LOW)
+    store.sum_high += (new >> 32) - (old >> 32)
+    getattr(machine, "inner", machine)._digest = store.digest()
+
+
+# -- what follows ------------------------------------------------------------------------------------------------
+
+
+def sound(world: World, replica: Replica) -> None:
+    """That node has another state than before: gone, or made from its disk or a leader's."""
+    replica.corrupted = 0
+    if NOTE not in replica.disk.damaged:  # else its next start may be refused
+        world.atlas.unsound.pop(replica.node, None)
+    world.witness.another_state(replica.node)
+
+
+def fenced(world: World, replica: Replica, error: Exception) -> None:
+    """A process found that its state is wrong, and ends. Raises Failure where it is not."""
+    if not replica.corrupted:
+        raise Failure("only a wrong state is fenced", f"node {replica.node}: {error}")
+    world.sometimes("a wrong state was found out")
+    if world.leading() is replica:
+        world.sometimes("a leader's wrong state was found out")
+    world.note(replica.node, "fenced", str(error))
+
+
+def refused(world: World, replica: Replica, reason: str) -> None:
+    """A disk could not be opened: where its note says that the state was wrong, the node is beyond repair."""
+    if NOTE in replica.disk.damaged:
+        world.atlas.hit(replica.node, "state", reason)
+        world.sometimes("a wrong state cannot be built anew")
+
+
+FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {"corrupt state": corrupt}

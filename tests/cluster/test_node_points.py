@@ -1,0 +1,158 @@
+"""Digest points on real nodes in one process: whose state differs from the majority's serves no more, whoever leads."""
+
+import asyncio
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chaos.sim.nemesis.states import flip
+from cluster.disk import Disk
+from cluster.disk_errors import FolderDamaged
+from cluster.node import Node
+from cluster.settings import LimitSettings, NodeExit
+from cluster.wire import ApiError, Code, Outcome
+from raft.divergence import NOTE, Note
+from tests.cluster.fake_node import serve
+from tests.cluster.http_probe import ask
+from tests.cluster.nodes import QUICK, Nodes, cluster_of, deadline, put_block
+from tests.cluster.test_node_snapshots import EARLY, fall_behind, installed
+from tests.support import wait_until_async
+
+OFTEN: dict[str, Any] = {"limits__digest_point_entries": 10}
+
+
+async def put(nodes: Nodes, count: int, key: bytes = b"k") -> int:
+    """So many puts through the leader, one entry each; the last index."""
+    last = 0
+    for number in range(count):
+        leader = await nodes.leader()
+        last = (await leader.submit(put_block(key, b"%d" % number), 1, deadline=deadline())).last
+    return last
+
+
+def told_of(node: Node, name: str) -> int:
+    """That index in its status."""
+    index: int = getattr(node.status().digests, name)
+    return index
+
+
+async def ended(node: Node) -> NodeExit:
+    """How it ended, within some seconds."""
+    async with asyncio.timeout(10):
+        return await asyncio.shield(node.ended)
+
+
+async def test_points_are_committed_and_agreed_on_every_node(tmp_path: Path) -> None:
+    """After so many entries the leader commits one; each node finds that its state is the majority's, and says so in
+    its status and metrics. An idle log gets none."""
+    assert LimitSettings().digest_point_entries == 1_000
+    async with cluster_of(3, tmp_path, **OFTEN) as nodes:
+        await put(nodes, 25)
+        for node in nodes.running.values():
+            await wait_until_async(partial(told_of, node, "agreed"), what="an agreed point")
+            told = node.status().digests
+            assert told.points >= 1
+            assert (told.newest, told.differ) == (told.agreed, 0)
+            assert 0 <= told.age_ms < 60_000
+            sample = node.metrics.registry.get_sample_value
+            assert sample("raftlog_digest_agreed_index") == told.agreed
+            assert sample("raftlog_digest_points") == told.points
+            assert sample("raftlog_digests_differ") == 0
+        leader = await nodes.leader()
+        entries = await leader.read_log(1, 1_000, 1 << 20)
+        effects = [effect.result for entry, done in entries for effect in done.requests if not effect.changes]
+        assert len(effects) == leader.status().digests.points
+        before = leader.applied
+        await wait_until_async(lambda: leader.applied == leader.core.state.log.last.index)
+        assert leader.applied - before <= 1
+
+
+@pytest.mark.parametrize("who", ["a follower", "the leader"])
+async def test_whose_state_differs_fences_itself_and_comes_back_sound(tmp_path: Path, who: str) -> None:
+    """It answers nobody any more and ends with its code; the others go on, and what was acknowledged is there. Started
+    again it builds its state from its log, also where a snapshot holds the wrong one, and removes the note."""
+    async with cluster_of(
+        3, tmp_path, **OFTEN, limits__snapshot_log_bytes=1_500, limits__snapshot_log_percent=1
+    ) as nodes:
+        await put(nodes, 1, b"kept")
+        await put(nodes, 30)
+        leader = await nodes.leader()
+        wrong = leader if who == "the leader" else (await nodes.followers())[0]
+        await wait_until_async(lambda: not wrong.snapshots.is_saving, what="a snapshot that is not being made")
+        before = wrong.snapshots.index
+        flip(wrong.machine, b"kept", b"flipped")
+        last = 0
+        while not wrong.ended.done():
+            try:
+                last = max(last, await put(nodes, 1))
+            except ApiError as error:
+                assert error.row.outcome in (Outcome.NOT_APPLIED, Outcome.UNKNOWN)  # noqa: PT017
+                await asyncio.sleep(0)  # refused at once, while the third node has not reported
+            except AssertionError:
+                break  # there is no leader that all follow: one of them has ended
+        assert await ended(wrong) is NodeExit.DIVERGED
+        assert wrong.status().role == "fenced"
+        with pytest.raises(ApiError) as refused:
+            wrong.submit(put_block(b"x", b"y"), 1, deadline=deadline())
+        assert refused.value.code is Code.FENCED
+        folder = wrong.disk._opened.shard
+        nodes.running.pop(wrong.node_id)
+        await wrong.stop()
+        assert (folder / NOTE).exists()
+        last = max(last, await put(nodes, 25))
+        again = await nodes.start(wrong.node_id)
+        assert not (folder / NOTE).exists()
+        assert again.snapshots.index <= before
+        await nodes.all_at(last)
+        healthy = next(node for node in nodes.running.values() if node is not again)
+        assert again.machine.digest_at(last) == healthy.machine.digest_at(last)
+        await put(nodes, 25)
+        await wait_until_async(lambda: again.status().digests.agreed > last, what="an agreed point")
+
+
+async def test_without_a_majority_nothing_is_written_and_everyone_says_so(tmp_path: Path) -> None:
+    """Three states, no majority: writes and linearizable reads are refused with a code of their own, readyz and status
+    tell; nobody is fenced."""
+    async with cluster_of(3, tmp_path, **OFTEN) as nodes:
+        await put(nodes, 1, b"kept")
+        await put(nodes, 15)
+        for node, key in zip(nodes.running.values(), (b"kept", b"k"), strict=False):
+            await nodes.all_at((await nodes.leader()).applied)
+            flip(node.machine, key, b"flipped")
+        try:
+            await put(nodes, 30, b"other")
+        except ApiError as error:
+            assert error.code is Code.STATES_DIFFER  # noqa: PT017
+            assert error.row.outcome is Outcome.NOT_APPLIED  # noqa: PT017
+        for node in nodes.running.values():
+            await wait_until_async(partial(told_of, node, "differ"), what="states that differ")
+            assert not node.ended.done()
+            with pytest.raises(ApiError) as refused:
+                node.submit(put_block(b"x", b"y"), 1, deadline=deadline())
+            assert refused.value.code is Code.STATES_DIFFER
+            with pytest.raises(ApiError) as unread:
+                await node.read_barrier(deadline())
+            assert unread.value.code is Code.STATES_DIFFER
+        async with serve(node) as served:
+            reply = await ask(served.port, "GET", "/readyz")
+            assert (reply.status, b"states differ" in reply.body) == (503, True)
+
+
+async def test_a_state_that_cannot_be_built_anew_is_refused(tmp_path: Path) -> None:
+    """Where a leader's snapshot took the place of the log, and is not trusted, the start is refused with the command
+    that helps; nothing was changed, so that it is refused again."""
+    async with cluster_of(3, tmp_path, **EARLY) as nodes:
+        _, follower = await fall_behind(nodes)
+        again = await nodes.start(follower)
+        await wait_until_async(lambda: installed(again))
+        assert again.oldest > 1
+        await again.disk.write_divergence(Note(agreed=5, point=10))
+        folder = again.disk._opened.shard
+        await nodes.stop(follower)
+        before = sorted(folder.glob("snapshots/*"))
+        for _ in range(2):
+            with pytest.raises(FolderDamaged, match=r"digest point 10, and it cannot.*raftlog members replace"):
+                Disk.open(folder.parent, segment_bytes=QUICK["disk.segment_bytes"])
+        assert sorted(folder.glob("snapshots/*")) == before
