@@ -3,7 +3,7 @@
 A point is a record of the log; its value is a pure function of the state there, so replicas that differ are not of one
 log any more. The value of a majority of the voters (of both majorities of a joint configuration) is right, whoever
 leads: a leader can be the damaged one. Pure: the server (`cluster.node_points`) and the simulator drive it, and
-carry the reports. DESIGN section 7; docs/decisions/0009.
+carry the reports. DESIGN section 7; docs/decisions/0010.
 """
 
 from __future__ import annotations

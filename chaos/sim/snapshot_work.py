@@ -52,7 +52,7 @@ class SnapshotWork:
         """Keep the state as it is now, chunk by chunk while applying goes on, and then let the log before it go."""
         is_receiving = core.state.receiving is not None or self._running is not None  # as in cluster/node_snapshots.py
         if self.replica.corrupted:
-            return  # what a snapshot of a wrong state does to others: docs/decisions/0009
+            return  # what a snapshot of a wrong state does to others: docs/decisions/0010
         if self._saving is None and not is_receiving and self.replica.mark.index > self.index:
             self._saving = self._save(core)
             self._advance_saving(self.replica.life)
