@@ -94,6 +94,10 @@ OUT_OF_SIGHT: Final[Mapping[str, str]] = {
     "sessions_missing_from_the_snapshot": "needs a repetition after a start from a snapshot; not tried for long enough",
     "timeout_told_as_a_failure": "the client asks again, and is told the truth, before its own deadline",
     "sessions_expire_by_wall_clock": "needs a clock that jumps by the life of a session; not tried",
+    "votes_while_healing": "needs an election in the moment in which a damaged node heals; the simulator has both",
+    "floor_not_durable": "needs a crash of a node while it heals, and an election then; the simulator has both",
+    "fenced_owner_commits": "no workload has consumer groups; the simulator's clients have",
+    "consumers_missing_from_the_snapshot": "no workload has consumer groups; the simulator's clients have",
     "leader_is_always_right": "needs a leader whose memory is wrong beside it; the simulator has that fault",
     "trimmed_locally": "needs a log that is trimmed and two snapshots that cover it; not tried on processes",
 }

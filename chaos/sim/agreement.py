@@ -33,10 +33,16 @@ def agree(world: World) -> None:
 
 
 def find_out(world: World) -> None:
-    """Whoever has a wrong state is found out by the next digest points. Raises NoProgress."""
+    """Every member that has a wrong state is found out by the next digest points. Raises NoProgress.
+
+    Who was removed while it was down, and does not know, gets no points any more (seed 19)."""
 
     def wrong() -> list[NodeId]:
-        return [node for node, replica in world.replicas.items() if replica.corrupted and not replica.is_retired]
+        leading = world.leading()
+        if leading is None or leading.core is None:
+            return [node for node, replica in world.replicas.items() if replica.corrupted]
+        members = [member.node for member in leading.core.state.configuration.members]
+        return [node for node in members if world.replicas[node].corrupted]
 
     def nudge() -> None:
         if wrong():

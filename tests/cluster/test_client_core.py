@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 from cluster import client_core as core
 from cluster.client_core import Attempt, Call, Failure, GiveUp, Policy, Renew, Routes, Safety, Step
-from cluster.client_errors import CompareFailed, KeyNotFound, NotApplied, OutcomeUnknown, SessionExpired, Unavailable
+from cluster.client_errors import (
+    CompareFailed,
+    ConsumerFenced,
+    ConsumerNotFound,
+    KeyNotFound,
+    NotApplied,
+    OutcomeUnknown,
+    SessionExpired,
+    Unavailable,
+)
 from cluster.wire import ERRORS, Code, LeaderHint, Outcome, Problem
 
 A, B, C = (f"http://127.0.0.1:{port}" for port in (7001, 7002, 7003))
@@ -65,15 +74,17 @@ ENDS: list[tuple[Code, Safety, type[Exception] | None]] = [
     *((code, safety, NotApplied) for code in (
         Code.BAD_REQUEST, Code.FORBIDDEN, Code.TOO_LARGE, Code.NOT_FOUND, Code.FOREIGN_LOG, Code.UNSUPPORTED,
         Code.SEQUENCE_REUSED, Code.SEQUENCE_VOIDED, Code.REFUSED, Code.INSIDE_ENTRY,
-        Code.MEMBERS_REFUSED,
+        Code.MEMBERS_REFUSED, Code.CONSUMERS_FULL,
     ) for safety in Safety),
     *((Code.COMPARE_FAILED, safety, CompareFailed) for safety in Safety),
     *((Code.KEY_NOT_FOUND, safety, KeyNotFound) for safety in Safety),
+    *((Code.CONSUMER_NOT_FOUND, safety, ConsumerNotFound) for safety in Safety),
+    *((Code.CONSUMER_FENCED, safety, ConsumerFenced) for safety in Safety),
     (Code.SESSION_EXPIRED, Safety.FREE, SessionExpired),
     (Code.SESSION_EXPIRED, Safety.PLAIN, SessionExpired),
     *((code, safety, None) for code in (
         Code.BUSY, Code.NO_LEADER, Code.OVERWRITTEN, Code.SHUTTING_DOWN, Code.FENCED, Code.DEADLINE, Code.WINDOW_FULL,
-        Code.MEMBERS_CHANGING,
+        Code.MEMBERS_CHANGING, Code.STATES_DIFFER,
     ) for safety in Safety),
     *((code, safety, OutcomeUnknown if safety is Safety.PLAIN else None) for code in (
         Code.LEADER_LOST, Code.TIMEOUT, Code.INTERNAL,

@@ -52,6 +52,7 @@ def test_a_snapshot_under_the_name_of_another_is_not_believed() -> None:
     shard = saved()
     for name in ("meta", "chunks"):
         shard.files.nodes[f"{snapshot_folder(3)}/{name}"] = shard.files.nodes[f"{snapshot_folder(2)}/{name}"]
+    shard.files.folders.add(snapshot_folder(3))
     assert list_snapshots(shard.files) == [3, 2]
     with pytest.raises(SnapshotDamaged, match="00003: it is a snapshot of index 2"):
         open_snapshot(shard.files, LOG, 3)
