@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from cluster.disk_findings import NEWER_CODE, NEXT_START, NOT_READ, REMOVE, RESTORE, Finding, State
+from cluster.disk_findings import NEWER_CODE, NEXT_START, NOT_READ, REMOVE, REREAD, RESTORE, Finding, State
 from raft.codec import IDX_ROW, MARK_SIZE, Corrupt, UnknownVersion, crc32c, decode_configuration, index_rows
 from raft.configuration import Configuration
 from raft.formats import (
@@ -100,7 +100,7 @@ def look_at_segment(
         for found in scan(files, name, header, stop_after=cut or None):
             ended = found
             if found.is_mark_damaged:
-                mend = NOT_READ if following else NEXT_START
+                mend = REREAD if following else NEXT_START
                 what = "a durable mark between two entries that belong together"
                 tell(Finding(name, State.DAMAGED, what, found.position - MARK_SIZE, segment.last.index, mend))
             if (entry := found.entry) is None:

@@ -11,9 +11,23 @@ from cluster.disk_errors import RESTORE, DiskError
 
 REMOVE: Final = "remove this file while the node is stopped: the next start makes it anew from its segment"
 NEXT_START: Final = "nothing: the next start makes it anew"
+REREAD: Final = (
+    "remove the .idx beside it while the node is stopped: the next start reads this segment whole and mends it"
+)
 NOT_READ: Final = "nothing has to be done for the data; a disk that changes bytes wants to be looked at"
 NEWER_CODE: Final = "look with the version of raftlog that wrote it"
-__all__ = ["NEWER_CODE", "NEXT_START", "NOT_READ", "REMOVE", "RESTORE", "Finding", "NotLooked", "Report", "State"]
+__all__ = [
+    "NEWER_CODE",
+    "NEXT_START",
+    "NOT_READ",
+    "REMOVE",
+    "REREAD",
+    "RESTORE",
+    "Finding",
+    "NotLooked",
+    "Report",
+    "State",
+]
 
 
 class State(StrEnum):

@@ -5,7 +5,7 @@ Names are relative to the folder of the shard. `Files` is how those who decide r
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 
 class Write(NamedTuple):
@@ -98,3 +98,18 @@ class Files(Protocol):
 
     def read(self, name: str, position: int, size: int) -> bytes:
         """Up to `size` bytes; fewer only at the end of the file, none where it does not exist."""
+
+
+WINDOW: Final = 4 << 20
+"""Bytes of a file that are read at once."""
+
+
+def end_of_bytes(files: Files, name: str, start: int, end: int) -> int:
+    """Behind the last byte between two positions that is not zero; `start` where all are."""
+    last, position = start, start
+    while position < end:
+        window = files.read(name, position, min(WINDOW, end - position))
+        if stripped := window.rstrip(b"\0"):
+            last = position + len(stripped)
+        position += WINDOW
+    return last

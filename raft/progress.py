@@ -33,6 +33,7 @@ class Sending:
     total: int = 0  # bytes of it, once the disk told
     fetch: SnapshotFetch | None = None
     sent_ms: int | None = None  # when the chunk at `offset` left
+    is_doubted: bool = False  # it had to leave again: the next answer says where to go on, be it further back
 
 
 @dataclass(slots=True)

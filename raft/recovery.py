@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from raft.codec import (
     ENTRY_MAGIC,
@@ -55,6 +55,7 @@ from raft.journal import (
     segment_name,
 )
 from raft.operations import (
+    WINDOW,
     Create,
     Delete,
     Files,
@@ -63,11 +64,9 @@ from raft.operations import (
     SyncFolder,
     Write,
     Zero,
+    end_of_bytes,
 )
 from raft.types import GENESIS, Entry, EntryKind, Mark
-
-WINDOW: Final = 4 << 20
-"""Bytes read at a time while a segment is scanned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,17 +215,6 @@ def _newest_mark(files: Files, name: str, start: int, end: int) -> int:
     return newest
 
 
-def end_of_bytes(files: Files, name: str, start: int, end: int) -> int:
-    """Behind the last byte between two positions that is not zero; `start` where all are."""
-    last, position = start, start
-    while position < end:
-        window = files.read(name, position, min(WINDOW, end - position))
-        if stripped := window.rstrip(b"\0"):
-            last = position + len(stripped)
-        position += WINDOW
-    return last
-
-
 # ---------------------------------------------------------------------------------------------------------------
 # The whole log
 
@@ -330,15 +318,26 @@ def _recover_sealed(log: Log, files: Files, header: SegmentHeader, end: Mark, re
     try:
         _read_footer(log, files, segment, end)
     except Corrupt as error:
-        found = None
-        for found in scan(files, segment_name(segment.first), header):
+        found, name = None, segment_name(segment.first)
+        mends: list[Operation] = []
+        for found in scan(files, name, header):
             if found.entry is not None:
+                if found.is_mark_damaged:
+                    mends += [_mended(name, found, segment.last, recovery.notices), Sync(name)]
                 segment.add(found.entry, found.position)
         if segment.last != end:
             raise Damaged(_sealed_damage(segment, found, end)) from error
+        recovery.operations += mends
         recovery.notices.append(f"{index_name(segment.first)} is made anew: {error}")
         recovery.rebuild.append(segment)
     recovery.segments.append(segment)
+
+
+def _mended(name: str, found: Found, before: Mark, notices: list[str]) -> Operation:
+    """What makes the damaged mark before that entry anew: readers pass over whole ones only."""
+    position = found.position - MARK_SIZE
+    notices.append(f"{name}: the durable mark at byte {position} was damaged: made anew")
+    return Write(name, position, encode_mark(before, position))
 
 
 def _sealed_damage(segment: Segment, found: Found | None, end: Mark) -> Damage:
@@ -404,10 +403,8 @@ def _recover_active(
             ended = found
             break
         if found.is_mark_damaged:
-            position = found.position - MARK_SIZE
-            recovery.notices.append(f"{name}: the durable mark at byte {position} was damaged: made anew")
             mark = segment.previous if newest_entry is None else entry_mark(newest_entry)
-            mends.append(Write(name, position, encode_mark(mark, position)))
+            mends += [_mended(name, found, mark, recovery.notices), Sync(name)]
         if newest_entry is None or entry.term != newest_entry.term or entry.kind is EntryKind.CONFIGURATION:
             segment.add(entry, found.position)
         newest_entry = entry
@@ -444,6 +441,5 @@ def _recover_active(
     again = files.read(name, ended.from_mark, ended.position - ended.from_mark)
     index = encode_side_header(log, INDEX_MAGIC, segment.previous) + b"".join(rows)
     recovery.operations += [Write(name, ended.from_mark, again), Sync(name)]
-    if mends:
-        recovery.operations += [*mends, Sync(name)]
+    recovery.operations += mends
     recovery.operations += [Create(index_name(segment.first), index), SyncFolder(LOG_FOLDER)]

@@ -23,6 +23,7 @@ from raft.configuration import Configuration
 from raft.formats import Log, Slot
 from raft.journal import LOG_FOLDER, segment_name
 from raft.operations import (
+    WINDOW,
     Create,
     Delete,
     DeleteFolder,
@@ -33,8 +34,9 @@ from raft.operations import (
     Sync,
     SyncFolder,
     Write,
+    end_of_bytes,
 )
-from raft.recovery import WINDOW, Damage, Recovery, end_of_bytes, recover_log, scan
+from raft.recovery import Damage, Recovery, recover_log, scan
 from raft.storage_snapshots import StoredSnapshot, snapshot_folder
 from raft.types import NOBODY, NodeId
 

@@ -51,6 +51,7 @@ def feed(state: State, peer: NodeId, progress: Progress) -> None:
         state.out.events.append(SnapshotStarted(peer, log.snapshot.index))
     if sending.sent_ms is not None and state.now.monotonic_ms - sending.sent_ms >= options.snapshot_retry_ms:
         sending.sent_ms = None
+        sending.is_doubted = True
     if sending.sent_ms is None and sending.fetch is None and not progress.is_waiting:
         mark = sending.mark
         sending.fetch = SnapshotFetch(peer, mark.index, mark.term, sending.offset, options.snapshot_chunk_bytes)
@@ -99,7 +100,8 @@ def on_reply(state: State, role: Leader, message: InstallSnapshotReply) -> None:
         # Not proved by this: asked, as after every start. The log may have moved on by more than one snapshot.
         progress.probe(sending.mark.index)
         state.out.events.append(SnapshotSent(message.sender, message.snapshot_index))
-    elif message.offset > sending.offset:
+    elif message.offset > sending.offset or (sending.is_doubted and message.offset < sending.offset):
+        # Further back: that follower began anew, and a late answer from before was believed (seed 600391).
         _send_from(progress, sending, message.offset)
 
 
@@ -107,6 +109,7 @@ def _send_from(progress: Progress, sending: Sending, offset: int) -> None:
     sending.offset = offset
     sending.fetch = None
     sending.sent_ms = None
+    sending.is_doubted = False
 
 
 def on_link_closed(progress: Progress) -> None:

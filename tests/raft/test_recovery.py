@@ -284,6 +284,23 @@ def test_a_damaged_mark_between_intact_entries_is_made_anew() -> None:
     assert restarted.files.content()[name][at : at + MARK_SIZE] == content[name][at : at + MARK_SIZE]
 
 
+@pytest.mark.parametrize("at", [0, 3, 10])
+def test_a_damaged_mark_of_a_sealed_segment_is_made_anew_with_its_index(at: int) -> None:
+    """A reader passes over a mark by its first bytes: a flip there hid all entries behind it for good (seed 600273). A
+    start reads such a segment once its .idx is gone, and then mends its marks too."""
+    driver, entries = written_log()
+    content = driver.files.content()
+    name = segment_name(driver.journal.segments[0].first)
+    mark = content[name].find(b"RLMK")
+    assert 0 < mark < driver.journal.segments[0].end
+    damaged = with_byte(content, name, mark + at).content()
+    del damaged[name.replace(".seg", ".idx")]
+    restarted = Driver(MemoryFiles(damaged))
+    assert restarted.entries() == entries
+    assert f"{name}: the durable mark at byte {mark} was damaged: made anew" in restarted.recovery.notices
+    assert restarted.files.content()[name] == content[name]
+
+
 def test_damaged_or_lost_index_is_rebuilt() -> None:
     """Any flip in the .idx of a sealed segment, or its loss, is noticed and mended from the segment, byte for byte."""
     driver, _ = written_log()

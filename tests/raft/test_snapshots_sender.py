@@ -69,6 +69,30 @@ def test_an_answer_asks_for_the_next_chunk_and_an_old_one_for_nothing() -> None:
     assert [fetch.offset for fetch in ready.snapshot_fetches] == [0]
 
 
+def test_an_answer_from_before_does_not_hide_where_the_follower_is() -> None:
+    """It lost what it had and began anew, and then an answer of the time before came late: the leader goes on too far
+    ahead. When that chunk has to leave again, the next answer is believed, further back as it is (seed 600391)."""
+    core = sending()
+    assert answer(core, 4) == [(7, 4)]
+    under_way = progress(core, 2).sending
+    assert under_way is not None
+    assert under_way.fetch is not None
+    core.snapshot_chunk(under_way.fetch, 6, b"ef", at(370))
+    drain(core, 370)
+    assert answer(core, 2) == [], "it may be an old answer"
+    wanted: list[int] = []
+    for now_ms in range(420, 1_500, 60):
+        reply(core, 3, match=12, now_ms=now_ms)
+        reply(core, 2, match=0, success=False, prev=7, now_ms=now_ms)
+        core.tick(at(now_ms))
+        wanted += drain_fetches(core)
+        if wanted:
+            break
+    assert wanted == [4]
+    assert answer(core, 2, now_ms=1_500) == [(7, 2)]
+    assert answer(core, 0, now_ms=1_500) == [], "what follows may be old again"
+
+
 def test_a_chunk_that_is_not_answered_leaves_again() -> None:
     """After a while, not with every heartbeat."""
     core = sending()

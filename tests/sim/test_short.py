@@ -26,6 +26,8 @@ TOLD = {
     100783: "an old copy of a disk was started under watch until its boot counter was as high as the newest seen",
     200250: "effects whose sync had failed were taken from the page cache at the next start, and lost at a power cut",
     404031: "a bare quorum was healed for the voters of now while a learner was about to replace one of them",
+    600273: "a bit of a durable mark of a sealed segment flipped, and no start made the mark anew",
+    600391: "a late answer of a transfer that was begun anew sent the leader too far ahead, and it never went back",
     43852429434: "a durable mark was written while an install was replacing the log",
 }
 
