@@ -96,7 +96,9 @@ def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
     return reason.removeprefix("Skipped: ")
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):  # one of several processes: the one that started it has their reports too
+        return
     ended: list[pytest.TestReport] = [
         report
         for word in ("passed", "failed", "error")

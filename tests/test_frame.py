@@ -31,7 +31,16 @@ def test_fine():
 def _run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
     # The inner run has none of this project's settings, so markers and plugins are named here.
     pytester.makeini("[pytest]\nmarkers =\n  long:\n  serial:\n  spark:\n  toxiproxy:\nasyncio_mode = auto\n")
-    options = ["-p", "tests.plugin", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "ignore", *arguments]
+    options = [
+        "-p",
+        "tests.plugin",
+        "-p",
+        "no:cacheprovider",
+        *(() if "-n" in arguments else ("-p", "no:xdist")),
+        "-W",
+        "ignore",
+        *arguments,
+    ]
     return pytester.runpytest_inprocess(*options)
 
 
@@ -127,14 +136,18 @@ def test_spark_and_toxiproxy_tests_are_serial(pytester: pytest.Pytester, monkeyp
     _run(pytester, "-m", "not serial").assert_outcomes(passed=1, deselected=2)
 
 
-def test_table_of_two_runs_is_one(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """With RAFTLOG_SKIPS_FILE the second run's table also shows what the first run skipped."""
+@pytest.mark.parametrize("processes", [(), ("-n", "2")])
+def test_table_of_two_runs_is_one(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, processes: tuple[str, ...]
+) -> None:
+    """With RAFTLOG_SKIPS_FILE the second run's table also shows what the first run skipped; each once, also where
+    several processes share the tests."""
     monkeypatch.delenv("CI", raising=False)
     shared = tmp_path / "skips.json"
     shared.write_text(json.dumps([["no root", "tests/first.py"]]), encoding="utf-8")
     monkeypatch.setenv("RAFTLOG_SKIPS_FILE", str(shared))
     pytester.makepyfile(test_skipping=SKIPPING)
-    _run(pytester).stdout.fnmatch_lines(["*1 *tests/first.py *no root"])
+    _run(pytester, *processes).stdout.fnmatch_lines(["*1 *tests/first.py *no root"])
     assert len(json.loads(shared.read_text(encoding="utf-8"))) == 3
 
 
