@@ -142,10 +142,8 @@ class Points:
 
         `leader` is whom it follows, for the words of that error only.
         """
-        differ = 0
+        differ, right_before = 0, 0  # the newest point before the one looked at at which the state was right
         for index, own in self._own.items():
-            if index <= self.agreed:
-                continue
             values = {self._node: own}
             for node, (incarnation, heard) in self._heard.items():
                 member = configuration.member(node)
@@ -153,12 +151,15 @@ class Points:
                     values[node] = heard[index]
             right = right_value(configuration, values)
             if right is None:
-                if has_split(configuration, values):
+                if index > self.agreed and has_split(configuration, values):
                     differ = index
             elif right == own:
-                self.agreed, differ = index, 0
-            else:
-                raise Diverged(node=self._node, index=index, agreed=self.agreed, leader=leader)
+                right_before = index
+                if index > self.agreed:
+                    self.agreed, differ = index, 0
+            else:  # behind a point that is agreed, too: what was wrong is overwritten since, what it led to is not
+                agreed = right_before or (self.agreed if self.agreed < index else 0)
+                raise Diverged(node=self._node, index=index, agreed=agreed, leader=leader)
         self.differ = differ
         return Judgement(self.agreed, differ)
 

@@ -66,6 +66,19 @@ def test_the_newest_point_that_was_equal_is_told() -> None:
     assert (diverged.value.index, diverged.value.agreed) == (20, 10)
 
 
+def test_what_was_wrong_at_a_point_is_not_forgiven_for_a_later_one() -> None:
+    """The wrong value was overwritten, so at 20 the state is the majority's; what it led to before may still be there.
+    Nothing from 10 on is trusted, for the agreement at 20 came after it."""
+    points = points_of(1, B, _2=A)
+    points.applied(20, A)
+    points.take(2, disk(2), ((20, A),))
+    assert points.judge(THREE, 1).agreed == 20
+    points.take(3, disk(3), ((10, A),))
+    with pytest.raises(Diverged) as diverged:
+        points.judge(THREE, 1)
+    assert (diverged.value.index, diverged.value.agreed) == (10, 0)
+
+
 def test_without_a_majority_of_equal_values_nobody_is_right() -> None:
     """Two of three differ: nothing is known until the third has told, which may make one of them right."""
     points = points_of(1, A, _2=B)

@@ -28,6 +28,8 @@ TOLD = {
     404031: "a bare quorum was healed for the voters of now while a learner was about to replace one of them",
     600273: "a bit of a durable mark of a sealed segment flipped, and no start made the mark anew",
     600391: "a late answer of a transfer that was begun anew sent the leader too far ahead, and it never went back",
+    611177: "a node was asked to judge by digest points that it may forget",
+    611240: "rows of the leader's .idx were lost under it, and no operator looked at that disk in the end",
     43852429434: "a durable mark was written while an install was replacing the log",
 }
 

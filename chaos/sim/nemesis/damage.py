@@ -31,10 +31,10 @@ LOOK_US: Final = 500
 
 def heal(world: World) -> None:
     """Operators check every disk: a node beyond repair is taken away, one with damage is started anew, and mends it."""
-    for node in sorted(world.atlas.lost):
+    for node, disk in sorted(world.disks.items()):
         if world.atlas.is_beyond_repair(node):
             _take_away(world, node)
-        elif world.disks[node].is_hurt:
+        elif disk.damaged and not world.replicas[node].is_retired:
             _check_disk(world, node)
 
 
