@@ -237,6 +237,17 @@ def test_messages_come_back_however_the_stream_is_cut(message: Message, step: in
     assert [codec.decode_message(frame) for frame in frames] == [message, message]
 
 
+def test_a_decoder_knows_whether_it_waits_for_the_rest_of_a_frame() -> None:
+    """A connection that ends then was cut off in the middle of something; between two frames nothing is missing."""
+    frame = codec.encode_frame(codec.FRAME_MESSAGE, [1], b"payload")
+    decoder = FrameDecoder()
+    waits = [decoder.is_unfinished]
+    for part in (frame[:1], frame[1:-1], frame[-1:], frame + frame[:5], frame[5:]):
+        decoder.feed(part)
+        waits.append(decoder.is_unfinished)
+    assert waits == [False, True, True, False, True, False]
+
+
 def test_entries_that_do_not_follow_each_other_are_corrupt() -> None:
     """A row of entries is a chain: index, term and header CRC."""
     other = codec.seal_entry(GENESIS, term=1, kind=EntryKind.NOOP, count=1, time_ms=0, clock_ms=0, data=b"")

@@ -9,7 +9,7 @@ from raft.codec import Corrupt, UnknownVersion, crc32c
 from raft.configuration import Configuration
 from raft.divergence import CannotRebuild, Note, decode_note, encode_note
 from raft.formats import ForeignFile, Log
-from raft.operations import Delete, DeleteFolder, Rename, SyncFolder
+from raft.operations import Create, Delete, DeleteFolder, Rename, Sync, SyncFolder
 from raft.storage_snapshots import StoredSnapshot, snapshot_folder
 from raft.types import Mark
 
@@ -52,6 +52,28 @@ def test_a_note_is_read_back_and_one_that_is_damaged_lets_nothing_be_trusted() -
     newer[4] = 9
     with pytest.raises(UnknownVersion):
         decode_note(LOG, bytes(newer) + crc32c(bytes(newer)).to_bytes(4, "little"))
+
+
+def test_no_flipped_bit_of_a_note_goes_unnoticed() -> None:
+    """A note with other indexes would let a wrong snapshot be trusted: each of its bits is under the CRC or the magic,
+    and what is not whole lets nothing be trusted."""
+    good = encode_note(LOG, NOTE)
+    for bit in range(8 * len(good)):
+        bad = bytearray(good)
+        bad[bit // 8] ^= 1 << (bit % 8)
+        with pytest.raises(Corrupt, match=r"fails its CRC|no such note"):
+            decode_note(LOG, bytes(bad))
+        assert divergence.find(LOG, Folder({"diverged": bytes(bad)})) == Note(0, 0)
+
+
+def test_a_note_is_written_aside_and_gets_its_name_when_it_is_durable() -> None:
+    """The order is the promise: a crash leaves the note whole, or none."""
+    assert divergence.keep(LOG, NOTE) == [
+        Create("diverged.new", encode_note(LOG, NOTE)),
+        Sync("diverged.new"),
+        Rename("diverged.new", "diverged"),
+        SyncFolder(""),
+    ]
 
 
 @given(data=st.binary(max_size=60))

@@ -177,3 +177,12 @@ def test_digests_are_remembered_at_the_ends_of_the_newest_entries() -> None:
     assert not_yet.value.applied == 9
     with pytest.raises(NotYet):
         DigestHistory().at(1)
+
+
+def test_remembered_ends_are_counted_after_an_index() -> None:
+    """Those behind it only, wherever it is: at an end, inside an entry, before the oldest, behind the newest."""
+    history = DigestHistory()
+    assert history.count_after(0) == 0
+    for end in (1, 4, 9, 12):
+        history.remember(end, (end, end, end, end), 3)
+    assert [history.count_after(index) for index in (0, 3, 4, 6, 9, 11, 12, 13)] == [3, 3, 2, 2, 1, 1, 0, 0]

@@ -114,6 +114,8 @@ def test_a_range_too_large_to_delete_at_once_is_refused_whole() -> None:
         request(Operation.COMPACT, argument=0),
         request(Operation.TRIM),
         request(Operation.TRIM, argument=0),
+        request(Operation.DIGEST_POINT, b"k"),
+        request(Operation.DIGEST_POINT, None, b"v"),
         Request(2, (Command(Operation.PUT, b"a", b"1"), Command(Operation.PUT, b"b", b"1"))),
         Request(2, (Command(Operation.APPEND, b"a", b"1"), Command(Operation.PUT, b"b", b"1"))),
         Request(2, (Command(Operation.VOID), Command(Operation.SESSION_OPEN))),
@@ -332,6 +334,28 @@ def test_digests_are_those_of_the_ends_of_entries() -> None:
     driver.entry()
     with pytest.raises(TooOld):
         driver.machine.digest_at(0)
+
+
+def test_entries_are_counted_from_the_newest_digest_point_on() -> None:
+    """The leader appends the next point by this count: all entries before there was one, and after one only those
+    that came later, of which no more are known than digests are kept. A point that is refused is none.
+
+    Guard: `entries_since_point` of statemachine/machine.py.
+    """
+    driver = Driver(Limits(digests_kept=5))
+    driver.put(b"a", b"1")
+    driver.entry(appends(10))
+    assert driver.machine.entries_since_point() == 2  # entries, not records
+    driver.entry(request(Operation.DIGEST_POINT))
+    assert driver.machine.entries_since_point() == 0
+    taken = driver.machine.point
+    assert driver.answer(request(Operation.DIGEST_POINT, b"k")).reason is Reason.MALFORMED
+    assert (driver.machine.point, driver.machine.entries_since_point()) == (taken, 1)
+    for _ in range(9):
+        driver.entry(appends())
+    assert driver.machine.entries_since_point() == 5
+    driver.entry(request(Operation.DIGEST_POINT))
+    assert driver.machine.entries_since_point() == 0
 
 
 def test_mixed_entries_have_a_row_for_each_request() -> None:
