@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from chaos.deployment import Deployment
+from cluster.local_cluster import process_state
 from tests.support import free_ports, wait_until
 
 pytestmark = [pytest.mark.serial, pytest.mark.toxiproxy]
@@ -63,6 +64,8 @@ def test_a_hanging_server_cannot_keep_faults_up(tmp_path: Path, toxiproxy_path: 
         hung = deployment.toxiproxy.process
         deployment.toxiproxy.call_s = 0.2
         hung.signal(signal.SIGSTOP)
+        # A thread of it that runs on another core may still answer before it stands still.
+        wait_until(lambda: process_state(hung.pid) == "T", 10, what="the server to stand still")
         deployment.heal()
         assert not hung.is_running
         assert deployment.toxiproxy.toxics() == {name: [] for name in proxies}
