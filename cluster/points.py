@@ -137,6 +137,16 @@ class Points:
         _trim(values)
         self._heard[peer] = (incarnation, values)
 
+    def is_reported(self, configuration: Configuration, index: int) -> bool:
+        """Whether every voter has reported that point: all of them run, and have applied it."""
+        voters = (member for member in configuration.members if configuration.is_voter(member.node))
+        for member in voters:
+            if member.node != self._node:
+                incarnation, values = self._heard.get(member.node, ("", {}))
+                if incarnation != member.incarnation or index not in values:
+                    return False
+        return index in self._own
+
     def judge(self, configuration: Configuration, leader: NodeId) -> Judgement:
         """Compares what was reported. Raises Diverged where this replica differs from a majority.
 

@@ -39,6 +39,7 @@ class NodeExit(IntEnum):
     UNKNOWN_VERSION = 14  # the log holds something that only a newer raftlog knows
     REMOVED = 15  # stopped when asked to, and no member any more: it need not be started again
     DIVERGED = 16  # its state was not that of a majority: the next start builds it anew
+    DAMAGED = 17  # what is in its files is not what was written: the next start mends it
 
 
 class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -122,6 +123,13 @@ class RetentionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     held_bytes: int = 0  # what a consumer group has not read stays while the files take no more than this; 0: goes
 
 
+class ScrubSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Reading all files again and again, so that damage is found before a reader meets it."""
+
+    bytes_per_second: int = 4 << 20  # at most; less where disk or processor have other work. 0: nothing is read
+    pause_ms: int = 3_600_000  # from the end of a round through all files to the beginning of the next
+
+
 class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the node says about itself."""
 
@@ -160,6 +168,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limits: LimitSettings = msgspec.field(default_factory=LimitSettings)
     disk: DiskSettings = msgspec.field(default_factory=DiskSettings)
     retention: RetentionSettings = msgspec.field(default_factory=RetentionSettings)
+    scrub: ScrubSettings = msgspec.field(default_factory=ScrubSettings)
     log: LogSettings = msgspec.field(default_factory=LogSettings)
     security: SecuritySettings = msgspec.field(default_factory=SecuritySettings)
 
@@ -178,6 +187,7 @@ _SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "limits": LimitSettings,
     "disk": DiskSettings,
     "retention": RetentionSettings,
+    "scrub": ScrubSettings,
     "log": LogSettings,
     "security": SecuritySettings,
 }
@@ -383,6 +393,11 @@ def _check(settings: Settings, cluster: ClusterFile | None) -> None:
             f"retention.bytes is {kept.bytes}, age_ms {kept.age_ms}, held_bytes {kept.held_bytes}: none is negative, "
             f"and bytes are 0 (keep all) or at least {RETENTION_SEGMENTS_MIN} segments, {least} with this "
             "disk.segment_bytes"
+        )
+    if (scrub := settings.scrub).bytes_per_second < 0 or scrub.pause_ms < 1:
+        raise SettingsError(
+            f"scrub.bytes_per_second is {scrub.bytes_per_second}, pause_ms {scrub.pause_ms}: the first is 0 (off) or "
+            "more, the second at least 1"
         )
     for key, address in (("http.listen", settings.http.listen), ("peer.listen", settings.peer.listen)):
         if address:

@@ -637,6 +637,16 @@ class DigestStatus(msgspec.Struct, frozen=True):
     differ: int = 0  # of the newest at which no majority has one state: nothing is written; 0: there is none
 
 
+class ScrubStatus(msgspec.Struct, frozen=True):
+    """How far this node has read its own files, and what is wrong with them."""
+
+    rounds: int = 0  # through all of them, finished since the start
+    bytes: int = 0  # read since the start
+    file: str = ""  # that is being read; empty: none is, until the next round
+    age_ms: int = -1  # since the newest round was finished; -1: none was
+    damage: str = ""  # what is damaged: it is mended by a start, which waits until the other nodes are well
+
+
 class Status(msgspec.Struct, frozen=True):
     """`GET /v1/status`: one node's view."""
 
@@ -664,6 +674,7 @@ class Status(msgspec.Struct, frozen=True):
     learners: list[int] = []
     consumers: list[ConsumerStatus] = []  # the groups that are the most records behind (limits.consumers_shown_max)
     digests: DigestStatus = DigestStatus()
+    scrub: ScrubStatus = ScrubStatus()
 
 
 class MemberAnswer(msgspec.Struct, frozen=True, omit_defaults=True):

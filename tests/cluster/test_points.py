@@ -135,6 +135,21 @@ def test_what_is_remembered_is_bounded() -> None:
     assert (points.reports(), points.newest, points.is_open) == ((), 0, False)
 
 
+def test_a_point_is_reported_once_every_voter_has_told_it_from_the_disk_that_is_named() -> None:
+    """It proves that all of them run and are past it: a majority is not enough, a learner is not asked, and what a
+    disk told that was replaced since does not count."""
+    points = points_of(1, A, _2=A)
+    assert not points.is_reported(THREE, 10)
+    points.take(3, disk(9), ((10, A),))
+    assert not points.is_reported(THREE, 10)
+    points.take(3, disk(3), ((10, B),))
+    assert points.is_reported(THREE, 10)
+    assert not points.is_reported(THREE, 11)
+    assert points.is_reported(configuration(1, 2, outgoing=(1, 2, 3), learners=(4,)), 10)
+    assert not points.is_reported(configuration(1, 2, outgoing=(1, 4)), 10)
+    assert not Points(1).is_reported(configuration(1), 10), "it has not applied it itself"
+
+
 def test_when_a_point_is_due() -> None:
     """After so many entries, one at a time; again and again while states differ. No more than are remembered."""
     entries = 9

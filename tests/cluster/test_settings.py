@@ -50,6 +50,8 @@ def test_defaults_of_the_core_are_its_options() -> None:
         ("nod = 3", "node.toml: nod is no setting; did you mean node?"),
         ("limits.waiters_max = 'x'", "limits.waiters_max is 'x'"),
         ("limits.waiters_max = 0", "it must be at least 1"),
+        ("scrub.bytes_per_second = -1", "scrub.bytes_per_second is -1, pause_ms 3600000: the first is 0 (off) or more"),
+        ("scrub.pause_ms = 0", "the second at least 1"),
         ("raft.heartbeat_ms = 200", "raft.heartbeat_ms (200) must be at most half"),
         ("http.listen = '0.0.0.0:80'", "beyond loopback a node needs tokens and TLS"),
         ("peer.listen = '10.0.0.1:80'", "beyond loopback"),
