@@ -99,6 +99,7 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     watchers_max: int = 1_024  # open watch and follow streams
     stream_stall_ms: int = 10_000  # a stream whose reader takes nothing for so long is closed with its `next`
     progress_ms: int = 4_000  # streams say how far they are at least this often
+    stream_gather_ms: int = 50  # what comes for many followers of the log may wait so long, and then goes together
     digests_max: int = 2  # log digests being computed
     backups_max: int = 1  # backups being taken: each keeps what changes meanwhile in memory
     backup_max_ms: int = 3_600_000  # one that takes longer is broken off
