@@ -45,8 +45,8 @@ QUARANTINES_KEPT: Final = 2
 """Of each kind: the newest ones. Looking at two is enough to see whether a disk fails again."""
 QUARANTINE_BYTES_MAX: Final = 256 << 20
 """Kept of one log: always the segment in which it is cut, or the oldest one where all of it goes; then those behind it
-that still fit, oldest first, so a damaged one that begins right behind the cut, or that is not the oldest, may be missing
-where segments are large. Its peers have what is intact."""
+that still fit, oldest first: a damaged one that begins right behind the cut, or is not the oldest, may be missing where
+segments are large. Its peers have what is intact."""
 
 
 class Irreparable(ValueError):
