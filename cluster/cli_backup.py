@@ -70,7 +70,7 @@ def backup_command(
     aside = file.with_name(f"{file.name}.part-{os.getpid()}")
     try:
         with _bar("saving") as told:
-            cursor = _receive(cli, aside, told)(stale)
+            cursor = _receive(cli, aside, stale, told)
         if file.exists() and not force:
             raise Failed(f"{file}: it was made meanwhile; name another file, or give --force")
         aside.rename(file)
@@ -83,28 +83,24 @@ def backup_command(
     cli.printer.one(as_backup(file, cursor.head, cursor.end_of), BACKUP)
 
 
-def _receive(cli: Cli, aside: Path, told: Callable[[int, int, str], None]) -> Callable[[bool], BackupCursor]:
+def _receive(cli: Cli, aside: Path, stale: bool, told: Callable[[int, int, str], None]) -> BackupCursor:
     """Writes a backup aside and syncs it; every byte was checked before it is written."""
-
-    def run(stale: bool) -> BackupCursor:
-        cursor = BackupCursor("stale" if stale else "linearizable")
-        keys = size = 0
-        with cli.client(sessions=False) as client, aside.open("xb") as target:
-            for piece in client.stream(cursor):
-                if piece.is_first:
-                    target.seek(0)
-                    target.truncate()
-                    keys = size = 0
-                target.write(piece.data)
-                size += len(piece.data)
-                keys += keys_in(piece)
-                head = cursor.head
-                told(keys, head.digest.count if head is not None else 0, f"{size / 1e6:,.1f} MB")
-            target.flush()
-            os.fsync(target.fileno())
-        return cursor
-
-    return run
+    cursor = BackupCursor("stale" if stale else "linearizable")
+    keys = size = 0
+    with cli.client(sessions=False) as client, aside.open("xb") as target:
+        for piece in client.stream(cursor):
+            if piece.is_first:
+                target.seek(0)
+                target.truncate()
+                keys = size = 0
+            target.write(piece.data)
+            size += len(piece.data)
+            keys += keys_in(piece)
+            head = cursor.head
+            told(keys, head.digest.count if head is not None else 0, f"{size / 1e6:,.1f} MB")
+        target.flush()
+        os.fsync(target.fileno())
+    return cursor
 
 
 def keys_in(piece: Piece) -> int:

@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import Annotated, Final
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
 
 import typer
 
 from cluster import client_consumers as requests
 from cluster.cli_frame import Cli, Exit, Failed, command
+from cluster.client_sync import SyncClient
 from cluster.output import Column, Format, View, as_row, as_time
+from cluster.wire import SHARD
+from cluster.wire_consumers import PositionIn
 
-_NEXT: Final = Column("next", lambda row: row["position"]["next"]["0"])
+
+def _next(row: Mapping[str, Any]) -> Any:
+    return row["position"]["next"][SHARD]
+
+
+_NEXT: Final = Column("next", _next)
 CONSUMER: Final = View(
     (
         Column("name"), _NEXT, Column("lag"), Column("lag_seconds"), Column("generation"), Column("owner"),
         Column("updated", lambda row: as_time(row["updated_ms"])),
     ),
-    lambda row: f"{row['position']['next']['0']}\n".encode(),
+    lambda row: f"{_next(row)}\n".encode(),
 )  # fmt: skip
 MOVED: Final = View(
     (Column("name"), _NEXT, Column("generation"), Column("owner"), Column("index"), Column("result")),
@@ -78,15 +87,13 @@ def commit_command(
 ) -> None:
     """Move a group forward, as its owner: everything before --to is done with."""
     with cli.client() as client:
-        position = requests.position_of(client.status().log, to)
-        cli.printer.one(as_row(client.call(requests.commit(name, position, generation))), MOVED)
+        cli.printer.one(as_row(client.call(requests.commit(name, _position(client, to), generation))), MOVED)
 
 
 def reset_command(cli: Cli, name: Name, to: To, owner: Owner = None) -> None:
     """Move a group anywhere, whoever owns it: that owner is fenced. A group that is not there is made."""
     with cli.client() as client:
-        position = requests.position_of(client.status().log, to)
-        request = requests.commit(name, position, None, reset=True, owner=_owner(owner))
+        request = requests.commit(name, _position(client, to), None, reset=True, owner=_owner(owner))
         cli.printer.one(as_row(client.call(request)), MOVED)
 
 
@@ -103,6 +110,10 @@ def delete_command(
     if not done.deleted:
         raise Failed(f"there is no consumer group {name!r}: raftlog consumers list", Exit.NOT_FOUND)
     cli.printer.one(as_row(done), DELETED)
+
+
+def _position(client: SyncClient, index: int) -> PositionIn:
+    return requests.position_of(client.status().log, index)
 
 
 def _owner(given: str | None) -> str:

@@ -15,7 +15,7 @@ from cluster.cli_frame import Cli, Exit, Failed, command
 from cluster.client_core import Policy, normal_url
 from cluster.client_errors import ClientError
 from cluster.client_sync import SyncClient
-from cluster.explain import diagnose, tell_record
+from cluster.explain import diagnose, leader_of, tell_record
 from cluster.output import Column, Format, View, as_row, as_time, lines_of
 from cluster.wire_explain import EntryView, Leaderless, NodeView
 
@@ -67,7 +67,7 @@ def explain_record(cli: Cli, index: int) -> EntryView:
     views = explain_leader(cli).nodes
     urls = {peer.node: normal_url(peer.url) for view in views for peer in view.peers}
     urls |= {} if len(views) > 1 else {views[0].node: normal_url(cli.endpoints[0])}
-    leader = max((view for view in views if view.role == "leader"), key=lambda view: view.term, default=views[0])
+    leader = leader_of(views) or views[0]
     with SyncClient(urls.get(leader.node, cli.endpoints[0]), bound=True, deadline_s=cli.deadline_s) as client:
         told = client.call(requests.explain_index(index))
     applied = {view.node: view.applied >= index for view in views}

@@ -32,7 +32,7 @@ _moved = answers.plain(told.ConsumerMoved)
 
 def position_of(log: str, index: int) -> told.PositionIn:
     """The position before that index."""
-    return told.PositionIn(log, {"0": index})
+    return told.PositionIn(log, {wire.SHARD: index})
 
 
 def claim(name: str, owner: str = "", position: told.PositionIn | None = None) -> Request[told.ConsumerMoved]:
@@ -139,7 +139,7 @@ class SyncConsumer:
     ) -> Generator[Record, None, None]:  # fmt: skip
         """The records from the group's position on. A record counts as done when the next one is asked for; what is
         done is committed every `every_s` seconds and at the end: at least once each."""
-        progress = _Progress(_owned(self.owned, self.name).position.next["0"], every_s)
+        progress = _Progress(_owned(self.owned, self.name).position.next[wire.SHARD], every_s)
         try:
             for record in self._client.log(progress.done, follow=follow, internal=internal):
                 progress.give(record)
@@ -188,7 +188,7 @@ class Consumer:
         every_s: float = COMMIT_EVERY_S,
     ) -> AsyncGenerator[Record, None]:  # fmt: skip
         """As SyncConsumer.records; close the iterator (`contextlib.aclosing`) if you leave it early."""
-        progress = _Progress(_owned(self.owned, self.name).position.next["0"], every_s)
+        progress = _Progress(_owned(self.owned, self.name).position.next[wire.SHARD], every_s)
         try:
             async with aclosing(self._client.log(progress.done, follow=follow, internal=internal)) as found:
                 async for record in found:

@@ -13,12 +13,11 @@ from cluster import clock
 from cluster.apply import last_user_index, log_entry
 from cluster.disk_errors import DiskError
 from cluster.node_face import NodeFace
-from cluster.wire import ApiError, ConsumerStatus, Position
+from cluster.wire import SHARD, ApiError, ConsumerStatus, Position
 from raft.types import Entry, EntryKind
 from statemachine.commands import Consumer
 from statemachine.effects import Effects
 
-SHARD: Final = "0"
 _TIMES_MAX: Final = 4_096
 """Positions whose time is remembered; then all are forgotten."""
 _SCAN_RECORDS: Final = 128

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from cluster.disk_check_ledger import look_at_ledger
-from cluster.disk_check_segment import Looked, end_of_bytes, look_at_segment
+from cluster.disk_check_segment import Looked, look_at_segment
 from cluster.disk_check_snapshots import look_at_snapshots
 from cluster.disk_errors import RESTORE
 from cluster.disk_findings import NEWER_CODE, NEXT_START, NOT_READ, REMOVE, Finding, NotLooked, Report, State
@@ -37,6 +37,7 @@ from raft.formats import (
     decode_slot,
 )
 from raft.journal import HARD_STATE, LOG_FOLDER, index_name, ledger_name, segment_name
+from raft.operations import end_of_bytes
 from raft.recovery import HardStateDamaged, recover_hard_state, recover_log
 from raft.storage_open import intact_snapshots
 from raft.storage_snapshots import SNAPSHOTS, is_installing
@@ -217,7 +218,7 @@ class _Check:
         if size < HARD_STATE_SLOT + SLOT_SIZE:
             self._tell(HARD_STATE, State.DAMAGED, f"cut short: {size} of {HARD_STATE_BYTES} bytes", size, NEXT_START)
         for start, end in ((SLOT_SIZE, HARD_STATE_SLOT), (HARD_STATE_SLOT + SLOT_SIZE, size)):
-            if last := end_of_bytes(self._files, HARD_STATE, start, end):
+            if (last := end_of_bytes(self._files, HARD_STATE, start, end)) > start:
                 self._tell(HARD_STATE, State.DAMAGED, f"bytes up to {last} behind a slot", start, NOT_READ)
 
     # -- log

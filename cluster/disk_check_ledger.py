@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cluster.disk_check_segment import Looked, end_of_bytes
+from cluster.disk_check_segment import Looked
 from cluster.disk_findings import NEWER_CODE, NEXT_START, RESTORE, Finding, State
 from raft.codec import Corrupt, UnknownVersion
 from raft.formats import (
@@ -18,7 +18,7 @@ from raft.formats import (
     ledger_footer_bytes,
 )
 from raft.journal import ledger_name
-from raft.operations import Files
+from raft.operations import Files, end_of_bytes
 from statemachine.effects import (
     EFFECTS_HEADER_SIZE,
     CorruptEffects,
@@ -128,7 +128,8 @@ class _Frames:
             start = max(0, self._size - wanted)
             footer = decode_ledger_footer(self._files.read(self._name, start, wanted), self._size)
         except Corrupt as error:
-            if not self._is_sealed and not end_of_bytes(self._files, self._name, self._position, self._size):
+            end = end_of_bytes(self._files, self._name, self._position, self._size)
+            if not self._is_sealed and end == self._position:
                 return self._found(State.UNFINISHED, f"{error}", NEXT_START)
             return self._found(State.DAMAGED, str(error), NEXT_START)
         except UnknownVersion as error:

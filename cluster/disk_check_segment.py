@@ -25,11 +25,10 @@ from raft.formats import (
     decode_index_footer,
 )
 from raft.journal import Segment, index_name, row_position, segment_name
-from raft.operations import Files, Zero
+from raft.operations import Files, Zero, end_of_bytes
 from raft.recovery import Found, recover_log, scan
 from raft.types import EntryKind, HardState, Mark
 
-WINDOW = 1 << 20
 _ROWS_BYTES = 1 << 20
 
 
@@ -120,7 +119,7 @@ def look_at_segment(
     if files.size(name) < header.size:
         what = f"cut short: {files.size(name)} of {header.size} bytes"
         tell(Finding(name, State.DAMAGED, what, files.size(name), segment.last.index, RESTORE))
-    elif end := end_of_bytes(files, name, header.size, files.size(name)):
+    elif (end := end_of_bytes(files, name, header.size, files.size(name))) > header.size:
         tell(
             Finding(
                 name, State.DAMAGED, f"bytes up to {end} behind the end of the segment", header.size, None, NOT_READ
@@ -159,7 +158,7 @@ def _check_sealed(files: Files, looked: Looked, ended: Found, header: SegmentHea
         looked.findings.append(
             Finding(name, State.DAMAGED, what, ended.position, segment.last.index, _LOST.format(RESTORE))
         )
-    elif last := end_of_bytes(files, name, ended.position, header.size):
+    elif (last := end_of_bytes(files, name, ended.position, header.size)) > ended.position:
         what = f"bytes up to {last} behind the last entry, where there should be zeros"
         looked.findings.append(Finding(name, State.DAMAGED, what, ended.position, segment.last.index, NOT_READ))
 
@@ -246,7 +245,7 @@ def _check_open_end(files: Files, name: str, size: int, rows: _Rows, segment: Se
     count = max(0, min(size, rows.end) - SIDE_HEADER_SIZE) // IDX_ROW.size
     if rows.is_short or size != rows.end:
         what = f"{count} rows for {segment.last.index - segment.previous.index} records"
-        if end_of_bytes(files, name, rows.end, size) and size % IDX_ROW.size:
+        if end_of_bytes(files, name, rows.end, size) > rows.end and size % IDX_ROW.size:
             yield Finding(name, State.DAMAGED, f"{what}, and bytes that are no row", rows.end, None, NEXT_START)
         else:
             yield Finding(name, State.UNFINISHED, what, min(size, rows.end), None, NEXT_START)
@@ -277,19 +276,6 @@ def _check_footer(files: Files, name: str, size: int, rows: _Rows, segment: Segm
 
 
 # ---------------------------------------------------------------------------------------------------------------
-
-
-def end_of_bytes(files: Files, name: str, start: int, end: int) -> int:
-    """Behind the last byte between two positions that is not zero; 0 where all are."""
-    last, position = 0, start
-    while position < end:
-        window = files.read(name, position, min(WINDOW, end - position))
-        if not window:
-            break
-        if stripped := window.rstrip(b"\0"):
-            last = position + len(stripped)
-        position += len(window)
-    return last
 
 
 def _same(one: bytes, other: bytes) -> int:

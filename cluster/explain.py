@@ -25,8 +25,7 @@ def diagnose(views: Sequence[NodeView], unreachable: Mapping[int, str]) -> Leade
     """Everything that these views say. At least one view; `unreachable` are members that were asked in vain."""
     by_node = {view.node: view for view in views}
     newest = max(views, key=lambda view: (view.configuration_index, view.term))
-    leader = max((view for view in views if view.role == "leader"), key=lambda view: view.term, default=None)
-    known = leader or _followed(by_node)
+    known = leader_of(views) or _followed(by_node)
     causes = [*_disks(views), *_links(by_node), *_votes(by_node), *_refusals(views), *_gone(unreachable)]
     if isinstance(known, NodeView):
         causes += _progress(known, by_node)
@@ -42,6 +41,11 @@ def diagnose(views: Sequence[NodeView], unreachable: Mapping[int, str]) -> Leade
         [Unreached(node, reason) for node, reason in sorted(unreachable.items())],
         max(view.applied for view in views), max(view.term for view in views),
     )  # fmt: skip
+
+
+def leader_of(views: Sequence[NodeView]) -> NodeView | None:
+    """Who says that it leads, in the newest term."""
+    return max((view for view in views if view.role == "leader"), key=lambda view: view.term, default=None)
 
 
 def _followed(by_node: Mapping[int, NodeView]) -> int | None:

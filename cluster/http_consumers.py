@@ -6,12 +6,12 @@ from typing import Final
 
 import msgspec
 
-from cluster.consumer_lag import SHARD, position_of
+from cluster.consumer_lag import position_of
 from cluster.http_answer import Answer
 from cluster.http_call import READ_PARAMETERS, Call, Service, decode, read_index
 from cluster.http_outcomes import commit, refuse, told
 from cluster.http_query import unescape
-from cluster.wire import NUMBER_MAX, ApiError, Code, Outcome
+from cluster.wire import NUMBER_MAX, SHARD, ApiError, Code, Outcome
 from cluster.wire_consumers import (
     ClaimIn,
     CommitIn,
@@ -135,12 +135,7 @@ async def _commit(
 
 def _name(service: Service, call: Call) -> bytes:
     name = unescape(call.parts[0], "the consumer's name in the path")
-    parameters = service.node.machine.limits
-    limit = parameters.consumer_name_bytes_max
-    if len(name) > limit:
-        raise ApiError(
-            Code.TOO_LARGE, f"the consumer's name has {len(name)} bytes: the limit is {limit} (consumer_name_bytes_max)"
-        )
+    _check_size(service, "the consumer's name", name, "consumer_name_bytes_max")
     try:
         text = name.decode()
     except UnicodeDecodeError:
@@ -154,13 +149,15 @@ def _owner(service: Service, owner: str) -> bytes:
     if not owner.isprintable():
         raise ApiError(Code.BAD_REQUEST, "the owner is text, all of its characters printable")
     data = owner.encode()
-    parameters = service.node.machine.limits
-    limit = parameters.consumer_owner_bytes_max
-    if len(data) > limit:
-        raise ApiError(
-            Code.TOO_LARGE, f"the owner has {len(data)} bytes: the limit is {limit} (consumer_owner_bytes_max)"
-        )
+    _check_size(service, "the owner", data, "consumer_owner_bytes_max")
     return data
+
+
+def _check_size(service: Service, what: str, data: bytes, name: str) -> None:
+    """Raises ApiError for more bytes than the state machine's limit of that name."""
+    limit: int = getattr(service.node.machine.limits, name)
+    if len(data) > limit:
+        raise ApiError(Code.TOO_LARGE, f"{what} has {len(data)} bytes: the limit is {limit} ({name})")
 
 
 def _next(service: Service, position: PositionIn) -> int:

@@ -10,7 +10,7 @@ from typing import Final
 from cluster.explain import diagnose, tell_record
 from cluster.http_answer import Answer
 from cluster.http_call import Call, Service
-from cluster.http_log import SLICE_BYTES
+from cluster.http_log import SLICE_BYTES, check_oldest
 from cluster.http_query import parse_number
 from cluster.output import as_time
 from cluster.records import as_record, decode_rows
@@ -35,9 +35,7 @@ async def explain_index(service: Service, call: Call) -> Answer:
     view = node.view()
     if at > view.last:
         raise ApiError(Code.FUTURE_INDEX, f"record {at} is not in this node's log, which ends with {view.last}")
-    if at < node.oldest:
-        told = f"record {at} is below the oldest index, {node.oldest}"
-        raise ApiError(Code.COMPACTED, told, oldest=node.oldest)
+    check_oldest(service, at)
     replicas = _replicas(view, at)
     if at > node.applied:
         state = "committed" if at <= view.committed else "uncommitted"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from cluster import clock
 from cluster.forwarding import decode_points, encode_points
-from cluster.points import POINT_BLOCK, RETRY_S, Diverged, Points
+from cluster.points import POINT_BLOCK, Diverged, Points
 from cluster.wire import ApiError, Code, DigestStatus
 from raft.codec import Frame
 from raft.refusals import Refused
@@ -27,8 +27,6 @@ class PointWatch:
     """What a node remembers beside `points`. Times are seconds of `clock.monotonic`."""
 
     points: Points
-    seen: tuple[int, bytes] | None = None  # the newest point of the state machine that was looked at
-    asked_at: float = 0.0
     agreed_at: float | None = None
     noting: asyncio.Future[None] | None = None  # the state is wrong: a note for the next start is written
 
@@ -40,16 +38,9 @@ class PointWatch:
 
 def follow(node: Node) -> None:
     """Called after every turn: a point that was applied is reported, and the others' values are asked for."""
-    watch, point = node.watch, node.machine.point
-    if point is watch.seen:
-        return
-    watch.seen = point
-    if point is None:  # another state, of a leader's snapshot
-        watch.points.restored()
-        return
-    watch.points.applied(*point)
-    _ask(node)
-    _judge(node)
+    if node.watch.points.follow(node.machine.point):
+        _ask(node, clock.monotonic())
+        _judge(node)
 
 
 def take(node: Node, peer: NodeId, frame: Frame) -> None:
@@ -64,10 +55,9 @@ def take(node: Node, peer: NodeId, frame: Frame) -> None:
 
 def housekeeping(node: Node, now: Now, mono: float) -> None:
     """Asks again as long as the newest point is not agreed; the leader commits the next one when it is due."""
-    watch = node.watch
-    points = watch.points
-    if points.is_open and mono - watch.asked_at >= RETRY_S:
-        _ask(node)
+    points = node.watch.points
+    if points.must_ask(mono):
+        _ask(node, mono)
         _judge(node)  # the members may have changed
     machine, every = node.machine, node.settings.limits.digest_point_entries
     if node.is_leader and points.is_due(machine, every, mono):
@@ -113,9 +103,8 @@ def register_gauges(node: Node) -> None:
     gauge("raftlog_digests_differ", "1 while no majority has one state: no writes", lambda: bool(watch.points.differ))
 
 
-def _ask(node: Node) -> None:
-    node.watch.asked_at = clock.monotonic()
-    frame = encode_points(node.incarnation, is_asking=True, reports=node.watch.points.reports())
+def _ask(node: Node, mono: float) -> None:
+    frame = encode_points(node.incarnation, is_asking=True, reports=node.watch.points.asked(mono))
     for peer in node.core.state.configuration.peers(node.node_id):
         node.transport.send_bulk(peer, frame)
 

@@ -76,13 +76,18 @@ def has_split(configuration: Configuration, values: Mapping[NodeId, bytes]) -> b
 class Points:
     """One process's view; gone with it: what counts is found anew from the next point on."""
 
-    __slots__ = ("_heard", "_newest", "_node", "_own", "_proposed", "_proposed_s", "agreed", "count", "differ")
+    __slots__ = (
+        "_asked_s", "_heard", "_newest", "_node", "_own", "_proposed", "_proposed_s", "_seen", "agreed", "count",
+        "differ",
+    )  # fmt: skip
 
     def __init__(self, node: NodeId) -> None:
         self._node = node
         self._own: dict[int, bytes] = {}
         self._heard: dict[NodeId, tuple[str, dict[int, bytes]]] = {}  # by replica: its disk's incarnation, its values
         self._newest = 0
+        self._seen: tuple[int, bytes] | None = None  # the newest point of the state that was looked at
+        self._asked_s = 0.0
         self._proposed = 0  # index of the newest point that this process proposed, and when
         self._proposed_s = -DIFFER_EVERY_S
         self.count = 0  # points applied by this process
@@ -99,6 +104,15 @@ class Points:
         """Whether the newest point is not agreed yet: the others are to be asked."""
         return self._newest > self.agreed
 
+    def must_ask(self, now_s: float) -> bool:
+        """Whether the others are to be asked again: the newest point is not agreed, and it is a while since."""
+        return self.is_open and now_s - self._asked_s >= RETRY_S
+
+    def asked(self, now_s: float) -> Reports:
+        """The others are asked now; what they are told with it."""
+        self._asked_s = now_s
+        return self.reports()
+
     def is_due(self, machine: StateMachine, every: int, now_s: float) -> bool:
         """Whether a leader with that state has to commit a point now: `every` so many entries, or as many as the state
         remembers digests of."""
@@ -111,6 +125,18 @@ class Points:
     def proposed(self, index: int, now_s: float) -> None:
         """One was proposed at that index."""
         self._proposed, self._proposed_s = index, now_s
+
+    def follow(self, point: tuple[int, bytes] | None) -> bool:
+        """Looks at the newest point of the state machine; None: of a state that came with a snapshot, and has none.
+        Whether it is another one, to be told to all."""
+        if point is self._seen:
+            return False
+        self._seen = point
+        if point is None:
+            self.restored()
+            return False
+        self.applied(*point)
+        return True
 
     def applied(self, index: int, value: bytes) -> None:
         """This replica applied that point."""

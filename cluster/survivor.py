@@ -27,14 +27,8 @@ from raft.formats import ForeignFile, Log
 from raft.journal import Segment, segment_name
 from raft.recovery import HardStateDamaged, Recovery, recover_hard_state, recover_log, scan
 from raft.storage_ledger import Ledger
-from raft.storage_snapshots import (
-    SnapshotDamaged,
-    StoredSnapshot,
-    is_installing,
-    list_snapshots,
-    open_snapshot,
-    read_chunks,
-)
+from raft.storage_open import intact_snapshots
+from raft.storage_snapshots import SnapshotDamaged, StoredSnapshot, is_installing, read_chunks
 from raft.types import GENESIS, Entry, EntryKind, HardState, Mark
 from statemachine.machine import StateMachine
 from statemachine.snapshot import CorruptSnapshot
@@ -84,12 +78,7 @@ def look(folder: Path, progress: Progress | None = None) -> Survivor:
 def _look(folder: Path, identity: Identity, files: ShardFiles) -> Survivor:
     log = Log(bytes.fromhex(identity.log_id))
     slot, notices = recover_hard_state(log, files)
-    snapshots: list[StoredSnapshot] = []
-    for index in list_snapshots(files):
-        try:
-            snapshots.append(open_snapshot(files, log, index))
-        except SnapshotDamaged as error:
-            notices.append(f"{error}: passed over")
+    snapshots = intact_snapshots(files, log, notices, [])
     newest = snapshots[0] if snapshots else None
     if newest is not None and is_installing(files, newest.mark.index):  # the log before it was being dropped
         mark = newest.mark

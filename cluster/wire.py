@@ -150,6 +150,10 @@ class LeaderHint(msgspec.Struct, frozen=True):
     url: str
 
 
+SHARD: Final = "0"
+"""As positions name it: one Raft group today; more, later, need no other format."""
+
+
 class Position(msgspec.Struct, frozen=True):
     """Position of a consumer, checkpoint or manifest: {"log": id, "next": {"0": index}}; the 0 is the shard."""
 

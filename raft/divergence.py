@@ -15,8 +15,8 @@ from typing import Final
 
 from raft.codec import Corrupt, UnknownVersion, crc32c
 from raft.formats import FORMAT_VERSION, Log
-from raft.operations import Create, Delete, DeleteFolder, Files, Operation, Rename, Sync, SyncFolder
-from raft.storage_snapshots import SNAPSHOTS, StoredSnapshot, list_snapshots, snapshot_folder
+from raft.operations import Create, Delete, Files, Operation, Rename, Sync, SyncFolder
+from raft.storage_snapshots import SNAPSHOTS, StoredSnapshot, list_snapshots, remove
 
 NOTE: Final = "diverged"
 NOTE_MAGIC: Final = b"RLDV"
@@ -91,8 +91,7 @@ def drop(note: Note, files: Files) -> list[Operation]:
     operations: list[Operation] = []
     for index in list_snapshots(files):
         if index >= note.agreed:
-            folder = snapshot_folder(index)
-            operations += [Rename(folder, f"{folder}.new"), DeleteFolder(f"{folder}.new")]
+            operations += remove(index)
     return [*operations, SyncFolder(SNAPSHOTS)]
 
 

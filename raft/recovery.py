@@ -323,11 +323,12 @@ def _recover_sealed(log: Log, files: Files, header: SegmentHeader, end: Mark, re
         for found in scan(files, name, header):
             if found.entry is not None:
                 if found.is_mark_damaged:
-                    mends += [_mended(name, found, segment.last, recovery.notices), Sync(name)]
+                    mends.append(_mended(name, found, segment.last, recovery.notices))
                 segment.add(found.entry, found.position)
         if segment.last != end:
             raise Damaged(_sealed_damage(segment, found, end)) from error
-        recovery.operations += mends
+        if mends:
+            recovery.operations += [*mends, Sync(name)]
         recovery.notices.append(f"{index_name(segment.first)} is made anew: {error}")
         recovery.rebuild.append(segment)
     recovery.segments.append(segment)
@@ -404,7 +405,7 @@ def _recover_active(
             break
         if found.is_mark_damaged:
             mark = segment.previous if newest_entry is None else entry_mark(newest_entry)
-            mends += [_mended(name, found, mark, recovery.notices), Sync(name)]
+            mends.append(_mended(name, found, mark, recovery.notices))
         if newest_entry is None or entry.term != newest_entry.term or entry.kind is EntryKind.CONFIGURATION:
             segment.add(entry, found.position)
         newest_entry = entry
@@ -441,5 +442,6 @@ def _recover_active(
     again = files.read(name, ended.from_mark, ended.position - ended.from_mark)
     index = encode_side_header(log, INDEX_MAGIC, segment.previous) + b"".join(rows)
     recovery.operations += [Write(name, ended.from_mark, again), Sync(name)]
-    recovery.operations += mends
+    if mends:
+        recovery.operations += [*mends, Sync(name)]
     recovery.operations += [Create(index_name(segment.first), index), SyncFolder(LOG_FOLDER)]

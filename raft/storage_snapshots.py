@@ -113,10 +113,14 @@ def drop_old(files: Files, kept: int = SNAPSHOTS_KEPT) -> list[Operation]:
         DeleteFolder(f"{SNAPSHOTS}/{name}") for name in files.names(SNAPSHOTS) if name.endswith(_ASIDE)
     ]
     for index in list_snapshots(files)[kept:]:
-        folder = snapshot_folder(index)
-        # The name goes first: a half-removed snapshot must not look like one.
-        operations += [Rename(folder, folder + _ASIDE), DeleteFolder(folder + _ASIDE)]
+        operations += remove(index)
     return operations
+
+
+def remove(index: int) -> list[Operation]:
+    """Removes a snapshot. Its name goes first: a half-removed one must not look like one."""
+    folder = snapshot_folder(index)
+    return [Rename(folder, folder + _ASIDE), DeleteFolder(folder + _ASIDE)]
 
 
 def open_snapshot(files: Files, log: Log, index: int) -> StoredSnapshot:

@@ -3,10 +3,10 @@
 import time
 import warnings
 
-from cluster.wire import LogPage, Position
+from cluster.wire import SHARD, LogPage, Position
 from spark_export import door
 from spark_export.errors import DataLossError, UsageError
-from spark_export.offsets import SHARD, StreamOffset, resolve
+from spark_export.offsets import StreamOffset, resolve
 from spark_export.options import Ago, At, Offset, SourceOptions
 from spark_export.reader import trimmed
 

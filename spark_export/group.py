@@ -14,9 +14,10 @@ from typing import Final
 
 from cluster.client_errors import ClientError, ConsumerFenced, ConsumerNotFound, NotApplied, OutcomeUnknown, Unavailable
 from cluster.client_sync import SyncClient
+from cluster.wire import SHARD
 from spark_export import bounds, door
 from spark_export.errors import ExportError, FencedError, UnreachableError
-from spark_export.offsets import SHARD, StreamOffset
+from spark_export.offsets import StreamOffset
 from spark_export.options import SourceOptions
 
 REPORT_EVERY_S: Final = 1.0

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
+from cluster.wire import SHARD
 from spark_export.errors import DataLossError, UsageError
 
 RECORDS_PER_PARTITION: Final = 500_000
 """A task of about 70 MB: large enough for its fixed cost, small enough to be repeated."""
-SHARD: Final = "0"
-"""One Raft group today; more, later, need no other format."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
-from cluster.wire import Position
+from cluster.wire import SHARD, Position
 from spark_export.door import PATIENCE_S, parse_endpoints
 from spark_export.errors import UsageError
-from spark_export.offsets import RECORDS_PER_PARTITION, SHARD
+from spark_export.offsets import RECORDS_PER_PARTITION
 from spark_export.schema import INTERNAL_OPERATIONS, USER_OPERATIONS
 
 STREAM_PATIENCE_S: Final = 120.0

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from chaos.sim.disk import SimDisk
 from cluster.forwarding import decode_points, encode_points
-from cluster.points import POINT_BLOCK, RETRY_S, Points
+from cluster.points import POINT_BLOCK, Points, Reports
 from cluster.wire import ApiError, Code
 from raft.codec import Frame
 from raft.core import RaftCore
@@ -23,13 +23,11 @@ if TYPE_CHECKING:
 class PointWork:
     """One process's; gone with it. Times are seconds of the node's own clock."""
 
-    __slots__ = ("_asked_s", "_seen", "points", "replica")
+    __slots__ = ("points", "replica")
 
     def __init__(self, replica: Replica) -> None:
         self.replica = replica
         self.points = Points(replica.node)
-        self._seen: tuple[int, bytes] | None = None
-        self._asked_s = 0.0
 
     def check(self) -> None:
         """Raises ApiError while no majority has one state."""
@@ -41,16 +39,10 @@ class PointWork:
     def follow(self, core: RaftCore, now_s: float) -> None:
         """At the end of a turn: a point that was applied is reported. Raises Diverged."""
         point = self.replica.machine.point
-        if point is self._seen:
-            return
-        self._seen = point
-        if point is None:
-            self.points.restored()
-            return
-        self.points.applied(*point)
-        self.replica.world.witness.point_applied(self.replica.node, point)
-        self._ask(core, now_s)
-        self._judge(core)
+        if self.points.follow(point):
+            self.replica.world.witness.point_applied(self.replica.node, point)
+            self._ask(core, now_s)
+            self._judge(core)
 
     def take(self, core: RaftCore, peer: NodeId, frame: Frame) -> None:
         """A replica's report. Raises Diverged."""
@@ -58,13 +50,13 @@ class PointWork:
         self.points.take(peer, incarnation, reports)
         self.replica.world.witness.point_told(self.replica.node, peer, reports)
         if is_asking:
-            self._send(peer, is_asking=False)
+            self._send(peer, self.points.reports(), is_asking=False)
         self._judge(core)
 
     def housekeeping(self, core: RaftCore, now: Now, now_s: float, *, is_leader: bool) -> None:
         """Asks again; the leader commits the next point when it is due. Raises Diverged."""
         world = self.replica.world
-        if self.points.is_open and now_s - self._asked_s >= RETRY_S:
+        if self.points.must_ask(now_s):
             self._ask(core, now_s)
             self._judge(core)
         if is_leader and self.points.is_due(self.replica.machine, world.point_entries, now_s):
@@ -75,13 +67,13 @@ class PointWork:
                 pass
 
     def _ask(self, core: RaftCore, now_s: float) -> None:
-        self._asked_s = now_s
+        reports = self.points.asked(now_s)
         for peer in core.state.configuration.peers(self.replica.node):
-            self._send(peer, is_asking=True)
+            self._send(peer, reports, is_asking=True)
 
-    def _send(self, peer: NodeId, *, is_asking: bool) -> None:
+    def _send(self, peer: NodeId, reports: Reports, *, is_asking: bool) -> None:
         replica = self.replica
-        frame = encode_points(replica.disk.incarnation, is_asking=is_asking, reports=self.points.reports())
+        frame = encode_points(replica.disk.incarnation, is_asking=is_asking, reports=reports)
         replica.world.links.send(replica.node, peer, frame)
 
     def _judge(self, core: RaftCore) -> None:

@@ -7,7 +7,7 @@ raft/snapshots.py. Operation by operation beside the batches of `chaos.sim.disk_
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING
 
 from chaos.sim.disk_errors import DiskFull
@@ -26,6 +26,46 @@ WAIT_US = 500
 """How long until it is looked again whether the batches are done."""
 
 
+class _Errand:
+    """One thing at a time that goes on step by step beside everything else, and ends with its process."""
+
+    __slots__ = ("_ended", "_replica", "_steps")
+
+    def __init__(self, replica: Replica, ended: Callable[[], None] = lambda: None) -> None:
+        self._replica = replica
+        self._ended = ended
+        self._steps: Generator[int, None, None] | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is something to do."""
+        return self._steps is not None
+
+    def begin(self, steps: Generator[int, None, None], *, is_later: bool = False) -> None:
+        """Takes the first step now, or after what is to happen now."""
+        self._steps = steps
+        if is_later:
+            self._replica.world.after(0, self._advance, self._replica.life)
+        else:
+            self._advance(self._replica.life)
+
+    def drop(self) -> None:
+        """Goes no further."""
+        if self._steps is not None:
+            self._steps.close()
+            self._steps = None
+
+    def _advance(self, life: int) -> None:
+        if life != self._replica.life or self._steps is None:
+            return
+        delay_us = self._replica.work.advance(self._steps)
+        if delay_us is None:
+            self._steps = None
+            self._ended()
+        elif delay_us >= 0:
+            self._replica.world.after(delay_us, self._advance, life)
+
+
 class SnapshotWork:
     """Gone with its process; the disk stays."""
 
@@ -36,37 +76,27 @@ class SnapshotWork:
         self.world = replica.world
         self.disk = replica.disk
         self.index = 0  # of the newest snapshot on this disk
-        self._saving: Iterator[int] | None = None
-        self._deleting: Iterator[int] | None = None
+        self._saving = _Errand(replica)
+        self._deleting = _Errand(replica)
         self._jobs: deque[SnapshotWrite | SnapshotInstall] = deque()
-        self._running: Iterator[int] | None = None
+        self._running = _Errand(replica, self._begin)
 
     @property
     def is_saving(self) -> bool:
         """Whether this node's own state is being saved."""
-        return self._saving is not None
+        return self._saving.is_on
 
     # -- its own -----------------------------------------------------------------------------------------------
 
     def save(self, core: RaftCore) -> None:
         """Keep the state as it is now, chunk by chunk while applying goes on, and then let the log before it go."""
-        is_receiving = core.state.receiving is not None or self._running is not None  # as in cluster/node_snapshots.py
+        is_receiving = core.state.receiving is not None or self._running.is_on  # as in cluster/node_snapshots.py
         if self.replica.corrupted:
             return  # what a snapshot of a wrong state does to others: docs/decisions/0010
-        if self._saving is None and not is_receiving and self.replica.mark.index > self.index:
-            self._saving = self._save(core)
-            self._advance_saving(self.replica.life)
+        if not self._saving.is_on and not is_receiving and self.replica.mark.index > self.index:
+            self._saving.begin(self._save(core))
 
-    def _advance_saving(self, life: int) -> None:
-        if life != self.replica.life or self._saving is None:
-            return
-        delay_us = self.replica.work.advance(self._saving)
-        if delay_us is None:
-            self._saving = None
-        elif delay_us >= 0:
-            self.world.after(delay_us, self._advance_saving, life)
-
-    def _save(self, core: RaftCore) -> Iterator[int]:
+    def _save(self, core: RaftCore) -> Generator[int, None, None]:
         replica, world, disk, work = self.replica, self.world, self.disk, self.replica.work
         mark = replica.mark
         index, configuration = next(pair for pair in reversed(core.state.configurations) if pair[0] <= mark.index)
@@ -102,20 +132,10 @@ class SnapshotWork:
 
     def delete(self, core: RaftCore) -> None:
         """Delete what was trimmed and is not needed, beside everything else."""
-        if self._deleting is None:
-            self._deleting = self._delete(core)
-            self._advance_deleting(self.replica.life)
+        if not self._deleting.is_on:
+            self._deleting.begin(self._delete(core))
 
-    def _advance_deleting(self, life: int) -> None:
-        if life != self.replica.life or self._deleting is None:
-            return
-        delay_us = self.replica.work.advance(self._deleting)
-        if delay_us is None:
-            self._deleting = None
-        elif delay_us >= 0:
-            self.world.after(delay_us, self._advance_deleting, life)
-
-    def _delete(self, core: RaftCore) -> Iterator[int]:
+    def _delete(self, core: RaftCore) -> Generator[int, None, None]:
         replica, disk = self.replica, self.disk
         while disk.is_busy:
             yield WAIT_US
@@ -143,22 +163,12 @@ class SnapshotWork:
             self.replica.tell(lambda core, now: core.snapshot_chunk(fetch, total, data, now))
 
     def _begin(self) -> None:
-        if self._running is None and self._jobs:
+        if not self._running.is_on and self._jobs:
             job = self._jobs.popleft()
-            self._running = self._write(job) if isinstance(job, SnapshotWrite) else self._install(job)
-            self.world.after(0, self._advance, self.replica.life)
+            steps = self._write(job) if isinstance(job, SnapshotWrite) else self._install(job)
+            self._running.begin(steps, is_later=True)
 
-    def _advance(self, life: int) -> None:
-        if life != self.replica.life or self._running is None:
-            return
-        delay_us = self.replica.work.advance(self._running)
-        if delay_us is None:
-            self._running = None
-            self._begin()
-        elif delay_us >= 0:
-            self.world.after(delay_us, self._advance, life)
-
-    def _write(self, write: SnapshotWrite) -> Iterator[int]:
+    def _write(self, write: SnapshotWrite) -> Generator[int, None, None]:
         try:
             yield from self.replica.work.stepwise(self.disk.write_piece(write.index, write.offset, write.data))
         except (SnapshotDamaged, DiskFull):
@@ -169,13 +179,11 @@ class SnapshotWork:
     def _failed(self) -> None:
         self.replica.tell(lambda core, now: core.snapshot_failed(now))
 
-    def _install(self, install: SnapshotInstall) -> Iterator[int]:
+    def _install(self, install: SnapshotInstall) -> Generator[int, None, None]:
         replica, world, disk = self.replica, self.world, self.disk
         while not replica.work.is_idle:
             yield WAIT_US
-        if self._saving is not None:  # what it would keep is older
-            self._saving.close()  # type: ignore[attr-defined]
-            self._saving = None
+        self._saving.drop()  # what it would keep is older
         steps = disk.install(install.index)
         try:
             while True:

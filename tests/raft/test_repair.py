@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
 
 import pytest
@@ -71,6 +71,19 @@ def opened(files: MemoryFiles, budget: int = 1 << 30) -> tuple[Opened, int]:
                 raise PowerCut
             count += 1
             files.execute([operation])
+
+
+def after_every_crash(files: MemoryFiles, operations: int) -> Iterator[tuple[str, Opened, MemoryFiles]]:
+    """Killed, or without power, after each of that many operations of a start, and then started again: where that was,
+    what the second start found, and its files."""
+    for budget in range(operations):
+        for power in (False, True):
+            left = files.copy()
+            with pytest.raises(PowerCut):
+                opened(left, budget)
+            if power:
+                left.lose_power(Random(budget))
+            yield f"after {budget} operations, {power=}", opened(left)[0], left
 
 
 def flipped(shard: Shard, name: str, position: int) -> MemoryFiles:
@@ -203,16 +216,9 @@ def test_a_crash_at_any_point_of_a_repair_ends_in_the_same_place(case: str) -> N
     assert result.log.last.index in ends_of(shard)
     evidence = {name for name in whole.nodes if name.startswith(QUARANTINE)}
     assert evidence
-    for budget in range(operations):
-        for power in (False, True):
-            left = files.copy()
-            with pytest.raises(PowerCut):
-                opened(left, budget)
-            if power:
-                left.lose_power(Random(budget))
-            found, _ = opened(left)
-            assert (found.log.first, found.log.last, found.floor, found.hard_state.term) == wanted, (budget, power)
-            assert evidence <= set(left.nodes), (budget, power)
+    for where, found, left in after_every_crash(files, operations):
+        assert (found.log.first, found.log.last, found.floor, found.hard_state.term) == wanted, where
+        assert evidence <= set(left.nodes), where
 
 
 def test_a_log_below_a_snapshot_goes_for_it() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
 
 from chaos.sim.files import MemoryFiles
@@ -17,9 +15,19 @@ from raft.recovery import recover_hard_state
 from raft.repair import QUARANTINE
 from raft.storage_open import ShardDamaged, open_shard
 from raft.types import Entry, EntryKind, HardState
-from tests.raft.journal_driver import LOG, SEGMENT_BYTES, PowerCut
+from tests.raft.journal_driver import LOG, SEGMENT_BYTES
 from tests.raft.storage_lab import Shard
-from tests.raft.test_repair import TERM, THREE, first_of, flipped, members, newest_name, opened, written
+from tests.raft.test_repair import (
+    TERM,
+    THREE,
+    after_every_crash,
+    first_of,
+    flipped,
+    members,
+    newest_name,
+    opened,
+    written,
+)
 
 FOUR = members(1, 2, 3, 4)
 FIVE = members(1, 2, 3, 4, 5)
@@ -203,15 +211,8 @@ def test_what_is_found_while_a_log_is_mended_moves_the_cut_under_the_same_floor(
     assert (found.floor, found.hard_state.term, found.configuration) == (TERM + 1, TERM + 1, THREE)
     cuts = [notice for notice in found.notices if "it is kept up to index" in notice]
     assert [f"index {index}," in cut for cut, index in zip(cuts, _cuts(shard), strict=True)] == [True, True]
-    for budget in range(operations):
-        for power in (False, True):
-            left = files.copy()
-            with pytest.raises(PowerCut):
-                opened(left, budget)
-            if power:
-                left.lose_power(Random(budget))
-            again, _ = opened(left)
-            assert (again.log.first, again.log.last, again.floor) == (found.log.first, found.log.last, TERM + 1), budget
+    for where, again, _ in after_every_crash(files, operations):
+        assert (again.log.first, again.log.last, again.floor) == (found.log.first, found.log.last, TERM + 1), where
 
 
 def _cuts(shard: Shard) -> list[int]:

@@ -1,12 +1,16 @@
 """Three entries, logs, disks and messages made of them: what the tests of single properties are about."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+
+import pytest
 
 from chaos.sim.invariants import log_matching
 from chaos.sim.invariants.known import Known
 from raft.codec import encode_configuration, entry_mark, seal_entry
 from raft.configuration import Configuration, Member
+from raft.invariants import InvariantBroken
 from raft.log import Log, LogStart
 from raft.messages import AppendEntries, AppendEntriesReply, RequestVote, RequestVoteReply
 from raft.types import GENESIS, Entry, EntryKind, HardState, Mark, TermRun
@@ -99,3 +103,12 @@ def asks(**fields: Any) -> RequestVote:
 def grants(sender: int, term: int = 3) -> RequestVoteReply:
     """A pre-vote for node 1."""
     return RequestVoteReply(sender=sender, to=1, term=2, request_term=term, granted=True, pre=True)
+
+
+def sees(legal: Callable[[], object], breach: Callable[[], object]) -> None:
+    """What the rule allows passes; the smallest breach of it raises InvariantBroken with its section."""
+    legal()
+    with pytest.raises(InvariantBroken) as broken:
+        breach()
+    assert broken.value.what
+    assert broken.value.section
