@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,8 +27,14 @@ class Conditions(msgspec.Struct, frozen=True):
         return self.busy_before <= machine.BUSY_SHARE_MAX
 
 
-def look(folder: Path, console: Console) -> Conditions:
-    """Measures and says both. Ends the program with 2 where `folder` is in memory."""
+def look(folder: Path, console: Console, room: int = 0) -> Conditions:
+    """Measures and says both. Ends the program with 2 where `folder` is in memory, or has no room for so many bytes."""
+    if (free := shutil.disk_usage(folder).free) < room:
+        console.print(
+            f"[red]{folder}: {free / 1e9:.0f} GB are free, the data of a run takes up to {room / 1e9:.0f} GB[/]"
+        )
+        console.print("make room, or name a folder on another disk with --data")
+        raise typer.Exit(2)
     try:
         disk = machine.measure_disk(folder)
     except machine.NotADisk as refusal:

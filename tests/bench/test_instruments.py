@@ -7,8 +7,10 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
+import typer
+from rich.console import Console
 
-from bench import machine, openloop
+from bench import conditions, machine, openloop
 
 
 def test_a_filesystem_in_memory_is_refused() -> None:
@@ -66,3 +68,12 @@ async def test_an_open_loop_refuses_what_is_no_address() -> None:
     """A URL without a port is a mistake of the caller, said at once."""
     with pytest.raises(ValueError, match="host:port"):
         await openloop.offer("127.0.0.1:1", rate=1, seconds=1, connections=1)
+
+
+def test_a_disk_without_room_for_a_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before anything is measured, and with the way out: a full disk in the middle of a run costs the whole run."""
+    with pytest.raises(typer.Exit) as refused:
+        conditions.look(tmp_path, Console(width=200), room=1 << 60)
+    assert refused.value.exit_code == 2
+    assert "GB are free" in (said := capsys.readouterr().out)
+    assert "--data" in said
