@@ -15,14 +15,13 @@ from typing import Final
 from cluster.disk_check_ledger import look_at_ledger
 from cluster.disk_check_segment import Looked, look_at_segment
 from cluster.disk_check_snapshots import look_at_snapshots
-from cluster.disk_errors import RESTORE
-from cluster.disk_findings import NEWER_CODE, NEXT_START, NOT_READ, REMOVE, Finding, NotLooked, Report, State
-from cluster.disk_look import Progress, WatchedFiles, held, parse_identity
-from cluster.disk_open import IDENTITY, SHARD, Identity
-from raft import repair
+from cluster.disk_errors import REPLACE, RESTORE
+from cluster.disk_findings import HEALS, NEWER_CODE, NEXT_START, NOT_READ, REMOVE, Finding, NotLooked, Report, State
+from cluster.disk_look import Progress, WatchedFiles, held
+from cluster.disk_open import IDENTITY, SHARD, Identity, parse_identity
+from raft import divergence, repair
 from raft.codec import Corrupt, UnknownVersion
 from raft.configuration import Configuration
-from raft.divergence import NOTE
 from raft.formats import (
     HARD_STATE_BYTES,
     HARD_STATE_SLOT,
@@ -241,7 +240,7 @@ class _Check:
                 self._tell(segment_name(first), State.UNFINISHED, what, None, "nothing: the next start drops it")
         self._names(names, firsts, slot.cut)
         if not firsts:
-            self._tell(LOG_FOLDER, State.MISSING, "there is no segment", None, RESTORE)
+            self._tell(LOG_FOLDER, State.MISSING, "there is no segment", None, HEALS)
             return 0, 0, 0
         headers = self._headers(log, firsts)
         first = firsts[0]
@@ -284,7 +283,7 @@ class _Check:
         for first in firsts:
             name = segment_name(first)
             headers.append(None)
-            mend = RESTORE
+            mend = HEALS
             try:
                 header = decode_segment_header(log, self._files.read(name, 0, SEGMENT_HEADER_SIZE))
             except Corrupt as error:
@@ -335,7 +334,7 @@ class _Check:
         is_newest = stem.isdigit() and bool(firsts) and int(stem) > firsts[-1]
         if is_newest and not cut and self._files.size(path) > SIDE_HEADER_SIZE:
             what = f"{segment_name(int(stem))} is gone: this file beside it tells of records in it"
-            self._tell(path, State.MISSING, what, None, RESTORE)
+            self._tell(path, State.MISSING, what, None, HEALS)
         else:
             self._tell(path, State.UNFINISHED, "it has no segment", None, "nothing: the next start drops it")
 
@@ -356,12 +355,22 @@ class _Check:
         elif first > 1 and not any(first - 1 <= index <= ledger_last for index in snapshots):
             what = f"the log begins at {first} and no usable snapshot reaches that far"
         else:
-            return "", ""
+            return self._rebuild(log, recovery.segments[0].first), ""
         try:
             begun = repair.begin(log, self._files, slot, node, damage, intact_snapshots(self._files, log, [], []))
         except repair.Irreparable as error:
             return f"{what}; {error}", ""
         return "", f"cuts its log after index {begun.cut}; it heals from the other nodes, and has no vote until then"
+
+    def _rebuild(self, log: Log, first: int) -> str:
+        """Why a start could not build a state anew that was wrong; empty: it could, or need not."""
+        note = divergence.find(log, self._files)
+        if note is not None:
+            try:
+                divergence.trusted(note, intact_snapshots(self._files, log, [], []), first)
+            except divergence.CannotRebuild as error:
+                return f"{error}; {REPLACE}"
+        return ""
 
     def _strangers(self) -> None:
         """What is in the folder, and is not raftlog's."""
@@ -373,7 +382,7 @@ class _Check:
         for name in self._files.names(""):
             if name == repair.QUARANTINE:
                 self._tell(name, State.INTACT, f"what starts set aside: {', '.join(self._files.names(name))}")
-            elif name == NOTE:
+            elif name == divergence.NOTE:
                 self._tell(name, State.UNFINISHED, "its state was wrong: the next start builds it anew from the log")
             elif name not in (HARD_STATE, LOG_FOLDER, SNAPSHOTS):
                 self._tell(name, State.UNKNOWN, "not a name of raftlog's: left alone")

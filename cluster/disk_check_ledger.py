@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from cluster.disk_check_segment import Looked
-from cluster.disk_findings import NEWER_CODE, NEXT_START, RESTORE, Finding, State
+from cluster.disk_findings import NEWER_CODE, NEXT_START, RESTORE, Finding, State, Steps, in_one_go
 from raft.codec import Corrupt, UnknownVersion
 from raft.formats import (
     LEDGER_FOOTER_SIZE,
@@ -19,6 +20,7 @@ from raft.formats import (
 )
 from raft.journal import ledger_name
 from raft.operations import Files, end_of_bytes
+from raft.storage_ledger import read_footer
 from statemachine.effects import (
     EFFECTS_HEADER_SIZE,
     CorruptEffects,
@@ -40,6 +42,13 @@ class LedgerLooked:
 
 def look_at_ledger(log: Log, files: Files, looked: Looked, *, is_sealed: bool, mend: str) -> LedgerLooked:
     """Reads the ledger beside a segment. `mend` is what to do where it must be made anew."""
+    return in_one_go(looking_at_ledger(log, files, looked, is_sealed=is_sealed, mend=mend))
+
+
+def looking_at_ledger(
+    log: Log, files: Files, looked: Looked, *, is_sealed: bool, mend: str = ""
+) -> Steps[LedgerLooked]:
+    """The same in steps, one for each frame."""
     segment = looked.segment
     name = ledger_name(segment.first)
     before = segment.previous.index
@@ -59,7 +68,7 @@ def look_at_ledger(log: Log, files: Files, looked: Looked, *, is_sealed: bool, m
         return found(State.FOREIGN, str(error), 0, before)
     except UnknownVersion as error:
         return found(State.NEWER, str(error), 0, before, NEWER_CODE)
-    return _Frames(files, name, size, looked, is_sealed=is_sealed, mend=mend).look()
+    return (yield from _Frames(files, name, size, looked, is_sealed=is_sealed, mend=mend).look())
 
 
 class _Frames:
@@ -70,10 +79,13 @@ class _Frames:
         self._is_sealed, self._mend = is_sealed, mend
         self._position = SIDE_HEADER_SIZE
         self._last = looked.segment.previous.index
-        self._places: dict[int, int] = {}  # of the frames that a footer may name
+        self._sampled: dict[int, int] = {}  # frames that the footer names, and were not met yet: their places
+        with suppress(UnknownVersion):  # told once the frames were read
+            if (footer := read_footer(files, name)) is not None:
+                self._sampled.update(zip(footer.samples[0::2], footer.samples[1::2], strict=True))
         self._count = 0
 
-    def look(self) -> LedgerLooked:
+    def look(self) -> Steps[LedgerLooked]:
         """Every frame, then what is behind them."""
         buffer, base = b"", 0
         for index in self._looked.ends:
@@ -100,10 +112,12 @@ class _Frames:
                 return self._found(State.NEWER, str(error), NEWER_CODE)
             if effects.index != index:
                 return self._wrong(f"effects of entry {effects.index} where those of {index} should be")
-            self._places[index] = self._position
+            if self._sampled.get(index) == self._position:
+                del self._sampled[index]
             self._position += size
             self._last = index
             self._count += 1
+            yield
         return self._behind()
 
     def _end_early(self, index: int) -> LedgerLooked:
@@ -134,10 +148,9 @@ class _Frames:
             return self._found(State.DAMAGED, str(error), NEXT_START)
         except UnknownVersion as error:
             return self._found(State.NEWER, str(error), NEWER_CODE)
-        pairs = zip(footer.samples[0::2], footer.samples[1::2], strict=True)
         if (footer.last, footer.end) != (self._last, self._position):
             return self._wrong(f"its footer names entry {footer.last} and byte {footer.end} as the end")
-        if any(self._places.get(index) != place for index, place in pairs):
+        if self._sampled:
             return self._wrong("its footer names places at which no such effects are")
         return self._found(State.INTACT, f"effects of {self._count} entries and the footer", "")
 

@@ -10,7 +10,19 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from cluster.disk_findings import NEWER_CODE, NEXT_START, NOT_READ, REMOVE, REREAD, RESTORE, Finding, State
+from cluster.disk_findings import (
+    HEALS,
+    HEALS_ONCE_READ,
+    NEWER_CODE,
+    NEXT_START,
+    NOT_READ,
+    REMOVE,
+    REREAD,
+    Finding,
+    State,
+    Steps,
+    in_one_go,
+)
 from raft.codec import IDX_ROW, MARK_SIZE, Corrupt, UnknownVersion, crc32c, decode_configuration, index_rows
 from raft.configuration import Configuration
 from raft.formats import (
@@ -29,7 +41,7 @@ from raft.operations import Files, Zero, end_of_bytes
 from raft.recovery import Found, recover_log, scan
 from raft.types import EntryKind, HardState, Mark
 
-_ROWS_BYTES = 1 << 20
+_ROWS_BYTES = 1 << 16  # compared in one step
 
 
 @dataclass(slots=True)
@@ -89,6 +101,13 @@ def look_at_segment(
 
     `durable` is an index that is known to be synced otherwise; `cut` not 0: a cut after that index had begun.
     """
+    return in_one_go(looking_at_segment(log, files, header, following, durable, cut))
+
+
+def looking_at_segment(
+    log: Log, files: Files, header: SegmentHeader, following: SegmentHeader | None, durable: int = 0, cut: int = 0
+) -> Steps[Looked]:
+    """The same in steps, one for each entry: for a node that does other things meanwhile."""
     name = segment_name(header.first)
     segment = Segment(header.previous, header.size, header.previous)
     looked = Looked(segment)
@@ -109,16 +128,18 @@ def look_at_segment(
             looked.ends.append(entry.index)
             if entry.kind is EntryKind.CONFIGURATION:
                 looked.configurations.append((entry.index, decode_configuration(entry.data)))
+            yield
     except UnknownVersion as error:
         tell(Finding(name, State.NEWER, str(error), segment.end, segment.last.index, NEWER_CODE))
         looked.is_whole = False
     except Corrupt as error:
-        tell(Finding(name, State.DAMAGED, str(error), ended.position, segment.last.index, RESTORE))
+        mend = HEALS_ONCE_READ if following else HEALS
+        tell(Finding(name, State.DAMAGED, str(error), ended.position, segment.last.index, mend))
         looked.is_whole = False
     rows.compare()
     if files.size(name) < header.size:
         what = f"cut short: {files.size(name)} of {header.size} bytes"
-        tell(Finding(name, State.DAMAGED, what, files.size(name), segment.last.index, RESTORE))
+        tell(Finding(name, State.DAMAGED, what, files.size(name), segment.last.index, HEALS))
     elif (end := end_of_bytes(files, name, header.size, files.size(name))) > header.size:
         tell(
             Finding(
@@ -156,7 +177,7 @@ def _check_sealed(files: Files, looked: Looked, ended: Found, header: SegmentHea
         else:
             what = f"{reason}; the next segment follows entry {end.index} of term {end.term}"
         looked.findings.append(
-            Finding(name, State.DAMAGED, what, ended.position, segment.last.index, _LOST.format(RESTORE))
+            Finding(name, State.DAMAGED, what, ended.position, segment.last.index, _LOST.format(HEALS_ONCE_READ))
         )
     elif (last := end_of_bytes(files, name, ended.position, header.size)) > ended.position:
         what = f"bytes up to {last} behind the last entry, where there should be zeros"
@@ -172,7 +193,7 @@ def _check_newest(log: Log, files: Files, looked: Looked, header: SegmentHeader,
     recovery = recover_log(log, _Alone(files, name), Slot(0, HardState(), cut), durable)
     if (damage := recovery.damage) is not None:
         looked.is_whole = False
-        mend = _LOST.format(RESTORE)
+        mend = _LOST.format(HEALS)
         looked.findings.append(Finding(name, State.DAMAGED, damage.reason, damage.position, damage.index, mend))
         return
     segment.end = recovery.segments[0].end

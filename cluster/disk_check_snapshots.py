@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cluster.disk_findings import NEWER_CODE, Finding, State
+from cluster.disk_findings import NEWER_CODE, Finding, State, Steps, in_one_go
 from raft.codec import Corrupt, UnknownVersion, crc32c, decode_configuration
 from raft.configuration import Configuration
 from raft.formats import (
@@ -41,12 +41,13 @@ def look_at_snapshots(log: Log, files: Files) -> Snapshots:
         elif not name.isdigit() or snapshot_folder(int(name)) != path:
             tell(Finding(path, State.UNKNOWN, "not a name of raftlog's: left alone"))
         else:
-            _look_at_one(log, files, int(name), found)
+            in_one_go(looking_at_snapshot(log, files, int(name), found))
     found.intact.sort(reverse=True)
     return found
 
 
-def _look_at_one(log: Log, files: Files, index: int, found: Snapshots) -> None:
+def looking_at_snapshot(log: Log, files: Files, index: int, found: Snapshots) -> Steps[None]:
+    """Reads one of them, in steps, one for each chunk; `found` is told."""
     folder = snapshot_folder(index)
     tell = found.findings.append
     name = f"{folder}/meta"
@@ -67,7 +68,7 @@ def _look_at_one(log: Log, files: Files, index: int, found: Snapshots) -> None:
         what = f"it is a copy of the snapshot of index {meta.mark.index}"
         tell(Finding(name, State.FOREIGN, what, 0, mend=PASSED_OVER))
         return
-    if (trouble := _look_at_chunks(files, f"{folder}/chunks", meta)) is not None:
+    if (trouble := (yield from _looking_at_chunks(files, f"{folder}/chunks", meta))) is not None:
         tell(trouble)
         return
     what = f"the state after record {index} of term {meta.mark.term}: {meta.chunks} chunks of {meta.size} bytes"
@@ -79,7 +80,7 @@ def _look_at_one(log: Log, files: Files, index: int, found: Snapshots) -> None:
             tell(Finding(f"{folder}/{other}", State.UNKNOWN, "not a name of raftlog's: left alone"))
 
 
-def _look_at_chunks(files: Files, name: str, meta: SnapshotMeta) -> Finding | None:
+def _looking_at_chunks(files: Files, name: str, meta: SnapshotMeta) -> Steps[Finding | None]:
     """What is wrong with the chunks, or None."""
     if files.size(name) < 0:
         return Finding(name, State.MISSING, "there is no such file", mend=PASSED_OVER)
@@ -97,6 +98,7 @@ def _look_at_chunks(files: Files, name: str, meta: SnapshotMeta) -> Finding | No
         position += CHUNK_HEADER_SIZE + length
         chunks += 1
         size += length
+        yield
     if (chunks, size, crc) != (meta.chunks, meta.size, meta.last_crc):
         what = f"{chunks} chunks of {size} bytes, the meta file names {meta.chunks} of {meta.size}"
         return Finding(name, State.DAMAGED, what, position, mend=PASSED_OVER)

@@ -14,8 +14,7 @@ from typing import Any, Final
 
 from cluster.disk_errors import FolderDamaged
 from cluster.disk_files import ShardFiles
-from cluster.disk_look import parse_identity
-from cluster.disk_open import IDENTITY, SHARD
+from cluster.disk_open import IDENTITY, SHARD, parse_identity
 from cluster.output import as_row
 from cluster.records import KINDS, decode_rows
 from raft.codec import (

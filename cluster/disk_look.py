@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,9 +11,7 @@ from pathlib import Path
 from cluster.disk_errors import FolderLocked, FolderMissing
 from cluster.disk_files import ShardFiles
 from cluster.disk_findings import NotLooked
-from cluster.disk_open import IDENTITY, SHARD, Identity
-from raft.codec import Corrupt, UnknownVersion
-from raft.formats import FORMAT_VERSION
+from cluster.disk_open import IDENTITY, SHARD
 
 Progress = Callable[[int, int], None]
 """Told how many bytes of how many were read."""
@@ -67,18 +64,3 @@ def held(folder: Path, *, even_if_locked: bool = False) -> Iterator[None]:
     finally:
         if descriptor >= 0:
             os.close(descriptor)
-
-
-def parse_identity(data: bytes) -> Identity:
-    """What identity.json says. Raises Corrupt, or UnknownVersion for the format of a newer raftlog."""
-    try:
-        fields = json.loads(data)
-        if type(version := fields["format"]) is int and version > FORMAT_VERSION:
-            raise UnknownVersion(f"format {version}: this code knows {FORMAT_VERSION}")
-        if sorted(fields) != ["format", "incarnation", "log", "node"] or version != FORMAT_VERSION:
-            raise Corrupt(f"it has the keys {sorted(fields)} and format {version!r}")
-        return Identity(fields["log"], fields["node"], fields["incarnation"])
-    except (Corrupt, UnknownVersion):
-        raise
-    except (ValueError, KeyError, TypeError) as error:
-        raise Corrupt(f"it cannot be read: {error}") from error

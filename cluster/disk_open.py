@@ -22,7 +22,6 @@ from cluster.disk_errors import (
     REPLACE,
     RESTORE,
     UNFORMATTED,
-    DiskError,
     FolderDamaged,
     FolderExists,
     FolderForeign,
@@ -35,7 +34,7 @@ from cluster.disk_errors import (
 from cluster.disk_files import ShardFiles, sync_folder, write_new
 from cluster.disk_snapshots import RecoveredSnapshot
 from raft import storage_open
-from raft.codec import UnknownVersion
+from raft.codec import Corrupt, UnknownVersion, crc32c
 from raft.configuration import Configuration
 from raft.divergence import CannotRebuild
 from raft.formats import FORMAT_VERSION, ForeignFile, Log
@@ -47,6 +46,7 @@ from raft.storage_snapshots import SNAPSHOTS
 from raft.types import Entry, EntryKind, HardState, Mark, TermRun
 
 IDENTITY: Final = "identity.json"
+IDENTITY_BYTES_MAX: Final = 65_536
 SHARD: Final = "shard-0"
 _HEX32: Final = re.compile(r"[0-9a-f]{32}")
 
@@ -137,7 +137,7 @@ def make_folder(directory: Path | str, identity: Identity, fill: Callable[[Shard
             files.close()
         sync_folder(shard)
         aside = folder / f"{IDENTITY}.new"
-        write_new(aside, _encode_identity(identity))
+        write_new(aside, encode_identity(identity))
         aside.rename(folder / IDENTITY)
         sync_folder(folder)
         sync_folder(folder.parent)
@@ -236,30 +236,56 @@ def _lock(folder: Path) -> int:
     return lock
 
 
-def _encode_identity(identity: Identity) -> bytes:
+_CRC_KEY: Final = b'"crc": '
+"""In identity.json the CRC comes last; it is that of all bytes before this."""
+
+
+def encode_identity(identity: Identity) -> bytes:
     """The bytes of identity.json."""
     fields = {
         "format": identity.format,
         "log": identity.log_id,
         "node": identity.node,
         "incarnation": identity.incarnation,
+        "crc": "",
     }
-    return (json.dumps(fields, indent=2) + "\n").encode()
+    before, _, _ = json.dumps(fields, indent=2).encode().partition(_CRC_KEY)
+    return before + _identity_end(before)
+
+
+def _identity_end(before: bytes) -> bytes:
+    return _CRC_KEY + f'"{crc32c(before):08x}"\n}}\n'.encode()
+
+
+def parse_identity(data: bytes) -> Identity:
+    """What identity.json says; one that was made before it had a CRC has none. Raises Corrupt, or UnknownVersion for
+    the format of a newer raftlog."""
+    try:
+        fields = json.loads(data)
+        if "crc" in fields:
+            before, _, _ = data.partition(_CRC_KEY)
+            if data != before + _identity_end(before):
+                raise Corrupt("it fails its CRC")
+            del fields["crc"]
+        version = fields["format"]
+        if type(version) is int and version > FORMAT_VERSION:
+            raise UnknownVersion(f"format {version}: this code knows {FORMAT_VERSION}")
+        if sorted(fields) != ["format", "incarnation", "log", "node"] or version != FORMAT_VERSION:
+            raise Corrupt(f"it has the keys {sorted(fields)} and format {version!r}")
+        return Identity(fields["log"], fields["node"], fields["incarnation"])
+    except (Corrupt, UnknownVersion):
+        raise
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise Corrupt(f"it cannot be read: {error}") from error
 
 
 def _read_identity(folder: Path, lock: int) -> Identity:
     path = folder / IDENTITY
     try:
-        fields = json.loads(os.pread(lock, 65_536, 0))
-        version = fields["format"]
-        if version != FORMAT_VERSION:
-            raise FormatUnknown(f"{path}: format {version!r}, this code knows {FORMAT_VERSION}; start a newer raftlog")
-        if sorted(fields) != ["format", "incarnation", "log", "node"]:
-            raise ValueError(f"it has the keys {sorted(fields)}")
-        return Identity(fields["log"], fields["node"], fields["incarnation"])
-    except DiskError:
-        raise
-    except (ValueError, KeyError, TypeError) as error:
+        return parse_identity(os.pread(lock, IDENTITY_BYTES_MAX, 0))
+    except UnknownVersion as error:
+        raise FormatUnknown(f"{path}: {error}; start a newer raftlog") from error
+    except Corrupt as error:
         raise FolderDamaged(
-            f"{path}: {error!r}; restore it from a copy: what it names was fixed by `raftlog format`"
+            f"{path}: {error}; restore it from a copy: what it names was fixed by `raftlog format`"
         ) from error

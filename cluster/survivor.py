@@ -16,11 +16,12 @@ from typing import Final
 from cluster.apply import last_user_index, log_entry
 from cluster.disk_errors import FolderDamaged, FolderForeign, FormatUnknown, foreign
 from cluster.disk_files import ShardFiles
-from cluster.disk_look import Progress, WatchedFiles, held, parse_identity
-from cluster.disk_open import IDENTITY, SHARD, Identity
+from cluster.disk_look import Progress, WatchedFiles, held
+from cluster.disk_open import IDENTITY, SHARD, Identity, parse_identity
 from cluster.output import as_time
 from cluster.restore import Seed
 from cluster.snapshots import restore
+from raft import divergence, repair
 from raft.codec import Corrupt, UnknownVersion, decode_configuration, entry_mark
 from raft.configuration import Configuration
 from raft.formats import ForeignFile, Log
@@ -80,9 +81,24 @@ def _look(folder: Path, identity: Identity, files: ShardFiles) -> Survivor:
     slot, notices = recover_hard_state(log, files)
     snapshots = intact_snapshots(files, log, notices, [])
     newest = snapshots[0] if snapshots else None
-    if newest is not None and is_installing(files, newest.mark.index):  # the log before it was being dropped
-        mark = newest.mark
-        return Survivor(folder, identity, slot.state, newest, (), mark, mark.index, tuple(notices))
+    if slot.floor:
+        notices.append(
+            f"its log was damaged, and kept up to index {slot.cut}: what it had acknowledged behind is not here"
+            if slot.is_mending
+            else "its log was damaged, and it had not healed from the others: what it had acknowledged may be missing"
+        )
+    alone = None  # the log was being dropped for this one: by an install, or by a repair
+    if newest is not None and is_installing(files, newest.mark.index):
+        alone = newest
+    elif slot.is_mending:
+        alone = repair.newest_below(snapshots, slot.cut)
+    note = divergence.find(log, files)
+    if note is not None:
+        notices.append(f"its state differed from a majority's at point {note.point}: it is built anew from before that")
+    if alone is not None:
+        _trusted(folder, note, [alone], alone.mark.index + 1)
+        mark = alone.mark
+        return Survivor(folder, identity, slot.state, alone, (), mark, mark.index, tuple(notices))
     durable = newest.mark.index if newest is not None else 0
     recovery: Recovery = recover_log(log, files, slot, durable)
     if recovery.damage is not None:
@@ -91,6 +107,7 @@ def _look(folder: Path, identity: Identity, files: ShardFiles) -> Survivor:
     last = segments[-1].last
     ledger = Ledger(log)
     ledger.recover(files, segments, [], last.index)  # effects are written of what was applied, so committed
+    snapshots = _trusted(folder, note, snapshots, segments[0].first)
     chosen = next((each for each in snapshots if each.mark.index >= segments[0].previous.index), None)
     if chosen is None and segments[0].previous.index:
         first = segments[0].first
@@ -99,6 +116,18 @@ def _look(folder: Path, identity: Identity, files: ShardFiles) -> Survivor:
     return Survivor(
         folder, identity, slot.state, chosen, tuple(segments), last, committed, (*notices, *recovery.notices)
     )
+
+
+def _trusted(
+    folder: Path, note: divergence.Note | None, snapshots: list[StoredSnapshot], first: int
+) -> list[StoredSnapshot]:
+    """Those of the snapshots that the state may begin with; `first` is where the log begins. Raises FolderDamaged."""
+    if note is None:
+        return snapshots
+    try:
+        return divergence.trusted(note, snapshots, first)
+    except divergence.CannotRebuild as error:
+        raise FolderDamaged(f"{folder}: {error}; {MEND}") from error
 
 
 def best_of(survivors: Sequence[Survivor]) -> Survivor:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -13,7 +13,7 @@ import pytest
 from cluster.disk_check import check_folder
 from cluster.disk_errors import FolderDamaged
 from cluster.disk_findings import Finding, Report, State
-from cluster.disk_open import IDENTITY
+from cluster.disk_open import IDENTITY, encode_identity
 from raft.codec import crc32c
 from raft.formats import HARD_STATE_SLOT, SEGMENT_HEADER_SIZE, SIDE_HEADER_SIZE, SLOT_SIZE, Log, Slot, encode_slot
 from raft.types import HardState
@@ -247,15 +247,14 @@ def test_doubled_and_foreign_files_are_found(folder: Path, tmp_path: Path) -> No
 
 
 def test_an_identity_of_another_log_or_node_is_named(folder: Path) -> None:
-    """The digits of identity.json have no CRC; what the other files and the log's configuration say gives it away."""
+    """Another node's identity.json is whole; what the other files and the log's configuration say gives it away."""
     path = folder / IDENTITY
-    text = path.read_text()
-    for old, new, what in (
-        ("abab", "abac", "every file beside it belongs to log"),
-        ("cdcd", "cdce", "the log (entry 1) knows node 1"),
-        ('"node": 1', '"node": 2', "the log (entry 1) knows node 1"),
+    for other, what in (
+        (replace(OWN, log_id="ac" * 16), "every file beside it belongs to log"),
+        (replace(OWN, incarnation="ce" * 16), "the log (entry 1) knows node 1"),
+        (replace(OWN, node=2), "the log (entry 1) knows node 1"),
     ):
-        path.write_text(text.replace(old, new, 1))
+        path.write_bytes(encode_identity(other))
         finding = only(check_folder(folder), IDENTITY)
         assert finding.state is State.FOREIGN
         assert what in finding.what
@@ -281,8 +280,7 @@ def test_files_of_a_newer_version_are_no_damage(folder: Path) -> None:
         assert told, path
         assert "the version of raftlog that wrote it" in told[0].mend
         path.write_bytes(data)
-    identity = json.loads((folder / IDENTITY).read_text())
-    (folder / IDENTITY).write_text(json.dumps(identity | {"format": 2, "zone": "a"}))
+    (folder / IDENTITY).write_bytes(encode_identity(replace(OWN, format=2)))
     assert any(f.state is State.NEWER and f.file == IDENTITY for f in check_folder(folder).findings)
 
 

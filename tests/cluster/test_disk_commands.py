@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,8 +16,9 @@ from typer.testing import CliRunner, Result
 from cluster.cli import build
 from cluster.disk_check import check_folder
 from cluster.disk_errors import FolderLocked, FolderMissing
-from cluster.disk_open import IDENTITY
+from cluster.disk_open import IDENTITY, encode_identity
 from raft.formats import SEGMENT_HEADER_SIZE
+from tests.cluster.disk_folder import IDENTITY as OWN
 from tests.cluster.disk_folder import LOG, SEGMENT_BYTES, copy_of, flip, segment, start, template
 
 
@@ -51,8 +53,7 @@ def test_the_command_and_its_exit_codes(folder: Path, run: Callable[..., Result]
     assert told["state"] == "damaged"
     assert [(f["position"], f["index"]) for f in told["findings"] if f["state"] == "damaged"] == [(80, 19)]
     flip(path, SEGMENT_HEADER_SIZE + 70)
-    identity = json.loads((folder / IDENTITY).read_text())
-    (folder / IDENTITY).write_text(json.dumps(identity | {"format": 2}))
+    (folder / IDENTITY).write_bytes(encode_identity(replace(OWN, format=2)))
     assert run("check", folder).exit_code == 8
 
 

@@ -24,7 +24,8 @@ from cluster.disk_errors import (
     FormatUnknown,
     NoSpace,
 )
-from raft.codec import crc32c, entry_mark
+from cluster.disk_open import encode_identity, parse_identity
+from raft.codec import Corrupt, UnknownVersion, crc32c, entry_mark
 from raft.formats import HARD_STATE_SLOT
 from raft.types import GENESIS
 from tests.cluster.disk_lab import IDENTITY, SEGMENT_BYTES, batch, effects_of, make_folder, open_disk, read_all
@@ -128,6 +129,42 @@ async def test_a_bad_identity(tmp_path: Path, content: bytes, error: type[DiskEr
     with pytest.raises(error):
         open_disk(folder)
     assert (folder / "identity.json").read_bytes() == content
+
+
+async def test_a_flipped_bit_anywhere_in_the_identity_is_refused(tmp_path: Path) -> None:
+    """Never another node, log or incarnation, whichever bit it is: with one of those this disk would vote as another's.
+    The start says which file, and what to do."""
+    folder = make_folder(tmp_path)
+    path = folder / "identity.json"
+    data = path.read_bytes()
+    assert parse_identity(data) == IDENTITY
+    for bit in range(8 * len(data)):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(Corrupt):
+            parse_identity(bytes(flipped))
+        if bit % 97 == 0:
+            path.write_bytes(flipped)
+            with pytest.raises(FolderDamaged, match=r"identity\.json: .*restore it from a copy"):
+                open_disk(folder)
+    for size in range(len(data)):
+        with pytest.raises(Corrupt):
+            parse_identity(data[:size])
+    with pytest.raises(Corrupt):
+        parse_identity(data + b" ")
+
+
+async def test_an_identity_from_before_it_had_a_crc_is_read(tmp_path: Path) -> None:
+    """Its bytes as raftlog wrote them then; of a newer format it says so, with a CRC or without."""
+    folder = make_folder(tmp_path)
+    old = {"format": 1, "log": IDENTITY.log_id, "node": IDENTITY.node, "incarnation": IDENTITY.incarnation}
+    (folder / "identity.json").write_text(json.dumps(old, indent=2) + "\n")
+    disk, recovered = open_disk(folder)
+    assert recovered.identity == IDENTITY
+    await disk.close()
+    for newer in (json.dumps(old | {"format": 2}).encode(), encode_identity(replace(IDENTITY, format=2))):
+        with pytest.raises(UnknownVersion, match="format 2"):
+            parse_identity(newer)
 
 
 async def test_pitfall_66_a_damaged_log_is_not_opened(tmp_path: Path) -> None:

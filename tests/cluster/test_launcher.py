@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -17,6 +18,7 @@ import pytest
 from cluster.cluster_file import SettingsError, first_entry, parse_cluster_file
 from cluster.disk import Disk
 from cluster.disk_errors import FolderExists
+from cluster.disk_open import encode_identity, parse_identity
 from cluster.launcher import StartError, format_cluster, format_file, new_cluster, serve
 from cluster.local_cluster import LocalCluster, LocalClusterError
 from cluster.logging import get_logger
@@ -154,12 +156,12 @@ async def test_a_data_folder_that_is_not_this_nodes_is_refused(local: LocalClust
     await disk.close()
 
     identity = local.data(1) / "identity.json"
-    text = identity.read_text(encoding="utf-8")
-    identity.write_text(text.replace('"format": 1', '"format": 9'), encoding="utf-8")
+    own = parse_identity(identity.read_bytes())
+    identity.write_bytes(encode_identity(replace(own, format=9)))
     code, said = await refused(local)
     assert code is NodeExit.UNKNOWN_VERSION
     assert "start a newer raftlog" in said
-    identity.write_text(text.replace(local.cluster.cluster.log, "ab" * 16), encoding="utf-8")
+    identity.write_bytes(encode_identity(replace(own, log_id="ab" * 16)))
     code, said = await refused(local)
     assert code is NodeExit.DATA
     assert f"it belongs to log {'ab' * 16}" in said

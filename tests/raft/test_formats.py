@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.backup_file import BackupEncoder, BackupHead
+from cluster.disk_open import Identity, encode_identity
 from raft.codec import (
     Corrupt,
     RawHeader,
@@ -103,6 +104,7 @@ def _backup() -> bytes:
 
 
 WRITTEN: dict[str, Callable[[], bytes]] = {
+    "identity": lambda: encode_identity(Identity(LOG.log_id.hex(), 2, "ab" * 16)),
     "entry": lambda: FIRST.header + FIRST.data,
     "entry header": lambda: SECOND.header,
     "block": lambda: BLOCK,

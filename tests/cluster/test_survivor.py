@@ -1,0 +1,101 @@
+"""What `raftlog recover` makes of a folder that a start would mend first: it begins with what a start would."""
+
+from pathlib import Path
+
+import pytest
+
+from cluster.disk_check import check_folder
+from cluster.disk_errors import FolderDamaged
+from cluster.survivor import look, told
+from raft.divergence import NOTE, Note, encode_note
+from raft.formats import HARD_STATE_SLOT, Log, Slot, encode_slot
+from raft.types import HardState
+from tests.cluster.disk_folder import IDENTITY, copy_of, segment, template
+
+OWN = Log(bytes.fromhex(IDENTITY.log_id))
+OLDER, NEWER, LAST = 21, 57, 81
+"""The indexes of the two snapshots in the folder, and of its newest record."""
+
+
+@pytest.fixture(scope="module")
+def _template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return template(tmp_path_factory.mktemp("template") / "node-1")
+
+
+@pytest.fixture
+def folder(_template: Path, tmp_path: Path) -> Path:
+    """A stopped node's folder: five segments, two snapshots."""
+    return copy_of(_template, tmp_path / "node-1")
+
+
+def begins_with(folder: Path) -> int:
+    """The index of the snapshot that a survivor's state begins with; 0: the beginning of the log."""
+    found = look(folder)
+    assert found.last.index == LAST
+    return found.snapshot.mark.index if found.snapshot is not None else 0
+
+
+def note(folder: Path, agreed: int) -> None:
+    """The process before left one: right at `agreed`, wrong at the next point."""
+    (folder / "shard-0" / NOTE).write_bytes(encode_note(OWN, Note(agreed, agreed + 10)))
+
+
+def mending(folder: Path, cut: int, *, is_mending: bool = True) -> None:
+    """A start found damage, wrote its hard state, and was killed."""
+    slot = encode_slot(OWN, Slot(99, HardState(3, 0, 7), cut, 3, is_mending))
+    with (folder / "shard-0" / "hard_state").open("r+b") as file:
+        for start in (0, HARD_STATE_SLOT):
+            file.seek(start)
+            file.write(slot)
+
+
+@pytest.mark.parametrize(
+    ("agreed", "begins"), [(NEWER + 1, NEWER), (NEWER, OLDER), (OLDER + 1, OLDER), (OLDER, 0), (0, 0)]
+)
+def test_a_state_that_was_wrong_is_not_begun_with(folder: Path, agreed: int, begins: int) -> None:
+    """The log is intact, what was made of it is not: snapshots from the newest agreed point on are passed over, as a
+    start does, and it is said."""
+    assert begins_with(folder) == NEWER
+    note(folder, agreed)
+    assert begins_with(folder) == begins
+    found = look(folder)
+    assert any(f"differed from a majority's at point {agreed + 10}" in line for line in told(found, [found]))
+
+
+def test_a_wrong_state_that_cannot_be_built_anew_is_refused(folder: Path) -> None:
+    """The log begins behind every snapshot that may be trusted: neither `recover` nor a start makes a state of it, and
+    `disk check` says so before."""
+    first = segment(folder, 0)
+    for ending in (".seg", ".idx", ".ledger"):
+        first.with_suffix(ending).unlink()
+    assert begins_with(folder) == NEWER
+    assert check_folder(folder).refusal == ""
+    note(folder, OLDER)
+    with pytest.raises(FolderDamaged, match="cannot be built anew"):
+        look(folder)
+    assert "cannot be built anew" in check_folder(folder).refusal
+    assert "members replace" in check_folder(folder).refusal
+
+
+def test_a_repair_that_was_cut_off_is_seen_through(folder: Path) -> None:
+    """A log that is cut is taken up to the cut; one that goes for a snapshot is not taken at all, whatever lies there:
+    it is what failed its check. What may be missing is said."""
+    mending(folder, NEWER + 4)
+    found = look(folder)
+    assert (found.last.index, found.hard_state.term) == (NEWER + 4, 3)
+    assert any("what it had acknowledged behind is not here" in notice for notice in found.notices)
+    mending(folder, NEWER)
+    found = look(folder)
+    assert found.snapshot is not None
+    assert (found.snapshot.mark.index, found.last.index, found.segments) == (NEWER, NEWER, ())
+    note(folder, NEWER)
+    with pytest.raises(FolderDamaged, match="cannot be built anew"):
+        look(folder)
+
+
+def test_a_node_that_had_not_healed_is_told(folder: Path) -> None:
+    """Its log is whole, and may lack what it once acknowledged: another folder may be the better one."""
+    mending(folder, 0, is_mending=False)
+    found = look(folder)
+    assert found.last.index == LAST
+    assert any("had not healed" in notice for notice in found.notices)
