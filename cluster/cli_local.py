@@ -27,13 +27,16 @@ from cluster.cli_state import DEFAULT_PORT, forget, remember
 from cluster.client_core import normal_url
 from cluster.cluster_file import SettingsError
 from cluster.output import Column, View, lines_of
-from cluster.settings import DiskSettings, load_settings
+from cluster.settings import DiskSettings, NodeExit, load_settings
 
 PEER_PORT_OFFSET: Final = 100
 """Node 1 of `--port 7001` talks to its peers on 7101."""
 NODES: Final = 3
 LEAVING_S: Final = 3.0
 """How long the nodes of an `up` that was killed may take to end by themselves before their ports count as taken."""
+MENDED_BY_A_START: Final = (NodeExit.DIVERGED, NodeExit.DAMAGED)
+STARTS_AGAIN_MAX: Final = 5
+"""So often `raftlog up` starts one node that ended so; then somebody has to look at its disk."""
 
 FORMATTED: Final = View((Column("data"),), lines_of("data"))
 
@@ -182,10 +185,18 @@ def _show_until(stop: threading.Event, console: Console, cluster: Any, urls: dic
         console.print(tips, soft_wrap=True)
         sys.stdout.flush()
     gone: set[int] = set()
+    started_again = dict.fromkeys(cluster.nodes, 0)
     with Live(console=console, auto_refresh=False) as live:
         while not stop.is_set():
             for node in cluster.nodes:
-                if cluster.pid(node) is None and node not in gone:
+                if cluster.pid(node) is not None or node in gone:
+                    continue
+                if (code := cluster.exit_code(node)) in MENDED_BY_A_START and started_again[node] < STARTS_AGAIN_MAX:
+                    started_again[node] += 1
+                    told = f"node {node} has ended with exit code {code}: it is started again, and mends itself"
+                    console.print(f"{told}; its log: {cluster.log_file(node)}", style="yellow", soft_wrap=True)
+                    cluster.start_node(node)
+                else:
                     gone.add(node)
                     console.print(_obituary(cluster, node), style="red", soft_wrap=True)
             if len(gone) == len(cluster.nodes):
@@ -216,7 +227,8 @@ def node_command(
     """Run one node until SIGTERM or Ctrl-C. Logs to standard error.
 
     Exit codes: 0 stopped as asked, 2 settings, 10 address in use, 11 data folder, 12 read-only, 13 disk error while
-    running, 14 data of a newer version, 15 stopped as asked and no member any more.
+    running, 14 data of a newer version, 15 stopped as asked and no member any more, 16 its state differed from the
+    others', 17 its files are damaged: after these two start it again, it mends itself.
     """
     from cluster.launcher import run_node
 

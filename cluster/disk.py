@@ -18,16 +18,18 @@ from typing import Final, TypeVar
 from cluster.disk_background import Background
 from cluster.disk_errors import NoSpace, ReadDamaged, is_full
 from cluster.disk_files import ShardFiles
+from cluster.disk_findings import Finding, State
 from cluster.disk_open import Identity, Opened, Recovered, format_node, open_node
 from cluster.disk_receive import Incoming
+from cluster.disk_scrub import UNREADABLE, Looker, Scrub, derived
 from cluster.disk_snapshots import SnapshotWriter, check_snapshot
 from cluster.disk_worker import Worker
 from cluster.disk_write import SYNC_BUCKETS_S, Writer
 from raft.configuration import Configuration
 from raft.divergence import Note
-from raft.journal import SEGMENT_BYTES, ImpossibleBatch, Segment
+from raft.journal import SEGMENT_BYTES, ImpossibleBatch, Segment, segment_name
 from raft.ready import SnapshotWrite, SyncBatch
-from raft.recovery import Damaged
+from raft.recovery import Damage, Damaged
 from raft.retention import Piece, piece_of
 from raft.storage import Storage
 from raft.storage_open import TAIL_BYTES_MAX
@@ -79,6 +81,7 @@ class Disk:
         self._is_saving = False
         self._is_open = True
         self._incoming = Incoming(self._reading, journal.log)
+        self._scrub: Scrub | None = None
         snapshot = opened.recovered.snapshot
         self.snapshot_bytes = snapshot.stored.size if snapshot is not None else 0  # of the newest one
 
@@ -141,6 +144,37 @@ class Disk:
     async def write_divergence(self, note: Note) -> None:
         """Leaves a note: the next start builds the state anew. Raises DiskFenced or NoSpace."""
         await self._write_worker.run(partial(self._writer.diverged, note))
+
+    # -- damage
+
+    def scrub(self, found: Callable[[list[Finding]], None], *, bytes_per_second: int, pause_s: float) -> Scrub:
+        """Begins to read all files, again and again until the disk is closed. `found` is told in another thread what is
+        damaged. Once."""
+        assert self._scrub is None, "one is enough"
+        looker = Looker(self._opened.shard, self._journal, self._ledger)
+        self._scrub = Scrub(
+            looker, found, lambda: self._write_worker.is_busy,
+            bytes_per_second=bytes_per_second, pause_s=pause_s,
+        )  # fmt: skip
+        return self._scrub
+
+    async def look_closer(self, damage: Damage) -> list[Finding]:
+        """What is wrong with the segment that a reader could not read, and with what lies beside it: place by place.
+
+        Where nothing more is found (the newest segment is written, and not looked at), what that reader met.
+        """
+        looker = Looker(self._opened.shard, self._journal, self._ledger)
+        try:
+            found = await asyncio.to_thread(looker.closer, damage.file)
+        except OSError as error:
+            found = [Finding(damage.file, State.DAMAGED, str(error), mend=UNREADABLE)]
+        finally:
+            looker.files.close()
+        return found or [Finding(damage.file, State.DAMAGED, damage.reason, None, damage.index)]
+
+    async def leave_to_start(self, findings: Sequence[Finding]) -> None:
+        """Sees to it that the next start reads anew, and mends, what is damaged. Raises DiskFenced or NoSpace."""
+        await self._write_worker.run(partial(self._writer.leave_to_start, derived(findings)))
 
     async def save_snapshot(
         self, mark: Mark, configuration: Configuration, chunks: Iterable[bytes], configuration_index: int = 0
@@ -299,6 +333,11 @@ class Disk:
         except Damaged as error:
             raise ReadDamaged(error.damage) from error
 
+    def damaged_at(self, index: int, error: ValueError) -> ReadDamaged:
+        """For what was read of the entry that holds `index`, and fails its check."""
+        first = next((each.first for each in self._segments() if each.first <= index <= each.last.index), 0)
+        return ReadDamaged(Damage(segment_name(first), 0, index - 1, str(error)))
+
     # -- state
 
     @property
@@ -341,6 +380,8 @@ class Disk:
             except (NoSpace, TimeoutError):
                 pass  # what has no mark yet is checked at the next start
         self._background.stop()
+        if self._scrub is not None:
+            await asyncio.to_thread(self._scrub.stop, STOP_TIMEOUT_S)
         for worker in (self._read_worker, self._write_worker):
             if not await asyncio.to_thread(worker.stop, STOP_TIMEOUT_S):
                 return

@@ -59,6 +59,11 @@ class Worker:
         since = self._since
         return int((monotonic() - since) * 1_000) if since else 0
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a job is running or waits. May be asked from any thread."""
+        return self._since > 0.0 or not self._jobs.empty()
+
     def stop(self, timeout_s: float) -> bool:
         """Ends the thread after what is queued. Returns whether it has ended in time."""
         with self._lock:

@@ -19,7 +19,8 @@ from cluster.disk_errors import DiskFenced, NoSpace, ReadDamaged, SnapshotDamage
 from cluster.disk_files import ShardFiles
 from raft import storage_snapshots
 from raft.divergence import Note
-from raft.operations import Delete, Operation
+from raft.journal import LOG_FOLDER
+from raft.operations import Delete, Operation, SyncFolder
 from raft.ready import SyncBatch
 from raft.recovery import Damaged
 from raft.retention import may_go
@@ -131,6 +132,13 @@ class Writer:
         """Leaves a note for the next start: the state was wrong. Raises DiskFenced or NoSpace."""
         self.check()
         self._execute(self._storage.diverged(note))
+
+    def leave_to_start(self, names: Sequence[str]) -> None:
+        """Removes files that were made from others, so that the next start reads those; a mark behind the newest entry
+        first: damage below it is then no torn tail. Raises DiskFenced or NoSpace."""
+        self.check()
+        self._execute(self._storage.mark())
+        self._execute([(Part.MARK, [*(Delete(name) for name in names), SyncFolder(LOG_FOLDER)])])
 
     def install(self, received: Received) -> None:
         """Makes a snapshot from a leader the newest one and drops the whole log for it. Raises DiskFenced, NoSpace (the

@@ -6,6 +6,7 @@ holds up the event loop for long.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from cluster.applier import Applier
@@ -13,10 +14,16 @@ from cluster.disk import Disk
 from cluster.disk_errors import ReadDamaged
 from cluster.recent import Applied
 from cluster.wire import ApiError, Code
-from raft.codec import MARK_MAGIC, MARK_SIZE, Corrupt, decode_entry
+from raft.codec import MARK_MAGIC, MARK_SIZE, Corrupt, UnknownVersion, decode_entry
 from raft.storage_read import RawSlice
 from raft.types import NodeId
-from statemachine.effects import EFFECTS_HEADER_SIZE, decode_effects, decode_effects_header
+from statemachine.effects import (
+    EFFECTS_HEADER_SIZE,
+    CorruptEffects,
+    UnknownEffects,
+    decode_effects,
+    decode_effects_header,
+)
 
 DECODED_BYTES_MAX: Final = 512 << 10  # decoded in one go
 
@@ -24,8 +31,10 @@ DECODED_BYTES_MAX: Final = 512 << 10  # decoded in one go
 class LogReader:
     """The log of one node, for consumers."""
 
-    def __init__(self, node: NodeId, disk: Disk, applier: Applier) -> None:
+    def __init__(self, node: NodeId, disk: Disk, applier: Applier, damaged: Callable[[ReadDamaged], None]) -> None:
+        """`damaged` is told what the disk could not read."""
         self._node = node
+        self._damaged = damaged
         self._disk = disk
         self._applier = applier
 
@@ -45,7 +54,11 @@ class LogReader:
         if found:
             return found
         to = min(from_index + limit - 1, self._applier.applied, self._applier.written)
-        return decode_slice(await self._raw(from_index, to, min(bytes_max, DECODED_BYTES_MAX)))
+        raw = await self._raw(from_index, to, min(bytes_max, DECODED_BYTES_MAX))
+        try:
+            return decode_slice(raw)
+        except (Corrupt, UnknownVersion, CorruptEffects, UnknownEffects) as error:
+            raise self._told(self._disk.damaged_at(raw.first, error)) from error
 
     async def raw(self, from_index: int, to_index: int, bytes_max: int) -> RawSlice:
         """Applied entries as they are on disk, from the one that holds `from_index`. Raises ApiError."""
@@ -54,14 +67,21 @@ class LogReader:
 
     async def find_time(self, time_ms: int) -> int:
         """First index of the first applied entry with that time or a later one, or one after the last applied."""
-        found = min(await self._disk.find_time(time_ms), self._applier.applied + 1)
+        try:
+            found = min(await self._disk.find_time(time_ms), self._applier.applied + 1)
+        except ReadDamaged as error:
+            raise self._told(error) from error
         return max(found, self._applier.machine.oldest)
 
     async def _raw(self, from_index: int, to_index: int, bytes_max: int) -> RawSlice:
         try:
             return await self._disk.read_raw(from_index, to_index, bytes_max)
         except ReadDamaged as error:
-            raise ApiError(Code.INTERNAL, f"node {self._node}: {error}") from error
+            raise self._told(error) from error
+
+    def _told(self, error: ReadDamaged) -> ApiError:
+        self._damaged(error)
+        return ApiError(Code.INTERNAL, f"node {self._node}: {error}")
 
 
 def compacted(node: NodeId, index: int, oldest: int) -> ApiError:

@@ -21,6 +21,7 @@ from cluster.disk_open import Recovered
 from cluster.log_reader import LogReader
 from cluster.logging import Logger, log_event
 from cluster.metrics import Metrics
+from cluster.node_damage import DamageWork
 from cluster.node_members import Membership
 from cluster.node_retention import RetentionWork
 from cluster.node_snapshots import SnapshotWork
@@ -75,6 +76,7 @@ class Node:
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[NodeExit] = self._loop.create_future()
 
+        self.damage = DamageWork(self)
         snapshot = recovered.snapshot
         machine, last_user = restore(snapshot.chunks()) if snapshot else (StateMachine(), 0)
         mark = snapshot.mark if snapshot else GENESIS
@@ -92,7 +94,7 @@ class Node:
             machine, disk, self.pending, limits=settings.limits, applied=mark, last_user=last_user,
             ledger_last=recovered.ledger_last, failed=self.fail, wake=self.wake)  # fmt: skip
         self.syncer = Syncer(disk, synced=self._synced, failed=self.fail, metrics=metrics, logger=logger)
-        self.reader = LogReader(self.node_id, disk, self.applier)
+        self.reader = LogReader(self.node_id, disk, self.applier, self.damage.met)
         self.reads = Reads(recovered.hard_state.boot)
         self.peer_reads: list[tuple[NodeId, int]] = []  # asked by followers, for the next round
         self.contexts: dict[int, tuple[NodeId, int]] = {}  # read rounds at the core: whose, and their number there
@@ -130,6 +132,7 @@ class Node:
         await self.transport.start(host, port)
         node_members.begin(self)
         self._ticker.start()
+        self.damage.start()
         self.wake()
 
     async def stop(self) -> None:
@@ -404,9 +407,8 @@ class Node:
     def _fetched(self, fetch: Fetch, done: asyncio.Future[tuple[Entry, ...]]) -> None:
         if done.cancelled() or self.ended.done():
             return
-        error = done.exception()
-        if error is not None:
-            self.logger.error("read_failed", after=fetch.after, to=fetch.to, reason=str(error))
+        if (error := done.exception()) is not None:
+            self.damage.fetch_failed(fetch, error)
         entries = () if error is not None else done.result()
         if fetch.peer == NOBODY and self.applier.waiting:
             self._held = (fetch, entries)  # replay reads no faster than it applies

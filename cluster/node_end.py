@@ -9,7 +9,8 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from cluster import clock, node_points
-from cluster.disk_errors import DiskError, DiskFenced
+from cluster.disk_errors import DiskError, DiskFenced, ReadDamaged
+from cluster.disk_findings import FilesDamaged, Finding, State
 from cluster.node_requests import unavailable
 from cluster.points import Diverged
 from cluster.settings import NodeExit
@@ -128,6 +129,7 @@ async def _close(node: Node, *, is_clean: bool) -> None:
     node.close_inputs()
     if node.watch.noting is not None:
         await asyncio.wait([node.watch.noting], timeout=node.settings.limits.stop_timeout_ms / 1_000)
+    await node.damage.close(node.settings.limits.stop_timeout_ms / 1_000)
     await node.snapshots.close(node.settings.limits.stop_timeout_ms / 1_000)
     await node.retention.close(node.settings.limits.stop_timeout_ms / 1_000)
     await node.transport.close()
@@ -157,6 +159,15 @@ def fail(node: Node, error: BaseException) -> None:
             mend="start the node again: it builds its state anew from its log",
         )  # fmt: skip
         node.watch.noting = asyncio.ensure_future(_leave_note(node, Note(error.agreed, error.index)))
+    elif isinstance(error, FilesDamaged | ReadDamaged):
+        code, node.is_fenced = NodeExit.DAMAGED, True
+        if isinstance(error, ReadDamaged):
+            met = error.damage
+            error = FilesDamaged([Finding(met.file, State.DAMAGED, met.reason, None, met.index)])
+        node.logger.error(
+            "files_damaged", reason=str(error), mend="start the node again: it mends its files; then look at the disk"
+        )
+        node.damage.leave(error)
     elif isinstance(error, UnknownVersion | UnknownSnapshot | UnknownOperation | UnknownTxn | UnknownConsumer):
         code = NodeExit.UNKNOWN_VERSION
         node.logger.error("unknown_version", reason=str(error), mend="start a newer version of raftlog on this folder")

@@ -53,7 +53,7 @@ class SnapshotWork:
         self._receiving: asyncio.Task[None] | None = None
         self._leaving: set[asyncio.Task[None]] = set()
         self._received_bytes = 0
-        self._is_damaged = False  # the newest one on this disk: another is saved soon
+        self.is_damaged = False  # the newest one on this disk: another is saved soon
         gauge = node.metrics.gauge
         gauge("raftlog_snapshot_index", "Newest snapshot on this disk ends here; 0: there is none", lambda: self.index)
         gauge("raftlog_snapshot_bytes", "Size of its state", lambda: node.disk.snapshot_bytes)
@@ -73,7 +73,7 @@ class SnapshotWork:
 
     def save_if_due(self) -> None:
         """Begins to save the state when enough log has come since the last time, or when what was saved is damaged."""
-        is_due = self._is_damaged or self._node.applier.log_bytes >= self._due_bytes()
+        is_due = self.is_damaged or self._node.applier.log_bytes >= self._due_bytes()
         if is_due and self._saving is None and self._may_save():
             self._node.applier.log_bytes = 0
             self._saving = self._start(self._save())
@@ -123,7 +123,8 @@ class SnapshotWork:
         retention."""
         node, limits = self._node, self._node.settings.limits
         self.index = mark.index
-        self._is_damaged = False
+        self.is_damaged = False
+        node.damage.snapshot_saved()
         trailing = max(limits.trailing_log_bytes, node.disk.snapshot_bytes * limits.trailing_log_percent // 100)
         trailing = min(trailing, self._kept_bytes // 2)
         under_way = [each.snapshot_index for each in node.core.status().followers if each.snapshot_index]
@@ -148,7 +149,7 @@ class SnapshotWork:
             try:
                 await disk.check_snapshot(fetch.index)
             except SnapshotDamaged:
-                self._is_damaged = True
+                self.is_damaged = True
                 raise
         return await disk.read_snapshot(fetch.index, fetch.term, fetch.offset, fetch.bytes_max)
 

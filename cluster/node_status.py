@@ -108,6 +108,7 @@ def status(node: Node) -> Status:
         outgoing=list(configuration.outgoing),
         learners=list(configuration.learners),
         digests=node_points.status(node),
+        scrub=node.damage.status(),
     )
 
 

@@ -3,13 +3,18 @@
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from cluster import cli_local
+from cluster.cli_frame import Failed
 from cluster.demo import COMMAND
+from cluster.settings import NodeExit
 from tests.support import free_ports
 
 pytestmark = pytest.mark.serial
@@ -83,3 +88,36 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, environment: dict
     """The operating system's reason with the path, without a traceback."""
     (tmp_path / "file").write_text("")
     assert refusal(environment, "--data", str(tmp_path / "file" / "sub")).endswith("file/sub: Not a directory\n")
+
+
+def test_a_node_that_a_start_mends_is_started_again_so_often(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit codes 16 and 17 ask for a start; a node that ends so again and again is left to a person."""
+
+    class Ending:
+        nodes = (1,)
+        starts = 0
+
+        def pid(self, node: int) -> None:
+            return None
+
+        def exit_code(self, node: int) -> int:
+            return (NodeExit.DAMAGED, NodeExit.DIVERGED)[self.starts % 2]
+
+        def start_node(self, node: int) -> None:
+            self.starts += 1
+
+        def settings_file(self, node: int) -> str:
+            return "node-1.toml"
+
+        log_file = settings_file
+
+    cluster, stop = Ending(), threading.Event()
+    monkeypatch.setattr(stop, "wait", lambda seconds: False)
+    with pytest.raises(Failed, match="every node of this cluster has ended"):
+        cli_local._show_until(stop, Console(highlight=False), cluster, {1: "http://127.0.0.1:1"}, "")
+    assert cluster.starts == cli_local.STARTS_AGAIN_MAX
+    said = capsys.readouterr().out
+    assert said.count("it is started again, and mends itself") == cli_local.STARTS_AGAIN_MAX
+    assert "start it again with: raftlog node" in said

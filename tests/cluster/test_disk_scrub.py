@@ -1,0 +1,254 @@
+"""Scrubbing finds every damaged byte of what is sealed while the node runs, at a bounded rate, and nothing else."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from cluster import disk_scrub
+from cluster.clock import monotonic
+from cluster.disk import Disk
+from cluster.disk_check import check_folder
+from cluster.disk_findings import NOT_READ, Finding, State, in_one_go
+from cluster.disk_scrub import UNREADABLE, Looker, Scrub, derived, snapshots_among
+from raft.codec import entry_mark
+from raft.formats import SEGMENT_HEADER_SIZE, SIDE_HEADER_SIZE
+from raft.journal import index_name, ledger_name, segment_name
+from raft.storage_snapshots import snapshot_folder
+from tests.cluster.disk_folder import LOG, SEGMENT_BYTES, copy_of, flip, segment, template
+from tests.cluster.disk_lab import batch, effects_of
+from tests.raft.journal_driver import make_entries
+from tests.support import wait_until_async
+
+FLIPS_EACH = 12
+OWN_END = 4
+"""The newest segment and what lies beside it: still written."""
+
+
+@pytest.fixture(scope="module")
+def _template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return template(tmp_path_factory.mktemp("template") / "node-1")
+
+
+@pytest.fixture
+def folder(_template: Path, tmp_path: Path) -> Path:
+    """A node's folder: five segments, two snapshots."""
+    return copy_of(_template, tmp_path / "node-1")
+
+
+@pytest.fixture
+async def disk(folder: Path) -> AsyncIterator[Disk]:
+    """That folder, open, after the replay of a start."""
+    opened = await replayed(folder)
+    yield opened
+    await opened.close()
+
+
+async def replayed(folder: Path) -> Disk:
+    """Opens it and writes the effects behind the newest snapshot anew, as a start does."""
+    disk, recovered = Disk.open(folder, segment_bytes=SEGMENT_BYTES)
+    after = recovered.ledger_last
+    while entries := await disk.read_entries(after, recovered.last.index, 1 << 20):
+        await disk.write_effects(effects_of(entries))
+        after = entries[-1].index
+    await disk.read_raw(after, after, 1)  # they are in their files
+    return disk
+
+
+def looker_of(disk: Disk) -> Looker:
+    """What scrubbing looks with."""
+    return Looker(disk._opened.shard, disk._journal, disk._ledger)
+
+
+def one_round(disk: Disk) -> list[Finding]:
+    """Everything that a round tells, without its waits."""
+    told: list[list[Finding]] = []
+    in_one_go(looker_of(disk).round(told.append))
+    return [finding for findings in told for finding in findings]
+
+
+async def test_every_flip_in_what_is_sealed_is_found(disk: Disk, folder: Path) -> None:
+    """Single flips over every sealed segment, .idx, .ledger and snapshot of a running node, first and last bytes among
+    them: each is told with its file; and nothing is told of intact files."""
+    chance = Random(5)
+    assert one_round(disk) == []
+    newest = segment(folder, -1).stem
+    files = [path for path in (folder / LOG).iterdir() if path.suffix in (".seg", ".idx", ".ledger")]
+    files = [path for path in files if path.stem != newest] + list((folder / "shard-0/snapshots").glob("*/*"))
+    assert len(files) == OWN_END * 3 + 2 * 2
+    for path in sorted(files):
+        data = path.read_bytes()
+        for position in sorted({0, len(data) - 1, *(chance.randrange(len(data)) for _ in range(FLIPS_EACH))}):
+            flip(path, position, 1 << chance.randrange(8))
+            name = str(path.relative_to(folder / "shard-0"))
+            told = one_round(disk)
+            assert told, (name, position)
+            assert all(name.startswith(each.file) or path.stem in each.file for each in told), (name, position, told)
+            path.write_bytes(data)
+    assert one_round(disk) == []
+
+
+async def test_a_file_that_is_gone_or_cannot_be_read_is_told(
+    disk: Disk, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A missing .idx or .ledger; and a sector that the disk gives up on, which no start would mend."""
+    segment(folder, 1, ".idx").unlink()
+    segment(folder, 2, ".ledger").unlink()
+    told = one_round(disk)
+    assert [(each.file.rpartition(".")[2], each.state) for each in told] == [
+        ("idx", State.MISSING),
+        ("ledger", State.MISSING),
+    ]
+    assert [Path(name).name for name in derived(told)] == [
+        f"{segment(folder, 1).stem}.idx",
+        f"{segment(folder, 2).stem}.ledger",
+    ]
+
+    def broken(*_: object) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr("cluster.disk_files.os.pread", broken)
+    told = one_round(disk)
+    assert {each.mend for each in told} == {UNREADABLE}
+    assert derived(told) == []
+
+
+async def test_what_a_second_look_does_not_find_was_none(disk: Disk, folder: Path) -> None:
+    """A file that changed while it was read is no damage: what is told was seen twice, some time apart."""
+    path = segment(folder, 0)
+    data = path.read_bytes()
+    told: list[list[Finding]] = []
+    flip(path, 150)
+    waited = 0
+    for seconds in looker_of(disk).round(told.append):
+        if seconds:
+            assert seconds == disk_scrub.AGAIN_S
+            waited += 1
+            path.write_bytes(data)
+    assert (waited, told) == (1, [])
+
+
+async def test_what_is_dropped_or_cut_while_it_is_read_is_no_damage(disk: Disk) -> None:
+    """A segment that went while a look was under way is told nothing of; the round goes on with what is there."""
+    looker = looker_of(disk)
+    (first, following), *_ = looker.sealed()
+    look = looker.segment(first, following)
+    next(look)
+    assert await disk.compact(30, 30) >= 1
+    assert in_one_go(look) == []
+    assert in_one_go(looker.snapshot(12_345)) == []
+    assert one_round(disk) == []
+
+
+async def test_the_newest_segment_is_left_to_a_start(disk: Disk, folder: Path) -> None:
+    """It is written while one would read it. Once another follows it, it is read too."""
+    newest = segment(folder, -1)
+    flip(newest, 150)
+    assert one_round(disk) == []
+    last = disk._journal.last
+    while disk._journal.active.first - 1 < last.index:
+        (entry,) = make_entries(disk._journal.last, 2, (900,))
+        await disk.carry_out(batch(entry))
+        await disk.write_effects(effects_of([entry]))
+    await disk.read_entries(0, last.index, 1)  # what follows the answer is done too
+    await disk.write_mark()
+    assert {each.file for each in one_round(disk)} >= {f"log/{newest.name}"}
+
+
+async def test_a_reader_is_told_the_place(disk: Disk, folder: Path) -> None:
+    """A reader knows the segment only: the closer look says which file, byte and index; of the newest segment, which
+    is written, it says what the reader met."""
+    flip(segment(folder, 0), 150)
+    assert await place(disk, segment(folder, 0)) == ("seg", SEGMENT_HEADER_SIZE, 0)
+    flip(segment(folder, 1, ".idx"), SIDE_HEADER_SIZE + 20)
+    first = int(segment(folder, 1).stem)
+    assert await place(disk, segment(folder, 1)) == ("idx", SIDE_HEADER_SIZE + 16, first)
+    newest = segment(folder, -1)
+    flip(newest, 150)
+    assert await place(disk, newest) == ("seg", None, int(newest.stem) - 1)
+
+
+async def place(disk: Disk, path: Path) -> tuple[str, int | None, int | None]:
+    """What a closer look says of a segment whose first entry a reader could not read."""
+    error = disk.damaged_at(int(path.stem), ValueError("what it met"))
+    found, *_ = await disk.look_closer(error.damage)
+    return found.file.rpartition(".")[2], found.position, found.index
+
+
+@pytest.mark.parametrize(("number", "ending", "position"), [(0, ".idx", 40), (3, ".ledger", 60), (1, ".idx", -1)])
+async def test_what_is_left_to_a_start_is_mended_by_it(folder: Path, number: int, ending: str, position: int) -> None:
+    """What was made from the segments is removed before the process ends, and the next start makes it anew: after it
+    every byte is as it should be. Without that a start would believe the footer."""
+    disk = await replayed(folder)
+    path = segment(folder, number, ending)
+    size = path.stat().st_size
+    flip(path, position % size)
+    found = one_round(disk)
+    assert [each.file.rpartition("/")[2] for each in found] == [path.name]
+    await disk.leave_to_start(found)
+    assert not path.exists()
+    await disk.close()
+    disk = await replayed(folder)
+    await disk.close()
+    assert [each for each in check_folder(folder).troubles if each.file.endswith(ending)] == []
+    assert path.exists()
+
+
+async def test_damage_above_the_newest_mark_does_not_pass_for_a_torn_tail(folder: Path) -> None:
+    """The node marks what it has before it ends: then the next start knows that the damaged entry was synced, and
+    neither cuts it off in silence nor votes as if it had never been there."""
+    disk, _ = Disk.open(folder, segment_bytes=SEGMENT_BYTES)
+    (entry,) = make_entries(disk._journal.last, 2, (300,))
+    await disk.carry_out(batch(entry))
+    start = disk._journal.active.end - entry.size
+    path = segment(folder, -1)
+    flip(path, start + 200)
+    found = await disk.look_closer(disk.damaged_at(entry.index, ValueError("data")).damage)
+    await disk.leave_to_start(found)
+    disk._writer.fence = RuntimeError("killed")  # type: ignore[assignment]  # no clean stop: that would mark it too
+    await disk.close()
+    report = check_folder(folder)
+    assert "a durable mark says" in str([each.what for each in report.troubles])
+    assert entry_mark(entry).index > report.last
+
+
+def test_only_what_a_start_mends_is_removed() -> None:
+    """Not for bytes that nobody reads, nor for a disk that cannot read; a snapshot is saved anew instead."""
+    seg, idx, ledger = segment_name(7), index_name(7), ledger_name(7)
+    assert derived([Finding(seg, State.DAMAGED, "x")]) == [idx]
+    assert derived([Finding(idx, State.DAMAGED, "x"), Finding(seg, State.DAMAGED, "x")]) == [idx]
+    assert derived([Finding(ledger, State.MISSING, "x")]) == [ledger]
+    assert derived([Finding(seg, State.DAMAGED, "x", mend=mend) for mend in (NOT_READ, UNREADABLE)]) == []
+    snapshot = Finding(f"{snapshot_folder(9)}/chunks", State.DAMAGED, "x")
+    assert derived([snapshot]) == []
+    assert snapshots_among([snapshot], [9, 10]) == [9]
+
+
+async def test_the_rate_is_bounded_and_rounds_follow_each_other(disk: Disk) -> None:
+    """So many bytes a second at most, from the first on; after a pause the next round begins; a close ends it."""
+    rate = 200_000
+    began = monotonic()
+    scrub = disk.scrub(lambda _: None, bytes_per_second=rate, pause_s=0.001)
+    await wait_until_async(lambda: scrub.rounds >= 1, 30, what="a round")
+    assert scrub.bytes > 20_000
+    assert monotonic() - began >= 0.9 * scrub.bytes / rate
+    assert scrub.ended_at is not None
+    await wait_until_async(lambda: scrub.rounds >= 2, 30, what="another")
+    await disk.close()
+    assert not scrub._thread.is_alive()
+
+
+async def test_a_writing_thread_goes_first_but_not_for_ever(disk: Disk) -> None:
+    """A slice waits while there is something to write, and comes all the same once it has waited for BUSY_S."""
+    scrub = Scrub(looker_of(disk), lambda _: None, lambda: True, bytes_per_second=0, pause_s=1)
+    waits = list(scrub._sliced(each for each in (0.0,)))
+    *before, after = waits
+    assert set(before) == {disk_scrub.BUSY_LOOK_S}
+    assert disk_scrub.BUSY_S <= sum(before) < 2 * disk_scrub.BUSY_S
+    assert after < disk_scrub.BUSY_S
+    assert scrub.stop(1), "it was never begun: nothing is to be read"
