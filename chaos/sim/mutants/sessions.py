@@ -98,7 +98,8 @@ MUTANTS: Final = (
             Edit(
                 "statemachine.machine:StateMachine._verdict",
                 "return RequestEffect(result, original.revision, original.succeeded, original.last, (), answer)",
-                "return RequestEffect(result, self._store.revision, original.succeeded, last, (), answer)",
+                "fresh = original._replace(revision=self._store.revision, first=first, last=last); "
+                "return RequestEffect(result, fresh.revision, fresh.succeeded, last, (), encode_answer(fresh))",
             ),
         ),
     ),
