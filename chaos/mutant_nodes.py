@@ -68,8 +68,9 @@ OUT_OF_SIGHT: Final[Mapping[str, str]] = {
     "probing_for_ever_after_a_snapshot": _ALIVE_ONLY,
     "repeated_vote_request_refused": _ALIVE_ONLY,
     "removed_leader_counts_itself": (
-        "of an odd number of voters a removal leaves an even one, and there the copies on the removed leader and on one "
-        "less than a majority still meet every majority that can elect: nothing is lost; the simulator checks the quorum"
+        "of an odd number of voters a removal leaves an even one, and there the copies on the removed leader and on "
+        "one less than a majority still meet every majority that can elect: nothing is lost; the simulator checks "
+        "the quorum"
     ),
     "learner_refuses_to_vote": _MEMBERS,
     "two_changes_in_flight": _MEMBERS,
