@@ -30,6 +30,7 @@ TOLD = {
     600391: "a late answer of a transfer that was begun anew sent the leader too far ahead, and it never went back",
     611177: "a node was asked to judge by digest points that it may forget",
     611240: "rows of the leader's .idx were lost under it, and no operator looked at that disk in the end",
+    620671: "two replicas were made wrong alike, one after the other, and outvoted the right one at a digest point",
     43852429434: "a durable mark was written while an install was replacing the log",
 }
 

@@ -54,7 +54,9 @@ def corrupt(world: World, random: Random) -> None:
     if KEPT not in replica.machine._store.head or not world.atlas.may_hit(node, "state"):
         return
     if world.fault("corrupt state", node):
-        flip(replica.machine, KEPT, b"as it was not")
+        # No two replicas are wrong alike, also one after the other: what a process told outlives it, and memory that
+        # fails does not fail alike; a majority that is wrong alike is a bug of the machine, which no digest can see.
+        flip(replica.machine, KEPT, b"as it was not, on node %d" % node)
         replica.corrupted = replica.mark.index
         world.atlas.unsound[node] = "its state in memory is wrong"
 
