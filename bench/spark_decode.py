@@ -15,8 +15,9 @@ from typing import Final
 from raft import codec
 from raft.types import Mark
 from spark_export.decode import decode
-from spark_export.frames import join, locate
+from spark_export.frames import locate
 from spark_export.reader import SLAB_BYTES
+from spark_export.slab import join
 from statemachine.commands import Operation
 from statemachine.effects import Effects, encode_effects
 

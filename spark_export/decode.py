@@ -1,8 +1,9 @@
 """Turns checked frames into Arrow columns, all rows at once.
 
 Work per row in Python is left only to rows that carry record headers and to requests whose changes are spelled out in
-the ledger (transactions, range deletes). Keys and values are taken from ONE binary array over the segment's own bytes,
-whose offsets alternate between key, value and what lies between.
+the ledger (transactions, range deletes). Keys and values are taken from ONE binary array over the segment's own
+bytes, whose offsets alternate between key, value and what lies between. What is so in all rows or in none is found
+out once, from all flags together, and costs no mask.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -12,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from raft.codec import (
     BLOCK_SESSION,
@@ -43,6 +45,8 @@ from spark_export.schema import (
 )
 
 Mask = npt.NDArray[np.bool_]
+Where = Mask | bool
+"""In which rows: a mask, or all or none."""
 _CONSTANT_ROWS: Final = 1 << 16  # constant columns of up to so many rows are slices of one that is kept
 
 
@@ -64,6 +68,8 @@ class _Rows:
         self.count = frames.count
         self._outcomes: Outcomes | None = None
         self._bytes: pa.Array | None = None
+        self.record_flags = _Flags(frames.record["flags"])
+        self.block_flags = _Flags(frames.block["flags"])
 
     @property
     def outcomes(self) -> Outcomes:
@@ -73,24 +79,28 @@ class _Rows:
 
     def of_entry(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """One value per entry, as one per row."""
+        values = np.ascontiguousarray(values)
         return values if len(values) == self.count else values[self.frames.entry_of_row]
 
     def of_block(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """One value per block, as one per row; zero (or false) where the row has no block."""
         spread = self.frames.block_of_row
         if spread is None:
-            return values
+            return np.ascontiguousarray(values)
         if self.frames.is_command is None:
             return values[spread]
         return np.append(values, np.zeros(1, values.dtype))[spread]  # -1 finds the zero at the end
 
-    def has(self, flag: int) -> Mask:
+    def has(self, flag: int) -> Where:
         """Rows whose record has this flag."""
-        return np.asarray((self.frames.record["flags"] & np.uint8(flag)) != 0)
+        return self.record_flags.has(flag)
 
-    def block_has(self, flag: int) -> Mask:
+    def block_has(self, flag: int) -> Where:
         """Rows whose block has this flag."""
-        return self.of_block((self.frames.block["flags"] & np.uint8(flag)) != 0)
+        has = self.block_flags.has(flag)
+        if has is True and self.frames.is_command is not None:
+            return self.frames.is_command
+        return has if isinstance(has, bool) else self.of_block(has)
 
     @property
     def bytes(self) -> pa.Array:
@@ -98,53 +108,69 @@ class _Rows:
         if self._bytes is None:
             frames = self.frames
             record = frames.record
-            bounds = np.empty((self.count, 3), np.int32)
-            bounds[:, 0] = frames.record_at + RECORD_SIZE
+            offsets = np.empty(3 * self.count + 1, np.int32)
+            begin, middle, end = (offsets[which : which + 3 * self.count : 3] for which in range(3))
+            np.add(frames.record_at, RECORD_SIZE, out=begin, casting="unsafe")
             key, value = record["key"], record["value"]
             if frames.is_command is not None:
                 other = ~frames.is_command
                 kind = frames.entry["kind"][frames.entry_of_row[other]]
                 length = frames.entry["length"][frames.entry_of_row[other]]
-                bounds[other, 0] = frames.entry_at[frames.entry_of_row[other]] + HEADER_SIZE
+                begin[other] = frames.entry_at[frames.entry_of_row[other]] + HEADER_SIZE
                 value = value.copy()
                 value[other] = np.where(kind == KIND_CONFIGURATION, length, 0)
-            np.add(bounds[:, 0], key, out=bounds[:, 1], casting="unsafe")
-            np.add(bounds[:, 1], value, out=bounds[:, 2], casting="unsafe")
-            offsets = np.append(bounds.reshape(-1), bounds[-1, 2])
+            np.add(begin, key, out=middle, casting="unsafe")
+            np.add(middle, value, out=end, casting="unsafe")
+            offsets[-1] = end[-1]
             buffers = [None, pa.py_buffer(offsets), pa.py_buffer(frames.segment)]
             self._bytes = pa.Array.from_buffers(pa.binary(), 3 * self.count, buffers)
         return self._bytes
 
-    def binary(self, which: int, valid: Mask) -> pa.Array:
+    def binary(self, which: int, valid: Where) -> pa.Array:
         """Keys (which=0) or values (which=1)."""
-        if not valid.any():
+        if valid is False:
             return _nulls("key", self.count)
-        places = pa.array(np.arange(which, 3 * self.count, 3), mask=None if valid.all() else ~valid)
-        return self.bytes.take(places)
+        places = pa.array(np.arange(which, 3 * self.count, 3), mask=None if valid is True else ~valid)
+        return pc.take(self.bytes, places, boundscheck=False)
+
+
+class _Flags:
+    """The flags of many headers."""
+
+    def __init__(self, flags: npt.NDArray[np.uint8]) -> None:
+        self.flags = np.ascontiguousarray(flags)
+        self.in_some = int(np.bitwise_or.reduce(self.flags)) if len(flags) else 0
+        self.in_all = int(np.bitwise_and.reduce(self.flags)) if len(flags) else 0
+
+    def has(self, flag: int) -> Where:
+        """Which of them have this one."""
+        if self.in_all & flag:
+            return True
+        return (self.flags & np.uint8(flag)) != 0 if self.in_some & flag else False
 
 
 # ---------------------------------------------------------------------------------------------------------------
 # Arrays.
 
 
-def _validity(valid: Mask | None) -> pa.Buffer | None:
-    if valid is None or valid.all():
+def _validity(valid: Where) -> pa.Buffer | None:
+    if isinstance(valid, bool) or valid.all():
         return None
     return pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
-def _numbers(name: str, values: npt.NDArray[Any], valid: Mask | None = None) -> pa.Array:
+def _numbers(name: str, values: npt.NDArray[Any], valid: Where = True) -> pa.Array:
     """A column of 64-bit numbers (or timestamps in microseconds) over `values`."""
-    if valid is not None and not valid.any():
+    if valid is False:
         return _nulls(name, len(values))
     data = np.ascontiguousarray(values, np.int64)
     return pa.Array.from_buffers(ARROW.field(name).type, len(data), [_validity(valid), pa.py_buffer(data)])
 
 
-def _times(name: str, milliseconds: npt.NDArray[np.int64], valid: Mask | None = None) -> pa.Array:
-    beyond = (milliseconds > INDEX_MAX) | (milliseconds < -INDEX_MAX)
-    if beyond.any():
-        raise Corrupt(f"a time of {int(milliseconds[beyond][0])} ms since 1970 is beyond what a timestamp holds")
+def _times(name: str, milliseconds: npt.NDArray[np.int64], valid: Where = True) -> pa.Array:
+    for extreme in (int(milliseconds.min()), int(milliseconds.max())):
+        if abs(extreme) > INDEX_MAX:
+            raise Corrupt(f"a time of {extreme} ms since 1970 is beyond what a timestamp holds")
     return _numbers(name, milliseconds * 1000, valid)
 
 
@@ -221,8 +247,11 @@ def _value(rows: _Rows) -> pa.Array:
 
 
 def _headers(rows: _Rows) -> pa.Array:
-    record, segment = rows.frames.record, memoryview(rows.frames.segment)
-    some = np.flatnonzero(rows.has(RECORD_HEADERS))
+    has = rows.has(RECORD_HEADERS)
+    if has is False:
+        return _nulls("headers", rows.count)
+    record, segment = rows.frames.record, rows.frames.segment
+    some = np.flatnonzero(has) if isinstance(has, np.ndarray) else np.arange(rows.count)
     part = record[some]
     start = rows.frames.record_at[some] + RECORD_SIZE + part["key"] + part["value"]
     ends = start + part["headers"]
@@ -238,19 +267,22 @@ def _headers(rows: _Rows) -> pa.Array:
 
 def _client_time(rows: _Rows) -> pa.Array:
     record = rows.frames.record
-    own = rows.has(RECORD_ARGUMENT) & (record["operation"] == APPEND)
+    own = rows.has(RECORD_ARGUMENT)
     valid = rows.block_has(BLOCK_TIME)
     times = rows.of_block(rows.frames.block["time_ms"])
-    if own.any():
+    if own is not False:
+        own = own & (record["operation"] == APPEND)
         times, valid = np.where(own, record["argument"], times), valid | own
-    if not valid.any():
+    if valid is False:
         return _nulls("client_time", rows.count)
-    return _times("client_time", np.where(valid, times, 0), valid)
+    return _times("client_time", times if valid is True else np.where(valid, times, 0), valid)
 
 
 def _argument(rows: _Rows) -> pa.Array:
-    record = rows.frames.record
-    return _numbers("argument", record["argument"], rows.has(RECORD_ARGUMENT) & (record["operation"] != APPEND))
+    record, has = rows.frames.record, rows.has(RECORD_ARGUMENT)
+    if has is not False:
+        has = has & (record["operation"] != APPEND)
+    return _numbers("argument", record["argument"], has)
 
 
 def _of_session(name: str) -> Callable[[_Rows], pa.Array]:
@@ -333,10 +365,12 @@ def keys(frames: Frames) -> pa.Array:
     return _key(_Rows(frames))
 
 
+_IS_USER: Final = np.array([name in USER_RESULTS for name in RESULTS])
+
+
 def user_records(frames: Frames) -> Mask:
     """Which rows are user records: a user's operation that was applied, or whose comparison failed."""
     rows = _Rows(frames)
-    results = rows.of_block(rows.outcomes.result)
-    is_user = np.isin(results, [RESULTS.index(name) for name in USER_RESULTS])
-    is_user &= rows.frames.record["operation"] < INTERNAL_FIRST
+    is_user: Mask = _IS_USER[rows.of_block(rows.outcomes.result)]
+    is_user &= frames.record["operation"] < INTERNAL_FIRST
     return is_user if frames.is_command is None else is_user & frames.is_command

@@ -1,19 +1,17 @@
 """Cuts raw chunks into entries, blocks, records and effects, and checks every byte of them, without a loop per record.
 
-A `Slab` is one or several raw chunks (`raft.codec.RawHeader`) joined. `locate` answers with `Frames`: numpy arrays of
-the headers of its entries, blocks and records and of the heads of its effects, each proved to lie where the one before
-ends, so that everything after it may trust the positions.
+`locate` answers a `Slab` with `Frames`: numpy arrays of the headers of its entries, blocks and records and of the
+heads of its effects, each proved to lie where the one before ends, so that everything after it may trust the
+positions.
 
-CRCs are checked all at once. A CRC is linear: XORing a piece's stored CRC into the four bytes behind it cancels the
-piece's own contribution, so one pass of the hardware's CRC over the whole slab, after such an XOR behind every piece,
-must give the stored CRC of the last piece. One wrong piece always shows; several together escape with a chance of
-2**-32, as with any CRC. A header with its own CRC at its end has the same CRC for every content (the residue).
+Headers are looked at as 64-bit words, several fields in one comparison; where it fails, the branch that raises finds
+out which field it was. Where every entry has one record the three headers of each lie side by side and are taken at
+once: such a log has four times the headers, and is to be read as fast as its bytes allow.
 """
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
@@ -27,12 +25,13 @@ from raft.codec import (
     MARK_SIZE,
     RECORD_SIZE,
     Corrupt,
-    RawHeader,
     UnknownVersion,
     decode_entry,
     decode_mark,
 )
 from spark_export.schema import KIND_COMMANDS, KINDS, OPERATIONS
+from spark_export.slab import Ints, Rows, Slab, all_equal, at, changes_at, every, words
+from spark_export.sums import RESIDUE, Pieces, behind_headers, crcs_hold
 from statemachine.effects import (
     EFFECTS_HEADER_SIZE,
     EFFECTS_MAGIC,
@@ -42,10 +41,6 @@ from statemachine.effects import (
     UnknownEffects,
     decode_effects,
 )
-
-Ints = npt.NDArray[np.int64]
-Rows = npt.NDArray[Any]
-"""A structured array: one row per header."""
 
 # The layouts of raft/codec.py and statemachine/effects.py; tests/spark_export/test_frames.py holds them to the bytes.
 ENTRY: Final = np.dtype(
@@ -74,22 +69,20 @@ EFFECTS: Final = np.dtype(
         ("revision", "<u8"), ("rows", "<u4"), ("length", "<u4"), ("payload_crc", "<u4"), ("crc", "<u4"),
     ]
 )  # fmt: skip
-_IDX: Final = np.dtype([("entry", "<u4"), ("block", "<u4"), ("record", "<u4"), ("kind", "<u4")])
+_SINGLE: Final = np.dtype([("entry", ENTRY), ("block", BLOCK), ("record", RECORD)])
+"""The headers of an entry of one record, side by side."""
 
-_BLOCK_FLAGS: Final = 7
-_RECORD_FLAGS: Final = 15
-_RESIDUE: Final = 0x48674BC7  # CRC32C of anything followed by its own CRC32C
+# Of the 64-bit words in which several fields are looked at together.
+_LOW: Final = 0xFFFF_FFFF
+_HIGH: Final = _LOW << 32
+_ENTRY_HEAD: Final = int.from_bytes(ENTRY_MAGIC, "little") | ENTRY_VERSION << 32  # magic, version, any kind, no flags
+_ENTRY_HEAD_BITS: Final = _LOW | 0xFFFF_00FF << 32
+_BLOCK_HEAD_BITS: Final = 0xFFFF_F8FF  # version, no flags but three, reserved
+_RECORD_FLAG_BITS: Final = 0xF000  # all but four
+_EFFECTS_HEAD: Final = int.from_bytes(EFFECTS_MAGIC, "little") | EFFECTS_VERSION << 32
+_EFFECTS_HEAD_BITS: Final = _LOW | (0xFFFF_00FF | (0xFF & ~EFFECTS_PLAIN) << 8) << 32
 
-
-@dataclass(frozen=True, slots=True)
-class Slab:
-    """Raw chunks joined: `rows` holds the .idx rows, positions made relative to `segment`."""
-
-    first: int
-    next: int
-    rows: Rows
-    segment: bytearray
-    ledger: bytearray
+_KNOWN: Final = np.array([name is not None for name in OPERATIONS] + [False] * (256 - len(OPERATIONS)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +93,8 @@ class Frames:
     """
 
     first: int
-    segment: bytearray
-    ledger: bytearray
+    segment: memoryview
+    ledger: memoryview
     entry: Rows
     entry_at: Ints  # position of each entry's header in the segment
     entry_of_row: Ints
@@ -119,51 +112,10 @@ class Frames:
         """Rows in all."""
         return len(self.record)
 
-
-def at(buffer: bytearray, dtype: np.dtype[Any], positions: Ints) -> Rows:
-    """The structures at these positions, copied out."""
-    if len(buffer) < dtype.itemsize:
-        return np.zeros(0, dtype)
-    if len(positions) and (int(positions.min()) < 0 or int(positions.max()) > len(buffer) - dtype.itemsize):
-        raise Corrupt(f"a position lies outside its {len(buffer)} bytes")
-    # as opaque bytes: numpy would copy a structure field by field
-    every = np.ndarray((len(buffer) - dtype.itemsize + 1,), f"V{dtype.itemsize}", buffer, 0, (1,))
-    found: Rows = every[positions].view(dtype)
-    return found
-
-
-def changes_at(values: Ints) -> Ints:
-    """The positions where a new run of equal values begins, 0 included."""
-    if not len(values):
-        return np.zeros(0, np.int64)
-    return np.concatenate(([0], np.flatnonzero(values[1:] != values[:-1]) + 1))
-
-
-def join(chunks: list[tuple[RawHeader, bytes, bytes, bytes]]) -> Slab:
-    """Chunks (head, rows, segment, ledger) that follow one another, as one slab. Raises Corrupt."""
-    parts: list[Rows] = []
-    offset = 0
-    expected = chunks[0][0].first
-    for head, rows, segment, _ in chunks:
-        if google_crc32c.value(rows) != head.rows_crc:
-            raise Corrupt(f"the .idx rows of the chunk at index {head.first} fail their CRC")
-        if head.first != expected or head.next - head.first != head.rows:
-            raise Corrupt(f"a chunk names {head.rows} rows from {head.first} to {head.next}, expected from {expected}")
-        expected = head.next
-        table = np.frombuffer(rows, _IDX)
-        shift = offset - head.base
-        moved = np.empty(len(table), [(name, "<i8") for name in ("entry", "block", "record", "kind")])
-        command = table["kind"] == KIND_COMMANDS
-        moved["kind"] = table["kind"]
-        moved["entry"] = table["entry"] + np.int64(shift)
-        moved["block"] = np.where(command, table["block"] + np.int64(shift), 0)
-        moved["record"] = np.where(command, table["record"] + np.int64(shift), 0)
-        parts.append(moved)
-        offset += len(segment)
-    return Slab(
-        chunks[0][0].first, expected, parts[0] if len(parts) == 1 else np.concatenate(parts),
-        bytearray().join(chunk[2] for chunk in chunks), bytearray().join(chunk[3] for chunk in chunks),
-    )  # fmt: skip
+    @property
+    def is_block_per_entry(self) -> bool:
+        """Whether blocks and entries are numbered alike."""
+        return self.is_command is None and len(self.block) == len(self.entry)
 
 
 def locate(slab: Slab, previous: tuple[int, int] | None = None) -> Frames:
@@ -172,102 +124,170 @@ def locate(slab: Slab, previous: tuple[int, int] | None = None) -> Frames:
     Raises Corrupt or CorruptEffects for bytes that fail a check, UnknownVersion or UnknownEffects for a version, kind
     or flag that this code does not know.
     """
-    if not len(slab.rows):
+    count = len(slab.entry)
+    if not count:
         raise Corrupt(f"a chunk at index {slab.first} has no rows")
-    rows = slab.rows
-    row_starts = changes_at(rows["entry"])
-    counts = np.diff(row_starts, append=len(rows))
-    entry_at = rows["entry"][row_starts]
-    entry = at(slab.segment, ENTRY, entry_at)
+    starts = changes_at(slab.entry)
+    is_each = len(starts) == count  # an entry for every row
+    counts = np.ones(count, np.int64) if is_each else np.diff(starts, append=count)
+    entry_at = slab.entry if is_each else slab.entry[starts]
+    is_command = slab.kind == KIND_COMMANDS
+    all_commands = bool(is_command.all())
+    is_single = (
+        is_each and all_commands
+        and np.array_equal(slab.block, entry_at + HEADER_SIZE)
+        and np.array_equal(slab.record, entry_at + (HEADER_SIZE + BLOCK_SIZE))
+    )  # fmt: skip
+    heads = at(slab.segment, _SINGLE, entry_at) if is_single else None
+    entry = at(slab.segment, ENTRY, entry_at) if heads is None else heads["entry"]
     _check_entries(slab, entry, entry_at, counts, previous)
     every_entry = np.arange(len(entry))
-    entry_of_row = every_entry if len(entry) == len(rows) else np.repeat(every_entry, counts)
-
-    command = rows["kind"] == KIND_COMMANDS
-    if not np.array_equal(rows["kind"], entry["kind"][entry_of_row]):
+    entry_of_row = every_entry if is_each else np.repeat(every_entry, counts)
+    kinds = entry["kind"]
+    if not np.array_equal(slab.kind, kinds if is_each else kinds[entry_of_row]):
         raise Corrupt("the .idx rows name other kinds than the entries")
-    all_commands = bool(command.all())
-    command_rows = np.arange(len(rows)) if all_commands else np.flatnonzero(command)
+
+    effects, effects_at = _effects(slab, entry)
+    if heads is not None:
+        block, record = heads["block"], heads["record"]
+        _check_singles(slab, entry, block, record)
+        return Frames(
+            slab.first, slab.segment, slab.ledger, entry, entry_at, every_entry, None, block, every_entry, None,
+            record, slab.record, effects, effects_at,
+        )  # fmt: skip
+    command_rows = np.arange(count) if all_commands else np.flatnonzero(is_command)
     block, entry_of_block, block_of_command, record = _records(slab, entry, entry_at, entry_of_row, command_rows)
-    record_at = rows["record"]
     block_of_row: Ints | None = block_of_command
     if all_commands:
-        if len(block) == len(rows):
+        if len(block) == count:
             block_of_row = None
     else:
-        whole = np.zeros(len(rows), RECORD)
+        whole = np.zeros(count, RECORD)
         whole[command_rows] = record
         record = whole
-        spread = np.full(len(rows), -1, np.int64)
+        spread = np.full(count, -1, np.int64)
         spread[command_rows] = block_of_command
         block_of_row = spread
-    effects, effects_at = _effects(slab, entry)
     return Frames(
-        slab.first, slab.segment, slab.ledger, entry, entry_at, entry_of_row, None if all_commands else command,
-        block, entry_of_block, block_of_row, record, record_at, effects, effects_at,
+        slab.first, slab.segment, slab.ledger, entry, entry_at, entry_of_row, None if all_commands else is_command,
+        block, entry_of_block, block_of_row, record, slab.record, effects, effects_at,
     )  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Entries.
 
 
 def _check_entries(slab: Slab, entry: Rows, entry_at: Ints, counts: Ints, previous: tuple[int, int] | None) -> None:
     """Positions, CRCs, versions, kinds, counts, and that each entry follows the one before."""
-    ends = entry_at + HEADER_SIZE + entry["length"]
-    gaps = np.append(entry_at[1:], len(slab.segment)) - ends
-    if entry_at[0] != 0 or (gaps < 0).any() or (gaps % MARK_SIZE).any():
-        raise _first_damage(slab, "the entries do not lie where the .idx rows say")
-    marks = np.zeros(0, np.int64)
-    if gaps.any():  # durable marks of the node that sent this
-        per_gap = gaps // MARK_SIZE
-        within = np.arange(int(per_gap.sum())) - np.repeat(np.cumsum(per_gap) - per_gap, per_gap)
-        marks = np.repeat(ends, per_gap) + within * MARK_SIZE
-    lengths = entry["length"].astype(np.int64)
-    filled = lengths > 0
-    piece_ends = np.concatenate((entry_at + HEADER_SIZE, ends[filled], marks + MARK_SIZE))
-    crcs = np.concatenate(
-        (_residues(len(entry)), entry["data_crc"][filled], _residues(len(marks)))
-    )  # fmt: skip
-    if not filled.all() and entry["data_crc"][~filled].any():
+    word = words(entry)
+    lengths = (word[:, 1] & _LOW).view(np.int64)
+    ends = entry_at + lengths
+    ends += HEADER_SIZE
+    marks = _marks(slab, entry_at, ends)
+    data_crcs = entry["data_crc"]
+    if not lengths.all() and data_crcs[lengths == 0].any():
         raise Corrupt("an entry without data names a CRC for it")
-    if not _crcs_hold(slab.segment, piece_ends, crcs, int(lengths[filled].min(initial=4))):
+    pieces = [Pieces(ends, behind_headers(lengths, data_crcs)), Pieces(marks + MARK_SIZE, RESIDUE)]
+    if not crcs_hold(slab.segment, pieces, MARK_SIZE):
         raise _first_damage(slab, "the entries fail their CRC")
-    known = (entry["magic"] == int.from_bytes(ENTRY_MAGIC, "little")).all()
-    if not known or (len(marks) and not _all_marks(slab.segment, marks)):
-        raise Corrupt("the .idx rows point at something that is no entry")
-    if (entry["version"] != ENTRY_VERSION).any() or entry["flags"].any() or entry["reserved"].any():
+    if ((word[:, 0] & _ENTRY_HEAD_BITS) != _ENTRY_HEAD).any():
+        if (word[:, 0] & _LOW != _ENTRY_HEAD & _LOW).any():
+            raise Corrupt("the .idx rows point at something that is no entry")
         raise UnknownVersion(f"an entry after index {slab.first} has a version or flag that this code does not know")
-    if ((entry["kind"] < 1) | (entry["kind"] >= len(KINDS))).any():
+    if (word[:, 7] & _LOW).any():
+        raise UnknownVersion(f"an entry after index {slab.first} uses bytes that this code does not know")
+    kinds = entry["kind"]
+    if int(kinds.min()) < 1 or int(kinds.max()) >= len(KINDS):
         raise UnknownVersion(
             f"an entry after index {slab.first} has a kind that this code does not know: upgrade raftlog"
         )
-    index = entry["index"].astype(np.int64)
-    if not np.array_equal(entry["count"], counts):
+    if not np.array_equal(word[:, 1] >> 32, counts.view(np.uint64)):
         raise Corrupt("an entry's count is not that of its .idx rows")
-    before = index - counts
-    if before[0] != slab.first - 1 or not np.array_equal(before[1:], index[:-1]) or index[-1] != slab.next - 1:
+    lasts = (slab.first - 1 + np.cumsum(counts)).view(np.uint64)
+    if not np.array_equal(word[:, 2], lasts) or lasts[-1] != slab.next - 1:
         raise Corrupt(f"the entries from index {slab.first} on are not contiguous")
-    chained = np.array_equal(entry["previous"][1:], entry["crc"][:-1])
-    if not chained or (np.diff(entry["term"].astype(np.int64)) < 0).any():
+    is_chained = np.array_equal(word[1:, 6] & _HIGH, word[:-1, 7])  # the CRC that it names before it, and that one
+    if not is_chained or (word[1:, 3] < word[:-1, 3]).any():
         raise Corrupt(f"an entry after index {slab.first} does not follow the one before it")
-    if previous is not None and (int(before[0]), int(entry["previous"][0])) != previous:
+    if previous is not None and (slab.first - 1, int(entry["previous"][0])) != previous:
         raise Corrupt(f"the entry at index {slab.first} does not follow entry {previous[0]}")
+
+
+def _marks(slab: Slab, entry_at: Ints, ends: Ints) -> Ints:
+    """Where the durable marks are of the node that sent this: all that may lie between entries."""
+    gaps = np.append(entry_at[1:], len(slab.segment)) - ends
+    behind = np.flatnonzero(gaps)
+    gaps = gaps[behind]
+    if entry_at[0] != 0 or (gaps < 0).any() or (gaps % MARK_SIZE).any():
+        raise _first_damage(slab, "the entries do not lie where the .idx rows say")
+    if not len(behind):
+        return behind
+    each = gaps // MARK_SIZE
+    within = np.arange(int(each.sum())) - np.repeat(np.cumsum(each) - each, each)
+    marks: Ints = np.repeat(ends[behind], each) + within * MARK_SIZE
+    anywhere = np.ndarray((len(slab.segment) - MARK_SIZE + 1,), "V4", slab.segment, 0, (1,))
+    if (anywhere[marks].view("<u4") != int.from_bytes(MARK_MAGIC, "little")).any():
+        raise _first_damage(slab, "the .idx rows point at something that is no entry")
+    return marks
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Blocks and records.
+
+
+def _check_singles(slab: Slab, entry: Rows, block: Rows, record: Rows) -> None:
+    """What is left to check where each entry holds one block of one record, side by side."""
+    _check_blocks(slab, block)
+    _check_records(slab, record)
+    heads, record_words = words(block), words(record)
+    in_block = words(entry)[:, 1] & _LOW
+    in_block -= BLOCK_SIZE
+    if (heads[:, 1] & _LOW != 1).any() or not np.array_equal(heads[:, 0] >> 32, in_block):
+        raise Corrupt(f"a block after index {slab.first} does not lie where the .idx rows say")
+    in_block -= RECORD_SIZE
+    sizes = record_words[:, 0] >> 32  # of the value
+    sizes += record_words[:, 1]  # of the headers: what else is in that word was found to be 0
+    sizes += record["key"]
+    if not np.array_equal(sizes, in_block):
+        raise Corrupt(f"a record after index {slab.first} does not lie where the .idx rows say")
+
+
+def _check_blocks(slab: Slab, block: Rows) -> None:
+    """Versions, flags and reserved bytes."""
+    word = words(block)
+    if ((word[:, 0] & _BLOCK_HEAD_BITS) != BLOCK_VERSION).any() or (word[:, 2] & _HIGH).any():
+        raise UnknownVersion(
+            f"a block after index {slab.first} has a version or flag, or uses bytes, that this code does not know"
+        )
+
+
+def _check_records(slab: Slab, record: Rows) -> None:
+    """Flags, reserved bytes and operations."""
+    word = words(record)
+    if (word[:, 0] & _RECORD_FLAG_BITS).any() or (word[:, 1] & _HIGH).any():
+        raise UnknownVersion(f"a record after index {slab.first} has a flag that this code does not know")
+    operations = np.ascontiguousarray(record["operation"])
+    some = operations[:1] if all_equal(operations) else operations
+    if not _KNOWN[some].all():
+        number = int(some[~_KNOWN[some]][0])
+        raise UnknownVersion(f"a record after index {slab.first} has operation {number}: upgrade raftlog to read it")
 
 
 def _records(
     slab: Slab, entry: Rows, entry_at: Ints, entry_of_row: Ints, command_rows: Ints
 ) -> tuple[Rows, Ints, Ints, Rows]:
     """Blocks, the entry of each, the block of each command row, and the record headers of the command rows."""
-    whole = len(command_rows) == len(slab.rows)
-    block_of = slab.rows["block"] if whole else slab.rows["block"][command_rows]
-    record_at = slab.rows["record"] if whole else slab.rows["record"][command_rows]
+    whole = len(command_rows) == len(slab.entry)
+    block_of = slab.block if whole else slab.block[command_rows]
+    record_at = slab.record if whole else slab.record[command_rows]
     entry_of_command = entry_of_row if whole else entry_of_row[command_rows]
     starts = changes_at(block_of)
     counts = np.diff(starts, append=len(command_rows))
     block_at = block_of[starts]
     block = at(slab.segment, BLOCK, block_at)
     entry_of_block = entry_of_command[starts]
-    if (block["version"] != BLOCK_VERSION).any() or (block["flags"] & ~np.uint8(_BLOCK_FLAGS)).any():
-        raise UnknownVersion(f"a block after index {slab.first} has a version or flag that this code does not know")
-    if block["reserved"].any() or block["reserved2"].any():
-        raise UnknownVersion(f"a block after index {slab.first} uses bytes that this code does not know")
+    _check_blocks(slab, block)
     block_end = block_at + BLOCK_SIZE + block["length"]
     is_first = np.zeros(len(block), bool)
     is_first[changes_at(entry_of_block)] = True
@@ -282,76 +302,73 @@ def _records(
         raise Corrupt(f"a block after index {slab.first} does not lie where the .idx rows say")
 
     record = at(slab.segment, RECORD, record_at)
-    if (record["flags"] & ~np.uint8(_RECORD_FLAGS)).any() or record["reserved"].any():
-        raise UnknownVersion(f"a record after index {slab.first} has a flag that this code does not know")
+    _check_records(slab, record)
     end = record_at + RECORD_SIZE + record["key"] + record["value"] + record["headers"]
-    records_end = block_end - np.where(counts > 1, 4 * counts, 0)
-    if len(block) == len(record):
-        follows = np.array_equal(record_at, block_at + BLOCK_SIZE) and np.array_equal(end, records_end)
-    else:
-        expected = np.roll(end, 1)
-        expected[starts] = block_at + BLOCK_SIZE
-        lasts = starts + counts - 1
-        follows = np.array_equal(record_at, expected) and np.array_equal(end[lasts], records_end)
-    if not follows:
+    lasts = starts + counts - 1
+    records_end = block_end - np.where(counts > 1, 4 * counts, 0)  # behind several a table of their positions
+    follows = record_at[1:] == end[:-1]
+    follows[lasts[:-1]] = True  # what follows those is of another block
+    if (
+        not follows.all()
+        or not np.array_equal(record_at[starts], block_at + BLOCK_SIZE)
+        or not np.array_equal(end[lasts], records_end)
+    ):
         raise Corrupt(f"a record after index {slab.first} does not lie where the .idx rows say")
-    known = np.array([name is not None for name in OPERATIONS] + [False] * (256 - len(OPERATIONS)))
-    if not known[record["operation"]].all():
-        number = int(record["operation"][~known[record["operation"]]][0])
-        raise UnknownVersion(f"a record after index {slab.first} has operation {number}: upgrade raftlog to read it")
-    blocks_of = np.arange(len(block))
-    return (
-        block,
-        entry_of_block,
-        blocks_of if whole and len(block) == len(record) else np.repeat(blocks_of, counts),
-        record,
-    )
+    blocks = np.arange(len(block))
+    return block, entry_of_block, blocks if len(block) == len(record) else np.repeat(blocks, counts), record
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Effects.
 
 
 def _effects(slab: Slab, entry: Rows) -> tuple[Rows, Ints]:
     """The heads of the effects, one per entry, and where they are."""
-    positions = _effects_positions(slab.ledger, len(entry))
-    effects = at(slab.ledger, EFFECTS, positions)
-    lengths = effects["length"].astype(np.int64)
-    ends = positions + EFFECTS_HEADER_SIZE + lengths
-    if len(effects) != len(entry) or not np.array_equal(ends, np.append(positions[1:], len(slab.ledger))):
-        raise _first_ledger_damage(slab, "the effects do not fill their bytes")
-    filled = lengths > 0
-    piece_ends = np.concatenate((positions + EFFECTS_HEADER_SIZE, ends[filled]))
-    crcs = np.concatenate((_residues(len(entry)), effects["payload_crc"][filled]))
-    hollow = not filled.all() and effects["payload_crc"][~filled].any()
-    if hollow or not _crcs_hold(slab.ledger, piece_ends, crcs, int(lengths[filled].min(initial=4))):
+    effects, positions = _effects_heads(slab, len(entry))
+    lengths, crcs = effects["length"].astype(np.int64), effects["payload_crc"]
+    if lengths.any():
+        pieces = Pieces(positions + EFFECTS_HEADER_SIZE + lengths, behind_headers(lengths, crcs))
+        crcs = crcs[lengths == 0]
+    else:
+        pieces = Pieces(range(EFFECTS_HEADER_SIZE, len(slab.ledger) + 1, EFFECTS_HEADER_SIZE), RESIDUE)
+    if crcs.any() or not crcs_hold(slab.ledger, [pieces], EFFECTS_HEADER_SIZE):
         raise _first_ledger_damage(slab, "the effects fail their CRC")
-    if (effects["magic"] != int.from_bytes(EFFECTS_MAGIC, "little")).any():
-        raise CorruptEffects("no effects where they should be")
-    unknown = (effects["version"] != EFFECTS_VERSION) | (effects["flags"] & ~np.uint8(EFFECTS_PLAIN) != 0)
-    if unknown.any() or effects["reserved"].any():
+    word = words(effects)
+    if ((word[:, 0] & _EFFECTS_HEAD_BITS) != _EFFECTS_HEAD).any():
+        if (word[:, 0] & _LOW != _EFFECTS_HEAD & _LOW).any():
+            raise CorruptEffects("no effects where they should be")
         raise UnknownEffects(f"effects after index {slab.first} have a version or flag that this code does not know")
-    if not np.array_equal(effects["index"], entry["index"]):
+    if not np.array_equal(word[:, 1], words(entry)[:, 2]):
         raise CorruptEffects(f"the effects after index {slab.first} are not those of the entries")
     return effects, positions
 
 
-def _effects_positions(ledger: bytearray, count: int) -> Ints:
-    """Where each of `count` heads begins: without a loop where all are of one size or no payload looks like a head."""
-    if len(ledger) % count == 0:
-        even = np.arange(count) * (len(ledger) // count)
-        if _is_chain(ledger, even):
-            return even
+def _effects_heads(slab: Slab, count: int) -> tuple[Rows, Ints]:
+    """The `count` heads, which lead from one to the next, and where each begins: without a loop where all are of one
+    size or no payload looks like one."""
+    ledger = slab.ledger
+    stride = len(ledger) // count
+    if len(ledger) % count == 0 and stride >= EFFECTS_HEADER_SIZE:
+        even = every(ledger, EFFECTS, stride)
+        if (even["length"] == stride - EFFECTS_HEADER_SIZE).all():
+            return even, np.arange(count) * stride
     data = np.frombuffer(ledger, np.uint8)
     found: Ints = np.flatnonzero(data[: len(data) - EFFECTS_HEADER_SIZE + 1] == EFFECTS_MAGIC[0])
     found = found[at(ledger, EFFECTS, found)["magic"] == int.from_bytes(EFFECTS_MAGIC, "little")]
     if len(found) == count and _is_chain(ledger, found):
-        return found
+        return at(ledger, EFFECTS, found), found
     chain: list[int] = []  # a value in some payload spells the magic, or the bytes are damaged
     position = 0
     while position + EFFECTS_HEADER_SIZE <= len(ledger) and len(chain) < count:
         chain.append(position)
         position += EFFECTS_HEADER_SIZE + int.from_bytes(ledger[position + 28 : position + 32], "little")
-    return np.array(chain, np.int64)
+    found = np.array(chain, np.int64)
+    if len(found) != count or not _is_chain(ledger, found):
+        raise _first_ledger_damage(slab, "the effects do not fill their bytes")
+    return at(ledger, EFFECTS, found), found
 
 
-def _is_chain(ledger: bytearray, positions: Ints) -> bool:
+def _is_chain(ledger: memoryview, positions: Ints) -> bool:
     """Whether each head's length leads to the next, from the first byte to the last."""
     if not len(positions) or positions[0] != 0 or positions[-1] + EFFECTS_HEADER_SIZE > len(ledger):
         return False
@@ -359,35 +376,9 @@ def _is_chain(ledger: bytearray, positions: Ints) -> bool:
     return bool(np.array_equal(ends, np.append(positions[1:], len(ledger))))
 
 
-def _residues(count: int) -> npt.NDArray[np.uint32]:
-    return np.full(count, _RESIDUE, np.uint32)
-
-
-def _crcs_hold(buffer: bytearray, ends: Ints, crcs: npt.NDArray[np.uint32], smallest: int) -> bool:
-    """Whether the pieces that partition the buffer have these CRCs (see the module's docstring).
-
-    `smallest` is the length of the shortest piece: below four bytes the words behind two pieces would overlap.
-    """
-    if smallest < 4 or len(buffer) < 4:
-        return False  # the caller looks at each piece by itself
-    is_last = ends == len(buffer)
-    behind, inner = ends[~is_last], crcs[~is_last]
-    words = np.ndarray((len(buffer) - 3,), "V4", buffer, 0, (1,))
-    kept = words[behind]
-    words[behind] = (kept.view("<u4") ^ inner).view("V4")
-    whole: int = google_crc32c.value(np.frombuffer(buffer, np.uint8))  # a bytearray it would not take, but uncopied
-    words[behind] = kept
-    return whole == int(crcs[is_last][0])
-
-
-def _all_marks(segment: bytearray, positions: Ints) -> bool:
-    words = np.ndarray((len(segment) - 3,), "<u4", segment, 0, (1,))
-    return bool((words[positions] == int.from_bytes(MARK_MAGIC, "little")).all())
-
-
 def _first_damage(slab: Slab, otherwise: str) -> Corrupt:
     """What is wrong with the first damaged entry or mark, by looking at each."""
-    segment = memoryview(slab.segment)
+    segment = slab.segment
     position = 0
     index = slab.first - 1
     try:
@@ -408,7 +399,7 @@ def _first_ledger_damage(slab: Slab, otherwise: str) -> CorruptEffects:
     position = 0
     try:
         while position < len(slab.ledger):
-            decode_effects(memoryview(slab.ledger), position)
+            decode_effects(slab.ledger, position)
             length = int.from_bytes(slab.ledger[position + 28 : position + 32], "little")
             position += EFFECTS_HEADER_SIZE + length
     except (CorruptEffects, UnknownEffects) as error:

@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from raft.codec import Corrupt
-from spark_export.frames import Frames, Ints, Rows, at, changes_at
+from spark_export.frames import Frames
 from spark_export.schema import KIND_COMMANDS, RESULT_APPLIED, RESULTS
+from spark_export.slab import Ints, Rows, at, changes_at
 from statemachine.effects import (
     CHANGE_DELETED,
     CHANGE_SIZE,
@@ -60,14 +61,17 @@ class Outcomes:
 def outcomes(frames: Frames) -> Outcomes:
     """What each request did. Raises CorruptEffects or UnknownEffects where the effects do not fit the requests."""
     blocks, effects = frames.entry_of_block, frames.effects
-    revision = effects["revision"].astype(np.int64)[blocks]
+    revision = effects["revision"].astype(np.int64)
+    if not frames.is_block_per_entry:
+        revision = revision[blocks]
     result = np.full(len(blocks), RESULT_APPLIED, np.uint8)
     succeeded = np.zeros(len(blocks), bool)
-    has_row = effects["rows"][blocks] > 0
-    _check_row_counts(frames)
-    if not has_row.any():
-        return Outcomes(result, revision, succeeded, has_row, None, {})
+    is_plain = (effects["flags"] & np.uint8(EFFECTS_PLAIN)) != 0
+    _check_row_counts(frames, is_plain)
+    if not effects["rows"].any():
+        return Outcomes(result, revision, succeeded, np.zeros(len(blocks), bool), None, {})
 
+    has_row = effects["rows"][blocks] > 0
     with_row = np.flatnonzero(has_row)
     entry = blocks[with_row]
     starts = changes_at(entry)  # the entries that have rows, by their first row
@@ -85,13 +89,14 @@ def outcomes(frames: Frames) -> Outcomes:
     return Outcomes(result, revision, succeeded, has_row, single, explicit)
 
 
-def _check_row_counts(frames: Frames) -> None:
+def _check_row_counts(frames: Frames, is_plain: npt.NDArray[np.bool_]) -> None:
     """Plain effects have no rows, others one per request; entries without requests have none."""
     effects = frames.effects
-    requests = np.bincount(frames.entry_of_block, minlength=len(effects))
-    is_plain = (effects["flags"] & np.uint8(EFFECTS_PLAIN)) != 0
-    expected = np.where(is_plain | (frames.entry["kind"] != KIND_COMMANDS), 0, requests)
-    if not np.array_equal(effects["rows"], expected):
+    expected = np.zeros(1, np.int64)
+    if not is_plain.all():
+        requests = np.bincount(frames.entry_of_block, minlength=len(effects))
+        expected = np.where(is_plain | (frames.entry["kind"] != KIND_COMMANDS), 0, requests)
+    if (effects["rows"] != expected).any():
         raise CorruptEffects(f"effects after index {frames.first} have other rows than the entry has requests")
 
 
@@ -137,7 +142,7 @@ def _changes(
 
 def _spelled_out(frames: Frames, entry: int, blocks: Ints, single: Rows, explicit: dict[int, list[ChangeRow]]) -> None:
     """The changes of one entry with explicit ones among them; `blocks` begins with the entry's."""
-    effects = decode_effects(memoryview(frames.ledger), int(frames.effects_at[entry]))
+    effects = decode_effects(frames.ledger, int(frames.effects_at[entry]))
     for request, block in zip(effects.requests, blocks, strict=False):
         changes = request.changes
         if len(changes) == 1 and not changes[0].is_explicit:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
 from raft.codec import IDX_ROW, RAW_SIZE, Corrupt, RawHeader, UnknownVersion, decode_raw_header
@@ -16,17 +17,17 @@ from spark_export import door
 from spark_export.decode import decode
 from spark_export.door import RetryableError, TrimmedError, Turns
 from spark_export.errors import DataLossError, ExportError
-from spark_export.frames import Frames, join, locate
+from spark_export.frames import Frames, locate
 from spark_export.schema import COLUMNS
 from spark_export.selection import Selection, filtered, selected
+from spark_export.slab import Slab, joined
 from statemachine.effects import CorruptEffects, UnknownEffects
 
 SLAB_BYTES: Final = 4 << 20
 """Chunks are joined up to so many bytes before they are decoded: larger ones fall out of the processor's cache, smaller
 ones pay numpy's fixed cost more often."""
+_CHUNK_USUAL: Final = (4 << 20) + (1 << 18)  # what a node sends at once, and the end of an entry
 CHUNK_BYTES_MAX: Final = 1 << 30  # of one chunk; offsets in Arrow's binary arrays are 32 bits wide
-
-_Chunk = tuple[RawHeader, bytes, bytes, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +105,7 @@ def _slabs(wanted: Range) -> Iterator[tuple[Frames, int, int]]:
     while position < wanted.stop:
         before = position
         try:
-            for chunks in _fetched(turns.url, wanted, position):
-                slab = join(chunks)
+            for slab in _fetched(turns.url, wanted, position):
                 if not slab.first <= position < slab.next or (previous is not None and slab.first != position):
                     raise Corrupt(f"got [{slab.first}, {slab.next}) where index {position} was due")
                 frames = locate(slab, previous)
@@ -128,25 +128,19 @@ def _slabs(wanted: Range) -> Iterator[tuple[Frames, int, int]]:
             turns.failure(f"the log from index {position} on", error)
 
 
-def _fetched(url: str, wanted: Range, position: int) -> Iterator[list[_Chunk]]:
+def _fetched(url: str, wanted: Range, position: int) -> Iterator[Slab]:
     """The chunks of one request, some at a time."""
     with door.answering(url, "/v1/log", _query(wanted, position)) as answer:
         door.check_log(url, answer, wanted.log_id)
-        chunks: list[_Chunk] = []
-        size = 0
-        while True:
-            chunk = _chunk(answer)
-            if chunk is None or (head := chunk[0]).rows == 0:
+        gathered = _Gathered()
+        while (following := gathered.take(answer)) is not None:
+            if gathered.size >= SLAB_BYTES:
+                yield gathered.slab()
+                gathered = _Gathered()
+            if following >= wanted.stop:
                 break
-            chunks.append(chunk)
-            size += head.segment_bytes + head.ledger_bytes
-            if size >= SLAB_BYTES:
-                yield chunks
-                chunks, size = [], 0
-            if head.next >= wanted.stop:
-                break
-        if chunks:
-            yield chunks
+        if gathered.size:
+            yield gathered.slab()
 
 
 def _query(wanted: Range, position: int) -> dict[str, object]:
@@ -155,19 +149,62 @@ def _query(wanted: Range, position: int) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _chunk(answer: http.client.HTTPResponse) -> _Chunk | None:
-    """The next chunk, or None at the end of the answer. Raises RetryableError where it is cut short."""
-    head_bytes = answer.read(RAW_SIZE)
-    if not head_bytes:
-        return None
-    head = decode_raw_header(head_bytes)
-    sizes = (head.rows * IDX_ROW.size, head.segment_bytes, head.ledger_bytes)
-    if sum(sizes) > CHUNK_BYTES_MAX:
-        raise Corrupt(f"a chunk of {sum(sizes)} bytes: the limit is {CHUNK_BYTES_MAX}")
-    parts = [answer.read(size) for size in sizes]
-    if [len(part) for part in parts] != list(sizes):
-        raise RetryableError("the answer was cut short")
-    return head, parts[0], parts[1], parts[2]
+class _Gathered:
+    """Chunks on their way into one slab, each read to the place where it stays."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._chunks: list[tuple[RawHeader, bytes]] = []
+        self._segment = _Memory(SLAB_BYTES + _CHUNK_USUAL)
+        self._ledger = _Memory(SLAB_BYTES // 4)
+
+    def take(self, answer: http.client.HTTPResponse) -> int | None:
+        """Reads the next chunk, and tells the index behind it, or None at the end of the answer. Raises RetryableError
+        where it is cut short."""
+        head_bytes = answer.read(RAW_SIZE)
+        if not head_bytes:
+            return None
+        head = decode_raw_header(head_bytes)
+        if not head.rows:
+            return None
+        size = head.rows * IDX_ROW.size + head.segment_bytes + head.ledger_bytes
+        if size > CHUNK_BYTES_MAX:
+            raise Corrupt(f"a chunk of {size} bytes: the limit is {CHUNK_BYTES_MAX}")
+        rows = answer.read(head.rows * IDX_ROW.size)
+        read = len(rows)
+        for memory, wanted in ((self._segment, head.segment_bytes), (self._ledger, head.ledger_bytes)):
+            read += answer.readinto(memory.more(wanted))
+        if read != size:
+            raise RetryableError("the answer was cut short")
+        self._chunks.append((head, rows))
+        self.size += head.segment_bytes + head.ledger_bytes
+        return head.next
+
+    def slab(self) -> Slab:
+        """What has been read. Raises Corrupt."""
+        return joined(self._chunks, self._segment.used, self._ledger.used)
+
+
+class _Memory:
+    """Bytes that grow at their end, not set to zero beforehand."""
+
+    def __init__(self, room: int) -> None:
+        self._room = np.empty(room, np.uint8).data
+        self._end = 0
+
+    @property
+    def used(self) -> memoryview:
+        """What has been asked for."""
+        return self._room[: self._end]
+
+    def more(self, size: int) -> memoryview:
+        """The next `size` bytes, to be written to."""
+        begin, self._end = self._end, self._end + size
+        if self._end > len(self._room):
+            larger = np.empty(max(self._end, 2 * len(self._room)), np.uint8).data
+            larger[:begin] = self._room[:begin]
+            self._room = larger
+        return self._room[begin : self._end]
 
 
 def trimmed(position: int, oldest: int | None) -> DataLossError:

@@ -145,6 +145,19 @@ def mixed(seed: int, entries: int, *, records_max: int = 1) -> Log:
     return log
 
 
+def singles(seed: int, entries: int, *, is_plain: bool = False) -> Log:
+    """Every entry is one request of one record, and there are no others: what one client after another writes."""
+    chance = random.Random(seed)
+    log = Log()
+    for _ in range(entries):
+        if is_plain or chance.random() < 0.3:
+            log.plain(_appends(chance, 1), **_block(chance))
+        else:
+            records, request = _request(chance, 1, log)
+            log.add(EntryKind.COMMANDS, codec.encode_block(records, **_block(chance)), requests=[request])
+    return log
+
+
 def _block(chance: random.Random) -> dict[str, Any]:
     block: dict[str, Any] = {}
     if chance.random() < 0.5:

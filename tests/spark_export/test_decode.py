@@ -4,11 +4,13 @@ from itertools import pairwise
 
 import pytest
 
-from raft.codec import Record
+from raft import codec
+from raft.codec import Corrupt, Record, UnknownVersion
 from raft.types import EntryKind
 from spark_export.decode import decode, user_records
-from spark_export.frames import join, locate
+from spark_export.frames import locate
 from spark_export.schema import ARROW, COLUMNS
+from spark_export.slab import join
 from statemachine.commands import Operation
 from tests.spark_export import logs
 from tests.spark_export.logs import Log
@@ -29,6 +31,71 @@ def test_decode_equals_reading_record_by_record(seed: int, records_max: int) -> 
     expected = list(logs.naive_rows(log.entries, log.effects))
     assert decoded(log.chunk(marks=seed % 2 == 0, base=seed * 1000)) == expected
     assert [row["index"] for row in expected] == list(range(1, log.last.index + 1))
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+@pytest.mark.parametrize("seed", range(20))
+def test_decode_of_entries_of_one_record(seed: int, is_plain: bool) -> None:
+    """The same where every entry has one record, which is decoded with the three headers of each taken at once: with
+    marks between them and without, from one chunk and from several."""
+    log = logs.singles(seed, 50, is_plain=is_plain)
+    expected = list(logs.naive_rows(log.entries, log.effects))
+    assert decoded(log.chunk(marks=seed % 2 == 0, base=seed * 1000)) == expected
+    parts = [log.chunk(a, b, base=77 * b, marks=seed % 3 == 0) for a, b in pairwise([0, 1, 20, 50])]
+    assert decoded(*parts) == expected
+
+
+def _altered(log: Log, number: int, position: int, bit: int) -> Log:
+    """The log with one bit of that entry's data changed, and all sums and the chain right again: a sender that lies."""
+    lying = Log(effects=log.effects)
+    for place, entry in enumerate(log.entries):
+        data = bytearray(entry.data)
+        if place == number:
+            data[position] ^= 1 << bit
+        sealed = codec.seal_entry(
+            lying.last, term=entry.term, kind=entry.kind, count=entry.count, time_ms=entry.time_ms,
+            clock_ms=entry.clock_ms, data=bytes(data),
+        )  # fmt: skip
+        lying.last = codec.entry_mark(sealed)
+        lying.entries.append(sealed)
+    return lying
+
+
+@pytest.mark.parametrize("records", [1, 3])
+def test_headers_that_lie_are_judged_as_one_by_one(records: int) -> None:
+    """Any bit of the block's and the records' headers changed by a sender whose sums are right: the rows are those that
+    reading one by one gives, or both refuse."""
+    log = Log()
+    block = [
+        Record(Operation.APPEND, b"key", b"value %d" % i, codec.encode_headers([("a", b"b")])) for i in range(records)
+    ]
+    for _ in range(3):
+        log.plain(block, session=3, sequence=4, settled=2, time_ms=logs.START_MS)
+    body = codec.decode_blocks(log.entries[1].data)[0]
+    headers = [
+        codec.BLOCK_SIZE + at + byte for at in codec.record_positions(body) for byte in range(codec.RECORD_SIZE - 4)
+    ]
+    wide = {
+        31,
+        39,
+        *range(52, 56),
+    }  # the upper bytes of 64-bit numbers and times, which Python and Arrow show differently
+    refused = 0
+    for position in [byte for byte in range(codec.BLOCK_SIZE) if byte not in wide] + headers:
+        for bit in range(8):
+            lying = _altered(log, 1, position, bit)
+            places = logs.split(log.chunk())[1]  # as before: where the sender says that everything is
+            segment = b"".join(entry.header + entry.data for entry in lying.entries)
+            chunk = logs.raw_chunk(places, segment, b"".join(log.effects), 0, 1, log.last.index + 1)
+            try:
+                expected = list(logs.naive_rows(lying.entries, lying.effects))
+            except ValueError:  # Corrupt, UnknownVersion, and an operation that is none
+                refused += 1
+                with pytest.raises((Corrupt, UnknownVersion)):
+                    decoded(chunk)
+                continue
+            assert decoded(chunk) == expected, f"bit {bit} of byte {position}"
+    assert refused > 100 * records
 
 
 @pytest.mark.parametrize("per_entry", [1, 1000])

@@ -12,7 +12,8 @@ from raft.codec import Corrupt, Record, UnknownVersion
 from raft.types import EntryKind
 from spark_export import frames, ledger
 from spark_export.decode import decode
-from spark_export.frames import join, locate
+from spark_export.frames import locate
+from spark_export.slab import join
 from statemachine import effects
 from statemachine.commands import Operation, Result
 from statemachine.effects import CorruptEffects, RequestEffect, UnknownEffects
@@ -51,12 +52,12 @@ def test_layouts_are_those_of_the_codecs(dtype: "np.dtype[Any]", module: object,
     assert [int(row[name]) for name in names[:fields]] == values[:fields]
 
 
+@pytest.mark.parametrize("log", [logs.mixed(21, 9, records_max=2), logs.singles(4, 7)], ids=["mixed", "singles"])
 @pytest.mark.parametrize("marks", [False, True])
-def test_every_flipped_bit_is_refused(marks: bool) -> None:
+def test_every_flipped_bit_is_refused(marks: bool, log: Log) -> None:
     """One bit of every byte of rows, segment and ledger flipped in turn: each is refused, by nothing but the errors
     that say so."""
     chance = random.Random(5)
-    log = logs.mixed(21, 9, records_max=2)
     head, *parts = logs.split(log.chunk(marks=marks))
     read((head, *parts))  # type: ignore[arg-type]  # three parts
     for which, part in enumerate(parts):
@@ -112,7 +113,8 @@ def _resealed(parts: Parts, change: Callable[[bytearray], None]) -> Parts:
 @pytest.mark.parametrize("seed", range(3))
 def test_rows_that_point_elsewhere_are_refused(seed: int) -> None:
     """Every number of the .idx rows, moved a little with the CRC right again, is found by the bytes it points at."""
-    parts = logs.split(logs.mixed(seed, 8, records_max=3).chunk())
+    log = logs.mixed(seed, 8, records_max=3) if seed else logs.singles(seed, 8)
+    parts = logs.split(log.chunk())
     for position in range(0, len(parts[1]), 4):
         for delta in (1, 64, 256):
 

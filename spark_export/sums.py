@@ -1,0 +1,90 @@
+"""Checks the CRCs of all pieces of a buffer in one pass over it.
+
+A CRC is linear: XORing a piece's stored CRC into the four bytes behind it cancels the piece's own contribution, so one
+pass of the hardware's CRC over the whole buffer, after such an XOR behind every piece, must give the stored CRC of the
+last piece. One wrong piece always shows; several together escape with a chance of 2**-32, as with any CRC.
+
+A header with its own CRC at its end has the same CRC for every content (the residue). So a header and the data behind
+it are one piece: its CRC is the data's, and what becomes of the residue over so many bytes, which depends on their
+number alone.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+
+from spark_export.slab import Ints
+
+Crcs = npt.NDArray[np.uint32]
+RESIDUE: Final = np.uint32(0x48674BC7)
+"""CRC32C of anything followed by its own CRC32C."""
+_WORD: Final = 4
+_SHORT: Final = 4_096  # data up to so many bytes: what becomes of the residue is looked up
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Pieces of a buffer, in order: where each ends (a range, where that is at even distances), and its CRC, or the one
+    that all of them have."""
+
+    ends: Ints | range
+    crcs: Crcs | np.uint32
+
+
+def crcs_hold(buffer: memoryview, pieces: list[Pieces], smallest: int) -> bool:
+    """Whether pieces that, taken together, partition the buffer have these CRCs. The buffer is written to meanwhile.
+
+    `smallest` is the length of the shortest piece: below four bytes the words behind two pieces would overlap.
+    """
+    if smallest < _WORD or len(buffer) < _WORD:
+        return False  # the caller looks at each piece by itself
+    last: np.uint32 | None = None
+    inner: list[Pieces] = []
+    for piece in pieces:
+        ends, crcs = piece.ends, piece.crcs
+        if len(ends) and ends[-1] == len(buffer):
+            ends = ends[:-1]
+            last, crcs = (crcs, crcs) if isinstance(crcs, np.uint32) else (crcs[-1], crcs[:-1])
+        if len(ends):
+            inner.append(Pieces(ends, crcs))
+    for piece in inner:
+        _xor(buffer, piece)
+    whole: int = google_crc32c.value(np.frombuffer(buffer, np.uint8))  # a memoryview it would not take, but uncopied
+    for piece in inner:
+        _xor(buffer, piece)
+    return last is not None and whole == int(last)
+
+
+def _xor(buffer: memoryview, piece: Pieces) -> None:
+    """Into the word behind each piece. Done twice it is undone."""
+    ends = piece.ends
+    if isinstance(ends, range):
+        np.ndarray((len(ends),), "<u4", buffer, ends[0], (ends.step,)).__ixor__(piece.crcs)
+        return
+    anywhere = np.ndarray((len(buffer) - _WORD + 1,), "<u4", buffer, 0, (1,))
+    anywhere[ends] ^= piece.crcs
+
+
+def behind_headers(lengths: Ints, crcs: Crcs) -> Crcs:
+    """CRCs of headers, each with its own at its end, and the data of so many bytes and that CRC behind it."""
+    if int(lengths.max()) <= _SHORT:
+        return _residues()[lengths] ^ crcs
+    several, which = np.unique(lengths, return_inverse=True)
+    return np.array([_residue_behind(int(length)) for length in several], np.uint32)[which] ^ crcs
+
+
+@cache
+def _residues() -> Crcs:
+    return np.array([_residue_behind(length) for length in range(_SHORT + 1)], np.uint32)
+
+
+def _residue_behind(length: int) -> int:
+    """What the residue contributes to the CRC of a header and `length` bytes: the CRC of header and zeros is that, and
+    what zeros alone have."""
+    zeros = bytes(length)
+    found: int = google_crc32c.extend(int(RESIDUE), zeros) ^ google_crc32c.value(zeros)
+    return found
