@@ -1,4 +1,8 @@
-"""`GET /v1/log` as a stream: NDJSON lines or raw chunks of the segments, up to an index or following the log."""
+"""`GET /v1/log` as a stream: NDJSON lines or raw chunks of the segments, up to an index or following the log.
+
+A raw stream begins with a small chunk, and goes on with larger ones: what it costs to find where a chunk begins and
+ends in the log's files does not depend on its size, and with entries of one record it is most of the work.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +18,14 @@ from cluster.http_answer import encode_json
 from cluster.http_call import Call, Service
 from cluster.http_log import SLICE_BYTES, LogQuery, check_oldest, scan
 from cluster.http_stream import SlowReader, Stream, slow_reader
+from cluster.node_face import RawSlice
 from cluster.records import as_record
 from cluster.wire import ApiError, LogProgress, Problem
 from raft.codec import IDX_ROW, RawHeader, encode_raw_header
+
+RAW_SLICE_BYTES: Final = 4 << 20
+"""Of the segment in a raw chunk, behind the first of a stream, which has SLICE_BYTES."""
+_SPARE: Final = 1_000  # records
 
 _encode_lines: Final = msgspec.json.Encoder().encode_lines
 
@@ -32,6 +41,7 @@ async def stream_log(service: Service, call: Call, query: LogQuery) -> Stream:
     is_raw = query.format == "raw"
     position, left = query.start, query.limit
     progress_s = service.limits.progress_ms / 1000
+    piece: RawSlice | None = None
     with Stream(service, call) as stream:
         stream.start(wire.RAW if is_raw else wire.NDJSON, ((wire.H_NEXT, str(position)),))
         mark_due = service.clock() + progress_s
@@ -39,7 +49,7 @@ async def stream_log(service: Service, call: Call, query: LogQuery) -> Stream:
             while left > 0 and position < query.stop:
                 before = position
                 if is_raw:
-                    parts, position = await _raw_chunk(service, query, position, left)
+                    parts, position, piece = await _raw_chunk(service, query, position, left, piece)
                 else:
                     parts, position = await _lines(service, query, position, left)
                 left -= position - before
@@ -69,19 +79,25 @@ async def _lines(service: Service, query: LogQuery, start: int, left: int) -> tu
 
 
 async def _raw_chunk(
-    service: Service, query: LogQuery, start: int, left: int
-) -> tuple[Sequence[bytes | memoryview], int]:
-    """Whole entries of one segment as they are on disk, with the head of a raw chunk, and what follows them."""
+    service: Service, query: LogQuery, start: int, left: int, before: RawSlice | None
+) -> tuple[Sequence[bytes | memoryview], int, RawSlice | None]:
+    """Whole entries of one segment as they are on disk, with the head of a raw chunk, what follows them, and the piece
+    itself, which is `before` the next one."""
     node = service.node
     stop = min(query.stop, start + left, node.applied + 1)
     if start >= stop:
-        return (), start
-    piece = await node.read_raw(start, stop, SLICE_BYTES)
+        return (), start, before
+    size = SLICE_BYTES
+    if before is not None and before.segment:
+        size = RAW_SLICE_BYTES
+        # The node looks through the rows of all records that it may have to send: not of many more than fit.
+        stop = min(stop, start + _SPARE + (before.next - before.first) * size // len(before.segment) * 5 // 4)
+    piece = await node.read_raw(start, stop, size)
     header = RawHeader(
         len(piece.rows) // IDX_ROW.size, len(piece.segment), len(piece.ledger), google_crc32c.value(piece.rows),
         piece.base, piece.first, piece.next, node.oldest, node.committed, node.last_user_index,
     )  # fmt: skip
-    return (encode_raw_header(header), piece.rows, piece.segment, piece.ledger), piece.next
+    return (encode_raw_header(header), piece.rows, piece.segment, piece.ledger), piece.next, piece
 
 
 def _mark(service: Service, position: int, problem: Problem | None = None, *, is_raw: bool) -> bytes:
