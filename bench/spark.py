@@ -1,7 +1,8 @@
 """`python -m bench.spark`: how fast Spark reads the log, beside the same rows in Parquet and in Kafka.
 
-One run on one machine: rounds interleaved, the first two thrown away, medians; heaps of fixed size on all sides. What
-could not be run is named with the reason. Results go to a JSON file and a Markdown page beside it.
+One run on one machine: rounds interleaved, all contenders up at once and idle while it is another's turn, the first
+two thrown away, medians; heaps of fixed size on all sides. What could not be run is named with the reason, and so is
+a goal that has no figure. Results go to a JSON file and a Markdown page beside it.
 """
 
 from __future__ import annotations
@@ -69,19 +70,29 @@ class Report(msgspec.Struct, frozen=True):
     latency: spark_live.Latency | None
     held: spark_live.Held | None
     goals: list[Goal]
+    unjudged: list[str]
     skipped: dict[str, str]
 
 
 def goals_of(
     figures: list[Figure], latency: spark_live.Latency | None, held: spark_live.Held | None, sizes: list[int]
-) -> list[Goal]:
-    """The goals that this run can speak of."""
+) -> tuple[list[Goal], list[str]]:
+    """The goals that this run can speak of, and the others by name."""
     rates = {(figure.contender, figure.job): figure.rows_per_second for figure in figures}
     goals: list[Goal] = []
+    unjudged: list[str] = []
 
     def at_least(what: str, goal: float, measured: float | None) -> None:
-        if measured is not None:
+        if measured is None:
+            unjudged.append(what)
+        else:
             goals.append(Goal(what, goal, round(measured, 3), measured >= goal))
+
+    def at_most(what: str, goal: float, measured: float | None) -> None:
+        if measured is None:
+            unjudged.append(what)
+        else:
+            goals.append(Goal(what, goal, measured, measured <= goal))
 
     def ratio(ours: tuple[str, str], theirs: tuple[str, str]) -> float | None:
         return rates[ours] / rates[theirs] if ours in rates and theirs in rates else None
@@ -93,12 +104,27 @@ def goals_of(
         at_least(f"rows/s into Parquet, {name}", 1e6, rates.get((name, PARQUET)))
         for job in (NO_OP, STREAM, PARQUET):
             at_least(f"{job} beside Kafka, {name}", 1.2, ratio((name, job), (KAFKA, job)))
+    at_most("commit to visible, p50 ms", 200, None if latency is None else latency.p50_ms)
+    at_least("write rate with Spark at nice 19, of that alone", 0.9, None if held is None else held.share)
+    at_most("leader changes meanwhile", 0, None if held is None else float(not held.same_leader))
+    return goals, unjudged
+
+
+def live_lines(latency: spark_live.Latency | None, held: spark_live.Held | None) -> list[str]:
+    """What was measured beside a cluster that is written to, in words."""
+    lines = []
     if latency is not None:
-        goals.append(Goal("commit to visible, p50 ms", 200, latency.p50_ms, latency.p50_ms <= 200))
+        lines.append(
+            f"commit to visible (low-latency preset, {latency.batches} batches of {spark_live.BATCH}): p50 "
+            f"{latency.p50_ms:g} ms, p99 {latency.p99_ms:g} ms"
+        )
     if held is not None:
-        at_least("write rate with Spark at nice 19, of that alone", 0.9, held.share)
-        goals.append(Goal("leader changes meanwhile", 0, float(not held.same_leader), held.same_leader))
-    return goals
+        lines.append(
+            f"writes offered: {held.alone.per_second:,.0f}/s alone, {held.beside.per_second:,.0f}/s beside Spark "
+            f"at nice 19, which read the log {held.passes} times; "
+            f"{'the same leader' if held.same_leader else 'ANOTHER leader'}"
+        )
+    return lines
 
 
 def _name(size: int) -> str:
@@ -180,7 +206,7 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {(told or lines or ['no message'])[-1 if told else 0].strip()[:300]}"
 
 
-def _throughput(bench: _Bench, sizes: list[int]) -> None:
+def _throughput(bench: _Bench, sizes: list[int], kafka: Kafka | None) -> None:
     with ExitStack() as stack:
         spark = bench.session()
         stack.callback(spark.stop)
@@ -206,6 +232,11 @@ def _throughput(bench: _Bench, sizes: list[int]) -> None:
         staged = spark.read.parquet(str(files))
         jobs[FILES, NO_OP] = lambda: spark_jobs.no_op(staged)
         jobs[FILES, HASH] = lambda: spark_jobs.hashed(staged)
+        if kafka is not None:
+            try:
+                jobs |= {(KAFKA, name): job for name, job in _kafka(bench, kafka, stack).items()}
+            except MissingTool as missing:
+                bench.skipped[KAFKA] = str(missing)
         bench.rounds(jobs)
 
 
@@ -221,23 +252,16 @@ def _export(nodes: LocalCluster, out: Path, master: str) -> None:
             raise RuntimeError(f"raftlog export ended with {ran.returncode}: {ran.stderr.strip()[-300:]}")
 
 
-def _kafka(bench: _Bench, tools: Path) -> None:
-    kafka = Kafka(tools)
-    try:
-        kafka.get()
-        with kafka.broker(bench.folder / "kafka") as servers:
-            started = time.monotonic()
-            kafka.fill(servers, bench.records)
-            bench.say(f"filled Kafka in {time.monotonic() - started:.0f} s; running its Spark")
-            took = kafka.jobs(
-                servers, bench.folder / "kafka-out", jobs=bench.jobs, rounds=bench.rounds_counted,
-                warm_up=bench.warm_up, heap=bench.heap, master=bench.master,
-            )  # fmt: skip
-    except MissingTool as missing:
-        bench.skipped[KAFKA] = str(missing)
-        return
-    for job, spents in took.items():
-        bench.took[KAFKA, job] = spents
+def _kafka(bench: _Bench, kafka: Kafka, stack: ExitStack) -> dict[str, Callable[[], None]]:
+    """The rival's jobs; its broker and its Spark run until the stack ends. Raises MissingTool."""
+    kafka.get()
+    servers = stack.enter_context(kafka.broker(bench.folder / "kafka"))
+    started = time.monotonic()
+    kafka.fill(servers, bench.records)
+    bench.say(f"filled Kafka in {time.monotonic() - started:.0f} s")
+    return stack.enter_context(
+        kafka.jobs(servers, bench.folder / "kafka-out", heap=bench.heap, master=bench.master)
+    )  # fmt: skip
 
 
 def show(report: Report, console: Console) -> None:
@@ -251,6 +275,10 @@ def show(report: Report, console: Console) -> None:
     for goal in report.goals:
         table.add_row(goal.what, f"{goal.goal:,g}", f"{goal.measured:,g}", "met" if goal.is_met else "not met")
     console.print(table)
+    for line in live_lines(report.latency, report.held):
+        console.print(line, markup=False, highlight=False)
+    for name in report.unjudged:
+        console.print(f"no figure for the goal: {name}", markup=False)
     if not report.is_quiet:
         console.print("[red]the machine was busy before: these figures say nothing about the goals[/]")
     for name, reason in report.skipped.items():
@@ -276,7 +304,9 @@ def markdown(report: Report) -> str:
         f"| {goal.what} | {goal.goal:,g} | {goal.measured:,g} | {'met' if goal.is_met else 'not met'} |"
         for goal in report.goals
     ]
-    lines += ["", *(f"- skipped {name}: {reason}" for name, reason in report.skipped.items())]
+    lines += ["", *(f"- {line}" for line in live_lines(report.latency, report.held))]
+    lines += [f"- no figure for the goal: {name}" for name in report.unjudged]
+    lines += [f"- skipped {name}: {reason}" for name, reason in report.skipped.items()]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -311,9 +341,7 @@ def main(
         bench = _Bench(folder, records, partitions, heap, chosen, rounds, warm_up, console)
         seen = conditions.look(folder, console)
         if throughput:
-            _throughput(bench, sizes)
-            if kafka:
-                _kafka(bench, tools)
+            _throughput(bench, sizes, Kafka(tools) if kafka else None)
         if latency_seconds:
             try:
                 spark = bench.session()
@@ -329,8 +357,8 @@ def main(
         figures = bench.figures()
         report = Report(
             time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), records, partitions, heap,
-            seen.busy_before, seen.is_quiet, seen.disk, figures, latency, held, goals_of(figures, latency, held, sizes),
-            bench.skipped,
+            seen.busy_before, seen.is_quiet, seen.disk, figures, latency, held,
+            *goals_of(figures, latency, held, sizes), bench.skipped,
         )  # fmt: skip
     show(report, console)
     save.parent.mkdir(parents=True, exist_ok=True)

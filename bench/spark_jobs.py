@@ -1,9 +1,9 @@
 """The jobs that the Spark bench times, over any DataFrame: alone a script, for a Spark of another version beside ours.
 
-    python bench/spark_jobs.py kafka '{"servers": …, "topic": …, "rounds": …, …}'
+    python bench/spark_jobs.py kafka '{"servers": …, "topic": …, "heap": …, …}'
 
-runs them over a Kafka topic and prints one JSON object. It needs nothing but pyspark, so that it runs in the rival's
-own environment.
+runs them over a Kafka topic, one for each line with a job's name on its input, and answers each with a line of JSON. It
+needs nothing but pyspark, so that it runs in the rival's own environment.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def java_options(heap: str) -> str:
     return f"-Xms{heap} -XX:+AlwaysPreTouch"
 
 
-def _kafka(wanted: dict[str, Any]) -> dict[str, list[float]]:
+def _kafka(wanted: dict[str, Any]) -> dict[str, Callable[[], object]]:
     from pyspark.sql import SparkSession
 
     jars, heap = wanted["jars"], wanted["heap"]
@@ -88,26 +88,30 @@ def _kafka(wanted: dict[str, Any]) -> dict[str, list[float]]:
     folder = Path(wanted["folder"])
     table = spark.read.format("kafka").options(**options).load()
     stream = spark.readStream.format("kafka").options(**options).load()
-    known = {
+    return {
         "no-op": lambda: no_op(table),
         "hash": lambda: hashed(table),
         "parquet": lambda: parquet_into(folder / "parquet")(table),
         "stream no-op": lambda: stream_no_op(stream, folder / "checkpoint"),
     }
-    jobs = {name: job for name, job in known.items() if name in wanted["jobs"]}
-    took: dict[str, list[float]] = {name: [] for name in jobs}
-    for number in range(wanted["warm_up"] + wanted["rounds"]):
-        for name, job in jobs.items():
-            spent = seconds(job)
-            if number >= wanted["warm_up"]:
-                took[name].append(spent)
-    spark.stop()
-    return took
+
+
+def _serve(wanted: dict[str, Any]) -> None:
+    """Runs what is asked for until the input ends; what Spark prints goes elsewhere."""
+    answers = sys.stdout
+    with contextlib.redirect_stdout(sys.stderr):
+        known = _kafka(wanted)
+        print(json.dumps({"jobs": list(known)}), file=answers, flush=True)
+        for line in sys.stdin:
+            try:
+                known[line.strip()]()
+                told: dict[str, str] = {}
+            except Exception as error:
+                told = {"error": f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:300]}"}
+            print(json.dumps(told), file=answers, flush=True)
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] != ["kafka"]:
         sys.exit(__doc__)
-    with contextlib.redirect_stdout(sys.stderr):
-        result = _kafka(json.loads(sys.argv[2]))
-    print(json.dumps(result))
+    _serve(json.loads(sys.argv[2]))

@@ -13,8 +13,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from bench import spark_log
@@ -154,26 +155,62 @@ class Kafka:
             ]
         )
 
-    def jobs(
-        self, servers: str, folder: Path, *, jobs: list[str], rounds: int, warm_up: int, heap: str, master: str
-    ) -> dict[str, list[float]]:
-        """The seconds of each job in each round, from `spark_jobs` in the rival's Spark."""
+    @contextmanager
+    def jobs(self, servers: str, folder: Path, *, heap: str, master: str) -> Iterator[dict[str, Callable[[], None]]]:
+        """The jobs of `spark_jobs` in the rival's Spark, which runs meanwhile. Raises MissingTool where it does not."""
         wanted = {
-            "servers": servers, "topic": TOPIC, "jobs": jobs, "rounds": rounds, "warm_up": warm_up, "heap": heap,
-            "master": master, "folder": str(folder), "jars": str(self.folder / "connector"),
+            "servers": servers, "topic": TOPIC, "heap": heap, "master": master, "folder": str(folder),
+            "jars": str(self.folder / "connector"),
         }  # fmt: skip
         script = Path(__file__).with_name("spark_jobs.py")
-        told = _run([str(self.python), str(script), "kafka", json.dumps(wanted)])
-        result: dict[str, list[float]] = json.loads(told.splitlines()[-1])
-        return result
+        folder.mkdir(parents=True)
+        told = folder / "spark.txt"
+        with told.open("wb") as log:
+            process = subprocess.Popen(
+                [str(self.python), str(script), "kafka", json.dumps(wanted)], stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, stderr=log, text=True, env=_environment(),
+            )  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+        asked, answers = process.stdin, process.stdout
+
+        def answer() -> dict[str, list[str]]:
+            line = answers.readline()
+            if not line:
+                raise MissingTool(f"the rival's Spark ended with {process.wait()}: {_last_line(told)}")
+            found: dict[str, list[str]] = json.loads(line)
+            return found
+
+        def run(name: str) -> None:
+            asked.write(f"{name}\n")
+            asked.flush()
+            if error := answer().get("error"):
+                raise RuntimeError(error)
+
+        try:
+            yield {name: partial(run, name) for name in answer()["jobs"]}
+        finally:
+            asked.close()
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            answers.close()
+
+
+def _environment() -> dict[str, str]:
+    """Without what points at our own Spark and Python."""
+    ours = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_HOME")
+    return {name: value for name, value in os.environ.items() if name not in ours} | {"SPARK_LOCAL_IP": "127.0.0.1"}
+
+
+def _last_line(log: Path) -> str:
+    return (log.read_text(errors="replace").strip() or "nothing").splitlines()[-1][:300]
 
 
 def _run(command: list[str]) -> str:
-    environment = dict(os.environ, SPARK_LOCAL_IP="127.0.0.1")
-    environment.pop("PYSPARK_PYTHON", None)
-    environment.pop("PYSPARK_DRIVER_PYTHON", None)
-    environment.pop("SPARK_HOME", None)
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment())
     if ran.returncode:
         last = (ran.stderr.strip() or ran.stdout.strip() or "nothing").splitlines()[-1]
         raise MissingTool(f"{Path(command[0]).name} {command[1]} ended with {ran.returncode}: {last[:300]}")
@@ -187,5 +224,4 @@ def _wait(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return
         time.sleep(0.2)
-    last = (log.read_text(errors="replace").strip() or "nothing").splitlines()[-1]
-    raise MissingTool(f"the Kafka broker did not start: {last[:300]}")
+    raise MissingTool(f"the Kafka broker did not start: {_last_line(log)}")
