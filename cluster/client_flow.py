@@ -31,7 +31,7 @@ from cluster.client_core import (
     refused,
 )
 from cluster.client_http import Head, encode_request
-from cluster.wire import H_DEADLINE, H_INDEX, H_SEQUENCE, H_SESSION, H_SETTLED, H_TERM, JSON, LeaderHint, Problem
+from cluster.wire import H_DEADLINE, H_INDEX, H_LOG, H_SEQUENCE, H_SESSION, H_SETTLED, H_TERM, JSON, LeaderHint, Problem
 
 T = TypeVar("T")
 
@@ -59,15 +59,19 @@ class State:
     policy: Policy
     random: Random
     index: int = 0  # the highest index seen in any answer: the read-your-writes token
+    log: str = ""  # the id of the log that answered first: no other one is meant from then on
 
     def saw(self, head: Head) -> None:
-        """Takes note of the index of an answer."""
+        """Takes note of the index of an answer, and of the first one's log."""
+        if not self.log and head.status < 300:
+            self.log = head.headers.get(_LOG, "")
         index = head.headers.get(_INDEX, "")
         if index.isascii() and index.isdigit():
             self.index = max(self.index, int(index))
 
 
 _INDEX = H_INDEX.lower()
+_LOG = H_LOG.lower()
 _TERM = H_TERM.lower()
 
 
@@ -142,7 +146,7 @@ def exchange(state: State, request: Request[T], ticket: Ticket | None, *, now_ms
                 raise AssertionError("the answer was not returned")
         if step.wait_ms:
             yield Sleep(step.wait_ms)
-        data = _bytes_of(request, ticket, step)
+        data = _bytes_of(state, request, ticket, step)
         now_ms, happened = yield Send(step.url, data, step.timeout_ms)
         if isinstance(happened, Response):
             state.saw(happened.head)
@@ -190,8 +194,10 @@ def _glimpse(body: bytes) -> str:
     return repr(text) if text else "an empty body"
 
 
-def _bytes_of(request: Request[T], ticket: Ticket | None, attempt: Attempt) -> bytes:
+def _bytes_of(state: State, request: Request[T], ticket: Ticket | None, attempt: Attempt) -> bytes:
     headers = [("Accept", request.accept), *request.headers, (H_DEADLINE, str(attempt.node_ms))]
+    if state.log:
+        headers.append((H_LOG, state.log))
     if ticket is not None:
         headers += [
             (H_SESSION, str(ticket.book.session)),

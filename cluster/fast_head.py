@@ -69,7 +69,7 @@ _LENGTH: Final = re.compile(r"0|[1-9][0-9]{0,14}")
 KNOWN_NAMES: Final = (
     "Host", "Origin", "Accept", "Content-Type", "Content-Length", "Content-Encoding", "Expect", "Connection",
     "Transfer-Encoding", "Upgrade", "Last-Event-ID", wire.H_SESSION, wire.H_SEQUENCE, wire.H_SETTLED, wire.H_DEADLINE,
-    wire.H_REQUEST_ID, wire.H_KEY, wire.H_TIME,
+    wire.H_REQUEST_ID, wire.H_KEY, wire.H_TIME, wire.H_LOG,
 )  # fmt: skip
 """Every header that a handler asks for, in the case in which it does."""
 _KNOWN: Final = {name.lower().encode(): name for name in KNOWN_NAMES}

@@ -127,6 +127,7 @@ class Api:
         if call.method not in _READS and (origin := call.headers.get("Origin")) is not None:
             self._check_origin(origin, host)
         authorise(_ANYONE, route.verb, _DEFAULT_NAMESPACE, None)
+        call.check_log(service.node.log_id)
         call.set_deadline(service)
         if not route.serves_fenced:
             service.refuse_when_stopping()

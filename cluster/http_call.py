@@ -27,6 +27,7 @@ T = TypeVar("T")
 _REQUEST_ID: Final = re.compile(r"[!-~]{1,128}")
 _OWN_NAMES: Final = (
     wire.H_SESSION, wire.H_SEQUENCE, wire.H_SETTLED, wire.H_DEADLINE, wire.H_REQUEST_ID, wire.H_KEY, wire.H_TIME,
+    wire.H_LOG,
 )  # fmt: skip
 _OWN_HEADERS: Final = frozenset(name.lower() for name in _OWN_NAMES)
 CONSISTENCY: Final = ("linearizable", "stale")
@@ -137,6 +138,17 @@ class Call:
             else parse_number(text, f"header {wire.H_DEADLINE}", 1, limits.deadline_max_ms)
         )
         self.deadline = service.clock() + ms / 1000
+
+    def check_log(self, log_id: str) -> None:
+        """Whoever names a log means that one: after a restore there is another at the same place, with the same keys
+        and indexes. Raises ApiError foreign_log."""
+        named = self.headers.get(wire.H_LOG)
+        if named is not None and named != log_id:
+            raise ApiError(
+                Code.FOREIGN_LOG,
+                f"header {wire.H_LOG} names log {named[:40]!r}, this is log {log_id}: another cluster, or a new one in "
+                "its place (restore, recover); what was kept of the old one means nothing here",
+            )
 
     def query(self, known: Collection[str] = ()) -> Query:
         """The parameters, of which only those known may be given."""

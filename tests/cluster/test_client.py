@@ -10,7 +10,18 @@ import pytest
 
 from cluster import client_requests as requests
 from cluster import wire
-from cluster.client import Client, CompareFailed, NewRecord, OutcomeUnknown, Policy, Record, Unavailable, compare, step
+from cluster.client import (
+    Client,
+    CompareFailed,
+    NewRecord,
+    NotApplied,
+    OutcomeUnknown,
+    Policy,
+    Record,
+    Unavailable,
+    compare,
+    step,
+)
 from cluster.client_sync import SyncClient
 from cluster.wire import ApiError, Code, TxnIn
 from raft.types import EntryKind
@@ -336,3 +347,22 @@ def test_requests_name_bytes_as_they_are() -> None:
 def test_prefix_ends_before_the_next_key(prefix: bytes, end: Any) -> None:
     """The end of a prefix is the first key that does not begin with it."""
     assert requests.prefix_end(prefix) == end
+
+
+async def test_a_client_means_the_log_that_answered_it_first() -> None:
+    """Where a restored cluster takes the place of the old one, under the same addresses, a client from before is told
+    so instead of being served a namesake's keys and sequences; a new client is served."""
+    node = FakeNode()
+    async with serve(node) as served:
+        async with Client(served.url, deadline_s=5, sessions=False) as client:
+            assert (await client.put(b"k", b"v")).index
+            node.log_id = "ff" * 16
+            for call in (client.put(b"k", b"v"), client.get(b"k")):
+                with pytest.raises(NotApplied, match=f"this is log {'ff' * 16}") as refused:
+                    await call
+                assert refused.value.code is Code.FOREIGN_LOG
+        with SyncClient(served.url, deadline_s=5, sessions=False) as blocking:
+            assert (await asyncio.to_thread(blocking.put, b"k", b"v")).index
+            node.log_id = "ee" * 16
+            with pytest.raises(NotApplied, match=f"this is log {'ee' * 16}"):
+                await asyncio.to_thread(blocking.get, b"k")

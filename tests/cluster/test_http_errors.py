@@ -346,3 +346,18 @@ async def test_routes_and_version_are_told(served: Served) -> None:
     assert reply.headers["content-type"] == "application/yaml"
     assert reply.body.startswith(b"openapi: 3.1.0")
     assert (await ask(served.port, "GET", "/v1/members")).json()["members"][0]["node"] == 1
+
+
+@pytest.mark.parametrize("fast_path", [True, False])
+async def test_a_request_that_means_another_log_changes_nothing(fast_path: bool) -> None:
+    """After a restore there is another log at the same place, with keys, sessions and indexes of the same names."""
+    async with serve(fast_path=fast_path) as served:
+        before = served.node.applied
+        for method, target in (("PUT", "/v1/kv/k"), ("POST", "/v1/log"), ("GET", "/v1/kv/k"), ("GET", "/v1/status")):
+            reply = await ask(served.port, method, target, b"v" if method != "GET" else b"", {"Raftlog-Log": "ff" * 16})
+            problem = reply.problem()
+            assert (problem.code, problem.outcome, reply.status) == (Code.FOREIGN_LOG, Outcome.NOT_APPLIED, 409)
+            assert f"this is log {served.node.log_id}" in problem.message
+        assert served.node.applied == before
+        reply = await ask(served.port, "PUT", "/v1/kv/k", b"v", {"Raftlog-Log": served.node.log_id})
+        assert reply.status == 200

@@ -13,6 +13,7 @@ from cluster.disk_check import check_folder
 from cluster.disk_errors import SnapshotDamaged
 from cluster.node import Node
 from cluster.node_damage import DamageWork
+from cluster.points import Points, Reports
 from cluster.settings import NodeExit
 from cluster.wire import ApiError, Code
 from raft.formats import SIDE_HEADER_SIZE
@@ -185,7 +186,12 @@ async def test_it_goes_on_while_another_node_is_away(tmp_path: Path, monkeypatch
     """Two that heal at once leave nobody who could be elected: the node serves on, without what it cannot read, until
     all the others are there and have reported a point."""
     looks: list[bool] = []
-    really = DamageWork._are_others_well
+    silent: set[int] = set()
+    really, take = DamageWork._are_others_well, Points.take
+
+    def taken(self: Points, peer: int, incarnation: str, reports: Reports) -> None:
+        if peer not in silent:
+            take(self, peer, incarnation, reports)
 
     async def counted(self: DamageWork) -> bool:
         looks.append(await really(self))
@@ -193,6 +199,7 @@ async def test_it_goes_on_while_another_node_is_away(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(node_damage, "POINT_S", 0.3)
     monkeypatch.setattr(DamageWork, "_are_others_well", counted)
+    monkeypatch.setattr(Points, "take", taken)
     async with cluster_of(3, tmp_path, **SMALL, **ON) as nodes:
         await written(nodes)
         damaged, away = await nodes.followers()
@@ -203,7 +210,13 @@ async def test_it_goes_on_while_another_node_is_away(tmp_path: Path, monkeypatch
         await nodes.all_at(last)
         assert not damaged.ended.done()
         assert damaged.is_ready
+        silent.add(away.node_id)
         await nodes.start(away.node_id)
+        await wait_until_async(damaged.damage._are_links_up, what="links")
+        seen = len(looks)
+        await wait_until_async(lambda: len(looks) >= seen + 3, what="further looks")
+        assert not damaged.ended.done(), "it is there, and may still be healing: it has reported no point"
+        silent.clear()
         assert await ended(damaged) is NodeExit.DAMAGED
 
 
@@ -227,8 +240,8 @@ async def test_where_nobody_could_heal_it_a_node_goes_on(tmp_path: Path, count: 
 
 
 async def test_a_damaged_snapshot_is_saved_anew(tmp_path: Path) -> None:
-    """A start would pass over it; nothing has to end for it."""
-    async with cluster_of(3, tmp_path, **SMALL, **ON, limits__snapshot_log_bytes=10_000) as nodes:
+    """A start would pass over it; nothing has to end for it, and no more has to be written for another."""
+    async with cluster_of(3, tmp_path, **SMALL, **ON, limits__snapshot_log_bytes=20_000) as nodes:
         await written(nodes)
         node = (await nodes.followers())[0]
         await wait_until_async(lambda: node.snapshots.index and not node.snapshots.is_saving, what="a snapshot")
