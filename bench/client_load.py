@@ -6,21 +6,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
+from bench import apart
 from bench.figures import Run, run_of
 from cluster.client import Client
 from cluster.launcher import _loop_factory
-
-_ROOT = Path(__file__).resolve().parent.parent
 
 
 async def closed_loop(append: Callable[[], Awaitable[Any]], tasks: int, seconds: float) -> Run:
@@ -63,19 +58,12 @@ async def _nats(url: str, tasks: int, seconds: float, value: bytes) -> Run:
 
 def run(kind: str, url: str, tasks: int, seconds: float, size: int, packages: Path | None = None) -> Run:
     """The loop in a process of its own; `packages` has what the peer's client needs. Raises RuntimeError."""
-    path = os.pathsep.join(str(each) for each in (_ROOT, packages) if each is not None)
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.client_load", kind, url, str(tasks), str(seconds), str(size)],
-        capture_output=True, check=False, timeout=seconds + 60, env=os.environ | {"PYTHONPATH": path},
-    )  # fmt: skip
-    if done.returncode:
-        raise RuntimeError(f"the client of {kind} failed: {done.stderr.decode(errors='replace')[-600:]}")
-    return msgspec.json.decode(done.stdout, type=Run)
+    words = (kind, url, tasks, seconds, size)
+    return apart.run("bench.client_load", Run, words=words, seconds=seconds, packages=packages)
 
 
 if __name__ == "__main__":
     _, _kind, _url, _tasks, _seconds, _size = sys.argv
     _which = {"raftlog": _raftlog, "nats": _nats}[_kind]
     with asyncio.Runner(loop_factory=_loop_factory()) as _runner:
-        _run = _runner.run(_which(_url, int(_tasks), float(_seconds), b"x" * int(_size)))
-    sys.stdout.buffer.write(msgspec.json.encode(_run))
+        apart.tell(_runner.run(_which(_url, int(_tasks), float(_seconds), b"x" * int(_size))))

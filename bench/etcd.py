@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import json
 import subprocess
-import time
 import urllib.request
 from contextlib import suppress
 from pathlib import Path
@@ -58,16 +57,15 @@ class Etcd:
                 "--snapshot-count", "100000", "--quota-backend-bytes", str(8 << 30),
             ]  # fmt: skip
             self._processes.start(f"n{k}", command, self._program.full_environment())
-        until = time.monotonic() + deadline_s
-        while time.monotonic() < until and not self._processes.ended():
-            for port in self._clients:
-                with suppress(OSError, ValueError, KeyError):
-                    status = self.ask("/v3/maintenance/status", {}, port)
-                    if status.get("leader") and status["leader"] == status["header"]["member_id"]:
-                        self._leader = port
-                        return
-            time.sleep(0.1)
-        raise RuntimeError(f"etcd had no leader after {deadline_s:.0f} s\n{self._processes.tails()}")
+        self._leader = self._processes.wait("etcd has a leader", self._find_leader, deadline_s=deadline_s)
+
+    def _find_leader(self) -> int | None:
+        for port in self._clients:
+            with suppress(OSError, ValueError, LookupError):
+                status = self.ask("/v3/maintenance/status", {}, port)
+                if status.get("leader") and status["leader"] == status["header"]["member_id"]:
+                    return port
+        return None
 
     def stop(self) -> None:
         """End all nodes."""

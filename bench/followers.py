@@ -10,13 +10,12 @@ from __future__ import annotations
 import resource
 import selectors
 import socket
-import subprocess
-import sys
 import time
 from collections import Counter
 
 import msgspec
 
+from bench import apart
 from bench.figures import at
 from raft.codec import RAW_SIZE, decode_raw_header
 
@@ -211,14 +210,8 @@ def summary(job: Job, late: Counter[int], missing: int, bad: int, cpu: float) ->
 
 def run(job: Job) -> Delivery:
     """The same in a process of its own. Raises RuntimeError with what it wrote."""
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.followers"], input=msgspec.json.encode(job), capture_output=True, check=False,
-        timeout=job.seconds + 120,
-    )  # fmt: skip
-    if done.returncode:
-        raise RuntimeError(f"the followers failed: {done.stderr.decode(errors='replace')[-600:]}")
-    return msgspec.json.decode(done.stdout, type=Delivery)
+    return apart.run("bench.followers", Delivery, job=job, seconds=job.seconds + 2 * _DRAIN_S)
 
 
 if __name__ == "__main__":
-    sys.stdout.buffer.write(msgspec.json.encode(perform(msgspec.json.decode(sys.stdin.buffer.read(), type=Job))))
+    apart.tell(perform(apart.job(Job)))

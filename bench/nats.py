@@ -9,7 +9,6 @@ import json
 import socket
 import subprocess
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -63,18 +62,18 @@ class Nats:
                 f'cluster {{ name: bench, listen: "127.0.0.1:{route}", routes: [{routes}] }}\n'
             )
             self._processes.start(f"n{k}", [self._program.path, "-c", str(settings)])
+        self._leader = self._processes.wait(
+            "NATS has a stream with a leader", self._make_stream, deadline_s=deadline_s, pause_s=0.3
+        )
+
+    def _make_stream(self) -> int:
+        """Makes it, or finds it made; the port of its leader. Raises LookupError with what was said instead."""
         made = {"name": STREAM, "subjects": [SUBJECT], "num_replicas": 3, "storage": "file"}
-        until = time.monotonic() + deadline_s
-        said: Any = "nothing"
-        while time.monotonic() < until and not self._processes.ended():
-            with suppress(OSError, ValueError, IndexError):
-                said = self.ask(f"$JS.API.STREAM.CREATE.{STREAM}", made, self._clients[0])
-                leader = said.get("cluster", {}).get("leader", "")
-                if leader:
-                    self._leader = self._clients[int(leader[1:])]
-                    return
-            time.sleep(0.3)
-        raise RuntimeError(f"NATS made no stream in {deadline_s:.0f} s: {said}\n{self._processes.tails()}")
+        said = self.ask(f"$JS.API.STREAM.CREATE.{STREAM}", made, self._clients[0])
+        leader = said.get("cluster", {}).get("leader", "")
+        if not leader:
+            raise LookupError(said)
+        return self._clients[int(leader[1:])]
 
     def stop(self) -> None:
         """End all servers."""

@@ -9,7 +9,6 @@ import asyncio
 import os
 import socket
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -76,14 +75,11 @@ class Noop:
         self._processes.start(
             "noop", [sys.executable, "-m", "bench.noop", self._kind, str(self._port)], environment
         )  # fmt: skip
-        until = time.monotonic() + deadline_s
-        while time.monotonic() < until and not self._processes.ended():
-            try:
-                socket.create_connection(("127.0.0.1", self._port), 1).close()
-                return
-            except OSError:
-                time.sleep(0.05)
-        raise RuntimeError(f"the no-op server does not listen\n{self._processes.tails()}")
+        self._processes.wait("the no-op server listens", self._listens, deadline_s=deadline_s, pause_s=0.05)
+
+    def _listens(self) -> bool:
+        socket.create_connection(("127.0.0.1", self._port), 1).close()
+        return True
 
     def stop(self) -> None:
         """Ends it."""

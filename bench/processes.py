@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
+T = TypeVar("T")
+
+NOT_YET = (OSError, RuntimeError, ValueError, LookupError)
+"""How somebody answers, or does not, who is still starting."""
 _TAIL_BYTES = 1_500
 
 
@@ -33,6 +39,20 @@ class Processes:
                     guarded, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd=self.folder
                 )
             )
+
+    def wait(self, what: str, look: Callable[[], T | None], *, deadline_s: float, pause_s: float = 0.1) -> T:
+        """The first thing that `look` finds; what it raises of `NOT_YET` counts as nothing. Raises RuntimeError with
+        the ends of the logs when a process ended by itself, or nothing was found in time."""
+        until = time.monotonic() + deadline_s
+        said = ""
+        while time.monotonic() < until and not self.ended():
+            try:
+                if (found := look()) is not None:
+                    return found
+            except NOT_YET as error:
+                said = f": {error}"
+            time.sleep(pause_s)
+        raise RuntimeError(f"{what} within {deadline_s:.0f} s: no{said}\n{self.tails()}")
 
     def ended(self) -> str:
         """What the logs end with, if a process ended by itself; else nothing."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-import time
+from contextlib import suppress
 from pathlib import Path
 
 from bench import control
@@ -45,17 +45,16 @@ class PySyncObj:
             others = [address for address in addresses if address != addresses[k]]
             command = [sys.executable, "-m", "bench.pysyncobj_node", addresses[k], *others, journal, str(port)]
             self._processes.start(f"n{k}", command, environment)
-        until = time.monotonic() + deadline_s
-        while time.monotonic() < until and not self._processes.ended():
-            for port in self._controls:
-                try:
-                    control.send(port, control.Order(1, 0.01, 16))
-                except (OSError, RuntimeError):
-                    continue
-                self._leader = port
-                return
-            time.sleep(0.2)
-        raise RuntimeError(f"PySyncObj had no leader after {deadline_s:.0f} s\n{self._processes.tails()}")
+        self._leader = self._processes.wait(
+            "PySyncObj has a leader", self._find_leader, deadline_s=deadline_s, pause_s=0.2
+        )
+
+    def _find_leader(self) -> int | None:
+        for port in self._controls:
+            with suppress(OSError, RuntimeError):
+                control.send(port, control.Order(1, 0.01, 16))
+                return port
+        return None
 
     def stop(self) -> None:
         """End all nodes."""

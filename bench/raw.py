@@ -9,13 +9,13 @@ from __future__ import annotations
 import selectors
 import socket
 import struct
-import subprocess
 import sys
 import time
 from collections import deque
 
 import msgspec
 
+from bench import apart
 from bench.figures import Run, run_of
 
 _RECEIVE_BYTES = 1 << 20
@@ -165,14 +165,8 @@ def perform(job: Job) -> Run:
 
 def run(job: Job) -> Run:
     """The loop in a process of its own. Raises RuntimeError with what it wrote."""
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.raw"], input=msgspec.json.encode(job), capture_output=True,
-        timeout=job.seconds + 60, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        raise RuntimeError(f"the raw client failed: {done.stderr.decode(errors='replace')[-600:]}")
-    return msgspec.json.decode(done.stdout, type=Run)
+    return apart.run("bench.raw", Run, job=job, seconds=job.seconds)
 
 
 if __name__ == "__main__":
-    sys.stdout.buffer.write(msgspec.json.encode(perform(msgspec.json.decode(sys.stdin.buffer.read(), type=Job))))
+    apart.tell(perform(apart.job(Job)))

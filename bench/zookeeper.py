@@ -8,7 +8,6 @@ from __future__ import annotations
 import shutil
 import socket
 import struct
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -64,15 +63,16 @@ class ZooKeeper:
             path = ":".join(str(archive) for archive in self._archives)
             main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
             self._processes.start(f"n{k}", [java, "-Xmx1g", "-cp", path, main, str(settings)])
-        until = time.monotonic() + deadline_s
-        while time.monotonic() < until and not self._processes.ended():
-            for port in self._clients:
-                with suppress(OSError):
-                    if "Mode: leader" in self._told(port):
-                        self._leader = port
-                        return
-            time.sleep(0.2)
-        raise RuntimeError(f"ZooKeeper had no leader after {deadline_s:.0f} s\n{self._processes.tails()}")
+        self._leader = self._processes.wait(
+            "ZooKeeper has a leader", self._find_leader, deadline_s=deadline_s, pause_s=0.2
+        )
+
+    def _find_leader(self) -> int | None:
+        for port in self._clients:
+            with suppress(OSError):
+                if "Mode: leader" in self._told(port):
+                    return port
+        return None
 
     def stop(self) -> None:
         """End all servers."""
