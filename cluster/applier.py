@@ -142,8 +142,13 @@ class Applier:
         if self._frames and self._writing is None:
             frames, last, size = self._frames, self._frames_last, self._frames_bytes
             self._frames = []
-            self._writing = asyncio.ensure_future(self._disk.write_effects(frames))
-            self._writing.add_done_callback(lambda done: self._wrote(done, last, size))
+            writing = self._disk.write_effects(frames)
+            if writing.done() and not writing.exception():
+                self._frames_bytes -= size
+                self.written = last
+            else:
+                self._writing = writing
+                writing.add_done_callback(lambda done: self._wrote(done, last, size))
 
     def _wrote(self, done: asyncio.Future[None], last: int, size: int) -> None:
         if done.cancelled():

@@ -107,24 +107,24 @@ class Disk:
 
     # -- what must be durable
 
-    async def carry_out(self, batch: SyncBatch) -> None:
-        """Makes a batch durable, in one trip to the writing thread. One batch at a time.
+    def carry_out(self, batch: SyncBatch) -> asyncio.Future[None]:
+        """Makes a batch durable, in one trip to the writing thread. One batch at a time; a future, not a task, because
+        every write waits for it.
 
-        Raises DiskFenced (final); NoSpace: no byte of an entry was written, and the very same batch may be tried again;
-        ImpossibleBatch: it cannot follow what is there.
+        It raises DiskFenced (final); NoSpace: no byte of an entry was written, and the very same batch may be tried
+        again; ImpossibleBatch: it cannot follow what is there.
         """
         if batch.hard_state is None and batch.cut_after is None and not batch.entries:
-            self._writer.check()
-            return
+            return self._write_worker.run(self._writer.check)
         self._queued_bytes = 0
-        await self._write_worker.run(partial(self._writer.carry_out, batch), self._writer.finish)
+        return self._write_worker.run(partial(self._writer.carry_out, batch), self._writer.finish)
 
-    async def write_effects(self, frames: Sequence[bytes]) -> None:
+    def write_effects(self, frames: Sequence[bytes]) -> asyncio.Future[None]:
         """Takes the effects of entries in order, one frame of `statemachine.effects.encode_effects` for each.
 
         They reach their ledger with the next trip to the disk, and are not synced before a snapshot. Those that the
-        ledger has already (replay) are dropped. Raises DiskFenced, or NoSpace when many wait: they are kept, do not
-        give them again.
+        ledger has already (replay) are dropped. The future is done at once but where many wait, which make a trip of
+        their own. Raises DiskFenced; the future raises it too, or NoSpace: they are kept, do not give them again.
         """
         self._writer.check()
         for frame in frames:
@@ -133,7 +133,10 @@ class Disk:
             self._effects_last = max(self._effects_last, index)
             self._queued_bytes += len(frame)
         if self._queued_bytes > LEDGER_QUEUE_BYTES:
-            await self._flush()
+            return self._flush()
+        taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        taken.set_result(None)
+        return taken
 
     async def write_mark(self) -> None:
         """Writes and syncs a durable mark where there is none yet: after a short idle time, and at a clean stop."""
@@ -298,9 +301,9 @@ class Disk:
         for _, operations in self._storage.sync_ledgers():
             self._reading.execute(operations)
 
-    async def _flush(self) -> None:
+    def _flush(self) -> asyncio.Future[None]:
         self._queued_bytes = 0
-        await self._write_worker.run(self._writer.flush)
+        return self._write_worker.run(self._writer.flush)
 
     # -- reading
 
@@ -377,6 +380,7 @@ class Disk:
             try:
                 async with asyncio.timeout(STOP_TIMEOUT_S):
                     await self.write_mark()
+                    await self._write_worker.run(self._writer.finish)  # sealed segments get their footers
             except (NoSpace, TimeoutError):
                 pass  # what has no mark yet is checked at the next start
         self._background.stop()

@@ -37,7 +37,9 @@ class Worker:
         self._thread.start()
 
     def run(self, do: Callable[[], T], then: Callable[[], None] | None = None) -> asyncio.Future[T]:
-        """Does `do` in the thread; the future has its result. `then`, which may not raise, follows in the thread.
+        """Does `do` in the thread; the future has its result. `then`, which may not raise, is done there once whoever
+        waits for the result has seen it, and behind what that gives to do: in the thread at once it would hold the
+        interpreter up that the event loop needs. It is left out after `stop`.
 
         After `stop` the future is cancelled: nobody would ever do it.
         """
@@ -83,20 +85,22 @@ class Worker:
             if job.answer is not None:
                 loop, future = job.answer
                 try:
-                    loop.call_soon_threadsafe(_settle, future, result, error)
+                    loop.call_soon_threadsafe(self._settle, loop, future, result, error, job.then)
                 except RuntimeError:
                     pass  # the loop is closed: nobody waits any more
                 del loop, future
-            if job.then is not None:
-                job.then()
             self._since = 0.0
             del job, result, error  # do not keep a batch alive until the next one comes
 
-
-def _settle(future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
-    if future.done():
-        return  # cancelled
-    if error is None:
-        future.set_result(result)
-    else:
-        future.set_exception(error)
+    def _settle(
+        self, loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], result: object,
+        error: BaseException | None, then: Callable[[], None] | None,
+    ) -> None:  # fmt: skip
+        """On the event loop."""
+        if not future.done():  # not cancelled
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+        if then is not None:
+            loop.call_soon(self.post, then)  # behind the future's own callbacks

@@ -20,7 +20,7 @@ from cluster.wire import PROBLEM, ApiError, LeaderHint, Problem
 
 encode_json: Final = msgspec.json.Encoder().encode
 encode_msgpack: Final = msgspec.msgpack.Encoder().encode
-_DRAIN_BYTES: Final = 64 << 10
+DRAIN_BYTES: Final = 64 << 10
 """What the socket has not taken of answers waits for it above this; aiohttp's own limit."""
 
 
@@ -87,7 +87,7 @@ class Answer:
         elif request.version.minor == 0:
             connection = "Connection: keep-alive\r\n"
         self.write(transport, connection, with_body=request.method != "HEAD")
-        if transport.get_write_buffer_size() > _DRAIN_BYTES:
+        if transport.get_write_buffer_size() > DRAIN_BYTES:
             try:
                 async with asyncio.timeout(self.identity.drain_seconds):
                     await request.writer.drain()
@@ -104,7 +104,7 @@ class Answer:
         ).encode("latin-1")
         if not with_body:
             transport.write(start)
-        elif len(body) <= _DRAIN_BYTES:
+        elif len(body) <= DRAIN_BYTES:
             transport.write(start + body)
         else:
             transport.write(start)

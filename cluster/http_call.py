@@ -16,6 +16,7 @@ from cluster import wire
 from cluster.consumer_lag import Lags
 from cluster.http_answer import Answer, Identity, encode_answer
 from cluster.http_query import Query, nearest_name, parse_number, split_target
+from cluster.http_tail import LogTail
 from cluster.node_face import NodeFace
 from cluster.settings import HttpSettings, LimitSettings
 from cluster.wire import NUMBER_MAX, ApiError, Code
@@ -52,7 +53,14 @@ class Service:
     is_leaving: bool = False  # every answer ends its connection
     is_stopping: bool = False  # nothing new is taken
     routes: list[str] = field(default_factory=list)  # what `/` lists
+    tail: LogTail = field(init=False)
     _waits: set[asyncio.Future[None]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        limits = self.limits
+        self.tail = LogTail(
+            self.node, self.clock, self.wait_beyond, limits.stream_gather_ms / 1000, limits.progress_ms / 1000
+        )
 
     def answer(self, body: Any, index: int | None = None, term: int | None = None) -> Answer:
         """A struct as JSON; index and term are the node's if they are not given."""

@@ -6,8 +6,8 @@ ends in the log's files does not depend on its size, and with entries of one rec
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import google_crc32c
@@ -18,7 +18,7 @@ from cluster.http_answer import encode_json
 from cluster.http_call import Call, Service
 from cluster.http_log import SLICE_BYTES, LogQuery, check_oldest, scan
 from cluster.http_stream import SlowReader, Stream, slow_reader
-from cluster.node_face import RawSlice
+from cluster.http_tail import Piece
 from cluster.records import as_record
 from cluster.wire import ApiError, LogProgress, Problem
 from raft.codec import IDX_ROW, RawHeader, encode_raw_header
@@ -41,21 +41,23 @@ async def stream_log(service: Service, call: Call, query: LogQuery) -> Stream:
     is_raw = query.format == "raw"
     position, left = query.start, query.limit
     progress_s = service.limits.progress_ms / 1000
-    piece: RawSlice | None = None
+    sent: tuple[bytes | memoryview, ...] = ()  # the newest piece
+    is_at_end = False  # of what there was when it last looked
     with Stream(service, call) as stream:
         stream.start(wire.RAW if is_raw else wire.NDJSON, ((wire.H_NEXT, str(position)),))
         mark_due = service.clock() + progress_s
         try:
             while left > 0 and position < query.stop:
-                before = position
-                if is_raw:
-                    parts, position, piece = await _raw_chunk(service, query, position, left, piece)
-                else:
-                    parts, position = await _lines(service, query, position, left)
+                if is_at_end:
+                    await service.tail.reach(position, mark_due)
+                before, applied = position, node.applied
+                parts, position = await _piece(service, query, position, left, sent, is_at_end=is_at_end)
+                is_at_end = query.is_follow and (position > applied or position == before)
                 left -= position - before
                 if parts:
                     await stream.write(*parts)
-                elif position == before:
+                    sent = parts
+                elif position == before and not query.is_follow:
                     await service.wait_beyond(position - 1, mark_due)
                 if service.clock() >= mark_due:
                     await stream.write(_mark(service, position, is_raw=is_raw))
@@ -70,7 +72,27 @@ async def stream_log(service: Service, call: Call, query: LogQuery) -> Stream:
     return stream
 
 
-async def _lines(service: Service, query: LogQuery, start: int, left: int) -> tuple[Sequence[bytes], int]:
+async def _piece(
+    service: Service, query: LogQuery, start: int, left: int, sent: tuple[bytes | memoryview, ...], *, is_at_end: bool
+) -> Piece:
+    """The next slice and where the one after it begins; `sent` is the one before. Those at the end make it together."""
+    stop = min(query.stop, start + left, service.node.applied + 1)
+    if query.format == "raw":
+        size = SLICE_BYTES
+        if sent and sent[2]:
+            size = RAW_SLICE_BYTES
+            # The node looks through the rows of all records that it may have to send: not of many more than fit.
+            stop = min(stop, start + _SPARE + len(sent[1]) // IDX_ROW.size * size // len(sent[2]) * 5 // 4)
+        make = partial(_raw_chunk, service, start, stop, size)
+    else:
+        size = 0
+        make = partial(_lines, service, query, start, left)
+    if not is_at_end:
+        return await make()
+    return await service.tail.piece((query.format, query.encoding, query.with_internal, start, stop, size), make)
+
+
+async def _lines(service: Service, query: LogQuery, start: int, left: int) -> Piece:
     """One slice as NDJSON, nothing where there is no record to show, and where the next one begins."""
     found = await scan(service, query, start, left, SLICE_BYTES)
     if not found.rows:
@@ -78,26 +100,17 @@ async def _lines(service: Service, query: LogQuery, start: int, left: int) -> tu
     return (_encode_lines([as_record(row, query.encoding) for row in found.rows]),), found.next
 
 
-async def _raw_chunk(
-    service: Service, query: LogQuery, start: int, left: int, before: RawSlice | None
-) -> tuple[Sequence[bytes | memoryview], int, RawSlice | None]:
-    """Whole entries of one segment as they are on disk, with the head of a raw chunk, what follows them, and the piece
-    itself, which is `before` the next one."""
+async def _raw_chunk(service: Service, start: int, stop: int, size: int) -> Piece:
+    """Whole entries of one segment as they are on disk, behind the head of a raw chunk: head, rows, segment, ledger."""
     node = service.node
-    stop = min(query.stop, start + left, node.applied + 1)
     if start >= stop:
-        return (), start, before
-    size = SLICE_BYTES
-    if before is not None and before.segment:
-        size = RAW_SLICE_BYTES
-        # The node looks through the rows of all records that it may have to send: not of many more than fit.
-        stop = min(stop, start + _SPARE + (before.next - before.first) * size // len(before.segment) * 5 // 4)
+        return (), start
     piece = await node.read_raw(start, stop, size)
     header = RawHeader(
         len(piece.rows) // IDX_ROW.size, len(piece.segment), len(piece.ledger), google_crc32c.value(piece.rows),
         piece.base, piece.first, piece.next, node.oldest, node.committed, node.last_user_index,
     )  # fmt: skip
-    return (encode_raw_header(header), piece.rows, piece.segment, piece.ledger), piece.next, piece
+    return (encode_raw_header(header), piece.rows, piece.segment, piece.ledger), piece.next
 
 
 def _mark(service: Service, position: int, problem: Problem | None = None, *, is_raw: bool) -> bytes:

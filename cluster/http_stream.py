@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Final
 
 from cluster import wire
-from cluster.http_answer import make_problem
+from cluster.http_answer import DRAIN_BYTES, make_problem
 from cluster.http_call import Call, Service
 from cluster.wire import ApiError, Code, Problem
 
@@ -70,6 +70,8 @@ class Stream:
     async def write(self, *parts: bytes | memoryview) -> None:
         """Sends one message. Raises SlowReader, or ConnectionResetError when the reader is gone."""
         self._send(parts)
+        if self._transport().get_write_buffer_size() <= DRAIN_BYTES:
+            return  # the timer would cost more than the message
         drain = self._call.request.writer.drain()
         try:
             async with asyncio.timeout(self._service.limits.stream_stall_ms / 1000):
@@ -107,8 +109,12 @@ class Stream:
         if not self._is_chunked:
             transport.writelines(parts)
             return
-        size = sum(len(part) for part in parts)
-        transport.writelines([b"%x\r\n" % size, *parts, b"\r\n"])
+        size = sum([len(part) for part in parts])
+        framed = [b"%x\r\n" % size, *parts, b"\r\n"]
+        if size <= DRAIN_BYTES:
+            transport.write(b"".join(framed))
+        else:
+            transport.writelines(framed)
 
     def _transport(self) -> asyncio.Transport:
         transport = self._call.request.transport

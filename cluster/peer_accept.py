@@ -13,6 +13,7 @@ from raft.codec import (
     FRAME_FORWARD,
     FRAME_HELLO,
     FRAME_MESSAGE,
+    FRAME_READ,
     FRAME_SIZE,
     Corrupt,
     Frame,
@@ -154,6 +155,8 @@ class Accepted(asyncio.Protocol):
             if is_bulk and frame.kind not in (FRAME_HELLO, FRAME_MESSAGE):
                 if frame.kind == FRAME_FORWARD:
                     self._check_order(frame)
+                if frame.kind in (FRAME_FORWARD, FRAME_READ):
+                    owner.news.asked(hello.sender)
                 requests.append(frame)
                 continue
             if frame.kind != FRAME_MESSAGE:

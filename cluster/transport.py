@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from cluster import clock
+from cluster.commit_news import CommitNews
 from cluster.logging import Logger
 from cluster.metrics import Metrics
 from cluster.peer_accept import Accepted
@@ -100,6 +101,7 @@ class Transport:
         self._consensus: dict[NodeId, Link] = {}
         self._bulk: dict[NodeId, Link] = {}
         self._dirty: list[Link] = []
+        self.news = CommitNews(self._send_held)
         self._server: asyncio.Server | None = None
         self._refusals: dict[str, float] = {}
         self.refused_lately: deque[tuple[float, str, str]] = deque(maxlen=REFUSED_SHOWN_MAX)  # when, who, why
@@ -140,8 +142,16 @@ class Transport:
     def send(self, message: Message) -> None:
         """Queues a consensus message until `flush`; dropped (and counted) when the link is down or full.
 
-        A piece of a snapshot goes by the bulk link: it must not delay a heartbeat.
+        A piece of a snapshot goes by the bulk link: it must not delay a heartbeat. News of a commit may wait a little.
         """
+        if not isinstance(message, AppendEntries) or not self.news.holds(message):
+            self._put(message)
+
+    def _send_held(self, message: Message) -> None:
+        self._put(message)
+        self.flush()
+
+    def _put(self, message: Message) -> None:
         links = self._bulk if isinstance(message, InstallSnapshot) else self._consensus
         link = links.get(message.to)
         if link is None or not link.send(encode_message(message)):
@@ -241,6 +251,7 @@ class Transport:
     async def close(self) -> None:
         """Ends every link and stops listening."""
         self.is_closing = True
+        self.news.stop()
         if self._server is not None:
             self._server.close()
         for connection in list(self.accepted):

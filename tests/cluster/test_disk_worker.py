@@ -37,3 +37,17 @@ async def test_a_job_after_the_end_is_cancelled_and_one_before_it_is_done() -> N
     async with asyncio.timeout(5):
         with pytest.raises(asyncio.CancelledError):
             await worker.run(lambda: "never")
+
+
+async def test_what_follows_an_answer_is_done_behind_what_the_answer_gave_to_do() -> None:
+    """The next batch must not wait for the rows of the one before: who waits for an answer, and begins the next job
+    in its callback, has it done first. Guard: `call_soon` in `_settle`."""
+    worker = Worker("test")
+    done: list[str] = []
+    next_one: list[asyncio.Future[None]] = []
+    first = worker.run(lambda: done.append("first"), lambda: done.append("then"))
+    first.add_done_callback(lambda _: next_one.append(worker.run(lambda: done.append("next"))))
+    await first
+    await next_one[0]
+    assert await asyncio.to_thread(worker.stop, 5.0)
+    assert done == ["first", "next", "then"]

@@ -1,0 +1,110 @@
+"""What the streams that follow the log share: rounds that wake them together, and pieces that are made once for all.
+
+A thousand readers at the end of a log that gets a thousand records a second would else be woken, each for itself, a
+million times a second. A round wakes everyone for whom something came; the next one comes the later the more there are,
+so that following takes a bounded share of the node's time, but never later than `limits.stream_gather_ms`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Hashable
+from typing import Any, Final, Protocol
+
+from cluster.wire import ApiError
+
+READER_S: Final = 0.0002
+"""The next round is so much later for each reader that the last one woke: about five times what it costs."""
+PIECES_MAX: Final = 4
+"""Pieces that are kept, each what came since the last round: readers who were woken together ask for the same."""
+
+Piece = tuple[tuple[bytes | memoryview, ...], int]
+"""What is sent, and the position behind it."""
+
+
+class Applied(Protocol):
+    """What is asked of a node."""
+
+    @property
+    def applied(self) -> int: ...
+    @property
+    def oldest(self) -> int: ...
+
+
+class LogTail:
+    """The end of one node's log. Belongs to the event loop."""
+
+    def __init__(
+        self, node: Applied, clock: Callable[[], float], wait_beyond: Callable[[int, float], Coroutine[Any, Any, None]],
+        gather_s: float, check_s: float,
+    ) -> None:  # fmt: skip
+        """`wait_beyond` is `Service.wait_beyond`, asked anew every `check_s`."""
+        self._node = node
+        self._clock = clock
+        self._wait_beyond = wait_beyond
+        self._gather_s, self._check_s = gather_s, check_s
+        self._readers: dict[asyncio.Future[None], int] = {}  # who waits, and for which index
+        self._rounds: asyncio.Task[None] | None = None
+        self._next_round = 0.0
+        self._pieces: dict[Hashable, asyncio.Future[Piece]] = {}
+
+    async def reach(self, index: int, until: float) -> None:
+        """Returns with the first round after `index` was applied, or at `until`. Raises ApiError at a stop."""
+        loop = asyncio.get_running_loop()
+        reader: asyncio.Future[None] = loop.create_future()
+        timer = loop.call_later(max(0.0, until - self._clock()), _wake, reader)
+        self._readers[reader] = index
+        if self._rounds is None:
+            self._rounds = loop.create_task(self._run())
+        try:
+            await reader
+        finally:
+            timer.cancel()
+            self._readers.pop(reader, None)
+
+    async def piece(self, key: Hashable, make: Callable[[], Coroutine[Any, Any, Piece]]) -> Piece:
+        """What `make` makes, made once for all who ask for `key` while nothing new is applied and nothing goes."""
+        key = (key, self._node.applied, self._node.oldest)
+        pieces = self._pieces
+        made = pieces.get(key)
+        if made is None:
+            if len(pieces) >= PIECES_MAX:
+                del pieces[next(iter(pieces))]
+            made = pieces[key] = asyncio.ensure_future(make())
+        if made.done() and not made.exception():
+            return made.result()
+        try:
+            return await asyncio.shield(made)
+        except ApiError as error:
+            raise ApiError(error.code, error.message, **error.more) from error
+        finally:
+            if made.done() and made.exception() is not None:
+                pieces.pop(key, None)
+
+    async def _run(self) -> None:
+        """Rounds, as long as somebody waits."""
+        try:
+            while self._readers:
+                pause_s = self._next_round - self._clock()
+                if pause_s > 0:
+                    await asyncio.sleep(pause_s)
+                applied = self._node.applied
+                due = [reader for reader, index in self._readers.items() if index <= applied]
+                if due:
+                    self._next_round = self._clock() + min(self._gather_s, len(due) * READER_S)
+                    for reader in due:
+                        del self._readers[reader]
+                        _wake(reader)
+                elif self._readers:
+                    await self._wait_beyond(applied, self._clock() + self._check_s)
+        except ApiError as error:
+            for reader in self._readers:
+                if not reader.done():
+                    reader.set_exception(ApiError(error.code, error.message, **error.more))
+        finally:
+            self._rounds = None
+
+
+def _wake(reader: asyncio.Future[None]) -> None:
+    if not reader.done():
+        reader.set_result(None)
