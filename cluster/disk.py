@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -107,7 +107,7 @@ class Disk:
 
     # -- what must be durable
 
-    def carry_out(self, batch: SyncBatch) -> asyncio.Future[None]:
+    def carry_out(self, batch: SyncBatch) -> Awaitable[None]:
         """Makes a batch durable, in one trip to the writing thread. One batch at a time; a future, not a task, because
         every write waits for it.
 

@@ -59,12 +59,12 @@ async def test_a_message_that_says_less_does_not_take_the_place_of_news(monkeypa
     assert sent == [NEWS]
 
 
-@pytest.mark.parametrize("change", [{"round": 2}, {"term": 4}])
-async def test_a_read_round_and_a_new_term_are_never_held(change: dict[str, int]) -> None:
+@pytest.mark.parametrize("other", [replace(NEWS, round=2), replace(NEWS, term=4)])
+async def test_a_read_round_and_a_new_term_are_never_held(other: AppendEntries) -> None:
     """Somebody waits for their answers."""
     news = CommitNews(lambda _: None)
     news.holds(HEARTBEAT)
-    assert not news.holds(replace(NEWS, **change))
+    assert not news.holds(other)
 
 
 async def test_a_peer_that_serves_clients_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
