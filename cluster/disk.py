@@ -21,7 +21,7 @@ from cluster.disk_files import ShardFiles
 from cluster.disk_findings import Finding, State
 from cluster.disk_open import Identity, Opened, Recovered, format_node, open_node
 from cluster.disk_receive import Incoming
-from cluster.disk_scrub import UNREADABLE, Looker, Scrub, derived
+from cluster.disk_scrub import UNREADABLE, Looker, Scrub, derived, mended_for_free
 from cluster.disk_snapshots import SnapshotWriter, check_snapshot
 from cluster.disk_worker import Worker
 from cluster.disk_write import SYNC_BUCKETS_S, Writer
@@ -34,7 +34,7 @@ from raft.retention import Piece, piece_of
 from raft.storage import Storage
 from raft.storage_open import TAIL_BYTES_MAX
 from raft.storage_read import RawSlice, Reader
-from raft.storage_snapshots import Received, StoredSnapshot, read_piece
+from raft.storage_snapshots import Received, StoredSnapshot, list_snapshots, read_piece
 from raft.types import Entry, Mark
 
 __all__ = ["SYNC_BUCKETS_S", "Disk", "DiskStatistics", "Identity", "RawSlice", "Recovered", "format_node"]
@@ -174,6 +174,11 @@ class Disk:
         finally:
             looker.files.close()
         return found or [Finding(damage.file, State.DAMAGED, damage.reason, None, damage.index)]
+
+    async def mended_for_free(self, findings: Sequence[Finding]) -> list[Finding]:
+        """Those that a start mends without dropping older history for it. Raises OSError."""
+        snapshots = await self._read_worker.run(partial(list_snapshots, self._reading))
+        return mended_for_free(findings, self._journal.first, snapshots)
 
     async def leave_to_start(self, findings: Sequence[Finding]) -> None:
         """Sees to it that the next start reads anew, and mends, what is damaged. Raises DiskFenced or NoSpace."""

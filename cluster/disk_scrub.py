@@ -19,7 +19,7 @@ from cluster.disk_check_ledger import looking_at_ledger
 from cluster.disk_check_segment import looking_at_segment
 from cluster.disk_check_snapshots import Snapshots, looking_at_snapshot
 from cluster.disk_files import ShardFiles
-from cluster.disk_findings import NEXT_START, NOT_READ, Finding, State, Steps, in_one_go
+from cluster.disk_findings import NEXT_START, NOT_READ, REREAD, Finding, State, Steps, in_one_go
 from raft.codec import Corrupt, UnknownVersion
 from raft.formats import SEGMENT_HEADER_SIZE, ForeignFile, decode_segment_header
 from raft.journal import LOG_FOLDER, Journal, Segment, index_name, ledger_name, segment_name
@@ -227,6 +227,26 @@ def derived(findings: Iterable[Finding]) -> list[str]:
         if folder == LOG_FOLDER and stem.isdigit() and finding.mend not in (UNREADABLE, NOT_READ):
             names.add(ledger_name(int(stem)) if kind == "ledger" else index_name(int(stem)))
     return sorted(names)
+
+
+def mended_for_free(findings: Iterable[Finding], first: int, snapshots: Sequence[int]) -> list[Finding]:
+    """Those that a start mends without dropping older history. `first` is where the log begins, `snapshots` are the
+    indexes of those on disk. A log that is cut at or before the newest of them begins anew behind it (decision 9)."""
+    mended = [finding for finding in findings if derived([finding])]
+    costly = {_stem(each) for each in mended if not _is_free(each, first, snapshots)}
+    return [finding for finding in mended if _stem(finding) not in costly]
+
+
+def _stem(finding: Finding) -> int:
+    return int(finding.file.rpartition("/")[2].partition(".")[0])
+
+
+def _is_free(finding: Finding, first: int, snapshots: Sequence[int]) -> bool:
+    if finding.file.endswith(".seg"):
+        return finding.mend == REREAD or (finding.index or 0) > max(snapshots, default=0)
+    if finding.file.endswith(".idx"):
+        return True
+    return first == 1 or any(first - 1 <= index < _stem(finding) for index in snapshots)  # replayed from there
 
 
 def snapshots_among(findings: Sequence[Finding], indexes: Iterable[int]) -> list[int]:

@@ -5,6 +5,7 @@ three that heal at once leave nobody who could be elected. So a node ends by its
 are well: it follows, its links to all voters are up, and each of them has reported a digest point that it just had
 committed, in the term of now; whoever still heals has not applied an entry of that term. Until then it goes on, without
 what it cannot read. One that cannot apply what is committed sees no such point, and waits for a calm time instead.
+Where a start would drop older history for it, which may be nowhere else, the node goes on too: a person decides.
 """
 
 from __future__ import annotations
@@ -37,6 +38,11 @@ CALM_S: Final = 10.0
 LOOK_S: Final = 0.02
 TOLD_MAX: Final = 16
 """Places that are told one by one; a file can be damaged from one end to the other."""
+ALONE: Final = "two voters or one cannot go on without this node: `raftlog disk check` says more"
+COSTLY: Final = (
+    "a start would mend it, and drop the older history of this node: see that others have it, stop the node, remove the"
+    " .idx beside it (or the .ledger itself), and start it (docs/operations.md, A damaged file)"
+)
 
 
 class DamageWork:
@@ -50,6 +56,7 @@ class DamageWork:
         self._task: asyncio.Task[None] | None = None
         self._noting: asyncio.Future[None] | None = None
         self._is_stuck = False  # what cannot be read is to be applied
+        self._is_asked = False  # a follower lacks what this leader cannot read
         self._calm: tuple[tuple[int, int], float] | None = None  # term and leader, and since when all was well
         self._scrub: Scrub | None = None
         gauge = node.metrics.gauge
@@ -88,6 +95,7 @@ class DamageWork:
         self._node.logger.error("read_failed", after=fetch.after, to=fetch.to, reason=str(error))
         if isinstance(error, ReadDamaged):
             self._is_stuck = self._is_stuck or fetch.peer == NOBODY
+            self._is_asked = fetch.peer != NOBODY
             self.met(error)
 
     def met(self, error: ReadDamaged) -> None:
@@ -136,14 +144,19 @@ class DamageWork:
 
     async def _wait_and_end(self) -> None:
         node = self._node
-        if self._is_alone:
-            node.logger.error(
-                "damage_stays", mend="two voters or one cannot go on without this node: `raftlog disk check` says more"
-            )
+        is_told = False
         while not node.ended.done():
-            if not self._is_alone and derived(self._findings) and await self._are_others_well():
-                node.fail(FilesDamaged(self._findings))
-                return
+            free = [] if self._is_alone else await node.disk.mended_for_free(self._findings)
+            if free:
+                if await self._are_others_well():
+                    node.fail(FilesDamaged(free))
+                    return
+            elif not is_told:
+                is_told = True
+                node.logger.error("damage_stays", mend=ALONE if self._is_alone else COSTLY)
+            if self._is_asked and node.is_leader:  # another one can read it
+                self._is_asked = False
+                self._hand_over()
             await asyncio.sleep(RETRY_S * random.uniform(0.5, 1.5))
 
     @property
@@ -157,11 +170,7 @@ class DamageWork:
         node = self._node
         state = node.core.state
         if node.is_leader:
-            try:
-                node.core.transfer(NOBODY, clock.read())
-            except Refused as error:
-                node.logger.info("not_handing_over", reason=str(error))
-            node.wake()
+            self._hand_over()
             return False
         leadership = (state.term, state.leader)
         if self._is_stuck:
@@ -180,6 +189,14 @@ class DamageWork:
                 return leadership == (state.term, state.leader) and point.term == state.term and self._are_links_up()
             await asyncio.sleep(LOOK_S)
         return False
+
+    def _hand_over(self) -> None:
+        node = self._node
+        try:
+            node.core.transfer(NOBODY, clock.read())
+        except Refused as error:
+            node.logger.info("not_handing_over", reason=str(error))
+        node.wake()
 
     def _are_links_up(self) -> bool:
         node = self._node

@@ -14,8 +14,8 @@ from cluster import disk_scrub
 from cluster.clock import monotonic
 from cluster.disk import Disk
 from cluster.disk_check import check_folder
-from cluster.disk_findings import NOT_READ, Finding, State, in_one_go
-from cluster.disk_scrub import UNREADABLE, Looker, Scrub, derived, snapshots_among
+from cluster.disk_findings import NOT_READ, REREAD, Finding, State, in_one_go
+from cluster.disk_scrub import UNREADABLE, Looker, Scrub, derived, mended_for_free, snapshots_among
 from raft.codec import entry_mark
 from raft.formats import SEGMENT_HEADER_SIZE, SIDE_HEADER_SIZE
 from raft.journal import index_name, ledger_name, segment_name
@@ -227,6 +227,24 @@ def test_only_what_a_start_mends_is_removed() -> None:
     snapshot = Finding(f"{snapshot_folder(9)}/chunks", State.DAMAGED, "x")
     assert derived([snapshot]) == []
     assert snapshots_among([snapshot], [9, 10]) == [9]
+
+
+def test_what_would_cost_older_history_is_not_free() -> None:
+    """A cut at or before the newest snapshot drops the log below it; a ledger is made anew by replay, from the start of
+    the log or a snapshot that reaches its segment. Beside damage that is not free nothing of that segment is."""
+    entry = Finding(segment_name(50), State.DAMAGED, "x", 90, 60)
+    mark = Finding(segment_name(50), State.DAMAGED, "x", 90, 60, REREAD)
+    rows, effects = Finding(index_name(50), State.DAMAGED, "x"), Finding(ledger_name(50), State.DAMAGED, "x")
+    assert mended_for_free([entry], 1, []) == [entry]
+    assert mended_for_free([entry], 1, [40, 59]) == [entry]
+    assert mended_for_free([entry], 1, [40, 60]) == []
+    assert mended_for_free([rows, mark], 1, [40, 60]) == [rows, mark]
+    assert mended_for_free([rows, entry], 1, [40, 60]) == []
+    assert mended_for_free([effects], 1, [80]) == [effects]
+    assert mended_for_free([effects], 20, [80]) == []
+    assert mended_for_free([effects], 20, [49, 80]) == [effects]
+    assert mended_for_free([effects], 20, [50, 80]) == []
+    assert mended_for_free([Finding(segment_name(50), State.DAMAGED, "x", 90, 60, NOT_READ)], 1, []) == []
 
 
 async def test_the_rate_is_bounded_and_rounds_follow_each_other(disk: Disk) -> None:

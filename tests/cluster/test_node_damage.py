@@ -239,6 +239,47 @@ async def test_where_nobody_could_heal_it_a_node_goes_on(tmp_path: Path, count: 
         assert await node.read_log(last, 1, 1)
 
 
+async def test_older_history_is_not_given_up_for_one_place_in_it(tmp_path: Path) -> None:
+    """Below the newest snapshot a start would mend by dropping the log up to it, and that may be the last copy: it is
+    told, everything else is served. What a start makes anew from the segment costs nothing, so for that it ends."""
+    async with cluster_of(3, tmp_path, **SMALL, **ON, limits__snapshot_log_bytes=20_000) as nodes:
+        last = await written(nodes)
+        node, healthy = await nodes.followers()
+        await wait_until_async(lambda: node.snapshots.index and not node.snapshots.is_saving, what="a snapshot")
+        assert node.snapshots.index > int(segments_of(node)[2].stem)
+        spoil(node)
+        await wait_until_async(lambda: node.status().scrub.damage, what="damage told")
+        rounds = node.status().scrub.rounds
+        await wait_until_async(lambda: node.status().scrub.rounds > rounds + 3, what="further rounds")
+        assert not node.ended.done()
+        assert await node.read_log(1, 1, 1)
+        assert (await nodes.append(node, b"after")).last == last + 1
+        spoil(node, 0, ".idx")
+        assert await ended(node) is NodeExit.DAMAGED
+        again = await restarted(nodes, node)
+        assert (again.oldest, again.core.state.floor) == (1, 0)
+        await nodes.all_at(last)
+        with pytest.raises(ApiError):
+            await log_of(again)
+        assert (await again.read_log(1, 1, 1))[0][0] == (await healthy.read_log(1, 1, 1))[0][0]
+
+
+async def test_a_leader_that_cannot_send_what_a_follower_lacks_hands_over(tmp_path: Path) -> None:
+    """Not even where it goes on otherwise: another node can read it."""
+    little = {"limits__snapshot_log_bytes": 20_000, "raft__tail_bytes_max": 1_000}
+    async with cluster_of(3, tmp_path, **SMALL, **OFF, **little) as nodes:
+        leader = await nodes.leader()
+        away = (await nodes.followers())[0]
+        await nodes.stop(away.node_id)
+        await written(nodes)
+        await wait_until_async(lambda: leader.snapshots.index and not leader.snapshots.is_saving, what="a snapshot")
+        spoil(leader)
+        again = await nodes.start(away.node_id)
+        await wait_until_async(lambda: again.applied >= 50, what="all that it lacked")
+        assert not leader.is_leader
+        assert not leader.ended.done()
+
+
 async def test_a_damaged_snapshot_is_saved_anew(tmp_path: Path) -> None:
     """A start would pass over it; nothing has to end for it, and no more has to be written for another."""
     async with cluster_of(3, tmp_path, **SMALL, **ON, limits__snapshot_log_bytes=20_000) as nodes:
