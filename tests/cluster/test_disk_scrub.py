@@ -253,8 +253,9 @@ async def test_the_rate_is_bounded_and_rounds_follow_each_other(disk: Disk) -> N
     began = monotonic()
     scrub = disk.scrub(lambda _: None, bytes_per_second=rate, pause_s=0.001)
     await wait_until_async(lambda: scrub.rounds >= 1, 30, what="a round")
-    assert scrub.bytes > 20_000
-    assert monotonic() - began >= 0.9 * scrub.bytes / rate
+    read = scrub.bytes - 2 * SEGMENT_BYTES  # the slice of now has its pause before it
+    assert read > 10_000
+    assert monotonic() - began >= 0.9 * read / rate
     assert scrub.ended_at is not None
     await wait_until_async(lambda: scrub.rounds >= 2, 30, what="another")
     await disk.close()
