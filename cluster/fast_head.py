@@ -84,14 +84,15 @@ class _Fields(NamedTuple):
 
 
 class HeadParser:
-    """Reads heads, and remembers the header lines that clients repeat with every request."""
+    """Reads heads, and remembers whole ones, and header lines, that clients repeat with every request."""
 
-    __slots__ = ("_cache", "_lines", "bytes_max", "fields_max")
+    __slots__ = ("_cache", "_heads", "_lines", "bytes_max", "fields_max")
 
     def __init__(self, bytes_max: int, fields_max: int) -> None:
         """`bytes_max`, `fields_max`: the settings' limits of a line and of the number of headers."""
         self.bytes_max = min(bytes_max, HEAD_BYTES_MAX)
         self.fields_max = min(fields_max, FIELDS_MAX)
+        self._heads: dict[bytes, Head] = {}
         self._cache: dict[bytes, _Fields | None] = {}
         self._lines: dict[bytes, tuple[str, str] | None] = {}
 
@@ -100,6 +101,9 @@ class HeadParser:
         end = data.find(b"\r\n\r\n", start)
         if end < 0 or end - start > self.bytes_max:
             return _PARTIAL if end < 0 and self._may_become_one(data, start) else _ODD
+        known = self._heads.get(data[start:end])
+        if known is not None:
+            return Head(known.kind, known.method, known.target, known.headers, end + 4, known.length)
         line = _LINE.match(data, start)
         if line is None:
             return _ODD
@@ -111,7 +115,12 @@ class HeadParser:
         kind = Kind.HOT if fields.is_simple and _HOT.match(data, start) else Kind.PLAIN
         if kind is Kind.HOT and method == "GET" and fields.length:
             kind = Kind.PLAIN
-        return Head(kind, method, target, fields.headers, end + 4, fields.length)
+        head = Head(kind, method, target, fields.headers, end + 4, fields.length)
+        if block in self._cache and end - start <= _CACHED_BYTES_MAX:
+            if len(self._heads) >= _CACHED_HEADS_MAX:
+                self._heads.clear()
+            self._heads[data[start:end]] = head
+        return head
 
     def _may_become_one(self, data: bytes, start: int) -> bool:
         """Whether what is there of a head is how one that we take begins."""

@@ -23,7 +23,7 @@ from cluster.consumer_lag import Lags
 from cluster.fast_head import HeadParser
 from cluster.fast_path import FastConnection
 from cluster.http_answer import Answer, Identity, make_problem, problem_answer
-from cluster.http_call import Call, Service, request_id
+from cluster.http_call import Call, Service, is_request_id
 from cluster.http_routes import Route, allowed_methods, find_route, route_lines
 from cluster.http_stream import Stream
 from cluster.logging import get_logger
@@ -69,7 +69,8 @@ class Api:
 
     def identify(self, headers: Mapping[str, str]) -> str:
         """The client's id of the request, or a new one."""
-        return request_id(headers.get(wire.H_REQUEST_ID), f"{self._id_prefix}{next(self._ids)}")
+        text = headers.get(wire.H_REQUEST_ID)
+        return text if text is not None and is_request_id(text) else f"{self._id_prefix}{next(self._ids)}"
 
     async def serve(self, call: Call) -> Answer | Stream:
         """Serves one request; whatever goes wrong becomes a problem."""

@@ -15,7 +15,7 @@ from aiohttp import web
 from cluster import wire
 from cluster.consumer_lag import Lags
 from cluster.http_answer import Answer, Identity, encode_answer
-from cluster.http_query import Query, nearest_name, parse_number, split_target
+from cluster.http_query import NO_PARAMETERS, Query, nearest_name, parse_number, split_target
 from cluster.http_tail import LogTail
 from cluster.node_face import NodeFace
 from cluster.settings import HttpSettings, LimitSettings
@@ -160,7 +160,7 @@ class Call:
 
     def query(self, known: Collection[str] = ()) -> Query:
         """The parameters, of which only those known may be given."""
-        return Query(self.query_text, known)
+        return Query(self.query_text, known) if self.query_text else NO_PARAMETERS
 
     def session(self) -> SessionHeaders:
         """The session headers. Raises ApiError bad_request if one of session and sequence is missing."""
@@ -244,9 +244,9 @@ def _body_too_large(size: str, bytes_max: int) -> ApiError:
     return ApiError(Code.TOO_LARGE, f"the body has {size} bytes: the limit is {bytes_max} (limits.body_bytes_max)")
 
 
-def request_id(text: str | None, made: str) -> str:
-    """The client's request id if it can stand in a header and a log line, else the one made here."""
-    return text if text is not None and _REQUEST_ID.fullmatch(text) else made
+def is_request_id(text: str) -> bool:
+    """Whether a client's request id can stand in a header and a log line."""
+    return _REQUEST_ID.fullmatch(text) is not None
 
 
 def decode(decoder: msgspec.json.Decoder[T] | msgspec.msgpack.Decoder[T], body: bytes, what: str) -> T:

@@ -7,6 +7,7 @@ space, as every form encoder writes it; in a path it is a plus. Pure.
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 from collections.abc import Collection, Sequence
 from typing import Final
@@ -21,6 +22,7 @@ _AUTHORITY_FORM: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?]*")
 _TRUE_FALSE: Final = {"true": True, "false": False}
 
 
+@functools.lru_cache(256)
 def split_target(target: str) -> tuple[str, str]:
     """Raw path and raw query of a request target (origin form, or absolute form as proxies send it)."""
     if not target.startswith("/") and (authority := _AUTHORITY_FORM.match(target)):
@@ -150,3 +152,7 @@ class Query:
         """As `data`, for a key."""
         value = self.data(name)
         return None if value is None else check_key(value, f"parameter {name}")
+
+
+NO_PARAMETERS: Final = Query("", ())
+"""Of most requests."""

@@ -94,8 +94,22 @@ def test_what_is_remembered_is_bounded() -> None:
     for number in range(3 * fast_head._CACHED_HEADS_MAX):
         parser.parse(request("GET", "/v1/kv/a", f"X-Number: {number}"), 0)
         assert len(parser._cache) <= fast_head._CACHED_HEADS_MAX
+        assert len(parser._heads) <= fast_head._CACHED_HEADS_MAX
         assert len(parser._lines) <= fast_head._CACHED_LINES_MAX
-    kept = len(parser._cache)
+    kept = len(parser._cache), len(parser._heads)
     for header in ("Raftlog-Sequence: 1", "Raftlog-Request-Id: a", "X: " + "y" * 2_000):
         parser.parse(request("GET", "/v1/kv/a", header), 0)
-    assert len(parser._cache) == kept
+    assert (len(parser._cache), len(parser._heads)) == kept
+
+
+def test_a_head_that_came_before_is_the_same_wherever_it_stands() -> None:
+    """A remembered head says all that it said the first time, but for where its body begins; one byte other is another
+    head. Guard: `end` in `parse`, and the whole head as the key of what is remembered."""
+    parser = HeadParser(32 << 10, 64)
+    for method, target in (("POST", "/v1/log"), ("GET", "/v1/kv/a"), ("DELETE", "/v1/kv/a"), ("POST", "/v1/log?key=a")):
+        one = request(method, target, "X-One: 1", body=b"body")
+        first, again = parser.parse(one, 0), parser.parse(b"before" + one + b"after", 6)
+        assert again == first._replace(end=first.end + 6)
+        assert HeadParser(32 << 10, 64).parse(one, 0) == first
+    assert parser.parse(request("PUT", "/v1/kv/a", "X-One: 1", body=b"body"), 0).method == "PUT"
+    assert parser.parse(request("POST", "/v1/log", "X-One: 1", body=b"bodies"), 0).length == 6
