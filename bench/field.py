@@ -118,7 +118,14 @@ class Field:
         return self._start(lambda at: ZooKeeper(tools.java_archives(), at), "ZooKeeper") if self._peers else []
 
     def pysyncobj(self) -> list[PySyncObj]:
-        """PyPI's."""
+        """PyPI's, in both of its ways to send: one is ahead with few commits in flight, the other with many."""
         if not self._peers:
             return []
-        return self._start(lambda at: PySyncObj(tools.python_packages("pysyncobj"), at), "PySyncObj")
+
+        def make(at: Path, *, batches: bool) -> PySyncObj:
+            return PySyncObj(tools.python_packages("pysyncobj"), at, batches=batches)
+
+        return [
+            *self._start(partial(make, batches=False), "PySyncObj"),
+            *self._start(partial(make, batches=True), "PySyncObj, batches"),
+        ]

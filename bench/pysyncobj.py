@@ -16,10 +16,14 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 
 class PySyncObj:
-    """Three nodes under one folder, started by `start`, ended by `stop`."""
+    """Three nodes under one folder, started by `start`, ended by `stop`.
 
-    def __init__(self, packages: Path, folder: Path) -> None:
+    `batches`: as the library's default is, for many commits in flight; else as it says that one commit is soonest done.
+    """
+
+    def __init__(self, packages: Path, folder: Path, *, batches: bool = False) -> None:
         self._packages = packages
+        self._sending = "batches" if batches else "each"
         self._processes = Processes(folder)
         ports = free_ports(6)
         self._peers, self._controls = ports[:3], ports[3:]
@@ -27,9 +31,10 @@ class PySyncObj:
 
     @property
     def name(self) -> str:
-        """Name and version."""
+        """Name, version, and how it sends."""
         found = next(self._packages.glob("pysyncobj-*.dist-info"))
-        return f"PySyncObj {found.name.removesuffix('.dist-info').partition('-')[2]}"
+        version = found.name.removesuffix(".dist-info").partition("-")[2]
+        return f"PySyncObj {version}" + (" batches" if self._sending == "batches" else "")
 
     @property
     def pids(self) -> list[int]:
@@ -43,7 +48,8 @@ class PySyncObj:
         for k, port in enumerate(self._controls):
             journal = str(self._processes.folder / f"journal-{k}")
             others = [address for address in addresses if address != addresses[k]]
-            command = [sys.executable, "-m", "bench.pysyncobj_node", addresses[k], *others, journal, str(port)]
+            own = [addresses[k], *others, journal, str(port), self._sending]
+            command = [sys.executable, "-m", "bench.pysyncobj_node", *own]
             self._processes.start(f"n{k}", command, environment)
         self._leader = self._processes.wait(
             "PySyncObj has a leader", self._find_leader, deadline_s=deadline_s, pause_s=0.2

@@ -1,6 +1,7 @@
-"""One node of the peer PySyncObj: `python -m bench.pysyncobj_node SELF OTHER OTHER JOURNAL CONTROL_PORT`.
+"""One node of the peer PySyncObj: `python -m bench.pysyncobj_node SELF OTHER OTHER JOURNAL CONTROL_PORT each|batches`.
 
 Its journal is on disk and never synced: that is what the library offers. Load comes from within (`bench.control`).
+`batches` is the library's default: what came is sent every 100 ms. With `each` it is sent at once, an entry a message.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ def main() -> None:
     """Ticks for ever."""
     import pysyncobj
 
-    own, *others, journal, port = sys.argv[1:]
+    own, *others, journal, port, sending = sys.argv[1:]
 
     class Log(pysyncobj.SyncObj):  # type: ignore[misc]
         """A state that is only how much came."""
 
         def __init__(self) -> None:
             settings = pysyncobj.SyncObjConf(
-                autoTick=False, journalFile=journal, appendEntriesUseBatch=False, dynamicMembershipChange=False
+                autoTick=False, journalFile=journal, appendEntriesUseBatch=sending == "batches"
             )
             super().__init__(own, others, settings)
             self.count = 0
