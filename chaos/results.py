@@ -1,6 +1,7 @@
 """The record of runs in docs/chaos_results.jsonl: one line each, so that runs add up over days and machines.
 
-`raftlog chaos run --record` keeps its run, whatever came of it: a record without the others would be no proof.
+`raftlog chaos run --record` keeps its run, whatever came of it: a record without the others would be no proof. Kills
+under a streaming query (tests/spark_export/test_stream_chaos.py) add up in the same way in docs/spark_kills.jsonl.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 RESULTS: Final = "docs/chaos_results.jsonl"
-_RECORDS: Final = ("docs/chaos_results.jsonl", "docs/sim_results.jsonl")
+KILLS: Final = "docs/spark_kills.jsonl"
+_RECORDS: Final = (RESULTS, "docs/sim_results.jsonl", KILLS)
 
 
 class NoCheckout(RuntimeError):
@@ -68,8 +70,21 @@ def line_of(result: Mapping[str, Any], *, commit: str, is_clean_tree: bool, now:
 def keep(result: Mapping[str, Any], now: datetime, root: Path = ROOT) -> Path:
     """Appends a run to the record: the file. Raises NoCheckout, OSError."""
     commit, is_clean_tree = commit_of(root)
-    path = root / RESULTS
     line = line_of(result, commit=commit, is_clean_tree=is_clean_tree, now=now, load=os.getloadavg()[0])
+    return _append(root / RESULTS, line)
+
+
+def keep_kills(told: Mapping[str, Any], now: datetime, root: Path = ROOT) -> Path:
+    """Appends what a run of kills under a streaming query told to its record: the file. Raises NoCheckout, OSError."""
+    commit, is_clean_tree = commit_of(root)
+    value = {
+        "at": now.strftime("%Y-%m-%dT%H:%MZ"), **told, "load": round(os.getloadavg()[0], 1), "commit": commit,
+        "clean_tree": is_clean_tree,
+    }  # fmt: skip
+    return _append(root / KILLS, json.dumps(value, ensure_ascii=False) + "\n")
+
+
+def _append(path: Path, line: str) -> Path:
     with path.open("a", encoding="utf-8") as file:
         file.write(line)
     return path

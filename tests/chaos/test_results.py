@@ -64,3 +64,23 @@ def test_runs_are_kept_behind_each_other_with_their_commit(tmp_path: Path) -> No
     lines = [json.loads(line) for line in (tmp_path / results.RESULTS).read_text().splitlines()]
     assert [line["clean_tree"] for line in lines] == [True, True, False]
     assert len({line["commit"] for line in lines}) == 1
+
+
+def test_kills_under_a_stream_have_a_record_of_their_own(tmp_path: Path) -> None:
+    """What was counted stands in its line as it was told, with time, load and commit; neither record makes the tree of
+    the other unclean."""
+    git(tmp_path, "init", "-q")
+    (tmp_path / "docs").mkdir()
+    for name in (results.RESULTS, results.KILLS):
+        (tmp_path / name).write_text("")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "first")
+    results.keep(RESULT, NOW, tmp_path)
+    results.keep_kills({"verdict": "passed", "kills": {"worker": 3}}, NOW, tmp_path)
+    results.keep_kills({"verdict": "failed: a row is missing", "kills": {}}, NOW, tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / results.KILLS).read_text().splitlines()]
+    assert [(line["at"], line["verdict"], line["clean_tree"]) for line in lines] == [
+        ("2026-11-21T22:05Z", "passed", True), ("2026-11-21T22:05Z", "failed: a row is missing", True),
+    ]  # fmt: skip
+    assert lines[0]["kills"] == {"worker": 3}
+    assert {"load", "commit"} <= lines[0].keys()

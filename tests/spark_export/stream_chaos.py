@@ -12,12 +12,15 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from chaos.deployment import Deployment
+from chaos.toxiproxy import Stream
 from cluster.client_errors import ClientError
 from cluster.client_sync import NewRecord, SyncClient
-from cluster.local_cluster import LocalCluster
+from cluster.local_cluster import LocalCluster, LocalClusterError
 from spark_export import door
 from spark_export.reader import Range, read
 from tests.support import wait_until
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+DIRECTIONS: tuple[Stream, ...] = ("upstream", "downstream")
 RUNNER = "python_streaming_source_runner"
 PROGRESS_S = 240.0
 NEVER = ("DataLossError", "UsageError", "UnreachableError", "ExportError", "please report this")
@@ -137,11 +141,20 @@ class Nemesis:
     cluster: LocalCluster
     chance: random.Random
     done: Counter[str] = field(default_factory=Counter)
+    deployment: Deployment | None = None  # where there are links to cut
+    _dead: set[int] = field(default_factory=set)
 
     @property
     def kills(self) -> int:
-        """In all."""
+        """In all: processes that lived and were killed, and nodes cut off."""
         return self.done.total()
+
+    @property
+    def failed_tasks(self) -> int:
+        """Tasks that Spark itself saw fail, of this session: those that a kill met."""
+        java: Any = self.spark.sparkContext._jsc
+        executors = java.sc().statusStore().executorList(False)
+        return sum(int(executors.apply(place).failedTasks()) for place in range(executors.size()))
 
     def worker(self) -> None:
         """A process that runs tasks."""
@@ -168,10 +181,32 @@ class Nemesis:
             self.done["leader"] += 1
             self.cluster.start_node(node)
 
+    def cut(self) -> None:
+        """A node, the one that leads as often as not, is cut off from its peers or from the query, silently or refused;
+        what was cut off before is whole again."""
+        assert self.deployment is not None
+        self.deployment.heal()
+        node = self.chance.choice(self.cluster.nodes)
+        if self.chance.random() < 0.5:
+            with contextlib.suppress(LocalClusterError):
+                node = self.cluster.leader(5)
+        cut_client = partial(self.deployment.cut_client, stream=self.chance.choice(DIRECTIONS))
+        faults: list[Callable[[int], None]] = [
+            self.deployment.isolate,
+            self.deployment.refuse_peers,
+            self.deployment.refuse_clients,
+            cut_client,
+        ]
+        self.chance.choice(faults)(node)
+        self.done["cut"] += 1
+
     def _kill(self, what: str, pids: list[int]) -> None:
+        pids = [pid for pid in pids if pid not in self._dead]  # one that is killed may still be listed for a moment
         if pids:
+            pid = self.chance.choice(pids)
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.chance.choice(pids), signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
+                self._dead.add(pid)
                 self.done[what] += 1
 
     @property
