@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 BATCH = 100
 EVERY_S = 0.2
 READER_START_S = 180.0
+READER_END_S = 60.0
 
 
 class Latency(msgspec.Struct, frozen=True):
@@ -142,7 +143,11 @@ def _reading(urls: list[str]) -> Iterator[Any]:
     finally:
         assert process.stdin is not None
         process.stdin.close()
-        process.wait(60)
+        try:
+            process.wait(READER_END_S)
+        except subprocess.TimeoutExpired:  # in the middle of a pass, on a busy machine
+            process.kill()
+            process.wait()
         reader.join()
 
 

@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 DIRECTIONS: tuple[Stream, ...] = ("upstream", "downstream")
 RUNNER = "python_streaming_source_runner"
 PROGRESS_S = 240.0
+STAGE_S = 0.1
 NEVER = ("DataLossError", "UsageError", "UnreachableError", "ExportError", "please report this")
 """With a majority of the nodes alive most of the time the source may fail for none of these reasons."""
 
@@ -142,6 +144,7 @@ class Nemesis:
     chance: random.Random
     done: Counter[str] = field(default_factory=Counter)
     deployment: Deployment | None = None  # where there are links to cut
+    tend: Callable[[], None] = lambda: None  # starts the query again where it has ended
     _dead: set[int] = field(default_factory=set)
 
     @property
@@ -157,7 +160,17 @@ class Nemesis:
         return sum(int(executors.apply(place).failedTasks()) for place in range(executors.size()))
 
     def worker(self) -> None:
-        """A process that runs tasks."""
+        """A process that runs tasks, some milliseconds after a stage has begun: between two batches all are idle, and
+        Spark replaces an idle one unnoticed."""
+        tracker = self.spark.sparkContext.statusTracker()
+
+        def is_running() -> bool:
+            self.tend()
+            return bool(tracker.getActiveStageIds())
+
+        wait_until(is_running, PROGRESS_S, what="a stage that runs", every_s=0.002)
+        moment = time.monotonic() + self.chance.random() * STAGE_S
+        wait_until(lambda: time.monotonic() >= moment, PROGRESS_S, what="the moment", every_s=0.002)
         self._kill("worker", [pid for pid, parent, line in self._processes() if "pyspark.daemon" in line
                               and parent != self._jvm and RUNNER not in line])  # fmt: skip
 

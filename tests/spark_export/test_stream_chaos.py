@@ -41,13 +41,14 @@ def test_kills_lose_and_double_nothing(spark: "SparkSession", tmp_path: Path) ->
     """Processes of tasks, the planner, the leader and another node, each killed while batches run."""
     with local_cluster(tmp_path / "nodes") as cluster:
         query = Supervised(spark, ",".join(cluster.urls), tmp_path)
-        nemesis = Nemesis(spark, cluster, random.Random(1))
+        nemesis = Nemesis(spark, cluster, random.Random(1), tend=query.tend)
         with writing(cluster.urls) as written:
             query.progresses(2)
             for fault in (nemesis.worker, nemesis.leader, nemesis.worker, nemesis.planner, nemesis.node):
                 fault()
                 query.progresses()
         assert nemesis.done["worker"] >= 1
+        assert nemesis.failed_tasks >= 1, "no kill met a task"
         assert nemesis.done["planner"] == nemesis.done["leader"] == 1
         assert query.ended, "the planner's end is the query's"
         assert written() > 500
@@ -70,7 +71,8 @@ def test_many_kills_lose_and_double_nothing(
         with Deployment(tmp_path / "nodes", free_ports, settings={"disk.segment_bytes": 1 << 20}) as deployment:
             deployment.start()
             query = Supervised(spark, ",".join(deployment.urls), tmp_path)
-            nemesis = Nemesis(spark, deployment.cluster, random.Random(os.urandom(8)), deployment=deployment)
+            chance = random.Random(os.urandom(8))
+            nemesis = Nemesis(spark, deployment.cluster, chance, deployment=deployment, tend=query.tend)
             failed_before = nemesis.failed_tasks
             with writing(deployment.cluster.urls) as written:
                 query.progresses(2)
@@ -90,7 +92,7 @@ def test_many_kills_lose_and_double_nothing(
             held = query.rows()
             told |= {"rows": len(held), "acknowledged": written()}
             same(held, logged(tuple(deployment.cluster.urls)))
-        assert told["failed_tasks"] >= nemesis.done["worker"] / 10, "the kills met hardly any task"
+        assert told["failed_tasks"] >= nemesis.done["worker"] / 4, "the kills met hardly any task"
         told["verdict"] = "passed"
     except BaseException as error:
         told["verdict"] = f"failed: {str(error).partition(chr(10))[0] or type(error).__name__}"
