@@ -31,8 +31,8 @@ FOLLOWERS, OPEN_LOOP, CHAOS = "followers", "openloop", "chaos"
 PARTS = (*axes.AXES, FOLLOWERS, OPEN_LOOP, CHAOS)
 OURS = (NAME, PLAIN, f"{NAME} JSON", f"{NAME} msgpack", f"{NAME} raw", f"{NAME} client")
 OPEN_RATE = 3_000
-ROOM_BYTES = 20_000_000_000
-"""What the part that writes most may take: bulk appends by all nodes of all contenders."""
+ROOM_BYTES_PER_S = 1_600_000_000
+"""Disk that a second of every round takes: bulk appends by all nodes of all contenders, the part that writes most."""
 _ROOT = Path(__file__).resolve().parent.parent
 
 app = typer.Typer(help=__doc__, add_completion=False, pretty_exceptions_enable=False)
@@ -153,7 +153,7 @@ def main(
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="raftlog-bench-", dir=data) as place:
         folder = Path(place)
-        seen = conditions.look(folder, console, ROOM_BYTES)
+        seen = conditions.look(folder, console, ROOM_BYTES_PER_S * number * seconds)
         for part in chosen:
             console.print(f"{part}, after {time.monotonic() - began:.0f} s")
             if part == CHAOS:
