@@ -1,12 +1,14 @@
 """What must hold after a run: every node writes and reads again, and all of them hold one and the same whole log.
 
 The log is read from every node itself, past the proxies, and compared record by record; the digests of state and log
-that each node works out for itself are compared too.
+that each node works out for itself are compared too. A node that was mended by a snapshot, or built from one, begins
+behind it (docs/decisions/0009): somebody must have the log from its first record on, and all must agree where they can.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +17,7 @@ import msgspec
 
 from chaos.deployment import Deployment
 from chaos.log_truth import LogTruth
-from cluster.wire import DigestAnswer, LogPage, LogRecord
+from cluster.wire import ERRORS, Code, DigestAnswer, LogPage, LogRecord, Problem
 
 SETTLE_S: Final = 60.0
 PAGE_RECORDS: Final = 5_000
@@ -24,6 +26,7 @@ FAILED: Final = b'"event":"failed"'
 """In the log of a node that met an error which is none of its surroundings'."""
 
 _page = msgspec.json.Decoder(LogPage).decode
+_problem = msgspec.json.Decoder(Problem).decode
 
 
 class NotSettledError(RuntimeError):
@@ -37,6 +40,7 @@ class Aftermath:
     problems: list[str] = field(default_factory=list)
     log: LogTruth | None = None
     last_index: int = 0
+    begins: dict[int, int] = field(default_factory=dict)  # node -> index of the first record that it tells
     digests: dict[int, dict[str, Any]] = field(default_factory=dict)
 
 
@@ -49,20 +53,32 @@ def examine(deployment: Deployment) -> Aftermath:
     except (NotSettledError, OSError, msgspec.MsgspecError) as error:
         found.problems.append(str(error))
         return found
-    nodes = sorted(logs)
-    for node in nodes:
-        records = logs[node]
-        if [record.index for record in records] != list(range(1, last + 1)):
-            found.problems.append(f"node {node} does not tell every index from 1 to {last}: {_hole(records, last)}")
-        elif records != logs[nodes[0]]:
-            first = next(one for one, other in zip(records, logs[nodes[0]], strict=True) if one != other)
-            found.problems.append(f"node {node} and node {nodes[0]} tell different records at index {first.index}")
-    found.log = LogTruth(logs[nodes[0]])
-    for node in nodes:
-        found.digests[node] = _digests(deployment, node, last)
+    compare(found, logs)
+    log_from = min(last, max(found.begins.values()))
+    for node in sorted(logs):
+        found.digests[node] = _digests(deployment, node, last, log_from)
     if len({msgspec.json.encode(each) for each in found.digests.values()}) != 1:
         found.problems.append(f"the digests of the nodes differ: {found.digests}")
     return found
+
+
+def compare(found: Aftermath, logs: Mapping[int, Sequence[LogRecord]]) -> None:
+    """What the nodes tell of their logs up to `found.last_index`: no holes, equal records, and one has them all."""
+    last = found.last_index
+    found.begins = {node: records[0].index if records else last + 1 for node, records in sorted(logs.items())}
+    whole = min(found.begins, key=lambda node: found.begins[node])
+    if found.begins[whole] != 1:
+        found.problems.append(f"no node tells the log from index 1 on: they begin at {found.begins}")
+    for node, begin in found.begins.items():
+        records = logs[node]
+        of_whole = logs[whole][begin - found.begins[whole] :]
+        if [record.index for record in records] != list(range(begin, last + 1)):
+            hole = _hole(records, begin)
+            found.problems.append(f"node {node} does not tell every index from {begin} to {last}: {hole}")
+        elif records != of_whole:
+            first = next((one for one, other in zip(records, of_whole, strict=False) if one != other), records[-1])
+            found.problems.append(f"node {node} and node {whole} tell different records at index {first.index}")
+    found.log = LogTruth(logs[whole])
 
 
 def failures(folder: Path) -> list[str]:
@@ -105,6 +121,7 @@ def _settled(deployment: Deployment) -> int:
 
 
 def _records(deployment: Deployment, node: int, last: int) -> list[LogRecord]:
+    """All that the node tells, from the oldest record that it has."""
     records: list[LogRecord] = []
     position = 1
     while position <= last:
@@ -113,6 +130,14 @@ def _records(deployment: Deployment, node: int, last: int) -> list[LogRecord]:
             f"&min_index={last}&format=json"
         )
         status, body = deployment.cluster.ask(node, target, ASK_S)
+        if (
+            status == ERRORS[Code.COMPACTED].status
+            and not records
+            and (oldest := _problem(body).oldest) is not None
+            and oldest > position
+        ):
+            position = oldest
+            continue
         if status != 200:
             raise NotSettledError(f"node {node} does not tell its log from index {position} on: {body[:300]!r}")
         page = _page(body)
@@ -123,16 +148,16 @@ def _records(deployment: Deployment, node: int, last: int) -> list[LogRecord]:
     return records
 
 
-def _hole(records: list[LogRecord], last: int) -> str:
-    for should, record in enumerate(records, start=1):
+def _hole(records: Sequence[LogRecord], begin: int) -> str:
+    for should, record in enumerate(records, start=begin):
         if record.index != should:
             return f"index {should} is missing or there twice"
-    return f"it ends at {len(records)}"
+    return f"it ends at {begin + len(records) - 1}"
 
 
-def _digests(deployment: Deployment, node: int, last: int) -> dict[str, Any]:
-    """State and log digests as this node works them out."""
-    status, body = deployment.cluster.ask(node, f"/v1/digest?index={last}&log_from=1", ASK_S)
+def _digests(deployment: Deployment, node: int, last: int, log_from: int) -> dict[str, Any]:
+    """Digests of the state, and of the log from there on, as this node works them out."""
+    status, body = deployment.cluster.ask(node, f"/v1/digest?index={last}&log_from={log_from}", ASK_S)
     if status != 200:
         return {"refused": body[:300].decode("utf-8", "replace")}
     told = msgspec.json.decode(body, type=DigestAnswer)

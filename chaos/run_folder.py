@@ -96,6 +96,7 @@ def as_result(run: Run, judgement: Judgement, command: list[str]) -> dict[str, A
         "operations": judgement.operations,
         "rate": round(judgement.rate, 1),
         "last_index": run.aftermath.last_index,
+        "log_begins": {str(node): begin for node, begin in run.aftermath.begins.items()},
         "leaders": [{"term": term, "node": node} for term, node in judgement.leaders],
         "without_leader_s": round(judgement.without_leader_s, 3),
         "overlapping_max": overlapping_max(
