@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from chaos.aftermath import Aftermath, compare, examine
-from cluster.wire import Code, LogPage, LogRecord, Outcome, Problem
+from cluster.wire import Code, DigestAnswer, LogPage, LogRecord, Outcome, Problem
 from tests.chaos.runs import appended
 
 WHOLE = [appended(index, f"record:{index}") for index in range(1, 10)]
@@ -56,7 +56,7 @@ def test_a_node_is_asked_from_its_oldest_record_on(tmp_path: Any) -> None:
     def ask(node: int, target: str, _timeout: float) -> tuple[int, bytes]:
         asked.append(f"{node} {target.split('&')[0]}")
         if target.startswith("/v1/digest"):
-            return 200, b'{"log":"l","index":9,"term":1,"revision":0,"state":null}'
+            return 200, msgspec.json.encode(DigestAnswer("l", 9, 1, 0, None, 1))
         begin = int(target.partition("from=")[2].partition("&")[0])
         if node == 2 and begin < 6:
             gone = Problem(Code.COMPACTED, "gone", 410, Outcome.NOT_APPLIED, False, "1-1", node, oldest=6)
