@@ -46,8 +46,7 @@ def line_of(result: Mapping[str, Any], *, commit: str, is_clean_tree: bool, now:
     for each in faults:
         if each["outcome"] == "installed":
             installed[each["nemesis"]] = installed.get(each["nemesis"], 0) + 1
-    value = {
-        "at": now.strftime("%Y-%m-%dT%H:%MZ"),
+    told = {
         "command": result["command"],
         "seed": result["seed"],
         "nodes": result["nodes"],
@@ -60,10 +59,16 @@ def line_of(result: Mapping[str, Any], *, commit: str, is_clean_tree: bool, now:
         "installed": dict(sorted(installed.items())),
         "overlapping": result["overlapping_max"],
         "leaders": len(result["leaders"]),
-        "load": round(load, 1),
-        "commit": commit,
-        "clean_tree": is_clean_tree,
     }
+    return _line(told, commit=commit, is_clean_tree=is_clean_tree, now=now, load=load)
+
+
+def _line(told: Mapping[str, Any], *, commit: str, is_clean_tree: bool, now: datetime, load: float) -> str:
+    """What a run told, with when and on what it ran."""
+    value = {
+        "at": now.strftime("%Y-%m-%dT%H:%MZ"), **told, "load": round(load, 1), "commit": commit,
+        "clean_tree": is_clean_tree,
+    }  # fmt: skip
     return json.dumps(value, ensure_ascii=False) + "\n"
 
 
@@ -77,11 +82,8 @@ def keep(result: Mapping[str, Any], now: datetime, root: Path = ROOT) -> Path:
 def keep_kills(told: Mapping[str, Any], now: datetime, root: Path = ROOT) -> Path:
     """Appends what a run of kills under a streaming query told to its record: the file. Raises NoCheckout, OSError."""
     commit, is_clean_tree = commit_of(root)
-    value = {
-        "at": now.strftime("%Y-%m-%dT%H:%MZ"), **told, "load": round(os.getloadavg()[0], 1), "commit": commit,
-        "clean_tree": is_clean_tree,
-    }  # fmt: skip
-    return _append(root / KILLS, json.dumps(value, ensure_ascii=False) + "\n")
+    line = _line(told, commit=commit, is_clean_tree=is_clean_tree, now=now, load=os.getloadavg()[0])
+    return _append(root / KILLS, line)
 
 
 def _append(path: Path, line: str) -> Path:

@@ -76,7 +76,7 @@ class LogTail:
         try:
             return await asyncio.shield(made)
         except ApiError as error:
-            raise ApiError(error.code, error.message, **error.more) from error
+            raise _again(error) from error
         finally:
             if made.done() and made.exception() is not None:
                 pieces.pop(key, None)
@@ -100,7 +100,7 @@ class LogTail:
         except ApiError as error:
             for reader in self._readers:
                 if not reader.done():
-                    reader.set_exception(ApiError(error.code, error.message, **error.more))
+                    reader.set_exception(_again(error))
         finally:
             self._rounds = None
 
@@ -108,3 +108,8 @@ class LogTail:
 def _wake(reader: asyncio.Future[None]) -> None:
     if not reader.done():
         reader.set_result(None)
+
+
+def _again(error: ApiError) -> ApiError:
+    """The same for one more reader: an exception that is raised takes the place where it was along."""
+    return ApiError(error.code, error.message, **error.more)

@@ -52,7 +52,6 @@ class DamageWork:
         self._node = node
         self._loop = asyncio.get_running_loop()
         self._findings: list[Finding] = []
-        self._told: set[tuple[str, int | None]] = set()
         self._task: asyncio.Task[None] | None = None
         self._noting: asyncio.Future[None] | None = None
         self._is_stuck = False  # what cannot be read is to be applied
@@ -75,7 +74,7 @@ class DamageWork:
 
     def status(self) -> ScrubStatus:
         """For `/v1/status`."""
-        scrub, damage = self._scrub, "; ".join(str(each) for each in self._findings[:TOLD_MAX])
+        scrub, damage = self._scrub, "; ".join(str(each) for each in self._findings)
         if scrub is None:
             return ScrubStatus(damage=damage)
         age_ms = -1 if scrub.ended_at is None else int((clock.monotonic() - scrub.ended_at) * 1_000)
@@ -119,9 +118,9 @@ class DamageWork:
         """Logs what is new, and has a damaged snapshot replaced."""
         node = self._node
         for each in findings:
-            if (each.file, each.position) in self._told or len(self._told) >= TOLD_MAX:
+            told = [(one.file, one.position) for one in self._findings]
+            if (each.file, each.position) in told or len(told) >= TOLD_MAX:
                 continue
-            self._told.add((each.file, each.position))
             self._findings.append(each)
             node.logger.error(
                 "file_damaged", file=each.file, position=each.position, after=each.index, what=each.what, by=by
@@ -132,7 +131,6 @@ class DamageWork:
     def snapshot_saved(self) -> None:
         """A damaged one is not the newest any more: scrubbing will tell what is still there."""
         self._findings = [each for each in self._findings if not each.file.startswith(SNAPSHOTS)]
-        self._told = {(each.file, each.position) for each in self._findings}
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         self._task = self._loop.create_task(work)

@@ -69,6 +69,7 @@ EFFECTS: Final = np.dtype(
         ("revision", "<u8"), ("rows", "<u4"), ("length", "<u4"), ("payload_crc", "<u4"), ("crc", "<u4"),
     ]
 )  # fmt: skip
+_MAGIC: Final = np.dtype("<u4")
 _SINGLE: Final = np.dtype([("entry", ENTRY), ("block", BLOCK), ("record", RECORD)])
 """The headers of an entry of one record, side by side."""
 
@@ -226,8 +227,7 @@ def _marks(slab: Slab, entry_at: Ints, ends: Ints) -> Ints:
     each = gaps // MARK_SIZE
     within = np.arange(int(each.sum())) - np.repeat(np.cumsum(each) - each, each)
     marks: Ints = np.repeat(ends[behind], each) + within * MARK_SIZE
-    anywhere = np.ndarray((len(slab.segment) - MARK_SIZE + 1,), "V4", slab.segment, 0, (1,))
-    if (anywhere[marks].view("<u4") != int.from_bytes(MARK_MAGIC, "little")).any():
+    if (at(slab.segment, _MAGIC, marks) != int.from_bytes(MARK_MAGIC, "little")).any():
         raise _first_damage(slab, "the .idx rows point at something that is no entry")
     return marks
 

@@ -23,6 +23,15 @@ def entries() -> tuple[Entry, ...]:
     return (seal_entry(GENESIS, term=3, kind=EntryKind.NOOP, count=1, time_ms=0, clock_ms=0, data=b""),)
 
 
+def holding() -> tuple[CommitNews, list[AppendEntries]]:
+    """One that has sent a heartbeat, and holds the news after it; and what leaves it from then on."""
+    sent: list[AppendEntries] = []
+    news = CommitNews(sent.append)
+    news.holds(HEARTBEAT)
+    assert news.holds(NEWS)
+    return news, sent
+
+
 async def test_news_wait_for_the_next_entries_and_go_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new commit alone is held; entries that say as much take its place, and nothing is left to send."""
     monkeypatch.setattr(commit_news, "HOLD_S", 60.0)
@@ -38,10 +47,7 @@ async def test_news_wait_for_the_next_entries_and_go_with_them(monkeypatch: pyte
 
 async def test_news_leave_by_themselves_after_a_moment() -> None:
     """Where no entry comes they are sent, once. Guard: the timer."""
-    sent: list[AppendEntries] = []
-    news = CommitNews(sent.append)
-    news.holds(HEARTBEAT)
-    assert news.holds(NEWS)
+    news, sent = holding()
     await wait_until_async(lambda: sent)
     assert sent == [NEWS]
     assert not news.holds(NEWS), "what was told is no news"
@@ -50,10 +56,7 @@ async def test_news_leave_by_themselves_after_a_moment() -> None:
 async def test_a_message_that_says_less_does_not_take_the_place_of_news(monkeypatch: pytest.MonkeyPatch) -> None:
     """A heartbeat from an older match goes at once, and the newer commit is still to be told."""
     monkeypatch.setattr(commit_news, "HOLD_S", 0.01)
-    sent: list[AppendEntries] = []
-    news = CommitNews(sent.append)
-    news.holds(HEARTBEAT)
-    assert news.holds(NEWS)
+    news, sent = holding()
     assert not news.holds(HEARTBEAT)
     await wait_until_async(lambda: sent)
     assert sent == [NEWS]
@@ -70,10 +73,7 @@ async def test_a_read_round_and_a_new_term_are_never_held(other: AppendEntries) 
 async def test_a_peer_that_serves_clients_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its clients wait until it has applied what they asked for: what is held goes, and nothing is held for a while."""
     monkeypatch.setattr(commit_news, "HOLD_S", 60.0)
-    sent: list[AppendEntries] = []
-    news = CommitNews(sent.append)
-    news.holds(HEARTBEAT)
-    assert news.holds(NEWS)
+    news, sent = holding()
     news.asked(2)
     assert sent == [NEWS]
     assert not news.holds(replace(NEWS, commit=7, prev_index=7))

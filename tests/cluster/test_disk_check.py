@@ -18,21 +18,10 @@ from raft.codec import crc32c
 from raft.formats import HARD_STATE_SLOT, SEGMENT_HEADER_SIZE, SIDE_HEADER_SIZE, SLOT_SIZE, Log, Slot, encode_slot
 from raft.types import HardState
 from tests.cluster.disk_folder import IDENTITY as OWN
-from tests.cluster.disk_folder import LOG, copy_of, flip, make_full_folder, segment, start, template
+from tests.cluster.disk_folder import LOG, copy_of, flip, make_full_folder, segment, start
 
 FLIPS_EACH = 16
 BAD = (State.DAMAGED, State.MISSING, State.FOREIGN, State.NEWER)
-
-
-@pytest.fixture(scope="module")
-def _template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return template(tmp_path_factory.mktemp("template") / "node-1")
-
-
-@pytest.fixture
-def folder(_template: Path, tmp_path: Path) -> Path:
-    """A stopped node's folder: five segments, two snapshots."""
-    return copy_of(_template, tmp_path / "node-1")
 
 
 def files_of(folder: Path) -> list[Path]:

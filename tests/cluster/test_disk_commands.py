@@ -19,18 +19,7 @@ from cluster.disk_errors import FolderLocked, FolderMissing
 from cluster.disk_open import IDENTITY, encode_identity
 from raft.formats import SEGMENT_HEADER_SIZE
 from tests.cluster.disk_folder import IDENTITY as OWN
-from tests.cluster.disk_folder import LOG, SEGMENT_BYTES, copy_of, flip, segment, start, template
-
-
-@pytest.fixture(scope="module")
-def _template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return template(tmp_path_factory.mktemp("template") / "node-1")
-
-
-@pytest.fixture
-def folder(_template: Path, tmp_path: Path) -> Path:
-    """A stopped node's folder: five segments, two snapshots."""
-    return copy_of(_template, tmp_path / "node-1")
+from tests.cluster.disk_folder import LOG, SEGMENT_BYTES, flip, segment, start
 
 
 @pytest.fixture

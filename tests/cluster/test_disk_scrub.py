@@ -20,7 +20,7 @@ from raft.codec import entry_mark
 from raft.formats import SEGMENT_HEADER_SIZE, SIDE_HEADER_SIZE
 from raft.journal import index_name, ledger_name, segment_name
 from raft.storage_snapshots import snapshot_folder
-from tests.cluster.disk_folder import LOG, SEGMENT_BYTES, copy_of, flip, segment, template
+from tests.cluster.disk_folder import LOG, SEGMENT_BYTES, flip, segment
 from tests.cluster.disk_lab import batch, effects_of
 from tests.raft.journal_driver import make_entries
 from tests.support import wait_until_async
@@ -28,17 +28,6 @@ from tests.support import wait_until_async
 FLIPS_EACH = 12
 OWN_END = 4
 """The newest segment and what lies beside it: still written."""
-
-
-@pytest.fixture(scope="module")
-def _template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return template(tmp_path_factory.mktemp("template") / "node-1")
-
-
-@pytest.fixture
-def folder(_template: Path, tmp_path: Path) -> Path:
-    """A node's folder: five segments, two snapshots."""
-    return copy_of(_template, tmp_path / "node-1")
 
 
 @pytest.fixture

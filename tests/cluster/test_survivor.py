@@ -10,22 +10,11 @@ from cluster.survivor import look, told
 from raft.divergence import NOTE, Note, encode_note
 from raft.formats import HARD_STATE_SLOT, Log, Slot, encode_slot
 from raft.types import HardState
-from tests.cluster.disk_folder import IDENTITY, copy_of, segment, template
+from tests.cluster.disk_folder import IDENTITY, segment
 
 OWN = Log(bytes.fromhex(IDENTITY.log_id))
 OLDER, NEWER, LAST = 21, 57, 81
 """The indexes of the two snapshots in the folder, and of its newest record."""
-
-
-@pytest.fixture(scope="module")
-def _template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return template(tmp_path_factory.mktemp("template") / "node-1")
-
-
-@pytest.fixture
-def folder(_template: Path, tmp_path: Path) -> Path:
-    """A stopped node's folder: five segments, two snapshots."""
-    return copy_of(_template, tmp_path / "node-1")
 
 
 def begins_with(folder: Path) -> int:
