@@ -3,8 +3,8 @@
 - Tests marked `spark` or `toxiproxy` start processes, those marked `alone` measure time: they are marked `serial` too.
 - Tests marked `long` run only when the marker expression or a `file::test` argument names them.
 - With CI set, a skip whose reason is Java, Toxiproxy or Spark is a failure: there the machine is meant to have them.
-- A serial test that was only too slow (`tests.support.TooSlow`: a condition that did not come true in time) is run once
-  more, and both are told: the disk of a shared machine stalls now and then. No other failure gets a second chance.
+- A test that was only too slow (`tests.support.TooSlow`: a condition that did not come true in time) is run once more,
+  and both are told: the disk of a shared machine stalls now and then. No other failure gets a second chance.
 - What a test measures (`record_property("measured", text)`) is shown at the end, also when it passed.
 - `--rewrite` is for the stories of tests/raft/scripts (tests/raft/script.py).
 - RAFTLOG_SKIPS_FILE names a file that carries the table from one pytest run to the next (.ci/test runs three).
@@ -48,9 +48,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    if item.get_closest_marker("serial") is None:
-        return None
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     reports = runtestprotocol(item, log=False, nextitem=nextitem)
     failed = [report for report in reports if report.failed]

@@ -92,8 +92,8 @@ async def streams_served(handler: StreamHandler, port: int = 0) -> AsyncIterator
 
 
 class TooSlow(AssertionError):
-    """Something did not happen in time, which a stalled machine explains: a serial test is then run once more
-    (tests/plugin.py). Never for what must not happen at all."""
+    """Something did not happen in time, or an election came: a stalled machine explains it, and the test is run once
+    more (tests/plugin.py). Never for what must not happen at all."""
 
 
 def wait_until(condition: Callable[[], T], deadline_s: float = 10.0, *, what: str = "", every_s: float = 0.01) -> T:

@@ -60,7 +60,6 @@ import asyncio
 import pytest
 from tests.support import TooSlow
 
-pytestmark = pytest.mark.serial
 times = {}
 
 def again(name):
@@ -92,14 +91,12 @@ def test_counts():
 
 
 def test_only_what_was_too_slow_is_run_once_more(pytester: pytest.Pytester) -> None:
-    """A serial test that raises TooSlow has a second run, with fixtures of its own, and both are told; one that is too
-    slow again fails, and so does, at once, every test that fails in another way. Elsewhere nothing runs twice."""
+    """A test that raises TooSlow has a second run, with fixtures of its own, and both are told; one that is too slow
+    again fails, and so does, at once, every test that fails in another way."""
     pytester.makepyfile(test_slow=SLOW)
     result = _run(pytester)
     result.assert_outcomes(passed=2, failed=2)
     result.stdout.fnmatch_lines(["*run once more: test_slow.py::test_slow_once*", "*the disk stalled*"])
-    pytester.makepyfile(test_slow=SLOW.replace("pytestmark", "mark"))
-    _run(pytester, "-k", "once").assert_outcomes(failed=1)
 
 
 def test_ci_accepts_no_skip_for_a_missing_tool(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from cluster.client_connection import Connection
 from cluster.client_core import Failure
 from cluster.client_flow import Lost, Response
 from cluster.client_http import encode_request
-from tests.support import pace, wait_until_async
+from tests.support import TooSlow, pace, wait_until_async
 
 RETRY_S = 0.005
 """Between two attempts after a failure: short beside the fail-over times that are measured through it."""
@@ -70,6 +70,16 @@ class Door:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def check_no_election(before: wire.Status | None, after: wire.Status | None) -> None:
+    """Of the node that led at first: it leads still, in the same term.
+
+    Raises TooSlow if not: what the test did may be the reason, and then it is the reason the next time too.
+    """
+    assert before is not None, "it did not answer"
+    if after is None or (after.role, after.term) != ("leader", before.term):
+        raise TooSlow(f"the leader changed: {before} became {after}")
 
 
 def problem_of(response: Response) -> wire.Problem:
