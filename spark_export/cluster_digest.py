@@ -1,6 +1,7 @@
 """What the cluster itself says that a range of its log, and the state at its end, hash to."""
 
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import msgspec
@@ -90,19 +91,25 @@ def check_end(endpoints: tuple[str, ...], index: int, *, patience_s: float = PAT
 def cluster_digests(
     endpoints: tuple[str, ...], log_id: str, first: int, last: int, *, patience_s: float = PATIENCE_S
 ) -> Digests:
-    """Asked in parts, from the newest on. Raises DataLossError for a range that is no longer kept, or another log."""
-    parts: list[Part] = []
-    newest: DigestAnswer | None = None
-    end = last
-    while end >= first:
-        start = max(first, cell_of(end) * PART_RECORDS + 1)
-        answer = _answer(endpoints, log_id, start, end, patience_s)
-        newest = newest or answer
-        parts.append(Part(start, end, answer.log_digest or EMPTY))
-        end = start - 1
-    if newest is None:
+    """Asked in parts, of every node at once, from the newest on. Raises DataLossError for a range that is no longer
+    kept, or another log."""
+    starts = [first, *range((cell_of(first) + 1) * PART_RECORDS + 1, last + 1, PART_RECORDS)]
+    ranges = list(zip(starts, [*(start - 1 for start in starts[1:]), last], strict=True))
+    if first > last:
         raise UsageError(f"there is nothing to digest in [{first}, {last}]")
-    parts.reverse()
+
+    def asked(number: int) -> DigestAnswer:
+        turn = number % len(endpoints)
+        return _answer(endpoints[turn:] + endpoints[:turn], log_id, *ranges[number], patience_s)
+
+    asking = ThreadPoolExecutor(len(endpoints), "raftlog-digests")
+    try:
+        waiting = [asking.submit(asked, number) for number in reversed(range(len(ranges)))]
+        answers = [each.result() for each in reversed(waiting)]
+    finally:
+        asking.shutdown(wait=False, cancel_futures=True)
+    parts = [Part(*each, answer.log_digest or EMPTY) for each, answer in zip(ranges, answers, strict=True)]
+    newest = answers[-1]
     return Digests(newest.term, newest.revision, merged(part.log for part in parts), newest.state, tuple(parts))
 
 

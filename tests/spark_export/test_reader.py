@@ -169,5 +169,9 @@ def test_bounds_and_digest(monkeypatch: pytest.MonkeyPatch) -> None:
             check_end((url,), entry.index - 1)
         with pytest.raises(DataLossError, match="another cluster"):
             cluster_digests((url,), "f" * 32, 1, 9)
+        other = Served(LOG)
+        with serving(other) as second:
+            assert cluster_digests((url, second), LOG_ID, 1, LOG.last.index) == parted
+        assert len(other.asked) == len(parted.parts) // 2, "each node hashes its share"
     with serving(Served(LOG, digest=Code.COMPACTED)) as url, pytest.raises(DataLossError):
         cluster_digests((url,), LOG_ID, 1, LOG.last.index)
