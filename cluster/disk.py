@@ -15,6 +15,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Final, TypeVar
 
+from cluster.disk_backfill import Backfill
 from cluster.disk_background import Background
 from cluster.disk_errors import NoSpace, ReadDamaged, is_full
 from cluster.disk_files import ShardFiles
@@ -81,6 +82,7 @@ class Disk:
         self._is_saving = False
         self._is_open = True
         self._incoming = Incoming(self._reading, journal.log)
+        self.backfill = Backfill(journal, self._reading, self._read_worker, self._background, self._writer)
         self._scrub: Scrub | None = None
         snapshot = opened.recovered.snapshot
         self.snapshot_bytes = snapshot.stored.size if snapshot is not None else 0  # of the newest one
@@ -391,6 +393,8 @@ class Disk:
         self._background.stop()
         if self._scrub is not None:
             await asyncio.to_thread(self._scrub.stop, STOP_TIMEOUT_S)
+        if not await asyncio.to_thread(self.backfill.stop, STOP_TIMEOUT_S):
+            return
         for worker in (self._read_worker, self._write_worker):
             if not await asyncio.to_thread(worker.stop, STOP_TIMEOUT_S):
                 return

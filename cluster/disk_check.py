@@ -319,7 +319,7 @@ class _Check:
             if path in known or (_is_segment(name) and cut):
                 continue
             if name.startswith("spare-"):
-                self._tell(path, State.INTACT, "made ahead for the next segment; dropped at a start")
+                self._tell(path, State.INTACT, "made ahead for the next segment, or half fetched; dropped at a start")
             elif name.endswith((".idx", ".ledger")):
                 self._orphan(path, firsts, cut)
             else:

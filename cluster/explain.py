@@ -16,7 +16,7 @@ _ASKING: Final = ("candidate", "pre_candidate")
 _WEIGHT: Final = (
     "disk_fenced", "disk_hangs", "disk_full", "no_majority", "link_one_way", "link_down", "link_silent",
     "peer_refuses", "vote_refused", "vote_unanswered", "follower_silent", "not_following", "unreachable", "refused",
-    "not_committed", "lags", "members_changing", "election",
+    "not_committed", "lags", "fetches_older", "members_changing", "election",
 )  # fmt: skip
 """Codes of causes, the weightiest first."""
 
@@ -78,6 +78,9 @@ def _disks(views: Sequence[NodeView]) -> Iterator[Cause]:
             yield Cause("disk_hangs", words, view.node)
         if view.is_disk_full:
             yield Cause("disk_full", f"the disk of node {view.node} is full: it goes on when there is room", view.node)
+        if view.disk_oldest > view.oldest:
+            words = f"node {view.node} fetches records {view.oldest} to {view.disk_oldest - 1}, older than its snapshot"
+            yield Cause("fetches_older", words, view.node)
 
 
 def _gone(unreachable: Mapping[int, str]) -> Iterator[Cause]:

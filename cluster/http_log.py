@@ -157,12 +157,10 @@ async def read_page(service: Service, call: Call, query: LogQuery) -> Answer:
 
 
 def check_oldest(service: Service, index: int) -> None:
-    """Raises ApiError compacted for an index below the oldest: the cluster's, which is the same on every node, or, of
-    a node that was built from a snapshot, the first that it has."""
+    """Raises ApiError compacted for an index below the oldest: the cluster's, which is the same on every node."""
     node = service.node
-    for oldest in (node.machine.oldest, node.oldest):
-        if index < oldest:
-            raise compacted(node.node_id, index, oldest)
+    if index < node.oldest:
+        raise compacted(node.node_id, index, node.oldest)
 
 
 _TRIM_BODY: Final = msgspec.json.Decoder(wire.TrimIn)

@@ -21,10 +21,12 @@ from cluster.disk_open import Recovered
 from cluster.log_reader import LogReader
 from cluster.logging import Logger, log_event
 from cluster.metrics import Metrics
+from cluster.node_backfill import BackfillWork
 from cluster.node_damage import DamageWork
 from cluster.node_members import Membership
 from cluster.node_retention import RetentionWork
 from cluster.node_snapshots import SnapshotWork
+from cluster.peer_log import PeerLog
 from cluster.pending import Pending
 from cluster.recent import Applied
 from cluster.requests import Request, Settled
@@ -66,8 +68,7 @@ class Node:
         """Restores the newest snapshot, which blocks; raises as `cluster.snapshots.restore`. `cluster` is its file."""
         now = clock.read()
         identity = recovered.identity
-        self.settings = settings
-        self.options = settings.options()
+        self.settings, self.options = settings, settings.options()
         self.disk = disk
         self.metrics, self.logger = metrics, logger
         self.node_id: NodeId = identity.node
@@ -94,7 +95,8 @@ class Node:
             machine, disk, self.pending, limits=settings.limits, applied=mark, last_user=last_user,
             ledger_last=recovered.ledger_last, failed=self.fail, wake=self.wake)  # fmt: skip
         self.syncer = Syncer(disk, synced=self._synced, failed=self.fail, metrics=metrics, logger=logger)
-        self.reader = LogReader(self.node_id, disk, self.applier, self.damage.met)
+        self.peer_log = PeerLog(self, recovered.hard_state.boot)
+        self.reader = LogReader(self.node_id, disk, self.applier, self.damage.met, self.peer_log)
         self.reads = Reads(recovered.hard_state.boot)
         self.peer_reads: list[tuple[NodeId, int]] = []  # asked by followers, for the next round
         self.contexts: dict[int, tuple[NodeId, int]] = {}  # read rounds at the core: whose, and their number there
@@ -106,22 +108,19 @@ class Node:
             silence_ms=2 * self.options.election_timeout_max_ms, metrics=metrics, logger=logger,
         )  # fmt: skip
         self.start_index = recovered.last.index  # `is_ready` once this much is applied
-        self.is_stopping = False
-        self.is_fenced = False
+        self.is_stopping = self.is_fenced = False
         self.is_muted = False  # the disk hangs, and nobody took the leadership over: stop sounding like a leader
         self.snapshots = SnapshotWork(self, mark.index)
         if snapshot is not None:
             self.snapshots.saved(mark)
-        self.retention = RetentionWork(self)
+        self.retention, self.backfill = RetentionWork(self), BackfillWork(self)
         self.watch = node_points.PointWatch.of(self.node_id)
         self.clock_proposed = 0  # index of the newest clock entry proposed here
         self.appended: list[tuple[int, float]] = []  # (index, when) of newest proposals: how far behind a follower is
         self._held: tuple[Fetch, tuple[Entry, ...]] | None = None
-        self._is_scheduled = False
-        self._seen_leadership = (0, NOBODY)
+        self._is_scheduled, self._seen_leadership = False, (0, NOBODY)
         self._observed = invariants.observe(self.core.state)
-        self._ticker = clock.Ticker(TICK_S, self._tick)
-        self._housekeeping_at = 0.0
+        self._ticker, self._housekeeping_at = clock.Ticker(TICK_S, self._tick), 0.0
         node_status.register_gauges(self)
 
     # -- life -------------------------------------------------------------------------------------------------------
@@ -239,8 +238,8 @@ class Node:
 
     @property
     def oldest(self) -> int:
-        """The oldest index that can be read here."""
-        return max(self.machine.oldest, self.disk.oldest)
+        """The oldest index that can be read: one fact of the cluster, whatever is on this disk."""
+        return self.machine.oldest
 
     @property
     def committed(self) -> int:
@@ -305,6 +304,7 @@ class Node:
         """What was sent there and not answered may or may not have arrived."""
         self.pending.link_lost(peer, f"the link to node {peer} closed")
         self.reads.lost(peer)
+        self.peer_log.lost(peer)
         self.wake()
 
     def bulk_link_opened(self, peer: NodeId) -> None:

@@ -63,6 +63,11 @@ class DamageWork:
         gauge("raftlog_scrub_rounds", "Rounds through all files that scrubbing finished", lambda: self.status().rounds)
         gauge("raftlog_scrub_bytes", "Bytes that scrubbing has read", lambda: self.status().bytes)
 
+    @property
+    def is_known(self) -> bool:
+        """Whether something in this node's files is damaged."""
+        return bool(self._findings)
+
     # -- scrubbing ------------------------------------------------------------------------------------------------
 
     def start(self) -> None:

@@ -52,6 +52,7 @@ def housekeeping(node: Node, now: Now, mono: float) -> None:
         _commit_clock(node, now)
     node.snapshots.save_if_due()
     node.retention.look_if_due(mono)
+    node.backfill.look_if_due(mono)
 
 
 def _commit_clock(node: Node, now: Now) -> None:
@@ -132,6 +133,8 @@ async def _close(node: Node, *, is_clean: bool) -> None:
     await node.damage.close(node.settings.limits.stop_timeout_ms / 1_000)
     await node.snapshots.close(node.settings.limits.stop_timeout_ms / 1_000)
     await node.retention.close(node.settings.limits.stop_timeout_ms / 1_000)
+    await node.backfill.close(node.settings.limits.stop_timeout_ms / 1_000)
+    node.peer_log.close()
     await node.transport.close()
     if is_clean:
         try:

@@ -71,4 +71,6 @@ def view(node: Node) -> NodeView:
         is_changing=told.is_changing,
         peers=peers,
         refused=refused,
+        oldest=node.oldest,
+        disk_oldest=node.disk.oldest,
     )

@@ -51,7 +51,7 @@ class NodeFace(Protocol):
     def term(self) -> int: ...
     @property
     def oldest(self) -> int:
-        """The oldest index that can be read here: that of the cluster (`machine.oldest`) or a later one."""
+        """The oldest index that can be read: that of the cluster (`machine.oldest`), the same on every node."""
 
     @property
     def committed(self) -> int: ...

@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from cluster import clock, cluster_file
+from cluster import clock, cluster_file, node_kept
 from cluster.cluster_file import ClusterFile
 from cluster.node_requests import unavailable, wait_for
 from cluster.wire import ApiError, Code
@@ -127,7 +127,7 @@ async def first_entry(node: Node) -> Entry:
         if found:
             return found[0][0]
     except ApiError as error:
-        if error.code is not Code.COMPACTED or node.membership.cluster is None:
+        if error.code not in (Code.COMPACTED, Code.DEADLINE) or node.membership.cluster is None:
             raise
     assert node.membership.cluster is not None, "index 1 is applied on every member"
     return cluster_file.first_entry(node.membership.cluster)
@@ -144,6 +144,8 @@ async def change(node: Node, change: Change, deadline: float) -> int:
     """
     if node.is_stopping or node.is_fenced:
         raise unavailable(node)
+    if node.is_leader:
+        await node_kept.check(node, change)
     try:
         index = node.core.propose_configuration(change, clock.read())
     except Refused as refused:

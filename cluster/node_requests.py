@@ -21,6 +21,7 @@ from cluster.forwarding import (
     encode_read_reply,
     frames_of,
 )
+from cluster.peer_log_frames import is_about_log
 from cluster.requests import Request
 from cluster.waiting import Reader
 from cluster.wire import ApiError, Code
@@ -210,7 +211,9 @@ def release_readers(node: Node, number: int, index: int) -> None:
 
 def take_frame(node: Node, peer: NodeId, frame: Frame) -> None:
     """A frame of the bulk link. Raises Corrupt."""
-    if frame.kind == FRAME_FORWARD:
+    if is_about_log(frame):
+        node.peer_log.take(peer, frame)
+    elif frame.kind == FRAME_FORWARD:
         _take_forward(node, peer, decode_forward(frame, peer, clock.monotonic()))
     elif frame.kind == FRAME_FORWARD_REPLY:
         answers = decode_answers(frame)

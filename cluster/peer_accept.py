@@ -47,6 +47,11 @@ class Accepted(asyncio.Protocol):
         self._who = "?"
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def version(self) -> int:
+        """The newest version of the protocol that its hello names."""
+        return 0 if self._hello is None else self._hello.version_max
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Somebody dialled; a hello must come soon."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name

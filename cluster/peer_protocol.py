@@ -17,7 +17,7 @@ from raft.types import NodeId
 
 MAGIC: Final = "raftlog-peer"
 PEER_VERSION_MIN: Final = 1
-PEER_VERSION_MAX: Final = 1
+PEER_VERSION_MAX: Final = 2  # 2: nodes ask each other about the log on their disks (`cluster.peer_log_frames`)
 SHARD: Final = 0
 _REFUSED: Final = "raftlog-refused"
 

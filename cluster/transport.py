@@ -164,6 +164,11 @@ class Transport:
         link = self._bulk.get(to)
         return link is not None and link.send(frame)
 
+    def version_of(self, peer: NodeId) -> int:
+        """The newest version of the peer protocol that it says it speaks on its bulk link; 0 while it has none."""
+        bulk = [each for (node, _, purpose), each in self.current.items() if node == peer and purpose is Purpose.BULK]
+        return max([each.version for each in bulk], default=0)
+
     def is_bulk_up(self, to: NodeId) -> bool:
         """Whether the bulk link to that node is connected."""
         link = self._bulk.get(to)

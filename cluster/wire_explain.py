@@ -60,6 +60,8 @@ class NodeView(msgspec.Struct, frozen=True):
     is_changing: bool  # a change of the members is under way
     peers: list[PeerView]
     refused: list[RefusedView]  # newest last
+    oldest: int = 1  # the oldest index that may be read,
+    disk_oldest: int = 1  # and the oldest on this node's disk: a higher one, and it fetches what is between from others
 
 
 class Cause(msgspec.Struct, frozen=True):

@@ -165,7 +165,7 @@ async def test_messages_arrive_in_order_on_the_link_of_their_sender() -> None:
         ({"sender": 1}, "no other member"),
         ({"boot": 2}, "its data folder is an old copy"),
         ({"shard": 1}, "here is only 0"),
-        ({"version_min": 2, "version_max": 3}, "upgrade the older one"),
+        ({"version_min": 3, "version_max": 4}, "upgrade the older one"),
     ],
 )
 def test_a_hello_that_cannot_be_taken_is_refused_by_name(changes: dict[str, object], said: str) -> None:

@@ -1,0 +1,307 @@
+"""A node that was built from a snapshot: older reads are passed on, and the older log comes in the background."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster import node_backfill, peer_log
+from cluster.disk_check import check_folder
+from cluster.node import Node
+from cluster.node_backfill import BackfillWork
+from cluster.wire import ApiError, Code, Outcome
+from raft.codec import Record, encode_block
+from raft.storage_read import RawSlice
+from statemachine.commands import Operation
+from statemachine.effects import encode_effects
+from tests.cluster.fake_node import serve
+from tests.cluster.http_probe import ask, get, open_stream
+from tests.cluster.nodes import Nodes, cluster_of, deadline
+from tests.cluster.test_node_snapshots import EARLY, fall_behind, installed, write
+from tests.support import wait_until_async
+
+MANY: dict[str, Any] = EARLY | {"disk__segment_bytes": 256 << 10}
+"""As EARLY, with segments so small that several of them are before a snapshot."""
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Nothing is fetched in the background before this is set."""
+    gate, real = asyncio.Event(), BackfillWork._may_go_on
+    monkeypatch.setattr(BackfillWork, "_may_go_on", lambda self: gate.is_set() and real(self))
+    monkeypatch.setattr(node_backfill, "RETRY_S", 0.05)
+    monkeypatch.setattr(node_backfill, "SHARE", 0)
+    return gate
+
+
+async def late(nodes: Nodes) -> tuple[Node, Node]:
+    """The leader, whose log is whole, and a follower that was just built from its snapshot."""
+    leader, follower = await fall_behind(nodes)
+    again = await nodes.start(follower)
+    await wait_until_async(lambda: installed(again), 60, what="the snapshot is installed")
+    await nodes.all_at((await nodes.leader()).applied)
+    leader = await nodes.leader()
+    assert leader is not again
+    assert (leader.disk.oldest, again.machine.oldest) == (1, 1)
+    assert again.disk.oldest > 1
+    return leader, again
+
+
+def is_whole(node: Node) -> bool:
+    """Whether its disk has all that may be read."""
+    return node.disk.oldest <= node.machine.oldest
+
+
+async def everything(node: Node, last: int) -> list[Any]:
+    """Entries and effects from the oldest to `last`, through that node."""
+    found: list[Any] = []
+    position = node.oldest
+    while position <= last:
+        pairs = await node.read_log(position, 10_000, 1 << 20)
+        assert pairs, f"nothing from {position} on"
+        assert pairs[0][0].first <= position, "a gap"
+        found += pairs
+        position = pairs[-1][0].index + 1
+    return found
+
+
+def number(node: Node, name: str) -> float:
+    """One of its metrics."""
+    return node.metrics.registry.get_sample_value(name) or 0.0
+
+
+async def test_reads_below_the_snapshot_are_passed_on(tmp_path: Path, held: asyncio.Event) -> None:
+    """Every route that takes a position gives what the leader gives, with the same `oldest`, from the same first record
+    on, while not one segment was fetched."""
+    async with cluster_of(3, tmp_path, **MANY) as nodes:
+        leader, again = await late(nodes)
+        begins = again.disk.oldest
+        last = again.applied
+        assert again.oldest == leader.oldest == 1
+        assert await again.find_time(0) == 1
+        middle = (await leader.read_log(begins // 2, 1, 1))[0][0]
+        assert await again.find_time(middle.time_ms) == await leader.find_time(middle.time_ms)
+        async with serve(again) as here, serve(leader) as there:
+            for target in (
+                "/v1/log?from=1&limit=500&consistency=stale", f"/v1/log?from=7&to={begins + 9}&internal=true",
+                "/v1/log?limit=3", "/v1/log?from_time=0&limit=3",
+                f"/v1/log?to={begins + 9}&format=ndjson&limit=100000", f"/v1/explain/{begins - 3}",
+                f"/v1/digest?index={last}&log_from=3", f"/v1/log?from=2&to={begins}&format=msgpack",
+            ):  # fmt: skip
+                mine, theirs = [(await ask(each.port, "GET", target)) for each in (here, there)]
+                assert mine.status == theirs.status == 200, (target, mine.body, theirs.body)
+                if "digest" in target:
+                    assert mine.json()["log_digest"] == theirs.json()["log_digest"]
+                elif "explain" in target:
+                    assert mine.json()["record"] == theirs.json()["record"]
+                elif "ndjson" in target:
+                    assert [row for row in mine.body.splitlines() if b'"kind"' in row] == [
+                        row for row in theirs.body.splitlines() if b'"kind"' in row
+                    ]
+                elif "msgpack" not in target:
+                    assert mine.json()["records"] == theirs.json()["records"]
+                    assert (mine.json()["next"], mine.json()["oldest"]) == (theirs.json()["next"], 1)
+            raw = [(await ask(each.port, "GET", f"/v1/log?to={begins}&format=raw")).body for each in (here, there)]
+            assert raw[0].count(b"RLEN") == raw[1].count(b"RLEN") or len(raw[0]) > begins
+            watching = get("/v1/watch?prefix=k&from=1&format=ndjson", ("Raftlog-Deadline-Ms", "20000"))
+            seen: list[list[int]] = []
+            for each in (here, there):
+                indexes: list[int] = []
+                async with open_stream(each.port, watching) as stream:
+                    await stream.head()
+                    while not indexes or indexes[-1] < begins + 5:
+                        message = await stream.json()
+                        indexes += [message["index"]] if "changes" in message else []
+                seen.append([index for index in indexes if index <= begins])
+            assert seen[0] == seen[1]
+            assert seen[0][0] < 10
+        assert number(again, "raftlog_reads_passed_on") > 0
+        assert again.disk.oldest == begins
+
+
+async def test_the_older_log_comes_in_the_background(tmp_path: Path, held: asyncio.Event) -> None:
+    """Segment by segment until this disk's oldest index is the cluster's; what it then reads is what the leader reads,
+    entry by entry with effects; `raftlog disk check` finds nothing wrong, and a restart keeps and needs no more."""
+    async with cluster_of(3, tmp_path, **MANY) as nodes:
+        leader, again = await late(nodes)
+        missing = number(again, "raftlog_backfill_missing")
+        assert missing == again.disk.oldest - 1
+        held.set()
+        await wait_until_async(partial(is_whole, again), 60, what="the older log")
+        last = again.applied
+        passed = number(again, "raftlog_reads_passed_on")
+        mine, theirs = await everything(again, last), await everything(leader, last)
+        assert [pair[0] for pair in mine] == [pair[0] for pair in theirs]
+        assert [encode_effects(pair[1]) for pair in mine] == [encode_effects(pair[1]) for pair in theirs]
+        assert number(again, "raftlog_reads_passed_on") == passed, "read from this disk"
+        assert number(again, "raftlog_backfill_segments") > 1
+        assert number(again, "raftlog_backfill_missing") == 0
+        assert await again.find_time(0) == 1
+        who = again.node_id
+        await nodes.stop(who)
+        report = await asyncio.to_thread(check_folder, tmp_path / f"node-{who}")
+        assert not [each for each in report.findings if each.is_trouble], report
+        third = await nodes.start(who)
+        await nodes.all_at((await nodes.leader()).applied)
+        assert third.disk.oldest == 1
+        assert [pair[0] for pair in await everything(third, last)] == [pair[0] for pair in mine]
+        assert number(third, "raftlog_backfill_segments") == 0
+
+
+def spoiled(raw: RawSlice) -> RawSlice:
+    """Entries and effects that are whole each for itself, but whose effects are those of the entry before."""
+    half = len(raw.ledger) // 2
+    return RawSlice(raw.rows, raw.segment, raw.ledger[half:] + raw.ledger[:half], raw.base, raw.first, raw.next)
+
+
+async def test_a_wrong_peer_is_found_out_and_another_one_is_asked(
+    tmp_path: Path, held: asyncio.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one peer gives fails its check: nothing of it gets a name, it is told, and the other one's is taken. With
+    only the wrong one left the node waits, and goes on once that one is right again."""
+    async with cluster_of(3, tmp_path, **MANY) as nodes:
+        leader, again = await late(nodes)
+        liar = next(each for each in nodes.running.values() if each not in (leader, again))
+        real = liar.reader.own
+
+        async def lie(first: int, last: int, bytes_max: int) -> RawSlice:
+            return spoiled(await real(first, last, bytes_max))
+
+        monkeypatch.setattr(liar.reader, "own", lie)
+        monkeypatch.setattr(peer_log.PeerLog, "peers", lambda self: [liar.node_id, leader.node_id])
+        held.set()
+        await wait_until_async(partial(is_whole, again), 60, what="the older log")
+        assert number(again, "raftlog_backfill_wrong") == 1
+        last = again.applied
+        mine, theirs = await everything(again, last), await everything(leader, last)
+        assert [encode_effects(pair[1]) for pair in mine] == [encode_effects(pair[1]) for pair in theirs]
+
+        held.clear()
+        await nodes.stop(again.node_id)
+        await write(nodes, 900)
+        again = await nodes.start(again.node_id)
+        await wait_until_async(lambda: installed(again), 60, what="another snapshot")
+        await nodes.all_at((await nodes.leader()).applied)
+        monkeypatch.setattr(peer_log.PeerLog, "peers", lambda self: [liar.node_id])
+        begins = again.disk.oldest
+        held.set()
+        await wait_until_async(lambda: number(again, "raftlog_backfill_wrong") == 1, 60, what="the lie is found out")
+        await wait_until_async(lambda: bool(again.backfill._waits), 60, what="it waits")
+        assert again.disk.oldest == begins
+        monkeypatch.setattr(liar.reader, "own", real)
+        again.backfill._avoided.clear()
+        await wait_until_async(partial(is_whole, again), 60, what="the older log")
+
+
+async def test_a_node_killed_half_way_goes_on(
+    tmp_path: Path, held: asyncio.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After each segment, and in the middle of one, the log on disk is without a gap; what was begun is removed by the
+    start, and what has a name is kept."""
+    async with cluster_of(3, tmp_path, **MANY) as nodes:
+        _, again = await late(nodes)
+        who, begins = again.node_id, again.disk.oldest
+        real = peer_log.PeerLog.slice
+
+        async def one_segment(self: peer_log.PeerLog, peer: int, first: int, last: int, bytes_max: int = 1) -> RawSlice:
+            if self._node.disk.oldest < begins and last < self._node.disk.oldest - 1:
+                held.clear()
+            if self._node.disk.oldest < begins and first < last:
+                await asyncio.Event().wait()  # in the second one
+            return await real(self, peer, first, last)
+
+        monkeypatch.setattr(peer_log.PeerLog, "slice", one_segment)
+        held.set()
+        await wait_until_async(lambda: again.disk.oldest < begins, 60, what="one segment")
+        reached = again.disk.oldest
+        log = tmp_path / f"node-{who}" / "shard-0" / "log"
+        (log / "spare-fetched.seg").write_bytes(b"x" * 10_000)  # as a crash would leave it
+        await nodes.kill(who)
+        monkeypatch.setattr(peer_log.PeerLog, "slice", real)
+        held.clear()
+        again = await nodes.start(who)
+        await nodes.all_at((await nodes.leader()).applied)
+        assert again.disk.oldest == reached
+        assert not [path.name for path in log.iterdir() if path.name.startswith("spare-fetched")]
+        held.set()
+        await wait_until_async(partial(is_whole, again), 60, what="the older log")
+        await everything(again, again.applied)
+
+
+async def test_it_gives_way_to_a_trim(tmp_path: Path, held: asyncio.Event) -> None:
+    """What is let go of meanwhile is not fetched: it ends where the cluster's oldest index is by then, and what is
+    below it is refused as anywhere."""
+    async with cluster_of(3, tmp_path, **MANY) as nodes:
+        leader, again = await late(nodes)
+        before = again.disk.oldest - again.disk.oldest // 4
+        block = encode_block([Record(int(Operation.TRIM), argument=before)])
+        await leader.submit(block, 1, deadline=deadline())
+        await nodes.all_at(leader.applied)
+        held.set()
+        await wait_until_async(partial(is_whole, again), 60, what="the older log")
+        assert 1 < again.disk.oldest <= before
+        pairs = await everything(again, again.applied)
+        assert pairs[0][0].first <= before
+        with pytest.raises(ApiError) as caught:
+            await again.read_log(before - 1, 1, 1)
+        assert (caught.value.code, caught.value.more["oldest"]) == (Code.COMPACTED, before)
+        block = encode_block([Record(int(Operation.TRIM), argument=again.applied)])
+        await leader.submit(block, 1, deadline=deadline())
+        who = again.node_id
+        await nodes.stop(who)
+        third = await nodes.start(who)
+        await nodes.all_at((await nodes.leader()).applied)
+        assert number(third, "raftlog_backfill_missing") == 0
+
+
+async def test_what_nobody_has_is_a_clear_error_and_never_gone(
+    tmp_path: Path, held: asyncio.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Peers that lack it too say so at once, and pass nothing on; peers that cannot be heard are waited for, by one
+    read for all. The answer names each of them, changed nothing, and may be tried again."""
+    monkeypatch.setattr(peer_log, "PATIENCE_S", 0.5)
+    async with cluster_of(3, tmp_path, **MANY) as nodes:
+        _, again = await late(nodes)
+        others = [each for each in nodes.running.values() if each is not again]
+        reals = [each.reader.own for each in others]
+
+        async def nothing(first: int, last: int, bytes_max: int) -> RawSlice:
+            return RawSlice(b"", b"", b"", 0, first, first)
+
+        for each in others:
+            monkeypatch.setattr(each.reader, "own", nothing)
+        for read in (again.read_log(5, 1, 1), again.read_raw(5, 9, 1)):
+            with pytest.raises(ApiError, match="its disk has no index 5") as caught:
+                await read
+            assert caught.value.code is Code.DEADLINE
+            assert (caught.value.row.outcome, caught.value.row.retryable) == (Outcome.NOT_APPLIED, True)
+        assert [number(each, "raftlog_reads_passed_on") for each in others] == [0, 0]
+        for each, real in zip(others, reals, strict=True):
+            monkeypatch.setattr(each.reader, "own", real)
+        assert (await again.read_log(5, 1, 1))[0][0].first <= 5
+        monkeypatch.setattr(again.transport, "version_of", lambda peer: 1)
+        with pytest.raises(ApiError, match="it speaks version 1 of the peer protocol"):
+            await again.read_log(5, 1, 1)
+        for each in others:
+            await nodes.kill(each.node_id)
+        for told in ("link is down", "link is down"):
+            with pytest.raises(ApiError, match=told) as caught:
+                await again.read_log(5, 1, 1)
+            assert caught.value.code is Code.DEADLINE
+
+
+async def test_a_full_disk_waits(tmp_path: Path, held: asyncio.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is room for few segments more, nothing is fetched: writes need it. It goes on when there is room."""
+    async with cluster_of(3, tmp_path, **MANY) as nodes:
+        _, again = await late(nodes)
+        begins = again.disk.oldest
+        monkeypatch.setattr("cluster.disk_backfill.free_bytes", lambda files: 3 * (256 << 10) - 1)
+        held.set()
+        await wait_until_async(lambda: "are free on the disk" in again.backfill._waits, 60, what="it waits for room")
+        assert again.disk.oldest == begins
+        monkeypatch.setattr("cluster.disk_backfill.free_bytes", lambda files: 3 * (256 << 10))
+        await wait_until_async(partial(is_whole, again), 60, what="the older log")
