@@ -1,12 +1,14 @@
 """What must hold after a run: every node writes and reads again, and all of them hold one and the same whole log.
 
 The log is read from every node itself, past the proxies, and compared record by record; the digests of state and log
-that each node works out for itself are compared too. A node that was mended by a snapshot, or built from one, begins
-behind it (docs/decisions/0009): somebody must have the log from its first record on, and all must agree where they can.
+that each node works out for itself are compared too. A node that was mended by a snapshot, or built from one, fetches
+the log before it from the others (docs/decisions/0012); that is awaited, so that each tells what is on its own disk.
+Somebody must have the log from its first record on, and all must agree where they can.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +24,7 @@ from cluster.wire import ERRORS, Code, DigestAnswer, LogPage, LogRecord, Problem
 SETTLE_S: Final = 60.0
 PAGE_RECORDS: Final = 5_000
 ASK_S: Final = 60.0
+_MISSING: Final = re.compile(rb"^raftlog_backfill_missing (\S+)", re.MULTILINE)
 FAILED: Final = b'"event":"failed"'
 """In the log of a node that met an error which is none of its surroundings'."""
 
@@ -49,6 +52,7 @@ def examine(deployment: Deployment) -> Aftermath:
     found = Aftermath(failures(deployment.folder))
     try:
         last = found.last_index = _settled(deployment)
+        _fetched(deployment)
         logs = {node: _records(deployment, node, last) for node in deployment.cluster.nodes}
     except (NotSettledError, OSError, msgspec.MsgspecError) as error:
         found.problems.append(str(error))
@@ -120,10 +124,32 @@ def _settled(deployment: Deployment) -> int:
         time.sleep(0.05)
 
 
+def _fetched(deployment: Deployment) -> None:
+    """Returns once every disk has all that may be read; where one tells damage, which may keep it from that, at the end
+    of the patience too."""
+    end = time.monotonic() + SETTLE_S
+    for node in deployment.cluster.nodes:
+        while missing := _missing(deployment, node):
+            if time.monotonic() > end:
+                told = [deployment.cluster.status(each) for each in deployment.cluster.nodes]
+                if any(each is not None and each.scrub.damage for each in told):
+                    return
+                raise NotSettledError(f"{SETTLE_S:g} s after that node {node} still lacks {missing} older records")
+            time.sleep(0.1)
+
+
+def _missing(deployment: Deployment, node: int) -> int:
+    """Records that may be read and are not on the disk of that node."""
+    _, body = deployment.cluster.ask(node, "/metrics", ASK_S)
+    found = _MISSING.search(body)
+    return int(float(found[1])) if found is not None else 0
+
+
 def _records(deployment: Deployment, node: int, last: int) -> list[LogRecord]:
-    """All that the node tells, from the oldest record that it has."""
+    """All that the node tells, from the oldest record that may be read."""
     records: list[LogRecord] = []
     position = 1
+    end = time.monotonic() + SETTLE_S
     while position <= last:
         target = (
             f"/v1/log?from={position}&to={last + 1}&limit={PAGE_RECORDS}&internal=true&consistency=stale"
@@ -137,6 +163,9 @@ def _records(deployment: Deployment, node: int, last: int) -> list[LogRecord]:
             and oldest > position
         ):
             position = oldest
+            continue
+        if status == ERRORS[Code.DEADLINE].status and time.monotonic() < end:
+            time.sleep(0.1)  # it passes the read on, and the others are only just there again
             continue
         if status != 200:
             raise NotSettledError(f"node {node} does not tell its log from index {position} on: {body[:300]!r}")

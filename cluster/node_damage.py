@@ -5,7 +5,8 @@ three that heal at once leave nobody who could be elected. So a node ends by its
 are well: it follows, its links to all voters are up, and each of them has reported a digest point that it just had
 committed, in the term of now; whoever still heals has not applied an entry of that term. Until then it goes on, without
 what it cannot read. One that cannot apply what is committed sees no such point, and waits for a calm time instead.
-Where a start would drop older history for it, which may be nowhere else, the node goes on too: a person decides.
+Where a start would drop older history for it, it does so only where a majority of the others has that: it is fetched
+again (`cluster.node_backfill`). Else the node goes on too: a person decides.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import random
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from cluster import clock
+from cluster import clock, node_kept
 from cluster.disk_errors import DiskError, ReadDamaged
 from cluster.disk_findings import FilesDamaged, Finding
 from cluster.disk_scrub import Scrub, derived, snapshots_among
@@ -40,7 +41,7 @@ TOLD_MAX: Final = 16
 """Places that are told one by one; a file can be damaged from one end to the other."""
 ALONE: Final = "two voters or one cannot go on without this node: `raftlog disk check` says more"
 COSTLY: Final = (
-    "a start would mend it, and drop the older history of this node: see that others have it, stop the node, remove the"
+    "a start would mend it, and drop older history that too few others have: see that they do, stop it, remove the"
     " .idx beside it (or the .ledger itself), and start it (docs/operations.md, A damaged file)"
 )
 
@@ -150,6 +151,8 @@ class DamageWork:
         is_told = False
         while not node.ended.done():
             free = [] if self._is_alone else await node.disk.mended_for_free(self._findings)
+            if not free and not self._is_alone and await node_kept.is_kept_by_others(node):
+                free = [each for each in self._findings if derived([each])]
             if free:
                 if await self._are_others_well():
                     node.fail(FilesDamaged(free))

@@ -67,6 +67,15 @@ async def check(node: Node, change: Change) -> None:
     )
 
 
+async def is_kept_by_others(node: Node) -> bool:
+    """Whether a majority of the voters has what may be read, this one not counted: then it may be without it for a
+    while, and fetch it again."""
+    voters = node.core.state.configuration.voters
+    others = [each for each in voters if each != node.node_id]
+    lacking = await asyncio.gather(*(_lacks(node, each, is_doubted=True) for each in others))
+    return 2 * lacking.count("") > len(voters)
+
+
 def _newcomers(configuration: Configuration, change: Change) -> set[NodeId]:
     """Whose disks that change names for the first time."""
     members: tuple[Member, ...] = ()

@@ -41,8 +41,11 @@ PATIENCE_S: Final = 5.0
 """So long a read is tried with peers that cannot be reached just now; as long as a client waits by default."""
 PAUSE_S: Final = 0.05
 """Between two rounds through all of them."""
+READS_MAX: Final = 4
+"""Reads that are passed on at a time; the others wait for their turn."""
 SERVED_MAX: Final = 8
-"""Questions of one peer that are being answered; more are turned down: whoever asked has others to ask."""
+"""Questions of one peer that are being answered: its reads, what it fetches, and a change of the members."""
+_BUSY: Final = f"it answers {SERVED_MAX} questions of this node already"
 _WAITING_MAX: Final = 1_024
 """Questions of this node that wait for an answer: readers beyond them are told to come again."""
 
@@ -67,6 +70,7 @@ class PeerLog:
         self._served: Counter[NodeId] = Counter()
         self._good: NodeId | None = None  # who answered last
         self._passed_on = 0
+        self._turns = asyncio.Semaphore(READS_MAX)
         self._in_vain = -PATIENCE_S  # when a read was given up for peers that were not heard
         gauge = node.metrics.gauge
         gauge("raftlog_reads_passed_on", "Slices of the log that peers gave for a reader", lambda: self._passed_on)
@@ -105,7 +109,7 @@ class PeerLog:
             timer.cancel()
             del self._waiting[number]
         if had.reason:
-            raise NoAnswer(had.reason, is_certain=True)
+            raise NoAnswer(had.reason, is_certain=had.reason != _BUSY)
         return had
 
     async def slice(self, peer: NodeId, first: int, last: int, bytes_max: int = SLICE_BYTES_MAX) -> RawSlice:
@@ -149,7 +153,8 @@ class PeerLog:
             told: dict[NodeId, NoAnswer] = {}
             for peer in self.peers():
                 try:
-                    answer = await ask(peer)
+                    async with self._turns:
+                        answer = await ask(peer)
                 except NoAnswer as error:
                     told[peer] = error
                 else:
@@ -157,7 +162,7 @@ class PeerLog:
                     return answer
             if all(each.is_certain for each in told.values()):
                 raise self._nobody(what, told)
-            if clock.monotonic() >= until:
+            if clock.monotonic() >= until or self._node.is_stopping:
                 self._in_vain = clock.monotonic() if until else self._in_vain
                 raise self._nobody(what, told)
             await asyncio.sleep(PAUSE_S)
@@ -179,7 +184,7 @@ class PeerLog:
         if frame.kind == FRAME_READ:
             question = decode_question(frame)
             if self._served[peer] >= SERVED_MAX:
-                self._reply(peer, self._had(question, f"it answers {SERVED_MAX} questions of this node already"))
+                self._reply(peer, self._had(question, _BUSY))
                 return
             self._served[peer] += 1
             task = asyncio.get_running_loop().create_task(self._serve(peer, question))
@@ -194,7 +199,7 @@ class PeerLog:
     async def _serve(self, peer: NodeId, question: Question) -> None:
         try:
             had = await self._answer(question)
-        except (ApiError, DiskError, asyncio.CancelledError) as error:
+        except (ApiError, DiskError, OSError, asyncio.CancelledError) as error:
             had = self._had(question, str(error) or "it is being stopped")
         finally:
             self._served[peer] -= 1
@@ -216,7 +221,7 @@ class PeerLog:
             case What.TIME:
                 return self._had(question)._replace(first=await node.reader.own_time(question.first))
             case What.STATE:
-                return self._had(question)
+                return self._had(question, "files of its own are damaged" if node.damage.is_known else "")
         return self._had(question, f"its disk has no index {question.first}: it begins at {node.disk.oldest}")
 
     def _had(self, question: Question, reason: str = "") -> Had:

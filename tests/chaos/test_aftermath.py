@@ -50,10 +50,17 @@ def test_a_beginning_that_nobody_has_is_lost() -> None:
 
 
 def test_a_node_is_asked_from_its_oldest_record_on(tmp_path: Any) -> None:
-    """It answers 410 with that index; the digests of all logs are asked from where all have them."""
+    """It answers 410 with that index; the digests of all logs are asked from where all have them. Before that it is
+    waited until every disk has what may be read, and who cannot answer at once is asked again."""
     asked: list[str] = []
+    missing, refusals = [7.0, 0.0], [503]
 
     def ask(node: int, target: str, _timeout: float) -> tuple[int, bytes]:
+        if target == "/metrics":
+            left = missing.pop(0) if node == 2 and missing else 0.0
+            return 200, b"# HELP x\nraftlog_backfill_missing %.1f\nraftlog_term 1.0\n" % left
+        if refusals and target.startswith("/v1/log"):
+            return refusals.pop(), b"{}"
         asked.append(f"{node} {target.split('&')[0]}")
         if target.startswith("/v1/digest"):
             return 200, msgspec.json.encode(DigestAnswer("l", 9, 1, 0, None, 1))
@@ -70,6 +77,7 @@ def test_a_node_is_asked_from_its_oldest_record_on(tmp_path: Any) -> None:
     found = examine(deployment)
     assert found.problems == []
     assert found.begins == {1: 1, 2: 6}
+    assert (missing, refusals) == ([], [])
     assert asked == [
         "1 /v1/log?from=1", "2 /v1/log?from=1", "2 /v1/log?from=6",
         "1 /v1/digest?index=9", "2 /v1/digest?index=9",

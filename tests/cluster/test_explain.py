@@ -229,6 +229,13 @@ def a_view(node: int, **more: Any) -> NodeView:
     return msgspec.structs.replace(view, **more)
 
 
+def test_who_still_fetches_older_records_is_told() -> None:
+    """A node that was built from a snapshot, with the records that are not on its disk yet; nobody else is named."""
+    views = [a_view(1, role="leader"), a_view(2), a_view(3, disk_oldest=283)]
+    told = [cause for cause in diagnose(views, {}).causes if cause.code == "fetches_older"]
+    assert [(cause.node, "records 1 to 282" in cause.words) for cause in told] == [(3, True)]
+
+
 @pytest.mark.parametrize(
     ("voter", "words"),
     [

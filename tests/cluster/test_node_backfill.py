@@ -13,6 +13,7 @@ from cluster import node_backfill, peer_log
 from cluster.disk_check import check_folder
 from cluster.node import Node
 from cluster.node_backfill import BackfillWork
+from cluster.peer_log_frames import Question, What
 from cluster.wire import ApiError, Code, Outcome
 from raft.codec import Record, encode_block
 from raft.storage_read import RawSlice
@@ -292,6 +293,35 @@ async def test_what_nobody_has_is_a_clear_error_and_never_gone(
             with pytest.raises(ApiError, match=told) as caught:
                 await again.read_log(5, 1, 1)
             assert caught.value.code is Code.DEADLINE
+
+
+async def test_many_readers_take_turns(tmp_path: Path, held: asyncio.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred at once are all answered, while no peer ever has more than a few of their questions; a peer that has
+    too many says so, and is asked again."""
+    async with cluster_of(3, tmp_path, **MANY) as nodes:
+        _, again = await late(nodes)
+        others = [each for each in nodes.running.values() if each is not again]
+        most = 0
+        real = peer_log.PeerLog._serve
+
+        async def counted(self: peer_log.PeerLog, peer: int, question: Question) -> None:
+            nonlocal most
+            most = max(most, self._served[peer])
+            await real(self, peer, question)
+
+        monkeypatch.setattr(peer_log.PeerLog, "_serve", counted)
+        found = await asyncio.gather(*(again.read_log(1 + number % 50, 1, 1) for number in range(100)))
+        assert all(pairs[0][0].first <= 1 + number % 50 <= pairs[0][0].index for number, pairs in enumerate(found))
+        assert 1 <= most <= peer_log.READS_MAX < peer_log.SERVED_MAX
+        for each in others:
+            each.peer_log._served[again.node_id] = peer_log.SERVED_MAX
+        reading = asyncio.ensure_future(again.read_log(5, 1, 1))
+        with pytest.raises(peer_log.NoAnswer, match="it answers 8 questions") as busy:
+            await again.peer_log.ask(others[0].node_id, What.STATE)
+        assert not busy.value.is_certain
+        for each in others:
+            each.peer_log._served[again.node_id] = 0
+        assert (await reading)[0][0].first <= 5
 
 
 async def test_a_full_disk_waits(tmp_path: Path, held: asyncio.Event, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster import disk_scrub, node_damage
+from cluster import disk_scrub, node_damage, node_kept
 from cluster.disk_check import check_folder
 from cluster.disk_errors import SnapshotDamaged
 from cluster.node import Node
@@ -239,9 +239,34 @@ async def test_where_nobody_could_heal_it_a_node_goes_on(tmp_path: Path, count: 
         assert await node.read_log(last, 1, 1)
 
 
-async def test_older_history_is_not_given_up_for_one_place_in_it(tmp_path: Path) -> None:
+async def test_older_history_that_others_have_is_fetched_again(tmp_path: Path) -> None:
+    """Damage below the newest snapshot: a start mends it by dropping the log up to there. A majority of the others has
+    that log, so the node ends for it all the same, and gets it back from them: byte by byte the same."""
+    async with cluster_of(3, tmp_path, **SMALL, **ON, limits__snapshot_log_bytes=20_000) as nodes:
+        last = await written(nodes)
+        node, healthy = await nodes.followers()
+        await wait_until_async(lambda: node.snapshots.index and not node.snapshots.is_saving, what="a snapshot")
+        assert node.snapshots.index > int(segments_of(node)[2].stem)
+        spoil(node)
+        assert await ended(node) is NodeExit.DAMAGED
+        again = await restarted(nodes, node)
+        await nodes.append(await nodes.leader(), b"after")
+        await wait_until_async(lambda: again.disk.oldest == 1, 30, what="the older log")
+        await nodes.all_at(last)
+        assert again.metrics.registry.get_sample_value("raftlog_backfill_segments"), "it came from the others"
+        assert (await log_of(again))[:last] == (await log_of(healthy))[:last]
+
+
+async def test_older_history_is_not_given_up_for_one_place_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Below the newest snapshot a start would mend by dropping the log up to it, and that may be the last copy: it is
     told, everything else is served. What a start makes anew from the segment costs nothing, so for that it ends."""
+
+    async def is_kept(_: Node) -> bool:
+        return False
+
+    monkeypatch.setattr(node_kept, "is_kept_by_others", is_kept)
     async with cluster_of(3, tmp_path, **SMALL, **ON, limits__snapshot_log_bytes=20_000) as nodes:
         last = await written(nodes)
         node, healthy = await nodes.followers()
