@@ -20,12 +20,14 @@ from cluster.disk_open import IDENTITY as IDENTITY_FILE
 from cluster.disk_open import make_folder as make_any
 from cluster.disk_snapshots import SnapshotWriter
 from raft.codec import entry_mark
-from raft.formats import HARD_STATE_BYTES, Log, Slot
+from raft.formats import FRAME_HEADER_SIZE, HARD_STATE_BYTES, Log, Slot
 from raft.journal import HARD_STATE, Segment, begin_after, index_name, keep_slot, ledger_name, segment_name
 from raft.operations import Allocate, Rename
 from raft.storage_read import RawSlice
 from raft.types import GENESIS, Entry, HardState, Mark
-from tests.cluster.disk_lab import IDENTITY, SEGMENT_BYTES, batch, effects_of, make_folder, open_disk, read_all
+from statemachine.commands import Result
+from statemachine.effects import Effects, RequestEffect, encode_effects
+from tests.cluster.disk_lab import IDENTITY, SEGMENT_BYTES, batch, make_folder, open_disk, read_all
 from tests.raft.journal_driver import CONFIGURATION, FIRST, make_entries
 
 AT = 40
@@ -36,12 +38,16 @@ LATER = make_entries(entry_mark(HISTORY[AT - 1]), 1, [300] * 5)
 BEFORE = entry_mark(HISTORY[AT - 1])
 
 
+EFFECTS = [encode_effects(Effects(entry.index, 1, (RequestEffect(Result.APPLIED, 1),))) for entry in HISTORY]
+FRAME = len(EFFECTS[-1])
+
+
 async def whole(tmp_path: Path) -> Disk:
     """A disk with all of the history."""
     disk, _ = open_disk(make_folder(tmp_path / "whole"))
     for entry in HISTORY[1:]:
         await disk.carry_out(batch(entry))
-    await disk.write_effects(effects_of(HISTORY))
+    await disk.write_effects(EFFECTS)
     await disk.write_mark()
     return disk
 
@@ -147,8 +153,9 @@ def flipped(data: bytes, position: int) -> bytes:
 SPOILT: dict[str, tuple[Callable[[RawSlice], RawSlice], str]] = {
     "a bit of a value": (lambda raw: other(raw, segment=flipped(raw.segment, 400)), "fails its CRC"),
     "a bit of a header": (lambda raw: other(raw, segment=flipped(raw.segment, 20)), "fails its CRC|not an entry"),
-    "a bit of the effects": (lambda raw: other(raw, ledger=flipped(raw.ledger, 41)), "effects|CRC"),
-    "the effects of others": (lambda raw: other(raw, ledger=raw.ledger[len(raw.ledger) // 2 :] * 2), "effects"),
+    "a bit of the effects": (lambda raw: other(raw, ledger=flipped(raw.ledger, FRAME_HEADER_SIZE)), "effects"),
+    "a bit of their head": (lambda raw: other(raw, ledger=flipped(raw.ledger, 9)), "CRC"),
+    "the effects of others": (lambda raw: other(raw, ledger=raw.ledger[FRAME:] + raw.ledger[:FRAME]), "effects"),
     "effects cut short": (lambda raw: other(raw, ledger=raw.ledger[:-1]), "effects"),
     "an entry left out": (lambda raw: other(raw, segment=raw.segment[len(raw.segment) // 2 :]), "follow|entry|magic"),
     "another history": (
