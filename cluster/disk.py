@@ -22,6 +22,7 @@ from cluster.disk_files import ShardFiles
 from cluster.disk_findings import Finding, State
 from cluster.disk_open import Identity, Opened, Recovered, format_node, open_node
 from cluster.disk_receive import Incoming
+from cluster.disk_reserve import Reserve
 from cluster.disk_scrub import UNREADABLE, Looker, Scrub, derived, mended_for_free
 from cluster.disk_snapshots import SnapshotWriter, check_snapshot
 from cluster.disk_worker import Worker
@@ -76,7 +77,8 @@ class Disk:
         self._reader = Reader(journal, ledger, self._reading, self._reading.close)
         self._write_worker, self._read_worker = Worker("disk-write"), Worker("disk-read")
         self._background = Background(self._storage, self._reader, self._reading, self._read_worker)
-        self._writer = Writer(self._storage, files, self._background)
+        self._reserve = Reserve(opened.shard.parent, journal.segment_bytes)
+        self._writer = Writer(self._storage, files, self._background, self._reserve)
         self._queued_bytes = 0
         self._effects_last = 0  # newest entry whose effects were given
         self._is_saving = False
@@ -86,6 +88,8 @@ class Disk:
         self._scrub: Scrub | None = None
         snapshot = opened.recovered.snapshot
         self.snapshot_bytes = snapshot.stored.size if snapshot is not None else 0  # of the newest one
+        self._reserve.make(self.snapshot_bytes)
+        self._is_reserve_asked = False
 
     @classmethod
     def open(
@@ -206,6 +210,7 @@ class Disk:
             await self._write_snapshot(mark, configuration, chunks, configuration_index)
         except OSError as error:
             if is_full(error):
+                self._writer.no_room()
                 raise NoSpace(f"the disk is full ({error}): there is no room for a snapshot of {mark.index}") from error
             self._writer.fail(error)
         finally:
@@ -271,6 +276,7 @@ class Disk:
             if not is_full(error):
                 self._writer.fail(error)
             await self._read_worker.run(self._incoming.drop)
+            self._writer.no_room()
             raise NoSpace(f"the disk is full ({error}): there is no room for a snapshot from the leader") from error
 
     def end_before(self, index: int, bytes_kept: int) -> int:
@@ -302,6 +308,27 @@ class Disk:
             except OSError as error:
                 self._writer.fail(error)
         return len(rows)
+
+    def has_trimmed(self, oldest: int) -> bool:
+        """Whether a whole segment holds nothing but records below `oldest`, and could be deleted."""
+        return len(self._journal.segments) > 1 and self._journal.segments[0].last.index < oldest
+
+    # -- room
+
+    @property
+    def reserve_bytes(self) -> int:
+        """What is kept for when the disk is full (`cluster.disk_reserve`); 0: it is full, and this was given up."""
+        return self._reserve.bytes
+
+    def keep_reserve(self) -> None:
+        """Makes the reserve again where there is room, and as large as it should be by now; in the reading thread."""
+        if not self._is_reserve_asked:
+            self._is_reserve_asked = True
+            self._read_worker.post(self._keep_reserve)
+
+    def _keep_reserve(self) -> None:
+        self._reserve.make(self.snapshot_bytes)
+        self._is_reserve_asked = False
 
     def _sync_ledgers(self) -> None:
         self._reader.refresh()

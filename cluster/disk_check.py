@@ -19,6 +19,7 @@ from cluster.disk_errors import REPLACE, RESTORE
 from cluster.disk_findings import HEALS, NEWER_CODE, NEXT_START, NOT_READ, REMOVE, Finding, NotLooked, Report, State
 from cluster.disk_look import Progress, WatchedFiles, held
 from cluster.disk_open import IDENTITY, SHARD, Identity, parse_identity
+from cluster.disk_reserve import RESERVE
 from raft import divergence, repair
 from raft.codec import Corrupt, UnknownVersion
 from raft.configuration import Configuration
@@ -43,7 +44,7 @@ from raft.storage_snapshots import SNAPSHOTS, is_installing
 from raft.types import GENESIS, HardState
 
 _LOG_ID_AT: Final = 8  # of the 16 bytes in a hard state slot and in the header of a segment
-_KNOWN: Final = (IDENTITY, f"{IDENTITY}.new", SHARD)
+_KNOWN: Final = (IDENTITY, f"{IDENTITY}.new", SHARD, RESERVE)
 
 
 def check_folder(directory: Path | str, progress: Progress | None = None) -> Report:

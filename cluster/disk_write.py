@@ -2,7 +2,7 @@
 
 The first error of a write or sync fences the disk for good: the kernel may have dropped the pages, so a retry that
 succeeds would lie (fsyncgate; Rebello et al., ATC'20). Only running out of space before a byte of an entry is written,
-or in files that can be made anew, is back-pressure.
+or in files that can be made anew, is back-pressure; it gives up what is kept in reserve (`cluster.disk_reserve`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from cluster.clock import monotonic
 from cluster.disk_background import Background
 from cluster.disk_errors import DiskFenced, NoSpace, ReadDamaged, SnapshotDamaged, is_full
 from cluster.disk_files import ShardFiles
+from cluster.disk_reserve import Reserve
 from raft import storage_snapshots
 from raft.divergence import Note
 from raft.journal import LOG_FOLDER
@@ -45,9 +46,9 @@ class Counters:
 class Writer:
     """The writing side of a disk. Everything but `fence` and the counters belongs to the writing thread."""
 
-    def __init__(self, storage: Storage, files: ShardFiles, background: Background) -> None:
+    def __init__(self, storage: Storage, files: ShardFiles, background: Background, reserve: Reserve) -> None:
         self._storage, self._files = storage, files
-        self._background = background
+        self._background, self._reserve = background, reserve
         self.fence: DiskFenced | None = None
         self.counters = Counters()
         self.buckets = [0] * (len(SYNC_BUCKETS_S) + 1)
@@ -166,6 +167,13 @@ class Writer:
         self.fence = _fenced(error)
         raise self.fence from error
 
+    def no_room(self) -> None:
+        """Gives the reserve up: who found no room, and tries again, may find some. May be called from any thread."""
+        try:
+            self._reserve.give_up()
+        except OSError as error:
+            self.fail(error)
+
     def _execute(self, steps: Iterable[Step]) -> None:
         part, execute = Part.MARK, self._files.execute
         try:
@@ -176,6 +184,7 @@ class Writer:
 
     def _failed(self, part: int, error: OSError) -> NoReturn:
         if not self._storage.is_final(part, is_full=is_full(error)):
+            self.no_room()
             raise NoSpace(f"the disk is full ({error}): writes wait until there is room") from error
         self.fail(error)
 

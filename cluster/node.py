@@ -25,6 +25,7 @@ from cluster.node_backfill import BackfillWork
 from cluster.node_damage import DamageWork
 from cluster.node_members import Membership
 from cluster.node_retention import RetentionWork
+from cluster.node_room import RoomWork
 from cluster.node_snapshots import SnapshotWork
 from cluster.peer_log import PeerLog
 from cluster.pending import Pending
@@ -114,6 +115,7 @@ class Node:
         if snapshot is not None:
             self.snapshots.saved(mark)
         self.retention, self.backfill = RetentionWork(self), BackfillWork(self)
+        self.room = RoomWork(self)
         self.watch = node_points.PointWatch.of(self.node_id)
         self.clock_proposed = 0  # index of the newest clock entry proposed here
         self.appended: list[tuple[int, float]] = []  # (index, when) of newest proposals: how far behind a follower is
@@ -156,9 +158,7 @@ class Node:
 
         `deadline` is in seconds of `clock.monotonic`. The future, or this call itself, fails with ApiError.
         """
-        if self.is_stopping or self.is_fenced or self.membership.is_removed or not self.syncer.has_space:
-            raise node_requests.unavailable(self)
-        node_points.check(self)
+        node_requests.check(self, block)
         future: asyncio.Future[Settled] = self._loop.create_future()
         self.pending.submit(Request(block, count, deadline, session, sequence, future))
         if not self._is_scheduled:

@@ -51,6 +51,7 @@ def housekeeping(node: Node, now: Now, mono: float) -> None:
     if node.is_leader:
         _commit_clock(node, now)
     node.snapshots.save_if_due()
+    node.room.look_if_due(mono)
     node.retention.look_if_due(mono)
     node.backfill.look_if_due(mono)
 

@@ -21,6 +21,7 @@ from cluster.forwarding import (
     encode_read_reply,
     frames_of,
 )
+from cluster.node_room import makes_room
 from cluster.peer_log_frames import is_about_log
 from cluster.requests import Request
 from cluster.waiting import Reader
@@ -46,7 +47,20 @@ def unavailable(node: Node) -> ApiError:
         return ApiError(Code.SHUTTING_DOWN, f"{name} is shutting down; ask another node")
     if node.membership.is_removed:
         return ApiError(Code.NO_LEADER, f"{name} is no member of the cluster any more; ask another node")
-    return ApiError(Code.BUSY, f"{name} has no space left on its disk; make room, or ask another node")
+    return ApiError(
+        Code.BUSY, f"{name} has no space left on its disk; make room (it still takes a trim), or ask another node"
+    )
+
+
+def check(node: Node, block: bytes) -> None:
+    """Raises ApiError where this request is not taken now."""
+    if node.is_stopping or node.is_fenced or node.membership.is_removed or not _has_room(node, block):
+        raise unavailable(node)
+    node_points.check(node)
+
+
+def _has_room(node: Node, block: bytes) -> bool:
+    return node.syncer.has_space or makes_room(block)
 
 
 def too_many_waiters(node: Node) -> ApiError:
@@ -101,6 +115,8 @@ def leadership_changed(node: Node, before: NodeId) -> None:
 def propose_or_forward(node: Node) -> None:
     """Does with the queued requests what can be done now; without a leader they wait."""
     if node.is_leader:
+        if not node.syncer.has_space:
+            _refuse_for_room(node)
         if not node.syncer.is_busy or node.pending.queued_bytes >= node.settings.limits.batch_eager_bytes:
             _propose(node)
         return
@@ -128,6 +144,19 @@ def _propose(node: Node) -> None:
         if len(node.appended) >= APPENDED_MAX:
             del node.appended[: APPENDED_MAX // 2]
         node.appended.append((proposed.last, mono))
+
+
+def _refuse_for_room(node: Node) -> None:
+    """What was taken before the disk was full, and is in no log yet, needs room that is kept for what makes some."""
+    kept: list[Request] = []
+    why = unavailable(node)
+    while requests := node.pending.take(clock.monotonic(), joining=False):
+        for request in requests:
+            if makes_room(request.block):
+                kept.append(request)
+            else:
+                node.pending.refuse(request, why.code, why.message)
+    node.pending.put_back(kept)
 
 
 def _forward(node: Node, leader: NodeId) -> None:
@@ -236,7 +265,7 @@ def take_frame(node: Node, peer: NodeId, frame: Frame) -> None:
 def _take_forward(node: Node, peer: NodeId, requests: list[Request]) -> None:
     node.metrics.forwards.labels("taken").inc(len(requests))
     for request in requests:
-        if node.is_stopping or node.is_fenced or not node.syncer.has_space:
+        if node.is_stopping or node.is_fenced or not _has_room(node, request.block):
             node.pending.refuse(request, unavailable(node).code, "")
         elif not node.is_leader:
             node.pending.refuse(request, Code.NO_LEADER, "")

@@ -65,6 +65,11 @@ class SnapshotWork:
         return self._saving is not None
 
     @property
+    def is_under_way(self) -> bool:
+        """Whether one is being written, this node's own or a leader's."""
+        return self.is_saving or self.is_receiving or self._node.core.state.receiving is not None
+
+    @property
     def is_receiving(self) -> bool:
         """Whether a piece is being written, or a snapshot installed."""
         return self._receiving is not None
@@ -73,10 +78,16 @@ class SnapshotWork:
 
     def save_if_due(self) -> None:
         """Begins to save the state when enough log has come since the last time, or when what was saved is damaged."""
-        is_due = self.is_damaged or self._node.applier.log_bytes >= self._due_bytes()
-        if is_due and self._saving is None and self._may_save():
-            self._node.applier.log_bytes = 0
-            self._saving = self._start(self._save())
+        if self.is_damaged or self._node.applier.log_bytes >= self._due_bytes():
+            self.save()
+
+    def save(self) -> bool:
+        """Begins to save the state, unless that cannot be now. Whether it began."""
+        if self._saving is not None or not self._may_save():
+            return False
+        self._node.applier.log_bytes = 0
+        self._saving = self._start(self._save())
+        return True
 
     def _due_bytes(self) -> int:
         limits = self._node.settings.limits
@@ -97,7 +108,16 @@ class SnapshotWork:
         return not is_sending_older or node.applier.log_bytes >= HOLD * self._due_bytes()
 
     async def _save(self) -> None:
-        """Saves the state as it is now, slice by slice, while applying goes on."""
+        """Saves the state; on a full disk once more, in the room that was given up for it."""
+        try:
+            had_reserve = self._node.disk.reserve_bytes > 0
+            if not await self._try_to_save() and had_reserve:
+                await self._try_to_save()
+        finally:
+            self._saving = None
+
+    async def _try_to_save(self) -> bool:
+        """Saves the state as it is now, slice by slice, while applying goes on. Whether there was room."""
         node = self._node
         applier = node.applier
         last_user = applier.last_user_index
@@ -110,12 +130,13 @@ class SnapshotWork:
             await node.disk.save_snapshot(mark, configuration, chunks_of(last_user, walk), index)
             self.saved(mark)
             node.logger.info("snapshot_saved", index=mark.index, seconds=round(clock.monotonic() - started, 3))
+            return True
         except NoSpace as error:
-            applier.log_bytes += max(0, self._due_bytes() - RETRY_BYTES)
+            applier.log_bytes = max(applier.log_bytes, self._due_bytes() - RETRY_BYTES)
             node.logger.warning("snapshot_not_saved", index=mark.index, reason=str(error))
+            return False
         finally:
             walk.close()
-            self._saving = None
 
     def saved(self, mark: Mark) -> None:
         """A snapshot up to `mark` is durable: followers that lack more log than is resent get it instead; what follows
@@ -127,8 +148,11 @@ class SnapshotWork:
         node.damage.snapshot_saved()
         trailing = max(limits.trailing_log_bytes, node.disk.snapshot_bytes * limits.trailing_log_percent // 100)
         trailing = min(trailing, self._kept_bytes // 2)
+        keep_after = node.disk.end_before(mark.index, trailing)
+        if not node.syncer.has_space:  # what was trimmed is to make room, whoever may still lack it
+            keep_after = max(keep_after, node.disk.end_before(min(mark.index, node.machine.oldest - 1), 0))
         under_way = [each.snapshot_index for each in node.core.status().followers if each.snapshot_index]
-        node.core.compact(mark, min([node.disk.end_before(mark.index, trailing), *under_way]))
+        node.core.compact(mark, min([keep_after, *under_way]))
 
     # -- a follower's, or a leader's ------------------------------------------------------------------------------
 

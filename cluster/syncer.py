@@ -1,6 +1,7 @@
 """Brings to the disk what must be durable, one batch at a time, and says when it is.
 
 `raft.ready.SyncQueue` gathers what comes while a sync is under way; a full disk is tried again until there is room.
+There is room while nothing waits for it and the disk has its reserve (`cluster.disk_reserve`).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class Syncer:
         logger: Logger,
     ) -> None:
         self.has_space = True
+        self.is_waiting = False  # for room
         self._disk = disk
         self._synced = synced
         self._failed = failed
@@ -97,19 +99,32 @@ class Syncer:
             return
         error = done.exception()
         if isinstance(error, NoSpace):
-            if self.has_space:
-                self.has_space = False
-                self._logger.error("disk_full", reason=str(error), mend="make room: the node goes on by itself")
+            self.is_waiting = True
+            self._full(str(error))
             asyncio.get_running_loop().call_later(NO_SPACE_RETRY_S, self._carry_out)
             return
-        self._batch = None
+        self._batch, self.is_waiting = None, False
         if error is not None:
             self._failed(error)
             return
-        if not self.has_space:
-            self.has_space = True
-            self._logger.info("disk_has_room_again")
+        self.look_for_room()
         self._ended = clock.monotonic()
         self._is_marked = False
         self._metrics.sync_seconds.observe(self._ended - self._started)
         self._synced(batch)
+
+    def look_for_room(self) -> None:
+        """Says once when the disk has become full, and once when it has room again."""
+        if self._disk.reserve_bytes == 0:
+            self._full("what was kept in reserve is in use")
+        elif not self.has_space and not self.is_waiting:
+            self.has_space = True
+            self._logger.info("disk_has_room_again")
+
+    def _full(self, reason: str) -> None:
+        if self.has_space:
+            self.has_space = False
+            self._logger.error(
+                "disk_full", reason=reason,
+                mend="make room: the node goes on by itself; until then it takes what makes room: `raftlog log trim`",
+            )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -13,7 +14,12 @@ from typing import Any
 
 import pytest
 
+from cluster import client_requests
+from cluster.client_errors import NotApplied
+from cluster.client_sync import SyncClient
+from cluster.disk_reserve import RESERVE
 from cluster.settings import NodeExit
+from cluster.wire import Code
 from tests.chaos.shim_cluster import DEADLINE_S, ShimCluster
 from tests.support import wait_until
 
@@ -161,3 +167,72 @@ def test_power_cuts_of_all_nodes_at_once(
     assert in_doubt > 0, "no byte was ever in doubt: the cuts proved nothing"
     record_property("measured", f"{cuts} power cuts of three nodes: {count} acknowledged writes all there, "
                                 f"{in_doubt} bytes were in doubt")  # fmt: skip
+
+
+class FullDisks:
+    """No node finds room for a segment before it gave up its reserve, and none for that again. The room that this
+    leaves is there from the next `look` on."""
+
+    def __init__(self, three: ShimCluster) -> None:
+        self._three = three
+        three.shim.inject("allocate", error="ENOSPC", name=f"*/{RESERVE}")
+        self._rules = {
+            node: three.shim.inject("allocate", error="ENOSPC", root=three.data(node), name="shard-0/log/*")
+            for node in three.cluster.nodes
+        }
+
+    def look(self) -> list[int]:
+        """Whose reserve is in use."""
+        there = [node for node in self._three.cluster.nodes if self._has_reserve(node)]
+        for node in [node for node in self._rules if node not in there]:
+            rule = self._rules.pop(node)
+            assert self._three.shim.hits(rule), f"node {node} gave its reserve up, and had not asked for room"
+            self._three.shim.heal(rule)
+        return [node for node in self._three.cluster.nodes if node not in there]
+
+    def _has_reserve(self, node: int) -> bool:
+        try:
+            return (self._three.data(node) / RESERVE).stat().st_size > 0  # empty: it was just tried to make it again
+        except FileNotFoundError:
+            return False
+
+    def fill(self) -> int:
+        """Writes until the leader has given its reserve up. Who."""
+        leader = self._three.cluster.leader(DEADLINE_S)
+        self._three.begin_load(f"node {leader} leads")
+        wait_until(lambda: leader in self.look(), DEADLINE_S, what="the leader's reserve in use")
+        self._three.end_load()
+        return leader
+
+
+def test_full_disks_are_trimmed_in_what_was_kept_for_it(tmp_path: Path) -> None:
+    """A leader without room for a segment gives its reserve up and goes on in that; it is killed, and so goes the next
+    one. Then writes are refused, nothing that was acknowledged is missing, and still a trim is taken and its files go.
+    With room again, all three have their reserve, and writes go on by themselves."""
+    with ShimCluster(tmp_path, 3) as three:
+        three.start()
+        disks = FullDisks(three)
+        first = disks.fill()
+        three.cluster.kill(first)
+        wait_until(lambda: disks.look() and other_leader(three, first), DEADLINE_S, what="another leader")
+        leader = disks.fill()
+        (follower,) = [node for node in three.cluster.nodes if node not in (first, leader)]
+        with SyncClient([three.cluster.url(follower)], deadline_s=DEADLINE_S, sessions=False, bound=True) as client:
+            records = list(client.log(1))
+            there = Counter(record.value for record in records)
+            assert [value for value in three.acknowledged if there[value] != 1] == []
+            before = records[-1].index  # behind the end of the segment that found no next one
+            assert client.call(client_requests.trim(before)).oldest == before
+        log = three.cluster.log_file(leader)
+        wait_until(lambda: disks.look() and "log_deleted" in log.read_text(), DEADLINE_S, what="files that went")
+        three.cluster.start_node(first)
+        three.cluster.wait_ready(timeout_s=DEADLINE_S)
+        with SyncClient([three.cluster.url(leader)], deadline_s=1.0, sessions=False, bound=True) as client:
+            with pytest.raises(NotApplied, match="no space left") as refused:
+                client.append(b"x")
+            assert refused.value.code is Code.BUSY
+        three.shim.heal()
+        three.begin_load("room again")
+        three.go_on(50)
+        three.end_load()
+        wait_until(lambda: disks.look() == [], DEADLINE_S, what="three reserves")

@@ -14,6 +14,7 @@ from cluster.disk_check import check_folder
 from cluster.disk_errors import FolderDamaged
 from cluster.disk_findings import Finding, Report, State
 from cluster.disk_open import IDENTITY, encode_identity
+from cluster.disk_reserve import RESERVE
 from raft.codec import crc32c
 from raft.formats import HARD_STATE_SLOT, SEGMENT_HEADER_SIZE, SIDE_HEADER_SIZE, SLOT_SIZE, Log, Slot, encode_slot
 from raft.types import HardState
@@ -25,7 +26,7 @@ BAD = (State.DAMAGED, State.MISSING, State.FOREIGN, State.NEWER)
 
 
 def files_of(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
+    return sorted(path for path in folder.rglob("*") if path.is_file() and path.name != RESERVE)  # nobody reads that
 
 
 def content_of(folder: Path) -> dict[Path, bytes]:
