@@ -11,6 +11,8 @@ import pytest
 from chaos.sim import results
 from chaos.sim.runner import Job, Result
 from chaos.sim.summary import Summary
+from chaos.sim.world import World
+from tests import membership_seeds
 
 ENOUGH = {"simulated ms": 60_000, "client operations": 250, "faults": 12, "leaders": 3}
 
@@ -103,3 +105,18 @@ def test_a_broken_record_is_named(tmp_path: Path) -> None:
     (tmp_path / results.RESULTS).write_text("{}\nnonsense\n")
     with pytest.raises(ValueError, match="line 2"):
         results.read(tmp_path)
+
+
+def test_seeds_with_changes_of_members_are_counted() -> None:
+    """A seed counts once for each state of the sources, and not if it failed; what is in its world is what the world
+    itself draws."""
+    changing = [seed for seed in range(40) if membership_seeds.is_changing(seed)]
+    assert 15 < len(changing) < 38
+    for seed in (*changing[:2], *[seed for seed in range(40) if seed not in changing][:2]):
+        kinds = {kind for kind, _ in World(seed).swarm.faults}
+        assert bool(kinds & membership_seeds.KINDS) == (seed in changing)
+    failed = changing[0]
+    told = membership_seeds.count([line(range(40), failed=[failed]), line(range(20)), line(range(10), "other")])
+    assert [(row.sources, row.seeds, row.failed, row.changing) for row in told] == [
+        ("s", 40, 1, len(changing) - 1), ("other", 10, 0, sum(seed < 10 for seed in changing)),
+    ]  # fmt: skip
