@@ -21,7 +21,21 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from bench import axes, conditions, followers, growth, machine, openloop, page, report, rounds, tools
+from bench import (
+    axes,
+    conditions,
+    followers,
+    growth,
+    machine,
+    openloop,
+    page,
+    pause,
+    rejoin,
+    report,
+    rounds,
+    tools,
+    years,
+)
 from bench.field import Field
 from bench.figures import Figure, compare
 from bench.goals import judge
@@ -37,6 +51,9 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 app = typer.Typer(help=__doc__, add_completion=False, pretty_exceptions_enable=False)
 app.command("growth")(growth.main)
+app.command("years")(years.main)
+app.command("rejoin")(rejoin.main)
+app.command("pause")(pause.main)
 
 
 def commit() -> str:

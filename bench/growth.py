@@ -33,7 +33,7 @@ FLAT_SHARE = 0.8
 """Cost is called flat if the rate at the far end is at least this much of that at the near one."""
 RESTART_S = 5.0
 _BATCH = 1_000
-_PUTS = 100
+PUTS = 100
 _VALUE = b"x" * 256
 
 
@@ -81,12 +81,12 @@ def _fill_log(ours: Raftlog, records: int) -> None:
     ours.ask_all("POST", "/v1/log", [body] * (records // _BATCH), "application/msgpack")
 
 
-def _puts(first: int, end: int) -> Iterator[bytes]:
+def puts(first: int, end: int, value_bytes: int = 32) -> Iterator[bytes]:
     """Transactions that put keys first..end-1."""
-    for start in range(first, end, _PUTS):
+    for start in range(first, end, PUTS):
         puts = [
-            {"operation": "put", "key": f"key-{number:08d}", "value": "v" * 32}
-            for number in range(start, min(end, start + _PUTS))
+            {"operation": "put", "key": f"key-{number:08d}", "value": "v" * value_bytes}
+            for number in range(start, min(end, start + PUTS))
         ]
         yield msgspec.json.encode({"then": puts})
 
@@ -117,7 +117,7 @@ def curve(
                 restart = _restart(ours)
                 load = ours.write(_VALUE)
             elif name == "keys":
-                ours.ask_all("POST", "/v1/kv/txn", _puts(reached, step), "application/json")
+                ours.ask_all("POST", "/v1/kv/txn", puts(reached, step), "application/json")
                 reached = step
                 load = wrk.Load(f"{ours.url}/v1/kv/key-00000000", "PUT", b"v" * 32)
             elif name == "values":

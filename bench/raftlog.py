@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import http.client
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -20,12 +21,15 @@ _VARIANT = (sys.executable, "-m", "bench.node_variant")
 
 
 class Raftlog:
-    """Nodes in `folder`. No proxies, no settings but addresses; with `fast_path=False` every request is aiohttp's."""
+    """Nodes in `folder`. No proxies; no settings but addresses, unless given. With `fast_path=False` every request is
+    aiohttp's."""
 
-    def __init__(self, folder: Path, nodes: int = 3, *, fast_path: bool = True) -> None:
+    def __init__(
+        self, folder: Path, nodes: int = 3, *, fast_path: bool = True, settings: Mapping[str, Any] | None = None
+    ) -> None:
         environment = {} if fast_path else {FAST_PATH_VARIABLE: "0"}
         self.name = NAME if fast_path else PLAIN
-        self.cluster = LocalCluster(folder, nodes, command=_VARIANT, environment=environment)
+        self.cluster = LocalCluster(folder, nodes, settings=settings, command=_VARIANT, environment=environment)
         self._controls = dict(zip(self.cluster.nodes, free_ports(nodes), strict=True))
         for node, port in self._controls.items():
             self.cluster.environments[node] = {control.PORT_VARIABLE: str(port)}

@@ -18,6 +18,7 @@ _SCRIPT = """
 wrk.method = "%(method)s"
 wrk.headers["Content-Type"] = "%(content_type)s"
 wrk.body = %(body)s
+%(request)s
 done = function(summary, latency, requests)
   local e = summary.errors
   io.write(string.format(
@@ -28,13 +29,23 @@ end
 """
 
 
+_KEYS = """
+local number = 0
+request = function()
+  number = (number + 1) %% %(keys)d
+  return wrk.format(nil, wrk.path .. string.format("%%08d", number))
+end
+"""
+
+
 class Load(msgspec.Struct, frozen=True):
-    """One request to repeat."""
+    """One request to repeat; with `keys`, to so many paths in turn, whose numbers follow that of the URL."""
 
     url: str
     method: str
     body: str | bytes = ""
     content_type: str = "application/octet-stream"
+    keys: int = 0
 
 
 def quoted(body: str | bytes) -> str:
@@ -47,7 +58,10 @@ def run(load: Load, *, connections: int, seconds: int, folder: Path) -> Run:
     """Run wrk once with one thread. Raises MissingTool, or RuntimeError with wrk's own words."""
     program = tools.debian("wrk", "wrk")
     script = folder / "request.lua"
-    fields = {"method": load.method, "content_type": load.content_type, "body": quoted(load.body)}
+    request = _KEYS % {"keys": load.keys} if load.keys else ""
+    fields = {
+        "method": load.method, "content_type": load.content_type, "body": quoted(load.body), "request": request,
+    }  # fmt: skip
     script.write_text(_SCRIPT % fields)
     command = [
         program.path,

@@ -59,6 +59,6 @@ def test_who_fails_is_left_out_with_the_reason() -> None:
 
 def test_growth_puts_every_key_once() -> None:
     """In transactions that the shipped limit takes."""
-    bodies = [msgspec.json.decode(body)["then"] for body in growth._puts(950, 1_230)]
+    bodies = [msgspec.json.decode(body)["then"] for body in growth.puts(950, 1_230)]
     assert [len(body) for body in bodies] == [100, 100, 80]
     assert [put["key"] for body in bodies for put in body] == [f"key-{number:08d}" for number in range(950, 1_230)]

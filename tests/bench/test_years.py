@@ -1,0 +1,83 @@
+"""The verdicts on what years of writes leave behind, on a node that comes back, and on pauses, from what was seen."""
+
+import msgspec
+import pytest
+
+from bench import pause, rejoin, years
+from bench.conditions import Conditions
+from bench.machine import Disk
+from bench.openloop import Offered
+
+SEEN = Conditions(Disk("ext4", 100, 100.0, 200.0), 0.0)
+
+
+def look(log_mib: float = 900.0, memory_mib: float = 500.0) -> years.Look:
+    return years.Look(1.0, 10, log_mib, log_mib + 50.0, memory_mib)
+
+
+YEARS = years.Result(
+    "", SEEN, "one by one", 1_000, 100, 0, 10.0, 1_024.0, 20.0, 500, [years.Restart(1, 2.0, 1.0)], 3.0,
+    [look(100.0, 100.0), look(), look()],
+)  # fmt: skip
+
+
+def offered(per_second: float = 3_000.0, p99_ms: float = 20.0, bad: int = 0) -> Offered:
+    return Offered(3_000, 64, 30_000, 30_000, bad, per_second, 5.0, p99_ms, 50.0, 60.0)
+
+
+CALM = rejoin.Window(False, offered())
+REJOIN = rejoin.Result("", SEEN, 1_000, 256, 5.0, 6.0, [CALM, rejoin.Window(True, offered())])
+
+STILL = pause.Seen(10.0, 1, 2_000, 0, 3_000, 20.0, 5.0)
+PAUSE = pause.Result("", SEEN, 100, 256, 500.0, 300.0, [3.0], STILL, STILL, STILL)
+
+
+def test_a_run_in_which_all_holds_passes() -> None:
+    """Bounded disk and memory, quick restarts; the rate holds; nothing stands still."""
+    assert YEARS.faults == REJOIN.faults == PAUSE.faults == []
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"looks": [look(), look(1_025.0)]}, "the log took 1025 MiB"),
+        ({"looks": [look(), look(), look(memory_mib=700.0)]}, "memory grew"),
+        ({"oldest": 1}, "nothing was trimmed"),
+        ({"restarts": [years.Restart(2, 1.0, 5.1)]}, "node 2 served"),
+        ({"together_s": 5.1}, "all three served 5.1 s"),
+        ({"bad": 3}, "3 puts"),
+    ],
+)
+def test_each_fault_of_years_is_named(change: dict[str, object], says: str) -> None:
+    """What is over a bound, and a run that proves nothing."""
+    (fault,) = msgspec.structs.replace(YEARS, **change).faults
+    assert fault.startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("window", "says"),
+    [
+        (offered(per_second=2_690.0), "89.7% of the offered rate"),
+        (offered(p99_ms=40.1), "p99 40.1 ms, 2.0 times"),
+        (offered(bad=2), "2 writes failed"),
+    ],
+)
+def test_each_fault_of_a_rejoin_is_named(window: Offered, says: str) -> None:
+    """The worst window counts, not the mean."""
+    windows = [CALM, rejoin.Window(True, offered()), rejoin.Window(True, window)]
+    (fault,) = msgspec.structs.replace(REJOIN, windows=windows).faults
+    assert fault.startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("seen", "says"),
+    [
+        ({"snapshots": 0}, "saving: no snapshot"),
+        ({"late_ticks": 1}, "saving: 1 ticks"),
+        ({"slowest_answer_ms": 56.0}, "saving: an answer took 56 ms"),
+    ],
+)
+def test_each_fault_of_a_pause_is_named(seen: dict[str, object], says: str) -> None:
+    """By the node's own metric, and from outside, less what the asking process itself was kept from running."""
+    (fault,) = msgspec.structs.replace(PAUSE, saving=msgspec.structs.replace(STILL, **seen)).faults
+    assert fault.startswith(says)
