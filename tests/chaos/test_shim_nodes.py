@@ -217,7 +217,7 @@ def test_full_disks_are_trimmed_in_what_was_kept_for_it(tmp_path: Path) -> None:
         wait_until(lambda: disks.look() and other_leader(three, first), DEADLINE_S, what="another leader")
         leader = disks.fill()
         (follower,) = [node for node in three.cluster.nodes if node not in (first, leader)]
-        with SyncClient([three.cluster.url(follower)], deadline_s=DEADLINE_S, sessions=False, bound=True) as client:
+        with SyncClient([three.cluster.url(follower)], deadline_s=DEADLINE_S, bound=True) as client:  # with sessions
             records = list(client.log(1))
             there = Counter(record.value for record in records)
             assert [value for value in three.acknowledged if there[value] != 1] == []
