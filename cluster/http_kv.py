@@ -154,7 +154,6 @@ async def get_range(service: Service, call: Call) -> Answer:
     encoding = encoding_of(query)
     at = query.number("at", 1)
     node = service.node
-    machine = node.machine
     token: _Token | None = None
     if "continuation" in query:
         token = _parse_token(query.text("continuation"), node.log_id)
@@ -164,9 +163,11 @@ async def get_range(service: Service, call: Call) -> Answer:
             )
         if token.index > node.applied:
             await wait_applied(service, call, token.index)
+        machine = node.machine
         index, term, at = token.index, token.term, token.revision
     else:
         await read_index(service, call, query)
+        machine = node.machine  # a leader's snapshot may have taken its place meanwhile: not that of before
         index, term, at = machine.applied_index, node.term, machine.revision if at is None else at
     try:
         found, count, more = machine.range(

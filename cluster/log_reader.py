@@ -27,6 +27,8 @@ from statemachine.effects import (
 )
 
 DECODED_BYTES_MAX: Final = 512 << 10  # decoded in one go
+TRIES: Final = 5
+"""Of a slice that comes back empty because segments went or came meanwhile: that does not last."""
 
 
 class Elsewhere(Protocol):
@@ -111,12 +113,17 @@ class LogReader:
         return self._applier.machine.oldest <= index < self._disk.oldest
 
     async def _raw(self, from_index: int, to_index: int, bytes_max: int) -> RawSlice:
-        while self._is_away(from_index):
-            raw = await self._elsewhere.read(from_index, to_index, bytes_max, lambda: self._is_away(from_index))
-            if raw is not None:
-                return raw
-        self.check_oldest(from_index)  # it may have been trimmed meanwhile
-        return await self.own(from_index, to_index, bytes_max)
+        raw = RawSlice(b"", b"", b"", 0, from_index, from_index)
+        for _ in range(TRIES):
+            while self._is_away(from_index):
+                given = await self._elsewhere.read(from_index, to_index, bytes_max, lambda: self._is_away(from_index))
+                if given is not None:
+                    return given
+            self.check_oldest(from_index)  # it may have been trimmed meanwhile
+            raw = await self.own(from_index, to_index, bytes_max)
+            if raw.next > raw.first or from_index > to_index:
+                break
+        return raw
 
     def _told(self, error: ReadDamaged) -> ApiError:
         self._damaged(error)

@@ -235,6 +235,26 @@ async def test_pitfall_33_every_read_has_a_barrier_of_its_own(served: Served) ->
     assert (await read).json()["kv"]["value"] == "2"
 
 
+@pytest.mark.parametrize("target", ["/v1/kv/k", "/v1/kv?prefix=k", "/v1/kv?start=a&end=z", "/v1/digest"])
+async def test_a_read_sees_the_state_of_after_its_barrier_whatever_took_its_place(served: Served, target: str) -> None:
+    """A leader's snapshot puts another state in the place of the one that was there when the read began: the read is
+    answered from that one. A range read was answered from the old one, and found a new node empty (chaos seed 77)."""
+    other = FakeNode()
+    other.submit_now((encode_block([Record(Operation.PUT, b"k", b"of the snapshot")]), 1))
+    served.node.barrier_held = asyncio.Event()
+    before = served.node.barriers
+    read = asyncio.create_task(ask(served.port, "GET", target))
+    await wait_until_async(lambda: served.node.barriers > before)
+    served.node.machine = other.machine
+    served.node.barrier_held.set()
+    told = (await read).json()
+    assert (told["revision"], told["index"]) == (other.machine.revision, other.machine.applied_index)
+    if "kv" in told:
+        assert told["kv"]["value"] == "of the snapshot"
+    if "kvs" in told:
+        assert [each["value"] for each in told["kvs"]] == ["of the snapshot"]
+
+
 async def test_pitfall_38_reads_are_linearizable_unless_asked_otherwise(served: Served) -> None:
     """Every read route passes the barrier by default and fails with it; only consistency=stale goes without. Guard:
     `read_index`, whose default is linearizable."""

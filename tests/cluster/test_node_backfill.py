@@ -11,18 +11,19 @@ import pytest
 
 from cluster import node_backfill, peer_log
 from cluster.disk_check import check_folder
+from cluster.log_reader import decode_slice
 from cluster.node import Node
 from cluster.node_backfill import BackfillWork
 from cluster.peer_log_frames import Question, What
 from cluster.wire import ApiError, Code, Outcome
-from raft.codec import Record, encode_block
+from raft.codec import IDX_ROW, RAW_SIZE, Record, decode_raw_header, encode_block
 from raft.storage_read import RawSlice
 from statemachine.commands import Operation
 from statemachine.effects import encode_effects
 from tests.cluster.fake_node import serve
 from tests.cluster.http_probe import ask, get, open_stream
 from tests.cluster.nodes import Nodes, cluster_of, deadline
-from tests.cluster.test_node_snapshots import EARLY, fall_behind, installed, write
+from tests.cluster.test_node_snapshots import EARLY, fall_behind, installed
 from tests.support import wait_until_async
 
 MANY: dict[str, Any] = EARLY | {"disk__segment_bytes": 256 << 10}
@@ -75,6 +76,22 @@ def number(node: Node, name: str) -> float:
     return node.metrics.registry.get_sample_value(name) or 0.0
 
 
+def raw_entries(body: bytes) -> list[tuple[int, bytes, bytes]]:
+    """First index, bytes and effects of every entry in a row of raw chunks; each names the oldest index 1."""
+    found: list[tuple[int, bytes, bytes]] = []
+    at = 0
+    while at < len(body):
+        head = decode_raw_header(body, at)
+        assert head.oldest == 1
+        rows = at + RAW_SIZE
+        segment = rows + IDX_ROW.size * head.rows
+        ledger = segment + head.segment_bytes
+        at = ledger + head.ledger_bytes
+        piece = RawSlice(body[rows:segment], body[segment:ledger], body[ledger:at], head.base, head.first, head.next)
+        found += [(entry.first, entry.header + entry.data, encode_effects(did)) for entry, did in decode_slice(piece)]
+    return found
+
+
 async def test_reads_below_the_snapshot_are_passed_on(tmp_path: Path, held: asyncio.Event) -> None:
     """Every route that takes a position gives what the leader gives, with the same `oldest`, from the same first record
     on, while not one segment was fetched."""
@@ -106,8 +123,10 @@ async def test_reads_below_the_snapshot_are_passed_on(tmp_path: Path, held: asyn
                 elif "msgpack" not in target:
                     assert mine.json()["records"] == theirs.json()["records"]
                     assert (mine.json()["next"], mine.json()["oldest"]) == (theirs.json()["next"], 1)
-            raw = [(await ask(each.port, "GET", f"/v1/log?to={begins}&format=raw")).body for each in (here, there)]
-            assert raw[0].count(b"RLEN") == raw[1].count(b"RLEN") or len(raw[0]) > begins
+            target = f"/v1/log?to={begins + 9}&format=raw"
+            raw = [raw_entries((await ask(each.port, "GET", target)).body) for each in (here, there)]
+            assert raw[0] == raw[1]
+            assert raw[0][0][0] == 1
             watching = get("/v1/watch?prefix=k&from=1&format=ndjson", ("Raftlog-Deadline-Ms", "20000"))
             seen: list[list[int]] = []
             for each in (here, there):
@@ -167,35 +186,57 @@ async def test_a_wrong_peer_is_found_out_and_another_one_is_asked(
     async with cluster_of(3, tmp_path, **MANY) as nodes:
         leader, again = await late(nodes)
         liar = next(each for each in nodes.running.values() if each not in (leader, again))
+        begins, asked = again.disk.oldest, [liar.node_id]
         real = liar.reader.own
 
         async def lie(first: int, last: int, bytes_max: int) -> RawSlice:
             return spoiled(await real(first, last, bytes_max))
 
         monkeypatch.setattr(liar.reader, "own", lie)
-        monkeypatch.setattr(peer_log.PeerLog, "peers", lambda self: [liar.node_id, leader.node_id])
+        monkeypatch.setattr(peer_log.PeerLog, "peers", lambda self: asked)
         held.set()
+        await wait_until_async(lambda: number(again, "raftlog_backfill_wrong") == 1, 60, what="the lie is found out")
+        await wait_until_async(lambda: "effects" in again.backfill._waits, 60, what="it waits")
+        await wait_until_async(lambda: "was wrong" in again.backfill._waits, 60, what="it asks the liar no more")
+        assert again.disk.oldest == begins
+        again.backfill._avoided.clear()
+        asked.append(leader.node_id)
+        await wait_until_async(lambda: again.disk.oldest < begins, 60, what="a segment of the other one")
+        assert number(again, "raftlog_backfill_wrong") == 2
+        asked.remove(leader.node_id)
+        monkeypatch.setattr(liar.reader, "own", real)
+        again.backfill._avoided.clear()
         await wait_until_async(partial(is_whole, again), 60, what="the older log")
-        assert number(again, "raftlog_backfill_wrong") == 1
         last = again.applied
         mine, theirs = await everything(again, last), await everything(leader, last)
         assert [encode_effects(pair[1]) for pair in mine] == [encode_effects(pair[1]) for pair in theirs]
 
-        held.clear()
-        await nodes.stop(again.node_id)
-        await write(nodes, 900)
-        again = await nodes.start(again.node_id)
-        await wait_until_async(lambda: installed(again), 60, what="another snapshot")
-        await nodes.all_at((await nodes.leader()).applied)
-        monkeypatch.setattr(peer_log.PeerLog, "peers", lambda self: [liar.node_id])
-        begins = again.disk.oldest
+
+async def test_a_peer_that_goes_in_the_middle_is_left_for_another(
+    tmp_path: Path, held: asyncio.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after the first slice of a segment: what came of that segment is dropped, and it comes from the other."""
+    async with cluster_of(3, tmp_path, **MANY) as nodes:
+        leader, again = await late(nodes)
+        first = next(each for each in nodes.running.values() if each not in (leader, again))
+        monkeypatch.setattr(peer_log.PeerLog, "peers", lambda self: [first.node_id, leader.node_id])
+        real, slices = first.reader.own, 0
+
+        async def dying(start: int, last: int, bytes_max: int) -> RawSlice:
+            nonlocal slices
+            slices += 1
+            if slices == 2:
+                await nodes.kill(first.node_id)
+            return await real(start, last, bytes_max)
+
+        monkeypatch.setattr(first.reader, "own", dying)
         held.set()
-        await wait_until_async(lambda: number(again, "raftlog_backfill_wrong") == 1, 60, what="the lie is found out")
-        await wait_until_async(lambda: bool(again.backfill._waits), 60, what="it waits")
-        assert again.disk.oldest == begins
-        monkeypatch.setattr(liar.reader, "own", real)
-        again.backfill._avoided.clear()
         await wait_until_async(partial(is_whole, again), 60, what="the older log")
+        assert slices >= 2
+        assert number(again, "raftlog_backfill_wrong") == 0
+        last = again.applied
+        mine, theirs = await everything(again, last), await everything(leader, last)
+        assert [pair[0] for pair in mine] == [pair[0] for pair in theirs]
 
 
 async def test_a_node_killed_half_way_goes_on(
@@ -322,6 +363,31 @@ async def test_many_readers_take_turns(tmp_path: Path, held: asyncio.Event, monk
         for each in others:
             each.peer_log._served[again.node_id] = 0
         assert (await reading)[0][0].first <= 5
+
+
+async def test_a_slice_that_comes_back_empty_is_read_again(
+    tmp_path: Path, held: asyncio.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A segment that comes to the front, or goes, while a slice is read makes it empty, never wrong: the next try is
+    whole, and nobody is told that the record is gone."""
+    async with cluster_of(3, tmp_path, **MANY) as nodes:
+        _, again = await late(nodes)
+        held.set()
+        await wait_until_async(partial(is_whole, again), 60, what="the older log")
+        real, empty = again.disk.read_raw, 0
+
+        async def racing(first: int, last: int, bytes_max: int) -> RawSlice:
+            nonlocal empty
+            empty += 1
+            if empty % 3:
+                return RawSlice(b"", b"", b"", 0, first, first)
+            return await real(first, last, bytes_max)
+
+        monkeypatch.setattr(again.disk, "read_raw", racing)
+        assert (await again.read_log(5, 1, 1))[0][0].first <= 5
+        assert (await again.read_raw(7, 9, 1)).next > 7
+        async with serve(again) as here:
+            assert (await ask(here.port, "GET", "/v1/explain/5")).status == 200
 
 
 async def test_a_full_disk_waits(tmp_path: Path, held: asyncio.Event, monkeypatch: pytest.MonkeyPatch) -> None:
