@@ -197,7 +197,7 @@ def test_a_log_that_takes_nothing_does_not_stop_a_node(tmp_path: Path) -> None:
     with open("/dev/full", "wb") as full:
         node = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=full, stderr=full)
     try:
-        wait_until(lambda: (told := local.status(1)) is not None and told.role == "leader", what="a leader")
+        wait_until(lambda: (told := local.status(1)) is not None and told.role == "leader", 30, what="a leader")
         assert append(local.url(1), b"x") > 0
         node.send_signal(signal.SIGTERM)
         assert node.wait(30) == 0
