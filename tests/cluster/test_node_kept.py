@@ -12,7 +12,7 @@ from cluster.node_kept import voters_after
 from cluster.wire import ApiError, Code, Outcome
 from raft.changes import AddLearners, Change, ChangeAddresses, Promote, Remove, Replace
 from raft.configuration import Configuration, Member
-from tests.cluster.nodes import cluster_of, deadline
+from tests.cluster.nodes import Nodes, cluster_of, deadline
 from tests.cluster.test_members import formatted, settled
 from tests.cluster.test_node_backfill import MANY, held, is_whole, late
 from tests.support import wait_until_async
@@ -46,37 +46,49 @@ def test_who_votes_at_the_end_of_a_change(change: Change, voters: tuple[int, ...
     assert voters_after(THREE, change) == voters
 
 
+async def change(nodes: Nodes, wanted: Change) -> None:
+    """Asks the leader, whoever that is; what was refused for another reason than the older log is asked again."""
+    while True:
+        try:
+            await (await nodes.leader()).change_members(wanted, deadline())
+        except ApiError as error:
+            if error.more.get("why") == "history" or not error.row.retryable:
+                raise
+        else:
+            return
+
+
 async def test_nobody_is_removed_while_too_few_have_the_older_log(tmp_path: Path, held: asyncio.Event) -> None:
     """Of three voters one still fetches: removing, replacing and adding are refused with its name, nothing happened,
     and it may be tried again; once it has all, the same change is taken."""
     async with cluster_of(3, tmp_path, **MANY) as nodes:
-        leader, again = await late(nodes)
-        third = next(each.node_id for each in nodes.running.values() if each not in (leader, again))
+        whole, again = await late(nodes)
+        third = next(each.node_id for each in nodes.running.values() if each not in (whole, again))
         joining = formatted(nodes, 4)
-        for change in (Remove((third,)), Replace(third, joining), AddLearners((joining,))):
+        for wanted in (Remove((third,)), Replace(third, joining), AddLearners((joining,))):
             with pytest.raises(ApiError, match=rf"node {again.node_id}: its disk begins at") as refused:
-                await leader.change_members(change, deadline())
+                await change(nodes, wanted)
             assert (refused.value.code, refused.value.more["why"]) == (Code.MEMBERS_CHANGING, "history")
             assert (refused.value.row.outcome, refused.value.row.retryable) == (Outcome.NOT_APPLIED, True)
-        assert leader.core.state.configuration.voters == (1, 2, 3)
+        assert whole.core.state.configuration.voters == (1, 2, 3)
         held.set()
         await wait_until_async(partial(is_whole, again), 60, what="the older log")
-        await leader.change_members(Remove((third,)), deadline())
-        await settled(nodes, tuple(sorted((leader.node_id, again.node_id))))
+        await change(nodes, Remove((third,)))
+        await settled(nodes, tuple(sorted((whole.node_id, again.node_id))))
 
 
 async def test_who_does_not_answer_has_nothing(tmp_path: Path, held: asyncio.Event) -> None:
     """A voter that is down counts as one that has nothing: of the three that a replacement leads to only one would
     have the older log for sure. To replace the dead one itself leaves two that have it."""
     async with cluster_of(3, tmp_path, **MANY) as nodes:
-        leader, again = await late(nodes)
+        whole, again = await late(nodes)
         held.set()
         await wait_until_async(partial(is_whole, again), 60, what="the older log")
-        third = next(each.node_id for each in nodes.running.values() if each not in (leader, again))
+        third = next(each.node_id for each in nodes.running.values() if each not in (whole, again))
         await nodes.kill(third)
         joining = formatted(nodes, 4)
-        with pytest.raises(ApiError, match=rf"node {third}: the link is down"):
-            await leader.change_members(Replace(again.node_id, joining), deadline())
-        await leader.change_members(Replace(third, joining), deadline())
+        with pytest.raises(ApiError, match=rf"node {third}: (the link|it has)"):
+            await change(nodes, Replace(again.node_id, joining))
+        await change(nodes, Replace(third, joining))
         await nodes.start(4)
-        await settled(nodes, tuple(sorted((leader.node_id, again.node_id, 4))))
+        await settled(nodes, tuple(sorted((whole.node_id, again.node_id, 4))))
