@@ -65,11 +65,12 @@ T = TypeVar("T")
 
 SLICE_S: Final = 0.0005
 """Checked and written in one go: the event loop, which needs the same interpreter, waits no longer than that."""
-SYNC_BYTES: Final = 1 << 20
-"""Written between two syncs, so that a sync of the log never waits for much more."""
+SYNC_BYTES: Final = 512 << 10
+"""Written to a file between two syncs, so that a sync of the log never waits for much more."""
 SEGMENTS_FREE: Final = 3
 """So many segments must fit on the disk before one is begun: what is fetched is the last that may fill it."""
 ASIDE: Final = f"{LOG_FOLDER}/spare-fetched"
+_KINDS: Final = ("seg", "idx", "ledger")
 
 
 class PieceWrong(ValueError):
@@ -91,7 +92,8 @@ class Filling:
         self._ledger = Part(0)
         self._rows_crc = 0
         self._raw = RawSlice(b"", b"", b"", 0, 0, 0)
-        self._at = self._effects_at = self._unsynced = 0
+        self._at = self._effects_at = 0
+        self._unsynced = dict.fromkeys(_KINDS, 0)
 
     @property
     def next(self) -> int:
@@ -141,14 +143,9 @@ class Filling:
         if parts:
             data, row_bytes, effects = b"".join(parts), b"".join(rows), b"".join(frames)
             self._rows_crc = crc32c(row_bytes, self._rows_crc)
-            self._files.write(f"{ASIDE}.seg", start, data)
-            self._files.write(f"{ASIDE}.idx", rows_at, row_bytes)
-            self._files.write(f"{ASIDE}.ledger", effects_start, effects)
-            size = len(data) + len(row_bytes) + len(effects)
-            self.bytes += size
-            self._unsynced += size
-            if self._unsynced >= SYNC_BYTES:
-                self._sync()
+            self._write("seg", start, data)
+            self._write("idx", rows_at, row_bytes)
+            self._write("ledger", effects_start, effects)
         return self._at >= len(raw.segment)
 
     def _check(self, entry: Entry) -> None:
@@ -183,14 +180,22 @@ class Filling:
         files.write(f"{ASIDE}.idx", row_position(segment, self.next), footer)
         samples = array("Q", [0]) * (2 * len(ledger.indexes))
         samples[0::2], samples[1::2] = ledger.indexes, ledger.positions
-        self._sync()  # the footer of a ledger says that what is before it was synced
+        self._sync("ledger")  # its footer says that what is before it was synced
         files.write(f"{ASIDE}.ledger", ledger.end, encode_ledger_footer(LedgerFooter(ledger.last, ledger.end, samples)))
-        self._sync()
+        self._sync(*_KINDS)
         return segment
 
-    def _sync(self) -> None:
-        self._files.execute([Sync(f"{ASIDE}.{kind}") for kind in ("seg", "idx", "ledger")])
-        self._unsynced = 0
+    def _write(self, kind: str, position: int, data: bytes) -> None:
+        self._files.write(f"{ASIDE}.{kind}", position, data)
+        self.bytes += len(data)
+        self._unsynced[kind] += len(data)
+        if self._unsynced[kind] >= SYNC_BYTES:
+            self._sync(kind)
+
+    def _sync(self, *kinds: str) -> None:
+        for kind in kinds:
+            self._files.execute([Sync(f"{ASIDE}.{kind}")])
+            self._unsynced[kind] = 0
 
 
 class Backfill:
@@ -276,7 +281,7 @@ class Backfill:
 
     async def abandon(self) -> None:
         """Removes what is unfinished. Raises DiskFenced."""
-        deletes: list[Operation] = [Delete(f"{ASIDE}.{kind}") for kind in ("seg", "idx", "ledger")]
+        deletes: list[Operation] = [Delete(f"{ASIDE}.{kind}") for kind in _KINDS]
         await self.run(partial(self._files.execute, deletes))
 
     def stop(self, timeout_s: float) -> bool:
