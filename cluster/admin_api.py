@@ -60,6 +60,7 @@ async def get_readyz(service: Service, call: Call) -> Answer:
 async def get_metrics(service: Service, call: Call) -> Answer:
     """Everything that is counted, for Prometheus."""
     told = service.node.metrics
+    service.counts.tell()
     told.show_consumers(await service.lags.farthest(service.limits.consumers_shown_max))
     return _text(service, told.text(), content_type=metrics.CONTENT_TYPE)
 

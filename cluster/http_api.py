@@ -57,8 +57,6 @@ class Api:
         self._hosts_seen: set[str] = set()
         self._id_prefix = f"{node}-{secrets.token_hex(4)}-"
         self._ids = itertools.count(1)
-        self._counters: dict[tuple[str, int], Any] = {}  # children of the metrics, looked up once
-        self._timers: dict[str, Any] = {}
         lines = RequestLog(node, service.limits.request_lines_max) if service.http.access_log else None
         self._lines = lines if lines is not None and lines.is_enabled else None
 
@@ -170,14 +168,7 @@ class Api:
 
     def _note(self, call: Call, status: int, seconds: float, code: str) -> None:
         """Counts it, and writes its line."""
-        key = (call.route, status)
-        counter = self._counters.get(key)
-        if counter is None:
-            metrics = self.service.node.metrics
-            counter = self._counters[key] = metrics.http_requests.labels(call.route, str(status))
-            self._timers[call.route] = metrics.http_seconds.labels(call.route)
-        counter.inc()
-        self._timers[call.route].observe(seconds)
+        self.service.counts.add(call.route, status, seconds)
         if self._lines is not None and not (call.route in _PROBES and status in _PROBED):
             self._lines.add(call.method, call.target, status, seconds, call.request_id, code)
 

@@ -109,10 +109,13 @@ def _bytes_of(text: str | None, coded: str | None, what: str, number: int) -> by
 def _from_msgpack(service: Service, items: Sequence[bytes | list[Any]]) -> list[Record]:
     """Each record is its value, or [key, value, time_ms, headers] of which each may be nil."""
     _check_count(service, len(items))
+    value_max = service.limits.value_bytes_max
     records: list[Record] = []
     for number, item in enumerate(items):
         if type(item) is bytes:
-            records.append(Record(_APPEND, None, _checked_value(service, item, f"value of record {number}")))
+            if len(item) > value_max:
+                _checked_value(service, item, f"value of record {number}")
+            records.append(Record(_APPEND, None, item))
             continue
         if len(item) != 4:
             raise ApiError(

@@ -15,6 +15,7 @@ from aiohttp import web
 from cluster import wire
 from cluster.consumer_lag import Lags
 from cluster.http_answer import Answer, Identity, encode_answer
+from cluster.http_counts import RequestCounts
 from cluster.http_query import NO_PARAMETERS, Query, nearest_name, parse_number, split_target
 from cluster.http_tail import LogTail
 from cluster.node_face import NodeFace
@@ -54,10 +55,12 @@ class Service:
     is_stopping: bool = False  # nothing new is taken
     routes: list[str] = field(default_factory=list)  # what `/` lists
     tail: LogTail = field(init=False)
+    counts: RequestCounts = field(init=False)
     _waits: set[asyncio.Future[None]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         limits = self.limits
+        self.counts = RequestCounts(self.node.metrics)
         self.tail = LogTail(
             self.node, self.clock, self.wait_beyond, limits.stream_gather_ms / 1000, limits.progress_ms / 1000
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from functools import partial
 from typing import Final, NamedTuple, NoReturn
 
 from cluster.http_call import Call, Service, SessionHeaders
@@ -29,15 +28,22 @@ class Done(NamedTuple):
     answer: Answer | None
 
 
+def _encode(records: Sequence[Record], session: SessionHeaders, time_ms: int | None, is_plain: bool) -> bytes:
+    return encode_block(
+        records, session=session.session, sequence=session.sequence, settled=session.settled, time_ms=time_ms,
+        plain=is_plain,
+    )  # fmt: skip
+
+
 async def commit(
     service: Service, call: Call, records: Sequence[Record], session: SessionHeaders, *, is_plain: bool = False
 ) -> Settled:
     """Commits the records as one request and returns what the state machine did with it."""
-    encode = partial(
-        encode_block, records, session=session.session, sequence=session.sequence, settled=session.settled,
-        time_ms=call.time_ms(), plain=is_plain,
-    )  # fmt: skip
-    block = encode() if len(records) <= _LOOP_RECORDS else await asyncio.to_thread(encode)
+    time_ms = call.time_ms()
+    if len(records) > _LOOP_RECORDS:
+        block = await asyncio.to_thread(_encode, records, session, time_ms, is_plain)
+    else:
+        block = _encode(records, session, time_ms, is_plain)
     if len(block) > service.entry_bytes_max:
         raise ApiError(
             Code.TOO_LARGE,
