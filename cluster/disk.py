@@ -45,6 +45,8 @@ T = TypeVar("T")
 
 LEDGER_QUEUE_BYTES: Final = 1 << 20
 """Effects that wait in memory for the next trip to the disk; beyond it `write_effects` makes a trip of its own."""
+FINISH_S: Final = 0.01
+"""Rows and effects of appended entries are written together so often: each trip to the thread costs more than they."""
 STOP_TIMEOUT_S: Final = 5.0
 _EFFECTS_INDEX: Final = Struct("<8xQ")  # statemachine.effects: the index of the entry
 
@@ -80,6 +82,7 @@ class Disk:
         self._reserve = Reserve(opened.shard.parent, journal.segment_bytes)
         self._writer = Writer(self._storage, files, self._background, self._reserve)
         self._queued_bytes = 0
+        self._finish_timer: asyncio.TimerHandle | None = None
         self._effects_last = 0  # newest entry whose effects were given
         self._is_saving = False
         self._is_open = True
@@ -122,8 +125,17 @@ class Disk:
         """
         if batch.hard_state is None and batch.cut_after is None and not batch.entries:
             return self._write_worker.run(self._writer.check)
+        if batch.hard_state is not None or batch.cut_after is not None:
+            self._queued_bytes = 0
+            return self._write_worker.run(partial(self._writer.carry_out, batch), self._writer.finish)
+        if self._finish_timer is None:
+            self._finish_timer = asyncio.get_running_loop().call_later(FINISH_S, self._finish)
+        return self._write_worker.run(partial(self._writer.carry_out, batch))
+
+    def _finish(self) -> None:
+        self._finish_timer = None
         self._queued_bytes = 0
-        return self._write_worker.run(partial(self._writer.carry_out, batch), self._writer.finish)
+        self._write_worker.post(self._writer.finish)
 
     def write_effects(self, frames: Sequence[bytes]) -> asyncio.Future[None]:
         """Takes the effects of entries in order, one frame of `statemachine.effects.encode_effects` for each.
@@ -362,6 +374,8 @@ class Disk:
 
     async def find_time(self, time_ms: int) -> int:
         """First index of the first entry of that time or later; last + 1 where there is none. Raises ReadDamaged."""
+        if self._journal.last.index > self._journal.indexed:
+            await self._flush()
         return await self._read(partial(self._reader.find_time, time_ms))
 
     async def _read(self, job: Callable[[], T]) -> T:
@@ -410,6 +424,8 @@ class Disk:
         if not self._is_open:
             return
         self._is_open = False
+        if self._finish_timer is not None:
+            self._finish_timer.cancel()
         if not self.is_fenced:
             try:
                 async with asyncio.timeout(STOP_TIMEOUT_S):

@@ -89,6 +89,7 @@ class Writer:
         if batch.entries:
             counters.entries += len(batch.entries)
             counters.entry_bytes += sum([entry.size for entry in batch.entries])
+            self._background.look()  # a segment may be needed before `finish` is asked for
 
     def finish(self) -> None:
         """What may follow the promise; never raises. What finds no space is tried again before the next batch."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
-from functools import partial
 from typing import Final
 
 from cluster import clock, node_end, node_explain, node_members, node_points, node_requests, node_snapshots, node_status
@@ -18,12 +17,16 @@ from cluster.applier import Applier
 from cluster.cluster_file import ClusterFile, split_address
 from cluster.disk import Disk
 from cluster.disk_open import Recovered
+from cluster.gather import Gather
 from cluster.log_reader import LogReader
-from cluster.logging import Logger, log_event
+from cluster.logging import Logger
 from cluster.metrics import Metrics
+from cluster.node_apply import apply_due
 from cluster.node_backfill import BackfillWork
 from cluster.node_damage import DamageWork
+from cluster.node_fetches import Fetches
 from cluster.node_members import Membership
+from cluster.node_requests import Look
 from cluster.node_retention import RetentionWork
 from cluster.node_room import RoomWork
 from cluster.node_snapshots import SnapshotWork
@@ -45,7 +48,7 @@ from raft.configuration import Configuration
 from raft.core import RaftCore
 from raft.log import LogStart
 from raft.messages import Message
-from raft.ready import Fetch, Ready, SyncBatch
+from raft.ready import SyncBatch
 from raft.roles import Leader
 from raft.storage_read import RawSlice
 from raft.types import GENESIS, NOBODY, Entry, Mark, NodeId
@@ -119,8 +122,10 @@ class Node:
         self.watch = node_points.PointWatch.of(self.node_id)
         self.clock_proposed = 0  # index of the newest clock entry proposed here
         self.appended: list[tuple[int, float]] = []  # (index, when) of newest proposals: how far behind a follower is
-        self._held: tuple[Fetch, tuple[Entry, ...]] | None = None
-        self._is_scheduled, self._seen_leadership = False, (0, NOBODY)
+        self.fetches = Fetches(self)
+        self.writes_gather, self.reads_gather = Gather(), Gather()
+        self._is_scheduled, self.seen_leadership = False, (0, NOBODY)
+        self._must_turn = False  # what is scheduled is a whole turn, whatever clients ask
         self._observed = invariants.observe(self.core.state)
         self._ticker, self._housekeeping_at = clock.Ticker(TICK_S, self._tick), 0.0
         node_status.register_gauges(self)
@@ -162,7 +167,7 @@ class Node:
         future: asyncio.Future[Settled] = self._loop.create_future()
         self.pending.submit(Request(block, count, deadline, session, sequence, future))
         if not self._is_scheduled:
-            self.wake()
+            self.look_soon()
         return future
 
     async def read_barrier(self, deadline: float) -> int:
@@ -264,14 +269,7 @@ class Node:
     @property
     def is_ready(self) -> bool:
         """Whether it knows a leader and has caught up."""
-        return (
-            self.core.state.leader != NOBODY
-            and self.membership.is_member
-            and not self.is_stopping
-            and not self.is_fenced
-            and self.applier.applied >= min(self.start_index, self.core.state.log.last.index)
-            and self.applier.waiting == 0
-        )
+        return node_status.is_ready(self)
 
     # -- what peers send --------------------------------------------------------------------------------------------
 
@@ -314,38 +312,63 @@ class Node:
     # -- turns ------------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """A turn will come after what is ready on the loop now: that is how requests gather."""
+        """A turn will come after what is ready on the loop now."""
+        self._must_turn = True
+        self.look_soon()
+
+    def look_soon(self) -> None:
+        """So will a look whether clients have asked enough for a turn: that is how requests gather."""
         if not self._is_scheduled and not self.ended.done():
             self._is_scheduled = True
             self._loop.call_soon(self._scheduled)
 
     def _scheduled(self) -> None:
         self._is_scheduled = False
-        self.turn()
+        if self._must_turn or (look := node_requests.look(self)) is Look.GO:
+            self.turn()
+            return
+        if look is Look.AGAIN:
+            self.look_soon()
+        if self.applier.waiting:
+            self._second_half()
 
     def turn(self) -> None:
         """One turn of the node."""
         if self.ended.done():
             return
+        self._must_turn = False
         try:
             if self.pending.queued:
                 node_requests.propose_or_forward(self)
             if self.reads.waiting or self.peer_reads:
                 node_requests.start_reads(self)
             self._carry_out()
-            if self.applier.waiting and self.applier.run():
-                self.core.applied(self.applier.applied)
-                self._release_held()
-                self._carry_out()
             self._check()
+            self._leave()
+        except Exception as error:
+            self.fail(error)
+        self._second_half()
+
+    def _second_half(self) -> None:
+        """What follows from what is committed: nothing that the core would have to be asked about."""
+        if self.ended.done():
+            return
+        try:
+            if self.applier.waiting and apply_due(self):
+                self.wake()
             node_points.follow(self)
             if self.pending.answers:
                 node_requests.send_answers(self)
             self.transport.flush()
-            if self.applier.waiting and self.applier.has_room:
-                self.wake()
         except Exception as error:
             self.fail(error)
+
+    def _leave(self) -> None:
+        """What was decided goes to the peers, and then to the disk, whose thread needs the interpreter next."""
+        self.transport.flush()
+        while (batch := self.syncer.start()) is not None:
+            self._send(batch.messages)
+            self.transport.flush()
 
     def _carry_out(self) -> None:
         """Takes every Ready of the core."""
@@ -360,18 +383,9 @@ class Node:
             if ready.reads or ready.reads_failed:
                 node_requests.finish_reads(self, ready)
             for fetch in ready.fetches:
-                read = asyncio.ensure_future(self.disk.read_entries(fetch.after, fetch.to, fetch.bytes_max))
-                read.add_done_callback(partial(self._fetched, fetch))
+                self.fetches.begin(fetch)
             if ready.events:
-                self._tell(ready)
-        while (batch := self.syncer.start()) is not None:
-            self._send(batch.messages)
-
-    def _tell(self, ready: Ready) -> None:
-        for event in ready.events:
-            self.metrics.events.labels(type(event).__name__).inc()
-            log_event(self.logger, event, self.core.state.term)
-            node_members.note(self, event)
+                node_status.tell_events(self, ready.events)
 
     def _check(self) -> None:
         """The invariants that cost little, and what follows from a change of leadership."""
@@ -381,12 +395,7 @@ class Node:
         invariants.check_step(self.node_id, self._observed, observed)
         self._observed = observed
         node_members.follow(self)
-        leadership = (state.term, state.leader)
-        if leadership != self._seen_leadership:
-            before = self._seen_leadership[1]
-            self._seen_leadership = leadership
-            node_requests.leadership_changed(self, before)
-            self.wake()
+        node_requests.follow_leader(self)
 
     # -- the disk ---------------------------------------------------------------------------------------------------
 
@@ -397,30 +406,19 @@ class Node:
                 self.core.persisted(batch.last.term, batch.last.index, clock.read())
             except Exception as error:
                 self.fail(error)
-        self.turn()
+                return
+        log, out = self.core.state.log, self.core.state.out
+        if log.committed > log.given or not out.is_empty:
+            self.turn()
+            return
+        self._leave()  # nothing follows from it but that
+        if self.applier.waiting:
+            self.look_soon()
 
     def _send(self, messages: Sequence[Message]) -> None:
         if not self.is_muted:
             for message in messages:
                 self.transport.send(message)
-
-    def _fetched(self, fetch: Fetch, done: asyncio.Future[tuple[Entry, ...]]) -> None:
-        if done.cancelled() or self.ended.done():
-            return
-        if (error := done.exception()) is not None:
-            self.damage.fetch_failed(fetch, error)
-        entries = () if error is not None else done.result()
-        if fetch.peer == NOBODY and self.applier.waiting:
-            self._held = (fetch, entries)  # replay reads no faster than it applies
-            return
-        self.core.fetched(fetch, entries, clock.read())
-        self.turn()
-
-    def _release_held(self) -> None:
-        if self._held is not None and not self.applier.waiting:
-            fetch, entries = self._held
-            self._held = None
-            self.core.fetched(fetch, entries, clock.read())
 
     # -- time -------------------------------------------------------------------------------------------------------
 
@@ -446,5 +444,5 @@ class Node:
                 is_due = True
         except Exception as error:
             self.fail(error)
-        if is_due or self.reads.waiting:
+        if is_due or self.reads.waiting or self.pending.queued or self.applier.waiting:
             self.turn()

@@ -6,6 +6,7 @@ Plain functions on `Node`. A request that a peer forwarded is proposed here or r
 from __future__ import annotations
 
 import asyncio
+from enum import Enum, auto
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -34,6 +35,8 @@ from raft.types import NOBODY, EntryKind, NodeId
 if TYPE_CHECKING:
     from cluster.node import Node
 
+PATIENCE_S: Final = 0.01
+"""A batch whose commit takes longer holds the next one up no more: on a long way several are better than one."""
 READ_RETRY_S: Final = 0.02  # a leader that could not take a read is asked again after this long
 APPENDED_MAX: Final = 8_192  # proposals whose time is remembered
 
@@ -78,7 +81,7 @@ async def wait_for_read_index(node: Node, deadline: float) -> int:
         raise too_many_waiters(node)
     future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     node.reads.waiting.append(Reader(future, deadline))
-    node.wake()
+    node.look_soon()
     return await future
 
 
@@ -100,9 +103,19 @@ async def wait_for(node: Node, index: int, deadline: float) -> bool:
     return True
 
 
-def leadership_changed(node: Node, before: NodeId) -> None:
-    """Another leader than `before`, or another term: what waits there is asked again, or known to be lost."""
-    leader = node.core.state.leader
+def follow_leader(node: Node) -> None:
+    """Called in every turn: where another leader, or another term, is news, what waits at the old one is asked again,
+    or known to be lost."""
+    state = node.core.state
+    leader, before = state.leader, node.seen_leadership
+    if before[1] == leader and before[0] == state.term:
+        return
+    node.seen_leadership = (state.term, leader)
+    _leadership_changed(node, leader, before[1])
+    node.wake()
+
+
+def _leadership_changed(node: Node, leader: NodeId, before: NodeId) -> None:
     node.pending.leadership_changed()
     node.appended.clear()
     if leader != NOBODY:
@@ -112,12 +125,47 @@ def leadership_changed(node: Node, before: NodeId) -> None:
         node.reads.lost(before)
 
 
+class Look(Enum):
+    """Whether a turn has anything to begin."""
+
+    GO = auto()
+    AGAIN = auto()  # in the next turn of the loop: more will come
+    LATER = auto()  # what is under way ends with a turn
+
+
+def look(node: Node) -> Look:
+    """Whether a turn would do anything with what clients ask."""
+    mono, found = clock.monotonic(), Look.LATER
+    if node.pending.queued:
+        found = _look_at_writes(node, mono) if node.is_leader else Look.GO
+    if found is not Look.GO and (at_reads := _look_at_reads(node, mono)) is not Look.LATER:
+        found = at_reads
+    return found
+
+
+def _look_at_writes(node: Node, mono: float) -> Look:
+    """One batch is under way at a time, and the next one is whole before it goes (`cluster.gather`); but for one that
+    is late or large."""
+    if node.pending.queued_bytes >= node.settings.limits.batch_eager_bytes:
+        return Look.GO
+    if node.appended and node.appended[-1][0] > node.applied:
+        return Look.GO if mono - node.appended[-1][1] >= PATIENCE_S else Look.LATER
+    return Look.GO if node.writes_gather.is_whole(node.pending.queued, mono) else Look.AGAIN
+
+
+def _look_at_reads(node: Node, mono: float) -> Look:
+    """One round is under way at a time, and the next one is whole before it begins."""
+    if mono < node.reads_not_before or not node.reads.may_start(mono, node.options.heartbeat_ms / 1_000):
+        return Look.LATER
+    return Look.GO if node.reads_gather.is_whole(len(node.reads.waiting), mono) else Look.AGAIN
+
+
 def propose_or_forward(node: Node) -> None:
     """Does with the queued requests what can be done now; without a leader they wait."""
     if node.is_leader:
         if not node.syncer.has_space:
             _refuse_for_room(node)
-        if not node.syncer.is_busy or node.pending.queued_bytes >= node.settings.limits.batch_eager_bytes:
+        if _look_at_writes(node, clock.monotonic()) is Look.GO:
             _propose(node)
         return
     leader = node.core.state.leader
@@ -183,7 +231,7 @@ def start_reads(node: Node) -> None:
         for peer, number in node.peer_reads:
             node.transport.send_bulk(peer, encode_read_reply(number, 0))
         node.peer_reads.clear()
-    if mono < node.reads_not_before or not node.reads.may_start(mono, node.options.heartbeat_ms / 1_000):
+    if _look_at_reads(node, mono) is not Look.GO:
         return
     leader = node.core.state.leader
     if node.is_leader:
@@ -231,11 +279,14 @@ def read_again(node: Node, number: int) -> None:
 def release_readers(node: Node, number: int, index: int) -> None:
     """The readers of that round go on once `index` is applied here."""
     is_applied = node.applier.applied >= index
-    for reader in node.reads.take(number):
+    readers = node.reads.take(number)
+    for reader in readers:
         if not is_applied:
             node.applier.waiters.add(index, reader.future, index)
         elif not reader.future.done():
             reader.future.set_result(index)
+    node.reads_gather.answered(len(readers), len(node.reads.waiting))
+    node.look_soon()
 
 
 def take_frame(node: Node, peer: NodeId, frame: Frame) -> None:

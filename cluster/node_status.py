@@ -1,4 +1,4 @@
-"""What a node tells of itself: status, members, the leader's address, and the gauges of /metrics.
+"""What a node tells of itself: events, status, members, the leader's address, and the gauges of /metrics.
 
 Plain functions on `Node`.
 """
@@ -6,13 +6,16 @@ Plain functions on `Node`.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Final
 
-from cluster import clock, node_points
+from cluster import clock, node_members, node_points
+from cluster.logging import log_event
 from cluster.wire import FollowerStatus, LeaderHint, MemberAnswer, Members, SetDigest, Status
 from raft import core
 from raft.configuration import Configuration
+from raft.events import Event
 from raft.roles import RoleName
 from raft.types import NOBODY, NodeId
 
@@ -128,6 +131,27 @@ def _follower(node: Node, told: core.CoreStatus, follower: core.FollowerStatus) 
 def _lags(node: Node) -> dict[str, float]:
     told = node.core.status()
     return {str(each.node): float(told.last.index - each.match) for each in told.followers}
+
+
+def is_ready(node: Node) -> bool:
+    """Whether it knows a leader and has caught up."""
+    state, applier = node.core.state, node.applier
+    return (
+        state.leader != NOBODY
+        and node.membership.is_member
+        and not node.is_stopping
+        and not node.is_fenced
+        and applier.applied >= min(node.start_index, state.log.last.index)
+        and applier.waiting == 0
+    )
+
+
+def tell_events(node: Node, events: Sequence[Event]) -> None:
+    """What happened in the core: counted, a line each, and noted where it is about members."""
+    for event in events:
+        node.metrics.events.labels(type(event).__name__).inc()
+        log_event(node.logger, event, node.core.state.term)
+        node_members.note(node, event)
 
 
 def register_gauges(node: Node) -> None:

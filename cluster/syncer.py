@@ -41,7 +41,7 @@ class Syncer:
         self._logger = logger
         self._queue = SyncQueue()
         self._batch: SyncBatch | None = None
-        self._started = 0.0
+        self.started = 0.0  # the newest sync
         self._ended = clock.monotonic()
         self._is_marked = True
         self._is_closed = False
@@ -68,7 +68,7 @@ class Syncer:
         if batch.hard_state is None and batch.cut_after is None and not batch.entries:
             return batch
         self._batch = batch
-        self._started = clock.monotonic()
+        self.started = clock.monotonic()
         self._carry_out()
         return None
 
@@ -110,7 +110,7 @@ class Syncer:
         self.look_for_room()
         self._ended = clock.monotonic()
         self._is_marked = False
-        self._metrics.sync_seconds.observe(self._ended - self._started)
+        self._metrics.sync_seconds.observe(self._ended - self.started)
         self._synced(batch)
 
     def look_for_room(self) -> None:
