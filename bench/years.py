@@ -19,7 +19,7 @@ import msgspec
 import typer
 from rich.console import Console
 
-from bench import conditions, machine, wrk
+from bench import conditions, machine, tools, wrk
 from bench.growth import PUTS, RESTART_S
 from bench.growth import puts as transactions_of
 from bench.overload import GROWTH_MAX
@@ -237,7 +237,7 @@ def main(
     with tempfile.TemporaryDirectory(prefix="raftlog-years-", dir=data) as place:
         try:
             result = measure(Path(place), puts, keys, kept, is_in_transactions=transactions, console=console)
-        except (RuntimeError, LocalClusterError) as error:
+        except (RuntimeError, LocalClusterError, tools.MissingTool) as error:
             console.print(f"it failed: {error}", markup=False)
             raise typer.Exit(1) from error
     save.parent.mkdir(parents=True, exist_ok=True)
