@@ -32,6 +32,7 @@ SNAPSHOT_LOG_BYTES = 8 << 20
 """A snapshot is due after so much log: the state's size does not count (limits.snapshot_log_percent)."""
 ASK_EVERY_S = 0.002
 PATIENCE_S = 300.0
+SETTLE_S = 30.0
 _BUCKET = 0.05  # of raftlog_loop_lag_seconds
 
 
@@ -70,8 +71,9 @@ class Result(msgspec.Struct, frozen=True):
                 found.append(f"{name}: no snapshot was saved")
             if seen.late_ticks:
                 found.append(f"{name}: {seen.late_ticks} ticks came more than {PAUSE_MS:.0f} ms late")
-            if seen.slowest_answer_ms - seen.own_pause_ms > PAUSE_MS:
-                found.append(f"{name}: an answer took {seen.slowest_answer_ms:.0f} ms")
+        slowest = self.saving.slowest_answer_ms
+        if slowest - self.saving.own_pause_ms > PAUSE_MS:  # with writes beside, an answer waits for their turns too
+            found.append(f"saving: an answer took {slowest:.0f} ms")
         return found
 
 
@@ -144,6 +146,16 @@ def _watched(ours: Raftlog, work: threading.Thread | None, snapshots: int, secon
     )  # fmt: skip
 
 
+def _settle(ours: Raftlog) -> None:
+    """Until no snapshot was saved for a while: what was begun during replay, with fewer keys, is not what is asked."""
+    since, newest = time.monotonic(), _numbers(ours.url)["raftlog_snapshot_index"]
+    until = since + PATIENCE_S
+    while time.monotonic() < min(until, since + SETTLE_S):
+        time.sleep(0.5)
+        if (index := _numbers(ours.url)["raftlog_snapshot_index"]) != newest:
+            since, newest = time.monotonic(), index
+
+
 class Writes(threading.Thread):
     """Appends a megabyte at a time, so much in all, and waits in between."""
 
@@ -173,6 +185,7 @@ def measure(folder: Path, keys: int, value_bytes: int, snapshots: int, console: 
         ours.cluster.stop()
         ours = Raftlog(folder / "nodes", 1, settings=often)
         ours.start()
+        _settle(ours)
         saving = _watched(ours, Writes(ours, SNAPSHOT_LOG_BYTES, 0.0), 1, 10.0)
         console.print(f"saving: {saving}")
         writing = _watched(ours, Writes(ours, (snapshots + 1) * SNAPSHOT_LOG_BYTES, 0.05), snapshots, 10.0)

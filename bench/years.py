@@ -149,10 +149,10 @@ class Watcher(threading.Thread):
         return self.looks
 
 
-def _put_one_by_one(cluster: LocalCluster, puts: int, keys: int, folder: Path) -> tuple[int, int]:
+def _put_one_by_one(cluster: LocalCluster, puts: int, keys: int, size: int, folder: Path) -> tuple[int, int]:
     """wrk, as long as it takes: how many puts were answered well, how many not."""
     done = bad = 0
-    load = wrk.Load(f"{cluster.url(cluster.leader())}/v1/kv/key-", "PUT", b"v" * 100, keys=keys)
+    load = wrk.Load(f"{cluster.url(cluster.leader())}/v1/kv/key-", "PUT", b"v" * size, keys=keys)
     while done < puts:
         run = wrk.run(load, connections=CONNECTIONS, seconds=ROUND_S, folder=folder)
         done, bad = done + run.requests - run.bad, bad + run.bad
@@ -161,9 +161,9 @@ def _put_one_by_one(cluster: LocalCluster, puts: int, keys: int, folder: Path) -
     return done, bad
 
 
-def _put_in_transactions(ours: Raftlog, puts: int, keys: int) -> tuple[int, int]:
+def _put_in_transactions(ours: Raftlog, puts: int, keys: int, size: int) -> tuple[int, int]:
     """Transactions of a hundred puts, from a few clients at once."""
-    bodies = list(transactions_of(0, keys))
+    bodies = list(transactions_of(0, keys, size))
     share = puts // PUTS // CLIENTS
 
     def client(number: int) -> int:
@@ -194,7 +194,9 @@ def _restarts(cluster: LocalCluster) -> tuple[list[Restart], float]:
     return found, _until_ready(cluster, *cluster.nodes)
 
 
-def measure(folder: Path, puts: int, keys: int, kept: int, *, is_in_transactions: bool, console: Console) -> Result:
+def measure(
+    folder: Path, puts: int, keys: int, size: int, kept: int, *, is_in_transactions: bool, console: Console
+) -> Result:
     """The run. Raises RuntimeError or LocalClusterError."""
     seen = conditions.look(folder, console, 3 * (kept + (1 << 30)))
     ours = Raftlog(folder / "nodes", settings={"retention.bytes": kept})
@@ -205,9 +207,9 @@ def measure(folder: Path, puts: int, keys: int, kept: int, *, is_in_transactions
         watcher.start()
         began = time.monotonic()
         if is_in_transactions:
-            done, bad = _put_in_transactions(ours, puts, keys)
+            done, bad = _put_in_transactions(ours, puts, keys, size)
         else:
-            done, bad = _put_one_by_one(cluster, puts, keys, folder)
+            done, bad = _put_one_by_one(cluster, puts, keys, size, folder)
         seconds = time.monotonic() - began
         looks = watcher.end()
         console.print(f"{done:,} puts in {seconds:.0f} s ({done / seconds:,.0f}/s); restarts")
@@ -227,6 +229,7 @@ def measure(folder: Path, puts: int, keys: int, kept: int, *, is_in_transactions
 def main(
     puts: Annotated[int, typer.Option(min=1_000, help="writes in all")] = 10_000_000,
     keys: Annotated[int, typer.Option(min=100, help="keys that they go to in turn")] = 100_000,
+    size: Annotated[int, typer.Option(min=1, help="bytes of each value")] = 256,
     kept: Annotated[int, typer.Option(help="retention.bytes of every node")] = KEPT_BYTES,
     transactions: Annotated[bool, typer.Option("--transactions", help="a hundred puts in each request")] = False,
     data: Annotated[Path | None, typer.Option(help="folder on a real disk for the data")] = None,
@@ -236,7 +239,7 @@ def main(
     console = Console(width=None if sys.stdout.isatty() else 150)
     with tempfile.TemporaryDirectory(prefix="raftlog-years-", dir=data) as place:
         try:
-            result = measure(Path(place), puts, keys, kept, is_in_transactions=transactions, console=console)
+            result = measure(Path(place), puts, keys, size, kept, is_in_transactions=transactions, console=console)
         except (RuntimeError, LocalClusterError, tools.MissingTool) as error:
             console.print(f"it failed: {error}", markup=False)
             raise typer.Exit(1) from error
