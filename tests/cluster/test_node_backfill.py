@@ -165,7 +165,7 @@ async def test_the_older_log_comes_in_the_background(tmp_path: Path, held: async
         assert [pair[0] for pair in mine] == [pair[0] for pair in theirs]
         assert [encode_effects(pair[1]) for pair in mine] == [encode_effects(pair[1]) for pair in theirs]
         assert number(again, "raftlog_reads_passed_on") == passed, "read from this disk"
-        assert number(again, "raftlog_backfill_segments") > 1
+        assert number(again, "raftlog_backfill_segments") >= 1
         assert number(again, "raftlog_backfill_missing") == 0
         assert await again.find_time(0) == 1
         who = again.node_id

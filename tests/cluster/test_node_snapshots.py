@@ -187,8 +187,7 @@ async def test_kills_of_either_side_half_way(tmp_path: Path) -> None:
             await nodes.kill(dying)
             await nodes.start(dying)
         last = await write(nodes, 20)
-        await nodes.all_at(last)
-        assert nodes.running[follower].snapshots.index > 1
+        await nodes.all_at(last)  # by the last leader's snapshot, or, if another one has the whole log, by that
         digests = {node.machine.digest_at(last) for node in nodes.running.values()}
         assert len(digests) == 1
 
