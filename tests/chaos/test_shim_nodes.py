@@ -7,6 +7,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from random import Random
@@ -222,7 +223,10 @@ def test_full_disks_are_trimmed_in_what_was_kept_for_it(tmp_path: Path) -> None:
             there = Counter(record.value for record in records)
             assert [value for value in three.acknowledged if there[value] != 1] == []
             before = records[-1].index  # behind the end of the segment that found no next one
-            assert client.call(client_requests.trim(before)).oldest == before
+            with ThreadPoolExecutor(1) as aside:
+                asked = aside.submit(client.call, client_requests.trim(before))
+                wait_until(lambda: disks.look() and asked.done(), DEADLINE_S, what="the trim")
+            assert asked.result().oldest == before
         log = three.cluster.log_file(leader)
         wait_until(lambda: disks.look() and "log_deleted" in log.read_text(), DEADLINE_S, what="files that went")
         three.cluster.start_node(first)
