@@ -9,10 +9,9 @@ from running is told beside, for that is the machine's doing.
 from __future__ import annotations
 
 import http.client
-import sys
-import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -21,11 +20,10 @@ import typer
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
-from bench import conditions, machine
+from bench import conditions, machine, study
 from bench.growth import puts
 from bench.overload import ask
 from bench.raftlog import Raftlog
-from cluster.local_cluster import LocalClusterError
 
 PAUSE_MS = 50.0
 SNAPSHOT_LOG_BYTES = 8 << 20
@@ -202,6 +200,15 @@ def measure(folder: Path, keys: int, value_bytes: int, snapshots: int, console: 
     )  # fmt: skip
 
 
+def _told(result: Result) -> Iterator[str]:
+    yield (
+        f"snapshots of {result.snapshot_mib:.0f} MiB in {result.snapshot_seconds} s, memory {result.memory_mib:.0f} "
+        f"MiB; slowest answer {result.calm.slowest_answer_ms:.0f} ms calm, {result.saving.slowest_answer_ms:.0f} ms "
+        f"while it saves, {result.writing.slowest_answer_ms:.0f} ms with writes beside; ticks over 50 ms late: "
+        f"{result.calm.late_ticks}, {result.saving.late_ticks}, {result.writing.late_ticks} of {result.writing.ticks}"
+    )
+
+
 def main(
     keys: Annotated[int, typer.Option(min=100, help="keys in the store")] = 1_000_000,
     size: Annotated[int, typer.Option(min=1, help="bytes of each value")] = 256,
@@ -210,22 +217,4 @@ def main(
     save: Annotated[Path, typer.Option(help="where the result goes")] = Path("bench/results/pause.json"),
 ) -> None:
     """Saves the state of a million keys of 256 bytes: does the event loop ever stand still for more than 50 ms?"""
-    console = Console(width=None if sys.stdout.isatty() else 150)
-    with tempfile.TemporaryDirectory(prefix="raftlog-pause-", dir=data) as place:
-        try:
-            result = measure(Path(place), keys, size, snapshots, console)
-        except (RuntimeError, LocalClusterError) as error:
-            console.print(f"it failed: {error}", markup=False)
-            raise typer.Exit(1) from error
-    save.parent.mkdir(parents=True, exist_ok=True)
-    save.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
-    console.print(
-        f"snapshots of {result.snapshot_mib:.0f} MiB in {result.snapshot_seconds} s, memory {result.memory_mib:.0f} "
-        f"MiB; slowest answer {result.calm.slowest_answer_ms:.0f} ms calm, {result.saving.slowest_answer_ms:.0f} ms "
-        f"while it saves, {result.writing.slowest_answer_ms:.0f} ms with writes beside; ticks over 50 ms late: "
-        f"{result.calm.late_ticks}, {result.saving.late_ticks}, {result.writing.late_ticks} of {result.writing.ticks}"
-    )
-    for fault in result.faults:
-        console.print(f"[red]{fault}[/]")
-    if result.faults:
-        raise typer.Exit(1)
+    study.run("pause", data, save, lambda folder, console: measure(folder, keys, size, snapshots, console), _told)

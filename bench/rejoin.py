@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -22,7 +20,7 @@ import msgspec
 import typer
 from rich.console import Console
 
-from bench import apart, conditions
+from bench import apart, conditions, study
 from bench.openloop import Offered
 from bench.raftlog import Raftlog
 from cluster.client_errors import ClientError
@@ -174,6 +172,15 @@ def measure(
     return Result(now, seen, records, value_bytes, back.voter_s, back.ready_s, windows)
 
 
+def _told(result: Result, rate: int) -> Iterator[str]:
+    yield (
+        f"{rate:,}/s offered: {result.share:.1%} at least; p99 {result.p99_before_ms:.1f} ms before, "
+        f"{result.p99_joining_ms:.1f} ms while the follower was away or behind (worst windows); voter after "
+        f"{result.voter_s:.1f} s, ready after {result.ready_s:.1f} s, {result.records:,} records of "
+        f"{result.value_bytes} bytes"
+    )
+
+
 def main(
     records: Annotated[int, typer.Option(min=_BATCH, help="records in the log before")] = 1_000_000,
     size: Annotated[int, typer.Option(min=1, help="bytes of each value")] = 256,
@@ -184,21 +191,8 @@ def main(
     save: Annotated[Path, typer.Option(help="where the result goes")] = Path("bench/results/rejoin.json"),
 ) -> None:
     """A wiped follower is replaced and catches up at nice 19 under 3,000 writes a second: do rate and p99 hold?"""
-    console = Console(width=None if sys.stdout.isatty() else 150)
-    with tempfile.TemporaryDirectory(prefix="raftlog-rejoin-", dir=data) as place:
-        try:
-            result = measure(Path(place), records, size, rate, seconds, calm, console)
-        except (RuntimeError, LocalClusterError) as error:
-            console.print(f"it failed: {error}", markup=False)
-            raise typer.Exit(1) from error
-    save.parent.mkdir(parents=True, exist_ok=True)
-    save.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
-    console.print(
-        f"{rate:,}/s offered: {result.share:.1%} at least; p99 {result.p99_before_ms:.1f} ms before, "
-        f"{result.p99_joining_ms:.1f} ms while the follower was away or behind (worst windows); voter after "
-        f"{result.voter_s:.1f} s, ready after {result.ready_s:.1f} s, {result.records:,} records of {size} bytes"
-    )
-    for fault in result.faults:
-        console.print(f"[red]{fault}[/]")
-    if result.faults:
-        raise typer.Exit(1)
+    study.run(
+        "rejoin", data, save,
+        lambda folder, console: measure(folder, records, size, rate, seconds, calm, console),
+        lambda result: _told(result, rate),
+    )  # fmt: skip

@@ -6,10 +6,9 @@ as a request of its own over many connections (wrk), or, with `--transactions`, 
 
 from __future__ import annotations
 
-import sys
-import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle, islice
 from pathlib import Path
@@ -19,12 +18,12 @@ import msgspec
 import typer
 from rich.console import Console
 
-from bench import conditions, machine, tools, wrk
+from bench import conditions, machine, study, wrk
 from bench.growth import PUTS, RESTART_S
 from bench.growth import puts as transactions_of
 from bench.overload import GROWTH_MAX
 from bench.raftlog import Raftlog
-from cluster.local_cluster import LocalCluster, LocalClusterError
+from cluster.local_cluster import LocalCluster
 
 KEPT_BYTES = 1 << 30
 """`retention.bytes` of every node: what is measured against."""
@@ -116,7 +115,7 @@ def _size(folder: Path) -> int:
 
 
 class Watcher(threading.Thread):
-    """Looks at all nodes until it is told to stop."""
+    """Looks at all nodes until it is told to stop, and once then."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         super().__init__(daemon=True)
@@ -127,7 +126,9 @@ class Watcher(threading.Thread):
     def run(self) -> None:
         """The thread."""
         began = time.monotonic()
-        while not self._ended.wait(LOOK_S):
+        is_over = False
+        while not is_over:
+            is_over = self._ended.wait(LOOK_S)
             second = round(time.monotonic() - began, 1)
             nodes = self._cluster.running
             shards = [self._cluster.data(node) / "shard-0" for node in nodes]
@@ -226,6 +227,19 @@ def measure(
     )  # fmt: skip
 
 
+def _told(result: Result, save: Path) -> Iterator[str]:
+    middle, end, most = result.memory_mib
+    yield (
+        f"{result.puts:,} puts over {result.keys:,} keys, {result.how}, in {result.seconds:.0f} s; the log took at "
+        f"most {result.log_most_mib:.0f} MiB of a disk (policy {result.kept_mib:.0f}), {result.looks[-1].log_mib:.0f} "
+        f"at the end; all files at most {max(look.disk_mib for look in result.looks):.0f} MiB, two snapshots "
+        f"{result.snapshot_mib:.0f}; memory {middle:.0f} MiB in the middle, {end:.0f} at the end, {most:.0f} at most"
+    )
+    for each in result.restarts:
+        yield f"node {each.node} serves {each.killed_s:.2f} s after a kill, {each.stopped_s:.2f} s after a stop"
+    yield f"all three serve {result.together_s:.2f} s after they were killed together; saved to {save}"
+
+
 def main(
     puts: Annotated[int, typer.Option(min=1_000, help="writes in all")] = 10_000_000,
     keys: Annotated[int, typer.Option(min=100, help="keys that they go to in turn")] = 100_000,
@@ -236,28 +250,10 @@ def main(
     save: Annotated[Path, typer.Option(help="where the result goes")] = Path("bench/results/years.json"),
 ) -> None:
     """Writes 10 M puts over 100 k keys: disk bounded by policy, memory by the state, restarts within 5 s."""
-    console = Console(width=None if sys.stdout.isatty() else 150)
-    with tempfile.TemporaryDirectory(prefix="raftlog-years-", dir=data) as place:
-        try:
-            result = measure(Path(place), puts, keys, size, kept, is_in_transactions=transactions, console=console)
-        except (RuntimeError, LocalClusterError, tools.MissingTool) as error:
-            console.print(f"it failed: {error}", markup=False)
-            raise typer.Exit(1) from error
-    save.parent.mkdir(parents=True, exist_ok=True)
-    save.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
-    middle, end, most = result.memory_mib
-    console.print(
-        f"{result.puts:,} puts over {result.keys:,} keys, {result.how}, in {result.seconds:.0f} s; the log took at "
-        f"most {result.log_most_mib:.0f} MiB of a disk (policy {result.kept_mib:.0f}), {result.looks[-1].log_mib:.0f} "
-        f"at the end; all files at most {max(look.disk_mib for look in result.looks):.0f} MiB, two snapshots "
-        f"{result.snapshot_mib:.0f}; memory {middle:.0f} MiB in the middle, {end:.0f} at the end, {most:.0f} at most"
-    )
-    for each in result.restarts:
-        console.print(
-            f"node {each.node} serves {each.killed_s:.2f} s after a kill, {each.stopped_s:.2f} s after a stop"
-        )
-    console.print(f"all three serve {result.together_s:.2f} s after they were killed together; saved to {save}")
-    for fault in result.faults:
-        console.print(f"[red]{fault}[/]")
-    if result.faults:
-        raise typer.Exit(1)
+    study.run(
+        "years", data, save,
+        lambda folder, console: measure(
+            folder, puts, keys, size, kept, is_in_transactions=transactions, console=console
+        ),
+        lambda result: _told(result, save),
+    )  # fmt: skip
