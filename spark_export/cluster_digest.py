@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from cluster.wire import Code, DigestAnswer, SetDigest
-from spark_export.door import PATIENCE_S, RefusedError, TrimmedError, ask
+from spark_export.door import PATIENCE_S, RefusedError, TrimmedError, Turns, ask
 from spark_export.errors import DataLossError, NotCheckedError, UsageError
 
 PART_RECORDS: Final = 200_000
@@ -93,14 +93,13 @@ def cluster_digests(
 ) -> Digests:
     """Asked in parts, of every node at once, from the newest on. Raises DataLossError for a range that is no longer
     kept, or another log."""
-    starts = [first, *range((cell_of(first) + 1) * PART_RECORDS + 1, last + 1, PART_RECORDS)]
-    ranges = list(zip(starts, [*(start - 1 for start in starts[1:]), last], strict=True))
     if first > last:
         raise UsageError(f"there is nothing to digest in [{first}, {last}]")
+    starts = [first, *range((cell_of(first) + 1) * PART_RECORDS + 1, last + 1, PART_RECORDS)]
+    ranges = list(zip(starts, [*(start - 1 for start in starts[1:]), last], strict=True))
 
     def asked(number: int) -> DigestAnswer:
-        turn = number % len(endpoints)
-        return _answer(endpoints[turn:] + endpoints[:turn], log_id, *ranges[number], patience_s)
+        return _answer(Turns(endpoints, patience_s, number), log_id, *ranges[number])
 
     asking = ThreadPoolExecutor(len(endpoints), "raftlog-digests")
     try:
@@ -117,12 +116,12 @@ def range_digest(
     endpoints: tuple[str, ...], log_id: str, first: int, last: int, *, patience_s: float = PATIENCE_S
 ) -> SetDigest:
     """The digest of the log rows of a range of at most PART_RECORDS records, to find out which one of them is wrong."""
-    return _answer(endpoints, log_id, first, last, patience_s).log_digest or EMPTY
+    return _answer(Turns(endpoints, patience_s), log_id, first, last).log_digest or EMPTY
 
 
-def _answer(endpoints: tuple[str, ...], log_id: str, first: int, last: int, patience_s: float) -> DigestAnswer:
+def _answer(turns: Turns, log_id: str, first: int, last: int) -> DigestAnswer:
     query: dict[str, object] = {"index": last, "log_from": first, "min_index": last}
-    answer = ask(endpoints, "/v1/digest", query, DigestAnswer, patience_s=patience_s, wait_s=_PART_S)
+    answer = ask(turns.endpoints, "/v1/digest", query, DigestAnswer, wait_s=_PART_S, turns=turns)
     if answer.log != log_id:
         raise DataLossError(f"the endpoints serve log {answer.log}, not {log_id}: this is another cluster's")
     if answer.format != FORMAT:

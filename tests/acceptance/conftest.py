@@ -1,12 +1,13 @@
 """Clusters of real processes for the acceptance tests; every one of them runs alone on the machine."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from chaos.deployment import Deployment
-from cluster.local_cluster import LocalCluster
+from cluster.local_cluster import READY_S, LocalCluster
 from tests.support import free_ports
 
 Measure = Callable[[str, object], None]
@@ -57,6 +58,17 @@ def proxied(proxied_cluster: Deployment) -> Iterator[Deployment]:
     proxied_cluster.restore()
     yield proxied_cluster
     _tell_state(proxied_cluster.cluster)
+
+
+@contextmanager
+def own_cluster(folder: Path, settings: Mapping[str, object], ready_s: float = READY_S) -> Iterator[LocalCluster]:
+    """Three nodes of one test alone, up and ready; what they logged last is told in the end."""
+    with LocalCluster(folder / "nodes", settings=settings, ports=free_ports(6)) as cluster:
+        cluster.start()
+        cluster.wait_ready(timeout_s=ready_s)
+        yield cluster
+        print(cluster.tails())
+        cluster.kill(*cluster.running)
 
 
 def _tell_state(cluster: LocalCluster) -> None:

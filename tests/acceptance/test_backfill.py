@@ -18,12 +18,12 @@ from cluster.client_flow import Response
 from cluster.client_sync import SyncClient
 from cluster.local_cluster import LocalCluster
 from cluster.wire_members import ChangeIn
-from tests.acceptance.conftest import Measure
+from tests.acceptance.conftest import Measure, own_cluster
 from tests.acceptance.load import Door, open_session
 from tests.acceptance.logs import records_of, settle
 from tests.acceptance.test_members import _ask, _make_voter, settled, voters
 from tests.acceptance.test_snapshots import CATCH_UP_S, EARLY, fill, has_all, installs
-from tests.support import free_ports, wait_until
+from tests.support import wait_until
 
 WRITES = 200
 VALUE = random.Random(7).randbytes(700)
@@ -32,12 +32,8 @@ VALUE = random.Random(7).randbytes(700)
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[LocalCluster]:
     """Three nodes that make snapshots after few megabytes, and keep the whole log beside them."""
-    with LocalCluster(tmp_path / "nodes", settings=EARLY, ports=free_ports(6)) as cluster:
-        cluster.start()
-        cluster.wait_ready(timeout_s=CATCH_UP_S)
+    with own_cluster(tmp_path, EARLY, CATCH_UP_S) as cluster:
         yield cluster
-        print(cluster.tails())
-        cluster.kill(*cluster.running)
 
 
 async def once(url: str, session: int, sequence: int) -> wire.Appended:

@@ -22,7 +22,7 @@ from cluster.client_sync import SyncClient
 from cluster.local_cluster import LocalCluster
 from cluster.wire import Code, MemberAnswer, Members
 from cluster.wire_members import ChangeAnswer, ChangeIn
-from tests.acceptance.conftest import SETTINGS, Measure
+from tests.acceptance.conftest import SETTINGS, Measure, own_cluster
 from tests.acceptance.load import Load
 from tests.acceptance.logs import check_exactly_once, distribution
 from tests.support import free_ports, wait_until
@@ -37,12 +37,8 @@ FULL = [pytest.mark.long, pytest.mark.timeout(3_600)]
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[LocalCluster]:
     """Three nodes of this test alone: their members change."""
-    with LocalCluster(tmp_path / "nodes", settings=SETTINGS, ports=free_ports(6)) as cluster:
-        cluster.start()
-        cluster.wait_ready(timeout_s=PATIENCE_S)
+    with own_cluster(tmp_path, SETTINGS, PATIENCE_S) as cluster:
         yield cluster
-        print(cluster.tails())
-        cluster.kill(*cluster.running)
 
 
 def raftlog(cluster: LocalCluster, *arguments: str) -> subprocess.CompletedProcess[str]:

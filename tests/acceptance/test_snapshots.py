@@ -10,10 +10,10 @@ import pytest
 
 from cluster.client import Client
 from cluster.local_cluster import LocalCluster
-from tests.acceptance.conftest import SETTINGS, Measure
+from tests.acceptance.conftest import SETTINGS, Measure, own_cluster
 from tests.acceptance.load import Load
 from tests.acceptance.logs import is_append, records_of, settle
-from tests.support import free_ports, wait_until, wait_until_async
+from tests.support import wait_until, wait_until_async
 
 EARLY = SETTINGS | {
     "disk.segment_bytes": 1 << 20,
@@ -32,13 +32,8 @@ CATCH_UP_S = 90.0
 @pytest.fixture
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three nodes that make and send snapshots after few megabytes."""
-    folder = tmp_path_factory.mktemp("snapshots") / "nodes"
-    with LocalCluster(folder, settings=EARLY, ports=free_ports(6)) as cluster:
-        cluster.start()
-        cluster.wait_ready()
+    with own_cluster(tmp_path_factory.mktemp("snapshots"), EARLY) as cluster:
         yield cluster
-        print(cluster.tails())
-        cluster.kill(*cluster.running)
 
 
 def has_all(cluster: LocalCluster, node: int) -> bool:

@@ -1,7 +1,8 @@
 """A real node whose sealed segment is damaged under it: it ends with its code, is started again, and ends up whole."""
 
 import json
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -29,6 +30,15 @@ def value(number: int) -> bytes:
     return b"value-%06d-" % number + bytes(900)
 
 
+@contextmanager
+def started(folder: Path) -> Iterator[LocalCluster]:
+    """Three nodes that scrub all the time, ready."""
+    with LocalCluster(folder / "cluster", 3, settings=SETTINGS) as cluster:
+        cluster.start()
+        cluster.wait_ready()
+        yield cluster
+
+
 def lines_of(cluster: LocalCluster, node: int, event: str) -> list[dict[str, Any]]:
     """What that node's log says of it."""
     lines = [json.loads(line) for line in cluster.log_file(node).read_text().splitlines() if line.startswith("{")]
@@ -39,9 +49,7 @@ def lines_of(cluster: LocalCluster, node: int, event: str) -> list[dict[str, Any
 def test_a_byte_flipped_under_a_running_node_is_found_and_heals(tmp_path: Path, who: str) -> None:
     """Nobody reads the place. The node says which file, byte and index, ends with 17, and its next start heals; nothing
     that was acknowledged is missing on it, nothing wrong is served, and its files are intact in the end."""
-    with LocalCluster(tmp_path / "cluster", 3, settings=SETTINGS) as cluster:
-        cluster.start()
-        cluster.wait_ready()
+    with started(tmp_path) as cluster:
         with SyncClient(cluster.urls, deadline_s=30) as client:
             for number in range(RECORDS):
                 client.append(value(number))
@@ -77,9 +85,7 @@ def test_two_nodes_damaged_at_once_in_different_places_end_healthy(tmp_path: Pat
     that of no place more than one copy is lost. Both are found; never do both end at once, for two of three that heal
     leave nobody to elect; no reader is told anything that was not written, and in the end all three hold everything."""
     chance = Random(20_261_122)
-    with LocalCluster(tmp_path / "cluster", 3, settings=SETTINGS) as cluster:
-        cluster.start()
-        cluster.wait_ready()
+    with started(tmp_path) as cluster:
         with SyncClient(cluster.urls, deadline_s=60) as client:
             written = [value(number) for number in range(300)]
             for each in written:
@@ -122,9 +128,7 @@ def test_flips_all_over_the_files_of_real_nodes_end_healthy(tmp_path: Path) -> N
     state and its identity, which a start reads. Each is detected; no reader is told anything that was not written;
     every node serves and votes again before the next one; and in the end all have all that was acknowledged."""
     chance = Random(20_261_122)
-    with LocalCluster(tmp_path / "cluster", 3, settings=SETTINGS) as cluster:
-        cluster.start()
-        cluster.wait_ready()
+    with started(tmp_path) as cluster:
         with SyncClient(cluster.urls, deadline_s=60) as client:
             written = [value(number) for number in range(300)]
             for each in written:
