@@ -6,6 +6,8 @@ by the hash of its block's body, so equal requests must have equal bytes.
 
 from __future__ import annotations
 
+from typing import Final
+
 import xxhash
 
 from raft.codec import (
@@ -16,16 +18,24 @@ from raft.codec import (
     decode_blocks,
     decode_configuration,
     decode_records,
+    plain_counts,
 )
 from raft.types import Entry, EntryKind
 from statemachine.commands import INTERNAL_FIRST, Command, LogEntry, Request, Result
 from statemachine.effects import Effects
+
+_PLAIN: Final = Request(1, ())  # an append of one record, outside any session: one value for all of them
 
 
 def log_entry(entry: Entry) -> LogEntry:
     """The entry for `StateMachine.apply`. Raises Corrupt or UnknownVersion: the node must stop, never skip."""
     index, count = entry.index, entry.count
     if entry.kind is EntryKind.COMMANDS:
+        if (counts := plain_counts(entry.data)) is not None:
+            if sum(counts) != count:
+                raise Corrupt(f"entry {index} says {count} records, its blocks hold {sum(counts)}")
+            plain = tuple([_PLAIN if each == 1 else Request(each, ()) for each in counts])
+            return LogEntry(index, entry.term, count, entry.time_ms, entry.clock_ms, plain)
         requests: list[Request] = []
         total = 0
         for block in decode_blocks(entry.data):

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from cluster.requests import Answer, Batch, Flight, Request
+from cluster.requests import Answer, Batch, Flight, Request, Settled
 from cluster.wire import ERRORS, ApiError, Code
 from raft.codec import BLOCK_SIZE
 from raft.types import NodeId
@@ -99,12 +99,11 @@ class Pending:
         size = records = 0
         queue = self._queue
         room = self._limits.inflight_requests_max - self.inflight
+        bytes_max, records_max = self._limits.batch_bytes_max, self._limits.batch_records_max
         while queue and len(taken) < room:
             request = queue[0]
             length = len(request.block)
-            if taken and (
-                size + length > self._limits.batch_bytes_max or records + request.count > self._limits.batch_records_max
-            ):
+            if taken and (size + length > bytes_max or records + request.count > records_max):
                 break
             queue.popleft()
             self.queued_bytes -= length
@@ -311,8 +310,9 @@ class Pending:
             each = [RequestEffect(Result.APPLIED, effects.revision)] * len(requests)
         settled = 0
         for request, effect in zip(requests, each, strict=True):
-            if request.future is not None:
-                request.settle(term, effect)
+            if (future := request.future) is not None:
+                if not future.done():
+                    future.set_result(Settled(request.first, request.first + request.count - 1, term, effect))
                 settled += 1
             if request.session:
                 self._forget(request)

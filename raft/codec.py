@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from operator import attrgetter
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import google_crc32c
 import msgpack
@@ -56,6 +58,7 @@ ENTRY_VERSION: Final = 1
 _HEADER: Final = Struct("<4sBBHIIQQqQIII")
 _CRC: Final = Struct("<I")
 HEADER_SIZE: Final = _HEADER.size + _CRC.size
+_PREVIOUS_CRC: Final = _HEADER.size - 2 * _CRC.size  # where it stands: the last but one of these fields
 
 
 class EntryHeader(NamedTuple):
@@ -178,7 +181,7 @@ def decode_entries(buffer: bytes | memoryview) -> tuple[Entry, ...]:
 
 def previous_crc(entry: Entry) -> int:
     """The header CRC of the entry before, as this one names it."""
-    crc: int = _HEADER.unpack_from(entry.header)[11]
+    crc: int = _CRC.unpack_from(entry.header, _PREVIOUS_CRC)[0]
     return crc
 
 
@@ -273,21 +276,25 @@ def encode_block(
     """A request as bytes: header, records, and for more than one record a table of their positions (u32 each,
     from the start of the body), so that a reader finds all of them at once."""
     parts: list[bytes] = []
+    pack = _RECORD.pack
     for operation, key, value, headers, argument in records:
+        if key is None and headers is None and argument is None and value is not None:  # as most are
+            parts.append(pack(operation, RECORD_VALUE, 0, len(value), 0, 0, 0) + value)
+            continue
         flags = (key is not None) | (value is not None) << 1 | (headers is not None) << 2 | (argument is not None) << 3
         key, value, headers = key or b"", value or b"", headers or b""
         parts.append(
-            _RECORD.pack(operation, flags, len(key), len(value), len(headers), 0, argument or 0)
+            pack(operation, flags, len(key), len(value), len(headers), 0, argument or 0)
             + key + value + headers
         )  # fmt: skip
-    body = b"".join(parts)
-    if len(parts) > 1:
-        table = array("I")
-        position = 0
-        for part in parts:
-            table.append(position)
-            position += len(part)
-        body += table.tobytes()
+    if len(parts) == 1:
+        body = parts[0]
+    else:
+        table = array("I", accumulate(map(len, parts), initial=0))
+        table.pop()  # the end of the last one
+        parts.append(table.tobytes())
+        body = b"".join(parts)
+        parts.pop()
     flags = BLOCK_SESSION * bool(session) | BLOCK_TIME * (time_ms is not None) | BLOCK_PLAIN * plain
     return (
         _BLOCK.pack(
@@ -333,6 +340,31 @@ def decode_blocks(data: bytes) -> list[Block]:
         )  # fmt: skip
         offset = start + length
     return blocks
+
+
+def plain_counts(data: bytes) -> list[int] | None:
+    """How many records each request block of an entry's data holds, where all of them are plain and say nothing else:
+    no session, time, namespace or principal. None where one does, or is none: `decode_blocks` says what it is.
+
+    Most writes pass here three times, on each node, so it reads no more of a block than it needs.
+    """
+    counts: list[int] = []
+    offset, end = 0, len(data)
+    while offset < end:
+        start = offset + BLOCK_SIZE
+        if start > end or data[offset : offset + 4] != _PLAIN_START or data[offset + 12 : start] != _PLAIN_REST:
+            return None
+        length, count = _LENGTH_COUNT.unpack_from(data, offset + 4)
+        offset = start + length
+        if count < 1 or offset > end or length < count * RECORD_SIZE + (4 * count if count > 1 else 0):
+            return None
+        counts.append(count)
+    return counts
+
+
+_PLAIN_START: Final = bytes((BLOCK_VERSION, BLOCK_PLAIN, 0, 0))
+_LENGTH_COUNT: Final = Struct("<II")
+_PLAIN_REST: Final = bytes(BLOCK_SIZE - 12)
 
 
 def record_positions(block: Block) -> Sequence[int]:
@@ -569,9 +601,16 @@ class Frame(NamedTuple):
 def encode_frame(kind: int, header: Sequence[object], payload: bytes = b"") -> bytes:
     """A frame as bytes. `header` holds what msgpack takes: integers, booleans, text, bytes, None, lists of them."""
     packed: bytes = msgpack.packb(header, use_bin_type=True)
-    tail = _FRAME.pack(0, 0, len(packed), FRAME_VERSION, kind)[8:]
-    crc = google_crc32c.extend(google_crc32c.value(tail + packed), payload)
-    return b"".join((len(packed + payload).to_bytes(4, "little"), _CRC.pack(crc), tail, packed, payload))
+    body = _FRAME_REST.pack(len(packed), FRAME_VERSION, kind) + packed
+    crc = google_crc32c.value(body)
+    if not payload:
+        return _FRAME_START.pack(len(packed), crc) + body
+    crc = google_crc32c.extend(crc, payload)
+    return b"".join((_FRAME_START.pack(len(packed) + len(payload), crc), body, payload))
+
+
+_FRAME_START: Final = Struct("<II")
+_FRAME_REST: Final = Struct("<HBB")
 
 
 class FrameDecoder:
@@ -590,33 +629,45 @@ class FrameDecoder:
 
     def feed(self, data: bytes | memoryview) -> list[Frame]:
         """The frames completed by `data`. Raises Corrupt or UnknownVersion."""
-        buffer = self._buffer
-        buffer += data
+        kept = self._buffer
+        if kept:
+            kept += data
+            if self._is_short(kept):
+                return []
+            data = bytes(kept)
+        elif type(data) is not bytes:
+            data = bytes(data)
         frames: list[Frame] = []
-        offset = 0
-        while len(buffer) - offset >= FRAME_SIZE:
-            length, crc, header_size, version, kind = _FRAME.unpack_from(buffer, offset)
+        offset, size = 0, len(data)
+        while size - offset >= FRAME_SIZE:
+            length, crc, header_size, version, kind = _FRAME.unpack_from(data, offset)
             if length > self._max or header_size > length:
                 raise Corrupt(f"frame of {length} bytes (header {header_size}): the limit is {self._max}")
-            end = offset + FRAME_SIZE + length
-            if len(buffer) < end:
+            start, end = offset + FRAME_SIZE, offset + FRAME_SIZE + length
+            if size < end:
                 break
-            body = bytes(memoryview(buffer)[offset + 8 : end])
-            if google_crc32c.value(body) != crc:
+            if google_crc32c.value(data[offset + 8 : end]) != crc:
                 raise Corrupt("frame fails its CRC")
             if version != FRAME_VERSION or kind not in _FRAME_KINDS:
                 raise UnknownVersion(f"frame of version {version}, kind {kind}")
             try:
-                header = msgpack.unpackb(body[4 : 4 + header_size], raw=False, use_list=False)
+                header = msgpack.unpackb(data[start : start + header_size], raw=False, use_list=False)
             except Exception as error:
                 raise Corrupt(f"frame header: {error}") from error
             if type(header) is not tuple:
                 raise Corrupt("frame header is no array")
-            frames.append(Frame(kind, header, body[4 + header_size :]))
+            frames.append(Frame(kind, header, data[start + header_size : end]))
             offset = end
-        if offset:
-            del buffer[:offset]
+        if offset < size or kept:
+            self._buffer = bytearray(data[offset:])
         return frames
+
+    def _is_short(self, kept: bytearray) -> bool:
+        """Whether the first frame is still not whole: a large one comes in many pieces, and is copied once."""
+        if len(kept) < FRAME_SIZE:
+            return True
+        length = int.from_bytes(kept[:4], "little")
+        return length <= self._max and len(kept) < FRAME_SIZE + length
 
 
 _MESSAGE_FIELDS: Final[dict[int, tuple[type, tuple[str, ...]]]] = {
@@ -632,16 +683,23 @@ _MESSAGE_NUMBERS: Final = {kind: number for number, (kind, _) in _MESSAGE_FIELDS
 _BOOLEANS: Final = frozenset({"pre", "transfer", "link_closed", "granted", "success", "done", "accepted"})
 
 
+_NAMES: Final = {number: ("shard", "sender", "to", "term", *names) for number, (_, names) in _MESSAGE_FIELDS.items()}
+_VALUES: Final = {number: attrgetter(*names) for number, names in _NAMES.items()}
+_TYPES: Final = {
+    number: tuple(bool if name in _BOOLEANS else int for name in names) for number, names in _NAMES.items()
+}
+
+
 def encode_message(message: Message) -> bytes:
     """A consensus message as a whole frame."""
     number = _MESSAGE_NUMBERS[type(message)]
-    names = _MESSAGE_FIELDS[number][1]
-    header = [number, message.shard, message.sender, message.to, message.term]
-    header += [getattr(message, name) for name in names]
+    header = (number, *_VALUES[number](message))
     payload = b""
-    if isinstance(message, AppendEntries):
-        payload = b"".join([part for entry in message.entries for part in (entry.header, entry.data)])
-    elif isinstance(message, InstallSnapshot):
+    if type(message) is AppendEntries:
+        entries = message.entries
+        if entries:
+            payload = b"".join([part for entry in entries for part in (entry.header, entry.data)])
+    elif type(message) is InstallSnapshot:
         payload = message.data
     return encode_frame(FRAME_MESSAGE, header, payload)
 
@@ -651,19 +709,26 @@ def decode_message(frame: Frame) -> Message:
     number, *values = frame.header or (0,)
     if type(number) is not int or number not in _MESSAGE_FIELDS:
         raise UnknownVersion(f"message number {number!r}")
-    kind, names = _MESSAGE_FIELDS[number]
-    names = ("shard", "sender", "to", "term", *names)
-    if len(values) != len(names):
-        raise Corrupt(f"{kind.__name__} has {len(values)} fields, not {len(names)}")
-    for name, value in zip(names, values, strict=True):
-        if type(value) is not (bool if name in _BOOLEANS else int) or (
-            type(value) is int and not 0 <= value <= INDEX_MAX
-        ):
-            raise Corrupt(f"{kind.__name__}.{name} is {value!r}")
-    fields = dict(zip(names, values, strict=True))
+    kind, names = _MESSAGE_FIELDS[number][0], _NAMES[number]
+    numbers: list[Any] = values  # as the first look makes sure
+    if tuple(map(type, values)) != _TYPES[number] or min(numbers) < 0 or max(numbers) > INDEX_MAX:
+        raise _malformed(kind, names, values)
+    fields: dict[str, Any] = dict(zip(names, values, strict=True))
     if kind is AppendEntries:
-        fields["entries"] = decode_entries(frame.payload)
+        fields["entries"] = decode_entries(frame.payload) if frame.payload else ()
     elif kind is InstallSnapshot:
         fields["data"] = frame.payload
     message: Message = kind(**fields)
     return message
+
+
+def _malformed(kind: type, names: Sequence[str], values: Sequence[object]) -> Corrupt:
+    """What is wrong with the fields of a message."""
+    if len(values) != len(names):
+        return Corrupt(f"{kind.__name__} has {len(values)} fields, not {len(names)}")
+    for name, value in zip(names, values, strict=True):
+        if type(value) is not (bool if name in _BOOLEANS else int) or (
+            type(value) is int and not 0 <= value <= INDEX_MAX
+        ):
+            return Corrupt(f"{kind.__name__}.{name} is {value!r}")
+    raise AssertionError("one of them is wrong")

@@ -280,40 +280,43 @@ class RaftCore:
     def ready(self) -> Ready | None:
         """What is to be done since the last one, or None."""
         state = self.state
-        if isinstance(state.role, Leader):
-            reconfiguration.advance(state, state.role)
-        log, role = state.log, state.role
+        log, out, role = state.log, state.out, state.role
         if isinstance(role, Leader):
-            reads.open_round(state, role)
+            reconfiguration.advance(state, role)
+            role = state.role
+        if isinstance(role, Leader):
+            if role.reads_new:
+                reads.open_round(state, role)
             replication.replicate(state, role)
             if role.transfer is not None:
                 election.advance_transfer(state, role)
+            if out.messages and state.durable_term < state.term:
+                # A voter alone leads by a vote that may not be durable yet: after a crash it could lead this term
+                # again, with other entries, and a learner would hold some of both.
+                out.after_sync[:0], out.messages = out.messages, []
         if log.given < log.start.index and not state.is_installing:
             _fetch_committed(state)
-        out = state.out
-        if isinstance(role, Leader) and state.durable_term < state.term and out.messages:
-            # A voter alone leads by a vote that may not be durable yet: after a crash it could lead this term again,
-            # with other entries, and a learner would hold some of both.
-            out.after_sync[:0], out.messages = out.messages, []
-        committed = (*out.fetched, *(() if state.is_installing else log.take_committed()))
+        committed = () if log.given >= log.committed or state.is_installing else log.take_committed()
+        if out.fetched:
+            committed = (*out.fetched, *committed)
         if not committed and log.handed == log.last.index and out.is_empty:
             return None
         cut_after, entries = log.take_unpersisted()
         state.out = Outbox()
         return Ready(
-            messages=tuple(out.messages),
-            hard_state=HardState(state.term, state.vote, state.boot) if out.hard_state else None,
-            cut_after=cut_after,
-            entries=entries,
-            messages_after_sync=tuple(out.after_sync),
-            committed=committed,
-            reads=tuple(out.reads),
-            reads_failed=tuple(out.reads_failed),
-            fetches=tuple(out.fetches),
-            snapshot_fetches=tuple(out.snapshot_fetches),
-            snapshot_writes=tuple(out.snapshot_writes),
-            snapshot_install=out.snapshot_install,
-            events=tuple(out.events),
+            tuple(out.messages),
+            HardState(state.term, state.vote, state.boot) if out.hard_state else None,
+            cut_after,
+            entries,
+            tuple(out.after_sync),
+            committed,
+            tuple(out.reads),
+            tuple(out.reads_failed),
+            tuple(out.fetches),
+            tuple(out.snapshot_fetches),
+            tuple(out.snapshot_writes),
+            out.snapshot_install,
+            tuple(out.events),
         )
 
     def next_deadline_ms(self) -> int:

@@ -58,28 +58,31 @@ def observe(state: State) -> Observed:
 def check_state(state: State) -> None:
     """Basic invariants. Raises InvariantBroken."""
     log, node = state.log, state.node
-    if not log.applied <= log.given <= log.committed <= log.last.index:
-        marks = (log.applied, log.given, log.committed, log.last.index)
-        raise InvariantBroken(node, "applied <= given <= commit <= last", "figure 2", marks)
-    if not log.persisted <= log.handed <= log.last.index:
-        ends = (log.persisted, log.handed, log.last.index)
-        raise InvariantBroken(node, "persisted <= handed to disk <= last", "thesis 10.2.1", ends)
-    if log.given > log.persisted:
-        raise InvariantBroken(node, "only durable entries are applied here", "DESIGN 5", (log.given, log.persisted))
     last = log.last.index
-    for mark in (log.applied, log.committed, log.persisted, log.handed):
-        if mark != last and not log.may_end(mark):
+    applied, committed, persisted, handed = marks = (log.applied, log.committed, log.persisted, log.handed)
+    if not applied <= log.given <= committed <= last:
+        found = (applied, log.given, committed, last)
+        raise InvariantBroken(node, "applied <= given <= commit <= last", "figure 2", found)
+    if not persisted <= handed <= last:
+        raise InvariantBroken(node, "persisted <= handed to disk <= last", "thesis 10.2.1", (persisted, handed, last))
+    if log.given > persisted:
+        raise InvariantBroken(node, "only durable entries are applied here", "DESIGN 5", (log.given, persisted))
+    sure = log.ends[-2:]
+    for mark in marks:
+        if mark != last and mark not in sure and not log.may_end(mark):
             raise InvariantBroken(node, "every mark is the end of an entry", "DESIGN 3", mark)
     if state.term < log.last.term or state.durable_term > state.term:
         terms = (state.term, log.last.term, state.durable_term)
         raise InvariantBroken(node, "no entry or promise is of a later term than the node", "figure 2", terms)
-    if state.configurations[-1][0] > log.last.index:
+    if state.configurations[-1][0] > last:
         raise InvariantBroken(node, "the configuration in force is in the log", "thesis 4.1", state.configurations[-1])
     role = state.role
-    if isinstance(role, Candidate | Leader) and state.vote != node:
-        raise InvariantBroken(node, "who campaigns or leads has its own vote", "thesis 3.4", state.vote)
     if isinstance(role, Leader):
+        if state.vote != node:
+            raise InvariantBroken(node, "who campaigns or leads has its own vote", "thesis 3.4", state.vote)
         check_leader(state, role)
+    elif isinstance(role, Candidate) and state.vote != node:
+        raise InvariantBroken(node, "who campaigns or leads has its own vote", "thesis 3.4", state.vote)
 
 
 def check_leader(state: State, role: Leader) -> None:
@@ -87,12 +90,13 @@ def check_leader(state: State, role: Leader) -> None:
     log, node = state.log, state.node
     if log.last.term != state.term:
         raise InvariantBroken(node, "a leader's log ends in its term", "thesis 6.4", (log.last, state.term))
+    last, sure = log.last.index, log.ends[-2:]
     for peer, progress in role.progress.items():
-        if not progress.match <= progress.sent <= log.last.index:
-            detail = (peer, progress.match, progress.sent, log.last.index)
-            raise InvariantBroken(node, "match <= sent <= last", "figure 2", detail)
-        if progress.match != log.last.index and not log.may_end(progress.match):
-            raise InvariantBroken(node, "match is the end of an entry", "DESIGN 3", (peer, progress.match))
+        match = progress.match
+        if not match <= progress.sent <= last:
+            raise InvariantBroken(node, "match <= sent <= last", "figure 2", (peer, match, progress.sent, last))
+        if match != last and match not in sure and not log.may_end(match):
+            raise InvariantBroken(node, "match is the end of an entry", "DESIGN 3", (peer, match))
         if progress.inflight and progress.mode is not Mode.REPLICATE:
             raise InvariantBroken(node, "only a streamed follower has messages in flight", "etcd progress", peer)
         if progress.commit_sent > log.committed:

@@ -240,6 +240,8 @@ class Log:
     def take_unpersisted(self) -> tuple[int | None, tuple[Entry, ...]]:
         """What the next Ready brings to the disk: the cut, if any, and the entries after it."""
         cut_after, self.cut_after = self.cut_after, None
+        if self.handed == self.last.index:
+            return cut_after, ()
         entries = self.between(self.handed, self.last.index)
         self.handed = self.last.index
         return cut_after, entries

@@ -8,6 +8,7 @@ its disk in parallel with replicating).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from raft.events import Event
 from raft.messages import AppendEntriesReply, Message
@@ -80,8 +81,7 @@ class ReadFailed:
     context: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(NamedTuple):
     """Everything the core wants done since the last one. Order: see the fields, top to bottom.
 
     `messages` may leave at once. `hard_state`, then `cut_after`, then `entries` must be durable before
@@ -103,8 +103,7 @@ class Ready:
     events: tuple[Event, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SyncBatch:
+class SyncBatch(NamedTuple):
     """One trip to the disk: write `hard_state` and sync it, cut, append, sync; then send `messages`, then tell the
     core `persisted(term, index)` where `last` is not None."""
 

@@ -41,6 +41,10 @@ class Part:
     INSTALL: Final = 11
 
 
+PLACED_MAX: Final = 64
+"""So many entries may wait for `finish` to write their rows; then a driver that does not come to it does so with a
+batch."""
+
 Step = tuple[int, Sequence[Operation]]
 """Its part, and operations to execute in order before the next step is asked for."""
 
@@ -90,8 +94,8 @@ class Storage:
 
         After a step that may wait the very same batch may be carried out again: what was done is not done twice.
         """
-        if self._placed:
-            yield from self.write_rows()
+        if self._placed and (batch.cut_after is not None or len(self._placed) >= PLACED_MAX):
+            yield from self.write_rows()  # before a cut may take their entries; else nobody waits for them
         if batch.hard_state is not None:
             yield from self._keep(batch.hard_state)
         if batch.cut_after is not None and batch.cut_after < self.journal.last.index:

@@ -184,6 +184,33 @@ def test_times_never_fall_below_the_entry_before() -> None:
         )
 
 
+@given(data=st.data())
+@settings(max_examples=300, deadline=None)
+def test_plain_counts_are_those_of_the_blocks_or_none(data: st.DataObject) -> None:
+    """What is counted without decoding is what decoding counts, and whatever is not plain, or damaged in one byte, is
+    either refused in the same words or left to `decode_blocks`."""
+    record = Record(1, None, b"value")
+    blocks = [
+        codec.encode_block(
+            [record] * data.draw(st.integers(1, 3)), plain=data.draw(st.booleans()) or is_plain,
+            session=0 if is_plain else data.draw(st.integers(0, 1)),
+            namespace=0 if is_plain else data.draw(st.integers(0, 1)),
+            time_ms=None if is_plain else data.draw(st.none() | st.just(7)),
+        )
+        for is_plain in data.draw(st.lists(st.booleans(), max_size=5))
+    ]  # fmt: skip
+    raw = bytearray(b"".join(blocks))
+    if raw and data.draw(st.booleans()):
+        raw[data.draw(st.integers(0, len(raw) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    counts = codec.plain_counts(bytes(raw))
+    if counts is not None:
+        decoded = codec.decode_blocks(bytes(raw))
+        assert counts == [block.count for block in decoded]
+        for block in decoded:
+            nothing = (codec.BLOCK_PLAIN, 0, 0, 0, 0, 0, 0)
+            assert (block.flags, *block[2:8]) == nothing
+
+
 def test_blocks_and_records_come_back_as_they_were() -> None:
     """Absent is not empty, headers keep their order and repeats, positions match the table."""
     block, plain = codec.decode_blocks(BLOCK + PLAIN)

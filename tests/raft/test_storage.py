@@ -62,12 +62,13 @@ def test_effects_that_are_said_twice_while_they_wait_are_written_once() -> None:
 
 
 @pytest.mark.parametrize("how", ["flush", "next batch"])
-def test_rows_that_a_driver_did_not_come_to_are_written_before_anything_follows(how: str) -> None:
-    """A batch was made durable and `finish` never asked for: its rows come with the next batch, or at a clean stop,
-    and only from then on its entries are served.
+def test_rows_that_a_driver_did_not_come_to_are_written_all_the_same(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch was made durable and `finish` never asked for: its rows come with a later batch, once PLACED_MAX entries
+    wait for theirs, or at a clean stop, and only from then on its entries are served.
 
     Guard: `write_rows` in `carry_out` and `flush` of raft/storage.py.
     """
+    monkeypatch.setattr(storage, "PLACED_MAX", 1)
     shard = Shard()
     two, three = make_entries(entry_mark(shard.entries[-1]), 1, (10, 20))
     shard.run(shard.storage.carry_out(SyncBatch(None, None, (two,), ())))
@@ -77,6 +78,22 @@ def test_rows_that_a_driver_did_not_come_to_are_written_before_anything_follows(
     else:
         shard.run(shard.storage.carry_out(SyncBatch(None, None, (three,), ())))
     assert (shard.journal.indexed, shard.reader.entries(1, 9, 1 << 20)) == (2, (two,))
+
+
+def test_rows_are_written_before_a_cut_that_may_take_their_entries() -> None:
+    """Entries wait for their rows while others are appended, and none of them is left waiting behind a cut.
+
+    Guard: `cut_after` beside PLACED_MAX in `carry_out` of raft/storage.py.
+    """
+    shard = Shard()
+    two, three = make_entries(entry_mark(shard.entries[-1]), 1, (10, 20))
+    shard.run(shard.storage.carry_out(SyncBatch(None, None, (two,), ())))
+    shard.run(shard.storage.carry_out(SyncBatch(None, None, (three,), ())))
+    assert shard.journal.indexed == 1, "nobody waits for them"
+    (other,) = make_entries(entry_mark(two), 2, (30,))
+    shard.run(shard.storage.carry_out(SyncBatch(None, 2, (other,), ())))
+    shard.run(shard.storage.finish())
+    assert shard.reader.entries(1, 9, 1 << 20) == (two, other)
 
 
 def test_a_power_cut_around_a_cut_that_drops_a_segment_is_no_damage() -> None:
