@@ -46,7 +46,8 @@ async def _stream(service: Service, call: Call) -> Stream:
         try:
             await stream.write(encoder.begin(head))
             for part in chunks_of(last_user, walk):
-                await stream.write(encoder.part(part))
+                if part:
+                    await stream.write(encoder.part(part))
                 await asyncio.sleep(0)  # a write that finds room does not wait: others have their turn
                 if node.machine is not machine or service.is_stopping or service.clock() >= until:
                     return stream  # without an end: its connection is cut, and nobody takes it for a backup

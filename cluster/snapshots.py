@@ -41,7 +41,8 @@ def decode_preamble(chunk: bytes) -> int:
 
 
 def chunks_of(last_user_index: int, walk: SnapshotWalk) -> Iterator[bytes]:
-    """All chunks of a snapshot; each `next` is a few milliseconds of work and belongs to the event loop."""
+    """All chunks of a snapshot; each `next` is a few milliseconds of work and belongs to the event loop. An empty one
+    says that there is nothing yet: others may run, and it is not kept."""
     yield encode_preamble(last_user_index)
     yield from walk
 

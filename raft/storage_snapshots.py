@@ -72,7 +72,9 @@ class SnapshotPlan:
         return [DeleteFolder(self._aside), MakeFolder(self._aside), Create(f"{self._aside}/chunks", b"")]
 
     def add(self, chunk: bytes) -> list[Operation]:
-        """One more chunk. Raises ValueError for one that is too large."""
+        """One more chunk; an empty one is none. Raises ValueError for one that is too large."""
+        if not chunk:
+            return []
         if len(chunk) > CHUNK_BYTES_MAX:
             raise ValueError(f"a snapshot chunk of {len(chunk)} bytes: the limit is {CHUNK_BYTES_MAX}")
         header, self._crc = encode_chunk(chunk, self._crc)

@@ -21,7 +21,7 @@ from statemachine.commands import BadParameter, Consumer, Limits
 from statemachine.consumers import ConsumerTable
 from statemachine.digest import DigestHistory, SetDigest
 from statemachine.sessions import VOID, Session, SessionTable
-from statemachine.store import Store
+from statemachine.store import PASSED, Store
 from statemachine.store_load import Loader
 
 CHUNK_BYTES_MAX: Final = 128 << 10
@@ -82,8 +82,8 @@ class State(NamedTuple):
 class SnapshotWalk:
     """The chunks of a snapshot, consistent as of its making although the state changes between two of them.
 
-    Take the chunks where apply runs too, never in another thread. It holds versions in memory that would otherwise be
-    dropped, until it is exhausted or closed.
+    Take the chunks where apply runs too, never in another thread. A chunk may be empty: it looked for a while and found
+    nothing to keep. It holds versions in memory that would otherwise be dropped, until it is exhausted or closed.
     """
 
     def __init__(self, state: State) -> None:
@@ -135,6 +135,9 @@ class SnapshotWalk:
 
         def counted(place: int, rows: Iterable[Any]) -> Iterator[bytes]:
             for row in rows:
+                if row is PASSED:
+                    yield b""
+                    continue
                 counts[place] += 1
                 yield pack(row)
 
@@ -166,10 +169,14 @@ def _consumer_row(row: tuple[bytes, Consumer]) -> list[Any]:
 
 
 def _framed(kind: int, items: Iterable[bytes]) -> Iterator[bytes]:
-    """Frames full of whole items; an item that is longer than a frame begins one and goes on in the next."""
+    """Frames full of whole items; an item that is longer than a frame begins one and goes on in the next. An empty item
+    is no item, but a pause: it is passed on."""
     parts: list[bytes] = []
     size = 0
     for item in items:
+        if not item:
+            yield b""
+            continue
         if parts and (size + len(item) > PAYLOAD_BYTES_MAX or len(parts) == FRAME_ITEMS_MAX):
             yield _frame(kind, 0, b"".join(parts))
             parts.clear()

@@ -46,6 +46,8 @@ SLICE_KEYS: Final = 256
 """Keys that a walk looks up at once."""
 SLICE_VERSIONS: Final = 64
 """Versions of one key that a walk yields at once."""
+PASSED: Final[tuple[bytes, list[bytes]]] = (b"", [])
+"""What a walk yields for SLICE_KEYS keys of which it keeps nothing: no key is empty. Who walks can let others run."""
 
 _PACKED_ONE: Final = pack_long(1)
 _new: Final = tuple.__new__  # a NamedTuple without the cost of its constructor
@@ -364,12 +366,19 @@ class Store:
         """Every key with what reads from `oldest` to `newest` may see of it, newest first, in key order.
 
         Records are bytes for `store_load.Loader.add`. A key with many versions comes several times. The store may
-        change between two steps: what comes stays as of the start, if the store was pinned then.
+        change between two steps: what comes stays as of the start, if the store was pinned then. Keys that are newer
+        than that have nothing to give, and may be far more than the others: PASSED comes for so many of them.
         """
         keys = list(islice(self._all_keys(b"", None), SLICE_KEYS))
+        passed = 0
         while keys:
             for key in keys:
                 record = self._newest(key, newest)
+                if record is None:
+                    passed += 1
+                    if passed == SLICE_KEYS:
+                        passed = 0
+                        yield PASSED
                 while record is not None:
                     stored: list[bytes] = []
                     while record is not None and len(stored) < SLICE_VERSIONS:

@@ -252,13 +252,17 @@ async def test_disk_check_names_a_torn_backup(tmp_path: Path) -> None:
 
 
 async def test_the_state_is_that_of_one_index_although_writes_go_on() -> None:
-    """Every part is made while keys change: what comes out is the state at the head's index."""
+    """Every part is made while keys change and new ones come: what comes out is the state at the head's index."""
     node = FakeNode()
     for number in range(6_000):
         node.submit_now((put_block(b"k%04d" % number, b"v" * 100), 1))
     digest = node.machine.digest()
 
     async def change() -> None:
+        while not node.machine._store._pins:  # it has begun
+            await asyncio.sleep(0)
+        for number in range(1_000):  # the walk passes over these, and makes no part of them
+            node.submit_now((put_block(b"later %04d" % number, b"new"), 1))
         for number in range(2_000):
             node.submit_now((put_block(b"k%04d" % number, b"new"), 1))
             await asyncio.sleep(0)

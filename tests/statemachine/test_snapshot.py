@@ -18,7 +18,7 @@ from statemachine.snapshot import (
     Restorer,
     UnknownSnapshot,
 )
-from statemachine.store import Compacted
+from statemachine.store import SLICE_KEYS, Compacted, Store
 from tests.statemachine import mixture
 from tests.statemachine.driver import Driver, appends, request, snapshot_bytes
 
@@ -133,6 +133,35 @@ def test_a_walk_stays_as_of_its_start_while_writes_go_on() -> None:
     restored = StateMachine.restore(slices)
     assert restored.receipt(sessions[0], 39).state is ReceiptKind.APPLIED
     assert restored.revision == restored.compacted_revision + 2_000
+
+
+def test_a_walk_that_meets_only_newer_keys_lets_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A snapshot begun over a few keys, then thousands of new ones around them: between two chunks it looks at a slice
+    of them, however few it keeps; and what it keeps is what would have come at once."""
+    looked = 0
+    newest = Store._newest
+
+    def counted(store: Store, key: bytes, at: int) -> bytes | None:
+        nonlocal looked
+        looked += 1
+        return newest(store, key, at)
+
+    driver = Driver()
+    for number in range(0, 10_000, 1_000):
+        driver.put(b"k%05d" % number, b"old")
+    at_once = list(driver.machine.snapshot())
+    walk = driver.machine.snapshot()
+    for number in range(10_000):
+        driver.put(b"k%05d" % number, b"new")
+    monkeypatch.setattr(Store, "_newest", counted)
+    chunks, most, before = [], 0, 0
+    for chunk in walk:
+        chunks.append(chunk)
+        most, before = max(most, looked - before), looked
+    assert looked == 10_000
+    assert most <= SLICE_KEYS + 10
+    assert [chunk for chunk in chunks if chunk] == at_once
+    assert len(chunks) - len(at_once) == (10_000 - 10) // SLICE_KEYS
 
 
 def test_a_key_with_a_long_history_comes_in_pieces() -> None:

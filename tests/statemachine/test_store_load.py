@@ -11,7 +11,7 @@ Rows = list[tuple[bytes, list[bytes]]]
 
 def walked(store: Store) -> Rows:
     """What a walk over all that can be read gives."""
-    return [(key, list(records)) for key, records in store.walk(store.compacted, store.revision)]
+    return [(key, list(records)) for key, records in store.walk(store.compacted, store.revision) if key]
 
 
 def store_with_history() -> Store:

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from statemachine.commands import Limits, Version
 from statemachine.digest import set_digest, state_row_hash
-from statemachine.store import RECORD_SIZE, STORED, Compacted, FutureRevision, Store
+from statemachine.store import PASSED, RECORD_SIZE, STORED, Compacted, FutureRevision, Store
 from statemachine.store_load import Loader
 
 Copy = dict[bytes, Version]
@@ -173,6 +173,8 @@ class Comparison(RuleBasedStateMachine):
                 assert self.walked == self.expected
                 return
             key, records = row
+            if row is PASSED:
+                continue
             if self.walked and self.walked[-1][0] == key:
                 self.walked[-1][1].extend(map(unpack, records))
             else:
