@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from bench.axes import VALUE
@@ -39,8 +40,14 @@ _WARM_UP_S = 0.5
 _SEGMENT_BYTES = 64 << 20
 _WRITE = b"POST /v1/log HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n%b" % (len(VALUE), VALUE)
 _READ = b"GET /v1/kv/bench HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-ROWS = {"commit 1": 1, "commit 64": 64, "commit 256": 256, "write 64": 64, "read 64": 64}
-"""What is measured, and how many are under way: commits from within, writes and reads over HTTP."""
+_BULK_BODY = msgspec.msgpack.encode([VALUE] * 100)
+_BULK = (
+    b"POST /v1/log HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/msgpack\r\nContent-Length: %d\r\n\r\n%b"
+) % (len(_BULK_BODY), _BULK_BODY)
+ROWS = {"commit 1": 1, "commit 64": 64, "commit 256": 256, "write 64": 64, "bulk 16": 16, "read 64": 64}
+"""What is measured, and how many are under way: commits from within, writes (in bulk: 100 records each) and reads over
+HTTP."""
+_REQUESTS = {"write": _WRITE, "bulk": _BULK, "read": _READ}
 
 
 class _Wire(asyncio.Transport):
@@ -102,7 +109,7 @@ async def _begin(leader: Node, row: str, answered: Callable[[], bool]) -> None:
     await runner.setup()
     server: Any = runner.server
     for _ in range(ROWS[row]):
-        wire = _Wire(_WRITE if row.startswith("write") else _READ, answered)
+        wire = _Wire(_REQUESTS[row.partition(" ")[0]], answered)
         wire.protocol = server()
         wire.protocol.connection_made(wire)
         wire.ask()

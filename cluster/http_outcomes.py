@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple, NoReturn, cast
 
 from cluster.http_call import Call, Service, SessionHeaders
 from cluster.requests import Settled, code_of
 from cluster.wire import ApiError, Code
-from raft.codec import Record, encode_block
+from raft.codec import Record, encode_block, encode_values
 from statemachine.answers import Answer, Reason, answer_of
-from statemachine.commands import Result
+from statemachine.commands import Operation, Result
 
+Records = Sequence[Record] | Sequence[bytes]
+"""The records of a request; where all are appends of nothing but a value, their values."""
+_APPEND: Final = int(Operation.APPEND)
 _LOOP_RECORDS: Final = 2_000
 """A larger batch is encoded by a worker thread: the event loop must not pause for it."""
 
@@ -28,15 +31,21 @@ class Done(NamedTuple):
     answer: Answer | None
 
 
-def _encode(records: Sequence[Record], session: SessionHeaders, time_ms: int | None, is_plain: bool) -> bytes:
+def _encode(records: Records, session: SessionHeaders, time_ms: int | None, is_plain: bool) -> bytes:
+    number, sequence, settled = session
+    if type(records[0]) is bytes:
+        values = cast(Sequence[bytes], records)
+        return encode_values(
+            _APPEND, values, session=number, sequence=sequence, settled=settled, time_ms=time_ms
+        )  # fmt: skip
     return encode_block(
-        records, session=session.session, sequence=session.sequence, settled=session.settled, time_ms=time_ms,
+        cast(Sequence[Record], records), session=number, sequence=sequence, settled=settled, time_ms=time_ms,
         plain=is_plain,
     )  # fmt: skip
 
 
 async def commit(
-    service: Service, call: Call, records: Sequence[Record], session: SessionHeaders, *, is_plain: bool = False
+    service: Service, call: Call, records: Records, session: SessionHeaders, *, is_plain: bool = False
 ) -> Settled:
     """Commits the records as one request and returns what the state machine did with it."""
     time_ms = call.time_ms()
@@ -56,7 +65,7 @@ async def commit(
 
 
 async def submit(
-    service: Service, call: Call, records: Sequence[Record], *, is_plain: bool = False,
+    service: Service, call: Call, records: Records, *, is_plain: bool = False,
     session: SessionHeaders | None = None,
 ) -> Done:  # fmt: skip
     """Commits the records as one request and returns what became of them. Raises ApiError for every other outcome.

@@ -8,7 +8,7 @@ raise `Corrupt`, and nothing else is raised, whatever the bytes.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from operator import attrgetter
 from struct import Struct
@@ -287,18 +287,44 @@ def encode_block(
             pack(operation, flags, len(key), len(value), len(headers), 0, argument or 0)
             + key + value + headers
         )  # fmt: skip
-    if len(parts) == 1:
-        body = parts[0]
+    if len(parts) > 1:
+        parts.append(_table(map(len, parts)))
+    return _block(b"".join(parts), len(records), namespace, principal, session, sequence, settled, time_ms, plain)
+
+
+def encode_values(
+    operation: int, values: Sequence[bytes], *, session: int = 0, sequence: int = 0, settled: int = 0,
+    time_ms: int | None = None,
+) -> bytes:  # fmt: skip
+    """A plain request whose records are nothing but their values, as `encode_block`: 0.2 µs for each, not 0.7."""
+    sizes = list(map(len, values))
+    heads = {size: _RECORD.pack(operation, RECORD_VALUE, 0, size, 0, 0, 0) for size in dict.fromkeys(sizes)}
+    if len(values) == 1:
+        body = heads[sizes[0]] + values[0]
     else:
-        table = array("I", accumulate(map(len, parts), initial=0))
-        table.pop()  # the end of the last one
-        parts.append(table.tobytes())
+        parts = [b""] * (2 * len(values))
+        parts[0::2] = [heads[size] for size in sizes]
+        parts[1::2] = values
+        parts.append(_table([size + RECORD_SIZE for size in sizes]))
         body = b"".join(parts)
-        parts.pop()
+    return _block(body, len(values), 0, 0, session, sequence, settled, time_ms, True)
+
+
+def _table(sizes: Iterable[int]) -> bytes:
+    """Where each of the records of these sizes begins."""
+    table = array("I", accumulate(sizes, initial=0))
+    table.pop()  # the end of the last one
+    return table.tobytes()
+
+
+def _block(
+    body: bytes, count: int, namespace: int, principal: int, session: int, sequence: int, settled: int,
+    time_ms: int | None, plain: bool,
+) -> bytes:  # fmt: skip
     flags = BLOCK_SESSION * bool(session) | BLOCK_TIME * (time_ms is not None) | BLOCK_PLAIN * plain
     return (
         _BLOCK.pack(
-            BLOCK_VERSION, flags, 0, len(body), len(parts), namespace, principal, 0, session, sequence, settled,
+            BLOCK_VERSION, flags, 0, len(body), count, namespace, principal, 0, session, sequence, settled,
             time_ms or 0,
         )
         + body
@@ -349,12 +375,15 @@ def plain_counts(data: bytes) -> list[int] | None:
     Most writes pass here three times, on each node, so it reads no more of a block than it needs.
     """
     counts: list[int] = []
+    unpack = _PLAIN.unpack_from
     offset, end = 0, len(data)
     while offset < end:
         start = offset + BLOCK_SIZE
-        if start > end or data[offset : offset + 4] != _PLAIN_START or data[offset + 12 : start] != _PLAIN_REST:
+        if start > end:
             return None
-        length, count = _LENGTH_COUNT.unpack_from(data, offset + 4)
+        begin, length, count, rest = unpack(data, offset)
+        if begin != _PLAIN_START or rest != _PLAIN_REST:
+            return None
         offset = start + length
         if count < 1 or offset > end or length < count * RECORD_SIZE + (4 * count if count > 1 else 0):
             return None
@@ -363,8 +392,8 @@ def plain_counts(data: bytes) -> list[int] | None:
 
 
 _PLAIN_START: Final = bytes((BLOCK_VERSION, BLOCK_PLAIN, 0, 0))
-_LENGTH_COUNT: Final = Struct("<II")
 _PLAIN_REST: Final = bytes(BLOCK_SIZE - 12)
+_PLAIN: Final = Struct(f"<4sII{BLOCK_SIZE - 12}s")
 
 
 def record_positions(block: Block) -> Sequence[int]:
@@ -444,6 +473,7 @@ def index_rows(entry: Entry, position: int) -> bytes:
     data_start = position + HEADER_SIZE
     kind = int(entry.kind)
     rows: list[int] = []
+    done: list[bytes] = []
     offset, end, total = 0, len(data), 0
     while offset + BLOCK_SIZE <= end:
         version, _, length, count = _BLOCK_START.unpack_from(data, offset)
@@ -455,17 +485,21 @@ def index_rows(entry: Entry, position: int) -> bytes:
         else:
             stop = offset + BLOCK_SIZE + length
             table = data[stop - 4 * count : stop] if 4 * count <= length else b""
-            rows += _table_rows(table, count, length, (position, block_position, body_position, kind), entry.index)
+            if rows:
+                done.append(array("I", rows).tobytes())
+                rows = []
+            done.append(_table_rows(table, count, length, (position, block_position, body_position, kind), entry.index))
         total += count
         offset += BLOCK_SIZE + length
     if offset != end or total != entry.count:
         raise Corrupt(
             f"entry {entry.index} says {entry.count} records in {end} bytes, its blocks hold {total} in {offset}"
         )
-    return array("I", rows).tobytes()
+    done.append(array("I", rows).tobytes())
+    return b"".join(done)
 
 
-def _table_rows(table: bytes, count: int, length: int, row: tuple[int, int, int, int], index: int) -> array[int]:
+def _table_rows(table: bytes, count: int, length: int, row: tuple[int, int, int, int], index: int) -> bytes:
     """The rows of a block of several records, whose position table is `table`."""
     positions = array("I")
     if len(table) == 4 * count:
@@ -473,12 +507,9 @@ def _table_rows(table: bytes, count: int, length: int, row: tuple[int, int, int,
     if not positions or max(positions) >= length:
         raise Corrupt(f"a block of entry {index} has no table of its {count} records")
     position, block_position, body_position, kind = row
-    rows = array("I", bytes(16 * count))
-    rows[0::4] = array("I", [position]) * count
-    rows[1::4] = array("I", [block_position]) * count
+    rows = array("I", (position, block_position, 0, kind)) * count
     rows[2::4] = array("I", [body_position + offset for offset in positions])
-    rows[3::4] = array("I", [kind]) * count
-    return rows
+    return rows.tobytes()
 
 
 _BLOCK_START: Final = Struct("<BB2xII")  # version, flags, length, count
@@ -646,17 +677,19 @@ class FrameDecoder:
             start, end = offset + FRAME_SIZE, offset + FRAME_SIZE + length
             if size < end:
                 break
-            if google_crc32c.value(data[offset + 8 : end]) != crc:
+            payload_start = start + header_size
+            payload = data[payload_start:end]
+            if google_crc32c.extend(google_crc32c.value(data[offset + 8 : payload_start]), payload) != crc:
                 raise Corrupt("frame fails its CRC")
             if version != FRAME_VERSION or kind not in _FRAME_KINDS:
                 raise UnknownVersion(f"frame of version {version}, kind {kind}")
             try:
-                header = msgpack.unpackb(data[start : start + header_size], raw=False, use_list=False)
+                header = msgpack.unpackb(data[start:payload_start], raw=False, use_list=False)
             except Exception as error:
                 raise Corrupt(f"frame header: {error}") from error
             if type(header) is not tuple:
                 raise Corrupt("frame header is no array")
-            frames.append(Frame(kind, header, data[start + header_size : end]))
+            frames.append(Frame(kind, header, payload))
             offset = end
         if offset < size or kept:
             self._buffer = bytearray(data[offset:])

@@ -211,6 +211,19 @@ def test_plain_counts_are_those_of_the_blocks_or_none(data: st.DataObject) -> No
             assert (block.flags, *block[2:8]) == nothing
 
 
+@given(
+    values=st.lists(st.binary(max_size=40), min_size=1, max_size=20),
+    session=st.integers(0, 3),
+    time_ms=st.none() | st.integers(0, 9),
+)
+@settings(max_examples=200, deadline=None)
+def test_values_make_the_block_that_their_records_make(values: list[bytes], session: int, time_ms: int | None) -> None:
+    """The short way of most appends has the bytes of the long one: a repetition may have gone the other way."""
+    given: dict[str, Any] = {"session": session, "sequence": 2 * session, "settled": session, "time_ms": time_ms}
+    records = [Record(1, None, value) for value in values]
+    assert codec.encode_values(1, values, **given) == codec.encode_block(records, plain=True, **given)
+
+
 def test_blocks_and_records_come_back_as_they_were() -> None:
     """Absent is not empty, headers keep their order and repeats, positions match the table."""
     block, plain = codec.decode_blocks(BLOCK + PLAIN)
