@@ -186,6 +186,8 @@ FRAME_VERSION: Final = 1
 # version, index of the entry, payload bytes, payload CRC; then the CRC of these bytes. A test holds both together.
 _FRAME: Final = Struct("<4sB3xQ12xII")
 FRAME_HEADER_SIZE: Final = _FRAME.size + _CRC.size  # 40
+FRAME_LENGTH_BYTES: Final = range(28, 32)
+"""Where in it the payload bytes stand."""
 
 
 def decode_frame_header(buffer: bytes, offset: int = 0) -> tuple[int, int, int]:

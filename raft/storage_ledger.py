@@ -8,14 +8,16 @@ frame is remembered; a sealed, complete ledger keeps these samples in its footer
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from raft.codec import Corrupt, crc32c
 from raft.formats import (
     FRAME_HEADER_SIZE,
+    FRAME_LENGTH_BYTES,
     LEDGER_FOOTER_SIZE,
     LEDGER_MAGIC,
     SIDE_HEADER_SIZE,
@@ -37,6 +39,9 @@ from raft.types import Mark
 SAMPLE_BYTES: Final = 64 << 10
 PARTS_MAX: Final = 64  # ledgers whose samples are in memory; only those not complete may be more
 WINDOW: Final = 1 << 20
+_REACH: Final = 8
+"""So many frames are first looked at together where one has no payload, and then twice as many each time: effects of
+plain appends have none, and a log of entries of one record has thousands of them between two samples."""
 
 
 class Part:
@@ -226,6 +231,7 @@ class Ledger:
         sample = max(0, bisect_right(part.indexes, index) - 1)
         position = part.positions[sample] if part.positions else SIDE_HEADER_SIZE
         buffer, base = b"", 0
+        reach = _REACH
         while position < part.end:
             offset = position - base
             if len(buffer) - offset < FRAME_HEADER_SIZE:
@@ -237,7 +243,14 @@ class Ledger:
                 break
             if found >= index:
                 return position, found, size
-            position += size
+            if size > FRAME_HEADER_SIZE:
+                position, reach = position + size, _REACH
+                continue
+            whole = (min(len(buffer), part.end - base) - offset) // FRAME_HEADER_SIZE
+            bare = _bare(buffer, offset, max(1, min(reach, whole)))
+            before = bisect_left(range(bare), index, key=partial(_index_of, buffer, offset))
+            position += FRAME_HEADER_SIZE * before
+            reach = 2 * reach if bare == reach else _REACH
         raise Corrupt(f"{name}: no effects of entry {index} at byte {position} of {part.end}")
 
     def _part(self, files: Files, segment: Segment) -> Part:
@@ -249,6 +262,18 @@ class Ledger:
                 part, _ = self._load(files, segment, segment.last.index, is_sealed=True)
             self._remember(segment.first, part)
         return part
+
+
+def _bare(buffer: bytes, offset: int, most: int) -> int:
+    """How many frames from the one at `offset` on, which has no payload, have none either: heads side by side, each of
+    which says that the next one follows at once. At least 1, at most `most`."""
+    end = offset + most * FRAME_HEADER_SIZE
+    columns = [buffer[offset + byte : end : FRAME_HEADER_SIZE] for byte in FRAME_LENGTH_BYTES]
+    return min([len(column) - len(column.lstrip(b"\0")) for column in columns])
+
+
+def _index_of(buffer: bytes, offset: int, number: int) -> int:
+    return peek_frame(buffer, offset + number * FRAME_HEADER_SIZE)[0]
 
 
 def read_footer(files: Files, name: str) -> LedgerFooter | None:

@@ -31,7 +31,7 @@ from raft.codec import (
 )
 from spark_export.schema import KIND_COMMANDS, KINDS, OPERATIONS
 from spark_export.slab import Ints, Rows, Slab, all_equal, at, changes_at, every, words
-from spark_export.sums import RESIDUE, Pieces, behind_headers, crcs_hold
+from spark_export.sums import RESIDUE, Crcs, Pieces, behind_headers, crcs_hold
 from statemachine.effects import (
     EFFECTS_HEADER_SIZE,
     EFFECTS_MAGIC,
@@ -70,6 +70,8 @@ EFFECTS: Final = np.dtype(
     ]
 )  # fmt: skip
 _MAGIC: Final = np.dtype("<u4")
+_ENTRY_WORD: Final = np.uint32(int.from_bytes(ENTRY_MAGIC, "little"))
+_MARK_WORD: Final = np.uint32(int.from_bytes(MARK_MAGIC, "little"))
 _SINGLE: Final = np.dtype([("entry", ENTRY), ("block", BLOCK), ("record", RECORD)])
 """The headers of an entry of one record, side by side."""
 
@@ -189,12 +191,13 @@ def _check_entries(slab: Slab, entry: Rows, entry_at: Ints, counts: Ints, previo
     data_crcs = entry["data_crc"]
     if not lengths.all() and data_crcs[lengths == 0].any():
         raise Corrupt("an entry without data names a CRC for it")
-    pieces = [Pieces(ends, behind_headers(lengths, data_crcs)), Pieces(marks + MARK_SIZE, RESIDUE)]
+    head_is_known = bool(((word[:, 0] & _ENTRY_HEAD_BITS) == _ENTRY_HEAD).all())
+    if not head_is_known and (word[:, 0] & _LOW != _ENTRY_HEAD & _LOW).any():
+        raise _first_damage(slab, "the .idx rows point at something that is no entry")
+    pieces = _pieces(ends, behind_headers(lengths, data_crcs), marks)
     if not crcs_hold(slab.segment, pieces, MARK_SIZE):
         raise _first_damage(slab, "the entries fail their CRC")
-    if ((word[:, 0] & _ENTRY_HEAD_BITS) != _ENTRY_HEAD).any():
-        if (word[:, 0] & _LOW != _ENTRY_HEAD & _LOW).any():
-            raise Corrupt("the .idx rows point at something that is no entry")
+    if not head_is_known:
         raise UnknownVersion(f"an entry after index {slab.first} has a version or flag that this code does not know")
     if (word[:, 7] & _LOW).any():
         raise UnknownVersion(f"an entry after index {slab.first} uses bytes that this code does not know")
@@ -227,9 +230,18 @@ def _marks(slab: Slab, entry_at: Ints, ends: Ints) -> Ints:
     each = gaps // MARK_SIZE
     within = np.arange(int(each.sum())) - np.repeat(np.cumsum(each) - each, each)
     marks: Ints = np.repeat(ends[behind], each) + within * MARK_SIZE
-    if (at(slab.segment, _MAGIC, marks) != int.from_bytes(MARK_MAGIC, "little")).any():
+    if (at(slab.segment, _MAGIC, marks) != _MARK_WORD).any():
         raise _first_damage(slab, "the .idx rows point at something that is no entry")
     return marks
+
+
+def _pieces(ends: Ints, crcs: Crcs, marks: Ints) -> list[Pieces]:
+    """Entries and marks, each with the magic of what stands behind it: all of those have been looked at."""
+    if not len(marks):
+        return [Pieces(ends, crcs, _ENTRY_WORD)]
+    mark_ends = marks + MARK_SIZE
+    behind = [np.where(np.isin(places, marks), _MARK_WORD, _ENTRY_WORD) for places in (ends, mark_ends)]
+    return [Pieces(ends, crcs, behind[0]), Pieces(mark_ends, RESIDUE, behind[1])]
 
 
 # ---------------------------------------------------------------------------------------------------------------

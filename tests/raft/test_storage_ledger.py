@@ -7,10 +7,12 @@ import pytest
 from cluster.log_reader import decode_slice
 from raft import storage_ledger
 from raft.codec import Corrupt
-from raft.formats import FRAME_HEADER_SIZE, SIDE_HEADER_SIZE
+from raft.formats import FRAME_HEADER_SIZE, SIDE_HEADER_SIZE, peek_frame
 from raft.journal import ledger_name
 from raft.recovery import Damaged
-from statemachine.effects import CorruptEffects, UnknownEffects
+from raft.types import Entry
+from statemachine.effects import CorruptEffects, Effects, UnknownEffects, encode_effects
+from tests.raft import storage_lab
 from tests.raft.storage_lab import Shard, frame_of
 
 LEDGER = ledger_name(1)
@@ -164,6 +166,43 @@ def test_complete_ledgers_go_although_an_older_one_is_not_complete(monkeypatch: 
         wanted = b"".join([frame_of(entry) for entry in shard.entries[segment.first - 1 : segment.last.index]])
         assert frames(shard, segment.first, segment.last.index) == wanted
         assert len(known) == 2
+
+
+@pytest.mark.parametrize("every", [0, 1, 2, 3, 7, 19, 64])
+def test_frames_without_a_payload_are_passed_over_together(every: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Effects of plain appends are heads alone, side by side: wherever frames with a payload stand among them, what is
+    asked for is found, and a long run of them costs a few looks and not one for each.
+
+    Guard: `_bare` of raft/storage_ledger.py, and that what it passes over ends where a payload begins.
+    """
+
+    def frame(entry: Entry) -> bytes:
+        has_payload = bool(every) and entry.index % every == 0
+        return frame_of(entry) if has_payload else encode_effects(Effects(entry.index, 1, (), True))
+
+    monkeypatch.setattr(storage_lab, "frame_of", frame)
+    monkeypatch.setattr(storage_lab, "SEGMENT_BYTES", 1 << 20)
+    shard = Shard()
+    shard.append(*[1] * 50)
+    shard.append(*[1] * 90)
+    entries = shard.entries
+    looks = 0
+
+    def counted(buffer: bytes, offset: int) -> tuple[int, int]:
+        nonlocal looks
+        looks += 1
+        return peek_frame(buffer, offset)
+
+    monkeypatch.setattr(storage_ledger, "peek_frame", counted)
+    for segment in shard.journal.segments:
+        for first in range(segment.first, segment.last.index + 1, 11):
+            for last in range(first, segment.last.index + 1):
+                assert frames(shard, first, last) == b"".join([frame(entry) for entry in entries[first - 1 : last]])
+    length = segment.last.index - segment.first + 1
+    looks = 0
+    frames(shard, segment.last.index, segment.last.index)
+    assert length > 60
+    assert every or looks < 80
 
 
 def test_effects_of_another_entry_are_not_given_for_those_asked() -> None:
