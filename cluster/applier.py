@@ -20,6 +20,7 @@ from cluster.recent import Recent
 from cluster.settings import LimitSettings
 from cluster.waiting import IndexWaiters
 from raft.codec import entry_mark
+from raft.retention import bytes_on_disk
 from raft.types import Entry, Mark
 from statemachine.effects import encode_effects
 from statemachine.machine import StateMachine
@@ -52,7 +53,7 @@ class Applier:
         self.last_user_index = last_user
         self.written = ledger_last
         self.applied_at = clock.monotonic()  # when the newest entry was applied: the cluster clock goes on from it
-        self.log_bytes = 0  # applied since the last snapshot
+        self.log_bytes = self.log_records = 0  # applied since the last snapshot; bytes as they count on disk
         self._disk = disk
         self._pending = pending
         self._limits = limits
@@ -116,7 +117,7 @@ class Applier:
         self.applied = self.written = mark.index
         self.last_user_index = last_user
         self.applied_at = clock.monotonic()
-        self.log_bytes = 0
+        self.log_bytes = self.log_records = 0
         self.recent = Recent(self._limits.recent_bytes_max)
         self.waiters.applied(mark.index)
 
@@ -127,7 +128,8 @@ class Applier:
         index = entry.index
         self.applied = index
         self.mark = entry_mark(entry)
-        self.log_bytes += entry.size
+        self.log_bytes += bytes_on_disk(entry, len(frame))
+        self.log_records += entry.count
         user = last_user_index(command, effects)
         if user is not None:
             self.last_user_index = user

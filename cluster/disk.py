@@ -32,7 +32,7 @@ from raft.divergence import Note
 from raft.journal import SEGMENT_BYTES, ImpossibleBatch, Segment, segment_name
 from raft.ready import SnapshotWrite, SyncBatch
 from raft.recovery import Damage, Damaged
-from raft.retention import Piece, piece_of
+from raft.retention import Piece, piece_of, trailing_end
 from raft.storage import Storage
 from raft.storage_open import TAIL_BYTES_MAX
 from raft.storage_read import RawSlice, Reader
@@ -291,19 +291,21 @@ class Disk:
             self._writer.no_room()
             raise NoSpace(f"the disk is full ({error}): there is no room for a snapshot from the leader") from error
 
-    def end_before(self, index: int, bytes_kept: int) -> int:
-        """An end of an entry, at most `index`, behind which the log has at least `bytes_kept` bytes: the newest such
-        end between two segments, or that before the whole log."""
-        size = 0
-        for segment in reversed(self._segments()):
-            size += segment.end
-            if size >= bytes_kept and segment.previous.index <= index:
-                return segment.previous.index
-        return self._journal.first - 1
-
     async def pieces(self) -> list[Piece]:
         """The segments with what they take on disk, in order; the last one is appended to."""
-        return await self._read_worker.run(lambda: [piece_of(self._reading, each) for each in self._segments()])
+        return await self._read_worker.run(lambda: self._pieces(self._segments()))
+
+    async def end_before(self, index: int, bytes_kept: int) -> int:
+        """See `raft.retention.trailing_end`."""
+
+        def look() -> int:
+            segments = self._segments()
+            return trailing_end(self._pieces(segments), segments[0].previous.index, index, bytes_kept)
+
+        return await self._read_worker.run(look)
+
+    def _pieces(self, segments: list[Segment]) -> list[Piece]:
+        return [piece_of(self._reading, each) for each in segments]
 
     def _segments(self) -> list[Segment]:
         return list(self._journal.segments)

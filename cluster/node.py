@@ -115,8 +115,6 @@ class Node:
         self.is_stopping = self.is_fenced = False
         self.is_muted = False  # the disk hangs, and nobody took the leadership over: stop sounding like a leader
         self.snapshots = SnapshotWork(self, mark.index)
-        if snapshot is not None:
-            self.snapshots.saved(mark)
         self.retention, self.backfill = RetentionWork(self), BackfillWork(self)
         self.room = RoomWork(self)
         self.watch = node_points.PointWatch.of(self.node_id)
@@ -135,6 +133,7 @@ class Node:
     async def start(self) -> None:
         """Listens for peers, dials them, and begins to tick. Raises OSError when the address is taken."""
         host, port = split_address(self.settings.peer.listen, "peer.listen")
+        await self.snapshots.begin()
         await self.transport.start(host, port)
         node_members.begin(self)
         self._ticker.start()

@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 
 POLL_S: Final = 0.005  # how often it is looked whether disk and applying are done
 RETRY_BYTES: Final = 16 << 20  # this much more log before a snapshot that found no room is tried again
+DUE_SHARE: Final = 4  # a quarter of the log that is kept comes between two snapshots: both must cover what is deleted
+TRAILING_PERCENT: Final = 40  # of the log that is kept are for slow followers; the rest is for what comes meanwhile
+SAVED_TIMES_MAX: Final = (
+    4  # no more is saved than so many times what is written, also where the state outgrew the policy
+)
 HOLD: Final = 4  # times as much log as usual before the end of one that is being sent is not awaited any more
 
 
@@ -76,23 +81,41 @@ class SnapshotWork:
 
     # -- its own ------------------------------------------------------------------------------------------------
 
+    async def begin(self) -> None:
+        """The node starts with the newest one on disk: the core learns what of the log it has to keep."""
+        if self.index:
+            await self.saved(self._node.applier.mark)
+
     def save_if_due(self) -> None:
         """Begins to save the state when enough log has come since the last time, or when what was saved is damaged."""
-        if self.is_damaged or self._node.applier.log_bytes >= self._due_bytes():
+        if self.is_damaged or self._is_due():
             self.save()
 
     def save(self) -> bool:
         """Begins to save the state, unless that cannot be now. Whether it began."""
         if self._saving is not None or not self._may_save():
             return False
-        self._node.applier.log_bytes = 0
+        self._node.applier.log_bytes = self._node.applier.log_records = 0
         self._saving = self._start(self._save())
         return True
 
+    def _is_due(self) -> bool:
+        """Enough log has come for what it takes of the disk, or records for the time that a start takes."""
+        applier, limits = self._node.applier, self._node.settings.limits
+        due = self._due_bytes()
+        if applier.log_records >= limits.snapshot_log_records:
+            due = min(due, self._like_state)
+        return applier.log_bytes >= due
+
     def _due_bytes(self) -> int:
-        limits = self._node.settings.limits
-        log_bytes = min(limits.snapshot_log_bytes, self._kept_bytes // 4)  # two of them cover what is deleted
-        return max(log_bytes, self._node.disk.snapshot_bytes * limits.snapshot_log_percent // 100)
+        due = max(self._node.settings.limits.snapshot_log_bytes, self._like_state)
+        due = min(due, self._kept_bytes // DUE_SHARE)
+        return max(due, self._node.disk.snapshot_bytes // SAVED_TIMES_MAX)
+
+    @property
+    def _like_state(self) -> int:
+        """So much log is worth the writing of the state."""
+        return self._node.disk.snapshot_bytes * self._node.settings.limits.snapshot_log_percent // 100
 
     @property
     def _kept_bytes(self) -> int:
@@ -128,7 +151,7 @@ class SnapshotWork:
             while applier.written < mark.index:  # the ledger must reach the snapshot before it counts
                 await asyncio.sleep(POLL_S)
             await node.disk.save_snapshot(mark, configuration, chunks_of(last_user, walk), index)
-            self.saved(mark)
+            await self.saved(mark)
             node.logger.info("snapshot_saved", index=mark.index, seconds=round(clock.monotonic() - started, 3))
             return True
         except NoSpace as error:
@@ -138,7 +161,7 @@ class SnapshotWork:
         finally:
             walk.close()
 
-    def saved(self, mark: Mark) -> None:
+    async def saved(self, mark: Mark) -> None:
         """A snapshot up to `mark` is durable: followers that lack more log than is resent get it instead; what follows
         one that is under way is kept for its end. The log stays on disk until it is trimmed: compaction is not
         retention."""
@@ -147,10 +170,10 @@ class SnapshotWork:
         self.is_damaged = False
         node.damage.snapshot_saved()
         trailing = max(limits.trailing_log_bytes, node.disk.snapshot_bytes * limits.trailing_log_percent // 100)
-        trailing = min(trailing, self._kept_bytes // 2)
-        keep_after = node.disk.end_before(mark.index, trailing)
+        trailing = min(trailing, self._kept_bytes * TRAILING_PERCENT // 100)
+        keep_after = await node.disk.end_before(mark.index, trailing)
         if not node.syncer.has_space:  # what was trimmed is to make room, whoever may still lack it
-            keep_after = max(keep_after, node.disk.end_before(min(mark.index, node.machine.oldest - 1), 0))
+            keep_after = max(keep_after, await node.disk.end_before(min(mark.index, node.machine.oldest - 1), 0))
         under_way = [each.snapshot_index for each in node.core.status().followers if each.snapshot_index]
         node.core.compact(mark, min([keep_after, *under_way]))
 

@@ -74,7 +74,8 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ledger_queue_bytes_max: int = 64 << 20  # effects not yet written: beyond it applying waits
     fetch_bytes_max: int = 4 << 20  # read from disk for one follower at once
     snapshot_log_bytes: int = 256 << 20  # a snapshot begins after this much log since the last one,
-    snapshot_log_percent: int = 100  # or so many percent of the size of the last one, whichever is more
+    snapshot_log_percent: int = 100  # or so many percent of the size of the last one, whichever is more;
+    snapshot_log_records: int = 100_000  # sooner, after so many records, but those percent: a start replays them
     trailing_log_bytes: int = 1 << 30  # a follower that lacks more than this much log gets the snapshot instead,
     trailing_log_percent: int = 400  # or more than so many percent of the snapshot's size, whichever is more
     link_bytes_max: int = 16 << 20  # consensus messages waiting for a peer's socket; more are dropped

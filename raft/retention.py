@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from raft.codec import IDX_ROW
 from raft.journal import Segment, index_name, ledger_name, segment_name
 from raft.operations import Files
+from raft.types import Entry
 
 HEADROOM: Final = 8
 """An eighth of the bytes is for what is written until a trim is applied everywhere, and the files are gone."""
@@ -71,6 +73,23 @@ def may_go(oldest: int, needed: int, snapshots: Sequence[int]) -> int:
     log must begin right behind the other (pitfall 57).
     """
     return min(oldest - 1, needed - 1, snapshots[1]) if len(snapshots) > 1 else 0
+
+
+def trailing_end(pieces: Sequence[Piece], before: int, index: int, bytes_kept: int) -> int:
+    """An end of an entry, at most `index`, behind which the files take at least `bytes_kept`: the newest such end
+    between two of these pieces, or `before`, the end before them all."""
+    ends = [before, *[piece.last for piece in pieces[:-1]]]
+    size = 0
+    for piece, end in zip(reversed(pieces), reversed(ends), strict=True):
+        size += piece.size
+        if size >= bytes_kept and end <= index:
+            return end
+    return before
+
+
+def bytes_on_disk(entry: Entry, effects_bytes: int) -> int:
+    """What an entry adds to the files of a piece: itself, a row of .idx for each record, its frame in the ledger."""
+    return entry.size + IDX_ROW.size * entry.count + effects_bytes
 
 
 def piece_of(files: Files, segment: Segment) -> Piece:

@@ -12,10 +12,11 @@ import pytest
 from cluster import node_retention
 from cluster.node import Node
 from cluster.wire import ApiError, Code
-from raft.codec import Record, encode_block
-from statemachine.commands import Operation, Result
+from raft.codec import MARK_SIZE, Record, encode_block
+from statemachine.commands import Operation, Result, Txn, TxnOperation
 from statemachine.consumers import ConsumerAction, ConsumerCommand, encode_consumer
-from tests.cluster.nodes import Nodes, cluster_of, deadline
+from statemachine.txn import encode_txn
+from tests.cluster.nodes import Nodes, append_block, cluster_of, deadline, put_block
 from tests.support import wait_until_async
 
 SEGMENT = 8_192
@@ -125,6 +126,41 @@ async def test_a_policy_keeps_the_log_in_its_bytes(tmp_path: Path) -> None:
                 pairs = await node.read_log(position, 1_000, 1 << 20)
                 assert pairs[0][0].first <= position
                 position = pairs[-1][0].index + 1
+
+
+async def test_a_policy_counts_what_lies_beside_the_entries(tmp_path: Path) -> None:
+    """Transactions have effects as large as themselves. What comes between two snapshots, and what is kept for slow
+    followers, is counted with them: by the policy alone, every other limit as shipped, the files fit into it whenever
+    writing stops."""
+    kept = 24 * SEGMENT
+    async with cluster_of(1, tmp_path, disk__segment_bytes=SEGMENT, retention__bytes=kept) as nodes:
+        leader = await nodes.leader()
+        steps = tuple(TxnOperation(Operation.PUT, b"key %d" % number, b"v" * 100) for number in range(5))
+        block = encode_block([Record(Operation.TXN, None, encode_txn(Txn((), steps, ())))])
+        for number in range(800):
+            await leader.submit(block, 1, deadline=deadline(20))
+            if number % 20 == 0:  # else the state, with its history, would soon be larger than the policy
+                compact = encode_block([Record(Operation.COMPACT, argument=leader.machine.revision)])
+                await leader.submit(compact, 1, deadline=deadline(20))
+                await wait_until_async(partial(fits, leader, kept), what=f"{kept} bytes on disk")  # without more writes
+        assert leader.disk.oldest > 300
+
+
+async def test_what_is_counted_between_snapshots_is_what_the_files_take(tmp_path: Path) -> None:
+    """Appends, puts and transactions: the bytes since the start are those of entries, rows and effects on disk."""
+    async with cluster_of(1, tmp_path) as nodes:
+        leader = await nodes.leader()
+        steps = tuple(TxnOperation(Operation.PUT, b"key %d" % number, b"v" * 100) for number in range(5))
+        txn = encode_block([Record(Operation.TXN, None, encode_txn(Txn((), steps, ())))])
+        for block, count in ((append_block(b"a", b"b", b"c"), 3), (put_block(b"key", b"value"), 1), (txn, 1)) * 30:
+            await leader.submit(block, count, deadline=deadline(20))
+        counted, records = leader.applier.log_bytes, leader.applier.log_records
+        assert records == leader.applied
+        await leader.disk.write_mark()
+        log = Path(leader.disk._opened.shard) / "log"
+        sizes = {kind: (log / f"{1:020d}.{kind}").stat().st_size for kind in ("idx", "ledger")}
+        used = leader.disk._journal.active.end + sum(sizes.values())
+        assert counted <= used <= counted + 4_096 + 100 * MARK_SIZE, "headers and durable marks come on top"
 
 
 async def test_a_consumer_group_holds_the_log_back_within_its_budget(tmp_path: Path) -> None:

@@ -277,3 +277,25 @@ async def test_the_door_of_a_node_whose_log_begins_late(tmp_path: Path) -> None:
             parts = f"/v1/digest?index={last}&log_from={oldest}"
             mine, theirs = [(await ask(each.port, "GET", parts)).json() for each in (here, there)]
             assert mine["log_digest"] == theirs["log_digest"]
+
+
+async def test_a_snapshot_comes_after_so_many_records(tmp_path: Path) -> None:
+    """Small records: long before `limits.snapshot_log_bytes` there are `limits.snapshot_log_records`, each of which a
+    start would replay. With a large state they wait until there is as much log as that state takes."""
+    async with cluster_of(1, tmp_path, limits__snapshot_log_records=50) as nodes:
+        leader = await nodes.leader()
+        for number in range(60):
+            await leader.submit(put_block(b"k%d" % number, b"v"), 1, deadline=deadline())
+        await wait_until_async(lambda: leader.snapshots.index > 0 and not leader.snapshots.is_saving)
+        await leader.submit(put_block(b"large", b"v" * 500_000), 1, deadline=deadline())
+        await wait_until_async(leader.snapshots.save)
+        await wait_until_async(lambda: not leader.snapshots.is_saving)
+        before = leader.snapshots.index
+        for number in range(60):
+            await leader.submit(put_block(b"k%d" % number, b"v"), 1, deadline=deadline())
+        leader.snapshots.save_if_due()
+        assert not leader.snapshots.is_saving
+        assert leader.snapshots.index == before, "little log beside half a megabyte of state"
+        assert leader.applier.log_records >= 60
+        await leader.submit(put_block(b"large", b"w" * 500_000), 1, deadline=deadline())
+        await wait_until_async(lambda: leader.snapshots.index > before)

@@ -8,7 +8,7 @@ import pytest
 
 from raft.journal import index_name, ledger_name, segment_name
 from raft.operations import Operation
-from raft.retention import Piece, Policy, may_go, piece_of, trim_before
+from raft.retention import Piece, Policy, may_go, piece_of, trailing_end, trim_before
 from raft.types import Entry
 from tests.raft.journal_driver import after_kill, after_power_cut
 from tests.raft.storage_lab import Shard
@@ -70,6 +70,25 @@ def test_what_may_go_is_trimmed_not_needed_and_twice_covered() -> None:
     assert may_go(21, 11, [50, 40]) == 10
     assert may_go(41, 51, [50, 30]) == 30
     assert may_go(41, 51, [50]) == may_go(41, 51, []) == 0
+
+
+@pytest.mark.parametrize(
+    ("index", "bytes_kept", "end"),
+    [
+        (50, 0, 40),  # what is appended to stays
+        (50, 100, 40),
+        (50, 101, 30),
+        (50, 301, 10),
+        (50, 401, 7),  # all of it
+        (50, 9_999, 7),
+        (39, 0, 30),  # never behind that index
+        (9, 0, 7),
+    ],
+)
+def test_the_trailing_log_ends_between_two_pieces(index: int, bytes_kept: int, end: int) -> None:
+    """At least so many bytes of files behind it, `.idx` and `.ledger` among them, at most at that index; with less
+    than that it is the end before the log."""
+    assert trailing_end(PIECES, 7, index, bytes_kept) == end
 
 
 def grown() -> tuple[Shard, int]:
