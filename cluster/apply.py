@@ -19,11 +19,14 @@ from raft.codec import (
     decode_configuration,
     decode_records,
     plain_counts,
+    single_records,
 )
 from raft.types import Entry, EntryKind
 from statemachine.commands import INTERNAL_FIRST, Command, LogEntry, Request, Result
 from statemachine.effects import Effects
 
+_new: Final = tuple.__new__  # a NamedTuple without the cost of its constructor
+_OUTSIDE: Final = Request(1, ())[2:]  # what else a request of one record says that is outside any session
 _PLAIN: Final = Request(1, ())  # an append of one record, outside any session: one value for all of them
 
 
@@ -36,12 +39,17 @@ def log_entry(entry: Entry) -> LogEntry:
                 raise Corrupt(f"entry {index} says {count} records, its blocks hold {sum(counts)}")
             plain = tuple([_PLAIN if each == 1 else Request(each, ()) for each in counts])
             return LogEntry(index, entry.term, count, entry.time_ms, entry.clock_ms, plain)
+        if (singles := single_records(entry.data)) is not None:
+            if len(singles) != count:
+                raise Corrupt(f"entry {index} says {count} records, its blocks hold {len(singles)}")
+            puts = tuple([_new(Request, (1, (_new(Command, each),), *_OUTSIDE)) for each in singles])
+            return LogEntry(index, entry.term, count, entry.time_ms, entry.clock_ms, puts)
         requests: list[Request] = []
         total = 0
         for block in decode_blocks(entry.data):
             flags = block.flags
             total += block.count
-            commands = () if flags & BLOCK_PLAIN else tuple([Command(*record) for record in decode_records(block)])
+            commands = () if flags & BLOCK_PLAIN else tuple([_new(Command, record) for record in decode_records(block)])
             time_ms = block.time_ms if flags & BLOCK_TIME else None
             if flags & BLOCK_SESSION:
                 requests.append(

@@ -396,6 +396,48 @@ _PLAIN_REST: Final = bytes(BLOCK_SIZE - 12)
 _PLAIN: Final = Struct(f"<4sII{BLOCK_SIZE - 12}s")
 
 
+Fields = tuple[int, bytes | None, bytes | None, bytes | None, int | None]
+"""Those of a `Record`, in its order."""
+
+
+def single_records(data: bytes) -> list[Fields] | None:
+    """The records of an entry's data, where each of its blocks holds one and says nothing else (no session, time,
+    namespace or principal; not that it is plain). None where one does, or is no block: `decode_blocks` says what it is.
+
+    Single puts pass here on each node, and again at its start: a third of what blocks and records by themselves take.
+    """
+    found: list[Fields] = []
+    unpack = _SINGLE.unpack_from
+    offset, end = 0, len(data)
+    while offset < end:
+        start = offset + BLOCK_SIZE + RECORD_SIZE
+        if start > end:
+            return None
+        begin, length, count, rest, operation, flags, key_size, value_size, headers_size, reserved, argument = unpack(
+            data, offset
+        )
+        if begin != _SINGLE_START or count != 1 or rest != _PLAIN_REST or flags & ~_RECORD_FLAGS or reserved:
+            return None
+        value_start = start + key_size
+        headers_start = value_start + value_size
+        block_end = offset + BLOCK_SIZE + length
+        offset = headers_start + headers_size
+        if offset != block_end or offset > end:
+            return None
+        found.append((
+            operation,
+            data[start:value_start] if flags & RECORD_KEY else None,
+            data[value_start:headers_start] if flags & RECORD_VALUE else None,
+            data[headers_start:offset] if flags & RECORD_HEADERS else None,
+            argument if flags & RECORD_ARGUMENT else None,
+        ))  # fmt: skip
+    return found
+
+
+_SINGLE_START: Final = bytes((BLOCK_VERSION, 0, 0, 0))
+_SINGLE: Final = Struct(f"<4sII{BLOCK_SIZE - 12}s" + _RECORD.format.removeprefix("<"))
+
+
 def record_positions(block: Block) -> Sequence[int]:
     """Where each record starts within the block's body."""
     if block.count == 1:

@@ -22,7 +22,8 @@ from statemachine.commands import Limits, Version
 from statemachine.digest import LOW, SEED, pack_long
 from statemachine.effects import Change
 
-# create, mod, version, log index, row hash; then the value. Version 0 is a delete: create and hash 0, no value.
+# create, mod, version, log index, row hash; then the value. Version 0 is a delete: create and hash 0, no value. Of what
+# is replaced nobody asks the hash: `store_load.Loader` leaves it 0.
 RECORD: Final = Struct("<QQQQQ")
 RECORD_SIZE: Final = RECORD.size
 _unpack_record: Final = RECORD.unpack_from

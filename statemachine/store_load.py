@@ -47,7 +47,7 @@ class Loader:
         else:
             if not 1 <= create <= mod:
                 raise ValueError(f"key {key!r} was created at {create}, after revision {mod}")
-            row_hash = state_row_hash(key, value, create, mod, version)
+            row_hash = 0 if newer else state_row_hash(key, value, create, mod, version)  # of the live keys' digest
             record = RECORD.pack(create, mod, version, index, row_hash) + value
         if newer:
             if not store.compacted < newer or not mod < newer:
