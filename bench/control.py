@@ -14,11 +14,14 @@ PORT_VARIABLE = "BENCH_CONTROL_PORT"
 
 
 class Order(msgspec.Struct, frozen=True):
-    """Keep so many commits of values of `size` bytes in flight for so long."""
+    """Keep so many commits of values of `size` bytes in flight for so long: appends, or puts to so many `keys` in turn,
+    from the one of that number `first` on."""
 
     in_flight: int
     seconds: float
     size: int
+    keys: int = 0
+    first: int = 0
 
 
 def send(port: int, order: Order) -> Run:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -28,10 +29,16 @@ FAST_PATH_VARIABLE = "BENCH_FAST_PATH"
 
 def load(node: NodeFace, order: Order, ended: Callable[[Run], None]) -> None:
     """The closed loop of commits: what a request costs once its bytes are encoded at the edge."""
-    record = Record(int(Operation.APPEND), None, b"x" * order.size)
+    value = b"x" * order.size
+    appended = Record(int(Operation.APPEND), None, value)
+    numbers = count(order.first)
 
     def submit(done: Callable[[bool], None]) -> None:
-        block = encode_block([record], plain=True)
+        if order.keys:
+            key = b"key-%08d" % (next(numbers) % order.keys)
+            block = encode_block([Record(int(Operation.PUT), key, value)])
+        else:
+            block = encode_block([appended], plain=True)
         try:
             future: Any = node.submit(block, 1, deadline=clock.monotonic() + 30)
         except Exception:

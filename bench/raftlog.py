@@ -93,6 +93,7 @@ class Raftlog:
         """A linearizable get of one key at the leader."""
         return wrk.Load(f"{self.url}/v1/kv/bench", "GET")
 
-    def commit(self, size: int, in_flight: int, seconds: float) -> Run:
-        """So many commits in flight from within the leader's process: no HTTP."""
-        return control.send(self._controls[self.cluster.leader()], control.Order(in_flight, seconds, size))
+    def commit(self, size: int, in_flight: int, seconds: float, keys: int = 0, first: int = 0) -> Run:
+        """So many commits in flight from within the leader's process: no HTTP. Appends, or puts to `keys` in turn."""
+        order = control.Order(in_flight, seconds, size, keys, first)
+        return control.send(self._controls[self.cluster.leader()], order)

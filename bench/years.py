@@ -1,7 +1,8 @@
 """What years of writes leave behind: disk, memory and restarts while keys are put again and again (`bench years`).
 
 Three nodes with the shipped defaults and one setting: how many bytes of log are kept. Each put is a record of its own:
-as a request of its own over many connections (wrk), or, with `--transactions`, a hundred puts in one transaction.
+as a request of its own over many connections (wrk); with `--within` the same from within the leader's process, past
+HTTP, so that millions take minutes; with `--transactions` a hundred puts in one.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Annotated
@@ -32,6 +34,19 @@ ROUND_S = 15
 """wrk is told seconds, not writes: so long at a time."""
 CONNECTIONS = 64
 CLIENTS = 4
+IN_FLIGHT = 512
+WITHIN_S = 5
+"""One order to the leader's process: it keeps the latencies of that long in memory."""
+TOLD = 10
+"""Moments of the run that are shown."""
+
+
+class How(Enum):
+    """How the puts come."""
+
+    REQUESTS = f"requests over {CONNECTIONS} connections"
+    WITHIN = f"from within the leader, {IN_FLIGHT} in flight"
+    TRANSACTIONS = f"transactions of {PUTS}"
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -162,6 +177,17 @@ def _put_one_by_one(cluster: LocalCluster, puts: int, keys: int, size: int, fold
     return done, bad
 
 
+def _put_within(ours: Raftlog, puts: int, keys: int, size: int) -> tuple[int, int]:
+    """So many in flight within the process of whoever leads."""
+    done = bad = 0
+    while done < puts:
+        run = ours.commit(size, IN_FLIGHT, WITHIN_S, keys, done)
+        done, bad = done + run.requests - run.bad, bad + run.bad
+        if not run.requests:
+            raise RuntimeError("nothing was committed")
+    return done, bad
+
+
 def _put_in_transactions(ours: Raftlog, puts: int, keys: int, size: int) -> tuple[int, int]:
     """Transactions of a hundred puts, from a few clients at once."""
     bodies = list(transactions_of(0, keys, size))
@@ -195,9 +221,7 @@ def _restarts(cluster: LocalCluster) -> tuple[list[Restart], float]:
     return found, _until_ready(cluster, *cluster.nodes)
 
 
-def measure(
-    folder: Path, puts: int, keys: int, size: int, kept: int, *, is_in_transactions: bool, console: Console
-) -> Result:
+def measure(folder: Path, puts: int, keys: int, size: int, kept: int, how: How, console: Console) -> Result:
     """The run. Raises RuntimeError or LocalClusterError."""
     seen = conditions.look(folder, console, 3 * (kept + (1 << 30)))
     ours = Raftlog(folder / "nodes", settings={"retention.bytes": kept})
@@ -207,10 +231,13 @@ def measure(
         watcher = Watcher(cluster)
         watcher.start()
         began = time.monotonic()
-        if is_in_transactions:
-            done, bad = _put_in_transactions(ours, puts, keys, size)
-        else:
-            done, bad = _put_one_by_one(cluster, puts, keys, size, folder)
+        match how:
+            case How.TRANSACTIONS:
+                done, bad = _put_in_transactions(ours, puts, keys, size)
+            case How.WITHIN:
+                done, bad = _put_within(ours, puts, keys, size)
+            case How.REQUESTS:
+                done, bad = _put_one_by_one(cluster, puts, keys, size, folder)
         seconds = time.monotonic() - began
         looks = watcher.end()
         console.print(f"{done:,} puts in {seconds:.0f} s ({done / seconds:,.0f}/s); restarts")
@@ -220,8 +247,7 @@ def measure(
     finally:
         cluster.kill(*cluster.nodes)
     return Result(
-        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), seen,
-        f"transactions of {PUTS}" if is_in_transactions else "one by one", done, keys, bad, round(seconds, 1),
+        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), seen, how.value, done, keys, bad, round(seconds, 1),
         kept / (1 << 20), round(snapshots / (1 << 20), 1), 0 if status is None else status.oldest, restarts, together,
         looks,
     )  # fmt: skip
@@ -235,6 +261,11 @@ def _told(result: Result, save: Path) -> Iterator[str]:
         f"at the end; all files at most {max(look.disk_mib for look in result.looks):.0f} MiB, two snapshots "
         f"{result.snapshot_mib:.0f}; memory {middle:.0f} MiB in the middle, {end:.0f} at the end, {most:.0f} at most"
     )
+    for look in result.looks[:: max(1, len(result.looks) // TOLD)]:
+        yield (
+            f"after {look.second:.0f} s, at index {look.applied:,}: log {look.log_mib:.0f} MiB, all files "
+            f"{look.disk_mib:.0f} MiB, memory {look.memory_mib:.0f} MiB"
+        )
     for each in result.restarts:
         yield f"node {each.node} serves {each.killed_s:.2f} s after a kill, {each.stopped_s:.2f} s after a stop"
     yield f"all three serve {result.together_s:.2f} s after they were killed together; saved to {save}"
@@ -246,14 +277,18 @@ def main(
     size: Annotated[int, typer.Option(min=1, help="bytes of each value")] = 256,
     kept: Annotated[int, typer.Option(help="retention.bytes of every node")] = KEPT_BYTES,
     transactions: Annotated[bool, typer.Option("--transactions", help="a hundred puts in each request")] = False,
+    within: Annotated[
+        bool, typer.Option("--within", help="without HTTP, within the leader's process: quicker")
+    ] = False,
     data: Annotated[Path | None, typer.Option(help="folder on a real disk for the data")] = None,
     save: Annotated[Path, typer.Option(help="where the result goes")] = Path("bench/results/years.json"),
 ) -> None:
     """Writes 10 M puts over 100 k keys: disk bounded by policy, memory by the state, restarts within 5 s."""
+    if transactions and within:
+        raise typer.BadParameter("--transactions are made over HTTP: leave --within out")
+    how = How.TRANSACTIONS if transactions else How.WITHIN if within else How.REQUESTS
     study.run(
         "years", data, save,
-        lambda folder, console: measure(
-            folder, puts, keys, size, kept, is_in_transactions=transactions, console=console
-        ),
+        lambda folder, console: measure(folder, puts, keys, size, kept, how, console),
         lambda result: _told(result, save),
     )  # fmt: skip
