@@ -30,6 +30,14 @@ class Kind(Enum):
     PARTIAL = auto()  # the head has not arrived as a whole
 
 
+class Short(Enum):
+    """Whether a request may go the short way (`cluster.fast_short`): nothing in its head asks for more than this."""
+
+    NO = auto()
+    APPEND = auto()  # the body is one value
+    GET = auto()  # linearizable, of the key in the path
+
+
 class Head(NamedTuple):
     """One request's head; `end` is where its body begins, `length` how long that is."""
 
@@ -39,6 +47,7 @@ class Head(NamedTuple):
     headers: dict[str, str] = {}  # noqa: RUF012 - nobody changes it; KNOWN_NAMES as they are, others in lower case
     end: int = 0
     length: int = 0
+    short: Short = Short.NO
 
 
 _ODD: Final = Head(Kind.ODD)
@@ -77,6 +86,20 @@ _ITS_OWN: Final = (wire.H_SEQUENCE, wire.H_REQUEST_ID)
 """Headers that differ from request to request: their heads are not worth remembering."""
 
 
+_SHORT_NAMES: Final = frozenset(KNOWN_NAMES) - {"Host", "Content-Length", "Connection"}
+_SHORT_VALUES: Final = frozenset({("Accept", "*/*"), ("Content-Type", "application/octet-stream")})
+"""What a client may say of itself that changes nothing."""
+_new: Final = tuple.__new__  # a NamedTuple without the cost of its constructor
+
+
+def _short(method: str, target: str, headers: dict[str, str]) -> Short:
+    if any(name in _SHORT_NAMES and (name, value) not in _SHORT_VALUES for name, value in headers.items()):
+        return Short.NO
+    if method == "POST":
+        return Short.APPEND if target == "/v1/log" else Short.NO
+    return Short.GET if method == "GET" and target.startswith("/v1/kv/") and "?" not in target else Short.NO
+
+
 class _Fields(NamedTuple):
     headers: dict[str, str]
     length: int
@@ -103,7 +126,7 @@ class HeadParser:
             return _PARTIAL if end < 0 and self._may_become_one(data, start) else _ODD
         known = self._heads.get(data[start:end])
         if known is not None:
-            return Head(known.kind, known.method, known.target, known.headers, end + 4, known.length)
+            return _new(Head, (*known[:4], end + 4, known.length, known.short))
         line = _LINE.match(data, start)
         if line is None:
             return _ODD
@@ -115,7 +138,8 @@ class HeadParser:
         kind = Kind.HOT if fields.is_simple and _HOT.match(data, start) else Kind.PLAIN
         if kind is Kind.HOT and method == "GET" and fields.length:
             kind = Kind.PLAIN
-        head = Head(kind, method, target, fields.headers, end + 4, fields.length)
+        short = _short(method, target, fields.headers) if kind is Kind.HOT else Short.NO
+        head = Head(kind, method, target, fields.headers, end + 4, fields.length, short)
         if block in self._cache and end - start <= _CACHED_BYTES_MAX:
             if len(self._heads) >= _CACHED_HEADS_MAX:
                 self._heads.clear()

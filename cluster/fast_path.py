@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol, cast
 from aiohttp.web_protocol import RequestHandler
 
 from cluster import clock
-from cluster.fast_head import Head, HeadParser, Kind
+from cluster.fast_head import Head, HeadParser, Kind, Short
 from cluster.http_answer import Answer
 from cluster.http_call import Call, Service
 
@@ -51,6 +51,12 @@ class Gate(Protocol):
     def serve(self, call: Call) -> Coroutine[Any, Any, Any]:
         """The request's answer; never raises but for a cancellation."""
 
+    def begin(self, head: Head, body: bytes) -> asyncio.Future[Any] | None:
+        """The short way of a simple request; None: `serve` it."""
+
+    def end(self, head: Head, asked: asyncio.Future[Any], began: float) -> Answer:
+        """The answer to what `begin` asked; never raises but for a cancellation."""
+
 
 class Slow(Protocol):
     """Makes aiohttp's handlers; knows the open connections."""
@@ -77,7 +83,7 @@ class FastConnection(asyncio.Protocol):
     __slots__ = (
         "_at", "_began", "_body_timer", "_buffer", "_gate", "_handler", "_idle_since", "_idle_timer", "_is_leaving",
         "_is_reading_paused", "_is_writing_paused", "_keepalive_s", "_left", "_loop", "_parser", "_rest_timer",
-        "_server", "_serving", "_state", "_transport", "_write_timer", "ended",
+        "_server", "_serving", "_short", "_state", "_transport", "_write_timer", "ended",
     )  # fmt: skip
 
     def __init__(self, server: Slow, gate: Gate, parser: HeadParser, keepalive_s: float) -> None:
@@ -91,6 +97,7 @@ class FastConnection(asyncio.Protocol):
         self._at = 0  # the bytes before are done with
         self._left = 0  # bytes still to come of the request that aiohttp serves
         self._serving: Coroutine[Any, Any, Any] | None = None
+        self._short: Head | None = None  # of the request that goes the short way
         self._is_leaving = False
         self._is_reading_paused = self._is_writing_paused = False
         self._began = self._idle_since = 0.0  # when the newest request began, and ended
@@ -224,14 +231,32 @@ class FastConnection(asyncio.Protocol):
         self._settle_body()
         self._at = head.end + head.length
         self._state = _State.FAST
+        self._began = clock.monotonic()
         gate = self._gate
+        if head.short is not Short.NO and (asked := gate.begin(head, body)) is not None:
+            self._short = head
+            asked.add_done_callback(self._told)
+            return
         call = Call(head.method, head.target, head.headers, gate.identify(head.headers), whole=body)
         self._serving = gate.serve(call)
-        self._began = clock.monotonic()
         self._step()
+
+    def _told(self, asked: asyncio.Future[Any]) -> None:
+        """The node has answered."""
+        assert self._short is not None
+        try:
+            answer = self._gate.end(self._short, asked, self._began)
+        except BaseException:  # cancelled, as in `_step`
+            self.abort()
+            raise
+        self._answer(answer)
+        self._go_on()
 
     def _resumed(self, _: object = None) -> None:
         self._step()
+        self._go_on()
+
+    def _go_on(self) -> None:
         if self._state is _State.IDLE:
             if self._at < len(self._buffer):
                 self._advance()

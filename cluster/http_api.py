@@ -20,8 +20,9 @@ from aiohttp.web_protocol import RequestHandler
 
 from cluster import clock, wire
 from cluster.consumer_lag import Lags
-from cluster.fast_head import HeadParser
+from cluster.fast_head import Head, HeadParser
 from cluster.fast_path import FastConnection
+from cluster.fast_short import ShortWay, route_of
 from cluster.http_answer import Answer, Identity, make_problem, problem_answer
 from cluster.http_call import Call, Service, is_request_id
 from cluster.http_routes import Route, allowed_methods, find_route, route_lines
@@ -59,6 +60,7 @@ class Api:
         self._ids = itertools.count(1)
         lines = RequestLog(node, service.limits.request_lines_max) if service.http.access_log else None
         self._lines = lines if lines is not None and lines.is_enabled else None
+        self._short = ShortWay(service)
 
     async def handle(self, request: web.BaseRequest) -> Answer | Stream:
         """Serves one request of aiohttp's."""
@@ -80,25 +82,58 @@ class Api:
         try:
             route = self._admit(call)
             answer = await route.handler(service, call)
-        except ApiError as error:
-            code = error.code
-            answer = self.problem(call.request_id, error, call)
-        except ConnectionError:
-            code = "client_gone"
-            answer = self.problem(call.request_id, ApiError(Code.INTERNAL, "the client is gone"))
-        except Exception:
-            code = Code.INTERNAL
-            self._logger.exception("request_failed", request_id=call.request_id, target=call.target[:200])
-            bug = ApiError(Code.INTERNAL, f"a bug, or something nobody foresaw: see the log for {call.request_id}")
-            answer = call.stream or self.problem(call.request_id, bug)
+        except Exception as error:
+            code, told = self._failed(error, call.request_id, call.target, call)
+            answer = told if call.stream is None or code != Code.INTERNAL else call.stream
         finally:
             service.open_requests -= 1
         if isinstance(answer, Answer):
-            answer.request_id = call.request_id
-            if service.is_leaving:
-                answer.keep_alive = False
-        self._note(call, answer.status, service.clock() - started, code)
+            self._sign(answer, call.request_id)
+        self._note(
+            call.method, call.target, call.route, call.request_id, answer.status, service.clock() - started, code
+        )
         return answer
+
+    def begin(self, head: Head, body: bytes) -> asyncio.Future[Any] | None:
+        """Asks the node what a simple request wants (`end` goes on from there), or None: `serve` is to see to it."""
+        if head.headers["Host"] not in self._hosts_seen:
+            return None
+        try:
+            authorise(_ANYONE, route_of(head).verb, _DEFAULT_NAMESPACE, None)
+            asked = self._short.begin(head, body)
+        except ApiError:  # which `serve` meets too, and explains
+            return None
+        if asked is not None:
+            self.service.open_requests += 1
+        return asked
+
+    def end(self, head: Head, asked: asyncio.Future[Any], began: float) -> Answer:
+        """The answer to what `begin` asked at that time; raises nothing but a cancellation."""
+        self.service.open_requests -= 1
+        code, request_id = "", f"{self._id_prefix}{next(self._ids)}"
+        try:
+            answer = self._short.end(head, asked.result())
+        except Exception as error:
+            code, answer = self._failed(error, request_id, head.target)
+        self._sign(answer, request_id)
+        seconds = clock.monotonic() - began
+        self._note(head.method, head.target, route_of(head).pattern, request_id, answer.status, seconds, code)
+        return answer
+
+    def _sign(self, answer: Answer, request_id: str) -> None:
+        answer.request_id = request_id
+        if self.service.is_leaving:
+            answer.keep_alive = False
+
+    def _failed(self, error: Exception, request_id: str, target: str, call: Call | None = None) -> tuple[str, Answer]:
+        """Whatever went wrong, as the code of a problem and the answer."""
+        if isinstance(error, ApiError):
+            return error.code, self.problem(request_id, error, call)
+        if isinstance(error, ConnectionError):
+            return "client_gone", self.problem(request_id, ApiError(Code.INTERNAL, "the client is gone"))
+        self._logger.error("request_failed", request_id=request_id, target=target[:200], exc_info=error)
+        bug = ApiError(Code.INTERNAL, f"a bug, or something nobody foresaw: see the log for {request_id}")
+        return Code.INTERNAL, self.problem(request_id, bug)
 
     def problem(self, identifier: str, error: ApiError, call: Call | None = None) -> Answer:
         """The error as an answer."""
@@ -166,11 +201,13 @@ class Api:
                 Code.FORBIDDEN, f"a write from a page of {origin[:100]!r}: only this node's own pages may write"
             )
 
-    def _note(self, call: Call, status: int, seconds: float, code: str) -> None:
+    def _note(
+        self, method: str, target: str, route: str, request_id: str, status: int, seconds: float, code: str
+    ) -> None:
         """Counts it, and writes its line."""
-        self.service.counts.add(call.route, status, seconds)
-        if self._lines is not None and not (call.route in _PROBES and status in _PROBED):
-            self._lines.add(call.method, call.target, status, seconds, call.request_id, code)
+        self.service.counts.add(route, status, seconds)
+        if self._lines is not None and not (route in _PROBES and status in _PROBED):
+            self._lines.add(method, target, status, seconds, request_id, code)
 
     async def close(self) -> None:
         """Writes the last lines of the request log."""

@@ -11,7 +11,7 @@ import msgspec
 from cluster import wire
 from cluster.http_answer import Answer
 from cluster.http_call import Call, Service, decode
-from cluster.http_outcomes import Records, submit
+from cluster.http_outcomes import Done, Records, submit
 from cluster.http_query import Query, check_key, unescape
 from cluster.wire import NUMBER_MAX, ApiError, Appended, Code, Outcome, RecordIn
 from raft.codec import Record, encode_headers
@@ -50,11 +50,15 @@ async def append(service: Service, call: Call) -> Answer:
         records = _decode_batch(service, media_type, body)
     else:
         records = await asyncio.to_thread(_decode_batch, service, media_type, body)
-    done = await submit(service, call, records, is_plain=True)
-    appended = Appended(
+    return appended(service, await submit(service, call, records, is_plain=True))
+
+
+def appended(service: Service, done: Done) -> Answer:
+    """What is answered to an append."""
+    body = Appended(
         Outcome.APPLIED, done.result, done.first, done.last, done.last - done.first + 1, done.last, done.term
     )
-    return service.answer(appended, done.last, done.term)
+    return service.answer(body, done.last, done.term)
 
 
 def _decode_batch(service: Service, media_type: str, body: bytes) -> Records:

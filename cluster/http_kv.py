@@ -45,7 +45,7 @@ _COMPACT_BODY: Final = msgspec.json.Decoder(CompactIn)
 _TOKEN_VERSION: Final = 1
 
 
-def _key(call: Call, query: Query) -> bytes:
+def path_key(call: Call, query: Query) -> bytes:
     """The key of the raw path; with an empty one, the key_b64= parameter."""
     raw = call.parts[0] if call.parts else ""
     given = query.key()
@@ -59,7 +59,7 @@ def _key(call: Call, query: Query) -> bytes:
 async def put(service: Service, call: Call) -> Answer:
     """Sets a key to the body's bytes, as they are."""
     query = call.query(_WRITE)
-    key = _key(call, query)
+    key = path_key(call, query)
     value = await call.body(service.limits.body_bytes_max)
     if len(value) > service.limits.value_bytes_max:
         raise ApiError(
@@ -73,7 +73,7 @@ async def put(service: Service, call: Call) -> Answer:
 async def delete(service: Service, call: Call) -> Answer:
     """Deletes a key; one that is not there is `applied` with `deleted` 0."""
     query = call.query(_WRITE)
-    record = Record(_DELETE, _key(call, query), None, None, query.number("if_revision"))
+    record = Record(_DELETE, path_key(call, query), None, None, query.number("if_revision"))
     return _written(service, await submit(service, call, (record,)))
 
 
@@ -104,10 +104,15 @@ def _written(service: Service, done: Done) -> Answer:
 async def get(service: Service, call: Call) -> Answer:
     """A key with its versions; with `Accept: application/octet-stream` the bare value."""
     query = call.query(_GET)
-    key = _key(call, query)
+    key = path_key(call, query)
     at = query.number("at", 1)
     encoding = encoding_of(query)
     await read_index(service, call, query)
+    return got(service, key, at, encoding, is_bare=call.headers.get("Accept") == _OCTETS)
+
+
+def got(service: Service, key: bytes, at: int | None, encoding: Encoding, *, is_bare: bool) -> Answer:
+    """What is answered to the read of a key. Raises ApiError where there is nothing to read."""
     node = service.node
     machine = node.machine
     try:
@@ -117,7 +122,7 @@ async def get(service: Service, call: Call) -> Answer:
     index, term, revision = machine.applied_index, node.term, machine.revision
     if version is None:
         raise ApiError(Code.KEY_NOT_FOUND, "there is no such key", index=index, term=term, revision=revision)
-    if call.headers.get("Accept") == _OCTETS:
+    if is_bare:
         return Answer(
             service.identity, version.value, index, term, content_type=_OCTETS,
             extra=(

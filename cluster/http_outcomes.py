@@ -73,7 +73,11 @@ async def submit(
     `session` is what the headers say if it is not given.
     """
     session = call.session() if session is None else session
-    settled = await commit(service, call, records, session, is_plain=is_plain)
+    return done_of(await commit(service, call, records, session, is_plain=is_plain), session)
+
+
+def done_of(settled: Settled, session: SessionHeaders) -> Done:
+    """What became of the records of a request that was applied. Raises ApiError for every outcome but `applied`."""
     effect = settled.effect
     if effect.result is Result.APPLIED and not effect.answer:
         return Done(settled.first, settled.last, settled.term, "applied", effect.revision, None)

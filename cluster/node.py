@@ -169,9 +169,9 @@ class Node:
             self.look_soon()
         return future
 
-    async def read_barrier(self, deadline: float) -> int:
-        """The index that a linearizable read may be answered from; this node has applied it. Raises ApiError."""
-        return await node_requests.wait_for_read_index(self, deadline)
+    def read_barrier(self, deadline: float) -> asyncio.Future[int]:
+        """See `node_requests.read_index`."""
+        return node_requests.read_index(self, deadline)
 
     async def wait_applied(self, index: int, deadline: float) -> None:
         """Returns once `index` is applied here. Raises ApiError future_index when it is not by then."""

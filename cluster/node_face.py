@@ -80,7 +80,7 @@ class NodeFace(Protocol):
     ) -> asyncio.Future[Settled]:
         """Takes a request; the future is settled after this node applied it."""
 
-    async def read_barrier(self, deadline: float) -> int:
+    def read_barrier(self, deadline: float) -> asyncio.Future[int]:
         """The index that a linearizable read may be answered from; this node has applied it."""
 
     async def wait_applied(self, index: int, deadline: float) -> None:

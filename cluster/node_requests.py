@@ -72,8 +72,9 @@ def too_many_waiters(node: Node) -> ApiError:
     return ApiError(Code.BUSY, f"node {node.node_id}: {maximum} readers wait already (limits.waiters_max)")
 
 
-async def wait_for_read_index(node: Node, deadline: float) -> int:
-    """The index that a linearizable read may be answered from; this node has applied it. Raises ApiError."""
+def read_index(node: Node, deadline: float) -> asyncio.Future[int]:
+    """The index that a linearizable read may be answered from; this node has applied it. The future, or this call
+    itself, fails with ApiError."""
     if node.is_stopping or node.is_fenced or node.membership.is_removed:
         raise unavailable(node)
     node_points.check(node)
@@ -82,7 +83,7 @@ async def wait_for_read_index(node: Node, deadline: float) -> int:
     future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     node.reads.waiting.append(Reader(future, deadline))
     node.look_soon()
-    return await future
+    return future
 
 
 async def wait_for(node: Node, index: int, deadline: float) -> bool:

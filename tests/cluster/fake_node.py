@@ -142,8 +142,11 @@ class FakeNode:
         else:
             future.set_result(self.submit_now((block, count))[0])
 
-    async def read_barrier(self, deadline: float) -> int:
+    def read_barrier(self, deadline: float) -> asyncio.Future[int]:
         """As Node.read_barrier."""
+        return asyncio.ensure_future(self._read_barrier())
+
+    async def _read_barrier(self) -> int:
         self.barriers += 1
         if self.barrier_held is not None:
             await self.barrier_held.wait()

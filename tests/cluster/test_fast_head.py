@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cluster import fast_head, wire
-from cluster.fast_head import HeadParser, Kind
+from cluster.fast_head import HeadParser, Kind, Short
 from tests.cluster.fast_wire import request
 
 
@@ -113,3 +113,36 @@ def test_a_head_that_came_before_is_the_same_wherever_it_stands() -> None:
         assert HeadParser(32 << 10, 64).parse(one, 0) == first
     assert parser.parse(request("PUT", "/v1/kv/a", "X-One: 1", body=b"body"), 0).method == "PUT"
     assert parser.parse(request("POST", "/v1/log", "X-One: 1", body=b"bodies"), 0).length == 6
+
+
+@pytest.mark.parametrize(
+    ("line", "headers", "short"),
+    [
+        ("POST /v1/log", {}, Short.APPEND),
+        ("POST /v1/log", {"Accept": "*/*", "User-Agent": "x"}, Short.APPEND),
+        ("POST /v1/log", {"Content-Type": "application/octet-stream"}, Short.APPEND),
+        ("POST /v1/log", {"Content-Type": "application/json"}, Short.NO),
+        ("POST /v1/log?key=a", {}, Short.NO),
+        ("GET /v1/log", {}, Short.NO),
+        ("PUT /v1/kv/a", {}, Short.NO),
+        ("GET /v1/kv/a", {}, Short.GET),
+        ("GET /v1/kv/a?consistency=stale", {}, Short.NO),
+        ("GET /v1/kv/a", {"Accept": "application/octet-stream"}, Short.NO),
+        *[
+            (line, {name: "1"}, Short.NO)
+            for line in ("POST /v1/log", "GET /v1/kv/a")
+            for name in (
+                wire.H_SESSION, wire.H_SEQUENCE, wire.H_SETTLED, wire.H_DEADLINE, wire.H_REQUEST_ID, wire.H_KEY,
+                wire.H_TIME, wire.H_LOG, "Origin", "raftlog-sesion",
+            )
+        ],
+    ],
+)  # fmt: skip
+def test_the_short_way_is_for_what_asks_for_nothing_more(line: str, headers: dict[str, str], short: Short) -> None:
+    """A header that changes what is done, or how it is answered, keeps a request from it, remembered or not."""
+    method, target = line.split(" ")
+    parser, data = (
+        HeadParser(32 << 10, 64),
+        request(method, target, *(f"{name}: {value}" for name, value in headers.items())),
+    )
+    assert [parser.parse(data, 0).short for _ in range(2)] == [short, short]

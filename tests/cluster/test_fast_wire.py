@@ -9,7 +9,7 @@ import pytest
 
 from cluster import fast_path
 from cluster.fast_head import Head
-from cluster.wire import Code
+from cluster.wire import ApiError, Code
 from tests.cluster.fake_node import serve
 from tests.cluster.fast_wire import Server, Wire, request, turns
 from tests.cluster.http_probe import open_stream
@@ -370,4 +370,26 @@ async def test_who_was_refused_as_busy_is_asked_to_wait(monkeypatch: pytest.Monk
         assert [len(wire.replies()) for wire in others[1:]] == [1] * 19
         for wire in others[1:]:  # as if their time had passed
             wire.protocol._rested()  # type: ignore[attr-defined]
+            await turns()
         assert {wire.replies()[1].status for wire in others[1:]} == {404}
+
+
+async def test_what_the_node_refuses_is_told_alike(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Appends and gets that the node fails, now or when they are under way, that cannot be served, and that meet a bug:
+    a problem each, and none of them counts as open afterwards."""
+    wire, gate = server.connect(), server.runner._api.service
+    for refusal, code in (
+        (ApiError(Code.NO_LEADER, "nobody leads"), Code.NO_LEADER),
+        (RuntimeError("a bug"), Code.INTERNAL),
+    ):
+        server.node.refusal = refusal  # type: ignore[assignment]
+        await wire.feed(APPEND, GET)
+        assert [reply.problem().code for reply in wire.replies()[-2:]] == [code, code]
+        assert all(reply.headers["raftlog-request-id"] for reply in wire.replies()[-2:])
+    server.node.refusal = None
+    await wire.feed(request("GET", "/v1/kv/" + "k" * 5_000), APPEND)
+    assert wire.replies()[-2].problem().code is Code.TOO_LARGE
+    monkeypatch.setattr(server.node, "is_fenced", True)
+    await wire.feed(APPEND, GET)
+    assert [reply.problem().code for reply in wire.replies()[-2:]] == [Code.FENCED, Code.FENCED]
+    assert gate.open_requests == 0

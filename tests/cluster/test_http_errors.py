@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from itertools import groupby
 
 import pytest
 import structlog
@@ -183,7 +184,8 @@ async def test_every_route_passes_the_authorise_step(served: Served, monkeypatch
     for route in ROUTES:
         target = route.pattern.replace("{key}", "k").replace("{session}", "1").replace("{sequence}", "1")
         assert (await ask(served.port, route.method, target)).problem().code is Code.FORBIDDEN
-    assert asked == [route.verb for route in ROUTES]
+    # The short way of the fast path asks too, and hands what is refused to the long one.
+    assert [verb for verb, _ in groupby(asked)] == [verb for verb, _ in groupby(route.verb for route in ROUTES)]
 
 
 async def test_request_ids(served: Served) -> None:
