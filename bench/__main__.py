@@ -28,11 +28,13 @@ from bench import (
     growth,
     machine,
     openloop,
+    overload,
     page,
     pause,
     rejoin,
     report,
     rounds,
+    strace,
     tools,
     years,
 )
@@ -51,6 +53,8 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 app = typer.Typer(help=__doc__, add_completion=False, pretty_exceptions_enable=False)
 app.command("growth")(growth.main)
+app.command("overload")(overload.main)
+app.command("strace")(strace.main)
 app.command("years")(years.main)
 app.command("rejoin")(rejoin.main)
 app.command("pause")(pause.main)

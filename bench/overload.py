@@ -3,7 +3,7 @@
 Three phases against the leader of three nodes with the shipped defaults: the peak (few connections, all busy), the
 overload (so many connections that the node must refuse, each asking again at once, which no well-meant client does),
 the peak again. Load from wrk; what became of the writes is read from the nodes' own counters, because wrk does not tell
-a refusal from a failure. `python -m bench.overload --help`.
+a refusal from a failure. `python -m bench overload --help`.
 """
 
 from __future__ import annotations
@@ -181,6 +181,32 @@ def soak(
     )  # fmt: skip
 
 
+def markdown(result: Result) -> str:
+    """The result as a page."""
+    lines = [
+        "# Overload",
+        "",
+        f"The machine was {result.busy_before:.0%} busy before; limits.open_requests_max {result.open_requests_max}.",
+        "",
+        "| | connections | applied/s | refused/s | failed | p50 ms | p99 ms |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for title, each in (("peak", result.before), ("overload", result.overload), ("peak again", result.after)):
+        lines.append(
+            f"| {title} | {each.connections:,} | {each.applied_per_second:,.0f} | {each.refused_per_second:,.0f} "
+            f"| {each.failed} | {each.p50_ms:.1f} | {each.p99_ms:.1f} |"
+        )
+    quarter, end, most = result.memory_mib
+    lines += [
+        "",
+        f"Kept {result.kept_share:.0%} of its peak (asked: {KEPT_SHARE_MIN:.0%}); {result.leader_changes} changes of "
+        f"leader; memory of all nodes {quarter:.0f} MiB at a quarter, {end:.0f} at the end, {most:.0f} at most.",
+        "",
+        *(f"- Not as it should be: {fault}" for fault in result.faults),
+    ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
 def main(
     seconds: Annotated[int, typer.Option(min=5, help="length of the overload")] = 120,
     peak_seconds: Annotated[int, typer.Option(min=1, help="length of each of the two peaks")] = 10,
@@ -191,7 +217,7 @@ def main(
     ] = LimitSettings().open_requests_max,
     size: Annotated[int, typer.Option(min=0, help="bytes of a value")] = 256,
     data: Annotated[Path | None, typer.Option(help="folder on a real disk for the data")] = None,
-    save: Annotated[Path | None, typer.Option(help="where the result goes, as JSON")] = None,
+    save: Annotated[Path | None, typer.Option(help="where the result goes, as JSON; .md beside it")] = None,
 ) -> None:
     """Overload a cluster; say what it kept, refused and needed. Ends with 1 if that is not as it should be."""
     console = Console()
@@ -210,25 +236,11 @@ def main(
             console.print(f"[red]{missing}[/]")
             raise typer.Exit(8) from missing
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    for title, each in (("peak", result.before), ("overload", result.overload), ("peak again", result.after)):
-        console.print(
-            f"{title}: {each.connections} connections, {each.applied_per_second:,.0f} applied/s, "
-            f"{each.refused_per_second:,.0f} refused/s, {each.failed} failed, p50 {each.p50_ms:.1f} ms, "
-            f"p99 {each.p99_ms:.1f} ms"
-        )
-    console.print(
-        f"kept {result.kept_share:.0%} of its peak; {result.leader_changes} changes of leader; memory of all nodes "
-        f"{result.memory_mib[0]:.0f} MiB at a quarter, {result.memory_mib[1]:.0f} at the end, "
-        f"{result.memory_mib[2]:.0f} at most; machine {result.busy_before:.0%} busy before"
-    )
+    for line in markdown(result).splitlines():
+        console.print(line, markup=False, soft_wrap=True)
     if save is not None:
         save.parent.mkdir(parents=True, exist_ok=True)
         save.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
-    for fault in result.faults:
-        console.print(f"[red]{fault}[/]")
+        save.with_suffix(".md").write_text(markdown(result), encoding="utf-8")
     if result.faults:
         raise typer.Exit(1)
-
-
-if __name__ == "__main__":
-    typer.run(main)
