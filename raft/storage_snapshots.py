@@ -32,6 +32,9 @@ SNAPSHOTS: Final = "snapshots"
 SNAPSHOTS_KEPT: Final = 2
 _ASIDE: Final = ".new"
 _INSTALLING: Final = "installing"
+SYNC_BYTES: Final = 8 << 20
+"""So much is written before it is synced: all of it at the end holds up whoever shares the disk, the node's own log
+first."""
 _LENGTH: Final = Struct("<I")
 _META_BYTES_MAX: Final = 1 << 20
 
@@ -59,13 +62,13 @@ def snapshot_folder(index: int) -> str:
 class SnapshotPlan:
     """The operations that write one snapshot; nobody sees it before `finish`."""
 
-    __slots__ = ("_aside", "_chunks", "_crc", "_log", "_position", "_size", "folder")
+    __slots__ = ("_aside", "_chunks", "_crc", "_log", "_position", "_size", "_synced", "folder")
 
     def __init__(self, log: Log, index: int) -> None:
         self._log = log
         self.folder = snapshot_folder(index)
         self._aside = self.folder + _ASIDE
-        self._chunks = self._size = self._crc = self._position = 0
+        self._chunks = self._size = self._crc = self._position = self._synced = 0
 
     def begin(self) -> list[Operation]:
         """A folder aside."""
@@ -82,7 +85,10 @@ class SnapshotPlan:
         self._position += len(write.data)
         self._chunks += 1
         self._size += len(chunk)
-        return [write]
+        if self._position - self._synced < SYNC_BYTES:
+            return [write]
+        self._synced = self._position
+        return [write, Sync(write.name)]
 
     def finish(self, mark: Mark, configuration: Configuration, configuration_index: int) -> list[Operation]:
         """Syncs it and gives it its name (pitfall 56: the folder is synced after the rename)."""
@@ -180,7 +186,7 @@ def read_piece(files: Files, log: Log, index: int, term: int, offset: int, bytes
 class Received:
     """The operations that write a snapshot aside as its pieces come; `Storage.install` makes it the newest one."""
 
-    __slots__ = ("_aside", "_head", "_index", "_log", "_position", "folder", "size")
+    __slots__ = ("_aside", "_head", "_index", "_log", "_position", "_synced", "folder", "size")
 
     def __init__(self, log: Log, index: int) -> None:
         self._log, self._index = log, index
@@ -188,6 +194,7 @@ class Received:
         self._aside = self.folder + _ASIDE
         self._head = b""  # what came until meta was whole
         self._position = -1  # in the chunks file; -1 until then
+        self._synced = 0  # of that file
         self.size = 0  # bytes that came
 
     def begin(self) -> list[Operation]:
@@ -211,6 +218,9 @@ class Received:
         if data:
             operations.append(Write(f"{self._aside}/chunks", self._position, data))
             self._position += len(data)
+        if self._position - self._synced >= SYNC_BYTES:
+            operations.append(Sync(f"{self._aside}/chunks"))
+            self._synced = self._position
         return operations
 
     def check(self, files: Files) -> StoredSnapshot:

@@ -6,8 +6,9 @@ import pytest
 
 from raft.codec import entry_mark
 from raft.formats import CHUNK_BYTES_MAX, CHUNK_HEADER_SIZE
-from raft.operations import Write
+from raft.operations import Sync, Write
 from raft.storage_snapshots import (
+    SYNC_BYTES,
     Received,
     SnapshotDamaged,
     SnapshotPlan,
@@ -43,6 +44,30 @@ def test_a_chunk_that_no_reader_would_take_is_not_written() -> None:
     (write,) = plan.add(b"state")
     assert isinstance(write, Write)
     assert write.position == 0
+
+
+def test_what_is_written_is_synced_as_it_comes() -> None:
+    """One's own and a leader's: never more than SYNC_BYTES and a chunk are left for the sync at the end, which everyone
+    who shares the disk waits for; a small one has that sync alone.
+
+    Guard: `SYNC_BYTES` in `SnapshotPlan.add` and `Received.add` of raft/storage_snapshots.py.
+    """
+    chunk = bytes(128 << 10)
+    plan, received = SnapshotPlan(LOG, 2), Received(LOG, 2)
+    meta = (4).to_bytes(4, "little") + b"meta"
+    for add, first in ((plan.add, chunk), (received.add, meta + chunk)):
+        written = waiting = synced = 0
+        for number in range(2 * SYNC_BYTES // len(chunk) + 8):
+            for operation in add(first if number == 0 else chunk):
+                if isinstance(operation, Write):
+                    assert operation.position == written
+                    written += len(operation.data)
+                    waiting += len(operation.data)
+                elif isinstance(operation, Sync):
+                    assert waiting >= SYNC_BYTES
+                    waiting, synced = 0, synced + 1
+            assert waiting < SYNC_BYTES
+        assert synced == 2
 
 
 def test_a_snapshot_under_the_name_of_another_is_not_believed() -> None:
