@@ -38,6 +38,9 @@ ROW = "index BIGINT, term BIGINT, time TIMESTAMP, operation STRING, key BINARY, 
 ALL = ", all columns"
 """Behind the name of a contender whose rows have every column that the source has: nineteen, about 250 bytes."""
 
+LOCAL = ", from its files"
+"""Behind the name of a contender that reads what is sealed from the node's folder (option localFolders)."""
+
 
 class Figure(msgspec.Struct, frozen=True):
     """One job of one contender: rows a second in each round."""
@@ -102,10 +105,9 @@ def goals_of(
     def ratio(ours: tuple[str, str], theirs: tuple[str, str]) -> float | None:
         return rates[ours] / rates[theirs] if ours in rates and theirs in rates else None
 
-    for size in sizes:
-        name = _name(size)
+    for name in (_name(size) + local for size in sizes for local in ("", LOCAL)):
         at_least(f"rows/s into no-op, {name}", 2.5e6, rates.get((name, NO_OP)))
-        for all_columns in ("", ALL):
+        for all_columns in ("",) if name.endswith(LOCAL) else ("", ALL):
             share = ratio((name + all_columns, HASH), (FILES + all_columns, HASH))
             at_least(f"hash beside Parquet files, {name}{all_columns}", 0.4, share)
         at_least(f"rows/s into Parquet, {name}", 1e6, rates.get((name, PARQUET)))
@@ -169,14 +171,15 @@ class _Bench:
     def master(self) -> str:
         return f"local[{self.partitions},4]"
 
-    def frames(self, spark: Any, nodes: LocalCluster) -> tuple[Any, Any, Any]:
+    def frames(self, spark: Any, nodes: LocalCluster, **more: str) -> tuple[Any, Any, Any]:
         """The log as a table of ROW, in as many tasks as there are partitions, as one of all columns, and as a stream
-        of ROW."""
+        of ROW; `more` are options of the source."""
         each = -(-(self.records + 10) // self.partitions)
         options = {
             "endpoints": ",".join(nodes.urls),
             "minPartitions": str(self.partitions),
             "maxRecordsPerPartition": str(each),
+            **more,
         }
         table = spark.read.format("raftlog").options(**options)
         stream = spark.readStream.format("raftlog").options(**options, startingOffsets="earliest")
@@ -244,6 +247,11 @@ def _throughput(bench: _Bench, sizes: list[int], kafka: Kafka | None) -> None:
                 if not staged.exists():
                     frame.write.parquet(str(staged))
             jobs[name, STREAM] = partial(spark_jobs.stream_no_op, stream, bench.folder / f"checkpoint-{size}")
+            table, _, stream = bench.frames(spark, nodes, localFolders=str(nodes.data(1).resolve()))
+            jobs[name + LOCAL, NO_OP] = partial(spark_jobs.no_op, table)
+            jobs[name + LOCAL, HASH] = partial(spark_jobs.hashed, table)
+            jobs[name + LOCAL, PARQUET] = partial(into, table)
+            jobs[name + LOCAL, STREAM] = partial(spark_jobs.stream_no_op, stream, bench.folder / f"checkpoint-{size}")
             jobs[name, EXPORT] = partial(_export, nodes, bench.folder / f"export-{size}", bench.master)
         for columns in ("", ALL):
             staged_rows = spark.read.parquet(str(files / (columns or "row")))

@@ -6,6 +6,7 @@ the oldest index that is kept cannot be known: `before` is null and `before_know
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -121,7 +122,7 @@ class _Images:
 
     def _fold(self, oldest: int) -> None:
         wanted = self._wanted
-        before = Range(wanted.endpoints, wanted.log_id, oldest, wanted.start, wanted.turn, wanted.patience_s)
+        before = replace(wanted, start=oldest, stop=wanted.start)
         try:
             self._held = {**{key: live[0] for key, live in folded(before).items()}, **self._held}
         except TrimmedError:

@@ -24,7 +24,7 @@ TRIGGER_DELAY_S: Final = 900.0  # as long as Spark's Kafka connector waits
 READING: Final = (
     "endpoints", "startingOffsets", "startingTimestamp", "startingOffsetsByTimestampStrategy", "minPartitions",
     "maxRecordsPerPartition", "failOnDataLoss", "includeInternal", "keyPrefix", "operations", "valueFormat", "mode",
-    "log", "timeoutSeconds", "changes",
+    "log", "timeoutSeconds", "changes", "localFolders",
 )  # fmt: skip
 BATCH: Final = ("endingOffsets", "endingTimestamp", "asOf")
 STREAM: Final = ("maxEntriesPerTrigger", "maxBytesPerTrigger", "minEntriesPerTrigger", "maxTriggerDelay", "groupId")
@@ -83,6 +83,7 @@ class SourceOptions:
     delay_max_s: float = TRIGGER_DELAY_S
     group: str | None = None
     is_start_given: bool = False  # else a consumer group may say where to begin
+    folders: tuple[str, ...] = ()  # data folders of nodes that may be on the machine of a task
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> SourceOptions:
@@ -124,6 +125,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> Sou
         _duration_ms("maxTriggerDelay", given, int(TRIGGER_DELAY_S * 1000)) / 1000,
         given.get("groupid"),
         "startingoffsets" in given or "startingtimestamp" in given,
+        _folders(given),
     )
     _check_together(parsed, given)
     return parsed
@@ -243,6 +245,16 @@ def _operations(given: Mapping[str, str]) -> tuple[str, ...]:
     if "operations" in given and not names:
         raise UsageError(f"option operations names none; there are {', '.join(USER_OPERATIONS)}")
     return names
+
+
+def _folders(given: Mapping[str, str]) -> tuple[str, ...]:
+    folders = tuple(dict.fromkeys(part.strip() for part in given.get("localfolders", "").split(",") if part.strip()))
+    if ("localfolders" in given and not folders) or not all(folder.startswith("/") for folder in folders):
+        raise UsageError(
+            f"option localFolders is {given['localfolders']!r}; it must name data folders of nodes by their absolute "
+            f"paths, with commas: tasks have another current folder"
+        )
+    return folders
 
 
 def _number(name: str, given: Mapping[str, str], default: int) -> int:

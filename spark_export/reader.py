@@ -1,11 +1,13 @@
 """Reads a range of the log from any node as Arrow batches, every byte checked and no index missing.
 
-Raw chunks come over HTTP; a node that fails, lags, or sends bytes that fail a check is left for the next one, and the
-range goes on where it stood. A range that the cluster no longer keeps is an error, never a gap.
+Raw chunks come over HTTP, or from a node's sealed segments on this very machine. A node that fails, lags, or sends
+bytes that fail a check is left for the next one, and the range goes on where it stood. A range that the cluster no
+longer keeps is an error, never a gap.
 """
 
 import http.client
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from raft.codec import IDX_ROW, RAW_SIZE, Corrupt, RawHeader, UnknownVersion, decode_raw_header
-from spark_export import door
+from spark_export import door, local_log
 from spark_export.decode import decode
 from spark_export.door import RetryableError, TrimmedError, Turns
 from spark_export.errors import DataLossError, ExportError
@@ -40,6 +42,7 @@ class Range:
     stop: int
     turn: int = 0  # which endpoint is first: spreads tasks over the nodes
     patience_s: float = door.PATIENCE_S
+    folders: tuple[str, ...] = ()  # data folders that may be on the machine of the task: `local_log`
 
 
 def read(
@@ -97,10 +100,14 @@ def bytes_end(wanted: Range, bytes_max: int) -> int:
 
 
 def _slabs(wanted: Range) -> Iterator[tuple[Frames, int, int]]:
-    """Checked frames with the indexes that they span, from whichever node has them, until the range is covered."""
-    turns = Turns(wanted.endpoints, wanted.patience_s, wanted.turn)
+    """Checked frames with the indexes that they span: from this machine's folders as far as those go, then from
+    whichever node has them, until the range is covered."""
     position = wanted.start
     previous: tuple[int, int] | None = None
+    for frames, first, following in _found_here(wanted):
+        position, previous = following, (following - 1, int(frames.entry["crc"][-1]))
+        yield frames, first, following
+    turns = Turns(wanted.endpoints, wanted.patience_s, wanted.turn)
     gone: dict[str, int | None] = {}  # who has that position no more, and its oldest: a node built from a snapshot, say
     while position < wanted.stop:
         before = position
@@ -126,6 +133,17 @@ def _slabs(wanted: Range) -> Iterator[tuple[Frames, int, int]]:
                 known = [oldest for oldest in gone.values() if oldest]
                 raise trimmed(position, min(known) if known else None) from error
             turns.failure(f"the log from index {position} on", error)
+
+
+def _found_here(wanted: Range) -> Iterator[tuple[Frames, int, int]]:
+    """Checked frames from the folders, without a gap from the start of the range on; what fails a check ends it, and is
+    the nodes' to give."""
+    previous: tuple[int, int] | None = None
+    with suppress(Corrupt, CorruptEffects, UnknownVersion, UnknownEffects):
+        for slab in local_log.slabs(wanted.folders, wanted.log_id, wanted.start, wanted.stop):
+            frames = locate(slab, previous)
+            previous = (slab.next - 1, int(frames.entry["crc"][-1]))
+            yield frames, slab.first, slab.next
 
 
 def _fetched(url: str, wanted: Range, position: int) -> Iterator[Slab]:

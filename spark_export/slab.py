@@ -57,15 +57,30 @@ def joined(chunks: list[tuple[RawHeader, bytes]], segment: memoryview, ledger: m
             raise Corrupt(f"the .idx rows of the chunk at index {head.first} fail their CRC")
         if head.first != expected or head.next - head.first != head.rows:
             raise Corrupt(f"a chunk names {head.rows} rows from {head.first} to {head.next}, expected from {expected}")
-        part = places[:, begin : begin + count]
-        part[:] = np.frombuffer(rows, "<u4").reshape(count, _COLUMNS).T
-        part[:_KIND] += offset - head.base
+        _place(rows, offset - head.base, places[:, begin : begin + count])
         expected, begin, offset = head.next, begin + count, offset + head.segment_bytes
+    return _slab(chunks[0][0].first, places, segment, ledger)
+
+
+def piece(first: int, rows: bytes, base: int, segment: memoryview, ledger: memoryview) -> Slab:
+    """As `joined`, of one stretch of a segment file that begins at byte `base`, with the .idx rows from `first` on as
+    they are in their file."""
+    places = np.empty((_COLUMNS, len(rows) // IDX_ROW.size), np.int64)
+    _place(rows, -base, places)
+    return _slab(first, places, segment, ledger)
+
+
+def _place(rows: bytes, shift: int, places: Ints) -> None:
+    places[:] = np.frombuffer(rows, "<u4").reshape(-1, _COLUMNS).T
+    places[:_KIND] += shift
+
+
+def _slab(first: int, places: Ints, segment: memoryview, ledger: memoryview) -> Slab:
     other = places[_KIND] != KIND_COMMANDS
     if other.any():
         places[1:_KIND, other] = 0
     entry, block, record, kind = places
-    return Slab(chunks[0][0].first, expected, entry, block, record, kind, segment, ledger)
+    return Slab(first, first + len(entry), entry, block, record, kind, segment, ledger)
 
 
 def at(buffer: memoryview, dtype: np.dtype[Any], positions: Ints) -> Rows:

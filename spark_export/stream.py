@@ -119,7 +119,9 @@ class StreamPlanner:
         )  # fmt: skip
         # The node that answered last has everything up to the end: a batch of one task goes there.
         return [
-            Range(options.endpoints, first.log, low, high, self._turns.place + number, options.patience_s)
+            Range(
+                options.endpoints, first.log, low, high, self._turns.place + number, options.patience_s, options.folders
+            )
             for number, (low, high) in enumerate(ranges)
         ]
 
@@ -133,7 +135,9 @@ class StreamPlanner:
         """What that state is the state after."""
         first = parse_offset(start)
         options = self._options
-        return Range(options.endpoints, first.log, 1, first.next, self._turns.place, options.patience_s)
+        return Range(
+            options.endpoints, first.log, 1, first.next, self._turns.place, options.patience_s, options.folders
+        )
 
     def _news(self, begin: StreamOffset, entries_max: int | None) -> LogPage:
         """The newest page that is needed: what was heard last, where it fills a batch, else the cluster's answer."""

@@ -1,7 +1,21 @@
 """The Spark bench judges the goals of its issue by its own figures, and names those for which it has none."""
 
 from bench import machine, openloop
-from bench.spark import ALL, EXPORT, FILES, HASH, KAFKA, NO_OP, PARQUET, STREAM, Figure, Report, goals_of, markdown
+from bench.spark import (
+    ALL,
+    EXPORT,
+    FILES,
+    HASH,
+    KAFKA,
+    LOCAL,
+    NO_OP,
+    PARQUET,
+    STREAM,
+    Figure,
+    Report,
+    goals_of,
+    markdown,
+)  # fmt: skip
 from bench.spark_live import Held, Latency
 
 ONE, THOUSAND = "raftlog, entries of 1", "raftlog, entries of 1,000"
@@ -11,7 +25,7 @@ def figures(rate: int, *, files: int, kafka: int) -> list[Figure]:
     """Every job of every contender at these rates; one round in three is far off, which no median shows."""
     ours = [(name, job) for name in (ONE, THOUSAND) for job in (NO_OP, HASH, PARQUET, STREAM, EXPORT)]
     return [
-        *(Figure(name, job, [rate, rate, 1]) for name, job in ours),
+        *(Figure(name + local, job, [rate, rate, 1]) for name, job in ours for local in ("", LOCAL)),
         *(Figure(name + ALL, job, [rate // 2, rate // 2, 1]) for name, job in ours if job in (NO_OP, HASH)),
         Figure(FILES, HASH, [files, 1, files]),
         Figure(FILES + ALL, HASH, [files // 2, 1, files // 2]),
@@ -33,7 +47,7 @@ def test_each_goal_is_judged_by_its_own_figure() -> None:
     fail theirs alone."""
     goals, unjudged = goals_of(figures(2_600_000, files=6_000_000, kafka=2_000_000), LATENCY, HELD, [1, 1000])
     assert unjudged == []
-    assert len(goals) == 17
+    assert len(goals) == 29
     assert all(goal.is_met for goal in goals), [goal.what for goal in goals if not goal.is_met]
 
     def missed(*told: object) -> set[str]:
@@ -41,10 +55,13 @@ def test_each_goal_is_judged_by_its_own_figure() -> None:
 
     slow = missed(figures(2_400_000, files=6_000_010, kafka=1_000_000), LATENCY, HELD, [1, 1000])
     assert slow == {
-        f"{what}, {name}" for name in (ONE, THOUSAND) for what in ("rows/s into no-op", "hash beside Parquet files")
+        f"{what}, {name}{local}"
+        for name in (ONE, THOUSAND)
+        for local in ("", LOCAL)
+        for what in ("rows/s into no-op", "hash beside Parquet files")
     } | {f"hash beside Parquet files, {name}{ALL}" for name in (ONE, THOUSAND)}
     rival = missed(figures(2_600_000, files=6_000_000, kafka=2_200_000), LATENCY, HELD, [1])
-    assert rival == {f"{job} beside Kafka, {ONE}" for job in (NO_OP, STREAM, PARQUET)}
+    assert rival == {f"{job} beside Kafka, {ONE}{local}" for job in (NO_OP, STREAM, PARQUET) for local in ("", LOCAL)}
     held = Held(offered(3_000), offered(2_600), 7, False)
     live = missed(figures(2_600_000, files=6_000_000, kafka=2_000_000), Latency(100, 201.0, 300.0), held, [1])
     assert live == {
@@ -57,7 +74,7 @@ def test_what_was_not_measured_is_named() -> None:
     some = [figure for figure in figures(2_600_000, files=6_000_000, kafka=1) if figure.contender != KAFKA]
     goals, unjudged = goals_of(some, None, HELD, [1])
     assert [name for name in unjudged if "Kafka" in name] == [
-        f"{job} beside Kafka, {ONE}" for job in (NO_OP, STREAM, PARQUET)
+        f"{job} beside Kafka, {ONE}{local}" for local in ("", LOCAL) for job in (NO_OP, STREAM, PARQUET)
     ]
     assert "commit to visible, p50 ms" in unjudged
     disk = machine.Disk("ext4", 100, 100.0, 200.0)
