@@ -63,8 +63,10 @@ def log_entry(entry: Entry) -> LogEntry:
         if total != count:
             raise Corrupt(f"entry {index} says {count} records, its blocks hold {total}")
         return LogEntry(index, entry.term, count, entry.time_ms, entry.clock_ms, tuple(requests))
-    parameters = decode_configuration(entry.data).parameters if entry.kind is EntryKind.CONFIGURATION else None
-    return LogEntry(index, entry.term, count, entry.time_ms, entry.clock_ms, (), parameters)
+    if entry.kind is not EntryKind.CONFIGURATION:
+        return LogEntry(index, entry.term, count, entry.time_ms, entry.clock_ms)
+    told = decode_configuration(entry.data)
+    return LogEntry(index, entry.term, count, entry.time_ms, entry.clock_ms, (), told.parameters, told.version)
 
 
 _USER_RESULTS = (Result.APPLIED, Result.COMPARE_FAILED)

@@ -89,6 +89,7 @@ def overview(urls: dict[int, str], told: dict[str, Status | ClientError]) -> dic
         row: dict[str, Any] = {"node": node, "url": url}
         if isinstance(status, Status):
             row |= {"role": status.role, "term": status.term, "committed": status.committed, "applied": status.applied}
+            row |= {"known_version": status.known_version}
         else:
             row |= {"role": "unreachable", "reason": str(status)}
         if leader is not None and node == leader.node:
@@ -104,7 +105,7 @@ def overview(urls: dict[int, str], told: dict[str, Status | ClientError]) -> dic
         shown = {
             "log": newest.log, **shown, "term": newest.term, "committed": newest.committed, "oldest": newest.oldest,
             "last_user_index": newest.last_user_index, "revision": newest.revision, "keys": newest.state.count,
-            "sessions": newest.sessions, "version": newest.version,
+            "sessions": newest.sessions, "version": newest.version, "cluster_version": newest.cluster_version,
         }  # fmt: skip
     return shown
 
@@ -168,6 +169,7 @@ def status_table(shown: Row) -> Table:
         facts += [
             f"term {shown['term']}", f"committed {shown['committed']}", f"revision {shown['revision']}",
             f"{shown['keys']} keys", f"{shown['sessions']} sessions", f"log {shown['log']}",
+            f"cluster version {_version_text(shown)}",
         ]  # fmt: skip
     table = Table(
         title="  ".join(facts), title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 1, 0, 0)
@@ -180,6 +182,17 @@ def status_table(shown: Row) -> Table:
         cells = [row.get(column.name) for column in NODE.columns]
         table.add_row(*("" if each is None else f"{each}" for each in cells), style=style)
     return table
+
+
+def _version_text(shown: Row) -> str:
+    """The version in force, and who keeps it there where others know a newer one."""
+    known = {row["node"]: row["known_version"] for row in shown["nodes"] if "known_version" in row}
+    newest = max(known.values(), default=0)
+    version: int = shown["cluster_version"]
+    older = [f"{node}" for node, knows in known.items() if knows < newest]
+    if newest <= version or not older:
+        return f"{version}"
+    return f"{version}, {newest} once node {', '.join(older)} is upgraded"
 
 
 def digest_command(

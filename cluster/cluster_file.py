@@ -19,6 +19,7 @@ from raft.codec import Corrupt, UnknownVersion, decode_entry, encode_configurati
 from raft.configuration import Configuration, Member
 from raft.types import GENESIS, Entry, EntryKind
 from statemachine.commands import Limits
+from statemachine.versions import CLUSTER_VERSION
 
 CLUSTER_FILE_VERSION: Final = 1
 HEX32: Final = re.compile(r"[0-9a-f]{32}")
@@ -54,6 +55,7 @@ class ClusterHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     log: str  # the log id: 32 hex digits
     version: int = CLUSTER_FILE_VERSION
+    cluster_version: int = 1  # that of the first entry; a file that was made before there were others does not say
     time_ms: int = 0  # Unix time written into the first entry: equal on every node, so it is part of the file
     parameters: dict[str, int] = {}  # limits of the state machine (`statemachine.commands.Limits`)
     join: int = 0  # a join file: the node that it is for, and the only one it may make a data folder of
@@ -79,6 +81,7 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Configuration(
             members,
             voters=tuple(member.node for member in members),
+            version=self.cluster.cluster_version,
             parameters=tuple(sorted(self.cluster.parameters.items())),
         )
 
@@ -92,6 +95,11 @@ def parse_cluster_file(text: str, name: str) -> ClusterFile:
     if cluster.cluster.version != CLUSTER_FILE_VERSION:
         raise SettingsError(
             f"{name}: cluster.version is {cluster.cluster.version}; this raftlog knows {CLUSTER_FILE_VERSION}"
+        )
+    if not 1 <= cluster.cluster.cluster_version <= CLUSTER_VERSION:
+        raise SettingsError(
+            f"{name}: cluster.cluster_version is {cluster.cluster.cluster_version}; this raftlog knows 1 to "
+            f"{CLUSTER_VERSION}: use the one that made the file"
         )
     if not HEX32.fullmatch(cluster.cluster.log):
         raise SettingsError(f"{name}: cluster.log is {cluster.cluster.log!r}: it must be 32 hexadecimal digits")
@@ -129,6 +137,8 @@ def render_cluster_file(cluster: ClusterFile) -> str:
         f"version = {head.version}",
         f"time_ms = {head.time_ms}",
     ]
+    if head.cluster_version != 1:
+        lines.append(f"cluster_version = {head.cluster_version}")
     if head.join:
         lines += [f"join = {head.join}", f'first = "{head.first}"']
     if head.parameters:

@@ -16,7 +16,7 @@ _ASKING: Final = ("candidate", "pre_candidate")
 _WEIGHT: Final = (
     "disk_fenced", "disk_hangs", "disk_full", "no_majority", "link_one_way", "link_down", "link_silent",
     "peer_refuses", "vote_refused", "vote_unanswered", "follower_silent", "not_following", "unreachable", "refused",
-    "not_committed", "lags", "fetches_older", "members_changing", "election",
+    "not_committed", "lags", "fetches_older", "members_changing", "older_version", "election",
 )  # fmt: skip
 """Codes of causes, the weightiest first."""
 
@@ -208,6 +208,13 @@ def _progress(leader: NodeView, by_node: Mapping[int, NodeView]) -> Iterator[Cau
             whom = f"follows node {other.leader}" if other.leader else "follows nobody"
             words = f"node {peer.node} (term {other.term}, {other.role}) {whom}, not node {leader.node}"
             yield Cause("not_following", words, peer.node, leader.node)
+        knows = peer.known_version
+        if knows is not None and knows <= leader.cluster_version < leader.known_version:
+            words = (
+                f"node {peer.node} runs a raftlog that knows cluster versions up to {knows}: the cluster stays at "
+                f"version {leader.cluster_version} until it is upgraded"
+            )
+            yield Cause("older_version", words, peer.node, leader.node)
     if leader.committed < leader.last:
         words = f"records {leader.committed + 1} to {leader.last} are not on a majority yet"
         yield Cause("not_committed", words, leader.node)

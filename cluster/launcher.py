@@ -41,6 +41,7 @@ from cluster.node import Node
 from cluster.settings import LoadedSettings, NodeExit
 from raft.codec import Corrupt, UnknownVersion
 from statemachine.snapshot import CorruptSnapshot, UnknownSnapshot
+from statemachine.versions import CLUSTER_VERSION
 
 LISTEN_BACKLOG: Final = 1_024
 # Most garbage here is freed by reference counts; a collection walks the whole store, so it is made rare, and what lives
@@ -72,7 +73,12 @@ def new_cluster(
 ) -> ClusterFile:
     """A cluster that does not exist yet: fresh log id and incarnations; data in `node-1` and so on beside its file."""
     return ClusterFile(
-        ClusterHead(log=secrets.token_hex(16), time_ms=clock.wall_ms(), parameters=dict(parameters or {})),
+        ClusterHead(
+            log=secrets.token_hex(16),
+            cluster_version=CLUSTER_VERSION,
+            time_ms=clock.wall_ms(),
+            parameters=dict(parameters or {}),
+        ),
         [
             ClusterNode(
                 id=node,

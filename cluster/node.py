@@ -39,7 +39,7 @@ from cluster.snapshots import restore
 from cluster.syncer import Syncer
 from cluster.transport import Identity, Transport
 from cluster.waiting import Reads
-from cluster.wire import ApiError, Code, LeaderHint, Members, Status
+from cluster.wire import LeaderHint, Members, Status
 from cluster.wire_explain import NodeView
 from raft import invariants
 from raft.changes import Change
@@ -53,6 +53,7 @@ from raft.roles import Leader
 from raft.storage_read import RawSlice
 from raft.types import GENESIS, NOBODY, Entry, Mark, NodeId
 from statemachine.machine import StateMachine
+from statemachine.versions import CLUSTER_VERSION
 
 TICK_S: Final = 0.005
 HOUSEKEEPING_S: Final = 0.05  # deadlines of requests, silent peers, clock entries, snapshots
@@ -90,7 +91,7 @@ class Node:
             log=LogStart(recovered.first, recovered.runs, recovered.last, recovered.tail, mark, recovered.base),
             configuration=recovered.configuration, configuration_index=recovered.configuration_index,
             earlier=recovered.earlier, commit=mark.index, applied=mark.index, random=random.Random().randint, now=now,
-            incarnation=identity.incarnation, floor=recovered.floor,
+            incarnation=identity.incarnation, floor=recovered.floor, knows=CLUSTER_VERSION,
         )  # fmt: skip
         self.membership = Membership(cluster)
         self.pending = Pending(settings.limits, metrics, self.node_id, recovered.hard_state.boot)
@@ -175,12 +176,7 @@ class Node:
 
     async def wait_applied(self, index: int, deadline: float) -> None:
         """Returns once `index` is applied here. Raises ApiError future_index when it is not by then."""
-        if not await node_requests.wait_for(self, index, deadline):
-            raise ApiError(
-                Code.FUTURE_INDEX,
-                f"node {self.node_id}: index {index} is not applied here within the deadline; "
-                f"this node is at {self.applier.applied}",
-            )
+        await node_requests.wait_applied(self, index, deadline)
 
     async def wait_beyond(self, index: int, deadline: float) -> None:
         """Returns once something after `index` is applied here, or at the deadline."""
@@ -290,6 +286,12 @@ class Node:
             for frame in frames:
                 node_requests.take_frame(self, peer, frame)
             self.turn()
+
+    def peer_link_opened(self, peer: NodeId, incarnation: str, knows: int) -> None:
+        """Who is connected counts for the cluster version."""
+        if not self.ended.done():
+            self.core.link_opened(peer, incarnation, knows, clock.read())
+            self.wake()
 
     def peer_link_closed(self, peer: NodeId) -> None:
         """A closed link is news (DESIGN section 3)."""

@@ -23,11 +23,16 @@ from statemachine.consumers import UnknownConsumer
 from statemachine.machine import UnknownOperation
 from statemachine.snapshot import UnknownSnapshot
 from statemachine.txn import UnknownTxn
+from statemachine.versions import UnknownClusterVersion
 
 if TYPE_CHECKING:
     from cluster.node import Node
 
 POLL_S: Final = 0.005  # how often a stopping node looks whether everyone was answered
+UNKNOWN: Final = (
+    UnknownVersion, UnknownSnapshot, UnknownOperation, UnknownTxn, UnknownConsumer, UnknownClusterVersion,
+)  # fmt: skip
+"""What newer data is met as: a newer version of raftlog goes on where this one ends."""
 SWEEP_AT: Final = 1_024  # waiters beyond which those who went away are looked for
 
 
@@ -172,7 +177,7 @@ def fail(node: Node, error: BaseException) -> None:
             "files_damaged", reason=str(error), mend="start the node again: it mends its files; then look at the disk"
         )
         node.damage.leave(error)
-    elif isinstance(error, UnknownVersion | UnknownSnapshot | UnknownOperation | UnknownTxn | UnknownConsumer):
+    elif isinstance(error, UNKNOWN):
         code = NodeExit.UNKNOWN_VERSION
         node.logger.error("unknown_version", reason=str(error), mend="start a newer version of raftlog on this folder")
     else:

@@ -43,6 +43,7 @@ def view(node: Node) -> NodeView:
                 vote=votes.get(member.node),
                 match=None if follower is None else follower.match,
                 contact_ms=contact_ms,
+                known_version=node_status.known_version(node, member),
             )
         )  # fmt: skip
     refused = [
@@ -73,4 +74,6 @@ def view(node: Node) -> NodeView:
         refused=refused,
         oldest=node.oldest,
         disk_oldest=node.disk.oldest,
+        cluster_version=told.configuration.version,
+        known_version=node.core.state.knows,
     )

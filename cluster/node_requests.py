@@ -86,6 +86,16 @@ def read_index(node: Node, deadline: float) -> asyncio.Future[int]:
     return future
 
 
+async def wait_applied(node: Node, index: int, deadline: float) -> None:
+    """Returns once `index` is applied here. Raises ApiError future_index when it is not by then."""
+    if not await wait_for(node, index, deadline):
+        raise ApiError(
+            Code.FUTURE_INDEX,
+            f"node {node.node_id}: index {index} is not applied here within the deadline; "
+            f"this node is at {node.applier.applied}",
+        )
+
+
 async def wait_for(node: Node, index: int, deadline: float) -> bool:
     """Whether `index` is applied here, by the deadline. Raises ApiError."""
     if node.applied >= index:

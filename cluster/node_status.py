@@ -14,7 +14,7 @@ from cluster import clock, node_members, node_points
 from cluster.logging import log_event
 from cluster.wire import FollowerStatus, LeaderHint, MemberAnswer, Members, SetDigest, Status
 from raft import core
-from raft.configuration import Configuration
+from raft.configuration import Configuration, Member
 from raft.events import Event
 from raft.roles import RoleName
 from raft.types import NOBODY, NodeId
@@ -58,12 +58,22 @@ def members(node: Node) -> Members:
                 match=match,
                 lag=None if match is None else told.last.index - match,
                 given_up=node.membership.given_up.get(member.node),
+                known_version=known_version(node, member),
             )
         )  # fmt: skip
     return Members(
         node.log_id, answers, leader_hint(node), node.applied, node.term, told.configuration_index, told.is_changing,
         bool(configuration.outgoing),
     )  # fmt: skip
+
+
+def known_version(node: Node, member: Member) -> int | None:
+    """The newest cluster version that a member knows; None where it is not connected to this node."""
+    state = node.core.state
+    if member.node == node.node_id:
+        return state.knows
+    incarnation, knows = state.said.get(member.node, ("", None))
+    return knows if incarnation == member.incarnation else None
 
 
 def role_of(configuration: Configuration, node: NodeId) -> str:
@@ -112,6 +122,8 @@ def status(node: Node) -> Status:
         learners=list(configuration.learners),
         digests=node_points.status(node),
         scrub=node.damage.status(),
+        cluster_version=configuration.version,
+        known_version=node.core.state.knows,
     )
 
 
@@ -163,6 +175,8 @@ def register_gauges(node: Node) -> None:
     gauge("raftlog_healing", "1 while damage keeps this node from voting", lambda: node.core.state.floor > 0)
     gauge("raftlog_voters", "Voters of the configuration in force", lambda: len(node.core.state.configuration.voters))
     gauge("raftlog_learners", "Learners in it", lambda: len(node.core.state.configuration.learners))
+    gauge("raftlog_cluster_version", "In force", lambda: node.core.state.configuration.version)
+    gauge("raftlog_cluster_version_known", "Newest that this node knows", lambda: node.core.state.knows)
     gauge("raftlog_joint", "1 while it is joint", lambda: bool(node.core.state.configuration.outgoing))
     gauge("raftlog_members_changing", "1 while a change is under way", lambda: node.core.status().is_changing)
     node.metrics.gauges("raftlog_follower_lag", "Records it lacks, as its leader knows", "peer", lambda: _lags(node))

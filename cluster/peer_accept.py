@@ -120,6 +120,7 @@ class Accepted(asyncio.Protocol):
             log=owner.identity.log,
             node=owner.identity.node,
             boot_seen=owner.boots.get((hello.sender, hello.incarnation), 0),
+            version=owner.configuration.version,
         )
         try:
             authorise(Principal(), "peer", 0, None)
@@ -148,7 +149,9 @@ class Accepted(asyncio.Protocol):
                     meaning="its votes and acknowledgements do not count: a wiped or foreign data folder, or a new one "
                     "that this node has not heard of yet",
                 )  # fmt: skip
-            owner.logger.info("peer_connected", peer=hello.sender, boot=hello.boot)
+            owner.logger.info("peer_connected", peer=hello.sender, boot=hello.boot, knows=hello.knows)
+        if hello.purpose is Purpose.CONSENSUS:
+            owner.receiver.peer_link_opened(hello.sender, hello.incarnation, hello.knows)
         return hello, early[size:]
 
     def _deliver(self, hello: Hello, frames: list[Frame]) -> None:

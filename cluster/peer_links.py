@@ -128,7 +128,7 @@ class Link:
             encode_hello(
                 Hello(
                     log=identity.log, sender=identity.node, to=self.node, incarnation=identity.incarnation,
-                    boot=identity.boot, purpose=self.purpose,
+                    boot=identity.boot, purpose=self.purpose, version_max=identity.speaks,
                 )
             )
         )  # fmt: skip

@@ -17,7 +17,11 @@ from raft.types import NodeId
 
 MAGIC: Final = "raftlog-peer"
 PEER_VERSION_MIN: Final = 1
-PEER_VERSION_MAX: Final = 2  # 2: nodes ask each other about the log on their disks (`cluster.peer_log_frames`)
+PEER_VERSION_MAX: Final = 3
+"""2: nodes ask each other about the log on their disks (`cluster.peer_log_frames`). 3: it tells the cluster version."""
+CLUSTER_VERSIONS: Final = {1: 1, 2: 1, 3: 2}
+"""Version of the peer protocol -> the newest cluster version that whoever speaks it knows. A new cluster version takes
+a new version of the protocol: a hello of another form would be refused by those who are still to be upgraded."""
 SHARD: Final = 0
 _REFUSED: Final = "raftlog-refused"
 
@@ -43,6 +47,11 @@ class Hello:
     version_min: int = PEER_VERSION_MIN
     version_max: int = PEER_VERSION_MAX
     authorisation: str | None = None  # reserved
+
+    @property
+    def knows(self) -> int:
+        """The newest cluster version that its sender knows, as far as it can be told here."""
+        return max(known for spoken, known in CLUSTER_VERSIONS.items() if spoken <= max(self.version_max, 1))
 
 
 _TYPES: Final = (str, int, int, str, int, str, int, int, str, int, int)
@@ -81,11 +90,11 @@ def _int(value: object) -> int:
     return value
 
 
-def refusal(hello: Hello, *, log: str, node: NodeId, boot_seen: int) -> str | None:
+def refusal(hello: Hello, *, log: str, node: NodeId, boot_seen: int, version: int) -> str | None:
     """Why that hello cannot be taken by node `node`, with the mend; None: it can.
 
     `boot_seen` is the highest boot counter that this process has met of that disk: a lower one is a disk that was
-    rolled back to an old copy.
+    rolled back to an old copy. `version` is the cluster version in force here.
     """
     if hello.version_max < PEER_VERSION_MIN or hello.version_min > PEER_VERSION_MAX:
         return (
@@ -98,7 +107,9 @@ def refusal(hello: Hello, *, log: str, node: NodeId, boot_seen: int) -> str | No
         return f"it asks for shard {hello.shard}, here is only {SHARD}"
     if hello.to != node:
         return f"it wants node {hello.to}, this is node {node}: an address names the wrong node"
-    return hello_rule.refusal(sender=hello.sender, boot=hello.boot, node=node, boot_seen=boot_seen)
+    return hello_rule.refusal(
+        sender=hello.sender, boot=hello.boot, knows=hello.knows, node=node, boot_seen=boot_seen, version=version
+    )
 
 
 def encode_refusal(reason: str) -> bytes:

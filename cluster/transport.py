@@ -19,7 +19,7 @@ from cluster.logging import Logger
 from cluster.metrics import Metrics
 from cluster.peer_accept import Accepted
 from cluster.peer_links import Link
-from cluster.peer_protocol import Purpose
+from cluster.peer_protocol import PEER_VERSION_MAX, Purpose
 from cluster.settings import LimitSettings, PeerSettings
 from raft.codec import Frame, encode_message
 from raft.configuration import Configuration, Member
@@ -41,6 +41,9 @@ class Receiver(Protocol):
     def peer_requests(self, peer: NodeId, frames: Sequence[Frame]) -> None:
         """Frames of the bulk link. Raises Corrupt when one makes no sense: its connection is closed."""
 
+    def peer_link_opened(self, peer: NodeId, incarnation: str, knows: int) -> None:
+        """The peer made a consensus connection to this node, with that disk; it knows cluster versions up to that."""
+
     def peer_link_closed(self, peer: NodeId) -> None:
         """The peer's consensus connection to this node closed."""
 
@@ -59,6 +62,7 @@ class Identity:
     node: NodeId
     incarnation: str
     boot: int
+    speaks: int = PEER_VERSION_MAX  # the newest version of the peer protocol; it tells what the program knows
 
 
 class LinkSeen(NamedTuple):

@@ -679,6 +679,8 @@ class Status(msgspec.Struct, frozen=True):
     consumers: list[ConsumerStatus] = []  # the groups that are the most records behind (limits.consumers_shown_max)
     digests: DigestStatus = DigestStatus()
     scrub: ScrubStatus = ScrubStatus()
+    cluster_version: int = 1  # in force: what every member knew when the leader raised it
+    known_version: int = 1  # the newest that this node's raftlog knows
 
 
 class MemberAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -693,6 +695,7 @@ class MemberAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     match: int | None = None  # the last index that it is proved to have
     lag: int | None = None
     given_up: str | None = None  # why what was still to be done with it is not done
+    known_version: int | None = None  # the newest cluster version that it knows; absent: it is not connected here
 
 
 class Members(msgspec.Struct, frozen=True):

@@ -25,6 +25,7 @@ class PeerView(msgspec.Struct, frozen=True, omit_defaults=True):
     vote: bool | None = None  # what it answered in the election that this node asks for; None: nothing
     match: int | None = None  # at the leader: what it is proved to have,
     contact_ms: int | None = None  # and for how long it has not answered; -1: it never did
+    known_version: int | None = None  # the newest cluster version that it knows; None: it is not connected here
 
 
 class RefusedView(msgspec.Struct, frozen=True):
@@ -62,6 +63,8 @@ class NodeView(msgspec.Struct, frozen=True):
     refused: list[RefusedView]  # newest last
     oldest: int = 1  # the oldest index that may be read,
     disk_oldest: int = 1  # and the oldest on this node's disk: a higher one, and it fetches what is between from others
+    cluster_version: int = 1  # in force,
+    known_version: int = 1  # and the newest that this node knows: a leader raises it once every member knows it
 
 
 class Cause(msgspec.Struct, frozen=True):

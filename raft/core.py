@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from raft import election, membership, reads, reconfiguration, replication, snapshots
+from raft import election, membership, reads, reconfiguration, replication, snapshots, versions
 from raft.changes import Change
 from raft.configuration import Configuration
 from raft.events import Healed
@@ -111,6 +111,7 @@ class RaftCore:
         earlier: tuple[tuple[int, Configuration], ...] = (),
         incarnation: str = "",
         floor: int = 0,
+        knows: int = 1,
     ) -> None:
         """`hard_state` and `log` are what is durable; `commit` is what is known to be committed (at least the
         snapshot), `applied` what the state machine holds. `random(low, high)` includes both bounds.
@@ -119,15 +120,18 @@ class RaftCore:
         node that is to join). `earlier` are those before it, oldest first, back to the one in force at `applied`: the
         newest may still be cut away. With its disk's `incarnation` a node that the configuration names with another one
         never campaigns; drivers give it. With a `floor` the log was damaged: it neither votes nor campaigns until an
-        entry of that term or a later one is durable (`raft.repair`).
+        entry of that term or a later one is durable (`raft.repair`). `knows` is the newest cluster version that this
+        program knows (`raft.versions`). Raises UnknownVersion where a configuration is of a newer one.
         """
+        for _, each in (*earlier, (configuration_index, configuration)):
+            versions.check(each, knows)
         role = Follower(NOBODY, now.monotonic_ms, 0, now.monotonic_ms)
         self.state = State(
             node=node, options=options, random=random, now=now, term=hard_state.term, vote=hard_state.vote,
             boot=hard_state.boot, durable_term=hard_state.term,
             log=Log(log, committed=commit, applied=applied, now_ms=now.monotonic_ms),
             configurations=[*earlier, (configuration_index, configuration)], role=role, incarnation=incarnation,
-            floor=floor if log.last.term < floor else 0,
+            floor=floor if log.last.term < floor else 0, knows=knows,
         )  # fmt: skip
         assert hard_state.term >= log.last.term, "the log holds a term that the hard state does not know (pitfall 2)"
         become_follower(self.state, hard_state.term, NOBODY, "started")
@@ -194,9 +198,15 @@ class RaftCore:
         self.state.now = now
         return election.transfer(self.state, to)
 
+    def link_opened(self, peer: NodeId, incarnation: str, knows: int, now: Now) -> None:
+        """`peer` connected, with that disk, and said up to which cluster version it knows."""
+        self.state.now = now
+        self.state.said[peer] = (incarnation, knows)
+
     def link_closed(self, peer: NodeId, now: Now) -> None:
         """The connection to `peer` closed."""
         self.state.now = now
+        self.state.said.pop(peer, None)
         election.link_closed(self.state, peer)
 
     def compact(self, mark: Mark, keep_after: int | None = None) -> None:
@@ -233,8 +243,9 @@ class RaftCore:
 
     def installed(self, mark: Mark, configuration: Configuration, configuration_index: int, now: Now) -> None:
         """The snapshot of the last SnapshotInstall is durable, the log on disk is dropped, its state is loaded. The
-        arguments are what its header says."""
+        arguments are what its header says. Raises UnknownVersion."""
         self.state.now = now
+        versions.check(configuration, self.state.knows)
         snapshots.on_installed(self.state, mark, configuration, configuration_index)
         _may_heal(self.state)
 

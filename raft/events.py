@@ -125,6 +125,14 @@ class ConfigurationChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class VersionRaised:
+    """This leader raised the cluster version with the configuration that it appended at `index`."""
+
+    index: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
 class ChangeGivenUp:
     """What a change of the members was still to do is not done; what was appended of it stays."""
 
@@ -156,6 +164,7 @@ Event = (
     | TransferStarted
     | TransferEnded
     | ConfigurationChanged
+    | VersionRaised
     | ChangeGivenUp
     | MessageIgnored
 )

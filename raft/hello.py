@@ -2,7 +2,8 @@
 
 Identity is not address (promise 8): the configuration names the incarnation of every member's disk, and of any other
 disk under that number no vote and no acknowledgement counts; the boot counter only rises, so a lower one than was met
-of the same disk is a disk that was rolled back.
+of the same disk is a disk that was rolled back. A program that does not know the cluster version would apply what it
+cannot know (pitfall 71): it is told so at the door.
 """
 
 from __future__ import annotations
@@ -12,17 +13,23 @@ from raft.messages import Message, is_promise
 from raft.types import NodeId
 
 
-def refusal(*, sender: NodeId, boot: int, node: NodeId, boot_seen: int) -> str | None:
+def refusal(*, sender: NodeId, boot: int, knows: int, node: NodeId, boot_seen: int, version: int) -> str | None:
     """Why `node` cannot take what `sender` says of itself, with the mend; None: it can.
 
-    `boot_seen` is the highest boot counter that this process has met of this disk of the sender. A disk that the
-    configuration does not name is heard, only not believed: see `is_believed`.
+    `boot_seen` is the highest boot counter that this process has met of this disk of the sender, `knows` the newest
+    cluster version that the sender knows, `version` the one in force here. A disk that the configuration does not name
+    is heard, only not believed: see `is_believed`.
     """
     if sender == node:
         return f"node {sender} is no other member of this cluster: it is this one"
     if boot < boot_seen:
         return (
             f"node {sender} says it was started {boot} times, but {boot_seen} were seen: its data folder is an old copy"
+        )
+    if knows < version:
+        return (
+            f"node {sender} knows cluster versions up to {knows}, the cluster is at version {version}: start a newer "
+            f"version of raftlog on node {sender}"
         )
     return None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from raft import changes
+from raft import changes, versions
 from raft.changes import AddLearners, Change, ChangeAddresses, Promote, Remove, Replace
 from raft.codec import decode_configuration, encode_configuration
 from raft.configuration import Configuration, Member
@@ -30,7 +30,9 @@ def take_effect(state: State, entries: Sequence[Entry]) -> None:
     which two disjoint majorities exist (pitfall 50). Raises Corrupt or UnknownVersion."""
     for entry in entries:
         if entry.kind is EntryKind.CONFIGURATION:
-            state.configurations.append((entry.index, decode_configuration(entry.data)))
+            configuration = decode_configuration(entry.data)
+            versions.check(configuration, state.knows)
+            state.configurations.append((entry.index, configuration))
 
 
 def roll_back(state: State, after: int) -> None:

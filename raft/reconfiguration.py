@@ -1,5 +1,7 @@
 """What a leader does by itself while its members change: leaves joint configurations, promotes, hands over and goes.
 
+It also raises the cluster version once every member knows a newer one, as a change of its own (`raft.versions`).
+
 Looked at before every Ready; a leader whose members do not change is done after one comparison. Thesis 4.2.1 (catching
 up in rounds), 4.2.2 (a leader that is removed), 4.3 (leaving the joint configuration).
 
@@ -17,8 +19,10 @@ a replacement or a promotion that waited for a learner is said again (the same c
 
 from __future__ import annotations
 
-from raft import changes, election, membership, reads
-from raft.events import ChangeGivenUp
+from dataclasses import replace
+
+from raft import changes, election, membership, reads, versions
+from raft.events import ChangeGivenUp, VersionRaised
 from raft.refusals import CannotTransfer, ConfigurationRefused
 from raft.roles import CatchUp, Leader
 from raft.state import State, become_follower
@@ -30,6 +34,8 @@ def advance(state: State, role: Leader) -> None:
     index, configuration = state.configurations[-1]
     is_settled = len(role.progress) == len(configuration.members) - 1  # this node a member, and nobody else is left
     if is_settled and not configuration.outgoing and not role.catch_ups and role.next_change is None:
+        if configuration.version < state.knows:
+            _raise_version(state, role)
         return
     before = len(state.configurations)
     if index <= state.log.committed and not configuration.outgoing and not is_settled:
@@ -38,6 +44,18 @@ def advance(state: State, role: Leader) -> None:
         _go_on(state, role)
         if len(state.configurations) != before:
             reads.confirm(state, role)  # whoever is still asked may have answered already
+
+
+def _raise_version(state: State, role: Leader) -> None:
+    """Nothing else is under way: the next change is that of the cluster version, if every member knows a newer one."""
+    log = state.log
+    index, configuration = state.configurations[-1]
+    if role.transfer is not None or index > log.committed or log.term_at(log.committed) != state.term:
+        return
+    version = versions.known_to_all(configuration, state.node, state.knows, state.said)
+    if version > configuration.version:
+        membership.put(state, role, replace(configuration, version=version))
+        state.out.events.append(VersionRaised(state.configurations[-1][0], version))
 
 
 def _go_on(state: State, role: Leader) -> None:

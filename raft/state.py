@@ -89,6 +89,8 @@ class State:
     receiving: Receiving | None = None
     incarnation: str = ""  # of this disk; empty: whatever the configuration names
     floor: int = 0  # heals: until an entry of this term or a later one is durable here it has no vote (raft.repair)
+    knows: int = 1  # newest cluster version that this program knows
+    said: dict[NodeId, tuple[str, int]] = field(default_factory=dict)  # who is connected: its disk, what it knows
     out: Outbox = field(default_factory=Outbox)
 
     @property

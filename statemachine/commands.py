@@ -91,6 +91,7 @@ class LogEntry(NamedTuple):
     requests: tuple[Request, ...] = ()
     # A configuration entry's parameters by name (fields of `Limits`); None for every other kind.
     parameters: tuple[tuple[str, int], ...] | None = None
+    version: int = 0  # a configuration entry's cluster version; 0 for every other kind
 
 
 class Version(NamedTuple):
@@ -198,6 +199,10 @@ class Limits:
                 raise BadParameter(f"{name} is {value!r}: it must be a whole number from 1 to {LIMIT_MAX}")
         if self.session_ttl_min_ms > self.session_ttl_max_ms:
             raise BadParameter("session_ttl_min_ms is above session_ttl_max_ms: lower the one or raise the other")
+
+    def named(self) -> list[tuple[str, int]]:
+        """Each limit with its name, in the order of the names."""
+        return [(name, getattr(self, name)) for name in sorted(self.__dataclass_fields__)]
 
     def with_parameters(self, parameters: tuple[tuple[str, int], ...]) -> Limits:
         """These limits with the named ones replaced: what a configuration entry does. Raises BadParameter; whoever

@@ -12,7 +12,7 @@ from typing import Final
 
 from xxhash import xxh64_intdigest
 
-from statemachine import consumers
+from statemachine import consumers, versions
 from statemachine.answers import Answer, Reason, decode_answer, encode_answer, encode_brief
 from statemachine.commands import KEY_BYTES_MAX, Command, Limits, LogEntry, Operation, Request, Result, Version
 from statemachine.consumers import ConsumerTable, MalformedConsumer, decode_consumer
@@ -53,7 +53,7 @@ class StateMachine:
 
     __slots__ = (
         "_digest", "_digests", "_sessions", "_store", "_under_way", "applied_index", "applied_term", "clock_ms",
-        "consumers", "limits", "oldest", "point", "time_ms",
+        "consumers", "limits", "oldest", "point", "time_ms", "version",
     )  # fmt: skip
 
     def __init__(self, limits: Limits | None = None) -> None:
@@ -63,6 +63,7 @@ class StateMachine:
         self.time_ms = 0  # of the entry applied last
         self.clock_ms = 0
         self.consumers = ConsumerTable()  # others only read it
+        self.version = 1  # the cluster's, as of the entry applied last
         self.oldest = 1  # the first record that may be read: one fact of the cluster, moved by TRIM alone
         self._store = Store()
         self._sessions = SessionTable()
@@ -77,14 +78,15 @@ class StateMachine:
     def apply(self, entry: LogEntry) -> Effects:
         """Carries out the entry's requests and says what they did.
 
-        Raises OutOfOrder, BadEntry, UnknownOperation, UnknownTxn, UnknownConsumer, BadParameter or HalfApplied: the
-        node must stop.
+        Raises OutOfOrder, BadEntry, UnknownOperation, UnknownTxn, UnknownConsumer, UnknownClusterVersion, BadParameter
+        or HalfApplied: the node must stop.
         """
-        index, term, count, time_ms, clock_ms, requests, parameters = entry
+        index, term, count, time_ms, clock_ms, requests, parameters, version = entry
         is_plain = self._check(entry)
         limits = self.limits
         if parameters is not None:
             limits = limits.with_parameters(parameters)
+            self.version = version or self.version
         store = self._store
         self._under_way = index
         self.time_ms, self.clock_ms = time_ms, clock_ms
@@ -106,7 +108,9 @@ class StateMachine:
 
     def _check(self, entry: LogEntry) -> bool:
         """Raises what `apply` says before anything is changed; whether every request is plain and without session."""
-        index, term, count, _, clock_ms, requests, _ = entry
+        index, term, count, _, clock_ms, requests, _, version = entry
+        if version:
+            versions.check(version, index)
         if index - count != self.applied_index or count < 1:
             raise OutOfOrder(f"entry {index} of {count} records cannot be applied after index {self.applied_index}")
         if clock_ms < self.clock_ms or term < self.applied_term:
@@ -299,6 +303,9 @@ class StateMachine:
         if command.key is not None or command.value is not None:
             return self._refused(Reason.MALFORMED, last)
         beside = xxh64_intdigest(pack_long(self.oldest), self.consumers.digest(self._sessions.digest()))
+        if self.version >= versions.POINTS_COVER_LIMITS:
+            rules = (self.version, *[number for _, number in self.limits.named()])
+            beside = xxh64_intdigest(b"".join(map(pack_long, rules)), beside)
         self.point = (last, point_value(self._store.digest(), beside))
         return self._verdict(Verdict(Result.APPLIED), last, last)
 
@@ -409,7 +416,7 @@ class StateMachine:
             raise HalfApplied(f"the apply of entry {self._under_way} was broken off: restart from snapshot and log")
         return State(
             self.limits, self.applied_index, self.applied_term, self.time_ms, self.clock_ms,
-            self._store, self._sessions, self._digests, self.consumers, self.oldest,
+            self._store, self._sessions, self._digests, self.consumers, self.oldest, self.version,
         )  # fmt: skip
 
     @classmethod
@@ -429,5 +436,5 @@ class StateMachine:
         machine._store, machine._sessions, machine._digests = state.store, state.sessions, state.digests
         machine.consumers = state.consumers
         machine._digest = state.store.digest()
-        machine.oldest = state.oldest
+        machine.oldest, machine.version = state.oldest, state.version
         return machine

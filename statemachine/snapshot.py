@@ -10,12 +10,14 @@ about. Layout: docs/formats.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import partial
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
 import google_crc32c
 import msgpack
 
+from statemachine import versions
 from statemachine.answers import ANSWER_SIZE, decode_consumer_row
 from statemachine.commands import BadParameter, Consumer, Limits
 from statemachine.consumers import ConsumerTable
@@ -31,8 +33,9 @@ FRAME_ITEMS_MAX: Final = 1_000
 """Items in a frame, which may be small: making one frame is a few milliseconds of work."""
 
 SNAPSHOT_MAGIC: Final = b"RLST"
-SNAPSHOT_VERSION: Final = 2
-"""Version 1 had no oldest index in its head: nothing had been trimmed. Both can be read, this one is written."""
+SNAPSHOT_VERSION: Final = 3
+"""Version 1 had no oldest index in its head: nothing had been trimmed. Version 2, which has no cluster version, is
+written as long as that is 1: every member can read it. All are read for ever."""
 
 CONTINUED: Final = 1
 """Flag: the one item of this frame goes on in the next."""
@@ -48,6 +51,9 @@ HEAD, KEYS, SESSIONS, DIGESTS, END, CONSUMERS = 1, 2, 3, 4, 5, 6
 _ORDER: Final = {kind: place for place, kind in enumerate((0, HEAD, KEYS, SESSIONS, DIGESTS, CONSUMERS, END))}
 """In which they come; 0 is before the first. Snapshots of earlier versions lack some, and their ends count less."""
 _COUNTED: Final = 3  # what the ends of the first version count: keys, sessions, digests
+
+_MISSING: Final[dict[int, tuple[int, ...]]] = {1: (1, 1), 2: (1,), 3: ()}
+"""By version, what its head lacks at the end: the oldest index, the cluster version."""
 
 _KEPT_MIN: Final = 8 + ANSWER_SIZE  # payload hash and the shortest answer
 
@@ -73,6 +79,12 @@ class State(NamedTuple):
     digests: DigestHistory
     consumers: ConsumerTable
     oldest: int = 1
+    version: int = 1  # the cluster's
+
+    @property
+    def snapshot_version(self) -> int:
+        """That of the format in which a snapshot of it is written."""
+        return SNAPSHOT_VERSION if self.version >= versions.SNAPSHOTS_NAME_VERSION else 2
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -141,21 +153,23 @@ class SnapshotWalk:
                 counts[place] += 1
                 yield pack(row)
 
-        yield from _framed(HEAD, [pack(self._head)])
-        yield from _framed(KEYS, counted(0, store.walk(self._compacted, self._revision)))
-        yield from _framed(SESSIONS, counted(1, map(_session_row, sessions.walked(self._sessions))))
-        yield from _framed(DIGESTS, counted(2, self._digests))
-        yield from _framed(CONSUMERS, counted(3, map(_consumer_row, self._consumers)))
-        yield from _framed(END, [pack(counts)])
+        framed = partial(_framed, self._state.snapshot_version)
+        yield from framed(HEAD, [pack(self._head)])
+        yield from framed(KEYS, counted(0, store.walk(self._compacted, self._revision)))
+        yield from framed(SESSIONS, counted(1, map(_session_row, sessions.walked(self._sessions))))
+        yield from framed(DIGESTS, counted(2, self._digests))
+        yield from framed(CONSUMERS, counted(3, map(_consumer_row, self._consumers)))
+        yield from framed(END, [pack(counts)])
 
 
 def _head(state: State) -> list[Any]:
-    limits = [[name, getattr(state.limits, name)] for name in sorted(state.limits.__dataclass_fields__)]
+    limits = [[name, number] for name, number in state.limits.named()]
     store = state.store
-    return [
+    head = [
         state.applied_index, state.applied_term, state.time_ms, state.clock_ms, store.revision, store.compacted,
         list(store.digest()), limits, state.oldest,
     ]  # fmt: skip
+    return [*head, state.version] if state.snapshot_version > 2 else head
 
 
 def _session_row(session: Session) -> list[Any]:
@@ -168,7 +182,7 @@ def _consumer_row(row: tuple[bytes, Consumer]) -> list[Any]:
     return [name, *consumer]
 
 
-def _framed(kind: int, items: Iterable[bytes]) -> Iterator[bytes]:
+def _framed(version: int, kind: int, items: Iterable[bytes]) -> Iterator[bytes]:
     """Frames full of whole items; an item that is longer than a frame begins one and goes on in the next. An empty item
     is no item, but a pause: it is passed on."""
     parts: list[bytes] = []
@@ -178,20 +192,20 @@ def _framed(kind: int, items: Iterable[bytes]) -> Iterator[bytes]:
             yield b""
             continue
         if parts and (size + len(item) > PAYLOAD_BYTES_MAX or len(parts) == FRAME_ITEMS_MAX):
-            yield _frame(kind, 0, b"".join(parts))
+            yield _frame(version, kind, 0, b"".join(parts))
             parts.clear()
             size = 0
         while len(item) > PAYLOAD_BYTES_MAX:
-            yield _frame(kind, CONTINUED, item[:PAYLOAD_BYTES_MAX])
+            yield _frame(version, kind, CONTINUED, item[:PAYLOAD_BYTES_MAX])
             item = item[PAYLOAD_BYTES_MAX:]
         parts.append(item)
         size += len(item)
     if parts:
-        yield _frame(kind, 0, b"".join(parts))
+        yield _frame(version, kind, 0, b"".join(parts))
 
 
-def _frame(kind: int, flags: int, payload: bytes) -> bytes:
-    head = _FRAME.pack(SNAPSHOT_MAGIC, SNAPSHOT_VERSION, kind, flags, len(payload))
+def _frame(version: int, kind: int, flags: int, payload: bytes) -> bytes:
+    head = _FRAME.pack(SNAPSHOT_MAGIC, version, kind, flags, len(payload))
     crc = google_crc32c.extend(google_crc32c.value(head), payload)
     return head + _CRC.pack(crc) + payload
 
@@ -265,7 +279,7 @@ class Restorer:
                 self._TAKE[kind](self, row)
             if unpacker.read_bytes(1):
                 raise ValueError("half an item")
-        except BadParameter as error:
+        except (BadParameter, versions.UnknownClusterVersion) as error:
             raise UnknownSnapshot(f"{where}: {error}") from error
         except Exception as error:
             raise CorruptSnapshot(f"{where}: {error}") from error
@@ -274,12 +288,14 @@ class Restorer:
         if self._state is not None:
             raise ValueError("a second head")
         index, term, time_ms, clock_ms, revision, compacted, digest, limits, *later = row
-        (oldest,) = later if self._version > 1 else (1, *later)
+        later += _MISSING[self._version]
+        oldest, version = later
         self._digest = SetDigest(*digest)
         self._loader = Loader(_whole(revision), _whole(compacted))
         self._state = State(
             Limits().with_parameters(limits), _whole(index), _whole(term), _whole(time_ms), _whole(clock_ms),
             Store(), SessionTable(), DigestHistory(), ConsumerTable(), _whole(oldest),
+            versions.check(_whole(version), _whole(index)),
         )  # fmt: skip
 
     def _take_keys(self, row: Any) -> None:

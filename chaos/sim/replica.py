@@ -14,16 +14,18 @@ from typing import TYPE_CHECKING, Any
 from chaos.sim.clocks import Clock
 from chaos.sim.disk import DiskFailed, DiskFull, DiskRefused, SimDisk
 from chaos.sim.disk_work import Crashed, DiskWork
+from chaos.sim.failure import Failure
 from chaos.sim.nemesis import states
 from chaos.sim.point_work import leave_note
 from chaos.sim.requests import HOUSEKEEPING_US, Answer, Requests
 from chaos.sim.snapshot_work import SnapshotWork
+from chaos.sim.wires import NOBODY_YET, Hello
 from cluster.apply import last_user_index, log_entry
 from cluster.points import Diverged
 from cluster.snapshots import decode_preamble
 from cluster.wire import Problem
 from raft import hello
-from raft.codec import Frame, FrameDecoder, entry_mark
+from raft.codec import Frame, FrameDecoder, UnknownVersion, entry_mark
 from raft.core import RaftCore
 from raft.divergence import Note
 from raft.messages import Message
@@ -55,7 +57,7 @@ class Replica:
         self.core: RaftCore | None = None
         self.machine: Any = None
         self.life = 0
-        self.hello = ("", 0)  # incarnation of the disk and boot counter: what this process says of itself
+        self.hello = NOBODY_YET
         self.is_paused = False
         self.is_retired = False  # stopped for good: it is no member any more
         self.is_held = False  # kept down while others have to go on without it
@@ -66,7 +68,7 @@ class Replica:
         self.work = DiskWork(self)
         self.snapshots = SnapshotWork(self)
         self.requests = Requests(self, self.world.limits, 0)
-        self.greeted: dict[NodeId, tuple[str, int]] = {}  # the newest hello of each peer that was taken
+        self.greeted: dict[NodeId, Hello] = {}  # the newest hello of each connected peer that was taken
         self.boots: dict[tuple[NodeId, str], int] = {}  # the highest boot counter met of each disk
         self.heard_us: dict[NodeId, int] = {}
         self.deadline_ms = 0
@@ -114,7 +116,7 @@ class Replica:
         except DiskFailed as error:
             self.crash(f"cannot open: {error}", power=False)
             return
-        self.hello = (disk.incarnation, opened.hard_state.boot)
+        self.hello = Hello(disk.incarnation, opened.hard_state.boot, world.knows[self.node])
         self.requests = Requests(self, world.limits, opened.hard_state.boot)
         snapshot = opened.snapshot
         if snapshot is not None:
@@ -131,7 +133,7 @@ class Replica:
             self.node, world.swarm.options, hard_state=opened.hard_state, log=replace(opened.log, tail=tail),
             configuration=opened.configuration, configuration_index=opened.configuration_index, earlier=opened.earlier,
             commit=self.mark.index, applied=self.mark.index, random=self.core_random.randint, now=self.now(),
-            incarnation=disk.incarnation, floor=opened.floor,
+            incarnation=disk.incarnation, floor=opened.floor, knows=self.hello.knows,
         )  # fmt: skip
         world.started(self, opened.notices)
         self.wake()
@@ -143,7 +145,7 @@ class Replica:
         self.core = None
         self.machine = None
         states.sound(world, self)
-        self.hello = ("", 0)
+        self.hello = NOBODY_YET
         self.is_paused = False
         self._forget()
         self.disk.crash(power)
@@ -181,20 +183,28 @@ class Replica:
         event in which it is called. Otherwise as `submit`."""
         self.tell(lambda core, now: self.requests.read_barrier(done, deadline_us))
 
-    def greet(self, sender: NodeId, said: tuple[str, int]) -> bool:
+    def greet(self, sender: NodeId, said: Hello) -> bool:
         """Whether this process takes what a process of `sender` says that said so of itself when it connected."""
         core = self.core
         if core is None:
             return False
-        incarnation, boot = said
-        disk = (sender, incarnation)
-        reason = hello.refusal(sender=sender, boot=boot, node=self.node, boot_seen=self.boots.get(disk, 0))
+        disk = (sender, said.incarnation)
+        reason = hello.refusal(
+            sender=sender, boot=said.boot, knows=said.knows, node=self.node, boot_seen=self.boots.get(disk, 0),
+            version=core.state.configuration.version,
+        )  # fmt: skip
         if reason is not None:
             self.world.count("hellos refused")
             return False
         self.greeted[sender] = said
-        self.boots[disk] = boot
+        self.boots[disk] = said.boot
+        self.tell(lambda core, now: core.link_opened(sender, said.incarnation, said.knows, now))
         return True
+
+    def link_closed(self, peer: NodeId) -> None:
+        """The connection of that peer closed: the next one begins with its hello."""
+        self.greeted.pop(peer, None)
+        self.tell(lambda core, now: core.link_closed(peer, now))
 
     def deliver(self, message: Message) -> None:
         """A peer's message arrives."""
@@ -251,6 +261,8 @@ class Replica:
         except Diverged as error:
             self._diverged(error)
             return
+        except UnknownVersion as error:
+            raise Failure("nobody is led into a cluster version that it does not know", error) from error
         state = core.state
         log = state.log
         shown = (state.role, state.term, state.vote, log.last, log.persisted, log.committed, log.applied)

@@ -57,6 +57,8 @@ KINDS: Final[dict[str, tuple[int, int]]] = {
     "strand leader": (50, 3),
     # a state in memory
     "corrupt state": (40, 4),
+    # another program
+    "upgrade": (60, 4),
 }
 """Every kind of fault that the nemesis knows. Wearing ones (a damaged disk is lost for its world) are the rarest.
 """

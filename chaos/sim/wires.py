@@ -6,7 +6,7 @@ messages are bytes: they go through the production's frames, and are damaged now
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from chaos.sim.failure import Failure
 from raft.codec import Corrupt, FrameDecoder, decode_message, encode_message
@@ -19,7 +19,18 @@ if TYPE_CHECKING:
 
 FREQUENT: Final = (AppendEntries, AppendEntriesReply)
 
-Parcel = tuple[int, NodeId, NodeId, tuple[str, int], Message | bytes]
+
+class Hello(NamedTuple):
+    """What a process says of itself when it connects."""
+
+    incarnation: str  # of its disk
+    boot: int  # its counter
+    knows: int = 1  # the newest cluster version that its program knows
+
+
+NOBODY_YET: Final = Hello("", 0)
+
+Parcel = tuple[int, NodeId, NodeId, Hello, Message | bytes]
 """Number of the message, sender, addressee, the sender's hello, the message."""
 
 
@@ -47,9 +58,7 @@ class Wires:
         """The network lets a parcel arrive later."""
         self.world.after(delay_us, self._deliver, *parcel)
 
-    def _deliver(
-        self, number: int, sender: NodeId, to: NodeId, hello: tuple[str, int], carried: Message | bytes
-    ) -> None:
+    def _deliver(self, number: int, sender: NodeId, to: NodeId, hello: Hello, carried: Message | bytes) -> None:
         world = self.world
         replica = world.replicas[to]
         if world.network.is_cut(sender, to):
@@ -62,7 +71,7 @@ class Wires:
         else:
             world.trace.delivered(number, world.now_us)
             message = self._decoded(carried) if isinstance(carried, bytes) else carried
-            if message is not None and is_believed(message, hello[0], replica.core.state.configuration):
+            if message is not None and is_believed(message, hello.incarnation, replica.core.state.configuration):
                 if world.replicas[sender].hello == hello:  # not what a process said that has ended since
                     world.witness.delivered(message)
                 replica.deliver(message)

@@ -79,8 +79,9 @@ class World:
         nodes = tuple(range(1, self.swarm.nodes + 1))
         for node in nodes:
             self.trace.state(0, node, None)
+        version, self.knows = nemesis.operators.programs(self.random_of("programs"), nodes)
         members = tuple(Member(node, self.incarnation_of(node), f"node-{node}:7001", url_of(node)) for node in nodes)
-        self.configuration = Configuration(members, nodes)
+        self.configuration = Configuration(members, nodes, version=version)
         data = encode_configuration(self.configuration)
         self.first: Entry = seal_entry(
             GENESIS, term=1, kind=EntryKind.CONFIGURATION, count=1, time_ms=0, clock_ms=0, data=data
@@ -119,6 +120,7 @@ class World:
         """A new machine with a new disk starts, and waits to be told that it is a member."""
         node = member.node
         self.disks[node] = self._formatted(node)
+        self.knows[node] = max(self.knows.values())  # an older one would be refused
         self.replicas[node] = Replica(self, node, self.disks[node])
         self.replicas[node].start()
 
@@ -369,7 +371,10 @@ class World:
         if not is_partial and leading.core.status().is_changing:
             return False
         applied: list[int] = []
-        for member in leading.core.state.configuration.members:
+        configuration = leading.core.state.configuration
+        if nemesis.operators.may_rise(self, configuration):
+            return False
+        for member in configuration.members:
             replica = self.replicas[member.node]
             if replica.disk.refused or replica.is_held or replica.is_retired:
                 continue

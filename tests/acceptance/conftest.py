@@ -67,7 +67,7 @@ def own_cluster(folder: Path, settings: Mapping[str, object], ready_s: float = R
         cluster.start()
         cluster.wait_ready(timeout_s=ready_s)
         yield cluster
-        print(cluster.tails())
+        _tell_state(cluster)
         cluster.kill(*cluster.running)
 
 

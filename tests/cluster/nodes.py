@@ -3,8 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from cluster import clock
 from cluster.cluster_file import first_entry
@@ -49,10 +52,13 @@ QUICK: dict[str, Any] = {
 class Nodes:
     """The nodes of one cluster, by id; those not running are missing."""
 
-    def __init__(self, folder: Path, count: int, flags: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, count: int, flags: dict[str, Any], *, cluster_version: int = 0) -> None:
         self.folder = folder
         ports = free_ports(2 * count)
         self.cluster = new_cluster(count, peer_ports=ports[:count], http_ports=ports[count:])
+        if cluster_version:
+            head = msgspec.structs.replace(self.cluster.cluster, cluster_version=cluster_version)
+            self.cluster = msgspec.structs.replace(self.cluster, cluster=head)
         self.file = folder / "cluster.toml"
         self.flags = QUICK | flags
         self.running: dict[int, Node] = {}
@@ -60,8 +66,9 @@ class Nodes:
         self.first = to_b64(entry.header + entry.data)  # for the join files of nodes that are added
         format_cluster(self.cluster, self.file, segment_bytes=self.flags["disk.segment_bytes"])
 
-    async def start(self, node: int, **flags: Any) -> Node:
-        """Starts a node of the cluster; `flags` are further settings, with __ for the dot."""
+    async def start(self, node: int, *, is_older: bool = False, **flags: Any) -> Node:
+        """Starts a node of the cluster; `flags` are further settings, with __ for the dot. `is_older`: its program
+        knows cluster version 1 alone, and speaks the peer protocol of then."""
         more = {key.replace("__", "."): value for key, value in flags.items()}
         loaded = load_settings(self.file, {}, {"node": node, **self.flags, **more})
         disk, recovered = Disk.open(
@@ -71,6 +78,9 @@ class Nodes:
             loaded.settings, disk, recovered, metrics=Metrics(), logger=get_logger(node=node),
             cluster=self.cluster,
         )  # fmt: skip
+        if is_older:
+            started.core.state.knows = 1
+            started.transport.identity = replace(started.transport.identity, speaks=2)
         await started.start()
         self.running[node] = started
         return started

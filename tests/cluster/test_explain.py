@@ -236,6 +236,27 @@ def test_who_still_fetches_older_records_is_told() -> None:
     assert [(cause.node, "records 1 to 282" in cause.words) for cause in told] == [(3, True)]
 
 
+def test_whose_program_keeps_the_cluster_version_back_is_told() -> None:
+    """At a leader that knows a newer one: the members that do not. Once it is raised, or where nobody knows a newer
+    one, nothing is to be told; who is not connected is told of otherwise."""
+    knows = {2: 2, 3: 1}
+
+    def told(**more: Any) -> list[int]:
+        view = a_view(1, role="leader", leader=1, **{"cluster_version": 1, "known_version": 2} | more)
+        peers = [
+            msgspec.structs.replace(peer, match=10, contact_ms=1, known_version=knows.get(peer.node))
+            for peer in view.peers
+        ]
+        causes = diagnose([msgspec.structs.replace(view, peers=peers)], {}).causes
+        return [cause.node for cause in causes if cause.code == "older_version"]
+
+    assert told() == [3]
+    assert told(known_version=1) == []
+    assert told(cluster_version=2) == []
+    del knows[3]
+    assert told() == []
+
+
 @pytest.mark.parametrize(
     ("voter", "words"),
     [

@@ -10,6 +10,8 @@ import structlog
 
 from cluster.metrics import Metrics
 from cluster.peer_protocol import (
+    CLUSTER_VERSIONS,
+    PEER_VERSION_MAX,
     Hello,
     Purpose,
     decode_hello,
@@ -32,6 +34,7 @@ from raft.codec import (
 from raft.configuration import Configuration, Member
 from raft.messages import AppendEntries, InstallSnapshot, Message, RequestVote, RequestVoteReply
 from raft.types import GENESIS, EntryKind
+from statemachine.versions import CLUSTER_VERSION
 from tests.support import free_ports, streams_served, wait_until_async
 
 LOG = "ab" * 16
@@ -43,6 +46,7 @@ class Ear:
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self.frames: list[Frame] = []
+        self.opened: list[tuple[int, str, int]] = []
         self.closed: list[int] = []
         self.bulk_closed: list[int] = []
         self.bulk_opened: list[int] = []
@@ -56,6 +60,10 @@ class Ear:
         if any(frame.payload == b"bad" for frame in frames):
             raise Corrupt("it makes no sense")
         self.frames += frames
+
+    def peer_link_opened(self, peer: int, incarnation: str, knows: int) -> None:
+        """An incoming consensus link was made."""
+        self.opened.append((peer, incarnation, knows))
 
     def peer_link_closed(self, peer: int) -> None:
         """An incoming consensus link closed."""
@@ -165,21 +173,31 @@ async def test_messages_arrive_in_order_on_the_link_of_their_sender() -> None:
         ({"sender": 1}, "no other member"),
         ({"boot": 2}, "its data folder is an old copy"),
         ({"shard": 1}, "here is only 0"),
-        ({"version_min": 3, "version_max": 4}, "upgrade the older one"),
+        ({"version_min": 4, "version_max": 5}, "upgrade the older one"),
+        ({"version_max": 2}, "knows cluster versions up to 1, the cluster is at version 2: start a newer"),
     ],
 )
 def test_a_hello_that_cannot_be_taken_is_refused_by_name(changes: dict[str, object], said: str) -> None:
     """Promise 8 and pitfalls 28 and 46: log, addressee, boot and version are compared, each named."""
-    told = refusal(hello_of(**changes), log=LOG, node=1, boot_seen=3)
+    told = refusal(hello_of(**changes), log=LOG, node=1, boot_seen=3, version=2)
     assert told is not None
     assert said in told
-    assert refusal(hello_of(), log=LOG, node=1, boot_seen=3) is None
+    assert refusal(hello_of(), log=LOG, node=1, boot_seen=3, version=2) is None
+
+
+@pytest.mark.parametrize(("spoken", "known"), [(0, 1), (1, 1), (2, 1), (3, 2), (9, 2)])
+def test_a_hello_tells_the_newest_cluster_version_that_its_sender_knows(spoken: int, known: int) -> None:
+    """By the protocol that it speaks: what was released before there was more than one version says nothing else, and
+    a program of later on knows at least what this one knows. At version 1 all of them are taken."""
+    assert hello_of(version_max=spoken).knows == known
+    assert (refusal(hello_of(version_max=spoken), log=LOG, node=1, boot_seen=3, version=1) is None) == (spoken > 0)
+    assert CLUSTER_VERSIONS[PEER_VERSION_MAX] == CLUSTER_VERSION
 
 
 def test_a_member_that_joined_meanwhile_is_heard() -> None:
     """A node that was down while all others were replaced knows none of them: it must take their hello, or it would
     never hear of the new members (thesis 4.1; found by the simulator's changes of members, seed 9)."""
-    told = refusal(hello_of(sender=9), log=LOG, node=1, boot_seen=0)
+    told = refusal(hello_of(sender=9), log=LOG, node=1, boot_seen=0, version=1)
     assert told is None
 
 

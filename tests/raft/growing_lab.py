@@ -59,6 +59,7 @@ class GrowingLab(Lab):
             self.installs: dict[NodeId, SnapshotInstall] = {}  # asked for, not done
             self.is_slow = False  # whether installs wait for `install`
             self.names: dict[NodeId, str] = {}  # incarnations of disks
+            self.knows: dict[NodeId, int] = {}  # newest cluster version that each node's program knows; 1 if not said
         self.parts.pop(node, None)
         self.installs.pop(node, None)
         entries, saved = tuple(self.disks[node]), self.saved.get(node)
@@ -80,9 +81,29 @@ class GrowingLab(Lab):
             node, self.options, hard_state=self.hard_states[node], log=start, configuration=newest,
             configuration_index=index, earlier=tuple(configurations), commit=mark.index, applied=mark.index,
             incarnation=self.names.setdefault(node, member(node).incarnation),
-            random=lambda low, high: min(low + node * 10, high), now=at(self.now_ms),
+            random=lambda low, high: min(low + node * 10, high), now=at(self.now_ms), knows=self.knows.get(node, 1),
         )  # fmt: skip
         return self.cores[node]
+
+    def connect(self, *nodes: NodeId) -> None:
+        """Those nodes (all) connect to every other one that runs, and it to them."""
+        for sender in self.cores:
+            for to in self.cores:
+                if sender != to and (not nodes or sender in nodes or to in nodes):
+                    self.cores[to].link_opened(sender, self.names[sender], self.knows.get(sender, 1), at(self.now_ms))
+
+    def disconnect(self, node: NodeId) -> None:
+        """Every other node hears its connection close."""
+        for other in self.cores:
+            if other != node:
+                self.cores[other].link_closed(node, at(self.now_ms))
+
+    def upgrade(self, node: NodeId, knows: int) -> None:
+        """Stop the node, and start a program that knows that cluster version on its disk."""
+        self.disconnect(node)
+        self.knows[node] = knows
+        self.start(node)
+        self.connect(node)
 
     # -- members -----------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from cluster.backup_file import BackupEncoder, BackupHead
 from cluster.disk_open import Identity, encode_identity
+from cluster.peer_protocol import Hello, Purpose, encode_hello
 from raft.codec import (
     Corrupt,
     RawHeader,
@@ -109,6 +110,7 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
     "entry header": lambda: SECOND.header,
     "block": lambda: BLOCK,
     "configuration": lambda: encode_configuration(CONFIGURATION),
+    "configuration at cluster version 2": lambda: encode_configuration(replace(CONFIGURATION, version=2)),
     "segment header": lambda: encode_segment_header(LOG, SEGMENT),
     "durable mark": lambda: encode_mark(MARK, 4_096),
     "idx header": lambda: encode_side_header(LOG, INDEX_MAGIC, MARK),
@@ -125,6 +127,9 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
     "backup": _backup,
     "note of a wrong state": lambda: encode_note(LOG, Note(40, 50)),
     "raw header": lambda: encode_raw_header(RawHeader(2, 100, 40, 0xAA, 300, 2, 4, 1, 3, 3)),
+    "hello": lambda: encode_hello(
+        Hello(log=LOG.log_id.hex(), sender=1, to=2, incarnation="ab" * 16, boot=3, purpose=Purpose.CONSENSUS)
+    ),
     "peer frame": lambda: encode_message(TimeoutNow(sender=1, to=2, term=3, last_index=4)),
 }
 

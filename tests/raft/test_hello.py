@@ -24,8 +24,16 @@ def test_a_hello_is_refused_of_this_node_and_of_a_disk_that_was_rolled_back(
 ) -> None:
     """Every other one is taken, also of a node that this configuration does not name: it may have joined meanwhile (4
     starts of the sender's disk were seen)."""
-    told = refusal(sender=sender, boot=boot, node=1, boot_seen=4)
+    told = refusal(sender=sender, boot=boot, knows=1, node=1, boot_seen=4, version=1)
     assert (told is None) if words is None else (told is not None and words in told)
+
+
+def test_pitfall_71_a_program_that_does_not_know_the_cluster_version_is_told_so_at_the_door() -> None:
+    """It would apply what it cannot know; one that knows more than is in force is welcome: that is how it rises."""
+    told = {knows: refusal(sender=2, boot=4, knows=knows, node=1, boot_seen=4, version=2) for knows in (1, 2, 3)}
+    assert told[2] is told[3] is None
+    assert told[1] is not None
+    assert "the cluster is at version 2: start a newer version of raftlog on node 2" in told[1]
 
 
 @pytest.mark.parametrize("message", [VOTE, ACKNOWLEDGEMENT])

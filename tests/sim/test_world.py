@@ -14,6 +14,7 @@ import pytest
 from chaos.sim.clocks import Clock
 from chaos.sim.replica import Replica
 from chaos.sim.requests import Applied
+from chaos.sim.wires import Hello
 from chaos.sim.world import Failure, World, quiet, run_seed
 from cluster.wire import Code, Outcome, Problem
 from raft import election, log, reads, replication
@@ -326,12 +327,14 @@ def test_a_process_with_an_older_boot_is_not_heard() -> None:
     """The rule of raft/hello.py, as a node meets it: boots are counted per disk."""
     world = healthy(9)
     one, two = world.replicas[1], world.replicas[2]
-    incarnation, boot = two.hello
-    assert one.greet(2, (incarnation, boot + 1))
-    assert not one.greet(2, (incarnation, boot))
-    assert one.greet(2, ("f" * 32, 1))  # a new disk that this node has not heard of yet: only its promises do not count
-    assert not one.greet(2, (incarnation, boot))
-    assert one.greet(9, ("9" * 32, 1))  # a member that this node has not heard of yet
+    incarnation, boot, knows = two.hello
+    assert one.greet(2, Hello(incarnation, boot + 1, knows))
+    assert not one.greet(2, Hello(incarnation, boot, knows))
+    assert one.greet(
+        2, Hello("f" * 32, 1, knows)
+    )  # a new disk that this node has not heard of yet: only its promises do not count
+    assert not one.greet(2, Hello(incarnation, boot, knows))
+    assert one.greet(9, Hello("9" * 32, 1, knows))  # a member that this node has not heard of yet
 
 
 def test_a_failure_carries_its_seed_and_world(monkeypatch: pytest.MonkeyPatch) -> None:

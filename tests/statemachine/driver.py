@@ -33,12 +33,15 @@ class Driver:
         self.entries: list[LogEntry] = []
         self.clock_ms = 0
 
-    def entry(self, *requests: Request, parameters: tuple[tuple[str, int], ...] | None = None) -> Effects:
+    def entry(
+        self, *requests: Request, parameters: tuple[tuple[str, int], ...] | None = None, version: int = 0
+    ) -> Effects:
         """Applies one entry (without requests: a no-op) at the clock of the driver."""
         count = sum(one.count for one in requests) or 1
         entry = LogEntry(
-            self.machine.applied_index + count, 1, count, 1_000 + self.clock_ms, self.clock_ms, requests, parameters
-        )
+            self.machine.applied_index + count, 1, count, 1_000 + self.clock_ms, self.clock_ms, requests, parameters,
+            version,
+        )  # fmt: skip
         effects = self.machine.apply(entry)
         self.entries.append(entry)
         decoded = decode_effects(encode_effects(effects))

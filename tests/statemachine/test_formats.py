@@ -47,9 +47,10 @@ def _consumer(action: ConsumerAction, generation: int = 0) -> bytes:
     return encode_consumer(ConsumerCommand(action, generation, 3, b"host"))
 
 
-def _frames() -> list[bytes]:
+def _frames(version: int = 1) -> list[bytes]:
     """The frames of a small machine: a key put twice, one deleted, a session with an answer and a void."""
     driver = Driver()
+    driver.machine.version = version
     driver.clock_ms = 100
     driver.put(b"a", b"1")
     driver.put(b"a", b"2")
@@ -62,8 +63,9 @@ def _frames() -> list[bytes]:
     return list(driver.machine.snapshot())
 
 
-def _point() -> bytes:
+def _point(version: int = 1) -> bytes:
     driver = Driver()
+    driver.machine.version = version
     driver.clock_ms = 100
     driver.put(b"a", b"1")
     driver.open(60_000)
@@ -73,8 +75,8 @@ def _point() -> bytes:
     return driver.machine.point[1]
 
 
-def _payload(kind: int) -> bytes:
-    frames = [frame for frame in _frames() if frame[5] == kind]
+def _payload(kind: int, version: int = 1) -> bytes:
+    frames = [frame for frame in _frames(version) if frame[5] == kind]
     return b"".join(frame[FRAME_SIZE:] for frame in frames)
 
 
@@ -105,6 +107,8 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
     "snapshot frame": lambda: _frames()[-1],
     "snapshot head": lambda: _payload(1),
     "snapshot head of version 1": _head_of_version_1,
+    "snapshot head of version 3": lambda: _payload(1, 2),
+    "snapshot frame of version 3": lambda: _frames(2)[-1],
     "snapshot keys": lambda: _payload(2),
     "snapshot sessions": lambda: _payload(3),
     "snapshot digests": lambda: _payload(4),
@@ -112,6 +116,7 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
     "state row hash": lambda: state_row_hash(b"a", b"2", 4, 5, 2).to_bytes(8, "big"),
     "log row hash": _row_hash,
     "digest point": _point,
+    "digest point at cluster version 2": lambda: _point(2),
 }
 
 

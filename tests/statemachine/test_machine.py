@@ -14,6 +14,7 @@ from statemachine.effects import Change, Effects, RequestEffect
 from statemachine.machine import BadEntry, HalfApplied, OutOfOrder, StateMachine, UnknownOperation
 from statemachine.store import Compacted, FutureRevision
 from statemachine.txn import UnknownTxn
+from statemachine.versions import CLUSTER_VERSION, UnknownClusterVersion
 from tests.statemachine import mixture
 from tests.statemachine.driver import Driver, appends, request, snapshot_bytes
 
@@ -291,6 +292,48 @@ def test_the_state_of_version_2_is_golden() -> None:
 
 GOLDEN_SNAPSHOT = "50fdb07dd4e47323e8c4aad4c4d04c92686273e111943443c8a0d8735bc6b5eb"
 GOLDEN_DIGEST = (7, "33b8afc022b14c8a", "34d535068", "211a35cb4")
+
+
+def test_pitfall_77_apply_goes_by_the_cluster_version_of_the_log() -> None:
+    """Never by what this code could do: the same point has the value of before until a configuration entry raises the
+    version, and another one from there on, of the limits too. Other configurations leave it, a newer one than this code
+    knows is refused before anything is changed, and a machine that was restored in between goes on alike.
+
+    Guard: the branch of `_digest_point` in statemachine/machine.py.
+    """
+    older, newer = Driver(), Driver()
+    for driver in (older, newer):
+        driver.put(b"a", b"1")
+        driver.entry(parameters=(), version=1)
+        driver.entry(request(Operation.DIGEST_POINT))
+    assert older.machine.point == newer.machine.point
+    older.entry(parameters=())
+    newer.entry(parameters=(), version=CLUSTER_VERSION)
+    assert (older.machine.version, newer.machine.version) == (1, CLUSTER_VERSION)
+    restored = StateMachine.restore(newer.machine.snapshot())
+    for driver in (older, newer):
+        driver.entry(request(Operation.DIGEST_POINT))
+    restored.apply(newer.entries[-1])
+    assert older.machine.digest() == newer.machine.digest()
+    assert older.machine.point != newer.machine.point
+    assert restored.point == newer.machine.point
+    limited = Driver()
+    limited.put(b"a", b"1")
+    limited.entry(parameters=(("sessions_max", 7),), version=1)
+    limited.entry(request(Operation.DIGEST_POINT))
+    limited.entry(parameters=())
+    limited.entry(request(Operation.DIGEST_POINT))
+    assert limited.machine.point == older.machine.point, "version 1 does not look at the limits"
+    limited.machine.version = CLUSTER_VERSION
+    limited.entry(request(Operation.DIGEST_POINT))
+    newer.entry(request(Operation.DIGEST_POINT))
+    assert limited.machine.point is not None
+    assert newer.machine.point is not None
+    assert limited.machine.point[1] != newer.machine.point[1]
+    before = snapshot_bytes(newer.machine)
+    with pytest.raises(UnknownClusterVersion, match=f"at version {CLUSTER_VERSION + 1}, this code knows up to"):
+        newer.entry(parameters=(), version=CLUSTER_VERSION + 1)
+    assert snapshot_bytes(newer.machine) == before
 
 
 def test_the_mixture_shows_every_result_and_operation() -> None:

@@ -20,13 +20,14 @@ from statemachine.snapshot import (
     KEYS,
     SESSIONS,
     SNAPSHOT_MAGIC,
-    SNAPSHOT_VERSION,
     CorruptSnapshot,
     UnknownSnapshot,
 )
+from statemachine.versions import CLUSTER_VERSION
 from tests.statemachine import mixture
 
 _HEAD = Struct("<4sBBHI")
+WRITTEN = 2  # the version of what a machine at cluster version 1 writes
 Frame = tuple[int, int, bytes]  # kind, flags, payload
 
 
@@ -45,7 +46,7 @@ def restore(frames: Iterable[Frame], *versions: int) -> StateMachine:
     """Sealed again, so that only what they say can be wrong; `versions` of the first frames, the last of all others."""
     chunks = []
     for place, (kind, flags, payload) in enumerate(frames):
-        version = versions[min(place, len(versions) - 1)] if versions else SNAPSHOT_VERSION
+        version = versions[min(place, len(versions) - 1)] if versions else WRITTEN
         head = _HEAD.pack(SNAPSHOT_MAGIC, version, kind, flags, len(payload))
         crc = google_crc32c.extend(google_crc32c.value(head), payload)
         chunks.append(head + crc.to_bytes(4, "little") + payload)
@@ -160,6 +161,25 @@ def test_a_frame_that_claims_too_much_is_not_waited_for() -> None:
     """Its size is checked before its bytes are there, so that a damaged one cannot make the node hoard memory."""
     with pytest.raises(CorruptSnapshot, match="claims"):
         StateMachine.restore([_HEAD.pack(SNAPSHOT_MAGIC, 1, HEAD, 0, CHUNK_BYTES_MAX) + b"\0" * 4])
+
+
+def test_pitfall_77_a_snapshot_names_the_cluster_version_once_every_member_can_read_that() -> None:
+    """At version 1 its bytes are what they ever were: an older member reads them. From version 2 on the restored state
+    is of the version that it was taken at, or it would apply what follows by the rules of another; one that this code
+    does not know is refused, as is a head that says none, or one too many."""
+    driver = mixture.driven(60)
+    assert {frame[4] for frame in driver.machine.snapshot()} == {2}
+    driver.entry(parameters=(), version=CLUSTER_VERSION)
+    assert {frame[4] for frame in driver.machine.snapshot()} == {3}
+    assert StateMachine.restore(driver.machine.snapshot()).version == CLUSTER_VERSION
+    (kind, flags, payload), *others = frames_of(driver.machine)
+    row = msgpack.unpackb(payload, raw=False)
+    assert row[-1] == CLUSTER_VERSION
+    with pytest.raises(UnknownSnapshot, match=f"version {CLUSTER_VERSION + 1}, this code knows up to"):
+        restore([(kind, flags, packed([*row[:-1], CLUSTER_VERSION + 1])), *others], 3)
+    for wrong in (row[:-1], [*row, 2], [*row[:-1], "2"]):
+        with pytest.raises(CorruptSnapshot):
+            restore([(kind, flags, packed(wrong)), *others], 3)
 
 
 def test_a_snapshot_of_version_1_is_read_as_that_of_a_log_that_was_never_trimmed() -> None:

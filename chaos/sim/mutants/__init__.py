@@ -8,7 +8,17 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Final
 
-from chaos.sim.mutants import disks, elections, members, points, reads, replication, sessions, snapshots
+from chaos.sim.mutants import (
+    disks,
+    elections,
+    members,
+    points,
+    reads,
+    replication,
+    sessions,
+    snapshots,
+    versions,
+)
 from chaos.sim.mutants.mutant import CannotPlant, Edit, Mutant
 
 __all__ = ["MUTANTS", "CannotPlant", "Edit", "Mutant", "named", "plant"]
@@ -25,6 +35,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
             *sessions.MUTANTS,
             *snapshots.MUTANTS,
             *points.MUTANTS,
+            *versions.MUTANTS,
         ),
         key=lambda mutant: (mutant.number or 100 + mutant.pitfall, mutant.name),
     )

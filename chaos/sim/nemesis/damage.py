@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from chaos.sim.disk_faults import AREAS, FATAL
 from chaos.sim.nemesis.targets import anyone, for_a_while
+from chaos.sim.wires import NOBODY_YET
 from raft.operations import Delete
 from raft.types import NodeId
 
@@ -88,7 +89,8 @@ def roll_back(world: World, random: Random) -> None:
     def bring_back() -> None:
         replica = world.replicas[node]
         boot, peers = image.view.hard_state.boot + 2, [peer for peer in world.replicas.values() if peer is not replica]
-        if replica.core is None or any(peer.greeted.get(node, ("", 0))[1] < boot for peer in peers):
+        disk = (node, world.disks[node].incarnation)
+        if replica.core is None or any(peer.boots.get(disk, 0) < boot for peer in peers):
             return  # there are those whom an old copy could deceive
         if not _may_hit(world, node, "roll_back") or not world.fault("roll back", node, f"by {ago_us} us", AROUND_US):
             return
@@ -116,7 +118,7 @@ def _lose(world: World, node: NodeId, area: str, what: str, *, power: bool) -> N
     replica = world.replicas[node]
     if replica.core is not None:
         replica.crash(what, power=power)
-    replica.hello = ("", 0)
+    replica.hello = NOBODY_YET
     world.witness.lost(node)
     world.atlas.hit(node, area, what)
 

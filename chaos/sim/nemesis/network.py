@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final
 from chaos.sim import topologies
 from chaos.sim.nemesis.targets import anyone, for_a_while
 from chaos.sim.topologies import Links
-from raft.core import RaftCore
-from raft.types import NodeId, Now
+from raft.types import NodeId
 
 if TYPE_CHECKING:
     from chaos.sim.world import World
@@ -146,10 +145,7 @@ def _pair(world: World, random: Random) -> tuple[NodeId, NodeId] | None:
 
 
 def _tell_closed(world: World, random: Random, node: NodeId, peer: NodeId) -> None:
-    def tell(core: RaftCore, now: Now) -> None:
-        core.link_closed(peer, now)
-
-    world.after(random.randint(0, NOTICED_US), world.replicas[node].tell, tell)
+    world.after(random.randint(0, NOTICED_US), world.replicas[node].link_closed, peer)
 
 
 FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {

@@ -1,16 +1,18 @@
-"""What operators and housekeeping do while things go wrong: hand leadership over, make snapshots, trim the log."""
+"""What operators and housekeeping do while things go wrong: hand leadership over, upgrade, make snapshots, trim."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Final
 
 from raft.codec import Record, encode_block
+from raft.configuration import Configuration
 from raft.core import RaftCore
 from raft.retention import Policy, piece_of, trim_before
-from raft.types import NOBODY, Now
+from raft.types import NOBODY, NodeId, Now
 from statemachine.commands import Operation
+from statemachine.versions import CLUSTER_VERSION
 
 if TYPE_CHECKING:
     from chaos.sim.world import World
@@ -57,4 +59,34 @@ def retain(world: World, random: Random) -> None:
         replica.submit(block, 1, 0, 0, deadline_us, lambda _: None)
 
 
-FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {"transfer": transfer}
+def programs(random: Random, nodes: Sequence[NodeId]) -> tuple[int, dict[NodeId, int]]:
+    """The cluster version that a world begins with, and the newest that each node's program knows: a cluster of today,
+    one of an older version, or one in the middle of its upgrade."""
+    version = random.choice((1, 1, 1, CLUSTER_VERSION))
+    oldest, is_mixed = random.choice((1, 1, CLUSTER_VERSION)), random.randrange(2) == 0
+    if version == CLUSTER_VERSION:
+        return version, dict.fromkeys(nodes, version)
+    return version, {node: random.randint(1, CLUSTER_VERSION) if is_mixed else oldest for node in nodes}
+
+
+def may_rise(world: World, configuration: Configuration) -> bool:
+    """Whether every member runs, and knows a newer cluster version than that configuration's."""
+    members = [world.replicas[member.node] for member in configuration.members]
+    if any(each.core is None or each.is_retired for each in members):
+        return False
+    return configuration.version < min(world.knows[each.node] for each in members)
+
+
+def upgrade(world: World, random: Random) -> None:
+    """A node is stopped, and started again with a program that knows the newest cluster version."""
+    older = [node for node, knows in world.knows.items() if knows < CLUSTER_VERSION and node in world.replicas]
+    if not older:
+        return
+    node, power = random.choice(older), random.randrange(4) == 0
+    if world.fault("upgrade", node):
+        world.knows[node] = CLUSTER_VERSION
+        if world.replicas[node].core is not None:
+            world.replicas[node].crash("upgraded", power=power)
+
+
+FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {"transfer": transfer, "upgrade": upgrade}

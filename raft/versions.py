@@ -1,0 +1,36 @@
+"""The cluster version: what every member knows, so that apply may build on it.
+
+It is a field of the configuration entry. A program knows every version up to a newest one, which it tells its peers
+when it connects. Once every member, learners too, is connected to the leader and has said that it knows a newer one,
+the leader appends the configuration in force with that version (`raft.reconfiguration`): what apply does differently
+from then on begins behind one entry, on every node alike (pitfall 77). It is never lowered, and a program that does not
+know it refuses to go on (pitfall 71). docs/decisions/0013.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from raft.codec import UnknownVersion
+from raft.configuration import Configuration
+from raft.types import NodeId
+
+
+def check(configuration: Configuration, knows: int) -> None:
+    """Raises UnknownVersion where a program that knows versions up to `knows` must not follow that configuration."""
+    if configuration.version > knows:
+        raise UnknownVersion(
+            f"the cluster is at version {configuration.version}, this program knows versions up to {knows}: start the "
+            "version of raftlog that the other nodes run"
+        )
+
+
+def known_to_all(configuration: Configuration, node: NodeId, knows: int, said: Mapping[NodeId, tuple[str, int]]) -> int:
+    """The newest version that every member knows, by what `node` knows itself and what is connected to it `said` (its
+    disk, its newest version); 0 where a member is not connected, or with another disk than the one that is named."""
+    newest = knows
+    for member in configuration.members:
+        if member.node != node:
+            incarnation, its = said.get(member.node, ("", 0))
+            newest = min(newest, its if incarnation == member.incarnation else 0)
+    return newest

@@ -1,0 +1,33 @@
+"""What each cluster version permits: apply asks here what the cluster does, never what this code could do.
+
+The version is a field of the configuration entry, part of the state, and equal on every node at every index; it is
+raised only when every member runs code that knows it. Whatever apply or a snapshot does differently from some version
+on has a line here, and branches on it; what was before stays for logs that were written under it (pitfall 77).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+CLUSTER_VERSION: Final = 2
+"""The newest that this code knows; a cluster that is formatted anew begins with it."""
+
+POINTS_COVER_LIMITS: Final = 2
+"""From this version on the value of a digest point is also of the version and the limits of the state machine, which
+decide what apply does: replicas that differ in them are found before their states do."""
+
+SNAPSHOTS_NAME_VERSION: Final = 2
+"""From this version on a snapshot names it. Those of version 1 are written as ever: every member can read them."""
+
+
+class UnknownClusterVersion(ValueError):
+    """The cluster is at a version that this code does not know: upgrade before going on."""
+
+
+def check(version: int, index: int) -> int:
+    """That version. Raises UnknownClusterVersion."""
+    if version > CLUSTER_VERSION:
+        raise UnknownClusterVersion(
+            f"at entry {index} the cluster is at version {version}, this code knows up to {CLUSTER_VERSION}: upgrade it"
+        )
+    return version
