@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -116,13 +117,14 @@ def _number(path: Path) -> int | None:
 
 
 def contents(folder: Path) -> dict[str, int]:
-    """Every file with its size."""
+    """Every file with its size, and every folder with -1; what goes meanwhile is left out, also a folder on its way
+    (which `glob` would stop at)."""
     found = {}
-    for path in folder.glob("**/*"):
-        try:
-            found[str(path)] = path.stat().st_size if path.is_file() else -1
-        except OSError:
-            continue  # gone meanwhile
+    for parent, folders, files in os.walk(folder):
+        found.update({os.path.join(parent, name): -1 for name in folders})
+        for name in files:
+            with suppress(OSError):
+                found[os.path.join(parent, name)] = os.stat(os.path.join(parent, name)).st_size
     return found
 
 
