@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -63,9 +64,9 @@ def json_lines(result: Result) -> str:
     return "".join(json.dumps(dict(zip(result.columns, row, strict=True))) + "\n" for row in result.rows)
 
 
-def table(result: Result) -> Table:
-    """The answer for a terminal."""
-    shown = Table(title=result.question, title_justify="left", title_style="bold")
+def table(result: Result) -> Group:
+    """The answer for a terminal; question and remarks as wide as the terminal is, not as the table."""
+    shown = Table()
     for place, name in enumerate(result.columns):
         is_number = any(_is_number(row[place]) for row in result.rows)
         widest = max((len(_cell(row[place])) for row in result.rows), default=0)
@@ -74,8 +75,7 @@ def table(result: Result) -> Table:
         )
     for row in result.rows:
         shown.add_row(*(Text(_cell(value)) for value in row))
-    shown.caption = "\n".join(_remarks(result)) or None
-    return shown
+    return Group(Text(result.question, "bold"), shown, *(Text(each, "dim italic") for each in _remarks(result)))
 
 
 def _remarks(result: Result) -> list[str]:

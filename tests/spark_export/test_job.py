@@ -52,7 +52,7 @@ def test_low_latency_is_asked_for_by_name(spark: "SparkSession") -> None:
 @pytest.mark.long
 def test_java_that_ends_at_once_is_named(java_home: Path) -> None:
     """A runtime that does not take its options: which one, and what may be wrong, instead of a gateway's error."""
-    told = python("from spark_export import session; session(java_options='-XX:+NoSuchOption')")
+    told = python("from spark_export import session; session(java_options='-Xss1')")
     assert told.returncode == 1
     last = told.stderr.strip().splitlines()[-1]
     assert last.startswith(f"spark_export.job.NoJavaError: the Java runtime in {java_home} ended before Spark ran"), (

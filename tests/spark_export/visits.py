@@ -75,12 +75,14 @@ def _generated(count: int = 10_000) -> list[bytes]:
     chance = random.Random(7)
     begin = datetime(2015, 5, 17, 10, 5, tzinfo=UTC)
     lines: list[bytes] = []
+    host = ""
     for number in range(count):
         time = begin + timedelta(seconds=30 * number + chance.randrange(60))
-        host = f"10.0.{min(int(chance.paretovariate(0.6)), 250)}.{chance.randrange(4)}"
+        if not host or chance.random() < 0.5:  # else the visitor of the line before looks at another page
+            host = f"10.0.{min(int(chance.paretovariate(0.6)), 250)}.{chance.randrange(4)}"
         path = f"/page/{min(int(chance.paretovariate(0.8)), 300)}"
         sent = chance.choice(["-", str(chance.randrange(100_000))])
-        status = chance.choice([200] * 18 + [404, 304])
+        status = chance.choice([200] * 17 + [404, 404, 304])
         stamp = f"{time:%d/%b/%Y:%H:%M:%S} +0000"
         line = f'{host} - - [{stamp}] "GET {path} HTTP/1.1" {status} {sent} "-" "agent {number % 7}"'
         if number == 8_898:
