@@ -54,6 +54,7 @@ class Storage:
     while a step of part CUT is under way; everything else belongs to one thread."""
 
     __slots__ = (
+        "_are_rows_owed",
         "_placed",
         "_reader",
         "_repeat",
@@ -72,6 +73,7 @@ class Storage:
         self._reader = reader
         self._repeat: list[Operation] = []  # the hard state for its second slot
         self._placed: list[Placed] = []  # appended entries whose .idx rows are not written
+        self._are_rows_owed = False  # they were tried and found no space: no batch goes before them
         self.frames: deque[tuple[int, bytes]] = deque()  # effects not looked at: index of the entry, its frame
         self._taken: list[tuple[int, bytes]] = []  # taken out of `frames`, not written
         # CRC of the rows that each .idx got, from its first one on; None: not known. The start has just written these.
@@ -94,7 +96,7 @@ class Storage:
 
         After a step that may wait the very same batch may be carried out again: what was done is not done twice.
         """
-        if self._placed and (batch.cut_after is not None or len(self._placed) >= PLACED_MAX):
+        if self._placed and (batch.cut_after is not None or self._are_rows_owed or len(self._placed) >= PLACED_MAX):
             yield from self.write_rows()  # before a cut may take their entries; else nobody waits for them
         if batch.hard_state is not None:
             yield from self._keep(batch.hard_state)
@@ -104,12 +106,14 @@ class Storage:
             yield from self._append(batch.entries)
 
     def finish(self) -> Iterator[Step]:
-        """What may follow the promise: the second slot, rows, effects. What finds no space is tried again later."""
+        """What may follow the promise: the second slot, rows, effects. What finds no space is tried again later, rows
+        before the next batch."""
         if self._repeat:
             repeat, self._repeat = self._repeat, []
             yield (Part.REPEAT, repeat)
         if self._placed:  # as write_rows, without a generator more
             writes = self.journal.index_writes(self._placed)
+            self._are_rows_owed = True
             yield (Part.ROWS, writes)
             self._rows_written(writes)
         if self.frames or self._taken:
@@ -205,7 +209,7 @@ class Storage:
         if mark.index <= self.ledger.last:
             raise ImpossibleBatch(f"a snapshot of {mark.index}: entries up to {self.ledger.last} were applied")
         yield (Part.INSTALL, received.finish())
-        self._placed, self._repeat = [], []
+        self._placed, self._are_rows_owed, self._repeat = [], False, []
         self._rows_crc.clear()
         self.frames.clear()
         self._taken.clear()
@@ -223,6 +227,7 @@ class Storage:
         if not self._placed:
             return
         writes = self.journal.index_writes(self._placed)
+        self._are_rows_owed = True
         yield (Part.ROWS, writes)
         self._rows_written(writes)
 
@@ -232,7 +237,7 @@ class Storage:
             if crc is not None and isinstance(write, Write):
                 self._rows_crc[write.name] = crc32c(write.data, crc)
         self.journal.indexed = self._placed[-1].entry.index
-        self._placed = []
+        self._placed, self._are_rows_owed = [], False
 
     def write_frames(self) -> Iterator[Step]:
         """Effects of entries that are in the log, in one write for each segment; those that are there are skipped."""

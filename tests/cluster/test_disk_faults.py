@@ -103,6 +103,8 @@ async def test_no_room_for_rows_or_effects_is_back_pressure(disk: Disk, monkeypa
         await disk.carry_out(batch(*first))  # its entries are durable: it is acknowledged
         second = make_entries(entry_mark(first[0]), 1, (60,))
         await disk.write_effects(effects_of([FIRST]))
+        with pytest.raises(NoSpace):
+            await disk.write_mark()  # rows and effects first; any `finish` would find it too
         for _ in range(2):
             with pytest.raises(NoSpace):
                 await disk.carry_out(batch(*second))
