@@ -83,7 +83,8 @@ def test_every_command(spark: "SparkSession", url: str, tmp_path: Path) -> None:
     for arguments in (
         ("rates", "--window", "1d"), ("rates", "--gap", "1h", "--by", "key"),
         ("rates", "--window", "1h", "--slide", "30m"),
-        ("sessions",), ("join", "--left", "line [34]", "--right", "line", "--within", "1h"), ("enrich", "--prefix", "k"),
+        ("sessions",), ("enrich", "--prefix", "k"),
+        ("join", "--left", "line [34]", "--right", "line", "--within", "1h"),
         ("view", "--left", "th", "--right", "th"), ("state", "--at", 20), ("changes",), ("terms",),
     ):  # fmt: skip
         assert rows_of(run(*arguments, "--endpoints", url, "--json")), arguments
