@@ -104,6 +104,8 @@ OUT_OF_SIGHT: Final[Mapping[str, str]] = {
     "consumers_missing_from_the_snapshot": "no workload has consumer groups; the simulator's clients have",
     "leader_is_always_right": "needs a leader whose memory is wrong beside it; the simulator has that fault",
     "trimmed_locally": "needs a log that is trimmed and two snapshots that cover it; not tried on processes",
+    "version_raised_by_a_majority": "needs nodes that run an older program; the simulator's worlds have them",
+    "version_missing_from_the_snapshot": "needs nodes that run an older program; the simulator's worlds have them",
 }
 """Mutant -> why no run on processes is asked to see it. The simulator or a directed story sees it (docs/mutants.md)."""
 
