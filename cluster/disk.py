@@ -23,7 +23,7 @@ from cluster.disk_findings import Finding, State
 from cluster.disk_open import Identity, Opened, Recovered, format_node, open_node
 from cluster.disk_receive import Incoming
 from cluster.disk_reserve import Reserve
-from cluster.disk_scrub import UNREADABLE, Looker, Scrub, derived, mended_for_free
+from cluster.disk_scrub import UNREADABLE, CountedFiles, Looker, Scrub, derived, mended_for_free
 from cluster.disk_snapshots import SnapshotWriter, check_snapshot
 from cluster.disk_worker import Worker
 from cluster.disk_write import SYNC_BUCKETS_S, Writer
@@ -172,7 +172,7 @@ class Disk:
         """Begins to read all files, again and again until the disk is closed. `found` is told in another thread what is
         damaged. Once."""
         assert self._scrub is None, "one is enough"
-        looker = Looker(self._opened.shard, self._journal, self._ledger)
+        looker = Looker(CountedFiles(self._opened.shard), self._journal, self._ledger)
         self._scrub = Scrub(
             looker, found, lambda: self._write_worker.is_busy,
             bytes_per_second=bytes_per_second, pause_s=pause_s,
@@ -184,7 +184,7 @@ class Disk:
 
         Where nothing more is found (the newest segment is written, and not looked at), what that reader met.
         """
-        looker = Looker(self._opened.shard, self._journal, self._ledger)
+        looker = Looker(CountedFiles(self._opened.shard), self._journal, self._ledger)
         try:
             found = await asyncio.to_thread(looker.closer, damage.file)
         except OSError as error:

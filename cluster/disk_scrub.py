@@ -12,7 +12,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from threading import Event, Thread
-from typing import Final
+from typing import Final, Protocol
 
 from cluster.clock import monotonic
 from cluster.disk_check_ledger import looking_at_ledger
@@ -23,6 +23,7 @@ from cluster.disk_findings import NEXT_START, NOT_READ, REREAD, Finding, State, 
 from raft.codec import Corrupt, UnknownVersion
 from raft.formats import SEGMENT_HEADER_SIZE, ForeignFile, decode_segment_header
 from raft.journal import LOG_FOLDER, Journal, Segment, index_name, ledger_name, segment_name
+from raft.operations import Files
 from raft.storage_ledger import Ledger
 from raft.storage_snapshots import list_snapshots, snapshot_folder
 
@@ -43,6 +44,16 @@ Waits = Generator[float, None, None]
 """Steps, each with the seconds to wait after it."""
 
 
+class Reading(Files, Protocol):
+    """Files that may be kept open from one look to the next."""
+
+    bytes: int
+    """Read so far."""
+
+    def close(self) -> None:
+        """Whoever has another file's place is read from now on."""
+
+
 class CountedFiles(ShardFiles):
     """Files that are only read; they count how much."""
 
@@ -60,10 +71,10 @@ class CountedFiles(ShardFiles):
 
 
 class Looker:
-    """Looks at the files of a shard that is in use. Belongs to one thread."""
+    """Looks at the files of a shard that is in use. Belongs to one thread. Pure: the simulator drives it too."""
 
-    def __init__(self, shard: Path, journal: Journal, ledger: Ledger) -> None:
-        self.files = CountedFiles(shard)
+    def __init__(self, files: Reading, journal: Journal, ledger: Ledger) -> None:
+        self.files = files
         self.file = ""  # that is being looked at; empty: none is
         self._journal, self._ledger = journal, ledger
 

@@ -20,8 +20,7 @@ from cluster.disk_files import ShardFiles
 from cluster.disk_reserve import Reserve
 from raft import storage_snapshots
 from raft.divergence import Note
-from raft.journal import LOG_FOLDER
-from raft.operations import Delete, Operation, SyncFolder
+from raft.operations import Delete, Operation
 from raft.ready import SyncBatch
 from raft.recovery import Damaged
 from raft.retention import may_go
@@ -139,8 +138,7 @@ class Writer:
         """Removes files that were made from others, so that the next start reads those; a mark behind the newest entry
         first: damage below it is then no torn tail. Raises DiskFenced or NoSpace."""
         self.check()
-        self._execute(self._storage.mark())
-        self._execute([(Part.MARK, [*(Delete(name) for name in names), SyncFolder(LOG_FOLDER)])])
+        self._execute(self._storage.leave_to_start(names))
 
     def install(self, received: Received) -> None:
         """Makes a snapshot from a leader the newest one and drops the whole log for it. Raises DiskFenced, NoSpace (the

@@ -17,6 +17,7 @@ from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from cluster import clock, node_kept
+from cluster.damage import LOOK_S, POINT_S, RETRY_S, Asked, Leadership, are_links_up, are_others_well, is_alone
 from cluster.disk_errors import DiskError, ReadDamaged
 from cluster.disk_findings import FilesDamaged, Finding
 from cluster.disk_scrub import Scrub, derived, snapshots_among
@@ -30,13 +31,8 @@ from raft.types import NOBODY
 if TYPE_CHECKING:
     from cluster.node import Node
 
-RETRY_S: Final = 3.0
-"""Pause between two looks whether the others are well, give or take a half: two nodes should not end together."""
-POINT_S: Final = 2.0
-"""So long a digest point may take to be committed, and to be reported by everyone."""
 CALM_S: Final = 10.0
 """A node that cannot apply ends when for so long one leader led and all links were up: others have healed by then."""
-LOOK_S: Final = 0.02
 TOLD_MAX: Final = 16
 """Places that are told one by one; a file can be damaged from one end to the other."""
 ALONE: Final = "two voters or one cannot go on without this node: `raftlog disk check` says more"
@@ -57,7 +53,7 @@ class DamageWork:
         self._noting: asyncio.Future[None] | None = None
         self._is_stuck = False  # what cannot be read is to be applied
         self._is_asked = False  # a follower lacks what this leader cannot read
-        self._calm: tuple[tuple[int, int], float] | None = None  # term and leader, and since when all was well
+        self._calm: tuple[Leadership, float] | None = None  # term and leader, and since when all was well
         self._scrub: Scrub | None = None
         gauge = node.metrics.gauge
         gauge("raftlog_damaged_places", "Places in this node's files known to be damaged", lambda: len(self._findings))
@@ -168,8 +164,7 @@ class DamageWork:
     @property
     def _is_alone(self) -> bool:
         """Whether nobody could heal it: then a start would refuse its log."""
-        configuration, node = self._node.core.state.configuration, self._node.node_id
-        return any(node in side and len(side) < 3 for side in (configuration.voters, configuration.outgoing))
+        return is_alone(self._node.core.state.configuration, self._node.node_id)
 
     async def _are_others_well(self) -> bool:
         """See above. A leader hands over first."""
@@ -178,7 +173,7 @@ class DamageWork:
         if node.is_leader:
             self._hand_over()
             return False
-        leadership = (state.term, state.leader)
+        leadership = Leadership(state.term, state.leader)
         if self._is_stuck:
             if not self._are_links_up() or state.leader == NOBODY:
                 self._calm = None
@@ -190,9 +185,13 @@ class DamageWork:
             point = await node.submit(POINT_BLOCK, 1, deadline=until)
         except ApiError:
             return False
+        asked = Asked(point.last, point.term, leadership)
         while clock.monotonic() < until and not node.ended.done():
-            if node.watch.points.is_reported(state.configuration, point.last):
-                return leadership == (state.term, state.leader) and point.term == state.term and self._are_links_up()
+            now = Leadership(state.term, state.leader)
+            points, configuration = node.watch.points, state.configuration
+            well = are_others_well(points, configuration, asked, now, links_up=self._are_links_up)
+            if well is not None:
+                return well
             await asyncio.sleep(LOOK_S)
         return False
 
@@ -207,8 +206,7 @@ class DamageWork:
     def _are_links_up(self) -> bool:
         node = self._node
         links, configuration = node.transport.links_seen(), node.core.state.configuration
-        peers = [peer for peer in configuration.peers(node.node_id) if configuration.is_voter(peer)]
-        return all(peer in links and links[peer].is_up for peer in peers)
+        return are_links_up(configuration, node.node_id, lambda peer: peer in links and links[peer].is_up)
 
     # -- the end --------------------------------------------------------------------------------------------------
 

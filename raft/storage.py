@@ -15,8 +15,8 @@ from typing import Final
 from raft import divergence
 from raft.codec import IDX_ROW, crc32c
 from raft.formats import INDEX_MAGIC, SEGMENT_HEADER_SIZE, SIDE_HEADER_SIZE, encode_side_header
-from raft.journal import ImpossibleBatch, Journal, Placed, Segment, index_name, ledger_name, seal_index
-from raft.operations import Files, Operation, Sync, Write
+from raft.journal import LOG_FOLDER, ImpossibleBatch, Journal, Placed, Segment, index_name, ledger_name, seal_index
+from raft.operations import Delete, Files, Operation, Sync, SyncFolder, Write
 from raft.ready import SyncBatch
 from raft.recovery import sealed_rows
 from raft.storage_ledger import Ledger
@@ -129,6 +129,12 @@ class Storage:
         yield from self.flush()
         if operations := self.journal.mark():
             yield (Part.MARK, operations)
+
+    def leave_to_start(self, names: Sequence[str]) -> Iterator[Step]:
+        """Removes files that were made from others, so that the next start reads those; a mark behind the newest entry
+        first: damage below it is then no torn tail."""
+        yield from self.mark()
+        yield (Part.MARK, [*(Delete(name) for name in names), SyncFolder(LOG_FOLDER)])
 
     def diverged(self, note: divergence.Note) -> Iterator[Step]:
         """The state is not the majority's: the next start is to build it anew."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from chaos.sim.files import SECTOR, Inode, MemoryFiles
+from chaos.sim.files import SECTOR, MemoryFiles
 from raft.codec import Corrupt
 from raft.formats import HARD_STATE_SLOT, SEGMENT_HEADER_SIZE, SLOT_SIZE, decode_segment_header, decode_slot
 from raft.journal import HARD_STATE, LOG_FOLDER, segment_name
@@ -44,7 +44,7 @@ def flip_bit(disk: SimDisk, area: str, random: Random) -> Hit | None:
     name, start, end = random.choice(spans)
     position, bit = random.randrange(start, end), random.randrange(8)
     content = disk.files.nodes[name]
-    _put(content, position, bytes([content.seen[position] ^ 1 << bit]))
+    content.hit(position, bytes([content.seen[position] ^ 1 << bit]))
     return name, f"bit {bit} of byte {position} of {name} flipped"
 
 
@@ -62,8 +62,8 @@ def misdirect(disk: SimDisk, area: str, random: Random) -> Hit | None:
     moved = bytes(inode.seen[source * SECTOR : (source + 1) * SECTOR])
     if moved == inode.seen[target * SECTOR : (target + 1) * SECTOR] or not any(moved):
         return None
-    _put(inode, target * SECTOR, moved)
-    _put(inode, source * SECTOR, bytes(SECTOR))
+    inode.hit(target * SECTOR, moved)
+    inode.hit(source * SECTOR, bytes(SECTOR))
     return name, f"block {source} of {name} was written as block {target}"
 
 
@@ -78,22 +78,22 @@ def stale_block(disk: SimDisk, area: str, random: Random) -> Hit | None:
         before = disk.old_hard_state[start : start + SLOT_SIZE]
         if not before or before == inode.seen[start:end]:
             return None
-        _put(inode, start, before)
+        inode.hit(start, before)
         return name, f"slot {start // HARD_STATE_SLOT} of {name} has an older hard state"
     block = random.randrange(start // SECTOR, -(-end // SECTOR))
     start, end = max(start, block * SECTOR), min(end, (block + 1) * SECTOR)
     if not any(inode.seen[start:end]):
         return None
-    _put(inode, start, bytes(end - start))
+    inode.hit(start, bytes(end - start))
     return name, f"bytes {start} to {end} of {name} were never written"
 
 
 def carried_out(disk: SimDisk, operation: Operation) -> None:
     """What was damaged is gone with its file: after a cut, a compaction, an install, a repair."""
     if isinstance(operation, Delete | DeleteFolder | Rename):
-        disk.damaged.pop(operation.name, None)
-        for name in [name for name in disk.damaged if name.startswith(f"{operation.name}/")]:
-            del disk.damaged[name]
+        for marked in (disk.damaged, disk.scars):
+            for name in [name for name in marked if name == operation.name or name.startswith(f"{operation.name}/")]:
+                del marked[name]
 
 
 def opened(disk: SimDisk, opened: Opened) -> None:
@@ -105,12 +105,6 @@ def opened(disk: SimDisk, opened: Opened) -> None:
             del disk.damaged[name]
     disk.files.whole.discard(HARD_STATE)
     disk.was_hit = disk.is_hurt
-
-
-def _put(inode: Inode, position: int, data: bytes) -> None:
-    """On the disk and, as nobody has it in memory, in what is read from it."""
-    assert inode.is_durable, "only what is at rest is hit"
-    inode.seen[position : position + len(data)] = data
 
 
 def _spans(disk: SimDisk, area: str, random: Random) -> list[Span]:

@@ -43,12 +43,13 @@ Where the last is None the file was cut at the position, and what was behind it 
 class Inode:
     """The content of one file, whatever its name is."""
 
-    __slots__ = ("changes", "disk", "seen")
+    __slots__ = ("changes", "disk", "seen", "wounds")
 
     def __init__(self, content: bytes | bytearray = b"") -> None:
         self.seen = bytearray(content)
         self.changes: list[_Change] = []
         self.disk: bytearray | None = None  # what is durable, where it is not `seen` less `changes`
+        self.wounds: list[tuple[int, bytes]] = []  # what was there before damage, and where
 
     def write(self, position: int, data: bytes) -> None:
         """The page cache takes it."""
@@ -86,6 +87,18 @@ class Inode:
         self.disk = self.durable()
         self.changes.clear()
 
+    def hit(self, position: int, data: bytes) -> None:
+        """On the disk and, as nobody has it in memory, in what is read from it."""
+        assert self.is_durable, "only what is at rest is hit"
+        end = position + len(data)
+        self.wounds.append((position, bytes(self.seen[position:end])))
+        self.seen[position:end] = data
+
+    @property
+    def is_mended(self) -> bool:
+        """Whether what was hit reads as before: a start wrote it anew."""
+        return all(self.seen[position : position + len(before)] == before for position, before in self.wounds)
+
     @property
     def is_durable(self) -> bool:
         """Whether what a reader sees is what the disk has."""
@@ -118,6 +131,7 @@ class Inode:
         """The same once more."""
         twin = Inode(self.seen)
         twin.changes = list(self.changes)
+        twin.wounds = list(self.wounds)
         twin.disk = None if self.disk is None else bytearray(self.disk)
         return twin
 
@@ -325,3 +339,23 @@ def _rename_all(nodes: dict[str, Inode], changes: Iterable[tuple[str, Inode | No
 
 def _no_space(name: str) -> OSError:
     return OSError(errno.ENOSPC, "no space left", name)
+
+
+class ScrubbedFiles:
+    """The same as scrubbing reads them: `cluster.disk_scrub.Reading`."""
+
+    __slots__ = ("_files", "bytes", "names", "size")
+
+    def __init__(self, files: MemoryFiles) -> None:
+        self._files = files
+        self.names, self.size = files.names, files.size
+        self.bytes = 0
+
+    def read(self, name: str, position: int, size: int) -> bytes:
+        """As MemoryFiles."""
+        data = self._files.read(name, position, size)
+        self.bytes += len(data)
+        return data
+
+    def close(self) -> None:
+        """Nothing is open."""

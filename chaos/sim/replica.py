@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from chaos.sim.clocks import Clock
+from chaos.sim.damage_work import DamageWork
 from chaos.sim.disk import DiskFailed, DiskFull, DiskRefused, SimDisk
 from chaos.sim.disk_work import Crashed, DiskWork
 from chaos.sim.failure import Failure
@@ -51,6 +52,7 @@ class Replica:
         self.node = node
         self.disk = disk
         self.random = world.random_of(f"replica {node}")
+        self.scrub_random = world.random_of(f"scrub {node}")
         self.core_random = world.random_of(f"core {node}")
         drift = self.random.randint(-world.swarm.drift, world.swarm.drift)
         self.clock = Clock(rate=1_000 + drift, wall_ms=1_700_000_000_000 + self.random.randint(-3_600_000, 3_600_000))
@@ -67,6 +69,7 @@ class Replica:
         self.inbox: list[Message | Input] = []
         self.work = DiskWork(self)
         self.snapshots = SnapshotWork(self)
+        self.damage = DamageWork(self)
         self.requests = Requests(self, self.world.limits, 0)
         self.greeted: dict[NodeId, Hello] = {}  # the newest hello of each connected peer that was taken
         self.boots: dict[tuple[NodeId, str], int] = {}  # the highest boot counter met of each disk
@@ -136,6 +139,7 @@ class Replica:
             incarnation=disk.incarnation, floor=opened.floor, knows=self.hello.knows,
         )  # fmt: skip
         world.started(self, opened.notices)
+        self.damage.start()
         self.wake()
 
     def crash(self, why: str, *, power: bool = True) -> None:

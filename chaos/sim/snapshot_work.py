@@ -7,9 +7,10 @@ raft/snapshots.py. Operation by operation beside the batches of `chaos.sim.disk_
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
+from chaos.sim.chores import Chore
 from chaos.sim.disk_errors import DiskFull
 from chaos.sim.nemesis import states
 from cluster.snapshots import chunks_of, decode_preamble
@@ -26,46 +27,6 @@ WAIT_US = 500
 """How long until it is looked again whether the batches are done."""
 
 
-class _Errand:
-    """One thing at a time that goes on step by step beside everything else, and ends with its process."""
-
-    __slots__ = ("_ended", "_replica", "_steps")
-
-    def __init__(self, replica: Replica, ended: Callable[[], None] = lambda: None) -> None:
-        self._replica = replica
-        self._ended = ended
-        self._steps: Generator[int, None, None] | None = None
-
-    @property
-    def is_on(self) -> bool:
-        """Whether there is something to do."""
-        return self._steps is not None
-
-    def begin(self, steps: Generator[int, None, None], *, is_later: bool = False) -> None:
-        """Takes the first step now, or after what is to happen now."""
-        self._steps = steps
-        if is_later:
-            self._replica.world.after(0, self._advance, self._replica.life)
-        else:
-            self._advance(self._replica.life)
-
-    def drop(self) -> None:
-        """Goes no further."""
-        if self._steps is not None:
-            self._steps.close()
-            self._steps = None
-
-    def _advance(self, life: int) -> None:
-        if life != self._replica.life or self._steps is None:
-            return
-        delay_us = self._replica.work.advance(self._steps)
-        if delay_us is None:
-            self._steps = None
-            self._ended()
-        elif delay_us >= 0:
-            self._replica.world.after(delay_us, self._advance, life)
-
-
 class SnapshotWork:
     """Gone with its process; the disk stays."""
 
@@ -76,10 +37,10 @@ class SnapshotWork:
         self.world = replica.world
         self.disk = replica.disk
         self.index = 0  # of the newest snapshot on this disk
-        self._saving = _Errand(replica)
-        self._deleting = _Errand(replica)
+        self._saving = Chore(replica)
+        self._deleting = Chore(replica)
         self._jobs: deque[SnapshotWrite | SnapshotInstall] = deque()
-        self._running = _Errand(replica, self._begin)
+        self._running = Chore(replica, self._begin)
 
     @property
     def is_saving(self) -> bool:

@@ -18,6 +18,7 @@ from chaos.sim.agreement import agree, find_out
 from chaos.sim.atlas import Atlas
 from chaos.sim.clients import Clients
 from chaos.sim.coverage import Coverage
+from chaos.sim.damage_work import PAUSES_US
 from chaos.sim.disk import SimDisk
 from chaos.sim.disk_work import Crashed
 from chaos.sim.failure import Failure, NoProgress, failure_of
@@ -76,6 +77,7 @@ class World:
         self.limits = Limits()
         self.patience_us = PATIENCE_US
         self.point_entries = self.random_of("points").choice((5, 20, 50))
+        self.scrub_us = self.random_of("scrub").choice(PAUSES_US)
         nodes = tuple(range(1, self.swarm.nodes + 1))
         for node in nodes:
             self.trace.state(0, node, None)

@@ -15,7 +15,7 @@ from cluster.clock import monotonic
 from cluster.disk import Disk
 from cluster.disk_check import check_folder
 from cluster.disk_findings import NOT_READ, REREAD, Finding, State, in_one_go
-from cluster.disk_scrub import UNREADABLE, Looker, Scrub, derived, mended_for_free, snapshots_among
+from cluster.disk_scrub import UNREADABLE, CountedFiles, Looker, Scrub, derived, mended_for_free, snapshots_among
 from raft.codec import entry_mark
 from raft.formats import SEGMENT_HEADER_SIZE, SIDE_HEADER_SIZE
 from raft.journal import index_name, ledger_name, segment_name
@@ -51,7 +51,7 @@ async def replayed(folder: Path) -> Disk:
 
 def looker_of(disk: Disk) -> Looker:
     """What scrubbing looks with."""
-    return Looker(disk._opened.shard, disk._journal, disk._ledger)
+    return Looker(CountedFiles(disk._opened.shard), disk._journal, disk._ledger)
 
 
 def one_round(disk: Disk) -> list[Finding]:

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from chaos.sim.mutants import (
+    damage,
     disks,
     elections,
     members,
@@ -31,6 +32,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
             *replication.MUTANTS,
             *reads.MUTANTS,
             *disks.MUTANTS,
+            *damage.MUTANTS,
             *members.MUTANTS,
             *sessions.MUTANTS,
             *snapshots.MUTANTS,

@@ -140,7 +140,7 @@ def _damage(world: World, random: Random, kind: str) -> None:
         world.count(f"damage: {area}")
         world.note(node, "damaged", what)
         world.atlas.hit(node, area, what)
-        if area in FATAL and random.randrange(4):  # else the next start finds it, or a reader
+        if area in FATAL and random.randrange(2):  # else scrubbing finds it, the next start, or a reader
             for_a_while(world, random.randrange(CHECKED_US), lambda: _look_again(world, node))
 
 
