@@ -23,10 +23,11 @@ from cluster.disk_findings import Finding, State
 from cluster.disk_open import Identity, Opened, Recovered, format_node, open_node
 from cluster.disk_receive import Incoming
 from cluster.disk_reserve import Reserve
-from cluster.disk_scrub import UNREADABLE, CountedFiles, Looker, Scrub, derived, mended_for_free
+from cluster.disk_scrub import CountedFiles, Scrub
 from cluster.disk_snapshots import SnapshotWriter, check_snapshot
 from cluster.disk_worker import Worker
 from cluster.disk_write import SYNC_BUCKETS_S, Writer
+from cluster.scrubbing import UNREADABLE, Looker, derived, mended_for_free
 from raft.configuration import Configuration
 from raft.divergence import Note
 from raft.journal import SEGMENT_BYTES, ImpossibleBatch, Segment, segment_name

@@ -20,8 +20,9 @@ from cluster import clock, node_kept
 from cluster.damage import LOOK_S, POINT_S, RETRY_S, Asked, Leadership, are_links_up, are_others_well, is_alone
 from cluster.disk_errors import DiskError, ReadDamaged
 from cluster.disk_findings import FilesDamaged, Finding
-from cluster.disk_scrub import Scrub, derived, snapshots_among
+from cluster.disk_scrub import Scrub
 from cluster.points import POINT_BLOCK
+from cluster.scrubbing import derived, snapshots_among
 from cluster.wire import ApiError, ScrubStatus
 from raft.ready import Fetch
 from raft.refusals import Refused

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Final
 from chaos.sim.chores import Chore
 from chaos.sim.disk_errors import DiskFull
 from chaos.sim.failure import Failure
+from chaos.sim.files import ScrubbedFiles
 from cluster.damage import LOOK_S, POINT_S, RETRY_S, Asked, Leadership, are_links_up, are_others_well, is_alone
 from cluster.disk_findings import FilesDamaged, Finding
-from cluster.disk_scrub import derived, mended_for_free, snapshots_among
 from cluster.points import POINT_BLOCK
+from cluster.scrubbing import Looker, derived, mended_for_free, snapshots_among
 from cluster.wire import Problem
 from raft.core import RaftCore
 from raft.journal import segment_name
@@ -62,7 +63,8 @@ class DamageWork:
 
     def _scrub(self) -> Generator[int, None, None]:
         replica = self.replica
-        looker, random, pause_us = replica.disk.looker(), replica.scrub_random, replica.world.scrub_us
+        storage, random, pause_us = replica.disk.running(), replica.scrub_random, replica.world.scrub_us
+        looker = Looker(ScrubbedFiles(replica.disk.files), storage.journal, storage.ledger)
         while True:
             yield random.randint(pause_us // 2, pause_us * 3 // 2)
             self._told.clear()
@@ -94,8 +96,8 @@ class DamageWork:
         world, disk = replica.world, replica.disk
         for each in findings:
             place = each.file.rpartition(".")[0] or each.file
-            if not any(name.startswith(place) for name in disk.scars):
-                raise Failure("scrubbing tells of damage alone", f"node {replica.node}: {each}; {disk.scars}")
+            if not any(inode.wounds and name.startswith(place) for name, inode in disk.files.nodes.items()):
+                raise Failure("scrubbing tells of damage alone", f"node {replica.node}: {each}")
             if each.file not in self._told:
                 world.note(replica.node, "scrubbing found", str(each))
             self._told.add(each.file)
@@ -178,9 +180,10 @@ class DamageWork:
         replica, disk = self.replica, self.replica.disk
         while disk.is_busy:
             yield WAIT_US
+        disk.check()
         disk.is_busy = True
         try:
-            yield from replica.work.stepwise(disk.leave_to_start(derived(error.findings)))
+            yield from replica.work.stepwise(disk.steps(disk.running().leave_to_start(derived(error.findings))))
         except DiskFull:
             replica.world.count("ended for damage without a note")
         finally:

@@ -17,8 +17,7 @@ from random import Random
 from chaos.sim import disk_faults, disk_snapshots
 from chaos.sim.disk_errors import DiskFailed, DiskFull, DiskRefused
 from chaos.sim.disk_view import SilentlyWrong, View
-from chaos.sim.files import MemoryFiles, ScrubbedFiles
-from cluster.disk_scrub import Looker
+from chaos.sim.files import MemoryFiles
 from raft.codec import UnknownVersion
 from raft.configuration import Configuration
 from raft.divergence import CannotRebuild
@@ -46,7 +45,6 @@ class Image:
     files: MemoryFiles
     view: View
     damaged: dict[str, str]
-    scars: dict[str, str]
 
 
 class SimDisk:
@@ -54,8 +52,8 @@ class SimDisk:
 
     __slots__ = (
         "_fail", "_reader", "_storage", "damaged", "failed", "files", "first", "incarnation", "is_busy",
-        "log", "met", "node", "old_hard_state", "random", "received", "refused", "scars",
-        "segment_bytes", "slow_us", "view", "was_hit",
+        "log", "met", "node", "old_hard_state", "random", "received", "refused", "segment_bytes", "slow_us", "view",
+        "was_hit",
     )  # fmt: skip
 
     def __init__(
@@ -67,7 +65,6 @@ class SimDisk:
         self.segment_bytes = segment_bytes
         self.files = MemoryFiles(torn_percent=torn_percent)
         self.damaged: dict[str, str] = {}  # file -> what was done to it and not undone; "" is the whole disk
-        self.scars: dict[str, str] = {}  # the same, also of what a start made anew or passes over
         self.was_hit = False  # since a start found nothing wrong
         self.old_hard_state = b""  # the file as it was before the newest change
         self.refused = ""  # why the last opening failed
@@ -94,7 +91,6 @@ class SimDisk:
         self.files.execute(make_log(self.log, self.first, HardState(self.first.term), self.segment_bytes))
         self.view = View([self.first], [self.first.index], 1, HardState(self.first.term))
         self.damaged.clear()
-        self.scars.clear()
         self.was_hit = False
 
     # -- a process begins and ends
@@ -247,11 +243,6 @@ class SimDisk:
         storage = self.running()
         return storage.journal.marked == storage.journal.last.index and not storage.has_frames
 
-    def leave_to_start(self, names: Sequence[str]) -> Iterator[str]:
-        """Sees to it that the next start reads anew, and mends, what is damaged."""
-        self.check()
-        yield from self.steps(self.running().leave_to_start(names))
-
     # -- snapshots (chaos.sim.disk_snapshots), each in steps as `carry_out`
 
     def save_snapshot(
@@ -299,7 +290,7 @@ class SimDisk:
             if self._fail:
                 self._may_fail(operation)
             self.files.carry_out(operation)
-            if self.scars or self.damaged:
+            if self.damaged:
                 disk_faults.carried_out(self, operation)
         except OSError as error:
             is_full = error.errno == errno.ENOSPC
@@ -343,11 +334,6 @@ class SimDisk:
         if entries != tuple(self.view.entries[start : start + len(entries)]):
             raise SilentlyWrong(f"node {self.node} read something else than was written after {after}: {entries}")
         return entries
-
-    def looker(self) -> Looker:
-        """What scrubbing looks with."""
-        storage = self.running()
-        return Looker(ScrubbedFiles(self.files), storage.journal, storage.ledger)
 
     def chunks(self, snapshot: StoredSnapshot) -> Iterator[bytes]:
         """The chunks of a snapshot. Raises SnapshotDamaged."""
@@ -434,7 +420,7 @@ class SimDisk:
         if hit is None:
             return ""
         name, what = hit
-        self.damaged[name] = self.scars[name] = what
+        self.damaged[name] = what
         self.was_hit = True
         if name == HARD_STATE:
             self.files.whole.add(name)  # a torn slot beside a damaged one is beyond what two slots promise
@@ -442,13 +428,12 @@ class SimDisk:
 
     def copy(self) -> Image:
         """A copy of the whole disk."""
-        return Image(self.files.copy(), self.view.copy(), dict(self.damaged), dict(self.scars))
+        return Image(self.files.copy(), self.view.copy(), dict(self.damaged))
 
     def roll_back(self, image: Image) -> None:
         """The disk is again what it was; nobody runs on it."""
         self._forget()
         self.files, self.view, self.damaged = image.files.copy(), image.view.copy(), dict(image.damaged)
-        self.scars = dict(image.scars)
         self.files.is_full = False
         self.was_hit = bool(self.damaged)
 

@@ -91,9 +91,9 @@ def stale_block(disk: SimDisk, area: str, random: Random) -> Hit | None:
 def carried_out(disk: SimDisk, operation: Operation) -> None:
     """What was damaged is gone with its file: after a cut, a compaction, an install, a repair."""
     if isinstance(operation, Delete | DeleteFolder | Rename):
-        for marked in (disk.damaged, disk.scars):
-            for name in [name for name in marked if name == operation.name or name.startswith(f"{operation.name}/")]:
-                del marked[name]
+        disk.damaged.pop(operation.name, None)
+        for name in [name for name in disk.damaged if name.startswith(f"{operation.name}/")]:
+            del disk.damaged[name]
 
 
 def opened(disk: SimDisk, opened: Opened) -> None:

@@ -342,7 +342,7 @@ def _no_space(name: str) -> OSError:
 
 
 class ScrubbedFiles:
-    """The same as scrubbing reads them: `cluster.disk_scrub.Reading`."""
+    """The same as scrubbing reads them: `cluster.scrubbing.Reading`."""
 
     __slots__ = ("_files", "bytes", "names", "size")
 

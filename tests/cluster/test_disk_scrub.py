@@ -10,12 +10,13 @@ from random import Random
 
 import pytest
 
-from cluster import disk_scrub
+from cluster import disk_scrub, scrubbing
 from cluster.clock import monotonic
 from cluster.disk import Disk
 from cluster.disk_check import check_folder
 from cluster.disk_findings import NOT_READ, REREAD, Finding, State, in_one_go
-from cluster.disk_scrub import UNREADABLE, CountedFiles, Looker, Scrub, derived, mended_for_free, snapshots_among
+from cluster.disk_scrub import CountedFiles, Scrub
+from cluster.scrubbing import UNREADABLE, Looker, derived, mended_for_free, snapshots_among
 from raft.codec import entry_mark
 from raft.formats import SEGMENT_HEADER_SIZE, SIDE_HEADER_SIZE
 from raft.journal import index_name, ledger_name, segment_name
@@ -116,7 +117,7 @@ async def test_what_a_second_look_does_not_find_was_none(disk: Disk, folder: Pat
     waited = 0
     for seconds in looker_of(disk).round(told.append):
         if seconds:
-            assert seconds == disk_scrub.AGAIN_S
+            assert seconds == scrubbing.AGAIN_S
             waited += 1
             path.write_bytes(data)
     assert (waited, told) == (1, [])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster import disk_scrub, node_damage, node_kept
+from cluster import node_damage, node_kept, scrubbing
 from cluster.disk_check import check_folder
 from cluster.disk_errors import SnapshotDamaged
 from cluster.node import Node
@@ -29,7 +29,7 @@ ON: dict[str, Any] = {"scrub__bytes_per_second": 1 << 30, "scrub__pause_ms": 20}
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_scrub, "AGAIN_S", 0.01)
+    monkeypatch.setattr(scrubbing, "AGAIN_S", 0.01)
     monkeypatch.setattr(node_damage, "RETRY_S", 0.1)
     monkeypatch.setattr(node_damage, "CALM_S", 0.3)
 

@@ -1,4 +1,4 @@
-"""Directed stories of damage that scrubbing finds while a node runs: it ends, and heals, only when the others are well."""
+"""Directed stories of damage that scrubbing finds while a node runs: it ends and heals once the others are well."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -41,8 +41,8 @@ class Damaged(Story):
         """One bit of an entry in the second segment of that node; in the first it could cost the first entry."""
         disk = self.world.disks[node]
         name = segment_name(disk.segment_firsts[1])
-        seen = disk.files.nodes[name].seen
-        seen[SEGMENT_HEADER_SIZE + 500] ^= 1
+        inode, position = disk.files.nodes[name], SEGMENT_HEADER_SIZE + 500
+        inode.hit(position, bytes([inode.seen[position] ^ 1]))
         self.world.atlas.hit(node, "history", disk._hit((name, f"a bit of {name} flipped")))
 
     def is_sound(self, node: NodeId) -> bool:
@@ -58,7 +58,7 @@ class Damaged(Story):
 
 @pytest.mark.parametrize("node", [1, 2])
 def test_damage_is_found_and_mended_while_the_others_go_on(node: NodeId) -> None:
-    """No reader and no start comes by: scrubbing finds it, the node ends, starts and heals; a leader hands over first."""
+    """No reader and no start comes by: scrubbing finds it, the node ends, starts, heals. A leader hands over."""
     story = Damaged(3)
     story.flip(node)
     story.until(lambda: story.sees(ENDED) > 0, AGES_MS)
@@ -138,6 +138,7 @@ def test_what_is_intact_is_never_told() -> None:
     """Scrubbing that told of damage where nothing was done would end healthy nodes: it is a property."""
     story = Damaged(3)
     story.flip(2)
-    story.world.disks[2].scars.clear()
+    for inode in story.world.disks[2].files.nodes.values():
+        inode.wounds.clear()
     with pytest.raises(Failure, match="scrubbing tells of damage alone"):
         story.wait(AGES_MS)

@@ -16,7 +16,7 @@ MUTANTS: Final = (
         story="tests/sim/test_damage_while_running.py::test_damage_is_found_and_mended_while_the_others_go_on",
         edits=(
             Edit(
-                "cluster.disk_scrub:Looker.sealed",
+                "cluster.scrubbing:Looker.sealed",
                 "return [pair for pair in pairs if pair[0].last.index <= self._journal.indexed]",
                 "return [pair for pair in pairs if pair[0].last.index < 0]",
             ),
