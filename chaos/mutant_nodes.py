@@ -106,6 +106,8 @@ OUT_OF_SIGHT: Final[Mapping[str, str]] = {
     "trimmed_locally": "needs a log that is trimmed and two snapshots that cover it; not tried on processes",
     "version_raised_by_a_majority": "needs nodes that run an older program; the simulator's worlds have them",
     "version_missing_from_the_snapshot": "needs nodes that run an older program; the simulator's worlds have them",
+    "scrubbing_skips_sealed_segments": "needs a bit that flips at rest; the simulator's worlds have them",
+    "ends_for_damage_while_others_are_ill": "needs a flipped bit beside a node that is down; a story has both",
 }
 """Mutant -> why no run on processes is asked to see it. The simulator or a directed story sees it (docs/mutants.md)."""
 
