@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 
@@ -16,6 +17,10 @@ BUSY_SHARE_MAX = 0.10
 """Share of the machine's time that others may use while it is quiet; above it a ratio is called noisy."""
 
 _MEMORY_FILESYSTEMS = frozenset({"tmpfs", "ramfs", "devtmpfs"})
+
+
+LAST = 19
+"""The niceness of what is to take only what nobody else wants."""
 
 
 class NotADisk(Exception):
@@ -90,6 +95,14 @@ def cpu_seconds(pids: list[int]) -> float:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         used += int(fields[11]) + int(fields[12])
     return used / ticks
+
+
+def put_last(pid: int) -> None:
+    """Gives a process nice 19, which its threads and children inherit, and its session as well: where the kernel shares
+    the processors between sessions first (`sched_autogroup_enabled`), a process's own niceness counts only within."""
+    os.setpriority(os.PRIO_PROCESS, pid, LAST)
+    with suppress(OSError):  # no such file: it does not
+        Path(f"/proc/{pid}/autogroup").write_text(str(LAST))
 
 
 def memory_mib(pids: list[int]) -> float:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from bench import openloop
+from bench import machine, openloop
 from cluster.client_sync import NewRecord, SyncClient
 from cluster.local_cluster import LocalCluster
 
@@ -122,8 +122,11 @@ def held(folder: Path, seconds: float, rate: int) -> Held:
 @contextmanager
 def _reading(urls: list[str]) -> Iterator[Any]:
     """Spark in a process of its own, nice 19; gives a function that says how often it has read the log."""
-    command = ["nice", "-n", "19", sys.executable, "-m", "bench.spark_live", ",".join(urls)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "bench.spark_live", ",".join(urls)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True, start_new_session=True
+    )
+    machine.put_last(process.pid)
     count = [0]
 
     def follow() -> None:

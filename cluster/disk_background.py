@@ -36,6 +36,8 @@ class Background:
     def reserve(self, files: ShardFiles, spares: Sequence[Operation]) -> None:
         """The spare files are there when it returns. Raises OSError. The caller holds `spare` until they have names."""
         allocation, self._allocation = self._allocation, None
+        if allocation is not None:
+            allocation.is_gentle = False  # the batch that needs it waits
         while allocation is not None and not allocation.step():
             pass
         files.execute(spares)
@@ -71,7 +73,8 @@ class Background:
             if self._is_stopped or self._allocation is not None or is_there:
                 return
             try:
-                self._allocation = Allocation(self._files.root / spare_name(0), self._journal.segment_bytes)
+                path = self._files.root / spare_name(0)
+                self._allocation = Allocation(path, self._journal.segment_bytes, is_gentle=True)
             except OSError:
                 return  # the roll tries again, and says what is wrong
         self._worker.post(self._make_spare)

@@ -26,7 +26,7 @@ def offered(per_second: float = 3_000.0, p99_ms: float = 20.0, bad: int = 0) -> 
 
 
 CALM = rejoin.Window(False, offered())
-REJOIN = rejoin.Result("", SEEN, 1_000, 256, 5.0, 6.0, [CALM, rejoin.Window(True, offered())])
+REJOIN = rejoin.Result("", SEEN, 1_000, 256, [5.0], [6.0], [CALM, rejoin.Window(True, offered())])
 
 STILL = pause.Seen(10.0, 1, 2_000, 0, 3_000, 20.0, 5.0)
 PAUSE = pause.Result("", SEEN, 100, 256, 500.0, 300.0, [3.0], STILL, STILL, STILL)
@@ -59,12 +59,12 @@ def test_each_fault_of_years_is_named(change: dict[str, object], says: str) -> N
     [
         (offered(per_second=2_690.0), "89.7% of the offered rate"),
         (offered(p99_ms=40.1), "p99 40.1 ms, 2.0 times"),
-        (offered(bad=2), "2 writes failed"),
+        (offered(bad=2), "4 writes failed"),
     ],
 )
 def test_each_fault_of_a_rejoin_is_named(window: Offered, says: str) -> None:
-    """The worst window counts, not the mean."""
-    windows = [CALM, rejoin.Window(True, offered()), rejoin.Window(True, window)]
+    """Of rates the least counts, of each kind's p99 the median."""
+    windows = [CALM, rejoin.Window(True, offered()), *[rejoin.Window(True, window)] * 2]
     (fault,) = msgspec.structs.replace(REJOIN, windows=windows).faults
     assert fault.startswith(says)
 

@@ -14,6 +14,7 @@ from random import Random
 import pytest
 
 from cluster.disk import Disk
+from cluster.disk_files import ZEROS, Allocation
 from raft.codec import MARK_MAGIC, MARK_SIZE, Corrupt, decode_entry, entry_mark
 from raft.formats import FRAME_HEADER_SIZE, decode_frame_header, peek_frame
 from raft.journal import ImpossibleBatch
@@ -271,6 +272,23 @@ async def test_a_segment_is_made_ahead(tmp_path: Path) -> None:
     assert await read_all(disk, log[-1].index) == log
     await check_raw(disk, log, Random(1))
     await disk.close()
+
+
+@pytest.mark.parametrize(("is_gentle", "expected"), [(True, [1, 2, 3, 3]), (False, [3])])
+def test_a_gentle_file_is_synced_step_by_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_gentle: bool, expected: list[int]
+) -> None:
+    """What is made ahead hands the disk one step at a time; whoever waits for a file gets it with one sync."""
+    path = tmp_path / "spare"
+    allocation = Allocation(path, 3 * len(ZEROS), is_gentle=is_gentle)
+    steps, synced = 0, []
+    monkeypatch.setattr("cluster.disk_files.os.fsync", lambda _: synced.append(steps))
+    while True:
+        steps = min(steps + 1, 3)
+        if allocation.step():
+            break
+    assert synced == expected
+    assert path.read_bytes() == bytes(3 * len(ZEROS))
 
 
 async def test_a_late_reading_thread_never_touches_a_segment(tmp_path: Path) -> None:
