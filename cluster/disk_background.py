@@ -38,8 +38,8 @@ class Background:
         allocation, self._allocation = self._allocation, None
         if allocation is not None:
             allocation.is_gentle = False  # the batch that needs it waits
-        while allocation is not None and not allocation.step():
-            pass
+            while not allocation.step():
+                pass
         files.execute(spares)
         self.rolls += len(spares)
 

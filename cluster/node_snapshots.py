@@ -33,9 +33,7 @@ POLL_S: Final = 0.005  # how often it is looked whether disk and applying are do
 RETRY_BYTES: Final = 16 << 20  # this much more log before a snapshot that found no room is tried again
 DUE_SHARE: Final = 4  # a quarter of the log that is kept comes between two snapshots: both must cover what is deleted
 TRAILING_PERCENT: Final = 40  # of the log that is kept are for slow followers; the rest is for what comes meanwhile
-SAVED_TIMES_MAX: Final = (
-    4  # no more is saved than so many times what is written, also where the state outgrew the policy
-)
+SAVED_TIMES_MAX: Final = 4  # of what is written so much is saved at most, also where the state outgrew the policy
 HOLD: Final = 4  # times as much log as usual before the end of one that is being sent is not awaited any more
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from cluster import clock, node_members, node_points
 from cluster.logging import log_event
 from cluster.wire import FollowerStatus, LeaderHint, MemberAnswer, Members, SetDigest, Status
-from raft import core
+from raft import core, versions
 from raft.configuration import Configuration, Member
 from raft.events import Event
 from raft.roles import RoleName
@@ -72,8 +72,7 @@ def known_version(node: Node, member: Member) -> int | None:
     state = node.core.state
     if member.node == node.node_id:
         return state.knows
-    incarnation, knows = state.said.get(member.node, ("", None))
-    return knows if incarnation == member.incarnation else None
+    return versions.told_by(member, state.said)
 
 
 def role_of(configuration: Configuration, node: NodeId) -> str:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from cluster.requests import Answer, Batch, Flight, Request, Settled
+from cluster.requests import Answer, Batch, Flight, Request
 from cluster.wire import ERRORS, ApiError, Code
 from raft.codec import BLOCK_SIZE
 from raft.types import NodeId
@@ -310,9 +310,8 @@ class Pending:
             each = [RequestEffect(Result.APPLIED, effects.revision)] * len(requests)
         settled = 0
         for request, effect in zip(requests, each, strict=True):
-            if (future := request.future) is not None:
-                if not future.done():
-                    future.set_result(Settled(request.first, request.first + request.count - 1, term, effect))
+            if request.future is not None:
+                request.settle(term, effect)
                 settled += 1
             if request.session:
                 self._forget(request)

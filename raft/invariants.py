@@ -77,12 +77,10 @@ def check_state(state: State) -> None:
     if state.configurations[-1][0] > last:
         raise InvariantBroken(node, "the configuration in force is in the log", "thesis 4.1", state.configurations[-1])
     role = state.role
-    if isinstance(role, Leader):
-        if state.vote != node:
-            raise InvariantBroken(node, "who campaigns or leads has its own vote", "thesis 3.4", state.vote)
-        check_leader(state, role)
-    elif isinstance(role, Candidate) and state.vote != node:
+    if state.vote != node and isinstance(role, (Candidate, Leader)):
         raise InvariantBroken(node, "who campaigns or leads has its own vote", "thesis 3.4", state.vote)
+    if isinstance(role, Leader):
+        check_leader(state, role)
 
 
 def check_leader(state: State, role: Leader) -> None:

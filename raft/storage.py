@@ -111,11 +111,8 @@ class Storage:
         if self._repeat:
             repeat, self._repeat = self._repeat, []
             yield (Part.REPEAT, repeat)
-        if self._placed:  # as write_rows, without a generator more
-            writes = self.journal.index_writes(self._placed)
-            self._are_rows_owed = True
-            yield (Part.ROWS, writes)
-            self._rows_written(writes)
+        if self._placed:
+            yield from self.write_rows()
         if self.frames or self._taken:
             yield from self.write_frames()
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from raft.codec import UnknownVersion
-from raft.configuration import Configuration
+from raft.configuration import Configuration, Member
 from raft.types import NodeId
 
 
@@ -25,12 +25,18 @@ def check(configuration: Configuration, knows: int) -> None:
         )
 
 
+def told_by(member: Member, said: Mapping[NodeId, tuple[str, int]]) -> int | None:
+    """The newest version that a member knows; None where it is not connected, or with another disk than the one that is
+    named. `said` is what is connected: its disk, its newest version."""
+    incarnation, knows = said.get(member.node, (None, 0))
+    return knows if incarnation == member.incarnation else None
+
+
 def known_to_all(configuration: Configuration, node: NodeId, knows: int, said: Mapping[NodeId, tuple[str, int]]) -> int:
-    """The newest version that every member knows, by what `node` knows itself and what is connected to it `said` (its
-    disk, its newest version); 0 where a member is not connected, or with another disk than the one that is named."""
+    """The newest version that every member knows, by what `node` knows itself and what is connected to it `said`; 0
+    where one has not told (`told_by`)."""
     newest = knows
     for member in configuration.members:
         if member.node != node:
-            incarnation, its = said.get(member.node, ("", 0))
-            newest = min(newest, its if incarnation == member.incarnation else 0)
+            newest = min(newest, told_by(member, said) or 0)
     return newest

@@ -9,7 +9,7 @@ import http.client
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,9 @@ from spark_export.schema import COLUMNS
 from spark_export.selection import Selection, filtered, selected
 from spark_export.slab import Slab, joined
 from statemachine.effects import CorruptEffects, UnknownEffects
+
+if TYPE_CHECKING:
+    from spark_export.options import SourceOptions
 
 SLAB_BYTES: Final = 4 << 20
 """Chunks are joined up to so many bytes before they are decoded: larger ones fall out of the processor's cache, smaller
@@ -43,6 +46,11 @@ class Range:
     turn: int = 0  # which endpoint is first: spreads tasks over the nodes
     patience_s: float = door.PATIENCE_S
     folders: tuple[str, ...] = ()  # data folders that may be on the machine of the task: `local_log`
+
+    @classmethod
+    def of(cls, options: "SourceOptions", log_id: str, start: int, stop: int, turn: int = 0) -> "Range":
+        """Those records as the options of a query say to read them."""
+        return cls(options.endpoints, log_id, start, stop, turn, options.patience_s, options.folders)
 
 
 def read(

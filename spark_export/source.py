@@ -111,16 +111,13 @@ class LogReader(DataSourceReader):
         options = self.options
         if options.as_of is not None:
             log, index = state_index(options)
-            return [LogPartition(Range(options.endpoints, log, 1, index + 1, 0, options.patience_s, options.folders))]
+            return [LogPartition(Range.of(options, log, 1, index + 1))]
         log, start, stop = batch_range(options)
         start, stop = max(start, self.first), stop if self.stop is None else min(stop, self.stop)
         ranges = split(
             start, stop, at_least=options.min_partitions, records_max=options.max_records_per_partition
         )  # fmt: skip
-        return [
-            LogPartition(Range(options.endpoints, log, first, end, turn, options.patience_s, options.folders))
-            for turn, (first, end) in enumerate(ranges)
-        ]
+        return [LogPartition(Range.of(options, log, first, end, turn)) for turn, (first, end) in enumerate(ranges)]
 
     def read(self, partition: InputPartition | None) -> "Iterator[pa.RecordBatch]":
         """The rows of one range; an empty plan arrives as a partition that is none of ours."""

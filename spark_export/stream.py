@@ -119,9 +119,7 @@ class StreamPlanner:
         )  # fmt: skip
         # The node that answered last has everything up to the end: a batch of one task goes there.
         return [
-            Range(
-                options.endpoints, first.log, low, high, self._turns.place + number, options.patience_s, options.folders
-            )
+            Range.of(options, first.log, low, high, self._turns.place + number)
             for number, (low, high) in enumerate(ranges)
         ]
 
@@ -134,10 +132,7 @@ class StreamPlanner:
     def state_range(self, start: Offset) -> Range:
         """What that state is the state after."""
         first = parse_offset(start)
-        options = self._options
-        return Range(
-            options.endpoints, first.log, 1, first.next, self._turns.place, options.patience_s, options.folders
-        )
+        return Range.of(self._options, first.log, 1, first.next, self._turns.place)
 
     def _news(self, begin: StreamOffset, entries_max: int | None) -> LogPage:
         """The newest page that is needed: what was heard last, where it fills a batch, else the cluster's answer."""
