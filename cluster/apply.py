@@ -15,6 +15,7 @@ from raft.codec import (
     BLOCK_SESSION,
     BLOCK_TIME,
     Corrupt,
+    UnknownVersion,
     decode_blocks,
     decode_configuration,
     decode_records,
@@ -23,7 +24,17 @@ from raft.codec import (
 )
 from raft.types import Entry, EntryKind
 from statemachine.commands import INTERNAL_FIRST, Command, LogEntry, Request, Result
+from statemachine.consumers import UnknownConsumer
 from statemachine.effects import Effects
+from statemachine.machine import UnknownOperation
+from statemachine.snapshot import UnknownSnapshot
+from statemachine.txn import UnknownTxn
+from statemachine.versions import UnknownClusterVersion
+
+UNKNOWN: Final = (
+    UnknownVersion, UnknownSnapshot, UnknownOperation, UnknownTxn, UnknownConsumer, UnknownClusterVersion,
+)  # fmt: skip
+"""What newer data is met as: a newer version of raftlog goes on where this one ends."""
 
 _new: Final = tuple.__new__  # a NamedTuple without the cost of its constructor
 _OUTSIDE: Final = Request(1, ())[2:]  # what else a request of one record says that is outside any session

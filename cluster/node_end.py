@@ -9,30 +9,21 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from cluster import clock, node_points
+from cluster.apply import UNKNOWN
 from cluster.disk_errors import DiskError, DiskFenced, ReadDamaged
 from cluster.disk_findings import FilesDamaged, Finding, State
 from cluster.node_requests import unavailable
 from cluster.points import Diverged
 from cluster.settings import NodeExit
 from cluster.wire import ApiError, Code
-from raft.codec import UnknownVersion
 from raft.divergence import Note
 from raft.refusals import CannotTransfer, Refused
 from raft.types import NOBODY, EntryKind, Now
-from statemachine.consumers import UnknownConsumer
-from statemachine.machine import UnknownOperation
-from statemachine.snapshot import UnknownSnapshot
-from statemachine.txn import UnknownTxn
-from statemachine.versions import UnknownClusterVersion
 
 if TYPE_CHECKING:
     from cluster.node import Node
 
 POLL_S: Final = 0.005  # how often a stopping node looks whether everyone was answered
-UNKNOWN: Final = (
-    UnknownVersion, UnknownSnapshot, UnknownOperation, UnknownTxn, UnknownConsumer, UnknownClusterVersion,
-)  # fmt: skip
-"""What newer data is met as: a newer version of raftlog goes on where this one ends."""
 SWEEP_AT: Final = 1_024  # waiters beyond which those who went away are looked for
 
 

@@ -57,7 +57,8 @@ class Looker:
         return [pair for pair in pairs if pair[0].last.index <= self._journal.indexed]
 
     def segment(self, segment: Segment, following: Segment) -> Steps[list[Finding]]:
-        """What is wrong with a sealed segment and what lies beside it; nothing once it was dropped or cut."""
+        """What is wrong with a sealed segment and what lies beside it; nothing once it was dropped or cut, even if it was
+        sealed anew since: it ends otherwise now."""
         self.files.close()  # a cut may have replaced them
         self.file = segment_name(segment.first)
         head = self._header(segment)
@@ -68,7 +69,7 @@ class Looker:
             ledger = yield from looking_at_ledger(self._journal.log, self.files, looked, is_sealed=True)
             findings.append(ledger.finding)
         self.file = ""
-        if all(pair[0] is not segment for pair in self.sealed()):
+        if not any(one is segment and other is following for one, other in self.sealed()):
             return []
         return [finding for finding in findings if finding.is_trouble]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cluster.apply import last_user_index, log_entry
+from cluster.apply import UNKNOWN, last_user_index, log_entry
 from cluster.disk_errors import FolderDamaged, FolderForeign, FormatUnknown, foreign
 from cluster.disk_files import ShardFiles
 from cluster.disk_look import Progress, WatchedFiles, held
@@ -179,7 +179,7 @@ def seed_of(survivor: Survivor, progress: Progress | None = None) -> Seed:
             return _applied(survivor, files, progress)
         except (Corrupt, CorruptSnapshot, SnapshotDamaged) as error:
             raise FolderDamaged(f"{folder}: {error}; {MEND}") from error
-        except UnknownVersion as error:
+        except UNKNOWN as error:
             raise FormatUnknown(f"{folder}: {error}; use a version of raftlog that knows it") from error
         finally:
             files.close()

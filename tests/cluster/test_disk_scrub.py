@@ -21,6 +21,7 @@ from raft.codec import entry_mark
 from raft.formats import SEGMENT_HEADER_SIZE, SIDE_HEADER_SIZE
 from raft.journal import index_name, ledger_name, segment_name
 from raft.storage_snapshots import snapshot_folder
+from raft.types import HardState
 from tests.cluster.disk_folder import LOG, SEGMENT_BYTES, flip, segment
 from tests.cluster.disk_lab import batch, effects_of
 from tests.raft.journal_driver import make_entries
@@ -132,6 +133,23 @@ async def test_what_is_dropped_or_cut_while_it_is_read_is_no_damage(disk: Disk) 
     assert await disk.compact(30, 30) >= 1
     assert in_one_go(look) == []
     assert in_one_go(looker.snapshot(12_345)) == []
+    assert one_round(disk) == []
+
+
+async def test_a_segment_that_was_cut_and_sealed_anew_is_whole(disk: Disk) -> None:
+    """Entries that nobody had committed give way to another leader's. A look that began before expects another end of
+    their segment than it has since: it tells nothing, nor does a round that comes later (found by seed 704112)."""
+    entries = make_entries(disk._journal.last, 2, [700] * 12)
+    await disk.carry_out(batch(*entries))
+    await disk.read_entries(0, entries[-1].index, 1)  # the rows are written too
+    looker = looker_of(disk)
+    segment, following = looker.sealed()[-1]
+    kept = next(each for each in entries if segment.first <= each.index < segment.last.index)
+    others = make_entries(entry_mark(kept), 3, [1_100] * 8)
+    await disk.carry_out(batch(*others, hard_state=HardState(3, 1), cut_after=kept.index))
+    await disk.read_entries(0, others[-1].index, 1)
+    assert any(one is segment and other is not following for one, other in looker.sealed())
+    assert in_one_go(looker.segment(segment, following)) == []
     assert one_round(disk) == []
 
 

@@ -1,16 +1,22 @@
 """What `raftlog recover` makes of a folder that a start would mend first: it begins with what a start would."""
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cluster.disk_check import check_folder
-from cluster.disk_errors import FolderDamaged
-from cluster.survivor import look, told
+from cluster.disk_errors import FolderDamaged, FormatUnknown
+from cluster.survivor import look, seed_of, told
+from raft.codec import encode_configuration, seal_entry
 from raft.divergence import NOTE, Note, encode_note
 from raft.formats import HARD_STATE_SLOT, Log, Slot, encode_slot
-from raft.types import HardState
-from tests.cluster.disk_folder import IDENTITY, segment
+from raft.storage_snapshots import SNAPSHOTS
+from raft.types import EntryKind, HardState
+from statemachine.versions import CLUSTER_VERSION
+from tests.cluster.disk_folder import CONFIGURATION, IDENTITY, segment
+from tests.cluster.disk_lab import batch, open_disk
 
 OWN = Log(bytes.fromhex(IDENTITY.log_id))
 OLDER, NEWER, LAST = 21, 57, 81
@@ -88,3 +94,19 @@ def test_a_node_that_had_not_healed_is_told(folder: Path) -> None:
     found = look(folder)
     assert found.last.index == LAST
     assert any("had not healed" in notice for notice in found.notices)
+
+
+async def test_a_newer_cluster_is_left_to_newer_code(folder: Path) -> None:
+    """The log ends with a configuration of a cluster version that this code does not know: it says so and how to go on,
+    instead of carrying its entries out as if it did."""
+    shutil.rmtree(folder / "shard-0" / SNAPSHOTS)  # they are of no state machine
+    disk, recovered = open_disk(folder)
+    data = encode_configuration(replace(CONFIGURATION, version=CLUSTER_VERSION + 1))
+    entry = seal_entry(
+        recovered.last, term=recovered.last.term, kind=EntryKind.CONFIGURATION, count=1,
+        time_ms=recovered.last.time_ms, clock_ms=recovered.last.clock_ms, data=data,
+    )  # fmt: skip
+    await disk.carry_out(batch(entry))
+    await disk.close()
+    with pytest.raises(FormatUnknown, match=rf"version {CLUSTER_VERSION + 1}.*use a version of raftlog that knows it"):
+        seed_of(look(folder))

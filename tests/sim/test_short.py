@@ -31,6 +31,7 @@ TOLD = {
     611177: "a node was asked to judge by digest points that it may forget",
     611240: "rows of the leader's .idx were lost under it, and no operator looked at that disk in the end",
     620671: "two replicas were made wrong alike, one after the other, and outvoted the right one at a digest point",
+    704112: "a segment that was cut and sealed anew while scrubbing read it passed for damaged",
     43852429434: "a durable mark was written while an install was replacing the log",
 }
 
