@@ -57,8 +57,8 @@ class Looker:
         return [pair for pair in pairs if pair[0].last.index <= self._journal.indexed]
 
     def segment(self, segment: Segment, following: Segment) -> Steps[list[Finding]]:
-        """What is wrong with a sealed segment and what lies beside it; nothing once it was dropped or cut, even if it was
-        sealed anew since: it ends otherwise now."""
+        """What is wrong with a sealed segment and what lies beside it; nothing once it was dropped or cut, even
+        if it was sealed anew since: it ends otherwise now."""
         self.files.close()  # a cut may have replaced them
         self.file = segment_name(segment.first)
         head = self._header(segment)
