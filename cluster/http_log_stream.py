@@ -11,7 +11,6 @@ from functools import partial
 from typing import Final
 
 import google_crc32c
-import msgspec
 
 from cluster import wire
 from cluster.http_answer import encode_json
@@ -19,15 +18,12 @@ from cluster.http_call import Call, Service
 from cluster.http_log import SLICE_BYTES, LogQuery, check_oldest, scan
 from cluster.http_stream import SlowReader, Stream, slow_reader
 from cluster.http_tail import Piece
-from cluster.records import as_record
 from cluster.wire import ApiError, LogProgress, Problem
 from raft.codec import IDX_ROW, RawHeader, encode_raw_header
 
 RAW_SLICE_BYTES: Final = 4 << 20
 """Of the segment in a raw chunk, behind the first of a stream, which has SLICE_BYTES."""
 _SPARE: Final = 1_000  # records
-
-_encode_lines: Final = msgspec.json.Encoder().encode_lines
 
 
 async def stream_log(service: Service, call: Call, query: LogQuery) -> Stream:
@@ -95,9 +91,7 @@ async def _piece(
 async def _lines(service: Service, query: LogQuery, start: int, left: int) -> Piece:
     """One slice as NDJSON, nothing where there is no record to show, and where the next one begins."""
     found = await scan(service, query, start, left, SLICE_BYTES)
-    if not found.rows:
-        return (), found.next
-    return (_encode_lines([as_record(row, query.encoding) for row in found.rows]),), found.next
+    return (b"\n".join([*found.shown, b""]),) if found.shown else (), found.next
 
 
 async def _raw_chunk(service: Service, start: int, stop: int, size: int) -> Piece:

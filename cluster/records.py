@@ -5,8 +5,13 @@ A command's own bytes tell key and value of a put or delete; what they do not te
 
 from __future__ import annotations
 
+from base64 import b64encode
+from bisect import bisect_left
 from collections.abc import Iterator
-from typing import Final
+from itertools import accumulate
+from typing import Final, NamedTuple
+
+import msgspec
 
 from cluster.wire import (
     ChangeJson,
@@ -19,7 +24,7 @@ from cluster.wire import (
     as_text,
     to_b64,
 )
-from raft.codec import BLOCK_SESSION, BLOCK_TIME, Block, decode_blocks, decode_headers, decode_records
+from raft.codec import BLOCK_SESSION, BLOCK_TIME, Block, decode_blocks, decode_headers, decode_records, plain_values
 from raft.types import Entry, EntryKind
 from statemachine.commands import INTERNAL_FIRST, Operation, Result, Version
 from statemachine.digest import ChangeRow, LogRow
@@ -33,6 +38,9 @@ _USER_RESULTS: Final = frozenset({RESULTS[Result.APPLIED], RESULTS[Result.COMPAR
 _APPLIED: Final = RESULTS[Result.APPLIED]
 _APPEND: Final = int(Operation.APPEND)
 _TXN: Final = int(Operation.TXN)
+ROW_BYTES: Final = 160
+"""About what an answer takes of a row besides its contents."""
+_encode: Final = msgspec.json.Encoder().encode
 
 
 def is_user_row(row: LogRow) -> bool:
@@ -63,8 +71,7 @@ def _block_rows(
     entry: Entry, block: Block, effect: RequestEffect, index: int, skip: int, *, has_row: bool
 ) -> Iterator[LogRow]:
     """The rows of one request, whose first record has `index`, without the first `skip` of them."""
-    session, sequence = (block.session, block.sequence) if block.flags & BLOCK_SESSION else (None, None)
-    block_time = block.time_ms if block.flags & BLOCK_TIME else None
+    session, sequence, block_time = _block_columns(block)
     result, revision = RESULTS[effect.result], effect.revision
     changes, prior_index, create, version = _change_columns(effect)
     for position, (operation, key, value, headers, argument) in enumerate(decode_records(block, skip), index + skip):
@@ -77,6 +84,12 @@ def _block_rows(
             result, revision, effect.succeeded if has_row and operation == _TXN else None, prior_index, create,
             version, changes,
         )  # fmt: skip
+
+
+def _block_columns(block: Block) -> tuple[int | None, int | None, int | None]:
+    """The columns session, sequence and client time of a request's rows."""
+    session, sequence = (block.session, block.sequence) if block.flags & BLOCK_SESSION else (None, None)
+    return session, sequence, block.time_ms if block.flags & BLOCK_TIME else None
 
 
 def _change_columns(
@@ -119,6 +132,86 @@ def as_record(row: LogRow, encoding: Encoding = "auto") -> LogRecord:
     )  # fmt: skip
 
 
+class _Run(NamedTuple):
+    """Records one after the other that differ in nothing but their value."""
+
+    first: int
+    alike: tuple[int | None, int | None, int | None]  # session, sequence, client time
+    values: list[bytes]
+
+
+def plain_json(
+    entry: Entry, effects: Effects, first: int, count: int, bytes_max: int, encoding: Encoding
+) -> tuple[list[bytes], int] | None:
+    """The JSON of the entry's records from index `first` on, each as `as_record` shows it, and their size
+    as `row_bytes` counts it: at most `count` of them, and none behind the one that reaches `bytes_max`.
+
+    None where the entry holds anything but appends of nothing but values: `decode_rows` shows those. Raises Corrupt or
+    UnknownVersion.
+    """
+    runs = _plain_runs(entry, first, count) if effects.is_plain and entry.kind is EntryKind.COMMANDS else None
+    if runs is None:
+        return None
+    lines: list[bytes] = []
+    size = 0
+    for run in runs:
+        sizes = list(accumulate([len(value) + ROW_BYTES for value in run.values], initial=size))
+        values = run.values[: bisect_left(sizes, bytes_max, 1)]
+        lines += _value_lines(entry, effects.revision, run, values, encoding)
+        size = sizes[len(values)]
+        if size >= bytes_max:
+            break
+    return lines, size
+
+
+def _plain_runs(entry: Entry, first: int, count: int) -> list[_Run] | None:
+    runs: list[_Run] = []
+    index = entry.first
+    for block in decode_blocks(entry.data):
+        skip = max(0, first - index)
+        if skip < block.count:
+            values = plain_values(block, _APPEND, skip, count)
+            if values is None:
+                return None
+            alike = _block_columns(block)
+            if runs and runs[-1].alike == alike:
+                runs[-1].values.extend(values)
+            else:
+                runs.append(_Run(index + skip, alike, values))
+            count -= len(values)
+            if not count:
+                break
+        index += block.count
+    return runs
+
+
+def _value_lines(entry: Entry, revision: int, run: _Run, values: list[bytes], encoding: Encoding) -> list[bytes]:
+    """What differs from record to record, put into what does not."""
+    session, sequence, time_ms = run.alike
+    alike = LogRecord(
+        0, entry.term, entry.time_ms, KINDS[entry.kind], OPERATIONS[_APPEND], _APPLIED, value="",
+        client_time_ms=time_ms, session=session, sequence=sequence, revision=revision,
+    )  # fmt: skip
+    start, end = _encode(alike).removeprefix(b'{"index":0').split(b'"value":""')
+    return [
+        b'{"index":%d%b%b%b' % (index, start, member, end)
+        for index, member in enumerate(_value_members(values, encoding), run.first)
+    ]
+
+
+def _value_members(values: list[bytes], encoding: Encoding) -> list[bytes]:
+    if encoding == "auto":
+        try:
+            return [b'"value":' + _encode(value.decode()) for value in values]
+        except UnicodeDecodeError:  # some are no text
+            pass
+    texts = [as_text(value, encoding) for value in values]
+    return [
+        b'"value_b64":"%b"' % b64encode(value) if text is None else b'"value":' + _encode(text)
+        for value, text in zip(values, texts, strict=True)
+    ]
+
+
 def as_packed(row: LogRow) -> LogRecordPacked:
     """The row as msgpack shows it."""
     changes = None
@@ -136,7 +229,7 @@ def as_packed(row: LogRow) -> LogRecordPacked:
 
 def row_bytes(row: LogRow) -> int:
     """About how many bytes of an answer the row takes."""
-    size = 160 + len(row.key or b"") + len(row.value or b"")
+    size = ROW_BYTES + len(row.key or b"") + len(row.value or b"")
     if row.headers is not None:
         size += sum(len(name) + len(content) for name, content in row.headers)
     if row.changes is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from operator import attrgetter
 from struct import Struct
 from typing import Any, Final, NamedTuple
@@ -477,6 +477,32 @@ def decode_records(block: Block, skip: int = 0) -> Iterator[Record]:
         )
     if position != end:
         raise Corrupt(f"{end - position} bytes after the last record of a block")
+
+
+def plain_values(block: Block, operation: int, skip: int, count: int) -> list[bytes] | None:
+    """The values of at most `count` records of a plain block, without the first `skip`, if they are of that operation
+    and nothing but their values. None if not, or if they are no records: `decode_records` says what they are."""
+    if not block.flags & BLOCK_PLAIN:
+        return None
+    if block.count == 1:
+        body = bytes(block.body)
+        size = len(body) - RECORD_SIZE
+        is_value = body.startswith(_RECORD.pack(operation, RECORD_VALUE, 0, size, 0, 0, 0))
+        return [body[RECORD_SIZE:]] if is_value else None
+    end = len(block.body) - 4 * block.count
+    bounds = list(record_positions(block)[skip : skip + count + 1])
+    if skip + count >= block.count:
+        bounds.append(end)
+    sizes = [stop - start - RECORD_SIZE for start, stop in pairwise(bounds)]
+    if min(sizes) < 0 or bounds[-1] > end or (not skip and bounds[0]):
+        return None
+    origin = bounds.pop(0)
+    body = bytes(block.body[origin : bounds[-1]])
+    starts = [0, *[bound - origin for bound in bounds[:-1]]]
+    heads = {size: _RECORD.pack(operation, RECORD_VALUE, 0, size, 0, 0, 0) for size in dict.fromkeys(sizes)}
+    if [body[start : start + RECORD_SIZE] for start in starts] != [heads[size] for size in sizes]:
+        return None
+    return [body[start + RECORD_SIZE : start + RECORD_SIZE + size] for start, size in zip(starts, sizes, strict=True)]
 
 
 def encode_headers(headers: Sequence[tuple[str, bytes]]) -> bytes:

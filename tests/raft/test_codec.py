@@ -224,6 +224,32 @@ def test_values_make_the_block_that_their_records_make(values: list[bytes], sess
     assert codec.encode_values(1, values, **given) == codec.encode_block(records, plain=True, **given)
 
 
+@given(data=st.data())
+@settings(max_examples=300, deadline=None)
+def test_plain_values_are_those_of_the_records_or_none(data: st.DataObject) -> None:
+    """Read in one go, from anywhere in a block, values are what its records hold; whatever is more than a value, or is
+    damaged in one byte, is left to `decode_records` or has the same values there."""
+    drawn = data.draw(st.lists(st.tuples(st.sampled_from([1, 1, 1, 2]), st.binary(max_size=9)), min_size=1))
+    records = [Record(operation, None, value) for operation, value in drawn]
+    if data.draw(st.booleans()):
+        records[data.draw(st.integers(0, len(records) - 1))] = data.draw(st.sampled_from(RECORDS))
+    is_plain = data.draw(st.booleans())
+    raw = bytearray(codec.encode_block(records, plain=is_plain))
+    (intact,) = codec.decode_blocks(bytes(raw))
+    skip = data.draw(st.integers(0, len(records) - 1))
+    count = data.draw(st.integers(1, len(records) + 1))
+    wanted = records[skip : skip + count]
+    is_alike = all(record == Record(1, None, record.value) and record.value is not None for record in wanted)
+    found = codec.plain_values(intact, 1, skip, count)
+    assert found == ([record.value for record in wanted] if is_plain and is_alike else None)
+    at = data.draw(st.integers(codec.BLOCK_SIZE, len(raw) - 1))
+    raw[at] ^= 1 << data.draw(st.integers(0, 7))
+    (damaged,) = codec.decode_blocks(bytes(raw))
+    found = codec.plain_values(damaged, 1, 0, len(records))
+    if found is not None:
+        assert found == [record.value for record in codec.decode_records(damaged)]
+
+
 def test_blocks_and_records_come_back_as_they_were() -> None:
     """Absent is not empty, headers keep their order and repeats, positions match the table."""
     block, plain = codec.decode_blocks(BLOCK + PLAIN)
