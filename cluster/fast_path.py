@@ -23,6 +23,7 @@ from aiohttp.web_protocol import RequestHandler
 
 from cluster import clock
 from cluster.fast_head import Head, HeadParser, Kind, Short
+from cluster.fast_turns import Turns
 from cluster.http_answer import Answer
 from cluster.http_call import Call, Service
 
@@ -62,6 +63,7 @@ class Slow(Protocol):
     """Makes aiohttp's handlers; knows the open connections."""
 
     fast: set[FastConnection]
+    turns: Turns
     refusing_until: float  # when the refusals so far will have taken their share of the time
 
     def make_handler(self, front: FastConnection | None) -> RequestHandler:
@@ -70,6 +72,8 @@ class Slow(Protocol):
 
 class _State(Enum):
     IDLE = auto()  # between two requests
+    IN_LINE = auto()  # the next one is here, and waits for a turn
+    TO_REFUSE = auto()  # the same, and will hardly be served
     FAST = auto()  # one is being served here
     SLOW = auto()  # one is being served by aiohttp
     RESTING = auto()  # the last one was refused as busy
@@ -109,8 +113,8 @@ class FastConnection(asyncio.Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request is being served here."""
-        return self._state is _State.FAST
+        """Whether a request is being served here, or will be."""
+        return self._state in (_State.FAST, _State.IN_LINE, _State.TO_REFUSE)
 
     def close(self) -> None:
         """Takes no further request: closes when the one under way is answered."""
@@ -120,7 +124,7 @@ class FastConnection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Closes at once."""
-        if self._state is not _State.CLOSED:
+        if not self._transport.is_closing():
             self._transport.abort()
 
     # -- asyncio.Protocol -----------------------------------------------------------------------------------------
@@ -149,10 +153,16 @@ class FastConnection(asyncio.Protocol):
             self._regulate()
 
     def eof_received(self) -> bool:
-        return False  # as aiohttp: who says no more hears no more
+        """As aiohttp does it: who says no more hears no more. But thousands who go at once are let go in turns."""
+        if self._handler is not None:
+            return False
+        self._leave_line(_State.CLOSED)
+        self._buffer = b""
+        self._server.turns.wait(self)
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._state = _State.CLOSED
+        self._leave_line(_State.CLOSED)
         self._buffer = b""
         self._server.fast.discard(self)
         for timer in (self._idle_timer, self._body_timer, self._rest_timer, self._write_timer):
@@ -202,12 +212,42 @@ class FastConnection(asyncio.Protocol):
             if head.kind is Kind.HOT and head.length <= _BODY_BYTES_MAX:
                 if end > len(self._buffer):
                     if self._body_timer is None:
-                        self._body_timer = self._loop.call_later(_BODY_WAIT_SECONDS, self._lend, head)
+                        self._body_timer = self._loop.call_later(_BODY_WAIT_SECONDS, self._body_is_late)
+                    break
+                if not self._server.turns.may(head.length) and self._must_wait():
                     break
                 self._serve(head, self._buffer[head.end : end])
             else:
                 self._lend(head)
         self._regulate()
+
+    def _must_wait(self) -> bool:
+        """Waits in line, where it counts as served; one too many is refused, at once as long as there are not many."""
+        service, turns = self._gate.service, self._server.turns
+        if service.open_requests < service.limits.open_requests_max:
+            service.open_requests += 1
+            self._state = _State.IN_LINE
+            turns.wait(self)
+        elif turns.may_refuse():
+            return False
+        else:
+            self._state = _State.TO_REFUSE
+            turns.wait_refused(self)
+        self._settle_body()
+        return True
+
+    def _leave_line(self, state: _State) -> None:
+        if self._state is _State.IN_LINE:
+            self._gate.service.open_requests -= 1
+        self._state = state
+
+    def called(self) -> None:
+        """Serves the request that waited in line (`fast_turns`), or closes for a client that is gone."""
+        if self._state in (_State.IN_LINE, _State.TO_REFUSE):
+            self._leave_line(_State.IDLE)
+            self._advance()
+        elif self._state is _State.CLOSED:
+            self._transport.close()
 
     def _regulate(self) -> None:
         """Reads the socket or does not: what waits is bounded. A body that is awaited may come."""
@@ -219,6 +259,9 @@ class FastConnection(asyncio.Protocol):
                 self._transport.pause_reading()
             else:
                 self._transport.resume_reading()
+
+    def _body_is_late(self) -> None:
+        self._lend(self._parser.parse(self._buffer, self._at))
 
     def _settle_body(self) -> None:
         if self._body_timer is not None:

@@ -23,6 +23,7 @@ from cluster.consumer_lag import Lags
 from cluster.fast_head import Head, HeadParser
 from cluster.fast_path import FastConnection
 from cluster.fast_short import ShortWay, route_of
+from cluster.fast_turns import Turns
 from cluster.http_answer import Answer, Identity, make_problem, problem_answer
 from cluster.http_call import Call, Service, is_request_id
 from cluster.http_routes import Route, allowed_methods, find_route, route_lines
@@ -170,10 +171,12 @@ class Api:
                     Code.FENCED,
                     "this node met a disk error, or its state is wrong, and serves no more: ask another one",
                 )
-            if service.open_requests > service.limits.open_requests_max:
+            limits = service.limits
+            reserve = limits.operator_requests_max if route.for_operators else 0
+            if service.open_requests > limits.open_requests_max + reserve:
                 raise ApiError(
                     Code.BUSY,
-                    f"{service.limits.open_requests_max} requests are being served (limits.open_requests_max): "
+                    f"{limits.open_requests_max} requests are being served (limits.open_requests_max): "
                     "try again, or another node",
                 )
         return route
@@ -272,6 +275,7 @@ class _Server(web.Server):
         super().__init__(api.handle, **options)  # type: ignore[arg-type]  # answers have what aiohttp calls
         self.api = api
         self.fast: set[FastConnection] = set()
+        self.turns = Turns()
         self.refusing_until = 0.0
         self._parser = parser
         self._options = options

@@ -36,7 +36,8 @@ class Route(NamedTuple):
     pattern: str
     verb: str
     handler: Handler
-    serves_fenced: bool = False  # also on a node that met a disk error
+    serves_fenced: bool = False  # also on a node that met a disk error; never refused as busy
+    for_operators: bool = False  # has a share of its own where requests are refused as busy
 
 
 async def _get_log(service: Service, call: Call) -> Answer | Stream:
@@ -50,7 +51,7 @@ async def _get_log(service: Service, call: Call) -> Answer | Stream:
 ROUTES: Final = (
     Route("POST", "/v1/log", "append", http_append.append),
     Route("GET", "/v1/log", "read", _get_log),
-    Route("POST", "/v1/log/trim", "trim", http_log.trim),
+    Route("POST", "/v1/log/trim", "trim", http_log.trim, for_operators=True),
     Route("GET", "/v1/kv/{key}", "get", http_kv.get),
     Route("PUT", "/v1/kv/{key}", "put", http_kv.put),
     Route("DELETE", "/v1/kv/{key}", "delete", http_kv.delete),
@@ -58,7 +59,7 @@ ROUTES: Final = (
     Route("PUT", "/v1/kv", "put", http_kv.put),
     Route("DELETE", "/v1/kv", "delete", http_kv.delete_range),
     Route("POST", "/v1/kv/txn", "txn", http_txn.transact),
-    Route("POST", "/v1/kv/compact", "compact", http_kv.compact),
+    Route("POST", "/v1/kv/compact", "compact", http_kv.compact, for_operators=True),
     Route("GET", "/v1/watch", "watch", http_watch.watch),
     Route("POST", "/v1/sessions", "session", http_sessions.open_session),
     Route("DELETE", "/v1/sessions/{session}", "session", http_sessions.close_session),
@@ -73,11 +74,11 @@ ROUTES: Final = (
     Route("GET", "/v1/digest", "digest", http_digest.get_digest),
     Route("GET", "/v1/backup", "backup", http_backup.get_backup),
     Route("GET", "/v1/explain/leaderless", "status", http_explain.explain_leaderless, True),
-    Route("GET", "/v1/explain/{index}", "status", http_explain.explain_index),
+    Route("GET", "/v1/explain/{index}", "status", http_explain.explain_index, for_operators=True),
     Route("GET", "/v1/status", "status", admin_api.get_status, True),
     Route("GET", "/v1/members", "status", admin_api.get_members, True),
-    Route("POST", "/v1/members", "members", http_members.change_members),
-    Route("POST", "/v1/leader/transfer", "members", http_members.transfer_leadership),
+    Route("POST", "/v1/members", "members", http_members.change_members, for_operators=True),
+    Route("POST", "/v1/leader/transfer", "members", http_members.transfer_leadership, for_operators=True),
     Route("GET", "/livez", "health", admin_api.get_livez, True),
     Route("GET", "/readyz", "health", admin_api.get_readyz, True),
     Route("GET", "/metrics", "metrics", admin_api.get_metrics, True),

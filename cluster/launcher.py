@@ -35,7 +35,7 @@ from cluster.disk import Disk
 from cluster.disk_errors import DiskError, FolderReadOnly, FormatUnknown, NoSpace
 from cluster.disk_open import Identity, Recovered, format_node
 from cluster.http_api import build_runner
-from cluster.http_listen import listen, stop_listening
+from cluster.http_listen import Door, listen
 from cluster.metrics import Metrics
 from cluster.node import Node
 from cluster.settings import LoadedSettings, NodeExit
@@ -43,7 +43,8 @@ from raft.codec import Corrupt, UnknownVersion
 from statemachine.snapshot import CorruptSnapshot, UnknownSnapshot
 from statemachine.versions import CLUSTER_VERSION
 
-LISTEN_BACKLOG: Final = 1_024
+LISTEN_BACKLOG: Final = 4_096
+"""Connections that wait to be taken: as many as Linux lets wait by default (net.core.somaxconn)."""
 # Most garbage here is freed by reference counts; a collection walks the whole store, so it is made rare, and what lives
 # from the start is taken out of it (DESIGN section 4: no pause over 50 ms).
 GC_THRESHOLDS: Final = (100_000, 50, 1_000)
@@ -230,7 +231,7 @@ async def serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Lo
     gc.set_threshold(*GC_THRESHOLDS)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
-        listening = await _listen(node, runner, loaded)
+        door = await _listen(node, runner, loaded)
     except StartError:
         await runner.cleanup()
         await node.stop()
@@ -249,13 +250,13 @@ async def serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Lo
     await stop.wait()
     node_end.begin_stop(node)
     await runner.leave()
-    await stop_listening(listening, runner)
+    await door.close()
     await runner.cleanup()
     await node.stop()
     return node.ended.result()
 
 
-async def _listen(node: Node, runner: web.ServerRunner, loaded: LoadedSettings) -> asyncio.Server:
+async def _listen(node: Node, runner: web.ServerRunner, loaded: LoadedSettings) -> Door:
     settings = loaded.settings
     try:
         await node.start()

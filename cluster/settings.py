@@ -96,7 +96,8 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     wait_max_ms: int = 60_000  # of a long poll
     page_bytes_max: int = 8 << 20  # of one answer
     page_records_max: int = 10_000
-    open_requests_max: int = 8_192  # HTTP requests being served
+    open_requests_max: int = 8_192  # HTTP requests being served,
+    operator_requests_max: int = 64  # and so many more of those that operate the cluster
     watchers_max: int = 1_024  # open watch and follow streams
     stream_stall_ms: int = 10_000  # a stream whose reader takes nothing for so long is closed with its `next`
     progress_ms: int = 4_000  # streams say how far they are at least this often

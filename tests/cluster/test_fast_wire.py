@@ -98,6 +98,24 @@ async def test_a_request_cut_in_two_anywhere(server: Server) -> None:
         wire.close()
 
 
+async def test_a_late_body_behind_another_request_is_cut_where_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its head came in one packet with a whole request, its body in two more, and another request behind it: each of
+    them is served once, as it was sent, whoever reads the late one. (What had been read before was once counted as
+    part of it.)"""
+    monkeypatch.setattr(fast_path, "_BODY_WAIT_SECONDS", 60.0)
+    late = request("POST", "/v1/log", body=b"b" * 300)
+    async with Server(fast_path=True) as server:
+        wire = server.connect()
+        await wire.feed(PUT + late[:-200], late[-200:-100])
+        timer = wire.protocol._body_timer  # type: ignore[attr-defined]
+        timer._run()  # as if the moment were over in which the rest may come
+        timer.cancel()
+        assert wire.protocol._left == 100, "what is still to come of it"  # type: ignore[attr-defined]
+        await wire.feed(late[-100:] + PUT + GET)  # a request as long as the one that was read before
+        assert [reply.status for reply in wire.replies()] == [200] * 4
+        assert wire.replies()[3].json()["kv"]["version"] == 2
+
+
 async def test_a_body_that_comes_late_goes_to_aiohttp(lent: list[Head]) -> None:
     """The fast path waits a moment for a body, then aiohttp does, with its deadline; the connection comes back."""
     async with Server(fast_path=True) as server:

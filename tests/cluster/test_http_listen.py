@@ -1,6 +1,7 @@
-"""The end of the listening socket."""
+"""The listening socket: how connections are taken, and its end."""
 
 import asyncio
+import errno
 import socket
 from collections.abc import Callable
 
@@ -8,12 +9,18 @@ import pytest
 import uvloop
 from aiohttp import web
 
-from cluster.http_listen import listen, stop_listening
+from cluster import http_listen
+from cluster.http_listen import listen
 
 CLIENTS = 20
 
 
-@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+LOOPS = pytest.mark.parametrize(
+    "loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]
+)
+
+
+@LOOPS
 def test_who_waits_in_the_backlog_is_answered(loop_factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
     """Connections that the kernel took and the node did not, with their requests sent, are answered, not reset; one
     that comes later is refused."""
@@ -33,7 +40,7 @@ async def _backlog() -> None:
     try:
         for client in clients:
             client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
-        await stop_listening(server, runner)
+        await server.close()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(address, timeout=5)
         answers = [await asyncio.to_thread(_all_of, client) for client in clients]
@@ -49,3 +56,94 @@ def _all_of(client: socket.socket) -> bytes:
     while more := client.recv(4_096):
         data += more
     return data
+
+
+@LOOPS
+def test_a_busy_loop_takes_many_connections_in_a_turn(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who connects while others wait is taken within a few turns, however long a turn is; no more than so many are
+    taken in one."""
+    monkeypatch.setattr(http_listen, "ACCEPTS_MAX", 8)
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(_storm())
+
+
+async def _storm() -> None:
+    made: list[int] = []  # in each turn
+
+    class Silent(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            made[-1] += 1
+            transport.close()
+
+    runner = web.ServerRunner(web.Server(_refuse))
+    await runner.setup()
+    door = await listen(runner, "127.0.0.1", 0, 100)
+    door._factory = Silent  # type: ignore[assignment]
+    clients = [socket.create_connection(door.sockets[0].getsockname(), timeout=5) for _ in range(CLIENTS)]
+    while sum(made) < CLIENTS and len(made) < 100:
+        made.append(0)
+        await asyncio.sleep(0)
+    for client in clients:
+        client.close()
+    await door.close()
+    await runner.cleanup()
+    assert sum(made) == CLIENTS
+    assert max(made) <= 8
+    assert sum(1 for turn in made if turn) <= 4, made
+
+
+async def _refuse(_: web.BaseRequest) -> web.Response:
+    raise AssertionError("nobody asks")
+
+
+@LOOPS
+def test_without_files_for_another_connection_those_that_are_there_go_on(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """The system has no file left: for a moment nobody is taken, and nothing is tried; then it goes on."""
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(_no_files())
+
+
+async def _no_files() -> None:
+    async def answer(_: web.BaseRequest) -> web.Response:
+        return web.Response(text="answered")
+
+    runner = web.ServerRunner(web.Server(answer))
+    await runner.setup()
+    door = await listen(runner, "127.0.0.1", 0, 100)
+    poor = _Poor(door.sockets[0])
+    door._shut()
+    door.sockets = [poor]  # type: ignore[list-item]
+    door._open()
+    with socket.create_connection(door.sockets[0].getsockname(), timeout=30) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert poor.asked == 1
+        assert door._pause is not None
+        door._pause.cancel()
+        door._open()  # as if the moment had passed
+        got = await asyncio.to_thread(_all_of, client)
+    await door.close()
+    await runner.cleanup()
+    assert got.endswith(b"answered")
+
+
+class _Poor:
+    """A listening socket of a process that has no file for a connection, the first time."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        self._listening = listening
+        self.asked = 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._listening, name)
+
+    def accept(self) -> tuple[socket.socket, object]:
+        self.asked += 1
+        if self.asked == 1:
+            raise OSError(errno.EMFILE, "no file is left")
+        return self._listening.accept()

@@ -1,0 +1,138 @@
+"""Turns of the hot routes: so many in each, then the rest of the loop, then those who waited, in their order."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+
+import pytest
+
+from cluster import fast_turns
+from cluster.fast_turns import Turns
+from cluster.wire import Code
+from tests.cluster.fast_wire import Server, Wire, request, turns
+
+PUT = request("PUT", "/v1/kv/k", body=b"v")
+LIVE = request("GET", "/livez")
+STATUS = request("GET", "/v1/status")
+TRANSFER = request("POST", "/v1/leader/transfer", "Content-Type: application/json", body=b'{"to":9}')
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four in a turn, and two refusals."""
+    monkeypatch.setattr(fast_turns, "REQUESTS_MAX", 4)
+    monkeypatch.setattr(fast_turns, "REFUSALS_MAX", 2)
+
+
+def served(wires: list[Wire]) -> list[bool]:
+    """Which of them have an answer."""
+    return [bool(wire.written) for wire in wires]
+
+
+async def test_a_turn_serves_so_many_and_the_rest_in_order() -> None:
+    """Ten clients ask in one turn of the loop: four are asked of the node, the others four by four in their order, and
+    in between the loop does what else is to be done; one more that comes meanwhile goes behind them."""
+    async with Server(fast_path=True) as server:
+        server.node.held = asyncio.Event()
+        service = server.runner._api.service
+        wires = [server.connect() for _ in range(11)]
+        begun: list[int] = []
+        for wire in wires[:10]:
+            wire.protocol.data_received(PUT)
+        states = [[wire.protocol.is_busy for wire in wires[:10]]]  # type: ignore[attr-defined]
+        assert all(states[0])
+        assert service.open_requests == 10, "who waits counts as served"
+        for _ in range(4):
+            begun.append(sum(wire.protocol._serving is not None for wire in wires))  # type: ignore[attr-defined]
+            if len(begun) == 2:
+                wires[10].protocol.data_received(PUT)
+                assert wires[10].protocol._serving is None, "others were there before"  # type: ignore[attr-defined]
+            await asyncio.sleep(0)
+        assert begun == [4, 8, 11, 11]
+        server.node.held.set()
+        await turns()
+        assert [wire.replies()[0].status for wire in wires] == [200] * 11
+        assert service.open_requests == 0
+
+
+async def test_a_large_request_counts_as_several() -> None:
+    """One of four times the size of a request takes a whole turn."""
+    line = Turns()
+    assert line.may(3 * fast_turns.REQUEST_BYTES)
+    assert not line.may(0)
+    await asyncio.sleep(0)
+    assert [line.may(0) for _ in range(5)] == [True] * 4 + [False]
+
+
+async def test_who_operates_the_node_does_not_wait_in_line() -> None:
+    """A hundred clients are in line, as many as may be: health, status and metrics are answered meanwhile, on
+    connections made before and after, and what changes the cluster is let through to the node; the next client is
+    refused at once."""
+    async with Server(fast_path=True, open_requests_max=100, operator_requests_max=1) as server:
+        server.node.held = asyncio.Event()
+        early = server.connect()
+        wires = [server.connect() for _ in range(100)]
+        for wire in wires:
+            wire.protocol.data_received(PUT)
+        late, admin, more = server.connect(), server.connect(), server.connect()
+        early.protocol.data_received(LIVE)
+        late.protocol.data_received(STATUS)
+        admin.protocol.data_received(TRANSFER)
+        more.protocol.data_received(PUT)
+        for _ in range(6):
+            await asyncio.sleep(0)
+        assert served(wires) == [False] * 100
+        assert sum(wire.protocol._serving is None for wire in wires) > 50, "most of them are still in line"  # type: ignore[attr-defined]
+        assert [wire.replies()[0].status for wire in (early, late)] == [200, 200]
+        assert admin.replies()[0].status == 200
+        assert more.replies()[0].problem().code is Code.BUSY
+        server.node.held.set()
+        await turns(200)
+        assert [wire.replies()[0].status for wire in wires] == [200] * 100
+
+
+async def test_refusals_take_turns_too() -> None:
+    """Many who come too late at once are refused two in a turn, all of them, and nobody is forgotten."""
+    async with Server(fast_path=True, open_requests_max=1) as server:
+        server.node.held = asyncio.Event()
+        busy, *others = (server.connect() for _ in range(12))
+        for wire in (busy, *others):
+            wire.protocol.data_received(PUT)
+        told = []
+        for _ in range(6):
+            told.append(sum(served(others)))
+            await asyncio.sleep(0)
+        assert told == sorted(told)
+        assert max(two - one for one, two in pairwise(told)) <= 2
+        await turns()
+        assert [wire.replies()[0].problem().code for wire in others] == [Code.BUSY] * 11
+        server.node.held.set()
+        await turns()
+        assert busy.replies()[0].status == 200
+        assert server.runner._api.service.open_requests == 0
+
+
+async def test_clients_that_go_leave_the_line() -> None:
+    """Some hang up while they wait, some are cut off: they are closed in turns, nothing of theirs is carried out, and
+    none of them counts as served any more."""
+    async with Server(fast_path=True) as server:
+        server.node.held = asyncio.Event()
+        wires = [server.connect() for _ in range(15)]
+        for wire in wires:
+            wire.protocol.data_received(PUT)
+        before = len(server.node.log)
+        firsts, wires = wires[:4], wires[4:]
+        for wire in wires[:5]:
+            assert wire.protocol.eof_received(), "kept until it is its turn"
+        for wire in wires[5:]:
+            wire.close()
+        assert not any(wire.is_closed for wire in wires[:5])
+        server.node.held.set()
+        await turns()
+        assert all(wire.is_closed for wire in wires)
+        assert all(not wire.written for wire in wires)
+        assert served(firsts) == [True] * 4
+        assert len(server.node.log) == before + 4
+        assert server.runner._api.service.open_requests == 0
+        assert len(server.runner.server.fast) == 4  # type: ignore[union-attr]
