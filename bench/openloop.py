@@ -32,6 +32,15 @@ class Offered(msgspec.Struct, frozen=True):
     max_ms: float
 
 
+class Each(msgspec.Struct, frozen=True):
+    """The same run, request by request in the order of their answers."""
+
+    offered: Offered
+    began: float  # the moment that the first one was due, in seconds of `time.monotonic`
+    due_s: list[float]  # seconds after it that each answered one was due
+    latencies_ms: list[float]
+
+
 class _Connection(asyncio.Protocol):
     """One keep-alive connection with at most one request on it; reads only what it must of the answer."""
 
@@ -74,6 +83,7 @@ class _Load:
     def __init__(self, request: bytes) -> None:
         self.request = request
         self.latencies: list[float] = []
+        self.dues: list[float] = []
         self.bad = 0
         self._free: deque[_Connection] = deque()
         self._waiting: deque[float] = deque()
@@ -92,6 +102,7 @@ class _Load:
     def answered(self, connection: _Connection, due: float, good: bool) -> None:
         """An answer is in; the connection takes the request that has waited longest."""
         self.latencies.append((time.perf_counter() - due) * 1e3)
+        self.dues.append(due)
         self.bad += not good
         if self._waiting:
             connection.ask(self._waiting.popleft())
@@ -112,6 +123,17 @@ async def offer(
 
     Raises ValueError for a URL without host and port, OSError where nothing listens.
     """
+    seen = await offer_each(
+        url, rate=rate, seconds=seconds, connections=connections, method=method, body=body, drain_s=drain_s
+    )
+    return seen.offered
+
+
+async def offer_each(
+    url: str, *, rate: int, seconds: float, connections: int, method: str = "POST", body: bytes = b"",
+    drain_s: float = 10.0,
+) -> Each:  # fmt: skip
+    """As `offer`, with every latency."""
     parts = urlsplit(url)
     if parts.scheme != "http" or not parts.hostname or not parts.port:
         raise ValueError(f"{url!r} is no http://host:port/… to send requests to")
@@ -127,7 +149,7 @@ async def offer(
         _, connection = await loop.create_connection(lambda: _Connection(load), parts.hostname, parts.port)
         made.append(connection)
         load.add(connection)
-    start = time.perf_counter()
+    start, began = time.perf_counter(), time.monotonic()
     total = int(rate * seconds)
     sent = 0
     while sent < total:
@@ -150,10 +172,11 @@ async def offer(
         return round(times[min(len(times) - 1, int(len(times) * share))], 3)
 
     answered = len(load.latencies)
-    return Offered(
+    offered = Offered(
         offered_per_second=rate, connections=connections, sent=total, answered=answered, bad=load.bad,
         per_second=round(answered / spent, 1), p50_ms=at(0.5), p99_ms=at(0.99), p999_ms=at(0.999), max_ms=times[-1],
     )  # fmt: skip
+    return Each(offered, began, [round(due - start, 4) for due in load.dues], [round(ms, 3) for ms in load.latencies])
 
 
 def main(
@@ -163,10 +186,13 @@ def main(
     connections: Annotated[int, typer.Option(min=1, help="connections to spread them over")] = 64,
     method: Annotated[str, typer.Option(help="HTTP method")] = "POST",
     size: Annotated[int, typer.Option(min=0, help="bytes of the body")] = 256,
+    each: Annotated[bool, typer.Option("--each", help="every latency besides")] = False,
 ) -> None:
     """Offer a fixed rate to one URL and print what came back as JSON."""
-    seen = asyncio.run(offer(url, rate=rate, seconds=seconds, connections=connections, method=method, body=b"x" * size))
-    typer.echo(msgspec.json.encode(seen).decode())
+    seen = asyncio.run(
+        offer_each(url, rate=rate, seconds=seconds, connections=connections, method=method, body=b"x" * size)
+    )
+    typer.echo(msgspec.json.encode(seen if each else seen.offered).decode())
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 Three nodes with the shipped defaults that hold some data. Writes are offered to the leader at a fixed rate, open loop,
 window after window, some times over: one with all nodes well; then a follower is killed and its folder removed,
 `members replace` gives its number to a new disk, and the node starts on that and catches up. What counts is the median
-of the windows of either kind; the worst ones are told.
+of the windows of either kind; the worst ones are told, and what each phase of a return did to the writes.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ import shutil
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
 from rich.console import Console
 
-from bench import apart, conditions, machine, study
-from bench.openloop import Offered
+from bench import apart, conditions, machine, phases, study
+from bench.openloop import Each, Offered
+from bench.phases import Moment, Phase
 from bench.raftlog import Raftlog
 from cluster.client_errors import ClientError
 from cluster.client_sync import SyncClient
@@ -35,6 +36,12 @@ P99_FACTOR_MAX = 2.0
 PATIENCE_S = 600.0
 _BATCH = 1_000
 _POLL_S = 0.1
+
+CALM, DOWN, WIPING, REPLACING, FORMATTING, STARTING, LOG, SNAPSHOT, BACKFILL = (
+    "all up", "down", "its folder is removed", "replaced", "its folder is made", "starting", "gets the log",
+    "gets a snapshot", "gets older segments",
+)  # fmt: skip
+"""The phases."""
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -54,6 +61,7 @@ class Result(msgspec.Struct, frozen=True):
     voter_s: list[float]  # each time: from its start until it votes
     ready_s: list[float]  # and until it serves
     windows: list[Window]
+    phases: list[Phase] = []  # of all windows together
 
     def of(self, look: Callable[[Offered], float], *, joining: bool) -> list[float]:
         """A figure of every window of one kind, sorted."""
@@ -92,11 +100,12 @@ class Result(msgspec.Struct, frozen=True):
 class Rejoin(threading.Thread):
     """Wipes a follower and brings it back."""
 
-    def __init__(self, cluster: LocalCluster, node: int) -> None:
+    def __init__(self, cluster: LocalCluster, node: int, away_s: float) -> None:
         super().__init__(daemon=True)
-        self._cluster, self._node = cluster, node
+        self._cluster, self._node, self._away_s = cluster, node, away_s
         self.voter_s = self.ready_s = 0.0
         self.error = ""
+        self.moments: list[Moment] = []
 
     def run(self) -> None:
         """The thread."""
@@ -105,14 +114,23 @@ class Rejoin(threading.Thread):
         except (ClientError, LocalClusterError, OSError, TimeoutError) as error:
             self.error = str(error)
 
+    def _begins(self, phase: str) -> None:
+        self.moments.append(Moment(time.monotonic(), phase))
+
     def _come_back(self) -> None:
         cluster, node = self._cluster, self._node
+        self._begins(DOWN)
         cluster.kill(node)
+        time.sleep(self._away_s)
+        self._begins(WIPING)
         shutil.rmtree(cluster.data(node))
+        self._begins(REPLACING)
         with SyncClient(cluster.urls, deadline_s=60.0) as client:
             answer = client.change_members(ChangeIn("replace", node, incarnation=os.urandom(16).hex()))
         assert answer.join is not None, answer
+        self._begins(FORMATTING)
         cluster.adopt(answer.join)
+        self._begins(STARTING)
         cluster.start_node(node)
         pid = cluster.pid(node)
         assert pid is not None
@@ -126,6 +144,7 @@ class Rejoin(threading.Thread):
                 with suppress(LocalClusterError):
                     cluster.wait_ready([node], timeout_s=_POLL_S)
                     self.ready_s = round(time.monotonic() - began, 1)
+                    self._begins(CALM)
                     return
             time.sleep(_POLL_S)
         raise TimeoutError(f"node {node} is no voter within {PATIENCE_S:.0f} s")
@@ -139,43 +158,79 @@ class Rejoin(threading.Thread):
         return False
 
 
-def _window(url: str, rate: int, seconds: int, *, joining: bool) -> Window:
-    words = [url, "--rate", rate, "--seconds", seconds]
-    return Window(joining, apart.run("bench.openloop", Offered, words=words, seconds=2.0 * seconds))
+def _window(url: str, rate: int, seconds: int) -> Each:
+    words = [url, "--rate", rate, "--seconds", seconds, "--each"]
+    return apart.run("bench.openloop", Each, words=words, seconds=2.0 * seconds)
+
+
+def phase_of(told: dict[str, Any]) -> str | None:
+    """Which phase begins with that line of the log of the node that comes back."""
+    match told["event"]:
+        case "peer_connected":  # its own link is up as well then, or soon
+            return LOG
+        case "snapshot_coming":
+            return SNAPSHOT
+        case "snapshot_in_force":
+            return LOG
+        case "backfill_begins":
+            return BACKFILL
+        case "backfill_done":
+            return CALM
+    return None
+
+
+def phases_of(runs: Iterable[Each], own: Iterable[Moment], logged: Iterable[Moment]) -> list[Phase]:
+    """Every write under its phase: `own` moments are the bench's, `logged` those of the node's log. A node is ready
+    before it has its older segments: until then it is not done."""
+    moments: list[Moment] = []
+    is_filling = False
+    for moment, is_logged in sorted([*((each, False) for each in own), *((each, True) for each in logged)]):
+        is_filling = moment.phase == BACKFILL or (is_filling and moment.phase == CALM and not is_logged)
+        phase = moments[-1].phase if moments else CALM
+        if is_logged and moment.phase == LOG and phase not in (STARTING, SNAPSHOT):
+            continue  # peers connect again and again
+        moments.append(moment._replace(phase=BACKFILL if is_filling else moment.phase))
+    return phases.fold(runs, moments, CALM)
 
 
 def measure(
-    folder: Path, records: int, value_bytes: int, rate: int, seconds: int, times: int, console: Console
-) -> Result:
+    folder: Path, records: int, value_bytes: int, rate: int, seconds: int, times: int, away_s: float,
+    trailing: int | None, console: Console,
+) -> Result:  # fmt: skip
     """The run. Raises RuntimeError or LocalClusterError."""
     seen = conditions.look(folder, console, 12 * records * (value_bytes + 200))
-    ours = Raftlog(folder / "nodes")
+    ours = Raftlog(folder / "nodes", settings={} if trailing is None else {"limits.trailing_log_bytes": trailing})
     try:
         ours.start()
         body = msgspec.msgpack.encode([b"x" * value_bytes] * _BATCH)
         ours.ask_all("POST", "/v1/log", [body] * (records // _BATCH), "application/msgpack")
         leader = ours.cluster.leader()
         url = f"{ours.cluster.url(leader)}/v1/log"
-        _window(url, rate, seconds, joining=False)  # not counted: everything is warm after it
+        _window(url, rate, seconds)  # not counted: everything is warm after it
         node = next(node for node in ours.cluster.nodes if node != leader)
         backs: list[Rejoin] = []
+        runs: list[Each] = []
         windows: list[Window] = []
         for _ in range(times):
-            windows.append(_window(url, rate, seconds, joining=False))
-            backs.append(Rejoin(ours.cluster, node))
+            runs.append(_window(url, rate, seconds))
+            windows.append(Window(False, runs[-1].offered))
+            backs.append(Rejoin(ours.cluster, node, away_s))
             backs[-1].start()
             while backs[-1].is_alive():
-                windows.append(_window(url, rate, seconds, joining=True))
-                told = windows[-1].offered
+                runs.append(_window(url, rate, seconds))
+                told = runs[-1].offered
+                windows.append(Window(True, told))
                 console.print(f"  {told.per_second:,.0f}/s, p99 {told.p99_ms:.1f} ms, max {told.max_ms:.0f} ms")
             backs[-1].join()
             if backs[-1].error:
                 raise RuntimeError(backs[-1].error)
+        logged = phases.moments_of(ours.cluster.log_file(node), phase_of)
+        lasted = phases_of(runs, (moment for back in backs for moment in back.moments), logged)
     finally:
         ours.cluster.kill(*ours.cluster.nodes)
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     voter_s, ready_s = [back.voter_s for back in backs], [back.ready_s for back in backs]
-    return Result(now, seen, records, value_bytes, voter_s, ready_s, windows)
+    return Result(now, seen, records, value_bytes, voter_s, ready_s, windows, lasted)
 
 
 def _told(result: Result, rate: int) -> Iterator[str]:
@@ -186,6 +241,11 @@ def _told(result: Result, rate: int) -> Iterator[str]:
         f"{joining[-1]:.1f}); voter after {max(result.voter_s):.1f} s, ready after {max(result.ready_s):.1f} s at "
         f"most, {len(result.voter_s)} times, {result.records:,} records of {result.value_bytes} bytes"
     )
+    for phase in result.phases:
+        yield (
+            f"  {phase.name}: {phase.seconds:.2f} s, p50 {phase.p50_ms:.1f} ms, p99 {phase.p99_ms:.1f} ms, "
+            f"max {phase.max_ms:.0f} ms"
+        )
 
 
 def main(
@@ -194,12 +254,16 @@ def main(
     rate: Annotated[int, typer.Option(min=1, help="writes offered a second")] = 3_000,
     seconds: Annotated[int, typer.Option(min=2, help="length of a window")] = 10,
     times: Annotated[int, typer.Option(min=1, help="how often a follower is replaced")] = 5,
+    away: Annotated[float, typer.Option(min=0, help="seconds that it is merely down before it is replaced")] = 0.0,
+    trailing: Annotated[
+        int | None, typer.Option(min=0, help="limits.trailing_log_bytes: with little it gets a snapshot")
+    ] = None,
     data: Annotated[Path | None, typer.Option(help="folder on a real disk for the data")] = None,
     save: Annotated[Path, typer.Option(help="where the result goes")] = Path("bench/results/rejoin.json"),
 ) -> None:
     """A wiped follower is replaced and catches up at nice 19 under 3,000 writes a second: do rate and p99 hold?"""
     study.run(
         "rejoin", data, save,
-        lambda folder, console: measure(folder, records, size, rate, seconds, times, console),
+        lambda folder, console: measure(folder, records, size, rate, seconds, times, away, trailing, console),
         lambda result: _told(result, rate),
     )  # fmt: skip

@@ -25,6 +25,9 @@ class Options:
     append_entries_max: int = 4_096
     inflight_messages_max: int = 64
     inflight_bytes_max: int = 16 << 20
+    # Entries in one AppendEntries that are committed already: only a follower that is behind waits for them, and it is
+    # not to be felt by who writes meanwhile. `raft.progress` says how many of them are under way.
+    catch_up_bytes_max: int = 256 << 10
     # Appended but not committed: beyond it proposals are refused as busy (pitfall 29).
     uncommitted_bytes_max: int = 64 << 20
     # The in-memory tail of the log; committed, applied, persisted entries beyond it are dropped from memory.

@@ -10,10 +10,15 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from raft.options import Options
 from raft.ready import Fetch, SnapshotFetch
 from raft.types import Mark
+
+PACE_LOOK_MS: Final = 1_000
+PACE_LOOKS: Final = 60
+"""A follower that is behind should be back within so many looks: else more is sent at a time."""
 
 
 class Mode(StrEnum):
@@ -54,10 +59,26 @@ class Progress:
     inflight: deque[tuple[int, int]] = field(default_factory=deque)  # (end, bytes) of each unanswered message
     inflight_bytes: int = 0
     sending: Sending | None = None  # snapshot
+    # Of entries that are committed without it: one message under way leaves disks and processors to those that are not.
+    behind_messages_max: int = 1
+    pace_ms: int = 0  # when to look again whether that is enough
+    pace_lag: int | None = None  # records it lacked at the last look; None: it was not behind
 
     def has_room(self, options: Options) -> bool:
         """Whether another message with entries may be sent."""
         return len(self.inflight) < options.inflight_messages_max and self.inflight_bytes < options.inflight_bytes_max
+
+    def look_at_pace(self, lag: int, now_ms: int, options: Options) -> None:
+        """It lacks so many records, which are committed; 0: it is not behind. Who gains too little on the log gets more
+        at a time, until it would be back in PACE_LOOKS or has the whole window."""
+        if not lag:
+            self.behind_messages_max, self.pace_lag = 1, None
+        elif self.pace_lag is None or now_ms >= self.pace_ms:
+            if self.pace_lag is not None:
+                is_enough = (self.pace_lag - lag) * PACE_LOOKS >= lag
+                wanted = self.behind_messages_max // 2 if is_enough else self.behind_messages_max * 2
+                self.behind_messages_max = max(1, min(wanted, options.inflight_messages_max))
+            self.pace_lag, self.pace_ms = lag, now_ms + PACE_LOOK_MS
 
     def note_sent(self, end: int, size: int) -> None:
         """A message with entries up to `end` left, in replicate."""

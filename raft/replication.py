@@ -10,6 +10,7 @@ from raft import membership, snapshots
 from raft.codec import previous_crc
 from raft.events import ConflictTruncated, FollowerProbing
 from raft.messages import AppendEntries, AppendEntriesReply
+from raft.options import Options
 from raft.progress import Mode, Progress
 from raft.quorum import agreed
 from raft.ready import Fetch, without_void_promises
@@ -48,8 +49,12 @@ def heartbeat(state: State, role: Leader) -> None:
 
 
 def retry(state: State, role: Leader) -> None:
-    """Once per heartbeat: ask again where a question or a message may be lost."""
+    """Once per heartbeat: ask again where a question or a message may be lost, and look who is behind."""
+    log = state.log
+    role.is_stuck = role.committed_at_heartbeat == log.committed < log.last.index
+    role.committed_at_heartbeat = log.committed
     for peer, progress in role.progress.items():
+        progress.look_at_pace(max(0, log.committed - progress.sent), state.now.monotonic_ms, state.options)
         progress.is_waiting = False
         if progress.inflight and progress.match == progress.match_at_heartbeat:
             _send(state, role, peer, progress, progress.sent)  # lost before it: the answer is a mismatch
@@ -59,11 +64,25 @@ def retry(state: State, role: Leader) -> None:
 def _stream(state: State, role: Leader, peer: NodeId, progress: Progress) -> None:
     log, options = state.log, state.options
     while progress.sent < log.last.index and progress.has_room(options):
-        if progress.sent < log.start.index:
-            _fetch(state, peer, progress, options.append_bytes_max)
+        is_behind = _is_behind(state, role, progress)
+        if is_behind and len(progress.inflight) >= progress.behind_messages_max:
             return
-        entries = log.slice(progress.sent, options.append_bytes_max, options.append_entries_max)
+        bytes_max = _bytes_max(options, is_behind=is_behind)
+        if progress.sent < log.start.index:
+            _fetch(state, peer, progress, bytes_max)
+            return
+        entries = log.slice(progress.sent, bytes_max, options.append_entries_max)
         _send(state, role, peer, progress, progress.sent, entries)
+
+
+def _is_behind(state: State, role: Leader, progress: Progress) -> bool:
+    """Whether what it lacks next was committed without it: nobody but itself waits for that, unless nothing is
+    committed any more, perhaps for want of its vote."""
+    return progress.sent < state.log.committed and not role.is_stuck
+
+
+def _bytes_max(options: Options, *, is_behind: bool) -> int:
+    return min(options.append_bytes_max, options.catch_up_bytes_max) if is_behind else options.append_bytes_max
 
 
 def _probe(state: State, role: Leader, peer: NodeId, progress: Progress) -> None:
@@ -77,7 +96,8 @@ def _probe(state: State, role: Leader, peer: NodeId, progress: Progress) -> None
         return
     entries: tuple[Entry, ...] = ()
     if progress.sent >= log.start.index:
-        entries = log.slice(progress.sent, options.append_bytes_max, options.append_entries_max)
+        bytes_max = _bytes_max(options, is_behind=_is_behind(state, role, progress))
+        entries = log.slice(progress.sent, bytes_max, options.append_entries_max)
     progress.is_waiting = True
     _send(state, role, peer, progress, progress.sent, entries)
 

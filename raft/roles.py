@@ -88,6 +88,8 @@ class Leader:
     heartbeat_ms: int  # when the next heartbeat is due
     quorum_since_ms: int  # check-quorum does not look further back than this
     uncommitted_bytes: int = 0
+    committed_at_heartbeat: int = -1
+    is_stuck: bool = False  # nothing was committed since the last heartbeat, though something waits for it
     round: int = 0
     reads_new: list[int] = field(default_factory=list)  # registered, no round yet
     reads_open: deque[ReadRound] = field(default_factory=deque)

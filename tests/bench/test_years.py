@@ -1,12 +1,16 @@
 """The verdicts on what years of writes leave behind, on a node that comes back, and on pauses, from what was seen."""
 
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
 import msgspec
 import pytest
 
-from bench import pause, rejoin, years
+from bench import pause, phases, rejoin, years
 from bench.conditions import Conditions
 from bench.machine import Disk
-from bench.openloop import Offered
+from bench.openloop import Each, Offered
 
 SEEN = Conditions(Disk("ext4", 100, 100.0, 200.0), 0.0)
 
@@ -81,3 +85,36 @@ def test_each_fault_of_a_pause_is_named(seen: dict[str, object], says: str) -> N
     """By the node's own metric, and from outside, less what the asking process itself was kept from running."""
     (fault,) = msgspec.structs.replace(PAUSE, saving=msgspec.structs.replace(STILL, **seen)).faults
     assert fault.startswith(says)
+
+
+def _each(began: float, *requests: tuple[float, float]) -> Each:
+    return Each(offered(), began, [due for due, _ in requests], [latency for _, latency in requests])
+
+
+def test_every_write_counts_in_the_phase_in_which_it_was_due() -> None:
+    """By the bench's own steps and by what the node logs; peers that connect once more begin nothing, and a node that
+    is ready still fetches older segments until it says that it has them."""
+    own = [phases.Moment(10.0, rejoin.DOWN), phases.Moment(12.0, rejoin.STARTING), phases.Moment(15.0, rejoin.CALM)]
+    logged = [
+        phases.Moment(13.0, rejoin.LOG), phases.Moment(14.0, rejoin.BACKFILL), phases.Moment(14.5, rejoin.LOG),
+        phases.Moment(16.0, rejoin.CALM), phases.Moment(17.0, rejoin.LOG),
+    ]  # fmt: skip
+    run = _each(9.0, (0.5, 1.0), (1.5, 2.0), (3.5, 3.0), (4.5, 4.0), (5.2, 5.0), (5.8, 6.0), (6.5, 7.0), (7.5, 8.0))
+    seen = {each.name: (each.requests, each.max_ms) for each in rejoin.phases_of([run], own, logged)}
+    assert seen == {
+        rejoin.CALM: (3, 8.0), rejoin.DOWN: (1, 2.0), rejoin.STARTING: (1, 3.0), rejoin.LOG: (1, 4.0),
+        rejoin.BACKFILL: (2, 6.0),
+    }  # fmt: skip
+
+
+def test_moments_are_read_from_a_nodes_log(tmp_path: Path) -> None:
+    """Lines of other events, and what is no line of the logger, are passed over; times are those of the load."""
+    log = tmp_path / "node.log"
+    at = datetime.now(UTC)
+    log.write_text(
+        f'Traceback\n{{"event":"started","timestamp":"{at.isoformat()}"}}\n'
+        f'{{"event":"backfill_done","timestamp":"{at.isoformat()}"}}\n'
+    )
+    (moment,) = phases.moments_of(log, rejoin.phase_of)
+    assert moment.phase == rejoin.CALM
+    assert abs(moment.at - time.monotonic()) < 60.0

@@ -195,6 +195,72 @@ def test_a_follower_behind_the_tail_is_fed_from_disk() -> None:
     assert lab.cores[3].status().commit == lab.cores[1].status().commit == 602
 
 
+BEHIND = Options(append_bytes_max=2_000, catch_up_bytes_max=300)
+
+
+def behind(tail: int | None = None) -> RaftCore:
+    """A leader whose follower 3 has nothing but the first entry, while 20 more are committed with the help of 2."""
+    core = make_core(1, 3, *[1] * 20, tail=tail, options=BEHIND)
+    lead(core)
+    reply(core, 2, match=22)
+    drain(core, 400)
+    assert core.status().commit == 22
+    progress(core, 3).probe(1)
+    reply(core, 3, match=1, prev=1)
+    return core
+
+
+def test_who_is_behind_gets_what_is_committed_one_small_message_at_a_time() -> None:
+    """The others write at full width meanwhile; each answer lets the next small message go, and at the end of what is
+    committed it is one of them again.
+
+    Guard: `_is_behind` in `_stream` of raft/replication.py.
+    """
+    core = behind()
+    (first,) = [each for each in appends(drain(core, 400), 3) if each.entries]
+    assert 1 < len(first.entries) < 6
+    assert sum(entry.size for entry in first.entries) <= BEHIND.catch_up_bytes_max
+    for _ in range(2):
+        core.propose(EntryKind.COMMANDS, 1, bytes(900), at(400))
+    out = drain(core, 400)
+    assert [len(message.entries) for message in appends(out, 2)] == [2]
+    assert appends(out, 3) == []
+    seen = [first]
+    while seen[-1].entries[-1].index < 22:
+        reply(core, 3, match=seen[-1].entries[-1].index)
+        seen += [each for each in appends(drain(core, 400), 3) if each.entries]
+    assert [entry.index for message in seen for entry in message.entries] == list(range(2, 25))
+    assert [len(message.entries) for message in seen] == [4, 4, 4, 4, 4, 1, 2], "what waits for its commit is whole"
+
+
+def test_who_is_behind_is_read_to_from_disk_in_small_pieces() -> None:
+    """The leader reads, checks and encodes no more of it in one go than it sends.
+
+    Guard: `_bytes_max` in `_stream` of raft/replication.py.
+    """
+    core = behind(tail=2)
+    (fetch,) = [each for each in drain(core, 400).fetches if each.peer == 3]
+    assert (fetch.after, fetch.bytes_max) == (1, BEHIND.catch_up_bytes_max)
+
+
+def test_whose_vote_is_missing_gets_all_it_lacks_at_once() -> None:
+    """Follower 2 is gone, and nothing is committed until 3 has caught up: after two heartbeats in which nothing was,
+    it gets the whole window.
+
+    Guard: `is_stuck` in `_is_behind` of raft/replication.py.
+    """
+    core = behind()
+    core.propose(EntryKind.COMMANDS, 1, b"x", at(400))
+    drain(core, 400)
+    now_ms = 400
+    for _ in range(2):
+        now_ms = core.next_deadline_ms()
+        reply(core, 3, match=1, prev=1, now_ms=now_ms)
+        core.tick(at(now_ms))
+        out = appends(drain(core, now_ms), 3)
+    assert sum(len(message.entries) for message in out) > 10
+
+
 @pytest.mark.parametrize("disk_tells", [True, False])
 def test_a_probe_below_the_tail_asks_the_disk_where_an_entry_ends(disk_tells: bool) -> None:
     """A hint inside one of the leader's own entries is rounded down with the help of the disk, or further without."""

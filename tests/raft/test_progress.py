@@ -1,7 +1,7 @@
 """One follower as its leader sees it."""
 
 from raft.options import Options
-from raft.progress import Mode, Progress
+from raft.progress import PACE_LOOK_MS, PACE_LOOKS, Mode, Progress
 from raft.ready import Fetch
 
 
@@ -63,3 +63,25 @@ def test_a_follower_that_needs_a_snapshot_waits() -> None:
     assert (progress.mode, progress.sent, progress.is_waiting) == (Mode.SNAPSHOT, 7, True)
     progress.note_match(7)
     assert progress.mode is Mode.REPLICATE
+
+
+def test_who_gains_too_little_gets_more_at_a_time() -> None:
+    """Behind by more and more it gets the window in steps, at last all of it; gaining enough it gives them back; and
+    nobody who is not behind is remembered as slow."""
+    options, now_ms = Options(inflight_messages_max=4), 0
+    progress = Progress(sent=0, contact_ms=0)
+    widths: list[int] = []
+    for lag in (600, 600, 610, 610, 611, 600, 590, 580, 570):
+        progress.look_at_pace(lag, now_ms, options)
+        widths.append(progress.behind_messages_max)
+        now_ms += PACE_LOOK_MS
+    assert widths == [1, 2, 4, 4, 4, 2, 1, 1, 1]
+    progress.look_at_pace(570, now_ms, options)
+    assert progress.behind_messages_max == 2
+    progress.look_at_pace(0, now_ms, options)
+    progress.look_at_pace(10_000, now_ms, options)
+    assert progress.behind_messages_max == 1
+    progress.look_at_pace(20_000, now_ms + PACE_LOOK_MS - 1, options)
+    assert progress.behind_messages_max == 1, "too soon to tell"
+    progress.look_at_pace(10_000 - 10_000 // PACE_LOOKS, now_ms + PACE_LOOK_MS, options)
+    assert progress.behind_messages_max == 1, "in a minute it will be there"
