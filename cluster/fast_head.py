@@ -8,6 +8,7 @@ form of a request line, a host, header lines without anything unusual in them, e
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
@@ -35,6 +36,7 @@ class Short(Enum):
 
     NO = auto()
     APPEND = auto()  # the body is one value
+    PUT = auto()  # of the key in the path, whatever it is; the body is its value
     GET = auto()  # linearizable, of the key in the path
 
 
@@ -44,12 +46,13 @@ class Head(NamedTuple):
     kind: Kind
     method: str = ""
     target: str = ""
-    headers: dict[str, str] = {}  # noqa: RUF012 - nobody changes it; KNOWN_NAMES as they are, others in lower case
+    headers: Mapping[str, str] = {}  # nobody changes it; KNOWN_NAMES as they are, others in lower case
     end: int = 0
     length: int = 0
     short: Short = Short.NO
 
 
+_KEYED_SHORTS: Final = {"PUT": Short.PUT, "GET": Short.GET}
 _ODD: Final = Head(Kind.ODD)
 _PARTIAL: Final = Head(Kind.PARTIAL)
 
@@ -68,6 +71,9 @@ _HOT: Final = re.compile(
 _LINE: Final = re.compile(
     rb"(GET|POST|PUT|DELETE|HEAD|OPTIONS|PATCH) (/[A-Za-z0-9\-._~%/?&=+!$'()*,;:@]*) HTTP/1\.1\r\n"
 )
+KEY_PATH: Final = "/v1/kv/"
+_KEY_TARGET: Final = re.compile(r"/v1/kv/[A-Za-z0-9\-._~%/&=+!$'()*,;:@]+")
+_KEYED: Final = re.compile(rb"(GET|PUT) (%b) HTTP/1\.1\r\n" % _KEY_TARGET.pattern.encode())
 _LINE_BEGUN: Final = re.compile(
     rb"[A-Z]{1,7}(?: (?:/[!-~]*(?: (?:H(?:T(?:T(?:P(?:/(?:1(?:\.(?:1\r?)?)?)?)?)?)?)?)?)?)?)?"
 )
@@ -92,22 +98,42 @@ _SHORT_VALUES: Final = frozenset({("Accept", "*/*"), ("Content-Type", "applicati
 _new: Final = tuple.__new__  # a NamedTuple without the cost of its constructor
 
 
-def _short(method: str, target: str, headers: dict[str, str]) -> Short:
-    if any(name in _SHORT_NAMES and (name, value) not in _SHORT_VALUES for name, value in headers.items()):
-        return Short.NO
+def _asks_no_more(headers: dict[str, str]) -> bool:
+    """Whether no header asks for anything that a short way does not do."""
+    return not any(name in _SHORT_NAMES and (name, value) not in _SHORT_VALUES for name, value in headers.items())
+
+
+def is_ordinary(raw: Sequence[tuple[bytes, bytes]]) -> bool:
+    """The same of header lines that somebody else has read; each name once, and a host among them."""
+    pairs = [(name.lower(), value.decode("latin-1")) for name, value in raw]
+    headers = {_KNOWN.get(name) or name.decode("latin-1"): value for name, value in pairs}
+    if len(headers) < len(raw) or "Host" not in headers:
+        return False
+    return _asks_no_more(headers) and not any(name.startswith("raftlog-") for name in headers)
+
+
+def short_of(method: str, target: str) -> Short:
+    """The short way of a request whose headers are ordinary, if it has one."""
     if method == "POST":
         return Short.APPEND if target == "/v1/log" else Short.NO
-    return Short.GET if method == "GET" and target.startswith("/v1/kv/") and "?" not in target else Short.NO
+    if method in _KEYED_SHORTS and _KEY_TARGET.fullmatch(target):
+        return _KEYED_SHORTS[method]
+    return Short.NO
 
 
 class _Fields(NamedTuple):
     headers: dict[str, str]
     length: int
     is_simple: bool
+    is_short: bool  # nothing in them asks for more than a short way gives
+
+
+_UNKNOWN: Final = _Fields({}, 0, False, False)  # not remembered
 
 
 class HeadParser:
-    """Reads heads, and remembers whole ones, and header lines, that clients repeat with every request."""
+    """Reads heads, and remembers what clients repeat with every request: whole ones, but for those that name a key
+    (there are as many as keys), and the header lines of all."""
 
     __slots__ = ("_cache", "_heads", "_lines", "bytes_max", "fields_max")
 
@@ -124,27 +150,47 @@ class HeadParser:
         end = data.find(b"\r\n\r\n", start)
         if end < 0 or end - start > self.bytes_max:
             return _PARTIAL if end < 0 and self._may_become_one(data, start) else _ODD
+        keyed = _KEYED.match(data, start)
+        if keyed is not None:
+            fields = self._known(data[keyed.end() : end] if keyed.end() < end else b"")
+            if fields is None:
+                return _ODD
+            if fields.is_simple:
+                is_put = keyed[1] == b"PUT"
+                if is_put or not fields.length:
+                    method, short = ("PUT", Short.PUT) if is_put else ("GET", Short.GET)
+                    short = short if fields.is_short else Short.NO
+                    target = keyed[2].decode()
+                    return _new(Head, (Kind.HOT, method, target, fields.headers, end + 4, fields.length, short))
         known = self._heads.get(data[start:end])
         if known is not None:
-            return _new(Head, (*known[:4], end + 4, known.length, known.short))
+            return known if known.end == end + 4 else _new(Head, (*known[:4], end + 4, known.length, known.short))
         line = _LINE.match(data, start)
         if line is None:
             return _ODD
         block = data[line.end() : end] if line.end() < end else b""
-        fields = self._cache[block] if block in self._cache else self._fields(block)
-        if fields is None or len(fields.headers) >= self.fields_max:
+        fields = self._known(block)
+        if fields is None:
             return _ODD
         method, target = line[1].decode(), line[2].decode()
         kind = Kind.HOT if fields.is_simple and _HOT.match(data, start) else Kind.PLAIN
         if kind is Kind.HOT and method == "GET" and fields.length:
             kind = Kind.PLAIN
-        short = _short(method, target, fields.headers) if kind is Kind.HOT else Short.NO
+        is_short = kind is Kind.HOT and fields.is_short and method == "POST" and target == "/v1/log"
+        short = Short.APPEND if is_short else Short.NO
         head = Head(kind, method, target, fields.headers, end + 4, fields.length, short)
-        if block in self._cache and end - start <= _CACHED_BYTES_MAX:
+        if keyed is None and block in self._cache and end - start <= _CACHED_BYTES_MAX:
             if len(self._heads) >= _CACHED_HEADS_MAX:
                 self._heads.clear()
             self._heads[data[start:end]] = head
         return head
+
+    def _known(self, block: bytes) -> _Fields | None:
+        """The header lines, remembered or not; None for anything unusual."""
+        fields = self._cache.get(block, _UNKNOWN)
+        if fields is _UNKNOWN:
+            fields = self._fields(block)
+        return None if fields is None or len(fields.headers) >= self.fields_max else fields
 
     def _may_become_one(self, data: bytes, start: int) -> bool:
         """Whether what is there of a head is how one that we take begins."""
@@ -185,7 +231,7 @@ class HeadParser:
         is_simple = "Expect" not in headers and "Content-Encoding" not in headers
         if any(name.startswith("raftlog-") for name in headers):  # misspelt: its sender is told how
             is_simple = False
-        return _Fields(headers, int(length), is_simple)
+        return _Fields(headers, int(length), is_simple, _asks_no_more(headers))
 
     def _line(self, line: bytes) -> tuple[str, str] | None:
         """Name and value of a header line; None for anything unusual."""

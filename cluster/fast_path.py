@@ -14,60 +14,31 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from enum import Enum, auto
 from http import HTTPStatus
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 from aiohttp.web_protocol import RequestHandler
 
 from cluster import clock
+from cluster.fast_body import BODY_WAIT_SECONDS, Body
+from cluster.fast_face import Gate, Slow
 from cluster.fast_head import Head, HeadParser, Kind, Short
-from cluster.fast_turns import Turns
 from cluster.http_answer import Answer
-from cluster.http_call import Call, Service
+from cluster.http_call import Call
 
 _WAITING_BYTES_MAX: Final = 64 << 10
 """Requests that wait behind the one being served: above this the socket is not read."""
 _BODY_BYTES_MAX: Final = 1 << 20
 """A larger body goes to aiohttp as it comes."""
-_BODY_WAIT_SECONDS: Final = 0.02
-"""Head and body of a request often come in two packets; a body slower than this is aiohttp's to wait for."""
 _REST_SECONDS: Final = (0.05, 5.0)
 _REFUSING_SHARE: Final = 0.2
 """A connection that was refused as busy is not read for a moment, longer the more of them there are: refusing costs
 nearly what serving does, and clients that ask again at once would take all of the loop's time, not this share."""
+_TOO_MANY_REQUESTS: Final = int(HTTPStatus.TOO_MANY_REQUESTS)
 _TURN_REQUESTS_MAX: Final = 64
 """Pipelined requests answered in a row; then other connections have their turn."""
-
-
-class Gate(Protocol):
-    """What a connection needs of `http_api.Api`."""
-
-    service: Service
-
-    def identify(self, headers: Mapping[str, str]) -> str:
-        """An id for a request."""
-
-    def serve(self, call: Call) -> Coroutine[Any, Any, Any]:
-        """The request's answer; never raises but for a cancellation."""
-
-    def begin(self, head: Head, body: bytes) -> asyncio.Future[Any] | None:
-        """The short way of a simple request; None: `serve` it."""
-
-    def end(self, head: Head, asked: asyncio.Future[Any], began: float) -> Answer:
-        """The answer to what `begin` asked; never raises but for a cancellation."""
-
-
-class Slow(Protocol):
-    """Makes aiohttp's handlers; knows the open connections."""
-
-    fast: set[FastConnection]
-    turns: Turns
-    refusing_until: float  # when the refusals so far will have taken their share of the time
-
-    def make_handler(self, front: FastConnection | None) -> RequestHandler:
-        """A handler that tells `front` of each answer: `answered`."""
 
 
 class _State(Enum):
@@ -81,13 +52,19 @@ class _State(Enum):
     CLOSED = auto()
 
 
+# Looked at several times a request: a member of an enum costs a call each time.
+_IDLE: Final = _State.IDLE
+_FAST: Final = _State.FAST
+_LONG: Final = Short.NO
+
+
 class FastConnection(asyncio.Protocol):
     """One connection of a client."""
 
     __slots__ = (
-        "_at", "_began", "_body_timer", "_buffer", "_gate", "_handler", "_idle_since", "_idle_timer", "_is_leaving",
-        "_is_reading_paused", "_is_writing_paused", "_keepalive_s", "_left", "_loop", "_parser", "_rest_timer",
-        "_server", "_serving", "_short", "_state", "_transport", "_write_timer", "ended",
+        "_at", "_began", "_body", "_body_timer", "_buffer", "_gate", "_handler", "_idle_since", "_idle_timer",
+        "_is_leaving", "_is_reading_paused", "_is_writing_paused", "_keepalive_s", "_left", "_loop", "_parser",
+        "_rest_timer", "_server", "_serving", "_short", "_state", "_transport", "_write_timer", "ended",
     )  # fmt: skip
 
     def __init__(self, server: Slow, gate: Gate, parser: HeadParser, keepalive_s: float) -> None:
@@ -100,6 +77,7 @@ class FastConnection(asyncio.Protocol):
         self._buffer = b""
         self._at = 0  # the bytes before are done with
         self._left = 0  # bytes still to come of the request that aiohttp serves
+        self._body: Body | None = None  # of the next request, which is awaited; the buffer is in it, too
         self._serving: Coroutine[Any, Any, Any] | None = None
         self._short: Head | None = None  # of the request that goes the short way
         self._is_leaving = False
@@ -139,9 +117,21 @@ class FastConnection(asyncio.Protocol):
         self._idle_timer = self._loop.call_later(self._keepalive_s, self._look)
 
     def data_received(self, data: bytes) -> None:
+        if self._state is _IDLE and self._at >= len(self._buffer) and not (self._body or self._is_writing_paused):
+            head = self._parser.parse(data, 0)  # one whole request, as it is from a client that waits for its answers
+            is_alone = head.end + head.length == len(data) and not self._transport.is_closing()
+            if head.short is not _LONG and is_alone and self._server.turns.may(head.length):
+                self._buffer, self._at = b"", 0
+                self._serve(head, data[head.end :])
+                return
         if self._state is _State.HANDED_OVER:
             assert self._handler is not None
             self._handler.data_received(data)
+            return
+        if self._body is not None:
+            if self._body.is_whole_with(data):
+                self._settle_body()
+                self._advance()
             return
         if self._left:
             data = self._pass_on(data)
@@ -157,13 +147,13 @@ class FastConnection(asyncio.Protocol):
         if self._handler is not None:
             return False
         self._leave_line(_State.CLOSED)
-        self._buffer = b""
+        self._buffer, self._body = b"", None
         self._server.turns.wait(self)
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._leave_line(_State.CLOSED)
-        self._buffer = b""
+        self._buffer, self._body = b"", None
         self._server.fast.discard(self)
         for timer in (self._idle_timer, self._body_timer, self._rest_timer, self._write_timer):
             if timer is not None:
@@ -196,7 +186,7 @@ class FastConnection(asyncio.Protocol):
         """Serves what waits, until it must wait for something."""
         turn = 0
         while self._state is _State.IDLE and self._at < len(self._buffer) and not self._is_writing_paused:
-            if self._transport.is_closing():
+            if self._body is not None or self._transport.is_closing():
                 return
             turn += 1
             if turn > _TURN_REQUESTS_MAX:
@@ -211,11 +201,12 @@ class FastConnection(asyncio.Protocol):
             end = head.end + head.length
             if head.kind is Kind.HOT and head.length <= _BODY_BYTES_MAX:
                 if end > len(self._buffer):
-                    if self._body_timer is None:
-                        self._body_timer = self._loop.call_later(_BODY_WAIT_SECONDS, self._body_is_late)
+                    self._body = Body(self._buffer, end - len(self._buffer))
+                    self._body_timer = self._loop.call_later(BODY_WAIT_SECONDS, self._look_at_body)
                     break
                 if not self._server.turns.may(head.length) and self._must_wait():
                     break
+                self._at = end
                 self._serve(head, self._buffer[head.end : end])
             else:
                 self._lend(head)
@@ -260,10 +251,18 @@ class FastConnection(asyncio.Protocol):
             else:
                 self._transport.resume_reading()
 
-    def _body_is_late(self) -> None:
-        self._lend(self._parser.parse(self._buffer, self._at))
+    def _look_at_body(self) -> None:
+        if self._body is None:
+            return  # the client is gone
+        if self._body.is_slow():
+            self._settle_body()
+            self._lend(self._parser.parse(self._buffer, self._at))
+        else:
+            self._body_timer = self._loop.call_later(BODY_WAIT_SECONDS, self._look_at_body)
 
     def _settle_body(self) -> None:
+        if self._body is not None:
+            self._buffer, self._body = self._body.joined(), None
         if self._body_timer is not None:
             self._body_timer.cancel()
             self._body_timer = None
@@ -271,12 +270,10 @@ class FastConnection(asyncio.Protocol):
     # -- here -----------------------------------------------------------------------------------------------------
 
     def _serve(self, head: Head, body: bytes) -> None:
-        self._settle_body()
-        self._at = head.end + head.length
-        self._state = _State.FAST
-        self._began = clock.monotonic()
+        self._state = _FAST
+        self._began = now = clock.monotonic()
         gate = self._gate
-        if head.short is not Short.NO and (asked := gate.begin(head, body)) is not None:
+        if head.short is not _LONG and (asked := gate.begin(head, body, now)) is not None:
             self._short = head
             asked.add_done_callback(self._told)
             return
@@ -287,13 +284,15 @@ class FastConnection(asyncio.Protocol):
     def _told(self, asked: asyncio.Future[Any]) -> None:
         """The node has answered."""
         assert self._short is not None
+        now = clock.monotonic()
         try:
-            answer = self._gate.end(self._short, asked, self._began)
+            answer = self._gate.end(self._short, asked, now - self._began)
         except BaseException:  # cancelled, as in `_step`
             self.abort()
             raise
-        self._answer(answer)
-        self._go_on()
+        self._answer(answer, now)
+        if self._at < len(self._buffer) or self._is_reading_paused:
+            self._go_on()
 
     def _resumed(self, _: object = None) -> None:
         self._step()
@@ -314,7 +313,7 @@ class FastConnection(asyncio.Protocol):
             awaited = serving.send(None)
         except StopIteration as done:
             self._serving = None
-            self._answer(done.value)
+            self._answer(done.value, clock.monotonic())
         except BaseException:  # cancelled: nothing more is known, and the client must see that
             self._serving = None
             self.abort()
@@ -326,7 +325,7 @@ class FastConnection(asyncio.Protocol):
                 awaited._asyncio_future_blocking = False
                 awaited.add_done_callback(self._resumed)
 
-    def _answer(self, answer: Answer) -> None:
+    def _answer(self, answer: Answer, now: float) -> None:
         if self._state is _State.CLOSED:
             return
         transport = self._transport
@@ -336,9 +335,9 @@ class FastConnection(asyncio.Protocol):
             else:
                 answer.write(transport, "Connection: close\r\n")
                 transport.close()
-        self._idle_since = clock.monotonic()
-        self._state = _State.IDLE
-        if answer.status == HTTPStatus.TOO_MANY_REQUESTS and not transport.is_closing():
+        self._idle_since = now
+        self._state = _IDLE
+        if answer.status == _TOO_MANY_REQUESTS and not transport.is_closing():
             self._rest()
 
     def _rest(self) -> None:

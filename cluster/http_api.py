@@ -10,7 +10,7 @@ import asyncio
 import ipaddress
 import itertools
 import secrets
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -20,7 +20,7 @@ from aiohttp.web_protocol import RequestHandler
 
 from cluster import clock, wire
 from cluster.consumer_lag import Lags
-from cluster.fast_head import Head, HeadParser
+from cluster.fast_head import Head, HeadParser, Kind, Short, is_ordinary, short_of
 from cluster.fast_path import FastConnection
 from cluster.fast_short import ShortWay, route_of
 from cluster.fast_turns import Turns
@@ -38,6 +38,10 @@ _ANYONE: Final = Principal()
 _READS: Final = frozenset({"GET", "HEAD"})
 _HOSTS_SEEN_MAX: Final = 64
 """Host values remembered as good; a client may come by any number of proxies' ports."""
+_HEADERS_MAX: Final = 256
+_HEADERS_BYTES_MAX: Final = 1 << 10
+"""Sets of header lines that clients repeat: of so many, no longer than this, is remembered whether they are
+ordinary."""
 _PROBES: Final = frozenset({"/livez", "/readyz", "/metrics", "/v1/status"})
 _PROBED: Final = frozenset({200, 503})
 """What is asked again and again says nothing in the log by answering as it should; the metrics count it."""
@@ -62,11 +66,41 @@ class Api:
         lines = RequestLog(node, service.limits.request_lines_max) if service.http.access_log else None
         self._lines = lines if lines is not None and lines.is_enabled else None
         self._short = ShortWay(service)
+        self._ordinary: dict[tuple[tuple[bytes, bytes], ...], bool] = {}  # what is known of sets of header lines
 
     async def handle(self, request: web.BaseRequest) -> Answer | Stream:
         """Serves one request of aiohttp's."""
         headers = request.headers
+        if (head := self._short_head(request)) is not None:
+            body, now = request.content.read_nowait(), clock.monotonic()
+            if (asked := self.begin(head, body, now)) is None:
+                return await self.serve(Call(head.method, head.target, headers, self.identify(headers), whole=body))
+            try:
+                await asked
+            except Exception:
+                pass  # `end` tells of it
+            except BaseException:
+                self.service.open_requests -= 1
+                raise
+            return self.end(head, asked, clock.monotonic() - now)
         return await self.serve(Call(request.method, request.raw_path, headers, self.identify(headers), request))
+
+    def _short_head(self, request: web.BaseRequest) -> Head | None:
+        """The head of a request that may go the short way, and whose body is there as a whole."""
+        if not request.content.is_eof():
+            return None
+        raw = request.raw_headers
+        is_short = self._ordinary.get(raw)
+        if is_short is None:
+            is_short = is_ordinary(raw)
+            if len(self._ordinary) >= _HEADERS_MAX:
+                self._ordinary.clear()
+            if sum([len(name) + len(value) for name, value in raw]) <= _HEADERS_BYTES_MAX:
+                self._ordinary[raw] = is_short
+        method, target = request.method, request.raw_path
+        if not is_short or (short := short_of(method, target)) is Short.NO or (method == "GET" and request.body_exists):
+            return None
+        return Head(Kind.HOT, method, target, request.headers, short=short)
 
     def identify(self, headers: Mapping[str, str]) -> str:
         """The client's id of the request, or a new one."""
@@ -95,21 +129,21 @@ class Api:
         )
         return answer
 
-    def begin(self, head: Head, body: bytes) -> asyncio.Future[Any] | None:
+    def begin(self, head: Head, body: bytes, now: float) -> asyncio.Future[Any] | None:
         """Asks the node what a simple request wants (`end` goes on from there), or None: `serve` is to see to it."""
         if head.headers["Host"] not in self._hosts_seen:
             return None
         try:
             authorise(_ANYONE, route_of(head).verb, _DEFAULT_NAMESPACE, None)
-            asked = self._short.begin(head, body)
+            asked = self._short.begin(head, body, now)
         except ApiError:  # which `serve` meets too, and explains
             return None
         if asked is not None:
             self.service.open_requests += 1
         return asked
 
-    def end(self, head: Head, asked: asyncio.Future[Any], began: float) -> Answer:
-        """The answer to what `begin` asked at that time; raises nothing but a cancellation."""
+    def end(self, head: Head, asked: asyncio.Future[Any], seconds: float) -> Answer:
+        """The answer to what `begin` asked so long ago; raises nothing but a cancellation."""
         self.service.open_requests -= 1
         code, request_id = "", f"{self._id_prefix}{next(self._ids)}"
         try:
@@ -117,7 +151,6 @@ class Api:
         except Exception as error:
             code, answer = self._failed(error, request_id, head.target)
         self._sign(answer, request_id)
-        seconds = clock.monotonic() - began
         self._note(head.method, head.target, route_of(head).pattern, request_id, answer.status, seconds, code)
         return answer
 
@@ -244,13 +277,19 @@ class _Handler(RequestHandler):
         self._api = manager.api
         self._front = front
 
-    async def finish_response(
+    def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
-    ) -> tuple[web.StreamResponse, bool]:
+    ) -> Coroutine[Any, Any, tuple[web.StreamResponse, bool]]:
         """aiohttp calls this to send an answer."""
-        sent = await super().finish_response(request, resp, start_time)
-        if self._front is not None:
-            self._front.answered(is_whole=request.content.is_eof())
+        sending = super().finish_response(request, resp, start_time)
+        return sending if self._front is None else self._finish(sending, self._front, request)
+
+    @staticmethod
+    async def _finish(
+        sending: Coroutine[Any, Any, tuple[web.StreamResponse, bool]], front: FastConnection, request: web.BaseRequest
+    ) -> tuple[web.StreamResponse, bool]:
+        sent = await sending
+        front.answered(is_whole=request.content.is_eof())
         return sent
 
     def handle_error(

@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from cluster import wire
-from cluster.http_answer import Answer
+from cluster.http_answer import Answer, encode_json
 from cluster.http_call import Call, Service, decode
 from cluster.http_outcomes import Done, Records, submit
 from cluster.http_query import Query, check_key, unescape
@@ -21,6 +21,7 @@ _APPEND: Final = int(Operation.APPEND)
 _JSON_BODY: Final = msgspec.json.Decoder(list[RecordIn] | RecordIn)
 _NDJSON_LINE: Final = msgspec.json.Decoder(RecordIn)
 _PACKED_BODY: Final = msgspec.msgpack.Decoder(list[bytes | list[Any]])
+_APPLIED: Final = Outcome.APPLIED
 _BATCHES: Final = (wire.JSON, wire.NDJSON, wire.MSGPACK)
 _LOOP_BYTES: Final = 256 << 10
 """A larger batch is decoded by a worker thread: the event loop must not pause for it."""
@@ -55,10 +56,8 @@ async def append(service: Service, call: Call) -> Answer:
 
 def appended(service: Service, done: Done) -> Answer:
     """What is answered to an append."""
-    body = Appended(
-        Outcome.APPLIED, done.result, done.first, done.last, done.last - done.first + 1, done.last, done.term
-    )
-    return service.answer(body, done.last, done.term)
+    body = Appended(_APPLIED, done.result, done.first, done.last, done.last - done.first + 1, done.last, done.term)
+    return Answer(service.identity, encode_json(body), done.last, done.term)
 
 
 def _decode_batch(service: Service, media_type: str, body: bytes) -> Records:

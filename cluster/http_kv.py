@@ -11,7 +11,7 @@ import google_crc32c
 import msgpack
 import msgspec
 
-from cluster.http_answer import Answer
+from cluster.http_answer import Answer, encode_json
 from cluster.http_call import READ_PARAMETERS, Call, Service, decode, read_index, wait_applied
 from cluster.http_log import ENCODINGS, SLICE_RECORDS
 from cluster.http_outcomes import Done, submit
@@ -53,6 +53,11 @@ def path_key(call: Call, query: Query) -> bytes:
         raise ApiError(Code.BAD_REQUEST, "the key is given twice, in the path and as a parameter: give one")
     if given is not None:
         return given
+    return key_in_path(raw)
+
+
+def key_in_path(raw: str) -> bytes:
+    """The key that a raw path names. Raises ApiError."""
     return check_key(unescape(raw, "the key in the path"), "the key in the path")
 
 
@@ -67,14 +72,14 @@ async def put(service: Service, call: Call) -> Answer:
             f"the value has {len(value)} bytes: the limit is {service.limits.value_bytes_max} (limits.value_bytes_max)",
         )
     done = await submit(service, call, (Record(_PUT, key, value, None, query.number("if_revision")),))
-    return _written(service, done)
+    return written(service, done)
 
 
 async def delete(service: Service, call: Call) -> Answer:
     """Deletes a key; one that is not there is `applied` with `deleted` 0."""
     query = call.query(_WRITE)
     record = Record(_DELETE, path_key(call, query), None, None, query.number("if_revision"))
-    return _written(service, await submit(service, call, (record,)))
+    return written(service, await submit(service, call, (record,)))
 
 
 async def delete_range(service: Service, call: Call) -> Answer:
@@ -90,10 +95,11 @@ async def delete_range(service: Service, call: Call) -> Answer:
             Code.BAD_REQUEST, "name what to delete: prefix= (empty for every key), or start= and end=, or a key"
         )
     record = Record(int(Operation.DELETE_RANGE), start, end)
-    return _written(service, await submit(service, call, (record,)))
+    return written(service, await submit(service, call, (record,)))
 
 
-def _written(service: Service, done: Done) -> Answer:
+def written(service: Service, done: Done) -> Answer:
+    """What is answered to the write of keys."""
     answer = done.answer
     body = Written(
         Outcome.APPLIED, done.result, done.revision, done.last, done.term, answer.deleted if answer is not None else 0
@@ -130,7 +136,8 @@ def got(service: Service, key: bytes, at: int | None, encoding: Encoding, *, is_
                 ("Raftlog-Mod", str(version.mod)), ("Raftlog-Version", str(version.version)),
             ),
         )  # fmt: skip
-    return service.answer(Got(key_value(key, version, encoding), revision, index, term), index, term)
+    body = encode_json(Got(key_value(key, version, encoding), revision, index, term))
+    return Answer(service.identity, body, index, term)
 
 
 class _Token(NamedTuple):

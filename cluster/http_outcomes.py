@@ -16,6 +16,7 @@ from statemachine.commands import Operation, Result
 Records = Sequence[Record] | Sequence[bytes]
 """The records of a request; where all are appends of nothing but a value, their values."""
 _APPEND: Final = int(Operation.APPEND)
+_APPLIED: Final = Result.APPLIED
 _LOOP_RECORDS: Final = 2_000
 """A larger batch is encoded by a worker thread: the event loop must not pause for it."""
 
@@ -79,7 +80,7 @@ async def submit(
 def done_of(settled: Settled, session: SessionHeaders) -> Done:
     """What became of the records of a request that was applied. Raises ApiError for every outcome but `applied`."""
     effect = settled.effect
-    if effect.result is Result.APPLIED and not effect.answer:
+    if effect.result is _APPLIED and not effect.answer:
         return Done(settled.first, settled.last, settled.term, "applied", effect.revision, None)
     answer = told(settled, session)
     if answer.result is Result.APPLIED:

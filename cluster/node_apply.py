@@ -38,6 +38,7 @@ def _run(node: Node) -> bool:
     if not node.applier.run():
         return False
     node.core.applied(node.applier.applied)
-    node.writes_gather.answered(inflight - node.pending.inflight, node.pending.queued)
+    left = node.pending.inflight
+    node.writes_gather.answered(inflight - left, node.pending.queued, left)
     node.look_soon()  # behind the answers: those who got them are counted on to ask again
     return node.fetches.release()

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from cluster.requests import Answer, Batch, Flight, Request
+from cluster.requests import Answer, Batch, Flight, Request, settle_all
 from cluster.wire import ERRORS, ApiError, Code
 from raft.codec import BLOCK_SIZE
 from raft.types import NodeId
@@ -59,6 +59,11 @@ class Pending:
     def queued(self) -> int:
         """Requests that wait to be proposed or forwarded."""
         return len(self._queue)
+
+    @property
+    def batches(self) -> int:
+        """Entries proposed by this node that it has not applied."""
+        return len(self._batches)
 
     @property
     def inflight(self) -> int:
@@ -308,16 +313,9 @@ class Pending:
         each: Iterable[RequestEffect] = effects.requests
         if effects.is_plain:
             each = [RequestEffect(Result.APPLIED, effects.revision)] * len(requests)
-        settled = 0
-        for request, effect in zip(requests, each, strict=True):
-            if request.future is not None:
-                request.settle(term, effect)
-                settled += 1
-            if request.session:
-                self._forget(request)
-                for repetition in request.joined or ():
-                    repetition.settle(term, effect)
-        self._count("applied", settled)
+        for request in settle_all(term, requests, each):
+            self._forget(request)
+        self._count("applied", sum([request.future is not None for request in requests]))
 
     def _applied_expected(self, index: int, term: int, sizes: list[int], effects: Effects) -> None:
         expected = self._expected

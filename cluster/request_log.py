@@ -54,7 +54,7 @@ class RequestLog:
         "_node",
         "_pool",
         "_when",
-        "_when_ms",
+        "_when_until",
     )
 
     def __init__(self, node: int, lines_max: int) -> None:
@@ -62,7 +62,7 @@ class RequestLog:
         self._lines: list[RequestLine] = []
         self._lines_max = lines_max
         self._dropped = 0
-        self._when_ms, self._when = 0, datetime.fromtimestamp(0, UTC)
+        self._when_until, self._when = 0.0, datetime.fromtimestamp(0, UTC)
         self._handle: asyncio.TimerHandle | None = None
         self._is_writing = False
         self._logger = get_logger(node=node)
@@ -79,12 +79,11 @@ class RequestLog:
         if len(self._lines) >= self._lines_max:
             self._dropped += 1
             return
-        now_ms = clock.wall_ms()
-        if now_ms != self._when_ms:  # one for all requests of a millisecond
-            self._when_ms, self._when = now_ms, datetime.fromtimestamp(now_ms / 1000, UTC)
+        if (now := clock.monotonic()) >= self._when_until:  # one for all requests of a millisecond
+            self._when_until, self._when = now + 0.001, datetime.fromtimestamp(clock.wall_ms() / 1000, UTC)
         self._lines.append(
             RequestLine(
-                "request", self._node, method, target, status, round(seconds * 1000, 2), request_id, "info",
+                "request", self._node, method, target, status, int(seconds * 100_000 + 0.5) / 100, request_id, "info",
                 self._when, code,
             )
         )  # fmt: skip

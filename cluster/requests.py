@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeVar
 
@@ -14,6 +14,7 @@ from raft.types import NOBODY, NodeId
 from statemachine.answers import Reason
 from statemachine.effects import RequestEffect
 
+_new: Final = tuple.__new__  # a NamedTuple without the cost of its constructor
 Value_contra = TypeVar("Value_contra", contravariant=True)
 
 
@@ -91,6 +92,22 @@ class Request:
         """It was not, or nobody knows."""
         if self.future is not None and not self.future.done():
             self.future.set_exception(ApiError(code, message))
+
+
+def settle_all(term: int, requests: Sequence[Request], effects: Iterable[RequestEffect]) -> list[Request]:
+    """They were applied, each with its effect: as `Request.settle`, without a call for each, and their repetitions.
+    Answers those of a session."""
+    of_sessions: list[Request] = []
+    for request, effect in zip(requests, effects, strict=True):
+        future = request.future
+        if future is not None and not future.done():
+            first = request.first
+            future.set_result(_new(Settled, (first, first + request.count - 1, term, effect)))
+        if request.session:
+            of_sessions.append(request)
+            for repetition in request.joined or ():
+                repetition.settle(term, effect)
+    return of_sessions
 
 
 @dataclass(slots=True, eq=False)

@@ -292,6 +292,16 @@ def encode_block(
     return _block(b"".join(parts), len(records), namespace, principal, session, sequence, settled, time_ms, plain)
 
 
+def encode_single(operation: int, key: bytes | None, value: bytes, *, plain: bool = False) -> bytes:
+    """A request of one record that says nothing but this, as `encode_block`: a quarter of what that takes."""
+    flags, key_size = (RECORD_VALUE, 0) if key is None else (RECORD_KEY | RECORD_VALUE, len(key))
+    head = _SINGLE.pack(
+        _PLAIN_START if plain else _SINGLE_START, RECORD_SIZE + key_size + len(value), 1, _PLAIN_REST, operation, flags,
+        key_size, len(value), 0, 0, 0,
+    )  # fmt: skip
+    return head + value if key is None else head + key + value
+
+
 def encode_values(
     operation: int, values: Sequence[bytes], *, session: int = 0, sequence: int = 0, settled: int = 0,
     time_ms: int | None = None,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cluster import apply
-from raft.codec import Corrupt, Record, encode_block, seal_entry
+from raft.codec import Corrupt, Record, encode_block, encode_single, seal_entry
 from raft.types import GENESIS, Entry, EntryKind
 from statemachine.commands import Command, Operation, Request
 
@@ -35,3 +37,10 @@ def test_an_entry_that_names_another_count_is_refused() -> None:
     ):  # fmt: skip
         with pytest.raises(Corrupt, match="says 2 records, its blocks hold 1"):
             apply.log_entry(entry(block, 2))
+
+
+@given(key=st.none() | st.binary(max_size=40), value=st.binary(max_size=40), plain=st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_a_single_record_makes_the_block_that_it_always_made(key: bytes | None, value: bytes, plain: bool) -> None:
+    """Nobody can tell from the bytes which way an append or a put came."""
+    assert encode_single(2, key, value, plain=plain) == encode_block([Record(2, key, value)], plain=plain)

@@ -92,7 +92,7 @@ async def told(pieces: list[bytes], *, fast: bool) -> tuple[bytes, bool, list[by
 @pytest.fixture(autouse=True)
 def no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """A body that is not there is aiohttp's at once: nothing here waits for a clock."""
-    monkeypatch.setattr(fast_path, "_BODY_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(fast_path, "BODY_WAIT_SECONDS", 0.0)
 
 
 @given(parts=st.lists(requests(), min_size=1, max_size=4), cuts=CUTS)

@@ -124,13 +124,18 @@ def test_a_head_that_came_before_is_the_same_wherever_it_stands() -> None:
         ("POST /v1/log", {"Content-Type": "application/json"}, Short.NO),
         ("POST /v1/log?key=a", {}, Short.NO),
         ("GET /v1/log", {}, Short.NO),
-        ("PUT /v1/kv/a", {}, Short.NO),
+        ("PUT /v1/kv/a", {}, Short.PUT),
+        ("PUT /v1/kv/a/%2Fb", {"Content-Type": "text/plain"}, Short.NO),
+        ("PUT /v1/kv/a?if_revision=3", {}, Short.NO),
+        ("PUT /v1/kv/", {}, Short.NO),
+        ("PUT /v1/kv", {}, Short.NO),
+        ("DELETE /v1/kv/a", {}, Short.NO),
         ("GET /v1/kv/a", {}, Short.GET),
         ("GET /v1/kv/a?consistency=stale", {}, Short.NO),
         ("GET /v1/kv/a", {"Accept": "application/octet-stream"}, Short.NO),
         *[
             (line, {name: "1"}, Short.NO)
-            for line in ("POST /v1/log", "GET /v1/kv/a")
+            for line in ("POST /v1/log", "PUT /v1/kv/a", "GET /v1/kv/a")
             for name in (
                 wire.H_SESSION, wire.H_SEQUENCE, wire.H_SETTLED, wire.H_DEADLINE, wire.H_REQUEST_ID, wire.H_KEY,
                 wire.H_TIME, wire.H_LOG, "Origin", "raftlog-sesion",
@@ -146,3 +151,8 @@ def test_the_short_way_is_for_what_asks_for_nothing_more(line: str, headers: dic
         request(method, target, *(f"{name}: {value}" for name, value in headers.items())),
     )
     assert [parser.parse(data, 0).short for _ in range(2)] == [short, short]
+    raw = [(b"hOst", b"localhost"), *((name.lower().encode(), value.encode()) for name, value in headers.items())]
+    of_aiohttp = fast_head.short_of(method, target) if fast_head.is_ordinary(raw) else Short.NO
+    assert of_aiohttp is short, "what aiohttp has parsed is judged alike"
+    assert not fast_head.is_ordinary(raw[1:]), "no host"
+    assert not fast_head.is_ordinary([*raw, (b"X", b"1"), (b"x", b"1")]), "a name twice"

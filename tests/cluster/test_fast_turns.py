@@ -7,11 +7,12 @@ from itertools import pairwise
 
 import pytest
 
-from cluster import fast_turns
+from cluster import fast_path, fast_turns
 from cluster.fast_turns import Turns
 from cluster.wire import Code
 from tests.cluster.fast_wire import Server, Wire, request, turns
 
+FAST = fast_path._State.FAST
 PUT = request("PUT", "/v1/kv/k", body=b"v")
 LIVE = request("GET", "/livez")
 STATUS = request("GET", "/v1/status")
@@ -44,10 +45,10 @@ async def test_a_turn_serves_so_many_and_the_rest_in_order() -> None:
         assert all(states[0])
         assert service.open_requests == 10, "who waits counts as served"
         for _ in range(4):
-            begun.append(sum(wire.protocol._serving is not None for wire in wires))  # type: ignore[attr-defined]
+            begun.append(sum(wire.protocol._state is FAST for wire in wires))  # type: ignore[attr-defined]
             if len(begun) == 2:
                 wires[10].protocol.data_received(PUT)
-                assert wires[10].protocol._serving is None, "others were there before"  # type: ignore[attr-defined]
+                assert wires[10].protocol._state is not FAST, "others were there before"  # type: ignore[attr-defined]
             await asyncio.sleep(0)
         assert begun == [4, 8, 11, 11]
         server.node.held.set()
@@ -83,7 +84,7 @@ async def test_who_operates_the_node_does_not_wait_in_line() -> None:
         for _ in range(6):
             await asyncio.sleep(0)
         assert served(wires) == [False] * 100
-        assert sum(wire.protocol._serving is None for wire in wires) > 50, "most of them are still in line"  # type: ignore[attr-defined]
+        assert sum(wire.protocol._state is not FAST for wire in wires) > 50, "most of them are still in line"  # type: ignore[attr-defined]
         assert [wire.replies()[0].status for wire in (early, late)] == [200, 200]
         assert admin.replies()[0].status == 200
         assert more.replies()[0].problem().code is Code.BUSY

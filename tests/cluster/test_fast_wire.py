@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from cluster import fast_path
+from cluster import fast_path, http_api
 from cluster.fast_head import Head
 from cluster.wire import ApiError, Code
 from tests.cluster.fake_node import serve
@@ -75,7 +75,7 @@ async def test_pipelined_requests_are_answered_in_order(server: Server) -> None:
 @pytest.mark.parametrize("piece", [1, 2, 7])
 async def test_requests_cut_at_every_byte(server: Server, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """However the packets are cut, the answers are the same."""
-    monkeypatch.setattr(fast_path, "_BODY_WAIT_SECONDS", 10.0)
+    monkeypatch.setattr(fast_path, "BODY_WAIT_SECONDS", 10.0)
     data = PUT + GET + LIVE + BATCH + GET + CHUNKED + PAGE
     whole, cut = server.connect(), server.connect()
     await whole.feed(data)
@@ -98,24 +98,6 @@ async def test_a_request_cut_in_two_anywhere(server: Server) -> None:
         wire.close()
 
 
-async def test_a_late_body_behind_another_request_is_cut_where_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its head came in one packet with a whole request, its body in two more, and another request behind it: each of
-    them is served once, as it was sent, whoever reads the late one. (What had been read before was once counted as
-    part of it.)"""
-    monkeypatch.setattr(fast_path, "_BODY_WAIT_SECONDS", 60.0)
-    late = request("POST", "/v1/log", body=b"b" * 300)
-    async with Server(fast_path=True) as server:
-        wire = server.connect()
-        await wire.feed(PUT + late[:-200], late[-200:-100])
-        timer = wire.protocol._body_timer  # type: ignore[attr-defined]
-        timer._run()  # as if the moment were over in which the rest may come
-        timer.cancel()
-        assert wire.protocol._left == 100, "what is still to come of it"  # type: ignore[attr-defined]
-        await wire.feed(late[-100:] + PUT + GET)  # a request as long as the one that was read before
-        assert [reply.status for reply in wire.replies()] == [200] * 4
-        assert wire.replies()[3].json()["kv"]["version"] == 2
-
-
 async def test_a_body_that_comes_late_goes_to_aiohttp(lent: list[Head]) -> None:
     """The fast path waits a moment for a body, then aiohttp does, with its deadline; the connection comes back."""
     async with Server(fast_path=True) as server:
@@ -125,6 +107,21 @@ async def test_a_body_that_comes_late_goes_to_aiohttp(lent: list[Head]) -> None:
         await wire.feed(PUT[-5:], GET)
         assert [reply.status for reply in wire.replies()] == [200, 200]
         assert len(lent) == 1
+
+
+async def test_header_lines_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether they are ordinary is remembered for requests of aiohttp's, too: of so many, and of none that is long."""
+    monkeypatch.setattr(http_api, "_HEADERS_MAX", 3)
+    async with Server(fast_path=False) as server:
+        wire, known = server.connect(), server.runner._api._ordinary
+        for number in range(8):
+            await wire.feed(request("PUT", "/v1/kv/k", f"X: {number}", body=b"v"))
+            assert 1 <= len(known) <= 3
+        before = dict(known)
+        await wire.feed(request("PUT", "/v1/kv/k", "X: " + "y" * 2_000, body=b"v"))
+        assert known == before
+        await wire.feed(request("PUT", "/v1/kv/k", "Raftlog-Sequence: 1", body=b"v"))
+        assert [reply.status for reply in wire.replies()] == [200] * 9 + [400]
 
 
 UNUSUAL = [
