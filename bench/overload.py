@@ -3,16 +3,19 @@
 Three phases against the leader of three nodes with the shipped defaults: the peak (few connections, all busy), the
 overload (so many connections that the node must refuse, each asking again at once, which no well-meant client does),
 the peak again. Load from wrk; what became of the writes is read from the nodes' own counters, because wrk does not tell
-a refusal from a failure. `python -m bench overload --help`.
+a refusal from a failure. Meanwhile others come, each on a new connection: an operator with questions and a command, and
+a client with one write. `python -m bench overload --help`.
 """
 
 from __future__ import annotations
 
 import http.client
 import resource
-import tempfile
+import statistics
 import threading
 import time
+from collections import Counter
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
@@ -22,7 +25,7 @@ import typer
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
-from bench import machine, tools, wrk
+from bench import conditions, machine, study, wrk
 from cluster.local_cluster import LocalCluster
 from cluster.settings import LimitSettings
 
@@ -30,26 +33,48 @@ KEPT_SHARE_MIN = 0.8
 """How much of its peak rate a node must keep (the goal of docs/performance.md)."""
 GROWTH_MAX = 1.3
 """Memory at the end over memory at a quarter of the overload: what is bounded stops growing."""
+REFUSED_MS_MAX = 250.0
+"""Half of those who are refused know it by then, on a connection that was not there before."""
+OPERATOR_MS_MAX = 2_000.0
+"""Whoever operates the cluster has every answer by then, also while thousands connect at once."""
+_TIMEOUT_S = 30.0
+_EVERY_S = 0.25
+APPEND = ("POST", "/v1/log")
+OPERATORS = (
+    ("GET", "/livez"), ("GET", "/v1/status"), ("GET", "/metrics"), ("GET", "/v1/explain/leaderless"),
+    ("POST", "/v1/log/trim"),
+)  # fmt: skip
+_BODIES = {APPEND: b"a write of another client", ("POST", "/v1/log/trim"): b'{"before":1}'}
+_NO_ANSWER, _OK, _BUSY = 0, 200, 429
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """One moment of the overload."""
+    """One moment of the overload; what the node says is None where it did not answer in time."""
 
     second: float
-    applied: int
-    refused: int
     memory_mib: float
-    term: int
-    leader: int
+    applied: int | None = None
+    refused: int | None = None
+    term: int | None = None
+    leader: int | None = None
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """The answers to one question, asked again and again, each time on a new connection."""
+
+    what: str
+    statuses: dict[int, int]  # how many of each; 0: none within half a minute
+    p50_ms: float
+    max_ms: float
 
 
 class Phase(msgspec.Struct, frozen=True):
-    """What one phase came to, by the leader's counters; `p99_ms` is wrk's, over answers of every kind."""
+    """What one phase came to, by the leader's counters; `p50_ms`, `p99_ms` are wrk's, over answers of every kind."""
 
     connections: int
     applied_per_second: float
     refused_per_second: float
-    failed: int  # neither applied nor refused as busy
+    failed: dict[str, int]  # neither applied nor refused as busy, by status
     p50_ms: float
     p99_ms: float
 
@@ -57,7 +82,8 @@ class Phase(msgspec.Struct, frozen=True):
 class Result(msgspec.Struct, frozen=True):
     """The whole run."""
 
-    busy_before: float
+    when: str
+    conditions: conditions.Conditions
     open_requests_max: int
     before: Phase
     overload: Phase
@@ -65,6 +91,8 @@ class Result(msgspec.Struct, frozen=True):
     kept_share: float
     leader_changes: int
     memory_mib: tuple[float, float, float]  # at a quarter, at the end, the most
+    refusals: Asked
+    operators: list[Asked]
     samples: list[Sample]
 
     @property
@@ -79,8 +107,15 @@ class Result(msgspec.Struct, frozen=True):
             found.append(f"memory grew from {self.memory_mib[0]:.0f} to {self.memory_mib[1]:.0f} MiB")
         if not self.overload.refused_per_second:
             found.append("nothing was refused: more --connections, or fewer --open-requests")
-        if self.overload.failed:
-            found.append(f"{self.overload.failed} answers were neither applied nor busy")
+        if failed := sum(self.overload.failed.values()):
+            found.append(f"{failed} answers were neither applied nor busy: {self.overload.failed}")
+        if self.refusals.p50_ms > REFUSED_MS_MAX:
+            found.append(f"refusals took {self.refusals.p50_ms:.0f} ms, not {REFUSED_MS_MAX:.0f}")
+        for asked in self.operators:
+            if lost := sum(number for status, number in asked.statuses.items() if status in (_NO_ANSWER, _BUSY)):
+                found.append(f"{asked.what} was refused or not answered {lost} times")
+            elif asked.max_ms > OPERATOR_MS_MAX:
+                found.append(f"{asked.what} took up to {asked.max_ms:.0f} ms, not {OPERATOR_MS_MAX:.0f}")
         return found
 
 
@@ -89,28 +124,61 @@ class Counts(msgspec.Struct, frozen=True):
 
     applied: int
     refused: int
-    failed: int
+    failed: Counter[str]
 
 
-def ask(url: str, target: str) -> bytes:
-    """A GET on a connection of its own."""
-    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)
+def exchange(url: str, method: str, target: str, body: bytes | None = None) -> tuple[int, bytes]:
+    """Status and body of one request on a connection of its own. Raises OSError or HTTPException."""
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=_TIMEOUT_S)
     try:
-        connection.request("GET", target)
-        return connection.getresponse().read()
+        connection.request(method, target, body)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
     finally:
         connection.close()
 
 
-def counts(url: str) -> Counts:
-    """What the node answered to appends."""
-    by_status: dict[str, int] = {}
-    for family in text_string_to_metric_families(ask(url, "/metrics").decode()):
+def ask(url: str, target: str) -> bytes:
+    """A GET on a connection of its own."""
+    return exchange(url, "GET", target)[1]
+
+
+def counts(metrics: bytes) -> Counts:
+    """What the node answered to appends, by its /metrics."""
+    by_status: Counter[str] = Counter()
+    for family in text_string_to_metric_families(metrics.decode()):
         for sample in family.samples:
-            if sample.name == "raftlog_http_requests_total" and sample.labels["route"] == "/v1/log":
+            if sample.name == "raftlog_http_requests_total" and sample.labels["route"] == APPEND[1]:
                 by_status[sample.labels["status"]] = int(sample.value)
-    applied, refused = by_status.pop("200", 0), by_status.pop("429", 0)
-    return Counts(applied, refused, sum(by_status.values()))
+    applied, refused = by_status.pop(str(_OK), 0), by_status.pop(str(_BUSY), 0)
+    return Counts(applied, refused, by_status)
+
+
+class Asker(threading.Thread):
+    """Asks one thing again and again, until it is told to stop."""
+
+    def __init__(self, url: str, question: tuple[str, str], ended: threading.Event) -> None:
+        super().__init__(daemon=True)
+        self._url, self._question, self._ended = url, question, ended
+        self.took_ms: list[tuple[int, float]] = []  # status, and how long it took
+        self.newest = b""
+
+    def run(self) -> None:
+        """The thread."""
+        while not self._ended.wait(_EVERY_S):
+            began = time.monotonic()
+            try:
+                status, answer = exchange(self._url, *self._question, _BODIES.get(self._question))
+            except (OSError, http.client.HTTPException):
+                status, answer = _NO_ANSWER, b""
+            self.took_ms.append((status, (time.monotonic() - began) * 1e3))
+            self.newest = answer
+
+    def asked(self, only: int | None = None) -> Asked:
+        """What it was told; the times of one status only, if that is asked for."""
+        times = [took for status, took in self.took_ms if only in (None, status)] or [0.0]
+        statuses = dict(sorted(Counter(status for status, _ in self.took_ms).items()))
+        return Asked(" ".join(self._question), statuses, round(statistics.median(times), 1), round(max(times), 1))
 
 
 class Watcher(threading.Thread):
@@ -118,93 +186,97 @@ class Watcher(threading.Thread):
 
     def __init__(self, cluster: LocalCluster, url: str) -> None:
         super().__init__(daemon=True)
-        self._cluster, self._url = cluster, url
+        self._pids = [pid for node in cluster.nodes if (pid := cluster.pid(node)) is not None]
         self._ended = threading.Event()
+        self._operators = [Asker(url, question, self._ended) for question in OPERATORS]
+        self._client = Asker(url, APPEND, self._ended)
         self.samples: list[Sample] = []
 
     def run(self) -> None:
         """The thread."""
         began = time.monotonic()
-        pids = [pid for node in self._cluster.nodes if (pid := self._cluster.pid(node)) is not None]
+        for asker in (*self._operators, self._client):
+            asker.start()
         while not self._ended.wait(1.0):
-            status = msgspec.json.decode(ask(self._url, "/v1/status"))
-            seen = counts(self._url)
-            leader = status["leader"]["node"] if status["leader"] else 0
-            memory = round(machine.memory_mib(pids), 1)
-            second = round(time.monotonic() - began, 1)
-            self.samples.append(Sample(second, seen.applied, seen.refused, memory, status["term"], leader))
+            sample = Sample(round(time.monotonic() - began, 1), round(machine.memory_mib(self._pids), 1))
+            _, status, metrics, *_ = [asker.newest for asker in self._operators]
+            if status and metrics:
+                told, seen = msgspec.json.decode(status), counts(metrics)
+                leader = told["leader"]["node"] if told["leader"] else 0
+                sample = msgspec.structs.replace(
+                    sample, applied=seen.applied, refused=seen.refused, term=told["term"], leader=leader
+                )
+            self.samples.append(sample)
 
-    def end(self) -> list[Sample]:
-        """What it saw."""
+    def end(self) -> tuple[list[Sample], Asked, list[Asked]]:
+        """What it saw, how long refusals took, and what operators were told."""
+        time.sleep(2.0)  # it also sees the node let go of everybody
         self._ended.set()
-        self.join(60)
-        return self.samples
+        for thread in (self, *self._operators, self._client):
+            thread.join(2 * _TIMEOUT_S)
+        return self.samples, self._client.asked(_BUSY), [asker.asked() for asker in self._operators]
 
 
 def phase(url: str, connections: int, seconds: int, size: int, folder: Path) -> Phase:
-    """wrk for that long."""
-    before, began = counts(url), time.monotonic()
-    load = wrk.Load(f"{url}/v1/log", "POST", "x" * size)
+    """wrk for that long. Raises RuntimeError, MissingTool or OSError."""
+    before, began = counts(ask(url, "/metrics")), time.monotonic()
+    load = wrk.Load(f"{url}{APPEND[1]}", APPEND[0], "x" * size)
     run = wrk.run(load, connections=connections, seconds=seconds, folder=folder)
-    after, took = counts(url), time.monotonic() - began
+    after, took = counts(ask(url, "/metrics")), time.monotonic() - began
     return Phase(
         connections, round((after.applied - before.applied) / took, 1),
-        round((after.refused - before.refused) / took, 1), after.failed - before.failed, run.p50_ms, run.p99_ms,
+        round((after.refused - before.refused) / took, 1), dict(after.failed - before.failed), run.p50_ms, run.p99_ms,
     )  # fmt: skip
 
 
 def soak(
-    folder: Path, *, seconds: int, peak_seconds: int, peak_connections: int, connections: int, size: int,
-    open_requests: int,
+    folder: Path, console: Console, *, seconds: int, peak_seconds: int, peak_connections: int, connections: int,
+    size: int, open_requests: int,
 ) -> Result:  # fmt: skip
-    """The three phases. Raises tools.MissingTool."""
-    busy = machine.busy_share()
+    """The three phases. Raises RuntimeError, LocalClusterError or MissingTool."""
+    seen = conditions.look(folder, console)
     settings = {"limits.open_requests_max": open_requests}
     with LocalCluster(folder / "raftlog", settings=settings) as cluster:
         cluster.start()
         cluster.wait_ready(timeout_s=120.0)
         url = cluster.url(cluster.leader())
-        phase(url, peak_connections, 2, size, folder)  # warm
-        before = phase(url, peak_connections, peak_seconds, size, folder)
-        watcher = Watcher(cluster, url)
-        watcher.start()
-        overload = phase(url, connections, seconds, size, folder)
-        samples = watcher.end()
-        after = phase(url, peak_connections, peak_seconds, size, folder)
+        try:
+            phase(url, peak_connections, 2, size, folder)  # warm
+            before = phase(url, peak_connections, peak_seconds, size, folder)
+            watcher = Watcher(cluster, url)
+            watcher.start()
+            overload = phase(url, connections, seconds, size, folder)
+            samples, refusals, operators = watcher.end()
+            after = phase(url, peak_connections, peak_seconds, size, folder)
+        except (OSError, http.client.HTTPException) as error:
+            raise RuntimeError(f"{url} does not answer: {error}") from error
     memory = [sample.memory_mib for sample in samples] or [0.0]
-    terms = [(sample.term, sample.leader) for sample in samples]
+    terms = [(sample.term, sample.leader) for sample in samples if sample.term is not None]
     peak = max(before.applied_per_second, 1e-9)
     return Result(
-        round(busy, 3), open_requests, before, overload, after, round(overload.applied_per_second / peak, 3),
-        sum(1 for one, two in pairwise(terms) if one != two),
-        (memory[len(memory) // 4], memory[-1], max(memory)), samples,
+        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), seen, open_requests, before, overload, after,
+        round(overload.applied_per_second / peak, 3), sum(1 for one, two in pairwise(terms) if one != two),
+        (memory[len(memory) // 4], memory[-1], max(memory)), refusals, operators, samples,
     )  # fmt: skip
 
 
-def markdown(result: Result) -> str:
-    """The result as a page."""
-    lines = [
-        "# Overload",
-        "",
-        f"The machine was {result.busy_before:.0%} busy before; limits.open_requests_max {result.open_requests_max}.",
-        "",
-        "| | connections | applied/s | refused/s | failed | p50 ms | p99 ms |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
+def tell(result: Result) -> Iterator[str]:
+    """The result in lines."""
     for title, each in (("peak", result.before), ("overload", result.overload), ("peak again", result.after)):
-        lines.append(
-            f"| {title} | {each.connections:,} | {each.applied_per_second:,.0f} | {each.refused_per_second:,.0f} "
-            f"| {each.failed} | {each.p50_ms:.1f} | {each.p99_ms:.1f} |"
+        yield (
+            f"{title:10} {each.connections:6,} connections: {each.applied_per_second:8,.0f} applied/s, "
+            f"{each.refused_per_second:7,.0f} refused/s; answers of every kind p50 {each.p50_ms:.1f} ms, p99 "
+            f"{each.p99_ms:.1f} ms"
         )
     quarter, end, most = result.memory_mib
-    lines += [
-        "",
-        f"Kept {result.kept_share:.0%} of its peak (asked: {KEPT_SHARE_MIN:.0%}); {result.leader_changes} changes of "
-        f"leader; memory of all nodes {quarter:.0f} MiB at a quarter, {end:.0f} at the end, {most:.0f} at most.",
-        "",
-        *(f"- Not as it should be: {fault}" for fault in result.faults),
-    ]
-    return "\n".join(lines).rstrip() + "\n"
+    yield (
+        f"kept {result.kept_share:.0%} of its peak (asked: {KEPT_SHARE_MIN:.0%}); {result.leader_changes} changes of "
+        f"leader; memory of all nodes {quarter:.0f} MiB at a quarter, {end:.0f} at the end, {most:.0f} at most"
+    )
+    for asked in (result.refusals, *result.operators):
+        told = ", ".join(f"{number} × {status or 'no answer'}" for status, number in asked.statuses.items())
+        of = " (times of those refused)" if asked is result.refusals else ""
+        yield f"{asked.what}: {told}; p50 {asked.p50_ms:.0f} ms, at most {asked.max_ms:.0f} ms{of}"
 
 
 def main(
@@ -217,30 +289,22 @@ def main(
     ] = LimitSettings().open_requests_max,
     size: Annotated[int, typer.Option(min=0, help="bytes of a value")] = 256,
     data: Annotated[Path | None, typer.Option(help="folder on a real disk for the data")] = None,
-    save: Annotated[Path | None, typer.Option(help="where the result goes, as JSON; .md beside it")] = None,
+    save: Annotated[Path, typer.Option(help="where the result goes")] = Path("bench/results/overload.json"),
 ) -> None:
     """Overload a cluster; say what it kept, refused and needed. Ends with 1 if that is not as it should be."""
-    console = Console()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # the nodes and wrk inherit it
     if hard != resource.RLIM_INFINITY and hard < connections + 200:
-        console.print(f"[red]{connections} connections need more open files than the {hard} allowed here[/]")
+        Console().print(f"[red]{connections} connections need more open files than the {hard} allowed here[/]")
         raise typer.Exit(2)
-    with tempfile.TemporaryDirectory(prefix="raftlog-overload-", dir=data) as name:
-        try:
-            result = soak(
-                Path(name), seconds=seconds, peak_seconds=peak_seconds, peak_connections=peak_connections,
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # the nodes and wrk inherit it
+    try:
+        study.run(
+            "overload", data, save,
+            lambda folder, console: soak(
+                folder, console, seconds=seconds, peak_seconds=peak_seconds, peak_connections=peak_connections,
                 connections=connections, size=size, open_requests=open_requests,
-            )  # fmt: skip
-        except tools.MissingTool as missing:
-            console.print(f"[red]{missing}[/]")
-            raise typer.Exit(8) from missing
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    for line in markdown(result).splitlines():
-        console.print(line, markup=False, soft_wrap=True)
-    if save is not None:
-        save.parent.mkdir(parents=True, exist_ok=True)
-        save.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
-        save.with_suffix(".md").write_text(markdown(result), encoding="utf-8")
-    if result.faults:
-        raise typer.Exit(1)
+            ),
+            tell,
+        )  # fmt: skip
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

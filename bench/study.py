@@ -1,4 +1,4 @@
-"""What `years`, `rejoin` and `pause` share: a folder on a real disk, a result that is kept, and an exit code."""
+"""What the long studies share: a folder on a real disk, a result that is kept, and an exit code."""
 
 from __future__ import annotations
 

@@ -33,9 +33,10 @@ _WAITING_BYTES_MAX: Final = 64 << 10
 _BODY_BYTES_MAX: Final = 1 << 20
 """A larger body goes to aiohttp as it comes."""
 _REST_SECONDS: Final = (0.05, 5.0)
-_REFUSING_SHARE: Final = 0.2
+_REFUSING_SHARE: Final = 0.05
 """A connection that was refused as busy is not read for a moment, longer the more of them there are: refusing costs
-nearly what serving does, and clients that ask again at once would take all of the loop's time, not this share."""
+half of what serving does, and clients that ask again at once would take much of the loop's time (this share of it, and
+as much again for their sockets), and stand in the way of others who are to be refused."""
 _TOO_MANY_REQUESTS: Final = int(HTTPStatus.TOO_MANY_REQUESTS)
 _TURN_REQUESTS_MAX: Final = 64
 """Pipelined requests answered in a row; then other connections have their turn."""

@@ -12,8 +12,8 @@ import asyncio
 from collections import deque
 from typing import Final, Protocol
 
-REQUESTS_MAX: Final = 1_024
-"""About 30 ms: an entry of so many costs each of them hardly more than one of thousands. With their answers and what
+REQUESTS_MAX: Final = 512
+"""About 15 ms: an entry of so many costs each of them hardly more than one of thousands. With their answers and what
 the node does, a turn is about twice as long: a small part of the time after which a follower misses its leader."""
 REFUSALS_MAX: Final = 256
 """Besides those: a refusal costs half of what a write does."""

@@ -3,14 +3,22 @@
 import msgspec
 import pytest
 
-from bench.overload import Phase, Result, markdown
+from bench.conditions import Conditions
+from bench.machine import Disk
+from bench.overload import Asked, Phase, Result, counts, tell
 
-PEAK = Phase(64, 1_000.0, 0.0, 0, 5.0, 9.0)
-GOOD = Result(0.0, 8_192, PEAK, Phase(12_000, 900.0, 50.0, 0, 900.0, 2_000.0), PEAK, 0.9, 0, (100.0, 110.0, 120.0), [])
+PEAK = Phase(64, 1_000.0, 0.0, {}, 5.0, 9.0)
+LOAD = Phase(12_000, 900.0, 50.0, {}, 900.0, 2_000.0)
+REFUSALS = Asked("POST /v1/log", {200: 9, 429: 70}, 60.0, 500.0)
+STATUS = Asked("GET /v1/status", {200: 80}, 100.0, 400.0)
+GOOD = Result(
+    "now", Conditions(Disk("ext4", 1, 1.0, 1.0), 0.0), 8_192, PEAK, LOAD, PEAK, 0.9, 0, (100.0, 110.0, 120.0),
+    REFUSALS, [STATUS], [],
+)  # fmt: skip
 
 
 def test_a_node_that_keeps_its_rate_its_leader_and_its_memory_passes() -> None:
-    """Nine tenths of the peak, no change of leader, memory flat, and the rest refused."""
+    """Nine tenths of the peak, no change of leader, memory flat, the rest refused soon, and operators answered."""
     assert GOOD.faults == []
 
 
@@ -20,8 +28,15 @@ def test_a_node_that_keeps_its_rate_its_leader_and_its_memory_passes() -> None:
         ({"kept_share": 0.79}, "kept 79%"),
         ({"leader_changes": 1}, "1 changes"),
         ({"memory_mib": (100.0, 131.0, 131.0)}, "memory grew"),
-        ({"overload": Phase(12_000, 900.0, 0.0, 0, 1.0, 1.0)}, "nothing was refused"),
-        ({"overload": Phase(12_000, 900.0, 5.0, 3, 1.0, 1.0)}, "3 answers"),
+        ({"overload": Phase(12_000, 900.0, 0.0, {}, 1.0, 1.0)}, "nothing was refused"),
+        ({"overload": Phase(12_000, 900.0, 5.0, {"503": 1, "504": 2}, 1.0, 1.0)}, "3 answers"),
+        ({"refusals": msgspec.structs.replace(REFUSALS, p50_ms=400.0)}, "refusals took 400 ms"),
+        (
+            {"operators": [msgspec.structs.replace(STATUS, statuses={0: 1, 200: 9})]},
+            "GET /v1/status was refused or not",
+        ),
+        ({"operators": [msgspec.structs.replace(STATUS, statuses={429: 1})]}, "GET /v1/status was refused or not"),
+        ({"operators": [msgspec.structs.replace(STATUS, max_ms=2_001.0)]}, "GET /v1/status took up to 2001 ms"),
     ],
 )
 def test_each_fault_is_named(change: dict[str, object], says: str) -> None:
@@ -30,10 +45,21 @@ def test_each_fault_is_named(change: dict[str, object], says: str) -> None:
     assert fault.startswith(says)
 
 
-def test_the_page_says_what_was_seen_and_what_is_wrong() -> None:
-    """Three phases in a table, what was kept, and each fault in a line of its own."""
-    page = markdown(msgspec.structs.replace(GOOD, kept_share=0.5))
-    assert "| overload | 12,000 | 900 | 50 | 0 | 900.0 | 2000.0 |" in page
-    assert "Kept 50% of its peak (asked: 80%)" in page
-    assert "- Not as it should be: kept 50%" in page
-    assert "Not as" not in markdown(GOOD)
+def test_what_was_seen_is_told() -> None:
+    """Three phases, what was kept, and each question with its answers and how long they took."""
+    told = "\n".join(tell(GOOD))
+    assert "overload   12,000 connections:      900 applied/s,      50 refused/s" in told
+    assert "kept 90% of its peak (asked: 80%)" in told
+    assert "POST /v1/log: 9 × 200, 70 × 429; p50 60 ms, at most 500 ms (times of those refused)" in told
+    assert "GET /v1/status: 80 × 200; p50 100 ms, at most 400 ms" in told
+
+
+def test_answers_are_counted_by_what_they_say() -> None:
+    """Of the node's own counters only appends count, and what is neither applied nor busy is told by its status."""
+    name = "raftlog_http_requests_total"
+    rows = [("/v1/log", 200, 5), ("/v1/log", 429, 3), ("/v1/log", 503, 2), ("/livez", 200, 9)]
+    text = f"# TYPE {name} counter\n" + "".join(
+        f'{name}{{route="{route}",status="{status}"}} {number}\n' for route, status, number in rows
+    )
+    seen = counts(text.encode())
+    assert (seen.applied, seen.refused, dict(seen.failed)) == (5, 3, {"503": 2})
