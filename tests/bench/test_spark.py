@@ -1,5 +1,12 @@
 """The Spark bench judges the goals of its issue by its own figures, and names those for which it has none."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
 from bench import machine, openloop
 from bench.spark import (
     ALL,
@@ -14,6 +21,7 @@ from bench.spark import (
     Figure,
     Report,
     goals_of,
+    keep_bytecode,
     markdown,
 )  # fmt: skip
 from bench.spark_live import Held, Latency
@@ -86,3 +94,13 @@ def test_what_was_not_measured_is_named() -> None:
     assert "no figure for the goal: commit to visible, p50 ms" in page
     assert "skipped kafka: no mvn on PATH" in page
     assert "2,800/s beside Spark at nice 19, which read the log 7 times; the same leader" in page
+
+
+def test_processes_of_the_bench_keep_what_they_compile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Also where the environment says that no bytecode is to be written: a process of Spark's would else compile its
+    packages at each start, and a streaming query's start would be measured as twice what it is."""
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setenv("PYTHONPYCACHEPREFIX", "elsewhere")
+    keep_bytecode(tmp_path)
+    subprocess.run([sys.executable, "-c", "import bench.goals"], check=True, env=os.environ.copy())
+    assert list(tmp_path.glob("**/goals.*.pyc"))
