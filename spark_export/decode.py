@@ -252,9 +252,8 @@ def _headers(rows: _Rows) -> pa.Array:
         return _nulls("headers", rows.count)
     record, segment = rows.frames.record, rows.frames.segment
     some = np.flatnonzero(has) if isinstance(has, np.ndarray) else np.arange(rows.count)
-    part = record[some]
-    start = rows.frames.record_at[some] + RECORD_SIZE + part["key"] + part["value"]
-    ends = start + part["headers"]
+    start = rows.frames.record_at[some] + RECORD_SIZE + record["key"][some] + record["value"][some]
+    ends = start + record["headers"][some]
     return _some(
         "headers",
         rows.count,

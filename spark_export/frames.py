@@ -30,7 +30,7 @@ from raft.codec import (
     decode_mark,
 )
 from spark_export.schema import KIND_COMMANDS, KINDS, OPERATIONS
-from spark_export.slab import Ints, Rows, Slab, all_equal, at, changes_at, every, words
+from spark_export.slab import Heads, Ints, Slab, all_equal, at, changes_at, heads_at, heads_every
 from spark_export.sums import RESIDUE, Crcs, Pieces, behind_headers, crcs_hold
 from statemachine.effects import (
     EFFECTS_HEADER_SIZE,
@@ -98,16 +98,16 @@ class Frames:
     first: int
     segment: memoryview
     ledger: memoryview
-    entry: Rows
+    entry: Heads
     entry_at: Ints  # position of each entry's header in the segment
     entry_of_row: Ints
     is_command: npt.NDArray[np.bool_] | None  # per row; None: every row is a command
-    block: Rows
+    block: Heads
     entry_of_block: Ints
     block_of_row: Ints | None  # None: every block has one record and every row is a command
-    record: Rows  # per row; zeros where the row is no command
+    record: Heads  # per row; zeros where the row is no command
     record_at: Ints
-    effects: Rows  # per entry
+    effects: Heads  # per entry
     effects_at: Ints  # position of each head in the ledger
 
     @property
@@ -141,8 +141,8 @@ def locate(slab: Slab, previous: tuple[int, int] | None = None) -> Frames:
         and np.array_equal(slab.block, entry_at + HEADER_SIZE)
         and np.array_equal(slab.record, entry_at + (HEADER_SIZE + BLOCK_SIZE))
     )  # fmt: skip
-    heads = at(slab.segment, _SINGLE, entry_at) if is_single else None
-    entry = at(slab.segment, ENTRY, entry_at) if heads is None else heads["entry"]
+    heads = heads_at(slab.segment, _SINGLE, entry_at) if is_single else None
+    entry = heads_at(slab.segment, ENTRY, entry_at) if heads is None else heads.part(ENTRY, 0)
     _check_entries(slab, entry, entry_at, counts, previous)
     every_entry = np.arange(len(entry))
     entry_of_row = every_entry if is_each else np.repeat(every_entry, counts)
@@ -152,7 +152,7 @@ def locate(slab: Slab, previous: tuple[int, int] | None = None) -> Frames:
 
     effects, effects_at = _effects(slab, entry)
     if heads is not None:
-        block, record = heads["block"], heads["record"]
+        block, record = heads.part(BLOCK, HEADER_SIZE), heads.part(RECORD, HEADER_SIZE + BLOCK_SIZE)
         _check_singles(slab, entry, block, record)
         return Frames(
             slab.first, slab.segment, slab.ledger, entry, entry_at, every_entry, None, block, every_entry, None,
@@ -165,9 +165,9 @@ def locate(slab: Slab, previous: tuple[int, int] | None = None) -> Frames:
         if len(block) == count:
             block_of_row = None
     else:
-        whole = np.zeros(count, RECORD)
-        whole[command_rows] = record
-        record = whole
+        whole = np.zeros((len(record.lines), count), np.uint64)
+        whole[:, command_rows] = record.lines
+        record = Heads(RECORD, whole)
         spread = np.full(count, -1, np.int64)
         spread[command_rows] = block_of_command
         block_of_row = spread
@@ -181,38 +181,38 @@ def locate(slab: Slab, previous: tuple[int, int] | None = None) -> Frames:
 # Entries.
 
 
-def _check_entries(slab: Slab, entry: Rows, entry_at: Ints, counts: Ints, previous: tuple[int, int] | None) -> None:
+def _check_entries(slab: Slab, entry: Heads, entry_at: Ints, counts: Ints, previous: tuple[int, int] | None) -> None:
     """Positions, CRCs, versions, kinds, counts, and that each entry follows the one before."""
-    word = words(entry)
-    lengths = (word[:, 1] & _LOW).view(np.int64)
+    word = entry.lines
+    lengths = (word[1] & _LOW).view(np.int64)
     ends = entry_at + lengths
     ends += HEADER_SIZE
     marks = _marks(slab, entry_at, ends)
     data_crcs = entry["data_crc"]
     if not lengths.all() and data_crcs[lengths == 0].any():
         raise Corrupt("an entry without data names a CRC for it")
-    head_is_known = bool(((word[:, 0] & _ENTRY_HEAD_BITS) == _ENTRY_HEAD).all())
-    if not head_is_known and (word[:, 0] & _LOW != _ENTRY_HEAD & _LOW).any():
+    head_is_known = bool(((word[0] & _ENTRY_HEAD_BITS) == _ENTRY_HEAD).all())
+    if not head_is_known and (word[0] & _LOW != _ENTRY_HEAD & _LOW).any():
         raise _first_damage(slab, "the .idx rows point at something that is no entry")
     pieces = _pieces(ends, behind_headers(lengths, data_crcs), marks)
     if not crcs_hold(slab.segment, pieces, MARK_SIZE):
         raise _first_damage(slab, "the entries fail their CRC")
     if not head_is_known:
         raise UnknownVersion(f"an entry after index {slab.first} has a version or flag that this code does not know")
-    if (word[:, 7] & _LOW).any():
+    if (word[7] & _LOW).any():
         raise UnknownVersion(f"an entry after index {slab.first} uses bytes that this code does not know")
     kinds = entry["kind"]
     if int(kinds.min()) < 1 or int(kinds.max()) >= len(KINDS):
         raise UnknownVersion(
             f"an entry after index {slab.first} has a kind that this code does not know: upgrade raftlog"
         )
-    if not np.array_equal(word[:, 1] >> 32, counts.view(np.uint64)):
+    if not np.array_equal(word[1] >> 32, counts.view(np.uint64)):
         raise Corrupt("an entry's count is not that of its .idx rows")
     lasts = (slab.first - 1 + np.cumsum(counts)).view(np.uint64)
-    if not np.array_equal(word[:, 2], lasts) or lasts[-1] != slab.next - 1:
+    if not np.array_equal(word[2], lasts) or lasts[-1] != slab.next - 1:
         raise Corrupt(f"the entries from index {slab.first} on are not contiguous")
-    is_chained = np.array_equal(word[1:, 6] & _HIGH, word[:-1, 7])  # the CRC that it names before it, and that one
-    if not is_chained or (word[1:, 3] < word[:-1, 3]).any():
+    is_chained = np.array_equal(word[6, 1:] & _HIGH, word[7, :-1])  # the CRC that it names before it, and that one
+    if not is_chained or (word[3, 1:] < word[3, :-1]).any():
         raise Corrupt(f"an entry after index {slab.first} does not follow the one before it")
     if previous is not None and (slab.first - 1, int(entry["previous"][0])) != previous:
         raise Corrupt(f"the entry at index {slab.first} does not follow entry {previous[0]}")
@@ -248,36 +248,36 @@ def _pieces(ends: Ints, crcs: Crcs, marks: Ints) -> list[Pieces]:
 # Blocks and records.
 
 
-def _check_singles(slab: Slab, entry: Rows, block: Rows, record: Rows) -> None:
+def _check_singles(slab: Slab, entry: Heads, block: Heads, record: Heads) -> None:
     """What is left to check where each entry holds one block of one record, side by side."""
     _check_blocks(slab, block)
     _check_records(slab, record)
-    heads, record_words = words(block), words(record)
-    in_block = words(entry)[:, 1] & _LOW
+    heads, record_words = block.lines, record.lines
+    in_block = entry.lines[1] & _LOW
     in_block -= BLOCK_SIZE
-    if (heads[:, 1] & _LOW != 1).any() or not np.array_equal(heads[:, 0] >> 32, in_block):
+    if (heads[1] & _LOW != 1).any() or not np.array_equal(heads[0] >> 32, in_block):
         raise Corrupt(f"a block after index {slab.first} does not lie where the .idx rows say")
     in_block -= RECORD_SIZE
-    sizes = record_words[:, 0] >> 32  # of the value
-    sizes += record_words[:, 1]  # of the headers: what else is in that word was found to be 0
+    sizes = record_words[0] >> 32  # of the value
+    sizes += record_words[1]  # of the headers: what else is in that word was found to be 0
     sizes += record["key"]
     if not np.array_equal(sizes, in_block):
         raise Corrupt(f"a record after index {slab.first} does not lie where the .idx rows say")
 
 
-def _check_blocks(slab: Slab, block: Rows) -> None:
+def _check_blocks(slab: Slab, block: Heads) -> None:
     """Versions, flags and reserved bytes."""
-    word = words(block)
-    if ((word[:, 0] & _BLOCK_HEAD_BITS) != BLOCK_VERSION).any() or (word[:, 2] & _HIGH).any():
+    word = block.lines
+    if ((word[0] & _BLOCK_HEAD_BITS) != BLOCK_VERSION).any() or (word[2] & _HIGH).any():
         raise UnknownVersion(
             f"a block after index {slab.first} has a version or flag, or uses bytes, that this code does not know"
         )
 
 
-def _check_records(slab: Slab, record: Rows) -> None:
+def _check_records(slab: Slab, record: Heads) -> None:
     """Flags, reserved bytes and operations."""
-    word = words(record)
-    if (word[:, 0] & _RECORD_FLAG_BITS).any() or (word[:, 1] & _HIGH).any():
+    word = record.lines
+    if (word[0] & _RECORD_FLAG_BITS).any() or (word[1] & _HIGH).any():
         raise UnknownVersion(f"a record after index {slab.first} has a flag that this code does not know")
     operations = np.ascontiguousarray(record["operation"])
     some = operations[:1] if all_equal(operations) else operations
@@ -287,8 +287,8 @@ def _check_records(slab: Slab, record: Rows) -> None:
 
 
 def _records(
-    slab: Slab, entry: Rows, entry_at: Ints, entry_of_row: Ints, command_rows: Ints
-) -> tuple[Rows, Ints, Ints, Rows]:
+    slab: Slab, entry: Heads, entry_at: Ints, entry_of_row: Ints, command_rows: Ints
+) -> tuple[Heads, Ints, Ints, Heads]:
     """Blocks, the entry of each, the block of each command row, and the record headers of the command rows."""
     whole = len(command_rows) == len(slab.entry)
     block_of = slab.block if whole else slab.block[command_rows]
@@ -297,7 +297,7 @@ def _records(
     starts = changes_at(block_of)
     counts = np.diff(starts, append=len(command_rows))
     block_at = block_of[starts]
-    block = at(slab.segment, BLOCK, block_at)
+    block = heads_at(slab.segment, BLOCK, block_at)
     entry_of_block = entry_of_command[starts]
     _check_blocks(slab, block)
     block_end = block_at + BLOCK_SIZE + block["length"]
@@ -313,7 +313,7 @@ def _records(
     ):
         raise Corrupt(f"a block after index {slab.first} does not lie where the .idx rows say")
 
-    record = at(slab.segment, RECORD, record_at)
+    record = heads_at(slab.segment, RECORD, record_at)
     _check_records(slab, record)
     end = record_at + RECORD_SIZE + record["key"] + record["value"] + record["headers"]
     lasts = starts + counts - 1
@@ -334,7 +334,7 @@ def _records(
 # Effects.
 
 
-def _effects(slab: Slab, entry: Rows) -> tuple[Rows, Ints]:
+def _effects(slab: Slab, entry: Heads) -> tuple[Heads, Ints]:
     """The heads of the effects, one per entry, and where they are."""
     effects, positions = _effects_heads(slab, len(entry))
     lengths, crcs = effects["length"].astype(np.int64), effects["payload_crc"]
@@ -345,30 +345,30 @@ def _effects(slab: Slab, entry: Rows) -> tuple[Rows, Ints]:
         pieces = Pieces(range(EFFECTS_HEADER_SIZE, len(slab.ledger) + 1, EFFECTS_HEADER_SIZE), RESIDUE)
     if crcs.any() or not crcs_hold(slab.ledger, [pieces], EFFECTS_HEADER_SIZE):
         raise _first_ledger_damage(slab, "the effects fail their CRC")
-    word = words(effects)
-    if ((word[:, 0] & _EFFECTS_HEAD_BITS) != _EFFECTS_HEAD).any():
-        if (word[:, 0] & _LOW != _EFFECTS_HEAD & _LOW).any():
+    word = effects.lines
+    if ((word[0] & _EFFECTS_HEAD_BITS) != _EFFECTS_HEAD).any():
+        if (word[0] & _LOW != _EFFECTS_HEAD & _LOW).any():
             raise CorruptEffects("no effects where they should be")
         raise UnknownEffects(f"effects after index {slab.first} have a version or flag that this code does not know")
-    if not np.array_equal(word[:, 1], words(entry)[:, 2]):
+    if not np.array_equal(word[1], entry.lines[2]):
         raise CorruptEffects(f"the effects after index {slab.first} are not those of the entries")
     return effects, positions
 
 
-def _effects_heads(slab: Slab, count: int) -> tuple[Rows, Ints]:
+def _effects_heads(slab: Slab, count: int) -> tuple[Heads, Ints]:
     """The `count` heads, which lead from one to the next, and where each begins: without a loop where all are of one
     size or no payload looks like one."""
     ledger = slab.ledger
     stride = len(ledger) // count
     if len(ledger) % count == 0 and stride >= EFFECTS_HEADER_SIZE:
-        even = every(ledger, EFFECTS, stride)
+        even = heads_every(ledger, EFFECTS, stride)
         if (even["length"] == stride - EFFECTS_HEADER_SIZE).all():
             return even, np.arange(count) * stride
     data = np.frombuffer(ledger, np.uint8)
     found: Ints = np.flatnonzero(data[: len(data) - EFFECTS_HEADER_SIZE + 1] == EFFECTS_MAGIC[0])
     found = found[at(ledger, EFFECTS, found)["magic"] == int.from_bytes(EFFECTS_MAGIC, "little")]
     if len(found) == count and _is_chain(ledger, found):
-        return at(ledger, EFFECTS, found), found
+        return heads_at(ledger, EFFECTS, found), found
     chain: list[int] = []  # a value in some payload spells the magic, or the bytes are damaged
     position = 0
     while position + EFFECTS_HEADER_SIZE <= len(ledger) and len(chain) < count:
@@ -377,7 +377,7 @@ def _effects_heads(slab: Slab, count: int) -> tuple[Rows, Ints]:
     found = np.array(chain, np.int64)
     if len(found) != count or not _is_chain(ledger, found):
         raise _first_ledger_damage(slab, "the effects do not fill their bytes")
-    return at(ledger, EFFECTS, found), found
+    return heads_at(ledger, EFFECTS, found), found
 
 
 def _is_chain(ledger: memoryview, positions: Ints) -> bool:

@@ -14,15 +14,17 @@ what it can ask for again: what must last is in the offsets, which Spark writes 
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cluster.wire import LogPage
 from spark_export import bounds, door
 from spark_export.errors import DataLossError
-from spark_export.group import Group
 from spark_export.offsets import StreamOffset, parse_offset, split
 from spark_export.options import SourceOptions
 from spark_export.reader import Range, bytes_end
+
+if TYPE_CHECKING:
+    from spark_export.group import Group
 
 POLL_S: Final = 1.0
 """How long one question for news waits. A query is stopped meanwhile all the same."""
@@ -42,7 +44,7 @@ class StreamPlanner:
         self._page: LogPage | None = None  # the newest answer
         self._target: LogPage | None = None  # the end of a query that reads what there is and stops
         self._waiting_since: float | None = None  # for minEntriesPerTrigger
-        self._group = None if options.group is None else Group(options.group, options, clock)
+        self._group = _group_of(options, clock)
 
     def initial(self) -> Offset:
         """Where a fresh query begins. Spark asks twice; both times it must be the same."""
@@ -181,6 +183,14 @@ class StreamPlanner:
                 f"the query stands before index {begin.next}, but log {page.log} ends at {page.index}: the cluster "
                 f"lost what it had committed. Check it with `raftlog verify`; to go on, use a new checkpoint folder."
             )
+
+
+def _group_of(options: SourceOptions, clock: Callable[[], float]) -> "Group | None":
+    if options.group is None:
+        return None
+    from spark_export.group import Group  # with the cluster's client: each query begins a process, few have a group
+
+    return Group(options.group, options, clock)
 
 
 def _replaced(expected: str, served: str) -> DataLossError:
