@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from cluster import wire
 from cluster.client_errors import ClientError, OutcomeUnknown, Unavailable
@@ -34,8 +35,7 @@ class UnknownInBatch(OutcomeUnknown):
     offset: int = 0
 
 
-@dataclass(slots=True, eq=False)
-class Append:
+class Append(msgspec.Struct, eq=False):
     """One call that waits; `waiter` is the shell's."""
 
     record: NewRecord
@@ -45,7 +45,11 @@ class Append:
 
 def size_of(record: NewRecord) -> int:
     """About how many bytes of a request it takes."""
-    return 16 + len(record.value or b"") + len(record.key or b"") + sum(len(each) + 16 for _, each in record.headers)
+    value, key, headers, _ = record
+    size = 16 + len(value or b"")
+    if key is not None or headers:
+        size += len(key or b"") + sum([len(each) + 16 for _, each in headers])
+    return size
 
 
 def take(waiting: deque[Append], records_max: int) -> list[Append]:
@@ -65,10 +69,13 @@ def records_of(batch: Sequence[Append]) -> list[NewRecord]:
     return [each.record for each in batch]
 
 
-def answer_of(answer: wire.Appended, position: int) -> wire.Appended:
-    """The answer to the call at that position of the batch."""
-    index = answer.first + position
-    return wire.Appended(answer.outcome, answer.result, index, index, 1, index, answer.term)
+def answers_of(answer: wire.Appended, count: int) -> list[wire.Appended]:
+    """The answers to the calls of a batch, in order."""
+    outcome, result, term = answer.outcome, answer.result, answer.term
+    return [
+        wire.Appended(outcome, result, index, index, 1, index, term)
+        for index in range(answer.first, answer.first + count)
+    ]
 
 
 def halves(batch: list[Append], error: ClientError) -> tuple[list[Append], list[Append]] | None:

@@ -13,7 +13,7 @@ from cluster.client_batch import (
     LATE,
     WAITING_MAX,
     Append,
-    answer_of,
+    answers_of,
     closed,
     crowded,
     error_of,
@@ -31,6 +31,7 @@ Send = Callable[[Sequence[NewRecord], float, Callable[[Ticket], None]], Awaitabl
 """Appends the records as one request, by a deadline in seconds from now; tells the sequence that it takes for it."""
 
 _LATE_S: Final = 0.001  # a timer may fire a little early
+_NEVER: Final = float("inf")
 
 
 class Batcher:
@@ -47,6 +48,7 @@ class Batcher:
         self._ticket: Ticket | None = None
         self._runner: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._due = _NEVER  # when it fires
 
     def append(self, record: NewRecord, deadline: float) -> asyncio.Future[wire.Appended]:
         """The call's future. `deadline` is in seconds of `clock.monotonic`. Raises Unavailable at the limit."""
@@ -55,7 +57,7 @@ class Batcher:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[wire.Appended] = loop.create_future()
         self._waiting.append(Append(record, deadline, future))
-        if self._timer is None or deadline < self._timer.when():
+        if deadline < self._due:
             self._arm(deadline)
         if self._runner is None:
             self._runner = loop.create_task(self._run())  # its first step comes after what is ready now
@@ -78,13 +80,14 @@ class Batcher:
                 self._sent = [each for each in batch if not each.waiter.done()]
                 if self._sent:
                     await self._carry_out(self._sent)
+                    self._sent = []
         finally:
             self._runner = None
             self._fail_sent(CLOSED)
             self._fail_waiting(closed)
             if self._timer is not None:
                 self._timer.cancel()
-                self._timer = None
+                self._timer, self._due = None, _NEVER
 
     async def _carry_out(self, batch: list[Append]) -> None:
         self._ticket = None
@@ -105,9 +108,9 @@ class Batcher:
                 if not each.waiter.done():
                     each.waiter.set_exception(error)
         else:
-            for position, each in enumerate(batch):
+            for each, own in zip(batch, answers_of(answer, len(batch)), strict=True):
                 if not each.waiter.done():
-                    each.waiter.set_result(answer_of(answer, position))
+                    each.waiter.set_result(own)
 
     def _took(self, ticket: Ticket) -> None:
         self._ticket = ticket
@@ -117,10 +120,10 @@ class Batcher:
     def _arm(self, deadline: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_at(deadline, self._expire)
+        self._timer, self._due = asyncio.get_running_loop().call_at(deadline, self._expire), deadline
 
     def _expire(self) -> None:
-        self._timer = None
+        self._timer, self._due = None, _NEVER
         now = clock.monotonic() + _LATE_S
         self._fail_sent(LATE, min(now, self._sent_until - _LATE_S))
         self._fail_waiting(late, now)

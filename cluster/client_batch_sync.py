@@ -12,7 +12,7 @@ from cluster.client_batch import (
     LATE,
     WAITING_MAX,
     Append,
-    answer_of,
+    answers_of,
     closed,
     crowded,
     error_of,
@@ -139,8 +139,8 @@ class Batcher:
                     _settle(each, error=error_of(error, position, len(batch)))
         else:
             with self._guard:
-                for position, each in enumerate(batch):
-                    _settle(each, answer_of(answer, position))
+                for each, own in zip(batch, answers_of(answer, len(batch)), strict=True):
+                    _settle(each, own)
 
     def _took(self, ticket: Ticket) -> None:
         with self._guard:

@@ -49,15 +49,13 @@ def append(records: Sequence[NewRecord]) -> Request[wire.Appended]:
         body = value
     else:
         headers = (("Content-Type", wire.MSGPACK),)
-        body = msgpack.packb([_packed(record) for record in records], use_bin_type=True)
+        packed = [
+            value if value is not None and key is None and time_ms is None and not named
+            else [key, value, time_ms, [[name, each] for name, each in named] or None]
+            for value, key, named, time_ms in records
+        ]  # fmt: skip
+        body = msgpack.packb(packed, use_bin_type=True)
     return Request("POST", "/v1/log", _appended, body, headers, writes=True)
-
-
-def _packed(record: NewRecord) -> bytes | list[Any]:
-    value, key, headers, time_ms = record
-    if key is None and not headers and time_ms is None and value is not None:
-        return value
-    return [key, value, time_ms, [[name, each] for name, each in headers] or None]
 
 
 _appended = answers.plain(wire.Appended)
