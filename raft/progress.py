@@ -70,8 +70,8 @@ class Progress:
 
     def look_at_pace(self, lag: int, now_ms: int, options: Options) -> None:
         """It lacks so many records, which are committed; 0: it is not behind. Who gains too little on the log gets more
-        at a time, until it would be back in PACE_LOOKS or has the whole window."""
-        if not lag:
+        at a time, until it would be back in PACE_LOOKS or has the whole window; who is not there at all is not slow."""
+        if not lag or self.mode is not Mode.REPLICATE:
             self.behind_messages_max, self.pace_lag = 1, None
         elif self.pace_lag is None or now_ms >= self.pace_ms:
             if self.pace_lag is not None:

@@ -70,6 +70,7 @@ def test_who_gains_too_little_gets_more_at_a_time() -> None:
     nobody who is not behind is remembered as slow."""
     options, now_ms = Options(inflight_messages_max=4), 0
     progress = Progress(sent=0, contact_ms=0)
+    progress.note_match(0)
     widths: list[int] = []
     for lag in (600, 600, 610, 610, 611, 600, 590, 580, 570):
         progress.look_at_pace(lag, now_ms, options)
@@ -85,3 +86,21 @@ def test_who_gains_too_little_gets_more_at_a_time() -> None:
     assert progress.behind_messages_max == 1, "too soon to tell"
     progress.look_at_pace(10_000 - 10_000 // PACE_LOOKS, now_ms + PACE_LOOK_MS, options)
     assert progress.behind_messages_max == 1, "in a minute it will be there"
+
+
+def test_who_is_away_is_not_slow() -> None:
+    """However long it was gone and however much it missed, it begins with one message, and so after each break."""
+    options = Options()
+    progress = Progress(sent=0, contact_ms=0)
+    for look in range(5):
+        progress.look_at_pace(1_000 * (1 + look), PACE_LOOK_MS * look, options)
+    progress.note_match(0)
+    assert progress.behind_messages_max == 1
+    for look in range(5, 8):
+        progress.look_at_pace(1_000 * (1 + look), PACE_LOOK_MS * look, options)
+    assert progress.behind_messages_max == 4
+    progress.probe(0)
+    progress.look_at_pace(9_000, PACE_LOOK_MS * 8, options)
+    progress.note_match(0)
+    progress.look_at_pace(9_500, PACE_LOOK_MS * 9, options)
+    assert progress.behind_messages_max == 1
