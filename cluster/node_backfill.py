@@ -16,6 +16,7 @@ from cluster.disk_backfill import Filling, Overtaken, PieceWrong, last_mark
 from cluster.disk_errors import NoSpace
 from cluster.peer_log import NoAnswer
 from cluster.peer_log_frames import Had, What
+from cluster.wire import BackfillStatus
 from raft.types import GENESIS, Mark, NodeId
 
 if TYPE_CHECKING:
@@ -53,6 +54,10 @@ class BackfillWork:
     def missing(self) -> int:
         """Records that may be read and that this disk has not."""
         return max(0, self._node.disk.oldest - self._node.machine.oldest)
+
+    def status(self) -> BackfillStatus:
+        """For `/v1/status`."""
+        return BackfillStatus(self.missing, self._segments, self._bytes, self._waits)
 
     def look_if_due(self, mono: float) -> None:
         """Begins to fetch where something is missing; one segment at a time."""

@@ -121,6 +121,7 @@ def status(node: Node) -> Status:
         learners=list(configuration.learners),
         digests=node_points.status(node),
         scrub=node.damage.status(),
+        backfill=node.backfill.status(),
         cluster_version=configuration.version,
         known_version=node.core.state.knows,
     )

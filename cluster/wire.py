@@ -651,6 +651,15 @@ class ScrubStatus(msgspec.Struct, frozen=True):
     damage: str = ""  # what is damaged: it is mended by a start, which waits until the other nodes are well
 
 
+class BackfillStatus(msgspec.Struct, frozen=True):
+    """How far a node that was built from a snapshot has fetched the log before it from the others."""
+
+    missing: int = 0  # records that may be read and that only others have; 0: it has all
+    segments: int = 0  # fetched since the start
+    bytes: int = 0  # written for them
+    waits: str = ""  # why it does not go on just now; empty: it does, or has all
+
+
 class Status(msgspec.Struct, frozen=True):
     """`GET /v1/status`: one node's view."""
 
@@ -679,6 +688,7 @@ class Status(msgspec.Struct, frozen=True):
     consumers: list[ConsumerStatus] = []  # the groups that are the most records behind (limits.consumers_shown_max)
     digests: DigestStatus = DigestStatus()
     scrub: ScrubStatus = ScrubStatus()
+    backfill: BackfillStatus = BackfillStatus()
     cluster_version: int = 1  # in force: what every member knew when the leader raised it
     known_version: int = 1  # the newest that this node's raftlog knows
 

@@ -158,7 +158,7 @@ async def test_the_older_log_comes_in_the_background(tmp_path: Path, held: async
     async with cluster_of(3, tmp_path, **MANY) as nodes:
         whole, again = await late(nodes)
         missing = number(again, "raftlog_backfill_missing")
-        assert missing == again.disk.oldest - 1
+        assert missing == again.status().backfill.missing == again.disk.oldest - 1
         held.set()
         await wait_until_async(partial(is_whole, again), 60, what="the older log")
         last = again.applied
@@ -169,6 +169,11 @@ async def test_the_older_log_comes_in_the_background(tmp_path: Path, held: async
         assert number(again, "raftlog_reads_passed_on") == passed, "read from this disk"
         assert number(again, "raftlog_backfill_segments") >= 1
         assert number(again, "raftlog_backfill_missing") == 0
+        await wait_until_async(lambda: not again.backfill._task, 60, what="it is at rest")
+        told = again.status().backfill
+        assert (told.missing, told.waits) == (0, "")
+        assert told.segments == number(again, "raftlog_backfill_segments")
+        assert told.bytes == number(again, "raftlog_backfill_bytes") > 0
         assert await again.find_time(0) == 1
         who = again.node_id
         await nodes.stop(who)
@@ -206,7 +211,7 @@ async def test_a_wrong_peer_is_found_out_and_another_one_is_asked(
         held.set()
         await wait_until_async(lambda: number(again, "raftlog_backfill_wrong") == 1, 60, what="the lie is found out")
         await wait_until_async(lambda: "effects" in again.backfill._waits, 60, what="it waits")
-        await wait_until_async(lambda: "was wrong" in again.backfill._waits, 60, what="it asks the liar no more")
+        await wait_until_async(lambda: "was wrong" in again.status().backfill.waits, 60, what="it asks no more")
         assert again.disk.oldest == begins
         again.backfill._avoided.clear()
         asked.append(whole.node_id)
