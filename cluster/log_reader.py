@@ -22,8 +22,8 @@ from statemachine.effects import (
     EFFECTS_HEADER_SIZE,
     CorruptEffects,
     UnknownEffects,
-    decode_effects,
     decode_effects_header,
+    effects_of,
 )
 
 DECODED_BYTES_MAX: Final = 512 << 10  # decoded in one go
@@ -153,8 +153,9 @@ def decode_slice(raw: RawSlice) -> list[Applied]:
             continue
         entry = decode_entry(segment, position)
         position += entry.size
-        effects = decode_effects(ledger, effects_position)
-        effects_position += EFFECTS_HEADER_SIZE + decode_effects_header(ledger, effects_position).payload_bytes
+        header = decode_effects_header(ledger, effects_position)
+        effects = effects_of(header, ledger, effects_position)
+        effects_position += EFFECTS_HEADER_SIZE + header.payload_bytes
         if effects.index != entry.index:
             raise Corrupt(f"effects of entry {effects.index} beside entry {entry.index}")
         found.append((entry, effects))

@@ -139,7 +139,13 @@ def decode_effects_header(buffer: bytes | memoryview, offset: int = 0) -> Effect
 
 def decode_effects(buffer: bytes | memoryview, offset: int = 0) -> Effects:
     """The effects at `offset`, all CRCs checked. Raises CorruptEffects or UnknownEffects."""
-    header = decode_effects_header(buffer, offset)
+    return effects_of(decode_effects_header(buffer, offset), buffer, offset)
+
+
+def effects_of(header: EffectsHeader, buffer: bytes | memoryview, offset: int) -> Effects:
+    """The effects at `offset`, whose header was decoded already. Raises CorruptEffects or UnknownEffects."""
+    if not (header.payload_bytes or header.payload_crc or header.rows):  # most: of appends
+        return Effects(header.index, header.revision, (), header.is_plain)
     start = offset + EFFECTS_HEADER_SIZE
     payload = bytes(buffer[start : start + header.payload_bytes])
     if len(payload) != header.payload_bytes or google_crc32c.value(payload) != header.payload_crc:
