@@ -27,6 +27,7 @@ from cluster.fast_face import Gate, Slow
 from cluster.fast_head import Head, HeadParser, Kind, Short
 from cluster.http_answer import Answer
 from cluster.http_call import Call
+from cluster.http_routes import is_operators
 
 _WAITING_BYTES_MAX: Final = 64 << 10
 """Requests that wait behind the one being served: above this the socket is not read."""
@@ -209,8 +210,10 @@ class FastConnection(asyncio.Protocol):
                     break
                 self._at = end
                 self._serve(head, self._buffer[head.end : end])
-            else:
-                self._lend(head)
+                continue
+            if not (is_operators(head.target) or self._server.turns.may(head.length)) and self._must_wait():
+                break
+            self._lend(head)
         self._regulate()
 
     def _must_wait(self) -> bool:

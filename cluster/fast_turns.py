@@ -1,4 +1,4 @@
-"""How much the hot routes may do in one turn of the event loop: then connections wait in line, first come first.
+"""How many requests are begun in one turn of the event loop: then connections wait in line, first come first.
 
 With thousands of busy connections a turn that serves all of them takes half a second, in which the node sends no
 heartbeat, hears no peer and takes no connection: its followers elect another leader, and nobody who asks how it is

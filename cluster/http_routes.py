@@ -97,6 +97,9 @@ for _route in ROUTES:
 _FIXED: Final = {pattern: methods for pattern, methods in _BY_PATTERN.items() if "{" not in pattern}
 _KEY_PATH: Final = "/v1/kv/"
 _KEY: Final = _BY_PATTERN["/v1/kv/{key}"]
+_OPERATORS: Final = {route.pattern for route in ROUTES if route.serves_fenced or route.for_operators}
+_OPERATORS_FIXED: Final = frozenset(pattern for pattern in _OPERATORS if "{" not in pattern)
+_OPERATORS_PARTS: Final = tuple(pattern.partition("{")[0] for pattern in _OPERATORS - _OPERATORS_FIXED)
 _PART_PATHS: Final = ("/v1/sessions/", "/v1/consumers/", "/v1/explain/")
 _PART_PATTERNS: Final = tuple(
     (tuple(pattern.split("/")), pattern) for pattern in _BY_PATTERN if pattern.startswith(_PART_PATHS)
@@ -122,6 +125,12 @@ def find_route(call: Call) -> Route:
         allowed = ", ".join(sorted(methods))
         raise ApiError(Code.METHOD_NOT_ALLOWED, f"{call.method} is not for {call.path[:200]!r}: it takes {allowed}")
     return route
+
+
+def is_operators(target: str) -> bool:
+    """Whether that is asked by who operates the cluster, or looks after it."""
+    path = target.partition("?")[0]
+    return path in _OPERATORS_FIXED or path.startswith(_OPERATORS_PARTS)
 
 
 def allowed_methods(call: Call) -> str:

@@ -8,6 +8,8 @@ from itertools import pairwise
 import pytest
 
 from cluster import fast_path, fast_turns
+from cluster.fast_head import Head
+from cluster.fast_path import FastConnection
 from cluster.fast_turns import Turns
 from cluster.wire import Code
 from tests.cluster.fast_wire import Server, Wire, request, turns
@@ -91,6 +93,30 @@ async def test_who_operates_the_node_does_not_wait_in_line() -> None:
         server.node.held.set()
         await turns(200)
         assert [wire.replies()[0].status for wire in wires] == [200] * 100
+
+
+async def test_what_goes_to_aiohttp_waits_in_line_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranges, which it serves, are handed to it four in a turn, in the same line as others; what operates the node is
+    not among them, whatever its parameters."""
+    lent: list[str] = []
+    lend = FastConnection._lend
+
+    def note(self: FastConnection, head: Head) -> None:
+        lent.append(head.target)
+        lend(self, head)
+
+    monkeypatch.setattr(FastConnection, "_lend", note)
+    ranges, operators = ["/v1/kv?prefix=k"] * 10, ["/metrics?", "/v1/explain/7", "/v1/explain/leaderless", "/"]
+    async with Server(fast_path=True) as server:
+        wires = [server.connect() for _ in range(14)]
+        for wire, target in zip(wires, ranges + operators, strict=True):
+            wire.protocol.data_received(request("GET", target))
+        assert lent == ranges[:4] + operators
+        await asyncio.sleep(0)
+        assert lent[8:] == ranges[:4]
+        await turns(100)
+        assert [wire.replies()[0].status for wire in wires] == [200] * 10 + [200, 425, 200, 200]
+        assert server.runner._api.service.open_requests == 0
 
 
 async def test_refusals_take_turns_too() -> None:
