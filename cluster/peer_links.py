@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 REDIAL_MIN_MS: Final = 10
 REFUSED_REDIAL_S: Final = 1.0  # after a refused hello: somebody has to mend something first
 STABLE_S: Final = 1.0  # a connection that lived this long resets the pause between dials
+JOINED_BYTES_MAX: Final = 16 << 10  # more is cheaper to write in parts than to copy
 ANSWER_BYTES_MAX: Final = 4_096  # of the only thing that may come back: a refusal
 
 
@@ -54,18 +55,19 @@ class Link:
         """Whether it is connected."""
         return self._transport is not None and not self._transport.is_closing()
 
-    def send(self, data: bytes) -> bool:
-        """Queues until flush; False when down or over its limit."""
+    def send(self, *parts: bytes) -> bool:
+        """Queues a frame until flush; False when down or over its limit."""
         if self._transport is None or self._transport.is_closing():
             return False
         if not self._parts:
             self._queued = self._transport.get_write_buffer_size()
             self._owner.queued(self)
-        self._queued += len(data)
-        if self._queued > self._bytes_max and self._queued > len(data):
-            self._queued -= len(data)
+        size = sum(map(len, parts))
+        self._queued += size
+        if self._queued > self._bytes_max and self._queued > size:
+            self._queued -= size
             return False
-        self._parts.append(data)
+        self._parts += parts
         return True
 
     def flush(self) -> None:
@@ -73,7 +75,10 @@ class Link:
         parts, self._parts = self._parts, []
         transport = self._transport
         if parts and transport is not None and not transport.is_closing():  # uvloop refuses a write after the end
-            transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
+            if self._queued < JOINED_BYTES_MAX:
+                transport.write(b"".join(parts))
+            else:
+                transport.writelines(parts)
 
     def redial(self) -> None:
         """Closes the connection; the dialling task makes another."""

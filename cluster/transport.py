@@ -21,7 +21,7 @@ from cluster.peer_accept import Accepted
 from cluster.peer_links import Link
 from cluster.peer_protocol import PEER_VERSION_MAX, Purpose
 from cluster.settings import LimitSettings, PeerSettings
-from raft.codec import Frame, encode_message
+from raft.codec import Frame, message_parts
 from raft.configuration import Configuration, Member
 from raft.messages import AppendEntries, InstallSnapshot, Message, RequestVote
 from raft.types import NodeId
@@ -158,7 +158,7 @@ class Transport:
     def _put(self, message: Message) -> None:
         links = self._bulk if isinstance(message, InstallSnapshot) else self._consensus
         link = links.get(message.to)
-        if link is None or not link.send(encode_message(message)):
+        if link is None or not link.send(*message_parts(message)):
             self.metrics.link_dropped.labels(str(message.to)).inc()
         elif not link.waiting_since and isinstance(message, QUESTIONS):
             link.waiting_since = clock.monotonic()

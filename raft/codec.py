@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from operator import attrgetter
 from struct import Struct
 from typing import Any, Final, NamedTuple
@@ -289,7 +289,11 @@ def encode_block(
         )  # fmt: skip
     if len(parts) > 1:
         parts.append(_table(map(len, parts)))
-    return _block(b"".join(parts), len(records), namespace, principal, session, sequence, settled, time_ms, plain)
+    body = b"".join(parts)
+    head = _block_head(
+        len(body), len(records), namespace, principal, session, sequence, settled, time_ms, plain
+    )  # fmt: skip
+    return head + body
 
 
 def encode_single(operation: int, key: bytes | None, value: bytes, *, plain: bool = False) -> bytes:
@@ -306,18 +310,19 @@ def encode_values(
     operation: int, values: Sequence[bytes], *, session: int = 0, sequence: int = 0, settled: int = 0,
     time_ms: int | None = None,
 ) -> bytes:  # fmt: skip
-    """A plain request whose records are nothing but their values, as `encode_block`: 0.2 µs for each, not 0.7."""
+    """A plain request whose records are nothing but their values, as `encode_block`: 0.1 µs for each, not 0.7."""
     sizes = list(map(len, values))
     heads = {size: _RECORD.pack(operation, RECORD_VALUE, 0, size, 0, 0, 0) for size in dict.fromkeys(sizes)}
-    if len(values) == 1:
-        body = heads[sizes[0]] + values[0]
+    count = len(sizes)
+    if len(heads) == 1:  # as in most
+        step = sizes[0] + RECORD_SIZE
+        table = array("I", range(0, step * count, step)).tobytes() if count > 1 else b""
     else:
-        parts = [b""] * (2 * len(values))
-        parts[0::2] = [heads[size] for size in sizes]
-        parts[1::2] = values
-        parts.append(_table([size + RECORD_SIZE for size in sizes]))
-        body = b"".join(parts)
-    return _block(body, len(values), 0, 0, session, sequence, settled, time_ms, True)
+        table = _table([size + RECORD_SIZE for size in sizes])
+    length = sum(sizes) + count * RECORD_SIZE + len(table)
+    head = _block_head(length, count, 0, 0, session, sequence, settled, time_ms, True)
+    records = chain.from_iterable(zip(map(heads.__getitem__, sizes), values, strict=True))
+    return b"".join(chain((head,), records, (table,)))
 
 
 def _table(sizes: Iterable[int]) -> bytes:
@@ -327,18 +332,14 @@ def _table(sizes: Iterable[int]) -> bytes:
     return table.tobytes()
 
 
-def _block(
-    body: bytes, count: int, namespace: int, principal: int, session: int, sequence: int, settled: int,
+def _block_head(
+    length: int, count: int, namespace: int, principal: int, session: int, sequence: int, settled: int,
     time_ms: int | None, plain: bool,
 ) -> bytes:  # fmt: skip
     flags = BLOCK_SESSION * bool(session) | BLOCK_TIME * (time_ms is not None) | BLOCK_PLAIN * plain
-    return (
-        _BLOCK.pack(
-            BLOCK_VERSION, flags, 0, len(body), count, namespace, principal, 0, session, sequence, settled,
-            time_ms or 0,
-        )
-        + body
-    )  # fmt: skip
+    return _BLOCK.pack(
+        BLOCK_VERSION, flags, 0, length, count, namespace, principal, 0, session, sequence, settled, time_ms or 0
+    )
 
 
 def decode_blocks(data: bytes) -> list[Block]:
@@ -709,13 +710,18 @@ class Frame(NamedTuple):
 
 def encode_frame(kind: int, header: Sequence[object], payload: bytes = b"") -> bytes:
     """A frame as bytes. `header` holds what msgpack takes: integers, booleans, text, bytes, None, lists of them."""
+    return b"".join(_frame_parts(kind, header, (payload,)))
+
+
+def _frame_parts(kind: int, header: Sequence[object], payload: Sequence[bytes]) -> list[bytes]:
+    """The same in parts: what stands before the payload, and its parts as they are, not copied."""
     packed: bytes = msgpack.packb(header, use_bin_type=True)
     body = _FRAME_REST.pack(len(packed), FRAME_VERSION, kind) + packed
-    crc = google_crc32c.value(body)
-    if not payload:
-        return _FRAME_START.pack(len(packed), crc) + body
-    crc = google_crc32c.extend(crc, payload)
-    return b"".join((_FRAME_START.pack(len(packed) + len(payload), crc), body, payload))
+    size, crc = len(packed), google_crc32c.value(body)
+    for part in payload:
+        size += len(part)
+        crc = google_crc32c.extend(crc, part)
+    return [_FRAME_START.pack(size, crc) + body, *payload]
 
 
 _FRAME_START: Final = Struct("<II")
@@ -725,27 +731,30 @@ _FRAME_REST: Final = Struct("<HBB")
 class FrameDecoder:
     """Cuts a stream of bytes into frames. After Corrupt or UnknownVersion the connection is worthless."""
 
-    __slots__ = ("_buffer", "_max")
+    __slots__ = ("_max", "_needed", "_parts", "_size")
 
     def __init__(self, bytes_max: int = FRAME_BYTES_MAX) -> None:
-        self._buffer = bytearray()
         self._max = bytes_max
+        self._parts: list[bytes] = []  # what came of a frame that is not whole: put together once
+        self._size = self._needed = 0  # their bytes, and how many it takes to go on
 
     @property
     def is_unfinished(self) -> bool:
         """Whether it waits for the rest of a frame."""
-        return bool(self._buffer)
+        return bool(self._parts)
 
     def feed(self, data: bytes | memoryview) -> list[Frame]:
         """The frames completed by `data`. Raises Corrupt or UnknownVersion."""
-        kept = self._buffer
-        if kept:
-            kept += data
-            if self._is_short(kept):
-                return []
-            data = bytes(kept)
-        elif type(data) is not bytes:
+        if type(data) is not bytes:
             data = bytes(data)
+        if self._parts:
+            self._parts.append(data)
+            self._size += len(data)
+            if self._size < self._needed:
+                return []
+            data = b"".join(self._parts)
+            self._parts = []
+        needed = FRAME_SIZE
         frames: list[Frame] = []
         offset, size = 0, len(data)
         while size - offset >= FRAME_SIZE:
@@ -754,6 +763,7 @@ class FrameDecoder:
                 raise Corrupt(f"frame of {length} bytes (header {header_size}): the limit is {self._max}")
             start, end = offset + FRAME_SIZE, offset + FRAME_SIZE + length
             if size < end:
+                needed = end - offset
                 break
             payload_start = start + header_size
             payload = data[payload_start:end]
@@ -769,16 +779,10 @@ class FrameDecoder:
                 raise Corrupt("frame header is no array")
             frames.append(Frame(kind, header, payload))
             offset = end
-        if offset < size or kept:
-            self._buffer = bytearray(data[offset:])
+        if offset < size:
+            self._parts = [data[offset:]]
+            self._size, self._needed = size - offset, needed
         return frames
-
-    def _is_short(self, kept: bytearray) -> bool:
-        """Whether the first frame is still not whole: a large one comes in many pieces, and is copied once."""
-        if len(kept) < FRAME_SIZE:
-            return True
-        length = int.from_bytes(kept[:4], "little")
-        return length <= self._max and len(kept) < FRAME_SIZE + length
 
 
 _MESSAGE_FIELDS: Final[dict[int, tuple[type, tuple[str, ...]]]] = {
@@ -803,16 +807,19 @@ _TYPES: Final = {
 
 def encode_message(message: Message) -> bytes:
     """A consensus message as a whole frame."""
+    return b"".join(message_parts(message))
+
+
+def message_parts(message: Message) -> list[bytes]:
+    """The same in parts: entries are large, and go to several peers."""
     number = _MESSAGE_NUMBERS[type(message)]
     header = (number, *_VALUES[number](message))
-    payload = b""
+    payload: Sequence[bytes] = ()
     if type(message) is AppendEntries:
-        entries = message.entries
-        if entries:
-            payload = b"".join([part for entry in entries for part in (entry.header, entry.data)])
+        payload = [part for entry in message.entries for part in (entry.header, entry.data)]
     elif type(message) is InstallSnapshot:
-        payload = message.data
-    return encode_frame(FRAME_MESSAGE, header, payload)
+        payload = (message.data,)
+    return _frame_parts(FRAME_MESSAGE, header, payload)
 
 
 def decode_message(frame: Frame) -> Message:
