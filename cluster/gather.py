@@ -1,11 +1,9 @@
 """When a batch is whole: who was just answered asks again at once, and what they ask belongs into the same batch.
 
-A commit costs what it costs, however much it carries, and so does a read round: so where few ask, one is under way at a
-time, and the next one waits for those that the last one answered, as long as they keep coming. Where many ask there are
-two, each with half of them: while one is on its way to the disks, the loop reads the requests of the other. A single
-client is back alone, so it never waits; where nobody comes back for `GAP_S` nobody is waited for; `GATHER_S` bounds it
-in any case. There is no timer: whoever gathers looks again in every turn of the event loop, in which it has nothing
-else to do.
+A commit costs what it costs, however much it carries, and so does a read round: so one is under way at a time, and the
+next one waits for those that the last one answered, as long as they keep coming. A single client is back alone, so it
+never waits; where nobody comes back for `GAP_S` nobody is waited for; `GATHER_S` bounds it in any case. There is no
+timer: whoever gathers looks again in every turn of the event loop, in which it has nothing else to do.
 """
 
 from __future__ import annotations
@@ -16,37 +14,24 @@ GAP_S: Final = 0.0001
 """Longer than a client of this machine takes from an answer to its next request, where many do so in turn."""
 GATHER_S: Final = 0.002
 """About what a commit takes: longer than that it would be better to be on the way."""
-HALF_MIN: Final = 48
-"""Two batches are under way where each of them has so many requests; for fewer the price of a batch is better paid
-once."""
 
 
 class Gather:
     """What is waiting for one kind of batch. Times are seconds of `clock.monotonic`."""
 
-    __slots__ = ("_came", "_half", "_half_min", "_is_new", "_seen", "_until", "_wanted")
+    __slots__ = ("_came", "_is_new", "_seen", "_until", "_wanted")
 
-    def __init__(self, half_min: int | None = None) -> None:
-        """`half_min`: two batches may be under way that have so many each; None: one at a time."""
-        self._half_min = half_min
+    def __init__(self) -> None:
         self._wanted = 0  # as many as would make it whole; 0: nobody is expected
-        self._half = 0  # as many as go though another one is under way; 0: nobody does
         self._is_new = False  # nobody has looked since the answers
         self._seen = 0  # how many waited at the last look
         self._came = 0.0  # when there was one more of them
         self._until = 0.0
 
-    def answered(self, count: int, waiting: int, under_way: int = 0) -> None:
-        """`count` were answered while `waiting` more had come: all of them may want to go together, or, with the
-        `under_way` that are not answered yet, in two halves."""
-        half = (count + waiting + under_way) // 2
-        self._half = half if self._half_min is not None and half >= self._half_min else 0
-        self._wanted = self._half or count + waiting
+    def answered(self, count: int, waiting: int) -> None:
+        """`count` were answered while `waiting` more had come: all of them may want to go together."""
+        self._wanted = count + waiting
         self._is_new = True
-
-    def is_half(self, waiting: int) -> bool:
-        """Whether a batch with `waiting` in it goes beside the one that is under way."""
-        return 0 < self._half <= waiting
 
     def is_whole(self, waiting: int, now: float) -> bool:
         """Whether the batch goes now, with `waiting` in it; else look again in the next turn of the loop."""

@@ -17,7 +17,7 @@ from cluster.applier import Applier
 from cluster.cluster_file import ClusterFile, split_address
 from cluster.disk import Disk
 from cluster.disk_open import Recovered
-from cluster.gather import HALF_MIN, Gather
+from cluster.gather import Gather
 from cluster.log_reader import LogReader
 from cluster.logging import Logger
 from cluster.metrics import Metrics
@@ -122,7 +122,7 @@ class Node:
         self.clock_proposed = 0  # index of the newest clock entry proposed here
         self.appended: list[tuple[int, float]] = []  # (index, when) of newest proposals: how far behind a follower is
         self.fetches = Fetches(self)
-        self.writes_gather, self.reads_gather = Gather(HALF_MIN), Gather()
+        self.writes_gather, self.reads_gather = Gather(), Gather()
         self._is_scheduled, self.seen_leadership = False, (0, NOBODY)
         self._must_turn = False  # what is scheduled is a whole turn, whatever clients ask
         self._observed = invariants.observe(self.core.state)

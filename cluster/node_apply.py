@@ -38,7 +38,6 @@ def _run(node: Node) -> bool:
     if not node.applier.run():
         return False
     node.core.applied(node.applier.applied)
-    left = node.pending.inflight
-    node.writes_gather.answered(inflight - left, node.pending.queued, left)
+    node.writes_gather.answered(inflight - node.pending.inflight, node.pending.queued)
     node.look_soon()  # behind the answers: those who got them are counted on to ask again
     return node.fetches.release()

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 PATIENCE_S: Final = 0.01
 """A batch whose commit takes longer holds the next one up no more: on a long way several are better than one."""
-BATCHES_MAX: Final = 2
-"""So many are under way where each has requests enough to be worth it."""
 READ_RETRY_S: Final = 0.02  # a leader that could not take a read is asked again after this long
 APPENDED_MAX: Final = 8_192  # proposals whose time is remembered
 
@@ -158,16 +156,13 @@ def look(node: Node) -> Look:
 
 
 def _look_at_writes(node: Node, mono: float) -> Look:
-    """One batch is under way at a time, or two halves, and the next one is whole before it goes (`cluster.gather`); but
-    for one that is late or large."""
-    pending = node.pending
-    if pending.queued_bytes >= node.settings.limits.batch_eager_bytes:
+    """One batch is under way at a time, and the next one is whole before it goes (`cluster.gather`); but for one that
+    is late or large."""
+    if node.pending.queued_bytes >= node.settings.limits.batch_eager_bytes:
         return Look.GO
     if node.appended and node.appended[-1][0] > node.applied:
-        if pending.batches < BATCHES_MAX and node.writes_gather.is_half(pending.queued):
-            return Look.GO
         return Look.GO if mono - node.appended[-1][1] >= PATIENCE_S else Look.LATER
-    return Look.GO if node.writes_gather.is_whole(pending.queued, mono) else Look.AGAIN
+    return Look.GO if node.writes_gather.is_whole(node.pending.queued, mono) else Look.AGAIN
 
 
 def _look_at_reads(node: Node, mono: float) -> Look:

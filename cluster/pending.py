@@ -61,11 +61,6 @@ class Pending:
         return len(self._queue)
 
     @property
-    def batches(self) -> int:
-        """Entries proposed by this node that it has not applied."""
-        return len(self._batches)
-
-    @property
     def inflight(self) -> int:
         """Requests proposed or forwarded whose fate is not known."""
         return self._batched + len(self._sent) + len(self._expected)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.gather import GAP_S, GATHER_S, HALF_MIN, Gather
+from cluster.gather import GAP_S, GATHER_S, Gather
 
 
 def gathering(count: int, waiting: int) -> Gather:
@@ -59,27 +59,3 @@ def test_the_time_that_answers_take_to_be_written_is_no_gap() -> None:
     gather.answered(64, 0)
     assert not gather.is_whole(1, 100.0)
     assert not gather.is_whole(2, 100.0 + GAP_S)
-
-
-def test_many_go_in_two_halves() -> None:
-    """One half goes as soon as it is there, though the other is under way; those who are under way count, too."""
-    gather = Gather(HALF_MIN)
-    assert not gather.is_half(10 * HALF_MIN), "nobody was answered: how many there are is not known"
-    gather.answered(2 * HALF_MIN, 0, 0)
-    assert not gather.is_whole(HALF_MIN - 1, 0.0)
-    assert gather.is_whole(HALF_MIN, 0.0)
-    assert not gather.is_half(HALF_MIN - 1)
-    assert gather.is_half(HALF_MIN)
-    gather.answered(HALF_MIN, 2, HALF_MIN + 2)
-    assert (gather.is_half(HALF_MIN + 1), gather.is_half(HALF_MIN + 2)) == (False, True)
-
-
-def test_few_go_together() -> None:
-    """Where halves would be too small, the price of a batch is paid once; and a Gather that was told of no halves makes
-    none."""
-    for gather in (Gather(HALF_MIN), Gather()):
-        count = 2 * HALF_MIN - 1 if gather._half_min else 10 * HALF_MIN
-        gather.answered(count, 0, 0)
-        assert not gather.is_half(count)
-        assert not gather.is_whole(count - 1, 0.0)
-        assert gather.is_whole(count, 0.0)

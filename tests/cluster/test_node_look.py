@@ -26,19 +26,16 @@ IN_A_MINUTE = -60.0  # so that no machine is slow enough
 
 def node_with(
     queued: int = 0, size: int = 0, *, is_leader: bool = True, appended: tuple[int, float] | None = None,
-    applied: int = 7, readers: int = 0, batches: int = 1, half: int = 0,
+    applied: int = 7, readers: int = 0,
 ) -> Any:  # fmt: skip
     """What `look` sees of a node. `appended`: its newest proposal, so many seconds ago."""
     reads = Reads()
     reads.waiting = [Reader(SimpleNamespace(done=lambda: False), 0.0) for _ in range(readers)]
-    writes_gather = Gather(1 if half else None)
-    writes_gather.answered(0, 0, 2 * half)
     return SimpleNamespace(
-        is_leader=is_leader, pending=SimpleNamespace(queued=queued, queued_bytes=size, batches=batches),
-        applied=applied, reads=reads,
+        is_leader=is_leader, pending=SimpleNamespace(queued=queued, queued_bytes=size), applied=applied, reads=reads,
         appended=[] if appended is None else [(appended[0], clock.monotonic() - appended[1])],
         settings=SimpleNamespace(limits=LIMITS), options=SimpleNamespace(heartbeat_ms=60_000), reads_not_before=0.0,
-        writes_gather=writes_gather, reads_gather=Gather(),
+        writes_gather=Gather(), reads_gather=Gather(),
     )  # fmt: skip
 
 
@@ -50,11 +47,6 @@ def node_with(
         pytest.param(partial(node_with, 1, appended=(7, 0.0)), Look.GO, id="the batch before is applied"),
         pytest.param(partial(node_with, 1, appended=(8, IN_A_MINUTE)), Look.LATER, id="it is not"),
         pytest.param(partial(node_with, 1, appended=(8, PATIENCE_S)), Look.GO, id="it takes long"),
-        pytest.param(partial(node_with, 9, appended=(8, IN_A_MINUTE), half=10), Look.LATER, id="not yet a half"),
-        pytest.param(partial(node_with, 9, appended=(8, IN_A_MINUTE), half=9), Look.GO, id="the other half"),
-        pytest.param(
-            partial(node_with, 9, appended=(8, IN_A_MINUTE), half=9, batches=2), Look.LATER, id="no three of them"
-        ),
         pytest.param(
             partial(node_with, 1, LIMITS.batch_eager_bytes, appended=(8, IN_A_MINUTE)), Look.GO, id="much waits"
         ),
