@@ -1,6 +1,6 @@
 """A web server's real access log as a log of raftlog, and as plain Python values for those who count by themselves.
 
-The real one lies beside the checkout or where RAFTLOG_ACCESS_LOG says; without it a generated one stands in, which has
+The real one lies beside the checkout or where RAFTLOG_VISITS_FILE says; without it a generated one stands in, which has
 what the real one has: lines that repeat, lines that are late, one line without its last quote.
 """
 
@@ -42,11 +42,11 @@ class Visit:
 
 def where() -> str:
     """Where the lines come from, in words."""
-    return "the real access log" if _file() else "a generated access log (RAFTLOG_ACCESS_LOG names no file)"
+    return "the real access log" if _file() else "a generated access log (RAFTLOG_VISITS_FILE names no file)"
 
 
 def _file() -> Path | None:
-    named = os.environ.get("RAFTLOG_ACCESS_LOG")
+    named = os.environ.get("RAFTLOG_VISITS_FILE")
     path = Path(named) if named else _BESIDE
     return path if path.is_file() else None
 
