@@ -155,10 +155,13 @@ def plain_json(
     lines: list[bytes] = []
     size = 0
     for run in runs:
-        sizes = list(accumulate([len(value) + ROW_BYTES for value in run.values], initial=size))
-        values = run.values[: bisect_left(sizes, bytes_max, 1)]
+        values, before = run.values, size
+        size += sum(map(len, values)) + ROW_BYTES * len(values)
+        if size >= bytes_max:
+            sizes = list(accumulate([len(value) + ROW_BYTES for value in values], initial=before))
+            values = values[: bisect_left(sizes, bytes_max, 1)]
+            size = sizes[len(values)]
         lines += _value_lines(entry, effects.revision, run, values, encoding)
-        size = sizes[len(values)]
         if size >= bytes_max:
             break
     return lines, size
@@ -193,23 +196,20 @@ def _value_lines(entry: Entry, revision: int, run: _Run, values: list[bytes], en
         client_time_ms=time_ms, session=session, sequence=sequence, revision=revision,
     )  # fmt: skip
     start, end = _encode(alike).removeprefix(b'{"index":0').split(b'"value":""')
-    return [
-        b'{"index":%d%b%b%b' % (index, start, member, end)
-        for index, member in enumerate(_value_members(values, encoding), run.first)
-    ]
-
-
-def _value_members(values: list[bytes], encoding: Encoding) -> list[bytes]:
     if encoding == "auto":
         try:
-            return [b'"value":' + _encode(value.decode()) for value in values]
+            return [
+                b'{"index":%d%b"value":%b%b' % (index, start, _encode(value.decode()), end)
+                for index, value in enumerate(values, run.first)
+            ]
         except UnicodeDecodeError:  # some are no text
             pass
     texts = [as_text(value, encoding) for value in values]
-    return [
+    members = [
         b'"value_b64":"%b"' % b64encode(value) if text is None else b'"value":' + _encode(text)
         for value, text in zip(values, texts, strict=True)
     ]
+    return [b'{"index":%d%b%b%b' % (index, start, member, end) for index, member in enumerate(members, run.first)]
 
 
 def as_packed(row: LogRow) -> LogRecordPacked:
