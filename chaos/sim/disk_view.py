@@ -34,12 +34,13 @@ class View:
     installing: Mark | None = None  # a snapshot for which the log may have been dropped
     floor: int = 0  # of the newest opening: it rises when damage takes entries away
     forgotten: frozenset[tuple[int, int]] = frozenset()  # what was durable before that, until it has healed
+    is_healing: bool = False  # damage was found, perhaps of nothing: neither copies nor a vote count until it has healed
 
     def copy(self) -> View:
         """The same once more."""
         return View(
             self.entries[:], self.ends[:], self.synced, self.hard_state, self.coming, dict(self.snapshots), self.base,
-            self.installing, self.floor, self.forgotten,
+            self.installing, self.floor, self.forgotten, self.is_healing,
         )  # fmt: skip
 
     @property
@@ -47,19 +48,14 @@ class View:
         """The end of the newest durable entry."""
         return self.ends[self.synced - 1] if self.synced else self.base.index
 
-    @property
-    def is_healing(self) -> bool:
-        """Whether damage took entries away, and it has not got them again: its copies do not count."""
-        return bool(self.forgotten)
-
     def entries_synced(self) -> None:
         """All entries are durable. With one of the floor's term or a later one it has all that it had again."""
         self.synced = len(self.ends)
         self._may_heal()
 
     def _may_heal(self) -> None:
-        if self.forgotten and (self.entries[self.synced - 1].term if self.synced else self.base.term) >= self.floor:
-            self.forgotten = frozenset()
+        if self.is_healing and (self.entries[self.synced - 1].term if self.synced else self.base.term) >= self.floor:
+            self.is_healing, self.forgotten = False, frozenset()
 
     def has(self, index: int, term: int) -> bool:
         """Whether the entry (index, term) is durable, in the log or in the snapshot that came instead of it."""
@@ -89,7 +85,7 @@ class View:
         if is_mended:
             if not was_hit:
                 raise SilentlyWrong(f"mends what nothing had happened to: {opened.notices}")
-            self.floor = opened.floor
+            self.floor, self.is_healing = opened.floor, True
             self.forgotten |= {(entry.index, entry.term) for entry in self.entries[: self.synced]}
         if is_mended and opened.snapshot is not None and last == opened.snapshot.mark == opened.log.base:
             self.installed(last)
