@@ -258,7 +258,7 @@ def main(
     times: Annotated[int, typer.Option(min=1, help="how often a follower is replaced")] = 5,
     away: Annotated[float, typer.Option(min=0, help="seconds that it is merely down before it is replaced")] = 0.0,
     trailing: Annotated[
-        int | None, typer.Option(min=0, help="limits.trailing_log_bytes: with little it gets a snapshot")
+        int | None, typer.Option(min=1, help="limits.trailing_log_bytes: with little it gets a snapshot")
     ] = None,
     data: Annotated[Path | None, typer.Option(help="folder on a real disk for the data")] = None,
     save: Annotated[Path, typer.Option(help="where the result goes")] = Path("bench/results/rejoin.json"),
