@@ -34,7 +34,7 @@ class View:
     installing: Mark | None = None  # a snapshot for which the log may have been dropped
     floor: int = 0  # of the newest opening: it rises when damage takes entries away
     forgotten: frozenset[tuple[int, int]] = frozenset()  # what was durable before that, until it has healed
-    is_healing: bool = False  # damage was found, perhaps of nothing: neither copies nor a vote count until it has healed
+    is_healing: bool = False  # until then neither its copies nor its vote count, though nothing be forgotten
 
     def copy(self) -> View:
         """The same once more."""

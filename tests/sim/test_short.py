@@ -32,7 +32,7 @@ TOLD = {
     611240: "rows of the leader's .idx were lost under it, and no operator looked at that disk in the end",
     620671: "two replicas were made wrong alike, one after the other, and outvoted the right one at a digest point",
     704112: "a segment that was cut and sealed anew while scrubbing read it passed for damaged",
-    710156: "an empty log was damaged: its node had no vote for a while, and counted for the majority that was to go on",
+    710156: "an empty log was damaged: its node had no vote, and counted for the majority that was to go on alone",
     43852429434: "a durable mark was written while an install was replacing the log",
 }
 
