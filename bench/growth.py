@@ -186,7 +186,7 @@ def html(grown: Grown) -> str:
 
 def main(
     only: Annotated[str, typer.Option(help=f"curves, by commas: {', '.join(CURVES)}; all unless said")] = "",
-    full: Annotated[bool, typer.Option("--full", help="to 10 M entries and keys: hours, 20 GB of disk")] = False,
+    full: Annotated[bool, typer.Option("--full", help="to 10 M entries and keys; 20 GB of disk")] = False,
     rounds: Annotated[int, typer.Option(min=1, help="runs of each point")] = 3,
     seconds: Annotated[int, typer.Option(min=1, help="length of one run")] = 2,
     data: Annotated[Path | None, typer.Option(help="folder on a real disk for the data")] = None,
@@ -194,7 +194,7 @@ def main(
         "bench/results/growth.json"
     ),
 ) -> None:
-    """How the cost of a write grows with entries, keys, values, nodes, connections. About 4 minutes; --full: hours."""
+    """How the cost of a write grows with entries, keys, values, nodes, connections. About 3 minutes; --full longer."""
     console = Console(width=None if sys.stdout.isatty() else 150)
     chosen = [name.strip() for name in only.split(",") if name.strip()] or list(CURVES)
     if unknown := [name for name in chosen if name not in CURVES]:
