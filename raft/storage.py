@@ -270,12 +270,12 @@ class Storage:
 
     @property
     def is_finish_due(self) -> bool:
-        """Whether `finish_sealed` has anything to do."""
-        return bool(self._is_seal_due or (self._unclosed and self.ledger.last >= self._unclosed[0].last.index))
+        """Whether `finish_sealed` has anything to do. It may be at it in its thread: so copies are looked at."""
+        return self._is_seal_due or any(self.ledger.last >= segment.last.index for segment in self._unclosed[:1])
 
     @property
     def _is_seal_due(self) -> bool:
-        return bool(self._unsealed) and self._unsealed[0].last.index <= self.journal.indexed
+        return any(segment.last.index <= self.journal.indexed for segment in self._unsealed[:1])
 
     def finish_sealed(self, files: Files) -> Iterator[Step]:
         """The footers of sealed segments, so that a restart need not read them. `files`: those of this thread.

@@ -8,7 +8,7 @@ from cluster.log_reader import decode_slice
 from raft import storage_ledger
 from raft.codec import Corrupt
 from raft.formats import FRAME_HEADER_SIZE, SIDE_HEADER_SIZE, peek_frame
-from raft.journal import ledger_name
+from raft.journal import Segment, ledger_name
 from raft.recovery import Damaged
 from raft.types import Entry
 from statemachine.effects import CorruptEffects, Effects, UnknownEffects, encode_effects
@@ -299,3 +299,27 @@ def test_a_ledger_that_has_its_footer_gets_no_other_one_after_a_restart() -> Non
     assert list(shard.storage.finish_sealed(shard.files)) == []
     assert shard.files.content() == before
     assert not shard.storage.is_finish_due
+
+
+def test_asking_what_is_to_finish_survives_the_thread_that_finishes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The writing thread asks behind each batch, the reading one takes away what it has finished: in between, too.
+
+    Guard: the copies in `is_finish_due` of raft/storage.py. Without them a node failed with "list index out of range".
+    """
+
+    class Finished(list[Segment]):
+        """The other thread finishes the first one as soon as this one has looked whether there is any."""
+
+        def __bool__(self) -> bool:
+            found = len(self) > 0
+            self.clear()
+            return found
+
+    shard = Shard()
+    shard.roll()
+    shard.save_snapshot(shard.entries[-1])
+    shard.open()
+    segment = shard.journal.segments[0]
+    for waiting in ("_unsealed", "_unclosed"):
+        monkeypatch.setattr(shard.storage, waiting, Finished([segment]))
+    assert shard.storage.is_finish_due
