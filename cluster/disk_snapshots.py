@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,19 @@ from raft.formats import ForeignFile, Log
 from raft.operations import DeleteFolder
 from raft.storage_snapshots import SnapshotPlan, StoredSnapshot, drop_old, open_snapshot, read_chunks
 from raft.types import Mark
+
+Chunks = AsyncIterable[bytes] | Iterable[bytes]
+"""Of a snapshot to be written, in order; whoever makes them may take time between two."""
+
+
+async def each(chunks: Chunks) -> AsyncIterator[bytes]:
+    """One after the other, whichever they are."""
+    if isinstance(chunks, AsyncIterable):
+        async for chunk in chunks:
+            yield chunk
+    else:
+        for chunk in chunks:
+            yield chunk
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cluster import clock, dismantle
 from cluster.disk_errors import NoSpace, SnapshotDamaged
-from cluster.snapshots import chunks_of, decode_preamble
+from cluster.snapshots import chunks_of, decode_preamble, paced
 from raft.codec import Corrupt
 from raft.configuration import Configuration
 from raft.ready import Ready, SnapshotFetch, SnapshotInstall, SnapshotWrite
@@ -105,6 +105,10 @@ class SnapshotWork:
             due = min(due, self._like_state)
         return applier.log_bytes >= due
 
+    def _is_late(self) -> bool:
+        """Whether as much log has come since this one began as makes the next one due, by its bytes alone."""
+        return self._node.applier.log_bytes >= self._due_bytes()
+
     def _due_bytes(self) -> int:
         due = max(self._node.settings.limits.snapshot_log_bytes, self._like_state)
         due = min(due, self._kept_bytes // DUE_SHARE)
@@ -148,11 +152,13 @@ class SnapshotWork:
         try:
             while applier.written < mark.index:  # the ledger must reach the snapshot before it counts
                 await asyncio.sleep(POLL_S)
-            await node.disk.save_snapshot(mark, configuration, chunks_of(last_user, walk), index)
+            chunks = paced(chunks_of(last_user, walk), lambda: node.applier.applied, self._is_late)
+            await node.disk.save_snapshot(mark, configuration, chunks, index)
             await self.saved(mark)
             node.logger.info("snapshot_saved", index=mark.index, seconds=round(clock.monotonic() - started, 3))
             return True
         except NoSpace as error:
+            self.is_damaged = False  # whoever meets it again asks again: not at once, on a full disk
             applier.log_bytes = max(applier.log_bytes, self._due_bytes() - RETRY_BYTES)
             node.logger.warning("snapshot_not_saved", index=mark.index, reason=str(error))
             return False

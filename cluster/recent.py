@@ -10,7 +10,9 @@ from raft.types import Entry, EntryKind
 from statemachine.commands import Result
 from statemachine.effects import Effects, RequestEffect
 
-_OVERHEAD: Final = 512  # of the objects beside the bytes, per entry
+_OVERHEAD: Final = 512  # of the objects beside the bytes, per entry,
+_REQUEST: Final = 200  # per request with an effect of its own,
+_CHANGE: Final = 400  # and per key that it changed; also what a garbage collection has to walk, all at once
 _DROP: Final = 8  # an eighth is dropped at a time, so that the lists move seldom
 
 Applied = tuple[Entry, Effects]
@@ -35,7 +37,10 @@ class Recent:
 
     def add(self, entry: Entry, effects: Effects, effects_bytes: int, keep_after: int) -> None:
         """The entry after the newest one. Nothing after `keep_after` is dropped: the disk does not have it yet."""
-        size = entry.size + effects_bytes + _OVERHEAD
+        requests = effects.requests
+        size = entry.size + effects_bytes + _OVERHEAD + _REQUEST * len(requests)
+        if requests:
+            size += _CHANGE * sum([len(request.changes) for request in requests])
         self._ends.append(entry.index)
         self._pairs.append((entry, effects))
         self._sizes.append(size)

@@ -98,7 +98,7 @@ class StateMachine:
         if not is_plain:
             effects = self._requests(requests, index - count)
             is_plain = not effects
-            self._digest = (len(store.head), store.xor, store.sum_low, store.sum_high)
+            self._digest = store.digest()
         if not store.is_swept:
             store.sweep()
         self._digests.remember(index, self._digest, limits.digests_kept)

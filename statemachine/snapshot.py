@@ -23,8 +23,9 @@ from statemachine.commands import BadParameter, Consumer, Limits
 from statemachine.consumers import ConsumerTable
 from statemachine.digest import DigestHistory, SetDigest
 from statemachine.sessions import VOID, Session, SessionTable
-from statemachine.store import PASSED, Store
+from statemachine.store import Store
 from statemachine.store_load import Loader
+from statemachine.store_walk import walk
 
 CHUNK_BYTES_MAX: Final = 128 << 10
 """A frame, header included: below the 256 KiB that a bulk link carries at once."""
@@ -145,21 +146,21 @@ class SnapshotWalk:
         store, sessions = self._state.store, self._state.sessions
         counts = [0, 0, 0, 0]
 
-        def counted(place: int, rows: Iterable[Any]) -> Iterator[bytes]:
-            for row in rows:
-                if row is PASSED:
-                    yield b""
-                    continue
-                counts[place] += 1
-                yield pack(row)
+        def packed(place: int, slices: Iterable[list[Any]]) -> Iterator[list[bytes]]:
+            for rows in slices:
+                counts[place] += len(rows)
+                yield list(map(pack, rows))
+
+        def one_by_one(place: int, rows: Iterable[Any]) -> Iterator[list[bytes]]:
+            return packed(place, ([row] for row in rows))
 
         framed = partial(_framed, self._state.snapshot_version)
-        yield from framed(HEAD, [pack(self._head)])
-        yield from framed(KEYS, counted(0, store.walk(self._compacted, self._revision)))
-        yield from framed(SESSIONS, counted(1, map(_session_row, sessions.walked(self._sessions))))
-        yield from framed(DIGESTS, counted(2, self._digests))
-        yield from framed(CONSUMERS, counted(3, map(_consumer_row, self._consumers)))
-        yield from framed(END, [pack(counts)])
+        yield from framed(HEAD, [[pack(self._head)]])
+        yield from framed(KEYS, packed(0, walk(store, self._compacted, self._revision)))
+        yield from framed(SESSIONS, one_by_one(1, map(_session_row, sessions.walked(self._sessions))))
+        yield from framed(DIGESTS, one_by_one(2, self._digests))
+        yield from framed(CONSUMERS, one_by_one(3, map(_consumer_row, self._consumers)))
+        yield from framed(END, [[pack(counts)]])
 
 
 def _head(state: State) -> list[Any]:
@@ -182,24 +183,30 @@ def _consumer_row(row: tuple[bytes, Consumer]) -> list[Any]:
     return [name, *consumer]
 
 
-def _framed(version: int, kind: int, items: Iterable[bytes]) -> Iterator[bytes]:
-    """Frames full of whole items; an item that is longer than a frame begins one and goes on in the next. An empty item
-    is no item, but a pause: it is passed on."""
+def _framed(version: int, kind: int, slices: Iterable[list[bytes]]) -> Iterator[bytes]:
+    """Frames full of whole items, however these are sliced; an item that is longer than a frame begins one and goes on
+    in the next. An empty slice is a pause: it is passed on."""
     parts: list[bytes] = []
     size = 0
-    for item in items:
-        if not item:
+    for items in slices:
+        if not items:
             yield b""
             continue
-        if parts and (size + len(item) > PAYLOAD_BYTES_MAX or len(parts) == FRAME_ITEMS_MAX):
-            yield _frame(version, kind, 0, b"".join(parts))
-            parts.clear()
-            size = 0
-        while len(item) > PAYLOAD_BYTES_MAX:
-            yield _frame(version, kind, CONTINUED, item[:PAYLOAD_BYTES_MAX])
-            item = item[PAYLOAD_BYTES_MAX:]
-        parts.append(item)
-        size += len(item)
+        length = sum(map(len, items))
+        if size + length <= PAYLOAD_BYTES_MAX and len(parts) + len(items) <= FRAME_ITEMS_MAX:
+            parts += items
+            size += length
+            continue
+        for item in items:
+            if parts and (size + len(item) > PAYLOAD_BYTES_MAX or len(parts) == FRAME_ITEMS_MAX):
+                yield _frame(version, kind, 0, b"".join(parts))
+                parts.clear()
+                size = 0
+            while len(item) > PAYLOAD_BYTES_MAX:
+                yield _frame(version, kind, CONTINUED, item[:PAYLOAD_BYTES_MAX])
+                item = item[PAYLOAD_BYTES_MAX:]
+            parts.append(item)
+            size += len(item)
     if parts:
         yield _frame(version, kind, 0, b"".join(parts))
 

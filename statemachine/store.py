@@ -1,6 +1,6 @@
 """An ordered map of keys to their versions: etcd's revisions, ranges, time travel, and a bounded history.
 
-The newest version of a live key is one packed bytes object in a dict: no Python object per field, nothing for the
+The newest version of a live key is one packed bytes object in a table: no Python object per field, nothing for the
 garbage collector to walk. Every revision has one step: the keys that it changed, each with the version that it
 replaced. That is the whole history: from a key's newest version the steps lead back to any older one, and trimming
 takes steps off the old end. What a read may see depends on `compacted` alone; when memory is given back (`sweep`) does
@@ -21,6 +21,7 @@ from xxhash import xxh64_intdigest
 from statemachine.commands import Limits, Version
 from statemachine.digest import LOW, SEED, pack_long
 from statemachine.effects import Change
+from statemachine.table import SHIFT, Table
 
 # create, mod, version, log index, row hash; then the value. Version 0 is a delete: create and hash 0, no value. Of what
 # is replaced nobody asks the hash: `store_load.Loader` leaves it 0.
@@ -43,13 +44,6 @@ SWEEP_STEPS: Final = 4
 """Steps that one sweep gives back: more than the one that a request adds, so that it catches up."""
 GAP_MAX: Final = 4_096
 """Steps given back before the list of steps is moved together, if they are most of it."""
-SLICE_KEYS: Final = 256
-"""Keys that a walk looks up at once."""
-SLICE_VERSIONS: Final = 64
-"""Versions of one key that a walk yields at once."""
-PASSED: Final[tuple[bytes, list[bytes]]] = (b"", [])
-"""What a walk yields for SLICE_KEYS keys of which it keeps nothing: no key is empty. Who walks can let others run."""
-
 _PACKED_ONE: Final = pack_long(1)
 _new: Final = tuple.__new__  # a NamedTuple without the cost of its constructor
 
@@ -100,8 +94,8 @@ class Store:
         self.compacted = compacted  # the oldest revision that can be read
         self.history_bytes = 0  # that the steps above `compacted` hold
         self.xor = self.sum_low = self.sum_high = 0  # digest of the live keys
-        self.head: dict[bytes, bytes] = {}  # `RECORD` bytes of the newest version of each live key
-        self.tombs: dict[bytes, bytes] = {}  # of keys that are deleted, but still have history: the delete's
+        self.head = Table()  # `RECORD` bytes of the newest version of each live key
+        self.tombs = Table()  # of keys that are deleted, but still have history: the delete's
         self.live: Any = SortedList()  # the keys of head
         self.gone: Any = SortedList()  # the keys of tombs
         self.steps: list[Step | None] = []  # of the revisions above `_start`; None where given back
@@ -112,19 +106,21 @@ class Store:
         self._step_bytes = 0
 
     def __len__(self) -> int:
-        return len(self.head)
+        return len(self.live)
 
     def digest(self) -> tuple[int, int, int, int]:
         """Digest of the live keys, as the fields of `SetDigest`."""
-        return len(self.head), self.xor, self.sum_low, self.sum_high
+        return len(self.live), self.xor, self.sum_low, self.sum_high
 
     # -- changes ----------------------------------------------------------------------------------------------
 
     def put(self, key: bytes, value: bytes, index: int, is_explicit: bool = False) -> Change:
         """Sets the key under the next revision; `index` is the log index of the request. `commit` ends the step."""
         mod = self.revision + 1
-        row_hash = xxh64_intdigest(value, xxh64_intdigest(key, SEED))
-        old = self.head.get(key)
+        key_hash = xxh64_intdigest(key, SEED)
+        head = self.head.dicts[key_hash >> SHIFT]
+        row_hash = xxh64_intdigest(value, key_hash)
+        old = head.get(key)
         if old is None:
             create, version, prior = mod, 1, 0
             packed_mod = pack_long(mod)
@@ -133,7 +129,7 @@ class Store:
             self.xor ^= row_hash
             self.sum_low += row_hash & LOW
             self.sum_high += row_hash >> 32
-            if self.tombs and (tomb := self.tombs.pop(key, None)) is not None:
+            if self.gone and (tomb := self.tombs.pop(key)) is not None:
                 self.gone.remove(key)
                 self._step[key] = tomb
             else:
@@ -150,12 +146,12 @@ class Store:
             self.sum_high += (row_hash >> 32) - (old_hash >> 32)
             self._step[key] = old
             self._step_bytes += len(key) + len(old)
-        self.head[key] = _pack_record(create, mod, version, index, row_hash) + value
+        head[key] = _pack_record(create, mod, version, index, row_hash) + value
         return _new(Change, (key, value, prior, create, version, is_explicit))
 
     def delete(self, key: bytes, index: int, is_explicit: bool = False) -> Change | None:
         """Deletes the key under the next revision; None where there is none. `commit` ends the step."""
-        old = self.head.pop(key, None)
+        old = self.head.pop(key)
         if old is None:
             return None
         prior, old_hash = _unpack_record(old)[3:]
@@ -219,7 +215,7 @@ class Store:
             assert step is not None, "given back only once"
             steps[freed - start] = None
             freed += 1
-            if self.tombs:
+            if self.gone:
                 self._forget_tombs(step, freed)
         self._freed = freed
         gap = freed - start
@@ -237,7 +233,7 @@ class Store:
         for key in step[3] if step[2] is None else (step[2],):
             tomb = self.tombs.get(key)
             if tomb is not None and record_mod(tomb) == revision:
-                del self.tombs[key]
+                self.tombs.pop(key)
                 self.gone.remove(key)
 
     # -- reads ------------------------------------------------------------------------------------------------
@@ -362,34 +358,6 @@ class Store:
     def unpin(self) -> None:
         """Ends a pin."""
         self._pins -= 1
-
-    def walk(self, oldest: int, newest: int) -> Iterator[tuple[bytes, list[bytes]]]:
-        """Every key with what reads from `oldest` to `newest` may see of it, newest first, in key order.
-
-        Records are bytes for `store_load.Loader.add`. A key with many versions comes several times. The store may
-        change between two steps: what comes stays as of the start, if the store was pinned then. Keys that are newer
-        than that have nothing to give, and may be far more than the others: PASSED comes for so many of them.
-        """
-        keys = list(islice(self._all_keys(b"", None), SLICE_KEYS))
-        passed = 0
-        while keys:
-            for key in keys:
-                record = self._newest(key, newest)
-                if record is None:
-                    passed += 1
-                    if passed == SLICE_KEYS:
-                        passed = 0
-                        yield PASSED
-                while record is not None:
-                    stored: list[bytes] = []
-                    while record is not None and len(stored) < SLICE_VERSIONS:
-                        mod = record_mod(record)
-                        if mod > oldest or not is_delete(record):
-                            stored.append(record[:STORED_SIZE] + record[RECORD_SIZE:])
-                        record = self._older(key, mod) if mod > oldest else None
-                    if stored:
-                        yield key, stored
-            keys = list(islice(self._all_keys(keys[-1], None, inclusive=False), SLICE_KEYS))
 
 
 def record_mod(record: bytes) -> int:

@@ -11,7 +11,7 @@ from statemachine.store import RECORD, RECORD_SIZE, STORED, STORED_SIZE, Store
 
 
 class Loader:
-    """Takes the keys of `Store.walk` in its order; `finish` gives a store equal to the one that was walked."""
+    """Takes the keys of `store_walk.walk` in its order; `finish` gives a store equal to the one that was walked."""
 
     def __init__(self, revision: int, compacted: int) -> None:
         if not 1 <= compacted <= revision:

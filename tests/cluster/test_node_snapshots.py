@@ -297,5 +297,9 @@ async def test_a_snapshot_comes_after_so_many_records(tmp_path: Path) -> None:
         assert not leader.snapshots.is_saving
         assert leader.snapshots.index == before, "little log beside half a megabyte of state"
         assert leader.applier.log_records >= 60
+        assert not leader.snapshots._is_late(), "nor would one that is being made be: that goes by bytes"
+        leader.applier.log_bytes += leader.settings.limits.snapshot_log_bytes
+        assert leader.snapshots._is_late()
+        leader.applier.log_bytes -= leader.settings.limits.snapshot_log_bytes
         await leader.submit(put_block(b"large", b"w" * 500_000), 1, deadline=deadline())
         await wait_until_async(lambda: leader.snapshots.index > before)

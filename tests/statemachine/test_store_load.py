@@ -5,13 +5,15 @@ import pytest
 from statemachine.commands import Limits
 from statemachine.store import STORED, Store
 from statemachine.store_load import Loader
+from statemachine.store_walk import walk
 
 Rows = list[tuple[bytes, list[bytes]]]
 
 
 def walked(store: Store) -> Rows:
     """What a walk over all that can be read gives."""
-    return [(key, list(records)) for key, records in store.walk(store.compacted, store.revision) if key]
+    slices = walk(store, store.compacted, store.revision)
+    return [(key, list(records)) for rows in slices for key, records in rows]
 
 
 def store_with_history() -> Store:

@@ -9,8 +9,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from statemachine.commands import Limits, Version
 from statemachine.digest import set_digest, state_row_hash
-from statemachine.store import PASSED, RECORD_SIZE, STORED, Compacted, FutureRevision, Store
+from statemachine.store import RECORD_SIZE, STORED, Compacted, FutureRevision, Store
 from statemachine.store_load import Loader
+from statemachine.store_walk import Row, walk
 
 Copy = dict[bytes, Version]
 KEYS = [bytes((first, second)) for first in b"abc" for second in b"\x00x\xff"]
@@ -105,7 +106,7 @@ class Comparison(RuleBasedStateMachine):
         self.store = Store()
         self.twin = Twin(self.limits)
         self.index = 0
-        self.walk: Iterator[tuple[bytes, list[bytes]]] | None = None
+        self.walk: Iterator[list[Row]] | None = None
         self.walked: list[tuple[bytes, list[Version | None]]] = []
         self.expected: list[tuple[bytes, list[Version | None]]] = []
 
@@ -156,7 +157,7 @@ class Comparison(RuleBasedStateMachine):
     def start_walk(self) -> None:
         """A walk as of now begins."""
         self.store.pin()
-        self.walk = self.store.walk(self.store.compacted, self.store.revision)
+        self.walk = walk(self.store, self.store.compacted, self.store.revision)
         self.walked = []
         self.expected = self.twin.walked(self.twin.compacted, self.twin.revision)
 
@@ -166,27 +167,26 @@ class Comparison(RuleBasedStateMachine):
         """It goes on while writes do; at its end it has given what was there at its start."""
         assert self.walk is not None
         for _ in range(steps):
-            row = next(self.walk, None)
-            if row is None:
+            rows = next(self.walk, None)
+            if rows is None:
                 self.walk = None
                 self.store.unpin()
                 assert self.walked == self.expected
                 return
-            key, records = row
-            if row is PASSED:
-                continue
-            if self.walked and self.walked[-1][0] == key:
-                self.walked[-1][1].extend(map(unpack, records))
-            else:
-                self.walked.append((key, list(map(unpack, records))))
+            for key, records in rows:
+                if self.walked and self.walked[-1][0] == key:
+                    self.walked[-1][1].extend(map(unpack, records))
+                else:
+                    self.walked.append((key, list(map(unpack, records))))
 
     @precondition(lambda self: self.walk is None)
     @rule()
     def restore(self) -> None:
         """A store built from a walk takes over: nobody may notice."""
         loader = Loader(self.store.revision, self.store.compacted)
-        for key, records in self.store.walk(self.store.compacted, self.store.revision):
-            loader.add(key, records)
+        for rows in walk(self.store, self.store.compacted, self.store.revision):
+            for key, records in rows:
+                loader.add(key, records)
         self.store = loader.finish()
 
     @invariant()
