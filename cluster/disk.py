@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from cluster.disk_open import Identity, Opened, Recovered, format_node, open_nod
 from cluster.disk_receive import Incoming
 from cluster.disk_reserve import Reserve
 from cluster.disk_scrub import CountedFiles, Scrub
-from cluster.disk_snapshots import SnapshotWriter, check_snapshot
+from cluster.disk_snapshots import Chunks, SnapshotWriter, check_snapshot, each
 from cluster.disk_worker import Worker
 from cluster.disk_write import SYNC_BUCKETS_S, Writer
 from cluster.scrubbing import UNREADABLE, Looker, derived, mended_for_free
@@ -204,7 +204,7 @@ class Disk:
         await self._write_worker.run(partial(self._writer.leave_to_start, derived(findings)))
 
     async def save_snapshot(
-        self, mark: Mark, configuration: Configuration, chunks: Iterable[bytes], configuration_index: int = 0
+        self, mark: Mark, configuration: Configuration, chunks: Chunks, configuration_index: int = 0
     ) -> None:
         """Keeps the state after the entry of `mark`: `chunks` are pulled one by one on the event loop.
 
@@ -230,13 +230,13 @@ class Disk:
             self._is_saving = False
 
     async def _write_snapshot(
-        self, mark: Mark, configuration: Configuration, chunks: Iterable[bytes], configuration_index: int
+        self, mark: Mark, configuration: Configuration, chunks: Chunks, configuration_index: int
     ) -> None:
         run = self._read_worker.run
         writer = SnapshotWriter(self._reading, self._journal.log, mark.index)
         try:
             await run(writer.begin)
-            for chunk in chunks:
+            async for chunk in each(chunks):
                 await run(partial(writer.add, chunk))
             await run(lambda: writer.finish(mark, configuration, configuration_index, self._incoming.aside))
             self.snapshot_bytes = writer.size

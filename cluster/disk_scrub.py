@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
 from typing import Final
@@ -80,14 +81,17 @@ class Scrub:
 
     def _work(self) -> None:
         while not self._stop.is_set():
-            for seconds in self._sliced(self._looker.round(self._found)):
-                if self._stop.wait(seconds):
-                    break
-            else:
-                self.rounds += 1
-                self.ended_at = monotonic()
-                self._stop.wait(self._pause_s)
+            with suppress(OSError):  # of a folder that cannot be listed now, say: the next round looks again
+                self._round()
+            self._stop.wait(self._pause_s)
         self._looker.files.close()
+
+    def _round(self) -> None:
+        for seconds in self._sliced(self._looker.round(self._found)):
+            if self._stop.wait(seconds):
+                return
+        self.rounds += 1
+        self.ended_at = monotonic()
 
     def _sliced(self, steps: Waits) -> Waits:
         """As many steps as fit in a slice, then a pause."""

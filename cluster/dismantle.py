@@ -19,7 +19,7 @@ SLICE: Final = 5_000
 def dismantle(machine: StateMachine) -> Iterator[None]:
     """Frees the keys, the history and the sessions slice by slice; the caller lets others run between two."""
     store = machine._store
-    tables: tuple[dict[Any, Any], ...] = (store.head, store.tombs, machine._sessions._sessions)
+    tables: tuple[dict[Any, Any], ...] = (*store.head.dicts, *store.tombs.dicts, machine._sessions._sessions)
     for table in tables:
         while table:
             for _ in range(min(SLICE, len(table))):

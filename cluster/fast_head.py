@@ -52,6 +52,7 @@ class Head(NamedTuple):
     short: Short = Short.NO
 
 
+_NO: Final = Short.NO
 _KEYED_SHORTS: Final = {"PUT": Short.PUT, "GET": Short.GET}
 _ODD: Final = Head(Kind.ODD)
 _PARTIAL: Final = Head(Kind.PARTIAL)
@@ -156,10 +157,9 @@ class HeadParser:
             if fields is None:
                 return _ODD
             if fields.is_simple:
-                is_put = keyed[1] == b"PUT"
-                if is_put or not fields.length:
-                    method, short = ("PUT", Short.PUT) if is_put else ("GET", Short.GET)
-                    short = short if fields.is_short else Short.NO
+                method = "PUT" if keyed[1] == b"PUT" else "GET"
+                if method == "PUT" or not fields.length:
+                    short = _KEYED_SHORTS[method] if fields.is_short else _NO
                     target = keyed[2].decode()
                     return _new(Head, (Kind.HOT, method, target, fields.headers, end + 4, fields.length, short))
         known = self._heads.get(data[start:end])
@@ -176,8 +176,7 @@ class HeadParser:
         kind = Kind.HOT if fields.is_simple and _HOT.match(data, start) else Kind.PLAIN
         if kind is Kind.HOT and method == "GET" and fields.length:
             kind = Kind.PLAIN
-        is_short = kind is Kind.HOT and fields.is_short and method == "POST" and target == "/v1/log"
-        short = Short.APPEND if is_short else Short.NO
+        short = short_of(method, target) if kind is Kind.HOT and fields.is_short else _NO
         head = Head(kind, method, target, fields.headers, end + 4, fields.length, short)
         if keyed is None and block in self._cache and end - start <= _CACHED_BYTES_MAX:
             if len(self._heads) >= _CACHED_HEADS_MAX:

@@ -355,8 +355,9 @@ class FastConnection(asyncio.Protocol):
 
     def _rested(self) -> None:
         self._rest_timer = None
-        self._state = _State.IDLE
-        self._advance()
+        if self._state is _State.RESTING:  # else its client is gone
+            self._state = _State.IDLE
+            self._advance()
 
     # -- at aiohttp -----------------------------------------------------------------------------------------------
 

@@ -57,7 +57,7 @@ async def append(service: Service, call: Call) -> Answer:
 def appended(service: Service, done: Done) -> Answer:
     """What is answered to an append."""
     body = Appended(_APPLIED, done.result, done.first, done.last, done.last - done.first + 1, done.last, done.term)
-    return Answer(service.identity, encode_json(body), done.last, done.term)
+    return Answer(service.identity, encode_json(body), done.last, done.term)  # encode_answer, were it free: 8 %
 
 
 def _decode_batch(service: Service, media_type: str, body: bytes) -> Records:

@@ -137,7 +137,7 @@ def got(service: Service, key: bytes, at: int | None, encoding: Encoding, *, is_
             ),
         )  # fmt: skip
     body = encode_json(Got(key_value(key, version, encoding), revision, index, term))
-    return Answer(service.identity, body, index, term)
+    return Answer(service.identity, body, index, term)  # as encode_answer does; that call costs 2 %
 
 
 class _Token(NamedTuple):

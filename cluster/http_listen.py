@@ -10,16 +10,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import os
+import resource
 import socket
+import sys
 from typing import Final
 
 from aiohttp import web
+
+from cluster import clock
+from cluster.logging import get_logger
 
 ANSWER_S: Final = 0.1  # for the first request of connections that were taken last
 ACCEPTS_MAX: Final = 128
 """Connections taken in a row, in about 10 ms; then those that are there have their turn."""
 PAUSE_S: Final = 0.2
-"""Nobody is taken for so long after the system gave no file for another connection: those that are there go on."""
+"""Nobody is taken for so long after there was no file for another connection: those that are there go on."""
+TELL_S: Final = 60.0
+"""Between two lines of the log about that."""
+FILES_KEPT: Final = 192
+"""Of the open files that the system allows (`ulimit -n`), at most half: for the disk's threads, 16 each, and the peers.
+A disk that cannot open its next segment would end the node."""
 
 
 class Door:
@@ -32,12 +43,42 @@ class Door:
         self._loop = asyncio.get_running_loop()
         self._entering: set[asyncio.Task[None]] = set()
         self._pause: asyncio.TimerHandle | None = None
+        self._tell_at = 0.0  # again that nobody is taken
+        allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._files_max = sys.maxsize if allowed == resource.RLIM_INFINITY else allowed - min(FILES_KEPT, allowed // 2)
         self._open()
 
     def _open(self) -> None:
         self._pause = None
+        if not self._has_files():
+            self._rest(self._few)
+            return
         for listening in self.sockets:
             self._loop.add_reader(listening.fileno(), self._take, listening)
+
+    def _has_files(self) -> bool:
+        """Whether the next connection leaves enough to the node: a new file gets the lowest free number."""
+        try:
+            number = os.dup(self.sockets[0].fileno())
+        except OSError:
+            return False
+        os.close(number)
+        return number < self._files_max
+
+    @property
+    def _few(self) -> str:
+        return f"clients have all the open files that they may have ({self._files_max})"
+
+    def _rest(self, reason: str) -> None:
+        self._shut()
+        self._pause = self._loop.call_later(PAUSE_S, self._open)
+        now = clock.monotonic()
+        if now >= self._tell_at:
+            self._tell_at = now + TELL_S
+            get_logger().warning(
+                "connections_wait", reason=reason,
+                mend="allow the process more open files (LimitNOFILE=, ulimit -n), or let clients keep fewer",
+            )  # fmt: skip
 
     def _shut(self) -> None:
         if self._pause is not None:
@@ -53,13 +94,16 @@ class Door:
                 return
             except ConnectionAbortedError:  # it went away while it waited
                 continue
-            except OSError:
-                self._shut()
-                self._pause = self._loop.call_later(PAUSE_S, self._open)
+            except OSError as error:
+                self._rest(str(error))
                 return
+            number = connection.fileno()
             entering = self._loop.create_task(self._enter(connection))
             self._entering.add(entering)
             entering.add_done_callback(self._entering.discard)
+            if number >= self._files_max:
+                self._rest(self._few)
+                return
 
     async def _enter(self, connection: socket.socket) -> None:
         connection.setblocking(False)

@@ -19,6 +19,7 @@ from cluster import (
     http_txn,
     http_watch,
 )
+from cluster.fast_head import KEY_PATH
 from cluster.http_answer import Answer
 from cluster.http_call import Call, Service
 from cluster.http_log_stream import stream_log
@@ -95,7 +96,6 @@ for _route in ROUTES:
     if _route.method == "GET" and _route.pattern not in _STREAMS:
         _methods["HEAD"] = _route
 _FIXED: Final = {pattern: methods for pattern, methods in _BY_PATTERN.items() if "{" not in pattern}
-_KEY_PATH: Final = "/v1/kv/"
 _KEY: Final = _BY_PATTERN["/v1/kv/{key}"]
 _OPERATORS: Final = {route.pattern for route in ROUTES if route.serves_fenced or route.for_operators}
 _OPERATORS_FIXED: Final = frozenset(pattern for pattern in _OPERATORS if "{" not in pattern)
@@ -113,8 +113,8 @@ def find_route(call: Call) -> Route:
         route = methods.get(call.method)
         if route is not None:
             return route
-    if call.path.startswith(_KEY_PATH):  # whatever follows is a key, as it is
-        call.parts = (call.path[len(_KEY_PATH) :],)
+    if call.path.startswith(KEY_PATH):  # whatever follows is a key, as it is
+        call.parts = (call.path[len(KEY_PATH) :],)
         methods = _KEY if methods is None else {**_KEY, **methods}  # POST /v1/kv/txn is no key
     elif call.path.startswith(_PART_PATHS):
         methods = _part_methods(call)
@@ -136,7 +136,7 @@ def is_operators(target: str) -> bool:
 def allowed_methods(call: Call) -> str:
     """The value of an Allow header."""
     methods = dict(_FIXED.get(call.path, {}))
-    if call.path.startswith(_KEY_PATH):
+    if call.path.startswith(KEY_PATH):
         methods |= _KEY
     elif call.path.startswith(_PART_PATHS):
         methods |= _part_methods(call) or {}

@@ -46,10 +46,14 @@ class LogTail:
         self._readers: dict[asyncio.Future[None], int] = {}  # who waits, and for which index
         self._rounds: asyncio.Task[None] | None = None
         self._next_round = 0.0
+        self._beyond = 0  # the rounds wait for what comes after this index; 0: they do not wait
         self._pieces: dict[Hashable, asyncio.Future[Piece]] = {}
 
     async def reach(self, index: int, until: float) -> None:
         """Returns with the first round after `index` was applied, or at `until`. Raises ApiError at a stop."""
+        if index <= self._beyond:  # that was applied before they began to: nobody would be woken for it
+            await asyncio.sleep(max(0.0, self._next_round - self._clock()))
+            return
         loop = asyncio.get_running_loop()
         reader: asyncio.Future[None] = loop.create_future()
         timer = loop.call_later(max(0.0, until - self._clock()), _wake, reader)
@@ -96,13 +100,16 @@ class LogTail:
                         del self._readers[reader]
                         _wake(reader)
                 elif self._readers:
+                    self._beyond = applied
                     await self._wait_beyond(applied, self._clock() + self._check_s)
+                    self._beyond = 0
         except ApiError as error:
             for reader in self._readers:
                 if not reader.done():
                     reader.set_exception(_again(error))
         finally:
             self._rounds = None
+            self._beyond = 0
 
 
 def _wake(reader: asyncio.Future[None]) -> None:

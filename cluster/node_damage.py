@@ -26,7 +26,7 @@ from cluster.scrubbing import derived, snapshots_among
 from cluster.wire import ApiError, ScrubStatus
 from raft.ready import Fetch
 from raft.refusals import Refused
-from raft.storage_snapshots import SNAPSHOTS
+from raft.storage_snapshots import SNAPSHOTS, snapshot_folder
 from raft.types import NOBODY
 
 if TYPE_CHECKING:
@@ -63,8 +63,10 @@ class DamageWork:
 
     @property
     def is_known(self) -> bool:
-        """Whether something in this node's files is damaged."""
-        return bool(self._findings)
+        """Whether something in this node's files is damaged that it could want. An older snapshot is not: it only stays
+        until one more is saved, which may take for ever."""
+        newest = snapshot_folder(self._node.snapshots.index)
+        return any(not each.file.startswith(SNAPSHOTS) or each.file.startswith(newest) for each in self._findings)
 
     # -- scrubbing ------------------------------------------------------------------------------------------------
 

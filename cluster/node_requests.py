@@ -59,8 +59,7 @@ def check(node: Node, block: bytes) -> None:
     """Raises ApiError where this request is not taken now."""
     if node.is_stopping or node.is_fenced or node.membership.is_removed or not _has_room(node, block):
         raise unavailable(node)
-    if node.watch.points.differ:
-        raise node_points.refusal(node)
+    node_points.check(node)
 
 
 def _has_room(node: Node, block: bytes) -> bool:

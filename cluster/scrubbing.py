@@ -7,6 +7,7 @@ that changed meanwhile. Pure: the server (`cluster.disk_scrub`) and the simulato
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from itertools import pairwise
@@ -28,6 +29,8 @@ AGAIN_S: Final = 1.0
 UNREADABLE: Final = (
     "the disk cannot read it: look at the disk, and put another in its place (`raftlog members replace`)"
 )
+
+_NOT_THE_DISKS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # they end the round, and say nothing of a file
 
 Waits = Generator[float, None, None]
 """Steps, each with the seconds to wait after it."""
@@ -100,7 +103,9 @@ class Looker:
         return []
 
     def round(self, found: Callable[[list[Finding]], None]) -> Waits:
-        """Every file once, as they are when their turn comes; `found` is told what is wrong in one place."""
+        """Every file once, as they are when their turn comes; `found` is told what is wrong in one place.
+
+        Raises OSError where a folder cannot be listed, or there is no file or memory left to look with."""
         after = 0
         while pair := next((each for each in self.sealed() if each[0].last.index > after), None):
             after = pair[0].last.index
@@ -128,6 +133,8 @@ class Looker:
             found: list[Finding] = end.value
             return found
         except OSError as error:
+            if error.errno in _NOT_THE_DISKS:
+                raise
             return [Finding(self.file, State.DAMAGED, str(error), mend=UNREADABLE)]
 
 

@@ -270,6 +270,37 @@ async def test_the_rate_is_bounded_and_rounds_follow_each_other(disk: Disk) -> N
     assert not scrub._thread.is_alive()
 
 
+async def test_what_is_not_the_files_fault_ends_a_round_and_no_more(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No file left to open, and then a folder that cannot be listed: nothing is told of any file, the thread lives, and
+    the next rounds are whole. What the disk itself refuses is told."""
+    told: list[list[Finding]] = []
+    trouble = [OSError(errno.EMFILE, "too many open files"), OSError(errno.EMFILE, "too many open files")]
+    read, names = CountedFiles.read, CountedFiles.names
+
+    def reads(self: CountedFiles, name: str, position: int, size: int) -> bytes:
+        if trouble:
+            raise trouble.pop()
+        return read(self, name, position, size)
+
+    unlisted = [OSError(errno.EIO, "cannot be listed")]
+
+    def lists(self: CountedFiles, folder: str) -> list[str]:
+        if unlisted and not trouble:
+            raise unlisted.pop()
+        return names(self, folder)
+
+    monkeypatch.setattr(CountedFiles, "read", reads)
+    monkeypatch.setattr(CountedFiles, "names", lists)
+    scrub = disk.scrub(told.append, bytes_per_second=1 << 30, pause_s=0.001)
+    await wait_until_async(lambda: scrub.rounds >= 2, 30, what="whole rounds")
+    assert (trouble, unlisted, told) == ([], [], [])
+    trouble += [OSError(errno.EIO, "gone") for _ in range(2)]
+    await wait_until_async(lambda: bool(told), 30, what="a finding")
+    assert told[0][0].mend == UNREADABLE
+
+
 async def test_a_writing_thread_goes_first_but_not_for_ever(disk: Disk) -> None:
     """A slice waits while there is something to write, and comes all the same once it has waited for BUSY_S."""
     scrub = Scrub(looker_of(disk), lambda _: None, lambda: True, bytes_per_second=0, pause_s=1)

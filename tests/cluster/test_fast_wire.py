@@ -389,6 +389,23 @@ async def test_who_was_refused_as_busy_is_asked_to_wait(monkeypatch: pytest.Monk
         assert {wire.replies()[1].status for wire in others[1:]} == {404}
 
 
+async def test_who_goes_while_it_is_asked_to_wait_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It hangs up after its refusal, and its wait ends before its turn in line comes: the connection is closed then,
+    not kept for as long as an idle one."""
+    monkeypatch.setattr(fast_path, "_REST_SECONDS", (60.0, 60.0))
+    async with Server(fast_path=True, open_requests_max=1) as server:
+        server.node.held = asyncio.Event()
+        busy, refused = server.connect(), server.connect()
+        await busy.feed(PUT)
+        await refused.feed(PUT)
+        assert refused.protocol.eof_received()
+        refused.protocol._rested()  # type: ignore[attr-defined]
+        await turns()
+        assert refused.is_closed
+        server.node.held.set()
+        await turns()
+
+
 async def test_what_the_node_refuses_is_told_alike(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Appends and gets that the node fails, now or when they are under way, that cannot be served, and that meet a bug:
     a problem each, and none of them counts as open afterwards."""

@@ -2,22 +2,38 @@
 
 import asyncio
 import errno
+import os
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 import uvloop
 from aiohttp import web
 
 from cluster import http_listen
-from cluster.http_listen import listen
+from cluster.http_listen import Door, listen
 
 CLIENTS = 20
-
 
 LOOPS = pytest.mark.parametrize(
     "loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]
 )
+
+
+@asynccontextmanager
+async def _door() -> AsyncIterator[Door]:
+    """An open one, behind which every request is answered; who uses it closes it."""
+
+    async def answer(_: web.BaseRequest) -> web.Response:
+        return web.Response(text="answered")
+
+    runner = web.ServerRunner(web.Server(answer))
+    await runner.setup()
+    try:
+        yield await listen(runner, "127.0.0.1", 0, 100)
+    finally:
+        await runner.cleanup()
 
 
 @LOOPS
@@ -29,25 +45,20 @@ def test_who_waits_in_the_backlog_is_answered(loop_factory: Callable[[], asyncio
 
 
 async def _backlog() -> None:
-    async def answer(_: web.BaseRequest) -> web.Response:
-        return web.Response(text="answered")
-
-    runner = web.ServerRunner(web.Server(answer))
-    await runner.setup()
-    server = await listen(runner, "127.0.0.1", 0, 100)
-    address = server.sockets[0].getsockname()
-    clients = [socket.create_connection(address, timeout=5) for _ in range(CLIENTS)]  # the loop does not run meanwhile
-    try:
-        for client in clients:
-            client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
-        await server.close()
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(address, timeout=5)
-        answers = [await asyncio.to_thread(_all_of, client) for client in clients]
-    finally:
-        for client in clients:
-            client.close()
-        await runner.cleanup()
+    async with _door() as door:
+        address = door.sockets[0].getsockname()
+        # the loop does not run meanwhile
+        clients = [socket.create_connection(address, timeout=5) for _ in range(CLIENTS)]
+        try:
+            for client in clients:
+                client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+            await door.close()
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(address, timeout=5)
+            answers = [await asyncio.to_thread(_all_of, client) for client in clients]
+        finally:
+            for client in clients:
+                client.close()
     assert all(answer.endswith(b"answered") for answer in answers)
 
 
@@ -77,25 +88,18 @@ async def _storm() -> None:
             made[-1] += 1
             transport.close()
 
-    runner = web.ServerRunner(web.Server(_refuse))
-    await runner.setup()
-    door = await listen(runner, "127.0.0.1", 0, 100)
-    door._factory = Silent  # type: ignore[assignment]
-    clients = [socket.create_connection(door.sockets[0].getsockname(), timeout=5) for _ in range(CLIENTS)]
-    while sum(made) < CLIENTS and len(made) < 100:
-        made.append(0)
-        await asyncio.sleep(0)
-    for client in clients:
-        client.close()
-    await door.close()
-    await runner.cleanup()
+    async with _door() as door:
+        door._factory = Silent  # type: ignore[assignment]
+        clients = [socket.create_connection(door.sockets[0].getsockname(), timeout=5) for _ in range(CLIENTS)]
+        while sum(made) < CLIENTS and len(made) < 100:
+            made.append(0)
+            await asyncio.sleep(0)
+        for client in clients:
+            client.close()
+        await door.close()
     assert sum(made) == CLIENTS
     assert max(made) <= 8
     assert sum(1 for turn in made if turn) <= 4, made
-
-
-async def _refuse(_: web.BaseRequest) -> web.Response:
-    raise AssertionError("nobody asks")
 
 
 @LOOPS
@@ -108,28 +112,76 @@ def test_without_files_for_another_connection_those_that_are_there_go_on(
 
 
 async def _no_files() -> None:
-    async def answer(_: web.BaseRequest) -> web.Response:
-        return web.Response(text="answered")
-
-    runner = web.ServerRunner(web.Server(answer))
-    await runner.setup()
-    door = await listen(runner, "127.0.0.1", 0, 100)
-    poor = _Poor(door.sockets[0])
-    door._shut()
-    door.sockets = [poor]  # type: ignore[list-item]
-    door._open()
-    with socket.create_connection(door.sockets[0].getsockname(), timeout=30) as client:
-        client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
-        for _ in range(20):
-            await asyncio.sleep(0)
-        assert poor.asked == 1
-        assert door._pause is not None
-        door._pause.cancel()
-        door._open()  # as if the moment had passed
-        got = await asyncio.to_thread(_all_of, client)
-    await door.close()
-    await runner.cleanup()
+    async with _door() as door:
+        poor = _Poor(door.sockets[0])
+        door._shut()
+        door.sockets = [poor]  # type: ignore[list-item]
+        door._open()
+        with socket.create_connection(door.sockets[0].getsockname(), timeout=30) as client:
+            client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert poor.asked == 1
+            assert door._pause is not None
+            door._pause.cancel()
+            door._open()  # as if the moment had passed
+            got = await asyncio.to_thread(_all_of, client)
+        await door.close()
     assert got.endswith(b"answered")
+
+
+@LOOPS
+def test_clients_leave_the_node_the_files_that_it_needs(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """More connect than there may be files for: some are taken, then nobody until some of those have gone; all in the
+    end."""
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(_many())
+
+
+async def _many() -> None:
+    made: list[asyncio.BaseTransport] = []
+
+    class Kept(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            made.append(transport)
+
+    async with _door() as door:
+
+        async def moment_over() -> None:
+            assert door._pause is not None
+            door._pause.cancel()
+            door._open()
+            for _ in range(5):
+                await asyncio.sleep(0)
+
+        door._factory = Kept  # type: ignore[assignment]
+        clients = [socket.create_connection(door.sockets[0].getsockname(), timeout=30) for _ in range(CLIENTS)]
+        lowest = os.dup(clients[0].fileno())
+        os.close(lowest)
+        door._files_max = lowest + 3
+        taken = 0
+        try:
+            for _ in range(5):
+                await asyncio.sleep(0)
+            while True:
+                assert taken < len(made) <= taken + 4
+                if len(made) == CLIENTS:
+                    break
+                taken = len(made)
+                await moment_over()
+                assert len(made) == taken, "those are still there"
+                for transport in made:
+                    transport.close()
+                await asyncio.sleep(0)
+                await moment_over()
+        finally:
+            for client in clients:
+                client.close()
+            for transport in made:
+                transport.close()
+            await door.close()
 
 
 class _Poor:

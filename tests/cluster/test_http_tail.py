@@ -63,6 +63,22 @@ async def test_many_readers_make_the_next_round_later_but_never_too_late(monkeyp
     assert 0.09 <= clock.monotonic() - began < 30
 
 
+async def test_who_comes_late_is_not_kept_until_more_is_written() -> None:
+    """A reader that was busy sending while a record was applied, and the round for it went by, comes when the others
+    wait for a later one already: it goes on at once. Nothing more is ever written here."""
+    node = FakeNode()
+    tail = LogTail(node, clock.monotonic, node.wait_beyond, 0.05, 600.0)
+    late = clock.monotonic() + 600
+    append(node, b"3")
+    others = asyncio.create_task(tail.reach(4, late))
+    await wait_until_async(lambda: tail._beyond == 3)
+    await asyncio.sleep(0)
+    async with asyncio.timeout(30):
+        await tail.reach(3, late)
+    assert not others.done()
+    others.cancel()
+
+
 async def test_a_stop_ends_the_wait_of_all() -> None:
     """What the one wait of the round is told, everybody who waits is told."""
     node = FakeNode()

@@ -223,3 +223,14 @@ def test_a_cluster_that_does_not_come_up_says_why(local: LocalCluster) -> None:
         local.start([2])
         with pytest.raises(LocalClusterError, match="is in use"):
             local.wait_ready()
+
+
+def test_a_node_takes_the_open_files_that_it_may_have() -> None:
+    """Where a shell begins with few, the hard limit counts: a thousand clients are no reason to stop taking them."""
+    code = (
+        "import resource; _, hard = resource.getrlimit(resource.RLIMIT_NOFILE); "
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard)); "
+        "from cluster.launcher import allow_open_files; allow_open_files(); "
+        "print(resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "True\n"

@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 
 from cluster import node_damage, node_kept, scrubbing
+from cluster.disk import Disk
 from cluster.disk_check import check_folder
-from cluster.disk_errors import SnapshotDamaged
+from cluster.disk_errors import NoSpace
 from cluster.node import Node
 from cluster.node_damage import DamageWork
 from cluster.points import Points, Reports
 from cluster.settings import NodeExit
 from cluster.wire import ApiError, Code
 from raft.formats import SIDE_HEADER_SIZE
+from raft.types import Mark
 from statemachine.effects import Effects
 from tests.cluster.disk_folder import flip
 from tests.cluster.nodes import Nodes, cluster_of
@@ -306,25 +308,40 @@ async def test_a_leader_that_cannot_send_what_a_follower_lacks_hands_over(tmp_pa
 
 
 async def test_a_damaged_snapshot_is_saved_anew(tmp_path: Path) -> None:
-    """A start would pass over it; nothing has to end for it, and no more has to be written for another."""
+    """A start would pass over it; nothing has to end for it, and no more has to be written for another. It stays as the
+    older of the two that are kept, and is told as long as it is there."""
     async with cluster_of(3, tmp_path, **SMALL, **ON, limits__snapshot_log_bytes=20_000) as nodes:
-        await written(nodes)
+        await written(nodes, 45)  # enough for one snapshot, not for two
         node = (await nodes.followers())[0]
         await wait_until_async(lambda: node.snapshots.index and not node.snapshots.is_saving, what="a snapshot")
+        await nodes.all_at((await nodes.append(node, b"little")).last)  # the next one has another name
         index = node.snapshots.index
-        chunks = Path(node.disk._opened.shard) / f"snapshots/{index:020d}/chunks"
-        flip(chunks, chunks.stat().st_size // 2)
-
-        async def is_whole() -> bool:
-            try:
-                await node.disk.check_snapshot(node.snapshots.index)
-            except SnapshotDamaged:
-                return False
-            return not node.status().scrub.damage
-
-        assert not await is_whole()
-        async with asyncio.timeout(20):
-            while not await is_whole():
-                await asyncio.sleep(0)
-        assert node.snapshots.index > index
+        damaged = f"snapshots/{index:020d}/chunks"
+        path = Path(node.disk._opened.shard) / damaged
+        flip(path, path.stat().st_size // 2)
+        await wait_until_async(lambda: node.snapshots.index > index, 30, what="another snapshot")
+        await node.disk.check_snapshot(node.snapshots.index)
+        await wait_until_async(lambda: node.status().scrub.damage, 30, what="the older one told")
+        assert node.status().scrub.damage.startswith(f"{damaged}: damaged at byte ")
         assert not node.ended.done()
+        assert not node.damage.is_known, "nothing waits for it: older log is fetched, and members change, as ever"
+
+
+async def test_a_damaged_snapshot_that_finds_no_room_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Saving it anew would fill a full disk again and again: it waits for the next round of scrubbing to ask."""
+    tried: list[int] = []
+
+    async def save(self: Disk, mark: Mark, *_: object) -> None:
+        tried.append(mark.index)
+        raise NoSpace("no room for a snapshot")
+
+    async with cluster_of(1, tmp_path, **SMALL, **OFF) as nodes:
+        node = await nodes.leader()
+        monkeypatch.setattr(Disk, "save_snapshot", save)
+        for _ in range(2):
+            before = len(tried)
+            node.snapshots.is_damaged = True
+            await wait_until_async(lambda: len(tried) > before, what="an attempt")  # noqa: B023 - awaited here
+            await wait_until_async(lambda: not node.snapshots.is_saving, what="its end")
+            node.snapshots.save_if_due()
+            assert not node.snapshots.is_saving
