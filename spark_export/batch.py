@@ -47,7 +47,7 @@ from spark_export.manifest import (
 )
 from spark_export.offsets import split
 from spark_export.publish import publish, sweep_retired
-from spark_export.reader import Range
+from spark_export.ranges import Range
 
 if TYPE_CHECKING:
     import pyarrow as pa

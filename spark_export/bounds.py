@@ -8,7 +8,7 @@ from spark_export import door
 from spark_export.errors import DataLossError, UsageError
 from spark_export.offsets import StreamOffset, resolve
 from spark_export.options import Ago, At, Offset, SourceOptions
-from spark_export.reader import trimmed
+from spark_export.ranges import trimmed
 
 
 def batch_range(options: SourceOptions) -> tuple[str, int, int]:

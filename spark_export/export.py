@@ -19,7 +19,7 @@ from spark_export.cluster_digest import check_end
 from spark_export.door import Turns
 from spark_export.errors import DataLossError, UsageError
 from spark_export.manifest import Layout, Manifest, Plan
-from spark_export.reader import trimmed
+from spark_export.ranges import trimmed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

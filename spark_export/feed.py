@@ -17,7 +17,8 @@ from spark_export import door
 from spark_export.decode import change_rows, decode
 from spark_export.door import TrimmedError
 from spark_export.frames import Frames
-from spark_export.reader import Range, slabs
+from spark_export.ranges import Range
+from spark_export.reader import slabs
 from spark_export.schema import FEED
 from spark_export.state import folded
 

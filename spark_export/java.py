@@ -8,7 +8,6 @@ only used to speed up linear algebra); a runtime without it dies at boot, so suc
 Standard library only, so that set-up can run it before anything else works: `python -m spark_export.java [--ensure]`.
 """
 
-import hashlib
 import importlib.util
 import os
 import re
@@ -16,9 +15,10 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+from spark_export import links
 
 VERSION_MIN = 17  # Spark 4 is compiled for it
 _CHECKOUT = Path(__file__).resolve().parent.parent
@@ -133,36 +133,22 @@ def _output(java: Path, *arguments: str) -> str:
 
 
 def _shim(home: Path) -> Path:
-    """A folder of links to `home` whose `bin/java` is the shim. Made aside and renamed: two starts may meet here."""
+    """A folder of links to `home` whose `bin/java` is the shim."""
     home = home.resolve()
-    name = "java-shim-" + hashlib.sha256(f"{home}\n{_SHIM}".encode()).hexdigest()[:12]
-    wrapped = _cache() / name
-    if (wrapped / "bin" / "java").exists():
-        return wrapped
-    wrapped.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=f"{name}.", dir=wrapped.parent))
-    for entry in home.iterdir():
-        if entry.name != "bin":
-            (aside / entry.name).symlink_to(entry)
-    (aside / "bin").mkdir()
-    for entry in (home / "bin").iterdir():
-        if entry.name != "java":
-            (aside / "bin" / entry.name).symlink_to(entry)
-    java = aside / "bin" / "java"
-    java.write_text(_SHIM.format(java=shlex.quote(str(home / "bin" / "java"))), encoding="utf-8")
-    java.chmod(0o755)
-    aside.chmod(0o755)
-    try:
-        aside.rename(wrapped)
-    except OSError:
-        shutil.rmtree(aside)
-        if not (wrapped / "bin" / "java").exists():
-            raise
-    return wrapped
+
+    def fill(folder: Path) -> None:
+        links.link(home, folder, but={"bin"})
+        (folder / "bin").mkdir()
+        links.link(home / "bin", folder / "bin", but={"java"})
+        java = folder / "bin" / "java"
+        java.write_text(_SHIM.format(java=shlex.quote(str(home / "bin" / "java"))), encoding="utf-8")
+        java.chmod(0o755)
+
+    return links.made(cache(), "java-shim", f"{home}\n{_SHIM}", fill)
 
 
-def _cache() -> Path:
-    """Where the shim goes: `.tools/` of the checkout if this user may write there, else the user's cache."""
+def cache() -> Path:
+    """Where folders of links go: `.tools/` of the checkout if this user may write there, else the user's cache."""
     if _LOCK.exists() and os.access(_TOOLS, os.W_OK):
         return _TOOLS
     if root := os.environ.get("XDG_CACHE_HOME"):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spark_export.errors import ExportError
 from spark_export.java import JavaNotFoundError, java_home
+from spark_export.spark_home import spark_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +31,14 @@ _ARROW: Final = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_ch
 asked already: a tenth of the JVM's time for a row."""
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 _LOCAL: Final = re.compile(r"local\b|spark://(127\.|localhost:)")
-_LOOPBACK: Final = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+_HERE: Final = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    # Over TCP the last bytes of what a task is given wait 40 ms for the acknowledgement of those before.
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.daemon.module": "spark_export.daemon",
+}
+"""Where driver and executors are on this machine."""
 _SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "4",
@@ -95,9 +103,11 @@ def session(
     master = master or MASTER
     chosen = _SETTINGS | (LOW_LATENCY if low_latency else {})
     if _LOCAL.match(master):
-        chosen |= _LOOPBACK
+        chosen |= _HERE
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
         os.environ["PYSPARK_PYTHON"] = sys.executable
+        if (folder := spark_home()) is not None:
+            os.environ["SPARK_HOME"] = str(folder)
     else:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

@@ -14,27 +14,32 @@ RECORDS_PER_PARTITION: Final = 500_000
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """The next index that a stream reads, of which log; with `revision` the state at that revision comes before it."""
+    """The next index that a stream reads, of which log; with `revision` the state at that revision comes before it.
+    `first`, in the end of a query's first batch, is where that batch begins."""
 
     log: str
     next: int
     revision: int | None = None
+    first: int | None = None
 
     def as_json(self) -> dict[str, Any]:
         """As it stands in checkpoints. Spark compares the text, so keys and their order never change."""
         offset: dict[str, Any] = {"log": self.log, "next": {SHARD: self.next}}
         if self.revision is not None:
             offset["snapshot"] = {"revision": self.revision}
+        if self.first is not None:
+            offset["first"] = {SHARD: self.first}
         return offset
 
 
 def parse_offset(offset: Mapping[str, Any]) -> StreamOffset:
     """What a checkpoint holds. Raises DataLossError for what this source did not write."""
     try:
-        snapshot = offset.get("snapshot")
+        snapshot, first = offset.get("snapshot"), offset.get("first")
         parsed = StreamOffset(
-            str(offset["log"]), int(offset["next"][SHARD]), None if snapshot is None else int(snapshot["revision"])
-        )
+            str(offset["log"]), int(offset["next"][SHARD]), None if snapshot is None else int(snapshot["revision"]),
+            None if first is None else int(first[SHARD]),
+        )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
         raise DataLossError(
             f"the checkpoint holds {dict(offset)!r}, which is no position of this source: use the checkpoint folder "

@@ -23,7 +23,8 @@ import pyarrow.parquet as pq
 from raft.codec import Corrupt
 from spark_export.errors import CannotWriteError, ExportError
 from spark_export.manifest import DATA, FileEntry, Layout, file_name, range_of
-from spark_export.reader import Range, read
+from spark_export.ranges import Range
+from spark_export.reader import read
 from spark_export.schema import ARROW, SCHEMA_VERSION, USER_OPERATIONS, USER_RESULTS
 
 _COMPRESSION: Final = "zstd"

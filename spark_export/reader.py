@@ -8,8 +8,7 @@ longer keeps is an error, never a gap.
 import http.client
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -18,39 +17,20 @@ from raft.codec import IDX_ROW, RAW_SIZE, Corrupt, RawHeader, UnknownVersion, de
 from spark_export import door, local_log
 from spark_export.decode import decode
 from spark_export.door import RetryableError, TrimmedError, Turns
-from spark_export.errors import DataLossError, ExportError
+from spark_export.errors import ExportError
 from spark_export.frames import Frames, locate
+from spark_export.memory import keep_freed
+from spark_export.ranges import Range, query, trimmed
 from spark_export.schema import COLUMNS
 from spark_export.selection import Selection, filtered, selected
 from spark_export.slab import Slab, joined
 from statemachine.effects import CorruptEffects, UnknownEffects
-
-if TYPE_CHECKING:
-    from spark_export.options import SourceOptions
 
 SLAB_BYTES: Final = 4 << 20
 """Chunks are joined up to so many bytes before they are decoded: larger ones fall out of the processor's cache, smaller
 ones pay numpy's fixed cost more often."""
 _CHUNK_USUAL: Final = (4 << 20) + (1 << 18)  # what a node sends at once, and the end of an entry
 CHUNK_BYTES_MAX: Final = 1 << 30  # of one chunk; offsets in Arrow's binary arrays are 32 bits wide
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Records [start, stop) of one log, and where to read them."""
-
-    endpoints: tuple[str, ...]
-    log_id: str
-    start: int
-    stop: int
-    turn: int = 0  # which endpoint is first: spreads tasks over the nodes
-    patience_s: float = door.PATIENCE_S
-    folders: tuple[str, ...] = ()  # data folders that may be on the machine of the task: `local_log`
-
-    @classmethod
-    def of(cls, options: "SourceOptions", log_id: str, start: int, stop: int, turn: int = 0) -> "Range":
-        """Those records as the options of a query say to read them."""
-        return cls(options.endpoints, log_id, start, stop, turn, options.patience_s, options.folders)
 
 
 def read(
@@ -72,6 +52,7 @@ def read(
 
 def slabs(wanted: Range) -> Iterator[tuple[Frames, int, int]]:
     """Checked frames in order, each with which of its rows [begin, end) belong to the range. Raises as `read`."""
+    keep_freed()
     position = wanted.start
     for frames, first, following in _slabs(wanted):
         if first > position or following <= position:
@@ -80,31 +61,6 @@ def slabs(wanted: Range) -> Iterator[tuple[Frames, int, int]]:
         yield frames, begin, position - first
     if position != wanted.stop:
         raise ExportError(f"read up to index {position} of [{wanted.start}, {wanted.stop}): please report this")
-
-
-def bytes_end(wanted: Range, bytes_max: int) -> int:
-    """How far into the range `bytes_max` bytes of log and effects reach, at least one record. It asks for the head of
-    each chunk alone, of about a mebibyte, and takes the records within one to be of equal size."""
-    turns = Turns(wanted.endpoints, wanted.patience_s, wanted.turn)
-    position, left = wanted.start, bytes_max
-    while position < wanted.stop:
-        try:
-            with door.answering(turns.url, "/v1/log", _query(wanted, position)) as answer:
-                door.check_log(turns.url, answer, wanted.log_id)
-                head = decode_raw_header(answer.read(RAW_SIZE))
-            if not head.first <= position < head.next:
-                raise RetryableError(f"has nothing from index {position} on yet")
-        except (RetryableError, Corrupt, TrimmedError) as error:
-            turns.failure(f"the log from index {position} on", error)
-            continue
-        turns.success()
-        size = head.segment_bytes + head.ledger_bytes
-        fitting = min(head.next, position + (head.next - head.first) * left // size)
-        if fitting < head.next:
-            return min(max(fitting, wanted.start + 1), wanted.stop)
-        left -= size
-        position = head.next
-    return wanted.stop
 
 
 def _slabs(wanted: Range) -> Iterator[tuple[Frames, int, int]]:
@@ -156,7 +112,7 @@ def _found_here(wanted: Range) -> Iterator[tuple[Frames, int, int]]:
 
 def _fetched(url: str, wanted: Range, position: int) -> Iterator[Slab]:
     """The chunks of one request, some at a time."""
-    with door.answering(url, "/v1/log", _query(wanted, position)) as answer:
+    with door.answering(url, "/v1/log", query(wanted, position)) as answer:
         door.check_log(url, answer, wanted.log_id)
         gathered = _Gathered()
         while (following := gathered.take(answer)) is not None:
@@ -167,12 +123,6 @@ def _fetched(url: str, wanted: Range, position: int) -> Iterator[Slab]:
                 break
         if gathered.size:
             yield gathered.slab()
-
-
-def _query(wanted: Range, position: int) -> dict[str, object]:
-    return {
-        "format": "raw", "from": position, "to": wanted.stop, "consistency": "stale", "min_index": wanted.stop - 1,
-    }  # fmt: skip
 
 
 class _Gathered:
@@ -231,13 +181,3 @@ class _Memory:
             larger[:begin] = self._room[:begin]
             self._room = larger
         return self._room[begin : self._end]
-
-
-def trimmed(position: int, oldest: int | None) -> DataLossError:
-    """The error for an index that is no longer kept."""
-    begins = "" if oldest is None else f": the log begins at index {oldest} now"
-    start = "earliest" if oldest is None else f"{oldest} or startingOffsets=earliest"
-    return DataLossError(
-        f"index {position} is no longer kept{begins}. Nothing was skipped. Start at startingOffsets={start}, take the "
-        f"older records from an export, or set failOnDataLoss=false to begin at the oldest index whatever it is."
-    )

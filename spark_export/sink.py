@@ -277,7 +277,8 @@ def applied_in_log(options: SinkOptions, session: int, start: int) -> int:
     import pyarrow.compute as pc
 
     from spark_export.door import bounds
-    from spark_export.reader import Range, read, trimmed
+    from spark_export.ranges import Range, trimmed
+    from spark_export.reader import read
 
     page = bounds(options.endpoints, patience_s=options.patience_s)
     if start < page.oldest:

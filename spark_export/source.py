@@ -28,19 +28,23 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from spark_export.daemon import hush
 from spark_export.options import SourceOptions, parse_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from spark_export.reader import Range
+    from spark_export.ranges import Range
     from spark_export.stream import StreamPlanner
     from spark_export.views import View
 
 _PUSHES: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 """Spark loads this module in the process where it asks a reader about filters. A reader that could be asked is an error
 everywhere else, unless spark.sql.python.filterPushdown.enabled is set."""
+
+
+hush()
 
 
 class RaftlogDataSource(DataSource):
@@ -106,7 +110,7 @@ class LogReader(DataSourceReader):
         """The ranges: what the offsets mean now."""
         from spark_export.bounds import batch_range, state_index
         from spark_export.offsets import split
-        from spark_export.reader import Range
+        from spark_export.ranges import Range
 
         options = self.options
         if options.as_of is not None:

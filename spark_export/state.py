@@ -15,7 +15,8 @@ from spark_export import door
 from spark_export.door import TrimmedError
 from spark_export.errors import DataLossError
 from spark_export.offsets import StreamOffset
-from spark_export.reader import Range, read
+from spark_export.ranges import Range
+from spark_export.reader import read
 from spark_export.schema import STATE
 
 Live = tuple[bytes, int, int, int]

@@ -3,8 +3,10 @@
 One planner lives as long as the query runs, in Spark's one process for it, and is called by one thread. It keeps only
 what it can ask for again: what must last is in the offsets, which Spark writes into the checkpoint before a batch runs.
 
-- **The pin batch.** Spark keeps the initial offset nowhere. Killed within the first batch, a query would ask for it
-  anew and take up at a later `latest`. So the first batch of a fresh query is empty: it only writes the position down.
+- **The first batch.** Spark keeps the initial offset nowhere. Killed within the first batch, a query would ask for it
+  anew, and get a later `latest`, or a later `earliest` behind a trim. So the end of the first batch says where that
+  begins. Where another start may mean another place, the first batch is empty as well: it only writes the position
+  down, before there is anything to read.
 - **Nothing new is no request a millisecond.** Spark asks a hundred times a second; the planner waits in the cluster for
   up to a second until there is news, by a linearizable read: a node that was cut off cannot hold a query back.
 - **What is done is what the next batch begins after.** The consumer group hears of it there (`spark_export.group`):
@@ -16,12 +18,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from cluster.wire import LogPage
+from cluster.wire import LogPage, Position
 from spark_export import bounds, door
 from spark_export.errors import DataLossError
 from spark_export.offsets import StreamOffset, parse_offset, split
 from spark_export.options import SourceOptions
-from spark_export.reader import Range, bytes_end
+from spark_export.ranges import Range, bytes_end
 
 if TYPE_CHECKING:
     from spark_export.group import Group
@@ -64,32 +66,40 @@ class StreamPlanner:
         Raises DataLossError where `start` is not kept, belongs to another log, or lies behind the end of this one.
         """
         begin = parse_offset(start)
-        is_pin = not self._is_pinned and self._initial == begin
+        is_first = self._is_first(begin)
+        is_pin = is_first and not _begins_alike(self._options)
         self._is_pinned = True
         group = self._group
         if group is not None and self._page is not None:  # the log is known to be the query's
             group.reached(begin)
-        end = start if is_pin else self._end(start, begin, entries_max, is_limited)
+        first = begin.next if is_first else None
+        end = start if is_pin else self._end(start, begin, first, entries_max, is_limited)
         if group is not None:
             group.reached(begin, is_last=self._target is not None and not is_pin and end == start)
         return end
 
-    def _end(self, start: Offset, begin: StreamOffset, entries_max: int | None, is_limited: bool) -> Offset:
+    def _is_first(self, begin: StreamOffset) -> bool:
+        """Whether the query's first batch begins there, of this process or of one that was killed within it."""
+        return not self._is_pinned and self._initial == begin
+
+    def _end(
+        self, start: Offset, begin: StreamOffset, first: int | None, entries_max: int | None, is_limited: bool
+    ) -> Offset:
         page = self._news(begin, entries_max)
         self._check(begin, page)
         if begin.revision is not None:
             return StreamOffset(begin.log, begin.next).as_json()  # the state is a batch of its own
-        first = bounds.kept(self._options, begin.next, page.oldest)
+        low = bounds.kept(self._options, begin.next, page.oldest)
         end = page.index + 1
-        if not self._is_due(page, first):
+        if not self._is_due(page, low):
             return start
         if is_limited:
             if entries_max is not None:
-                end = min(end, first + entries_max)
+                end = min(end, low + entries_max)
             if self._options.bytes_max is not None:
-                wanted = Range(self._options.endpoints, begin.log, first, end, self._turns.place)
+                wanted = Range(self._options.endpoints, begin.log, low, end, self._turns.place)
                 end = bytes_end(wanted, self._options.bytes_max)
-        return StreamOffset(begin.log, end).as_json() if end > begin.next else start
+        return StreamOffset(begin.log, end, first=first).as_json() if end > begin.next else start
 
     def done(self) -> None:
         """The query has ended."""
@@ -105,12 +115,12 @@ class StreamPlanner:
         first, stop = parse_offset(start), parse_offset(end)
         if first.log != stop.log:
             raise _replaced(stop.log, first.log)
-        if not self._is_pinned:
-            self._is_pinned = True
-            if self._initial == first:
-                return []  # restarted within the first batch, which was empty: `start` is where a query would begin now
+        is_first = self._is_first(first)
+        self._is_pinned = True
+        if is_first and stop.first is None:
+            return []  # restarted within the first batch, which was empty: `start` is where a query would begin now
         options = self._options
-        begin = first.next
+        begin = first.next if stop.first is None else stop.first
         if not options.fail_on_data_loss and first.revision is None:
             page = self._page or door.bounds(
                 options.endpoints, is_linearizable=False, patience_s=options.patience_s, turns=self._turns
@@ -128,8 +138,8 @@ class StreamPlanner:
     def state_revision(self, start: Offset, end: Offset) -> int | None:
         """The revision of the state that this batch consists of; None: it is one of the log."""
         first = parse_offset(start)
-        is_first = not self._is_pinned and self._initial == first
-        return None if is_first or parse_offset(end).revision is not None else first.revision
+        is_log = self._is_first(first) or parse_offset(end).revision is not None
+        return None if is_log else first.revision
 
     def state_range(self, start: Offset) -> Range:
         """What that state is the state after."""
@@ -183,6 +193,13 @@ class StreamPlanner:
                 f"the query stands before index {begin.next}, but log {page.log} ends at {page.index}: the cluster "
                 f"lost what it had committed. Check it with `raftlog verify`; to go on, use a new checkpoint folder."
             )
+
+
+def _begins_alike(options: SourceOptions) -> bool:
+    """Whether a query that is started later begins at the same record, as long as that is kept."""
+    starting = options.starting
+    is_index = isinstance(starting, Position) or (isinstance(starting, int) and starting >= 0)
+    return options.group is None and (is_index or starting == "earliest")
 
 
 def _group_of(options: SourceOptions, clock: Callable[[], float]) -> "Group | None":

@@ -1,18 +1,19 @@
-"""What one read shows of a range: rows of the log, the changes that it made, or the state at its end."""
+"""What one read shows of a range: rows of the log, the changes that it made, or the state at its end.
+
+A view is made where a query is planned, in a process that each streaming query starts anew; what reads and decodes is
+imported by the tasks.
+"""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from spark_export.errors import UsageError
-from spark_export.feed import feed
 from spark_export.options import SourceOptions
-from spark_export.reader import Range, read
+from spark_export.ranges import Range
 from spark_export.schema import ARROW, FEED, KIND_SNAPSHOT, STATE, spark_schema
-from spark_export.selection import Selection, of_options
-from spark_export.state import snapshot_at, state_at
 from spark_export.values import Projection, parsed, project
 
 if TYPE_CHECKING:
@@ -24,20 +25,26 @@ class View:
     """Rows of the log."""
 
     projection: Projection
-    selection: Selection = field(default_factory=Selection)
+    options: SourceOptions
 
     def read(self, wanted: Range) -> Iterator[pa.RecordBatch]:
         """The rows of the range."""
+        from spark_export.reader import read
+        from spark_export.selection import of_options
+
+        selection = of_options(self.options)
         if self.projection.is_plain:
-            return read(wanted, self.projection.columns, selection=self.selection)
+            return read(wanted, self.projection.columns, selection=selection)
         columns = (*self.projection.columns, "index")
-        return (self._shown(batch) for batch in read(wanted, columns, selection=self.selection))
+        return (self._shown(batch) for batch in read(wanted, columns, selection=selection))
 
     def snapshot(self, wanted: Range, revision: int) -> Iterator[pa.RecordBatch]:
         """The state at a revision as rows of the log: what would have to be put to make it, of kind `snapshot`."""
-        if self.selection.operations and "put" not in self.selection.operations:
+        from spark_export.state import snapshot_at
+
+        if self.options.operations and "put" not in self.options.operations:
             return
-        for batch in snapshot_at(wanted, revision, self.selection.key_prefix):
+        for batch in snapshot_at(wanted, revision, self.options.key_prefix):
             rows = len(batch)
             own = {name: batch.column(name) for name in ("key", "value", "create", "version")}
             own["revision"] = batch.column("mod")
@@ -62,8 +69,10 @@ class FeedView(View):
 
     def read(self, wanted: Range) -> Iterator[pa.RecordBatch]:
         """The changes that the range made."""
+        from spark_export.feed import feed
+
         names = self.projection.schema.names
-        batches = feed(wanted, self.selection.key_prefix, self.selection.operations)
+        batches = feed(wanted, self.options.key_prefix, self.options.operations)
         return (batch.select(names) for batch in batches)
 
 
@@ -73,8 +82,10 @@ class StateView(View):
 
     def read(self, wanted: Range) -> Iterator[pa.RecordBatch]:
         """The state after the last index of the range, which begins at index 1."""
+        from spark_export.state import state_at
+
         names = self.projection.schema.names
-        return (batch.select(names) for batch in state_at(wanted, self.selection.key_prefix))
+        return (batch.select(names) for batch in state_at(wanted, self.options.key_prefix))
 
 
 def _of(own: dict[str, pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBatch:
@@ -99,12 +110,11 @@ def default_schema(options: Mapping[str, str]) -> "StructType":
 
 def view(options: SourceOptions, asked: "StructType") -> View:
     """What to show for these options and columns. Raises UsageError for a column that is not there."""
-    selection = of_options(options)
     if options.as_of is not None:
-        return StateView(_fixed(asked, STATE, "asOf"), selection)
+        return StateView(_fixed(asked, STATE, "asOf"), options)
     if options.changes:
-        return FeedView(_fixed(asked, FEED, "changes"), selection)
-    return View(project(asked, options.value_format, options.mode), selection)
+        return FeedView(_fixed(asked, FEED, "changes"), options)
+    return View(project(asked, options.value_format, options.mode), options)
 
 
 def _fixed(asked: "StructType", of: pa.Schema, option: str) -> Projection:

@@ -23,7 +23,8 @@ from cluster.client_errors import ClientError
 from cluster.client_sync import NewRecord, SyncClient
 from cluster.local_cluster import LocalCluster, LocalClusterError
 from spark_export import door
-from spark_export.reader import Range, read
+from spark_export.ranges import Range
+from spark_export.reader import read
 from tests.support import wait_until
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 DIRECTIONS: tuple[Stream, ...] = ("upstream", "downstream")
+TASKS = "pyspark.worker"
+"""What a daemon of tasks is told to run, whichever module the daemon is."""
 RUNNER = "python_streaming_source_runner"
 PROGRESS_S = 240.0
 STAGE_S = 0.1
@@ -171,8 +174,7 @@ class Nemesis:
         wait_until(is_running, PROGRESS_S, what="a stage that runs", every_s=0.002)
         moment = time.monotonic() + self.chance.random() * STAGE_S
         wait_until(lambda: time.monotonic() >= moment, PROGRESS_S, what="the moment", every_s=0.002)
-        self._kill("worker", [pid for pid, parent, line in self._processes() if "pyspark.daemon" in line
-                              and parent != self._jvm and RUNNER not in line])  # fmt: skip
+        self._kill("worker", [pid for pid, parent, line in self._processes() if TASKS in line and parent != self._jvm])
 
     def planner(self) -> None:
         """The process that plans the batches."""

@@ -105,6 +105,30 @@ def test_decode_of_plain_appends(per_entry: int) -> None:
     assert decoded(log.chunk()) == list(logs.naive_rows(log.entries, log.effects))
 
 
+@pytest.mark.parametrize("per_entry", [1, 7])
+@pytest.mark.parametrize("odd", [None, 0, 9, 27])
+@pytest.mark.parametrize(("key", "value"), [(5, 30), (5, 0), (0, 30), (1, 1)])
+def test_decode_of_keys_and_values_of_one_length(key: int, value: int, odd: int | None, per_entry: int) -> None:
+    """All of one length, which are copied out another way, and all but one key or value, which are not; the last one
+    ends with the segment."""
+    log = Log()
+    records = [
+        codec.Record(
+            Operation.APPEND,
+            bytes([number + 1]) * (key + (number == odd)),
+            bytes([number + 101]) * (value + (number in (odd, 14))),
+        )
+        for number in range(28)
+    ]
+    for begin in range(0, len(records), per_entry):
+        log.plain(records[begin : begin + per_entry])
+    expected = list(logs.naive_rows(log.entries, log.effects))
+    assert decoded(log.chunk()) == expected
+    assert decoded(log.chunk(0, 14 // per_entry), log.chunk(14 // per_entry, 28 // per_entry, base=99)) == expected
+    first = 15 // per_entry + 1  # behind the odd value
+    assert decoded(log.chunk(first)) == expected[first * per_entry :]
+
+
 @pytest.mark.parametrize("kind", [EntryKind.NOOP, EntryKind.CONFIGURATION, EntryKind.CLOCK])
 def test_decode_of_an_entry_without_commands(kind: EntryKind) -> None:
     """A chunk may hold nothing but a no-op, a configuration or a clock entry."""

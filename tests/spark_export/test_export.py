@@ -29,7 +29,7 @@ from spark_export.manifest import (
     write_aside,
 )
 from spark_export.parquet import write_range
-from spark_export.reader import Range
+from spark_export.ranges import Range
 from spark_export.schema import COLUMNS
 from spark_export.verify import Report, verify
 from tests.spark_export import logs

@@ -18,7 +18,7 @@ from spark_export.errors import CannotWriteError, DataLossError, ExportError, No
 from spark_export.export import Wanted, export
 from spark_export.manifest import DATA, NEXT, UNFINISHED, Layout, Manifest, find_manifest, read_manifest
 from spark_export.parquet import write_range
-from spark_export.reader import Range
+from spark_export.ranges import Range
 from statemachine.commands import Operation
 from tests.spark_export import logs
 from tests.spark_export.exports import EVERY, HALF, LAST, LAYOUTS, LOG, ROWS, Killed, killed_at, run, seen, told

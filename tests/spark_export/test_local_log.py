@@ -14,7 +14,8 @@ from raft.types import HardState
 from spark_export import local_log
 from spark_export.errors import UsageError
 from spark_export.options import parse_options
-from spark_export.reader import Range, read
+from spark_export.ranges import Range
+from spark_export.reader import read
 from spark_export.source import LogPartition, LogReader, LogStreamReader
 from spark_export.views import default_schema, view
 from statemachine.commands import Operation

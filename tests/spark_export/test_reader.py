@@ -10,7 +10,8 @@ from cluster.wire import Code
 from spark_export import door
 from spark_export.cluster_digest import check_end, cluster_digests
 from spark_export.errors import DataLossError, ExportError, UnreachableError, UsageError
-from spark_export.reader import Range, read
+from spark_export.ranges import Range
+from spark_export.reader import read
 from tests.spark_export import logs
 from tests.spark_export.server import LOG_ID, Served, serving
 from tests.support import free_port

@@ -11,7 +11,8 @@ import pytest
 
 from spark_export.errors import DataLossError, UsageError
 from spark_export.options import parse_options
-from spark_export.reader import Range, bytes_end, read
+from spark_export.ranges import Range, bytes_end
+from spark_export.reader import read
 from spark_export.stream import StreamPlanner
 from tests.spark_export import logs
 from tests.spark_export.server import LOG_ID, Served, serving
@@ -43,6 +44,11 @@ def at(index: int, log: str = LOG_ID) -> dict[str, Any]:
     return {"log": log, "next": {"0": index}}
 
 
+def begun(index: int, first: int = 1) -> dict[str, Any]:
+    """The end of a first batch that begins at `first`."""
+    return {**at(index), "first": {"0": first}}
+
+
 def pinned(stream: StreamPlanner) -> Any:
     """The first, empty batch of a fresh query, in the order in which Spark asks; where it stands."""
     start = stream.initial()
@@ -66,10 +72,11 @@ def test_a_stream_reads_all_there_is_and_what_comes() -> None:
     """From the first record on, then what is committed meanwhile, each batch beginning where the last one ended."""
     node = half()
     with planner(node) as stream:
-        start = pinned(stream)
+        start = stream.initial()
         assert start == at(1)
         middle = stream.latest(start, 10**6)
-        assert middle == at(HALF)
+        assert middle == begun(HALF)
+        assert stream.initial() == start
         assert spans(stream.ranges(start, middle)) == [(1, HALF)]
         node.commit(-1)
         end = stream.latest(middle, 10**6)
@@ -93,6 +100,32 @@ def test_a_query_killed_before_its_first_batch_skips_nothing() -> None:
         assert spans(stream.ranges(written, end)) == [(HALF, END)]
 
 
+@pytest.mark.parametrize("starting", ["earliest", "7", json.dumps(at(7))])
+def test_a_query_killed_within_its_first_batch_reads_that_again(starting: str) -> None:
+    """Where it begins is the same record whenever it starts, so its first batch has rows. A new process is asked for it
+    with whatever the start is by then, and reads what the end of the batch says: the same rows, and the batch behind
+    begins where it ends. What was trimmed meanwhile is an error, not a gap."""
+    node = half()
+    first = 1 if starting == "earliest" else 7
+    with planner(node, startingOffsets=starting) as stream:
+        start = stream.initial()
+        end = stream.latest(start, 10**6)
+        assert end == begun(HALF, first)
+        before = rows_of(stream.ranges(start, end))
+        assert stream.latest(end, 10**6) is end
+    node.commit(-1)
+    with planner(node, startingOffsets=starting) as stream:
+        stream.initial()
+        assert rows_of(stream.ranges(at(HALF), end)) == before == [row for row in ROWS if first <= row["index"] < HALF]
+        assert stream.latest(end, 10**6) == at(END)
+    node.oldest = 9
+    with planner(node, startingOffsets="earliest") as stream:
+        now = stream.initial()
+        assert now == at(9)
+        with pytest.raises(DataLossError, match=f"index {first} is no longer kept.*index 9"):
+            rows_of(stream.ranges(now, end))
+
+
 def test_a_query_that_reads_what_is_there_does_not_end_at_its_first_batch() -> None:
     """Restarted within the empty first batch, it must not take its own start for the end."""
     with planner(half()) as stream:
@@ -107,7 +140,7 @@ def test_an_unfinished_batch_is_read_again_as_it_was() -> None:
     although the log has grown."""
     node = half()
     with planner(node) as stream:
-        pinned(stream)
+        stream.latest(stream.initial(), 10**6)
         before = rows_of(stream.ranges(at(9), at(20)))
     node.commit(-1)
     with planner(node, minPartitions=4) as stream:
@@ -160,13 +193,13 @@ def test_limits_cut_batches() -> None:
     wants everything gets it."""
     node = Served(LOG, entries_per_chunk=2)
     with planner(node, maxEntriesPerTrigger=10) as stream:
-        start: Any = pinned(stream)
+        start: Any = stream.initial()
         ends = [start := stream.latest(start, 10) for _ in range(3)]
-        assert ends == [at(11), at(21), at(31)]
+        assert ends == [begun(11), at(21), at(31)]
         assert len(node.asked) <= 4
         assert stream.latest(at(31), None, is_limited=False) == at(END)
     with planner(node, maxBytesPerTrigger=2_000) as stream:
-        start = pinned(stream)
+        start = stream.initial()
         cuts: list[int] = []
         while (end := stream.latest(start, 10**6)) != start:
             cuts.append(end["next"]["0"])
@@ -207,7 +240,7 @@ def test_few_records_wait_for_more() -> None:
         assert stream.latest(at(HALF), 10**6) == at(END)
     with planner(node, **options) as stream:
         stream.stop_at_end()
-        assert stream.latest(pinned(stream), 10**6) == at(END)
+        assert stream.latest(stream.initial(), 10**6) == begun(END)
 
 
 def test_a_query_that_reads_what_is_there_ends() -> None:
@@ -215,7 +248,7 @@ def test_a_query_that_reads_what_is_there_ends() -> None:
     node = half()
     with planner(node, maxEntriesPerTrigger=HALF // 2) as stream:
         stream.stop_at_end()
-        start: Any = pinned(stream)
+        start: Any = stream.initial()
         node.commit(-1)
         while (end := stream.latest(start, HALF // 2)) != start:
             start = end
@@ -270,7 +303,7 @@ def test_dead_nodes_are_passed_over() -> None:
     with serving(node) as url:
         endpoints = f"http://127.0.0.1:{free_port()},{url}"
         stream = StreamPlanner(parse_options({"endpoints": endpoints}, streaming=True))
-        start = pinned(stream)
+        start = stream.initial()
         (wanted,) = stream.ranges(start, stream.latest(start, 10**6))
         assert wanted.endpoints[wanted.turn % 2] == url
 

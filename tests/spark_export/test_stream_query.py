@@ -15,7 +15,7 @@ from tests.support import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -77,13 +77,13 @@ def test_a_query_goes_on_and_an_idle_one_makes_no_batch(spark: "SparkSession", t
     with serving(node) as url:
         with query(spark, url, tmp_path) as running:
             running.processAllAvailable()
-            assert offsets(tmp_path) == [{"log": LOG_ID, "next": {"0": index}} for index in (1, HALF)]
+            assert offsets(tmp_path) == [{"log": LOG_ID, "next": {"0": HALF}, "first": {"0": 1}}]
             asked = len(node.asked)
             wait_until(lambda: len(node.asked) >= asked + 3, what="three questions for news")
-            assert len(offsets(tmp_path)) == 2
+            assert len(offsets(tmp_path)) == 1
             assert all("wait=1000" in each for each in node.asked[asked:])
             node.commit(-2)
-            wait_until(lambda: len(offsets(tmp_path)) == 3, 60, what="a third batch")
+            wait_until(lambda: len(offsets(tmp_path)) == 2, 60, what="a second batch")
             running.processAllAvailable()
         node.commit(-1)
         with query(spark, url, tmp_path, available_now=True) as running:
@@ -93,14 +93,14 @@ def test_a_query_goes_on_and_an_idle_one_makes_no_batch(spark: "SparkSession", t
 
 
 def test_available_now_with_limits(spark: "SparkSession", tmp_path: Path) -> None:
-    """The empty first batch, then as many as the limit makes of it, then the end; every third answer is damaged."""
+    """As many batches as the limit makes of it, then the end; every third answer is damaged."""
     node = Served(LOG, faults=[lambda body: body, lambda body: body[:100], lambda body: body] * 9)
     with serving(node) as url:
         with query(spark, url, tmp_path, available_now=True, maxEntriesPerTrigger=50, minPartitions=2) as running:
             assert running.awaitTermination(120)
             assert running.exception() is None
     ends = [offset["next"]["0"] for offset in offsets(tmp_path)]
-    assert ends == [1, *range(51, END, 50), END]
+    assert ends == [*range(51, END, 50), END]
     assert indexes(spark, tmp_path) == list(range(1, END))
 
 
@@ -116,3 +116,38 @@ def test_a_trimmed_position_ends_the_query_with_its_reason(spark: "SparkSession"
             with pytest.raises(Exception, match=rf"index {HALF} is no longer kept: the log begins at index {HALF + 3}"):
                 running.awaitTermination(60)
     assert indexes(spark, tmp_path) == list(range(1, HALF))
+
+
+def test_a_query_killed_within_its_first_batch_runs_that_again(spark: "SparkSession", tmp_path: Path) -> None:
+    """Spark keeps no start: it asks for the first batch with the start of now. The log has lost its beginning to
+    somebody's trim, and failOnDataLoss is off, so that this start is another one; nothing is read for a second time
+    that was not in the batch, and nothing is missing that is kept."""
+    node = Served(LOG, committed=HALF - 1)
+    seen: list[tuple[int, list[int]]] = []
+
+    def see(rows: "DataFrame", batch: int) -> None:
+        seen.append((batch, sorted(row["index"] for row in rows.collect())))
+
+    def run(url: str) -> None:
+        given = {"endpoints": url, "includeInternal": "true", "failOnDataLoss": "false"}
+        rows = spark.readStream.format("raftlog").options(**given).schema("index BIGINT").load()
+        writer = rows.writeStream.foreachBatch(see).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        running = begun(writer.trigger(availableNow=True))
+        assert running.awaitTermination(60)
+        assert running.exception() is None
+
+    with serving(node) as url:
+        run(url)
+        assert seen == [(0, list(range(1, HALF)))]
+        for commit in (tmp_path / "checkpoint" / "commits").glob("*0*"):
+            commit.unlink()  # as if killed before the batch was told to be done
+        node.commit(-1)
+        run(url)
+        assert seen[1:] == [(0, list(range(1, HALF))), (1, list(range(HALF, END)))]
+        for commit in (tmp_path / "checkpoint" / "commits").glob("*[01]*"):
+            commit.unlink()
+        for offset in (tmp_path / "checkpoint" / "offsets").glob("*1*"):
+            offset.unlink()
+        node.oldest = 9
+        run(url)
+        assert seen[3:] == [(0, list(range(9, HALF))), (1, list(range(HALF, END)))]

@@ -23,7 +23,7 @@ from raft import codec
 from spark_export import bounds, feed
 from spark_export.errors import DataLossError, ExportError, UsageError
 from spark_export.options import parse_options
-from spark_export.reader import Range
+from spark_export.ranges import Range
 from spark_export.schema import STATE
 from spark_export.views import default_schema, view
 from statemachine.commands import Operation
