@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from statistics import median
 from typing import Annotated
@@ -34,6 +34,10 @@ FLAT_SHARE = 0.8
 RESTART_S = 5.0
 _BATCH = 1_000
 PUTS = 100
+AGAIN_S = 30.0
+"""So long a transaction of a load is asked again when nobody leads: it puts keys of its own, so twice is like once."""
+TOLD_S = 10.0
+"""A load says how far it is this often."""
 _VALUE = b"x" * 256
 
 
@@ -91,8 +95,24 @@ def puts(first: int, end: int, value_bytes: int = 32) -> Iterator[bytes]:
         yield msgspec.json.encode({"then": puts})
 
 
+def with_progress(bodies: Iterable[bytes], first: int, end: int, say: Callable[[str], None]) -> Iterator[bytes]:
+    """The bodies, each of PUTS keys; while they are taken it says how far that is."""
+    began = at = time.monotonic()
+    for number, body in enumerate(bodies):
+        if (now := time.monotonic()) - at >= TOLD_S:
+            at, done = now, number * PUTS
+            say(f"{first + done:,} of {end:,} keys loaded, {done / (now - began):,.0f} a second")
+        yield body
+
+
+def load_keys(ours: Raftlog, first: int, end: int, say: Callable[[str], None]) -> None:
+    """Puts keys first..end-1."""
+    bodies = with_progress(puts(first, end), first, end, say)
+    ours.ask_all("POST", "/v1/kv/txn", bodies, "application/json", again_s=AGAIN_S)
+
+
 def curve(
-    name: str, steps: tuple[int, ...], folder: Path, rounds: int, seconds: int
+    name: str, steps: tuple[int, ...], folder: Path, rounds: int, seconds: int, say: Callable[[str], None]
 ) -> Iterator[Point]:  # fmt: skip
     """The points of one curve, each measured when it is reached."""
     if name == "nodes":
@@ -117,7 +137,7 @@ def curve(
                 restart = _restart(ours)
                 load = ours.write(_VALUE)
             elif name == "keys":
-                ours.ask_all("POST", "/v1/kv/txn", puts(reached, step), "application/json")
+                load_keys(ours, reached, step, say)
                 reached = step
                 load = wrk.Load(f"{ours.url}/v1/kv/key-00000000", "PUT", b"v" * 32)
             elif name == "values":
@@ -202,8 +222,12 @@ def main(
     curves: dict[str, list[Point]] = {}
     with tempfile.TemporaryDirectory(prefix="raftlog-growth-", dir=data) as place:
         seen = conditions.look(Path(place), console)
+
+        def say(line: str) -> None:
+            console.print(f"    {line}")
+
         for name in chosen:
-            for point in curve(name, (FULL if full else SHORT)[name], Path(place), rounds, seconds):
+            for point in curve(name, (FULL if full else SHORT)[name], Path(place), rounds, seconds, say):
                 curves.setdefault(name, []).append(point)
                 console.print(
                     f"  {name} {point.x:,}: {point.per_second:,.0f} ops/s, p99 {point.p99_ms:.1f} ms, "

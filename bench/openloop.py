@@ -16,6 +16,8 @@ from urllib.parse import urlsplit
 import msgspec
 import typer
 
+from bench.figures import at
+
 
 class Offered(msgspec.Struct, frozen=True):
     """What an open-loop run saw, latencies in milliseconds from the intended moment of each request."""
@@ -167,14 +169,11 @@ async def offer_each(
             connection.transport.abort()
     await asyncio.gather(*(connection.closed for connection in made))
     times = sorted(load.latencies) or [float("inf")]
-
-    def at(share: float) -> float:
-        return round(times[min(len(times) - 1, int(len(times) * share))], 3)
-
+    p50, p99, p999 = (round(at(times, share), 3) for share in (0.5, 0.99, 0.999))
     answered = len(load.latencies)
     offered = Offered(
         offered_per_second=rate, connections=connections, sent=total, answered=answered, bad=load.bad,
-        per_second=round(answered / spent, 1), p50_ms=at(0.5), p99_ms=at(0.99), p999_ms=at(0.999), max_ms=times[-1],
+        per_second=round(answered / spent, 1), p50_ms=p50, p99_ms=p99, p999_ms=p999, max_ms=times[-1],
     )  # fmt: skip
     return Each(offered, began, [round(due - start, 4) for due in load.dues], [round(ms, 3) for ms in load.latencies])
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from bench.figures import at
 from bench.openloop import Each
 
 
@@ -62,7 +63,4 @@ def fold(runs: Iterable[Each], moments: Iterable[Moment], first: str) -> list[Ph
 
 
 def _phase(name: str, seconds: float, latencies: Sequence[float]) -> Phase:
-    def at(share: float) -> float:
-        return latencies[min(len(latencies) - 1, int(len(latencies) * share))]
-
-    return Phase(name, round(seconds, 2), len(latencies), at(0.5), at(0.99), latencies[-1])
+    return Phase(name, round(seconds, 2), len(latencies), at(latencies, 0.5), at(latencies, 0.99), latencies[-1])

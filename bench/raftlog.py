@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import sys
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from cluster.local_cluster import LocalCluster, free_ports
 
 NAME = "raftlog"
 PLAIN = "raftlog, aiohttp"
+_AGAIN = (503, 504)  # nobody leads, or who led does no more: another answer comes of itself
+_PAUSE_S = 0.1
 _VARIANT = (sys.executable, "-m", "bench.node_variant")
 
 
@@ -56,20 +59,36 @@ class Raftlog:
         """One request to the leader. Raises RuntimeError for any answer but 200."""
         return self.ask_all(method, target, [body], content_type)
 
-    def ask_all(self, method: str, target: str, bodies: Iterable[bytes], content_type: str) -> bytes:
-        """One request after the other over one connection to the leader; the last answer. Raises RuntimeError."""
-        connection = http.client.HTTPConnection(self.url.removeprefix("http://"), timeout=60)
+    def ask_all(
+        self, method: str, target: str, bodies: Iterable[bytes], content_type: str, *, again_s: float = 0.0
+    ) -> bytes:
+        """One request after the other over one connection to the leader; the last answer. Raises RuntimeError.
+
+        Where one may be carried out twice, `again_s` says for how long it is asked again, of whoever leads then, while
+        the answer is 503 or 504.
+        """
+        connection = self._connect()
         told = b""
         try:
             for body in bodies:
-                connection.request(method, target, body, {"Content-Type": content_type})
-                answer = connection.getresponse()
-                told = answer.read()
-                if answer.status != 200:
-                    raise RuntimeError(f"{method} {target} answered {answer.status}: {told[:300]!r}")
+                give_up = time.monotonic() + again_s
+                while True:
+                    connection.request(method, target, body, {"Content-Type": content_type})
+                    answer = connection.getresponse()
+                    told = answer.read()
+                    if answer.status == 200:
+                        break
+                    if answer.status not in _AGAIN or time.monotonic() >= give_up:
+                        raise RuntimeError(f"{method} {target} answered {answer.status}: {told[:300]!r}")
+                    connection.close()
+                    time.sleep(_PAUSE_S)
+                    connection = self._connect()
         finally:
             connection.close()
         return told
+
+    def _connect(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection(self.url.removeprefix("http://"), timeout=60)
 
     @property
     def url(self) -> str:

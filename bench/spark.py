@@ -187,7 +187,7 @@ class _Bench:
         return (
             table.schema(ROW).load(),
             spark.read.format("raftlog").options(**options).load(),
-            stream.option("maxEntriesPerTrigger", str(self.records)).schema(ROW).load(),  # in one batch, as Kafka's
+            stream.option("maxEntriesPerTrigger", str(2 * self.records)).schema(ROW).load(),  # in one batch, as Kafka's
         )
 
     def rounds(self, jobs: dict[tuple[str, str], Callable[[], object]]) -> None:

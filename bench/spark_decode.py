@@ -16,6 +16,7 @@ from raft import codec
 from raft.types import Mark
 from spark_export.decode import decode
 from spark_export.frames import locate
+from spark_export.memory import keep_freed
 from spark_export.reader import SLAB_BYTES
 from spark_export.slab import join
 from statemachine.commands import Operation
@@ -84,6 +85,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=7)
     parser.add_argument("--profile", action="store_true", help="where the time goes, function by function")
     asked = parser.parse_args()
+    keep_freed()
     for per_entry in SHAPES:
         slabs = chunks_of(asked.rows, per_entry)
         size = sum(len(part) for slab in slabs for chunk in slab for part in chunk[1:])

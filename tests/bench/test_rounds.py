@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import io
 import os
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import ClassVar
 
 import msgspec
+import pytest
 from rich.console import Console
 
 from bench import growth
 from bench.figures import Run
+from bench.raftlog import Raftlog
 from bench.rounds import WARM_UP_S, Axis, Entrant, measure
 
 RUN = Run(4, 100, 50.0, 0, 1.0, 2.0, 3.0)
@@ -62,3 +69,58 @@ def test_growth_puts_every_key_once() -> None:
     bodies = [msgspec.json.decode(body)["then"] for body in growth.puts(950, 1_230)]
     assert [len(body) for body in bodies] == [100, 100, 80]
     assert [put["key"] for body in bodies for put in body] == [f"key-{number:08d}" for number in range(950, 1_230)]
+
+
+def test_a_load_of_keys_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every TOLD_S, with the rate; what is loaded stays as it is."""
+    clock = iter(range(0, 1_000, 4))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+    lines: list[str] = []
+    assert list(growth.with_progress([b"a", b"b", b"c", b"d", b"e"], 1_000, 1_500, lines.append)) == [
+        b"a", b"b", b"c", b"d", b"e",
+    ]  # fmt: skip
+    assert lines == ["1,200 of 1,500 keys loaded, 17 a second"]
+
+
+class _Answers(BaseHTTPRequestHandler):
+    """Answers with the statuses that are given, one after the other, and remembers the bodies."""
+
+    statuses: ClassVar[list[int]] = []
+    bodies: ClassVar[list[bytes]] = []
+
+    def do_POST(self) -> None:
+        self.bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
+        self.send_response(self.statuses.pop(0))
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing."""
+
+
+@pytest.mark.parametrize(
+    ("statuses", "again_s", "asked"),
+    [([200, 504, 503, 200], 60.0, [b"a", b"b", b"b", b"b"]), ([504], 0.0, [b"a"]), ([400], 60.0, [b"a"])],
+)
+def test_a_load_is_asked_again_while_nobody_leads(
+    statuses: list[int], again_s: float, asked: list[bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """503 and 504 are asked again where that is allowed, of whoever leads then; any other answer ends the load."""
+    monkeypatch.setattr(_Answers, "statuses", list(statuses))
+    monkeypatch.setattr(_Answers, "bodies", [])
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Answers) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            monkeypatch.setattr(Raftlog, "url", f"http://127.0.0.1:{server.server_address[1]}")
+            ours = Raftlog(tmp_path)
+            if statuses[-1] == 200:
+                assert ours.ask_all("POST", "/", [b"a", b"b"], "text/plain", again_s=again_s) == b"{}"
+            else:
+                with pytest.raises(RuntimeError, match=f"answered {statuses[-1]}"):
+                    ours.ask_all("POST", "/", [b"a", b"b"], "text/plain", again_s=again_s)
+        finally:
+            server.shutdown()
+            thread.join()
+    assert _Answers.bodies == asked
