@@ -168,10 +168,15 @@ class Journal:
         return self.segments[0].first
 
     def segment_of(self, index: int) -> Segment:
-        """The segment that holds that index; raises IndexError where the log does not."""
-        if not self.first <= index <= self.last.index:
-            raise IndexError(f"index {index} is not in the log, which holds {self.first} to {self.last.index}")
-        return self.segments[bisect_right(self.segments, index, key=_first_of) - 1]
+        """The segment that holds that index; raises IndexError where the log does not.
+
+        In a copy: another thread may take the oldest away, or put an older one in front, while this one looks.
+        """
+        segments = self.segments[:]
+        first, last = segments[0].first, segments[-1].last.index
+        if not first <= index <= last:
+            raise IndexError(f"index {index} is not in the log, which holds {first} to {last}")
+        return segments[bisect_right(segments, index, key=_first_of) - 1]
 
     # -- hard state
 

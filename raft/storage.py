@@ -179,12 +179,11 @@ class Storage:
         spares = journal.spares(entries, groups) if len(groups) > 1 else []
         if spares:
             yield (Part.SPARES, spares)
-        known = len(journal.segments)
         operations, placed = journal.append(entries, groups)
         yield (Part.ENTRIES, operations)
         self._placed += placed
         if spares:
-            sealed = journal.segments[known - 1 : -1]
+            sealed = journal.segments[-len(groups) : -1]  # from the end: an older one may have come in front meanwhile
             self._unsealed += sealed
             self._unclosed += sealed
 

@@ -199,8 +199,9 @@ class Ledger:
 
     def forget(self, segments: list[Segment]) -> None:
         """Only the ledgers of `segments` are left: after a compaction."""
-        for first in [first for first in self._parts if first < segments[0].first]:
-            del self._parts[first]
+        for first in list(self._parts):  # a copy, as in `unsynced`: the reading thread adds and forgets, too
+            if first < segments[0].first:
+                self._parts.pop(first, None)
 
     def restart(self, mark: Mark) -> None:
         """All ledgers are gone; effects go on behind `mark`."""
@@ -209,7 +210,8 @@ class Ledger:
 
     def unsynced(self) -> list[int]:
         """First indexes of the segments whose ledgers may not be synced."""
-        return [first for first, part in self._parts.items() if not part.is_closed and part.end > SIDE_HEADER_SIZE]
+        parts = list(self._parts.items())  # a copy: the writing thread adds the ledger of a new segment meanwhile
+        return [first for first, part in parts if not part.is_closed and part.end > SIDE_HEADER_SIZE]
 
     # -- reading
 

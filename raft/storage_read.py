@@ -133,7 +133,7 @@ class Reader:
         """First index of the first entry with that time or a later one; last + 1 where there is none."""
         cuts = self.refresh()
         last = self._journal.indexed
-        segments = self._journal.segments
+        segments = self._journal.segments[:]  # a copy: the writing thread may take the oldest away meanwhile
         number = bisect_left(segments, time_ms, key=_time_last)
         if number == len(segments):
             return last + 1

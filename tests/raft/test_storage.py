@@ -216,3 +216,23 @@ def test_a_segment_whose_rows_are_not_all_written_waits_for_its_footer() -> None
     assert list(shard.storage.finish_sealed(shard.files)) == []
     shard.run(shard.storage.finish())
     assert b"RLIF" in sealed_index(shard)
+
+
+def test_an_older_segment_that_comes_in_front_during_a_roll_is_not_ended_again() -> None:
+    """The reading thread puts a fetched segment in front while the writing one appends: what the roll sealed is counted
+    from the end of the list. Guard: `sealed` in `_append` of raft/storage.py.
+    """
+    shard = Shard()
+    shard.roll()
+    shard.roll()
+    journal = shard.journal
+    front, active = journal.segments.pop(0), journal.active
+    while not shard.storage._unsealed:
+        entry = make_entries(entry_mark(shard.entries[-1]), 1, (900,))[0]
+        for part, operations in shard.storage.carry_out(SyncBatch(None, None, (entry,), ())):
+            shard.files.execute(operations)
+            if part == storage.Part.ENTRIES and journal.active is not active:
+                journal.segments.insert(0, front)
+        shard.run(shard.storage.finish())
+        shard.entries.append(entry)
+    assert shard.storage._unsealed == shard.storage._unclosed == [active]

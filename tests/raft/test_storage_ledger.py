@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from cluster.log_reader import decode_slice
@@ -323,3 +325,47 @@ def test_asking_what_is_to_finish_survives_the_thread_that_finishes_it(monkeypat
     for waiting in ("_unsealed", "_unclosed"):
         monkeypatch.setattr(shard.storage, waiting, Finished([segment]))
     assert shard.storage.is_finish_due
+
+
+def test_the_ledgers_are_told_apart_while_the_other_thread_adds_and_forgets_some() -> None:
+    """A compaction, in the writing thread, while the reading one looks a ledger up again and forgets another; and the
+    sync before a snapshot, in the reading thread, while the writing one begins a segment.
+
+    Guard: the copies in `forget` and `unsynced` of raft/storage_ledger.py. Without them a node failed with "OrderedDict
+    mutated during iteration".
+    """
+    shard = Shard()
+    for _ in range(4):
+        shard.roll()
+    parts, segments = shard.ledger._parts, shard.journal.segments
+    known = list(parts)
+    added = iter(range(1_000_000, 2_000_000))
+
+    class Meanwhile(list[Segment]):
+        """The other thread comes whenever this one looks how far the log reaches back."""
+
+        def __getitem__(self, key: Any) -> Any:
+            parts.pop(known[0], None)
+            parts[next(added)] = storage_ledger.Part(0)
+            return super().__getitem__(key)
+
+    shard.ledger.forget(Meanwhile(segments[2:]))
+    assert [first for first in parts if first in known] == known[2:]
+
+    class Begun(storage_ledger.Part):
+        """The other thread begins a segment whenever this one looks at this ledger."""
+
+        __slots__ = ()
+
+        @property
+        def end(self) -> int:
+            parts[next(added)] = storage_ledger.Part(0)
+            return SIDE_HEADER_SIZE + 1
+
+        @end.setter
+        def end(self, _: int) -> None:
+            pass
+
+    parts.clear()
+    parts[7], parts[8] = Begun(0), Begun(0)
+    assert shard.ledger.unsynced() == [7, 8]

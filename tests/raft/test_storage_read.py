@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from raft import journal, storage_read
 from raft.codec import HEADER_SIZE, IDX_ROW, Corrupt
-from raft.journal import ImpossibleBatch, index_name, ledger_name, row_position, segment_name
+from raft.journal import ImpossibleBatch, Segment, index_name, ledger_name, row_position, segment_name
 from raft.ready import SyncBatch
 from raft.recovery import Damaged
 from raft.storage_read import RawSlice
@@ -162,3 +163,34 @@ def test_a_compaction_while_it_is_read_makes_the_answer_empty(name: str, when: s
     assert shard.forgotten == 0
     assert shard.reader.raw(2, 4, 1 << 20) == RawSlice(b"", b"", b"", 0, 2, 2)
     assert shard.forgotten == 1
+
+
+@pytest.mark.parametrize("look", ["segment_of", "find_time"])
+def test_a_compaction_while_a_segment_is_looked_for_leads_to_no_other_one(
+    look: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writing thread takes the oldest segments away while the reading one searches the list of them. Without a copy
+    it came to the one behind, and read before its beginning, or told a time that skips records.
+
+    Guard: the copies in `segment_of` of raft/journal.py and `find_time` of raft/storage_read.py.
+    """
+    shard = rolled()
+    for _ in range(4):
+        shard.roll()
+    shard.save_snapshot(shard.entries[-2])
+    wanted = shard.journal.segments[-2]
+    oldest = shard.journal.segments[1].last.index
+    module, name = {"segment_of": (journal, "_first_of"), "find_time": (storage_read, "_time_last")}[look]
+    key = getattr(module, name)
+
+    def meanwhile(segment: Segment) -> int:
+        shard.run(shard.storage.compact(oldest))
+        value: int = key(segment)
+        return value
+
+    monkeypatch.setattr(module, name, meanwhile)
+    if look == "segment_of":
+        assert shard.journal.segment_of(wanted.last.index) is wanted
+    else:
+        assert shard.reader.find_time(wanted.last.time_ms) == wanted.last.index
+    assert shard.journal.first > oldest
