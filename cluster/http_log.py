@@ -34,8 +34,9 @@ from statemachine.effects import Effects
 
 FORMATS: Final = ("json", "ndjson", "msgpack", "raw")
 ENCODINGS: Final = ("auto", "base64")
+EFFECTS: Final = ("whole", "brief")
 PARAMETERS: Final = READ_PARAMETERS | {
-    "from", "to", "from_time", "limit", "wait", "format", "follow", "internal", "encoding",
+    "from", "to", "from_time", "limit", "wait", "format", "follow", "internal", "encoding", "effects",
 }  # fmt: skip
 SLICE_RECORDS: Final = 1_000
 """Records decoded row by row without a pause of the event loop: some milliseconds,"""
@@ -56,6 +57,7 @@ class LogQuery:
     encoding: Encoding
     with_internal: bool
     is_follow: bool
+    are_effects_brief: bool  # in raw chunks, where they can be
 
 
 @dataclass(slots=True)
@@ -78,6 +80,9 @@ async def parse_log_query(service: Service, call: Call) -> LogQuery:
     is_follow = query.flag("follow")
     if is_follow and not is_stream:
         raise ApiError(Code.BAD_REQUEST, f"follow=true is for format=ndjson and format=raw, not for {form}")
+    are_effects_brief = query.choice("effects", EFFECTS) == "brief"
+    if are_effects_brief and form != "raw":
+        raise ApiError(Code.BAD_REQUEST, f"effects=brief is for format=raw, not for {form}")
     if "from" in query and "from_time" in query:
         raise ApiError(Code.BAD_REQUEST, "both from and from_time are given: give one")
     wait_ms = query.number_or("wait", 0, 0, limits.wait_max_ms)
@@ -97,7 +102,7 @@ async def parse_log_query(service: Service, call: Call) -> LogQuery:
         start = await service.node.find_time(from_time)
     if start is None:
         start = service.node.oldest
-    return LogQuery(start, stop, limit, wait_ms, form, encoding, with_internal, is_follow)
+    return LogQuery(start, stop, limit, wait_ms, form, encoding, with_internal, is_follow, are_effects_brief)
 
 
 async def scan(service: Service, query: LogQuery, start: int, left: int, bytes_max: int) -> Scan:

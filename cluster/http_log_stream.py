@@ -20,6 +20,7 @@ from cluster.http_stream import SlowReader, Stream, slow_reader
 from cluster.http_tail import Piece
 from cluster.wire import ApiError, LogProgress, Problem
 from raft.codec import IDX_ROW, RawHeader, encode_raw_header
+from raft.formats import FRAME_HEADER_SIZE, bare_frames
 
 RAW_SLICE_BYTES: Final = 4 << 20
 """Of the segment in a raw chunk, behind the first of a stream, which has SLICE_BYTES."""
@@ -79,13 +80,14 @@ async def _piece(
             size = RAW_SLICE_BYTES
             # The node looks through the rows of all records that it may have to send: not of many more than fit.
             stop = min(stop, start + _SPARE + len(sent[1]) // IDX_ROW.size * size // len(sent[2]) * 5 // 4)
-        make = partial(_raw_chunk, service, start, stop, size)
+        make = partial(_raw_chunk, service, query, start, stop, size)
     else:
         size = 0
         make = partial(_lines, service, query, start, left)
     if not is_at_end:
         return await make()
-    return await service.tail.piece((query.format, query.encoding, query.with_internal, start, stop, size), make)
+    shape = (query.format, query.encoding, query.with_internal, query.are_effects_brief)
+    return await service.tail.piece((*shape, start, stop, size), make)
 
 
 async def _lines(service: Service, query: LogQuery, start: int, left: int) -> Piece:
@@ -94,17 +96,27 @@ async def _lines(service: Service, query: LogQuery, start: int, left: int) -> Pi
     return (b"\n".join([*found.shown, b""]),) if found.shown else (), found.next
 
 
-async def _raw_chunk(service: Service, start: int, stop: int, size: int) -> Piece:
+async def _raw_chunk(service: Service, query: LogQuery, start: int, stop: int, size: int) -> Piece:
     """Whole entries of one segment as they are on disk, behind the head of a raw chunk: head, rows, segment, ledger."""
     node = service.node
     if start >= stop:
         return (), start
     piece = await node.read_raw(start, stop, size)
+    rows, ledger = len(piece.rows) // IDX_ROW.size, piece.ledger
+    is_brief = query.are_effects_brief and _can_be_brief(ledger, rows)
+    if is_brief:
+        ledger = ledger[:FRAME_HEADER_SIZE] + ledger[-FRAME_HEADER_SIZE:]
     header = RawHeader(
-        len(piece.rows) // IDX_ROW.size, len(piece.segment), len(piece.ledger), google_crc32c.value(piece.rows),
-        piece.base, piece.first, piece.next, node.oldest, node.committed, node.last_user_index,
+        rows, len(piece.segment), len(ledger), google_crc32c.value(piece.rows), piece.base, piece.first, piece.next,
+        node.oldest, node.committed, node.last_user_index, is_brief,
     )  # fmt: skip
-    return (encode_raw_header(header), piece.rows, piece.segment, piece.ledger), piece.next
+    return (encode_raw_header(header), piece.rows, piece.segment, ledger), piece.next
+
+
+def _can_be_brief(ledger: bytes, rows: int) -> bool:
+    """Whether each row is an entry's, and none has effects with a payload. They are alike then but for their indexes:
+    what has no payload has not touched the store."""
+    return rows > 2 and len(ledger) == rows * FRAME_HEADER_SIZE and bare_frames(ledger, 0, rows) == rows
 
 
 def _mark(service: Service, position: int, problem: Problem | None = None, *, is_raw: bool) -> bytes:

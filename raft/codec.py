@@ -603,7 +603,8 @@ _BLOCK_START: Final = Struct("<BB2xII")  # version, flags, length, count
 
 RAW_MAGIC: Final = b"RLRW"
 RAW_VERSION: Final = 1
-# magic, version, flags (0), rows, segment bytes, ledger bytes, CRC of the rows, base, first, next, oldest, committed,
+RAW_BRIEF: Final = 1
+# magic, version, flags, rows, segment bytes, ledger bytes, CRC of the rows, base, first, next, oldest, committed,
 # last_user_index, reserved; then the CRC of the header.
 _RAW: Final = Struct("<4sBBxxIIIIQQQQQQI")
 RAW_SIZE: Final = _RAW.size + _CRC.size
@@ -614,6 +615,8 @@ class RawHeader(NamedTuple):
 
     `base` is the position in its segment of the first of the segment bytes: subtract it from the positions in the
     rows. The rows are of the records `first` to `next - 1`. A chunk without rows is a progress mark.
+
+    `is_brief`: every entry holds one record and no effects have a payload; only the first and the last frame are sent.
     """
 
     rows: int
@@ -626,11 +629,12 @@ class RawHeader(NamedTuple):
     oldest: int
     committed: int
     last_user_index: int
+    is_brief: bool = False
 
 
 def encode_raw_header(header: RawHeader) -> bytes:
     """The head of a raw chunk as bytes (RAW_SIZE)."""
-    head = _RAW.pack(RAW_MAGIC, RAW_VERSION, 0, *header, 0)
+    head = _RAW.pack(RAW_MAGIC, RAW_VERSION, RAW_BRIEF * header.is_brief, *header[:-1], 0)
     return head + _CRC.pack(google_crc32c.value(head))
 
 
@@ -642,9 +646,9 @@ def decode_raw_header(buffer: bytes | memoryview, offset: int = 0) -> RawHeader:
     crc = _CRC.unpack_from(buffer, offset + _RAW.size)[0]
     if magic != RAW_MAGIC or crc != google_crc32c.value(bytes(buffer[offset : offset + _RAW.size])):
         raise Corrupt("raw chunk header fails its CRC")
-    if version != RAW_VERSION or flags or reserved:
+    if version != RAW_VERSION or flags & ~RAW_BRIEF or reserved:
         raise UnknownVersion(f"raw chunk of version {version}, flags {flags}")
-    return RawHeader(*fields)
+    return RawHeader._make((*fields, bool(flags)))
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -203,6 +203,14 @@ def decode_frame_header(buffer: bytes, offset: int = 0) -> tuple[int, int, int]:
     return index, size, crc
 
 
+def bare_frames(buffer: bytes, offset: int, most: int) -> int:
+    """How many frames from the one at `offset` on have no payload: heads side by side, each of which says that the next
+    one follows at once. At most `most`, which lie in the buffer."""
+    end = offset + most * FRAME_HEADER_SIZE
+    columns = [buffer[offset + byte : end : FRAME_HEADER_SIZE] for byte in FRAME_LENGTH_BYTES]
+    return min([len(column) - len(column.lstrip(b"\0")) for column in columns])
+
+
 def peek_frame(buffer: bytes, offset: int) -> tuple[int, int]:
     """Index and whole size of the frame at `offset`, no CRC checked; (0, 0) where there is none."""
     magic, _, index, size, _ = _FRAME.unpack_from(buffer, offset)

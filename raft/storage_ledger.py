@@ -17,13 +17,13 @@ from typing import Final
 from raft.codec import Corrupt, crc32c
 from raft.formats import (
     FRAME_HEADER_SIZE,
-    FRAME_LENGTH_BYTES,
     LEDGER_FOOTER_SIZE,
     LEDGER_MAGIC,
     SIDE_HEADER_SIZE,
     ForeignFile,
     LedgerFooter,
     Log,
+    bare_frames,
     check_side_header,
     decode_frame_header,
     decode_ledger_footer,
@@ -249,7 +249,7 @@ class Ledger:
                 position, reach = position + size, _REACH
                 continue
             whole = (min(len(buffer), part.end - base) - offset) // FRAME_HEADER_SIZE
-            bare = _bare(buffer, offset, max(1, min(reach, whole)))
+            bare = bare_frames(buffer, offset, max(1, min(reach, whole)))
             before = bisect_left(range(bare), index, key=partial(_index_of, buffer, offset))
             position += FRAME_HEADER_SIZE * before
             reach = 2 * reach if bare == reach else _REACH
@@ -264,14 +264,6 @@ class Ledger:
                 part, _ = self._load(files, segment, segment.last.index, is_sealed=True)
             self._remember(segment.first, part)
         return part
-
-
-def _bare(buffer: bytes, offset: int, most: int) -> int:
-    """How many frames from the one at `offset` on, which has no payload, have none either: heads side by side, each of
-    which says that the next one follows at once. At least 1, at most `most`."""
-    end = offset + most * FRAME_HEADER_SIZE
-    columns = [buffer[offset + byte : end : FRAME_HEADER_SIZE] for byte in FRAME_LENGTH_BYTES]
-    return min([len(column) - len(column.lstrip(b"\0")) for column in columns])
 
 
 def _index_of(buffer: bytes, offset: int, number: int) -> int:

@@ -68,8 +68,8 @@ class _Rows:
     def __init__(self, frames: Frames) -> None:
         self.frames = frames
         self.count = frames.count
-        self.record_flags = _Flags(frames.record["flags"])
-        self.block_flags = _Flags(frames.block["flags"])
+        self.record_flags = _Flags(frames.record.few("flags"))
+        self.block_flags = _Flags(frames.block.few("flags"))
 
     @cached_property
     def outcomes(self) -> Outcomes:
@@ -315,7 +315,7 @@ def _or_applied(rows: _Rows, results: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def _revision(rows: _Rows) -> pa.Array:
     revisions = rows.of_block(rows.outcomes.revision)
     if rows.frames.is_command is not None:
-        of_entry = rows.of_entry(rows.frames.effects["revision"].astype(np.int64))
+        of_entry = rows.of_entry(rows.frames.revisions)
         revisions = np.where(rows.frames.is_command, revisions, of_entry)
     return _numbers("revision", revisions)
 

@@ -29,18 +29,10 @@ from raft.codec import (
     decode_entry,
     decode_mark,
 )
+from spark_export.effects import Effects, alike, effects_of
 from spark_export.schema import KIND_COMMANDS, KINDS, OPERATIONS
-from spark_export.slab import Heads, Ints, Slab, all_equal, at, changes_at, heads_at, heads_every
+from spark_export.slab import Heads, Ints, Slab, all_equal, at, changes_at, heads_at
 from spark_export.sums import RESIDUE, Crcs, Pieces, behind_headers, crcs_hold
-from statemachine.effects import (
-    EFFECTS_HEADER_SIZE,
-    EFFECTS_MAGIC,
-    EFFECTS_PLAIN,
-    EFFECTS_VERSION,
-    CorruptEffects,
-    UnknownEffects,
-    decode_effects,
-)
 
 # The layouts of raft/codec.py and statemachine/effects.py; tests/spark_export/test_frames.py holds them to the bytes.
 ENTRY: Final = np.dtype(
@@ -63,12 +55,6 @@ RECORD: Final = np.dtype(
         ("argument", "<i8"),
     ]
 )  # fmt: skip
-EFFECTS: Final = np.dtype(
-    [
-        ("magic", "<u4"), ("version", "u1"), ("flags", "u1"), ("reserved", "<u2"), ("index", "<u8"),
-        ("revision", "<u8"), ("rows", "<u4"), ("length", "<u4"), ("payload_crc", "<u4"), ("crc", "<u4"),
-    ]
-)  # fmt: skip
 _MAGIC: Final = np.dtype("<u4")
 _ENTRY_WORD: Final = np.uint32(int.from_bytes(ENTRY_MAGIC, "little"))
 _MARK_WORD: Final = np.uint32(int.from_bytes(MARK_MAGIC, "little"))
@@ -82,8 +68,6 @@ _ENTRY_HEAD: Final = int.from_bytes(ENTRY_MAGIC, "little") | ENTRY_VERSION << 32
 _ENTRY_HEAD_BITS: Final = _LOW | 0xFFFF_00FF << 32
 _BLOCK_HEAD_BITS: Final = 0xFFFF_F8FF  # version, no flags but three, reserved
 _RECORD_FLAG_BITS: Final = 0xF000  # all but four
-_EFFECTS_HEAD: Final = int.from_bytes(EFFECTS_MAGIC, "little") | EFFECTS_VERSION << 32
-_EFFECTS_HEAD_BITS: Final = _LOW | (0xFFFF_00FF | (0xFF & ~EFFECTS_PLAIN) << 8) << 32
 
 _KNOWN: Final = np.array([name is not None for name in OPERATIONS] + [False] * (256 - len(OPERATIONS)))
 
@@ -107,13 +91,20 @@ class Frames:
     block_of_row: Ints | None  # None: every block has one record and every row is a command
     record: Heads  # per row; zeros where the row is no command
     record_at: Ints
-    effects: Heads  # per entry
-    effects_at: Ints  # position of each head in the ledger
+    effects: Effects | int
+    """Those of the entries; where none has a payload, and so each holds one record, the store revision of them all."""
 
     @property
     def count(self) -> int:
         """Rows in all."""
         return len(self.record)
+
+    @property
+    def revisions(self) -> Ints:
+        """The store revision after each entry."""
+        if isinstance(self.effects, int):
+            return np.broadcast_to(np.int64(self.effects), (len(self.entry),))
+        return self.effects.head["revision"].astype(np.int64)
 
     @property
     def is_block_per_entry(self) -> bool:
@@ -146,17 +137,17 @@ def locate(slab: Slab, previous: tuple[int, int] | None = None) -> Frames:
     _check_entries(slab, entry, entry_at, counts, previous)
     every_entry = np.arange(len(entry))
     entry_of_row = every_entry if is_each else np.repeat(every_entry, counts)
-    kinds = entry["kind"]
-    if not np.array_equal(slab.kind, kinds if is_each else kinds[entry_of_row]):
+    kinds = entry.few("kind") if is_each else entry["kind"][entry_of_row]
+    if (slab.kind != kinds).any():
         raise Corrupt("the .idx rows name other kinds than the entries")
 
-    effects, effects_at = _effects(slab, entry)
+    effects = alike(slab, entry) if slab.is_brief else effects_of(slab, entry)
     if heads is not None:
         block, record = heads.part(BLOCK, HEADER_SIZE), heads.part(RECORD, HEADER_SIZE + BLOCK_SIZE)
         _check_singles(slab, entry, block, record)
         return Frames(
             slab.first, slab.segment, slab.ledger, entry, entry_at, every_entry, None, block, every_entry, None,
-            record, slab.record, effects, effects_at,
+            record, slab.record, effects,
         )  # fmt: skip
     command_rows = np.arange(count) if all_commands else np.flatnonzero(is_command)
     block, entry_of_block, block_of_command, record = _records(slab, entry, entry_at, entry_of_row, command_rows)
@@ -166,14 +157,15 @@ def locate(slab: Slab, previous: tuple[int, int] | None = None) -> Frames:
             block_of_row = None
     else:
         whole = np.zeros((len(record.lines), count), np.uint64)
-        whole[:, command_rows] = record.lines
-        record = Heads(RECORD, whole)
+        for line, words in zip(whole, record.lines, strict=True):
+            line[command_rows] = words
+        record = Heads.of(RECORD, whole)
         spread = np.full(count, -1, np.int64)
         spread[command_rows] = block_of_command
         block_of_row = spread
     return Frames(
         slab.first, slab.segment, slab.ledger, entry, entry_at, entry_of_row, None if all_commands else is_command,
-        block, entry_of_block, block_of_row, record, slab.record, effects, effects_at,
+        block, entry_of_block, block_of_row, record, slab.record, effects,
     )  # fmt: skip
 
 
@@ -188,31 +180,31 @@ def _check_entries(slab: Slab, entry: Heads, entry_at: Ints, counts: Ints, previ
     ends = entry_at + lengths
     ends += HEADER_SIZE
     marks = _marks(slab, entry_at, ends)
-    data_crcs = entry["data_crc"]
-    if not lengths.all() and data_crcs[lengths == 0].any():
+    data_crcs = entry.few("data_crc")
+    if not lengths.all() and ((lengths == 0) & (data_crcs != 0)).any():
         raise Corrupt("an entry without data names a CRC for it")
     head_is_known = bool(((word[0] & _ENTRY_HEAD_BITS) == _ENTRY_HEAD).all())
     if not head_is_known and (word[0] & _LOW != _ENTRY_HEAD & _LOW).any():
         raise _first_damage(slab, "the .idx rows point at something that is no entry")
-    pieces = _pieces(ends, behind_headers(lengths, data_crcs), marks)
+    pieces = _pieces(ends, np.broadcast_to(behind_headers(lengths, data_crcs), ends.shape), marks)
     if not crcs_hold(slab.segment, pieces, MARK_SIZE):
         raise _first_damage(slab, "the entries fail their CRC")
     if not head_is_known:
         raise UnknownVersion(f"an entry after index {slab.first} has a version or flag that this code does not know")
     if (word[7] & _LOW).any():
         raise UnknownVersion(f"an entry after index {slab.first} uses bytes that this code does not know")
-    kinds = entry["kind"]
+    kinds = entry.few("kind")
     if int(kinds.min()) < 1 or int(kinds.max()) >= len(KINDS):
         raise UnknownVersion(
             f"an entry after index {slab.first} has a kind that this code does not know: upgrade raftlog"
         )
-    if not np.array_equal(word[1] >> 32, counts.view(np.uint64)):
+    if (word[1] >> 32 != counts.view(np.uint64)).any():
         raise Corrupt("an entry's count is not that of its .idx rows")
     lasts = (slab.first - 1 + np.cumsum(counts)).view(np.uint64)
-    if not np.array_equal(word[2], lasts) or lasts[-1] != slab.next - 1:
+    if not np.array_equal(entry.word(2), lasts) or lasts[-1] != slab.next - 1:
         raise Corrupt(f"the entries from index {slab.first} on are not contiguous")
-    is_chained = np.array_equal(word[6, 1:] & _HIGH, word[7, :-1])  # the CRC that it names before it, and that one
-    if not is_chained or (word[3, 1:] < word[3, :-1]).any():
+    is_chained = np.array_equal(entry.word(6)[1:] & _HIGH, entry.word(7)[:-1])  # the CRC named before it, and that one
+    if not is_chained or (word[3][1:] < word[3][:-1]).any():
         raise Corrupt(f"an entry after index {slab.first} does not follow the one before it")
     if previous is not None and (slab.first - 1, int(entry["previous"][0])) != previous:
         raise Corrupt(f"the entry at index {slab.first} does not follow entry {previous[0]}")
@@ -255,13 +247,11 @@ def _check_singles(slab: Slab, entry: Heads, block: Heads, record: Heads) -> Non
     heads, record_words = block.lines, record.lines
     in_block = entry.lines[1] & _LOW
     in_block -= BLOCK_SIZE
-    if (heads[1] & _LOW != 1).any() or not np.array_equal(heads[0] >> 32, in_block):
+    if (heads[1] & _LOW != 1).any() or (heads[0] >> 32 != in_block).any():
         raise Corrupt(f"a block after index {slab.first} does not lie where the .idx rows say")
     in_block -= RECORD_SIZE
-    sizes = record_words[0] >> 32  # of the value
-    sizes += record_words[1]  # of the headers: what else is in that word was found to be 0
-    sizes += record["key"]
-    if not np.array_equal(sizes, in_block):
+    # Of the value and of the headers: what else is in that word was found to be 0.
+    if ((record_words[0] >> 32) + record_words[1] + record.few("key") != in_block).any():
         raise Corrupt(f"a record after index {slab.first} does not lie where the .idx rows say")
 
 
@@ -279,8 +269,8 @@ def _check_records(slab: Slab, record: Heads) -> None:
     word = record.lines
     if (word[0] & _RECORD_FLAG_BITS).any() or (word[1] & _HIGH).any():
         raise UnknownVersion(f"a record after index {slab.first} has a flag that this code does not know")
-    operations = np.ascontiguousarray(record["operation"])
-    some = operations[:1] if all_equal(operations) else operations
+    some = np.ascontiguousarray(record.few("operation"))
+    some = some[:1] if all_equal(some) else some
     if not _KNOWN[some].all():
         number = int(some[~_KNOWN[some]][0])
         raise UnknownVersion(f"a record after index {slab.first} has operation {number}: upgrade raftlog to read it")
@@ -330,64 +320,6 @@ def _records(
     return block, entry_of_block, blocks if len(block) == len(record) else np.repeat(blocks, counts), record
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# Effects.
-
-
-def _effects(slab: Slab, entry: Heads) -> tuple[Heads, Ints]:
-    """The heads of the effects, one per entry, and where they are."""
-    effects, positions = _effects_heads(slab, len(entry))
-    lengths, crcs = effects["length"].astype(np.int64), effects["payload_crc"]
-    if lengths.any():
-        pieces = Pieces(positions + EFFECTS_HEADER_SIZE + lengths, behind_headers(lengths, crcs))
-        crcs = crcs[lengths == 0]
-    else:
-        pieces = Pieces(range(EFFECTS_HEADER_SIZE, len(slab.ledger) + 1, EFFECTS_HEADER_SIZE), RESIDUE)
-    if crcs.any() or not crcs_hold(slab.ledger, [pieces], EFFECTS_HEADER_SIZE):
-        raise _first_ledger_damage(slab, "the effects fail their CRC")
-    word = effects.lines
-    if ((word[0] & _EFFECTS_HEAD_BITS) != _EFFECTS_HEAD).any():
-        if (word[0] & _LOW != _EFFECTS_HEAD & _LOW).any():
-            raise CorruptEffects("no effects where they should be")
-        raise UnknownEffects(f"effects after index {slab.first} have a version or flag that this code does not know")
-    if not np.array_equal(word[1], entry.lines[2]):
-        raise CorruptEffects(f"the effects after index {slab.first} are not those of the entries")
-    return effects, positions
-
-
-def _effects_heads(slab: Slab, count: int) -> tuple[Heads, Ints]:
-    """The `count` heads, which lead from one to the next, and where each begins: without a loop where all are of one
-    size or no payload looks like one."""
-    ledger = slab.ledger
-    stride = len(ledger) // count
-    if len(ledger) % count == 0 and stride >= EFFECTS_HEADER_SIZE:
-        even = heads_every(ledger, EFFECTS, stride)
-        if (even["length"] == stride - EFFECTS_HEADER_SIZE).all():
-            return even, np.arange(count) * stride
-    data = np.frombuffer(ledger, np.uint8)
-    found: Ints = np.flatnonzero(data[: len(data) - EFFECTS_HEADER_SIZE + 1] == EFFECTS_MAGIC[0])
-    found = found[at(ledger, EFFECTS, found)["magic"] == int.from_bytes(EFFECTS_MAGIC, "little")]
-    if len(found) == count and _is_chain(ledger, found):
-        return heads_at(ledger, EFFECTS, found), found
-    chain: list[int] = []  # a value in some payload spells the magic, or the bytes are damaged
-    position = 0
-    while position + EFFECTS_HEADER_SIZE <= len(ledger) and len(chain) < count:
-        chain.append(position)
-        position += EFFECTS_HEADER_SIZE + int.from_bytes(ledger[position + 28 : position + 32], "little")
-    found = np.array(chain, np.int64)
-    if len(found) != count or not _is_chain(ledger, found):
-        raise _first_ledger_damage(slab, "the effects do not fill their bytes")
-    return heads_at(ledger, EFFECTS, found), found
-
-
-def _is_chain(ledger: memoryview, positions: Ints) -> bool:
-    """Whether each head's length leads to the next, from the first byte to the last."""
-    if not len(positions) or positions[0] != 0 or positions[-1] + EFFECTS_HEADER_SIZE > len(ledger):
-        return False
-    ends = positions + EFFECTS_HEADER_SIZE + at(ledger, EFFECTS, positions)["length"]
-    return bool(np.array_equal(ends, np.append(positions[1:], len(ledger))))
-
-
 def _first_damage(slab: Slab, otherwise: str) -> Corrupt:
     """What is wrong with the first damaged entry or mark, by looking at each."""
     segment = slab.segment
@@ -404,16 +336,3 @@ def _first_damage(slab: Slab, otherwise: str) -> Corrupt:
     except (Corrupt, UnknownVersion) as error:
         return Corrupt(f"after index {index}: {error}")
     return Corrupt(f"in the chunk at index {slab.first}: {otherwise}")
-
-
-def _first_ledger_damage(slab: Slab, otherwise: str) -> CorruptEffects:
-    """What is wrong with the first damaged effects, by looking at each."""
-    position = 0
-    try:
-        while position < len(slab.ledger):
-            decode_effects(slab.ledger, position)
-            length = int.from_bytes(slab.ledger[position + 28 : position + 32], "little")
-            position += EFFECTS_HEADER_SIZE + length
-    except (CorruptEffects, UnknownEffects) as error:
-        return CorruptEffects(f"in the chunk at index {slab.first}: {error}")
-    return CorruptEffects(f"in the chunk at index {slab.first}: {otherwise}")

@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from raft.codec import Corrupt
+from spark_export.effects import Effects
 from spark_export.frames import Frames
 from spark_export.schema import KIND_COMMANDS, RESULT_APPLIED, RESULTS
-from spark_export.slab import Ints, Rows, at, changes_at
+from spark_export.slab import Heads, Ints, Rows, at, changes_at
 from statemachine.effects import (
     CHANGE_DELETED,
     CHANGE_SIZE,
@@ -60,23 +61,23 @@ class Outcomes:
 
 def outcomes(frames: Frames) -> Outcomes:
     """What each request did. Raises CorruptEffects or UnknownEffects where the effects do not fit the requests."""
-    blocks, effects = frames.entry_of_block, frames.effects
-    revision = effects["revision"].astype(np.int64)
+    blocks, effects, revision = frames.entry_of_block, frames.effects, frames.revisions
     if not frames.is_block_per_entry:
         revision = revision[blocks]
     result = np.full(len(blocks), RESULT_APPLIED, np.uint8)
     succeeded = np.zeros(len(blocks), bool)
-    is_plain = (effects["flags"] & np.uint8(EFFECTS_PLAIN)) != 0
-    _check_row_counts(frames, is_plain)
-    if not effects["rows"].any():
-        return Outcomes(result, revision, succeeded, np.zeros(len(blocks), bool), None, {})
+    if isinstance(effects, int):
+        return Outcomes(result, revision, succeeded, succeeded, None, {})
+    _check_row_counts(frames, effects.head)
+    if not effects.head["rows"].any():
+        return Outcomes(result, revision, succeeded, succeeded, None, {})
 
-    has_row = effects["rows"][blocks] > 0
+    has_row = effects.head["rows"][blocks] > 0
     with_row = np.flatnonzero(has_row)
     entry = blocks[with_row]
     starts = changes_at(entry)  # the entries that have rows, by their first row
     ordinal = np.arange(len(with_row)) - np.repeat(starts, np.diff(starts, append=len(with_row)))
-    row = at(frames.ledger, ROW, frames.effects_at[entry] + EFFECTS_HEADER_SIZE + ROW_SIZE * ordinal)
+    row = at(frames.ledger, ROW, effects.at[entry] + EFFECTS_HEADER_SIZE + ROW_SIZE * ordinal)
     if (row["flags"] & ~np.uint8(ROW_SUCCEEDED)).any() or row["reserved"].any():
         raise UnknownEffects(f"effects after index {frames.first} have a row flag that this code does not know")
     if ((row["result"] < 1) | (row["result"] >= len(RESULTS))).any():
@@ -85,13 +86,13 @@ def outcomes(frames: Frames) -> Outcomes:
     revision[with_row] = row["revision"]
     succeeded[with_row] = (row["flags"] & np.uint8(ROW_SUCCEEDED)) != 0
 
-    single, explicit = _changes(frames, row, with_row, entry, starts)
+    single, explicit = _changes(frames, effects, row, with_row, entry, starts)
     return Outcomes(result, revision, succeeded, has_row, single, explicit)
 
 
-def _check_row_counts(frames: Frames, is_plain: npt.NDArray[np.bool_]) -> None:
+def _check_row_counts(frames: Frames, effects: Heads) -> None:
     """Plain effects have no rows, others one per request; entries without requests have none."""
-    effects = frames.effects
+    is_plain = (effects["flags"] & np.uint8(EFFECTS_PLAIN)) != 0
     expected = np.zeros(1, np.int64)
     if not is_plain.all():
         requests = np.bincount(frames.entry_of_block, minlength=len(effects))
@@ -101,14 +102,14 @@ def _check_row_counts(frames: Frames, is_plain: npt.NDArray[np.bool_]) -> None:
 
 
 def _changes(
-    frames: Frames, row: Rows, with_row: Ints, entry: Ints, starts: Ints
+    frames: Frames, effects: Effects, row: Rows, with_row: Ints, entry: Ints, starts: Ints
 ) -> tuple[Rows | None, dict[int, list[ChangeRow]]]:
     """The single changes as columns, and the explicit ones as they are. `starts`: first row of each entry."""
     count = row["changes"].astype(np.int64)
     first_entry = entry[starts]
     rows_of = np.diff(starts, append=len(row))
     total = np.add.reduceat(count, starts)
-    room = frames.effects["length"][first_entry].astype(np.int64) - ROW_SIZE * rows_of
+    room = effects.head["length"][first_entry].astype(np.int64) - ROW_SIZE * rows_of
     is_fixed = room == CHANGE_SIZE * total
     if (room < CHANGE_SIZE * total).any():
         raise CorruptEffects(f"effects after index {frames.first} are too short for their changes")
@@ -125,7 +126,7 @@ def _changes(
             raise CorruptEffects(f"a request after index {frames.first} has several changes without their keys")
         before = np.cumsum(count) - count
         before -= np.repeat(before[starts], rows_of)
-        base = frames.effects_at[entry] + EFFECTS_HEADER_SIZE + ROW_SIZE * np.repeat(rows_of, rows_of)
+        base = effects.at[entry] + EFFECTS_HEADER_SIZE + ROW_SIZE * np.repeat(rows_of, rows_of)
         change = at(frames.ledger, CHANGE, (base + CHANGE_SIZE * before)[changed])
         if (change["flags"] & ~np.uint8(CHANGE_DELETED)).any() or change["key"].any() or change["value"].any():
             raise UnknownEffects(f"effects after index {frames.first} have a change flag that this code does not know")
@@ -136,24 +137,23 @@ def _changes(
             single[name][block] = change[name]
         single["valid"][block] = True
     for place in slow.tolist():
-        _spelled_out(frames, int(first_entry[place]), with_row[starts[place] :], single, explicit)
+        where = int(effects.at[first_entry[place]])
+        _spelled_out(frames, where, with_row[starts[place] :], single, explicit)
     return single, explicit
 
 
-def _spelled_out(frames: Frames, entry: int, blocks: Ints, single: Rows, explicit: dict[int, list[ChangeRow]]) -> None:
-    """The changes of one entry with explicit ones among them; `blocks` begins with the entry's."""
-    effects = decode_effects(frames.ledger, int(frames.effects_at[entry]))
+def _spelled_out(frames: Frames, where: int, blocks: Ints, single: Rows, explicit: dict[int, list[ChangeRow]]) -> None:
+    """The changes of the entry with effects there, explicit ones among them; `blocks` begins with the entry's."""
+    effects = decode_effects(frames.ledger, where)
     for request, block in zip(effects.requests, blocks, strict=False):
         changes = request.changes
         if len(changes) == 1 and not changes[0].is_explicit:
             single[block] = (changes[0].prior_index, changes[0].create, changes[0].version, True)
         elif not all(change.is_explicit for change in changes):
-            raise CorruptEffects(
-                f"a request of entry {int(frames.entry['index'][entry])} lacks the keys of its changes"
-            )
+            raise CorruptEffects(f"a request of entry {effects.index} lacks the keys of its changes")
         elif changes:
             if int(frames.block["count"][block]) != 1:
-                raise Corrupt(f"a request of entry {int(frames.entry['index'][entry])} has changes and several records")
+                raise Corrupt(f"a request of entry {effects.index} has changes and several records")
             explicit[int(block)] = [_change_row(change, request.revision) for change in changes]
 
 

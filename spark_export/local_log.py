@@ -137,9 +137,12 @@ class _Sealed:
             rows = self.index.read(self._row(position), IDX_ROW.size * (header.index + 1 - position))
             begin = int(IDX_ROW.unpack_from(rows)[0])
             entries = np.frombuffer(rows, "<u4")[:: IDX_ROW.size // 4]
-            size = self._effects_bytes(effects, 1 + int(np.count_nonzero(entries[1:] != entries[:-1])))
-            ledger = self.ledger.take(effects, size)
-            yield piece(position, rows, begin, self.segment.take(begin, end - begin), ledger)
+            count = 1 + int(np.count_nonzero(entries[1:] != entries[:-1]))
+            size = self._effects_bytes(effects, count)
+            is_brief = count == len(entries) and size == count * FRAME_HEADER_SIZE
+            ledger = self._ends(effects, size) if is_brief else self.ledger.take(effects, size)
+            segment = self.segment.take(begin, end - begin)
+            yield piece(position, rows, begin, segment, ledger, is_brief=is_brief)
             position, effects = header.index + 1, effects + size
 
     def _row(self, index: int) -> int:
@@ -166,6 +169,11 @@ class _Sealed:
                 break
             offset += size
         return position + offset
+
+    def _ends(self, position: int, size: int) -> memoryview:
+        """The first and the last of the effects there, which have no payload."""
+        last = position + size - FRAME_HEADER_SIZE
+        return memoryview(self.ledger.read(position, FRAME_HEADER_SIZE) + self.ledger.read(last, FRAME_HEADER_SIZE))
 
     def _effects_bytes(self, position: int, count: int) -> int:
         """How long the effects of so many entries are together: frames of one size that follow one another are passed

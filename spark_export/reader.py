@@ -115,14 +115,21 @@ def _fetched(url: str, wanted: Range, position: int) -> Iterator[Slab]:
     with door.answering(url, "/v1/log", query(wanted, position)) as answer:
         door.check_log(url, answer, wanted.log_id)
         gathered = _Gathered()
-        while (following := gathered.take(answer)) is not None:
-            if gathered.size >= SLAB_BYTES:
+        while (head := _head(answer)) is not None:
+            if not gathered.takes(head):
                 yield gathered.slab()
                 gathered = _Gathered()
-            if following >= wanted.stop:
+            gathered.take(head, answer)
+            if head.next >= wanted.stop:
                 break
         if gathered.size:
             yield gathered.slab()
+
+
+def _head(answer: http.client.HTTPResponse) -> RawHeader | None:
+    """The head of the next chunk, None at the end of the answer."""
+    head = decode_raw_header(found) if (found := answer.read(RAW_SIZE)) else None
+    return head if head is not None and head.rows else None
 
 
 class _Gathered:
@@ -134,15 +141,12 @@ class _Gathered:
         self._segment = _Memory(SLAB_BYTES + _CHUNK_USUAL)
         self._ledger = _Memory(SLAB_BYTES // 4)
 
-    def take(self, answer: http.client.HTTPResponse) -> int | None:
-        """Reads the next chunk, and tells the index behind it, or None at the end of the answer. Raises RetryableError
-        where it is cut short."""
-        head_bytes = answer.read(RAW_SIZE)
-        if not head_bytes:
-            return None
-        head = decode_raw_header(head_bytes)
-        if not head.rows:
-            return None
+    def takes(self, head: RawHeader) -> bool:
+        """Whether that chunk may be of this slab, too."""
+        return not self._chunks or (self.size < SLAB_BYTES and head.is_brief == self._chunks[-1][0].is_brief)
+
+    def take(self, head: RawHeader, answer: http.client.HTTPResponse) -> None:
+        """Reads the chunk with that head. Raises Corrupt, or RetryableError where it is cut short."""
         size = head.rows * IDX_ROW.size + head.segment_bytes + head.ledger_bytes
         if size > CHUNK_BYTES_MAX:
             raise Corrupt(f"a chunk of {size} bytes: the limit is {CHUNK_BYTES_MAX}")
@@ -154,7 +158,6 @@ class _Gathered:
             raise RetryableError("the answer was cut short")
         self._chunks.append((head, rows))
         self.size += head.segment_bytes + head.ledger_bytes
-        return head.next
 
     def slab(self) -> Slab:
         """What has been read. Raises Corrupt."""

@@ -29,7 +29,8 @@ _KIND: Final = 3
 @dataclass(frozen=True, slots=True)
 class Slab:
     """Raw chunks joined. Per record the positions of its three headers in `segment`, and the kind of its entry; block
-    and record are 0 where that has no blocks."""
+    and record are 0 where that has no blocks. `is_brief`: of the effects of each chunk there are the first and the last
+    (`raft.codec.RawHeader`)."""
 
     first: int
     next: int
@@ -39,6 +40,7 @@ class Slab:
     kind: Ints
     segment: memoryview
     ledger: memoryview
+    is_brief: bool
 
 
 def join(chunks: list[tuple[RawHeader, bytes, bytes, bytes]]) -> Slab:
@@ -50,7 +52,7 @@ def join(chunks: list[tuple[RawHeader, bytes, bytes, bytes]]) -> Slab:
 
 def joined(chunks: list[tuple[RawHeader, bytes]], segment: memoryview, ledger: memoryview) -> Slab:
     """As `join`, of chunks whose segments and effects already lie one behind the other in memory that is ours to
-    write to. Raises Corrupt."""
+    write to, all or none of them brief. Raises Corrupt."""
     rows_of = [len(rows) // IDX_ROW.size for _, rows in chunks]
     places = np.empty((_COLUMNS, sum(rows_of)), np.int64)
     begin = offset = 0
@@ -62,15 +64,15 @@ def joined(chunks: list[tuple[RawHeader, bytes]], segment: memoryview, ledger: m
             raise Corrupt(f"a chunk names {head.rows} rows from {head.first} to {head.next}, expected from {expected}")
         _place(rows, offset - head.base, places[:, begin : begin + count])
         expected, begin, offset = head.next, begin + count, offset + head.segment_bytes
-    return _slab(chunks[0][0].first, places, segment, ledger)
+    return _slab(chunks[0][0].first, places, segment, ledger, is_brief=chunks[0][0].is_brief)
 
 
-def piece(first: int, rows: bytes, base: int, segment: memoryview, ledger: memoryview) -> Slab:
+def piece(first: int, rows: bytes, base: int, segment: memoryview, ledger: memoryview, *, is_brief: bool) -> Slab:
     """As `joined`, of one stretch of a segment file that begins at byte `base`, with the .idx rows from `first` on as
     they are in their file."""
     places = np.empty((_COLUMNS, len(rows) // IDX_ROW.size), np.int64)
     _place(rows, -base, places)
-    return _slab(first, places, segment, ledger)
+    return _slab(first, places, segment, ledger, is_brief=is_brief)
 
 
 def _place(rows: bytes, shift: int, places: Ints) -> None:
@@ -78,12 +80,12 @@ def _place(rows: bytes, shift: int, places: Ints) -> None:
     places[:_KIND] += shift
 
 
-def _slab(first: int, places: Ints, segment: memoryview, ledger: memoryview) -> Slab:
+def _slab(first: int, places: Ints, segment: memoryview, ledger: memoryview, *, is_brief: bool) -> Slab:
     other = places[_KIND] != KIND_COMMANDS
     if other.any():
         places[1:_KIND, other] = 0
     entry, block, record, kind = places
-    return Slab(first, first + len(entry), entry, block, record, kind, segment, ledger)
+    return Slab(first, first + len(entry), entry, block, record, kind, segment, ledger, is_brief)
 
 
 def at(buffer: memoryview, dtype: np.dtype[Any], positions: Ints) -> Rows:
@@ -105,23 +107,40 @@ def _anywhere(buffer: memoryview, dtype: np.dtype[Any], positions: Ints) -> Rows
 @dataclass(frozen=True, slots=True)
 class Heads:
     """Headers of one kind. `lines` are their 64-bit words, little-endian: a line for each word, in it a place for each
-    header. A name gives that field of all of them."""
+    header, or a single one where all have the same. A name gives that field of all of them."""
 
     dtype: np.dtype[Any]
-    lines: Words
+    count: int
+    lines: tuple[Words, ...]
+
+    @classmethod
+    def of(cls, dtype: np.dtype[Any], turned: Words) -> "Heads":
+        """Of whole lines."""
+        return cls(dtype, turned.shape[1], tuple([line[:1] if all_equal(line) else line for line in turned]))
 
     def __len__(self) -> int:
-        return int(self.lines.shape[1])
+        return self.count
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        return self._spread(self.few(name))
+
+    def few(self, name: str) -> npt.NDArray[Any]:
+        """That field of all of them, or one value where their words are the same."""
         assert self.dtype.fields is not None
         kind, offset = self.dtype.fields[name][:2]
         line: npt.NDArray[Any] = self.lines[offset // 8].view(kind)
         return line[offset % 8 // kind.itemsize :: 8 // kind.itemsize]
 
+    def word(self, number: int) -> Words:
+        """That word of all of them."""
+        return self._spread(self.lines[number])
+
     def part(self, dtype: np.dtype[Any], byte: int) -> "Heads":
         """What begins at that byte of each of them."""
-        return Heads(dtype, self.lines[byte // 8 : (byte + dtype.itemsize) // 8])
+        return Heads(dtype, self.count, self.lines[byte // 8 : (byte + dtype.itemsize) // 8])
+
+    def _spread(self, few: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return few if len(few) == self.count else np.broadcast_to(few, (self.count,))
 
 
 def heads_at(buffer: memoryview, dtype: np.dtype[Any], positions: Ints) -> Heads:
@@ -129,19 +148,31 @@ def heads_at(buffer: memoryview, dtype: np.dtype[Any], positions: Ints) -> Heads
     turned = np.empty((dtype.itemsize // 8, len(positions)), "<u8")
     if len(positions):
         anywhere = _anywhere(buffer, dtype, positions)
+        if stride := _stride(positions):
+            return heads_every(buffer[int(positions[0]) :], dtype, stride, len(positions))
         for some in _stretches(len(positions), dtype):
             turned[:, some] = anywhere[positions[some]].view("<u8").reshape(-1, len(turned)).T
-    return Heads(dtype, turned)
+    return Heads.of(dtype, turned)
 
 
-def heads_every(buffer: memoryview, dtype: np.dtype[Any], stride: int) -> Heads:
-    """The headers at every `stride` bytes from the first on, copied out."""
+def heads_every(buffer: memoryview, dtype: np.dtype[Any], stride: int, count: int) -> Heads:
+    """The `count` headers at every `stride` bytes from the first on, copied out."""
     size = dtype.itemsize // 8
-    rows = np.ndarray((len(buffer) // stride, size), "<u8", buffer, 0, (stride, 8))
-    turned = np.empty((size, len(rows)), "<u8")
-    for some in _stretches(len(rows), dtype):
+    rows = np.ndarray((count, size), "<u8", buffer, 0, (stride, 8))
+    turned = np.empty((size, count), "<u8")
+    for some in _stretches(count, dtype):
         turned[:, some] = rows[some].T
-    return Heads(dtype, turned)
+    return Heads.of(dtype, turned)
+
+
+def _stride(positions: Ints) -> int:
+    """How far they lie apart, 0 where that differs."""
+    if len(positions) < 2:
+        return 0
+    step = int(positions[1] - positions[0])
+    if step <= 0 or int(positions[-1] - positions[0]) != step * (len(positions) - 1):
+        return 0
+    return step if bool((np.diff(positions) == step).all()) else 0
 
 
 def _stretches(count: int, dtype: np.dtype[Any]) -> Iterator[slice]:
@@ -158,4 +189,4 @@ def changes_at(values: Ints) -> Ints:
 
 def all_equal(values: npt.NDArray[Any]) -> bool:
     """Whether there is but one value (or none)."""
-    return not len(values) or bool((values == values[0]).all())
+    return not len(values) or bool(values[0] == values[-1] and (values == values[0]).all())

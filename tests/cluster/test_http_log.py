@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from cluster.wire import Code
-from raft.codec import IDX_ROW, RAW_SIZE, Record, decode_entries, decode_raw_header, encode_block
+from raft.codec import IDX_ROW, RAW_SIZE, RawHeader, Record, decode_entries, decode_raw_header, encode_block
 from statemachine.commands import Operation
-from statemachine.effects import decode_effects
+from statemachine.effects import EFFECTS_HEADER_SIZE, decode_effects
 from tests.cluster.fake_node import START_MS, FakeNode, Served, serve
 from tests.cluster.http_probe import Reply, ask, get, open_stream
 from tests.support import wait_until_async
@@ -246,6 +246,32 @@ async def test_raw_stream_is_the_bytes_of_the_log(served: Served) -> None:
     last = decode_raw_header(reply.body, ledger_end)
     assert (last.rows, last.next, last.committed) == (0, 6, 5)
     assert ledger_end + RAW_SIZE == len(reply.body)
+
+
+async def test_raw_stream_with_brief_effects(served: Served) -> None:
+    """effects=brief: where each entry has one record and no effects have a payload, the first and the last of them are
+    sent; where any has one, all are. Of pages and lines nobody can ask it."""
+    for body in (b"a", b"b", b"c"):
+        await ask(served.port, "POST", "/v1/log", body)
+    await ask(served.port, "PUT", "/v1/kv/k", b"v")
+
+    async def chunk(more: str) -> tuple[RawHeader, bytes]:
+        body = (await ask(served.port, "GET", f"/v1/log?format=raw{more}")).body
+        header = decode_raw_header(body)
+        begin = RAW_SIZE + header.rows * IDX_ROW.size + header.segment_bytes
+        return header, body[begin : begin + header.ledger_bytes]
+
+    header, effects = await chunk("&from=2&to=6")
+    assert (header.is_brief, header.rows, len(effects)) == (False, 4, 4 * EFFECTS_HEADER_SIZE)
+    brief, ends = await chunk("&from=2&to=6&effects=brief")
+    assert brief == header._replace(ledger_bytes=len(ends), is_brief=True)
+    assert ends == effects[:EFFECTS_HEADER_SIZE] + effects[-EFFECTS_HEADER_SIZE:]
+    assert await chunk("&from=2&effects=brief") == await chunk("&from=2")  # the put's have a payload
+    assert await chunk("&from=4&to=6&effects=brief") == await chunk("&from=4&to=6")  # two are the first and the last
+    assert await chunk("&from=2&to=6&effects=whole") == (header, effects)
+    for query in ("format=raw&effects=none", "effects=brief", "format=ndjson&effects=brief"):
+        reply = await ask(served.port, "GET", f"/v1/log?{query}")
+        assert (reply.status, b"effects" in reply.body) == (400, True)
 
 
 async def test_from_time_begins_with_the_first_entry_at_or_after(served: Served) -> None:

@@ -127,6 +127,7 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
     "backup": _backup,
     "note of a wrong state": lambda: encode_note(LOG, Note(40, 50)),
     "raw header": lambda: encode_raw_header(RawHeader(2, 100, 40, 0xAA, 300, 2, 4, 1, 3, 3)),
+    "brief raw header": lambda: encode_raw_header(RawHeader(3, 600, 80, 0xAA, 300, 2, 5, 1, 4, 4, True)),
     "hello": lambda: encode_hello(
         Hello(log=LOG.log_id.hex(), sender=1, to=2, incarnation="ab" * 16, boot=3, purpose=Purpose.CONSENSUS)
     ),

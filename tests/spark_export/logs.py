@@ -57,8 +57,11 @@ class Log:
         """One entry with one block of appends."""
         self.add(EntryKind.COMMANDS, codec.encode_block(records, plain=True, **block), len(records), is_plain=True)
 
-    def chunk(self, first: int = 0, last: int | None = None, *, marks: bool = False, base: int = 0) -> bytes:
-        """Entries number `first` to `last` (exclusive) as a raw chunk, with a durable mark after each if asked for."""
+    def chunk(
+        self, first: int = 0, last: int | None = None, *, marks: bool = False, base: int = 0, brief: bool = False
+    ) -> bytes:
+        """Entries number `first` to `last` (exclusive) as a raw chunk, with a durable mark after each if asked for.
+        `brief`: with the first and the last of the effects alone."""
         entries, effects = self.entries[first:last], self.effects[first:last]
         rows, segment = [], bytearray()
         for entry in entries:
@@ -68,18 +71,26 @@ class Log:
             rows.append(codec.index_rows(entry, base + len(segment)))
             segment += entry.header + entry.data
         return raw_chunk(
-            b"".join(rows), bytes(segment), b"".join(effects), base, entries[0].first, entries[-1].index + 1,
-            committed=self.last.index,
+            b"".join(rows), bytes(segment), effects[0] + effects[-1] if brief else b"".join(effects), base,
+            entries[0].first, entries[-1].index + 1, committed=self.last.index, brief=brief,
         )  # fmt: skip
 
 
 def raw_chunk(
-    rows: bytes, segment: bytes, ledger: bytes, base: int, first: int, following: int, *, committed: int = 0
+    rows: bytes,
+    segment: bytes,
+    ledger: bytes,
+    base: int,
+    first: int,
+    following: int,
+    *,
+    committed: int = 0,
+    brief: bool = False,
 ) -> bytes:
     """A raw chunk of these parts, its CRCs in order."""
     head = codec.RawHeader(
         len(rows) // codec.IDX_ROW.size, len(segment), len(ledger), codec.crc32c(rows), base, first, following, 1,
-        committed, committed,
+        committed, committed, brief,
     )  # fmt: skip
     return codec.encode_raw_header(head) + rows + segment + ledger
 

@@ -28,6 +28,7 @@ from cluster.wire import (
     to_b64,
 )
 from statemachine.digest import ChangeRow, LogRow, log_digest, set_digest, state_row_hash
+from statemachine.effects import EFFECTS_HEADER_SIZE
 from tests.spark_export import logs
 from tests.spark_export.logs import Log, Row
 
@@ -45,6 +46,7 @@ class Served:
     chunks_per_answer: int = 1000
     faults: list[Callable[[bytes], bytes | Code]] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
+    brief_chunks: int = 0  # sent
     digest: DigestAnswer | Code | None = None  # None: the right one
     committed: int | None = None  # an end of an entry; None: everything is
     kept_revision: int = 1  # the oldest revision of the state that is told
@@ -101,8 +103,9 @@ class Served:
             page[first : first + 2], more, len(page), str(first + 2) if more else None, revision, self.last, 1
         )
 
-    def raw(self, start: int, stop: int) -> bytes:
-        """Whole entries from the one that holds `start`, in chunks, and the progress mark that ends an answer."""
+    def raw(self, start: int, stop: int, *, brief: bool = False) -> bytes:
+        """Whole entries from the one that holds `start`, in chunks, and the progress mark that ends an answer; `brief`:
+        with brief effects where they can be."""
         log = self.log
         stop = min(stop, self.last + 1)
         first = next((n for n, entry in enumerate(log.entries) if entry.index >= start), len(log.entries))
@@ -112,7 +115,10 @@ class Served:
             if number == self.chunks_per_answer:
                 break
             end = min(place + self.entries_per_chunk, last)
-            parts.append(log.chunk(place, end, marks=True, base=1000 * place))
+            bare = all(len(effects) == EFFECTS_HEADER_SIZE for effects in log.effects[place:end])
+            is_brief = brief and bare and end - place > 2 and all(entry.count == 1 for entry in log.entries[place:end])
+            self.brief_chunks += is_brief
+            parts.append(log.chunk(place, end, marks=True, base=1000 * place, brief=is_brief))
             start = log.entries[end - 1].index + 1
         return b"".join(parts) + logs.progress_chunk(start, oldest=self.oldest, committed=log.last.index)
 
@@ -142,7 +148,9 @@ def serving(served: Served) -> Iterator[str]:
             elif query.get("format") != "raw":
                 self._json(200, served.page(query))
             else:
-                body: bytes | Code = served.raw(int(query["from"]), int(query["to"]))
+                body: bytes | Code = served.raw(
+                    int(query["from"]), int(query["to"]), brief=query.get("effects") == "brief"
+                )
                 if served.faults:
                     body = served.faults.pop(0)(body)  # type: ignore[arg-type]  # bytes until then
                 if isinstance(body, Code):

@@ -45,6 +45,22 @@ def test_decode_of_entries_of_one_record(seed: int, is_plain: bool) -> None:
     assert decoded(*parts) == expected
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_decode_with_brief_effects(seed: int) -> None:
+    """Where each entry has one record and no effects have a payload, the first and the last of a chunk say them all:
+    what is read is the same, of one chunk and of several, with an entry among them that holds no command, and of any
+    kind of block."""
+    log = logs.singles(seed, 30, is_plain=True)
+    log.add(EntryKind.NOOP, b"")
+    for number in range(30):
+        log.plain([Record(Operation.APPEND, b"k%02d" % number, b"of one length")], time_ms=logs.START_MS)
+    expected = list(logs.naive_rows(log.entries, log.effects))
+    assert decoded(log.chunk(brief=True, marks=seed % 2 == 0)) == expected
+    parts = [log.chunk(a, b, base=77 * b, brief=True) for a, b in pairwise([0, 3, 20, 31, 61])]
+    assert decoded(*parts) == expected
+    assert expected[30]["revision"] == 1
+
+
 def _altered(log: Log, number: int, position: int, bit: int) -> Log:
     """The log with one bit of that entry's data changed, and all sums and the chain right again: a sender that lies."""
     lying = Log(effects=log.effects)

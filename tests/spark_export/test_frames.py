@@ -10,13 +10,14 @@ import pytest
 from raft import codec
 from raft.codec import Corrupt, Record, UnknownVersion
 from raft.types import EntryKind
+from spark_export import effects as effects_heads
 from spark_export import frames, ledger
 from spark_export.decode import decode
 from spark_export.frames import locate
 from spark_export.slab import join
 from statemachine import effects
 from statemachine.commands import Operation, Result
-from statemachine.effects import CorruptEffects, RequestEffect, UnknownEffects
+from statemachine.effects import CorruptEffects, Effects, RequestEffect, UnknownEffects, encode_effects
 from tests.spark_export import logs
 from tests.spark_export.logs import Log
 
@@ -33,7 +34,7 @@ def read(*parts: Parts, previous: tuple[int, int] | None = None) -> None:
     ("dtype", "module", "struct"),
     [
         (frames.ENTRY, codec, "_HEADER"), (frames.BLOCK, codec, "_BLOCK"), (frames.RECORD, codec, "_RECORD"),
-        (frames.EFFECTS, effects, "_HEADER"), (ledger.ROW, effects, "_ROW"), (ledger.CHANGE, effects, "_CHANGE"),
+        (effects_heads.EFFECTS, effects, "_HEADER"), (ledger.ROW, effects, "_ROW"), (ledger.CHANGE, effects, "_CHANGE"),
     ],
 )  # fmt: skip
 def test_layouts_are_those_of_the_codecs(dtype: "np.dtype[Any]", module: object, struct: str) -> None:
@@ -170,6 +171,28 @@ def test_effects_of_other_entries_are_refused() -> None:
     lacking.add(EntryKind.COMMANDS, block + block, 2, requests=[RequestEffect(Result.REFUSED, 1)])
     with pytest.raises(CorruptEffects, match="rows"):
         read(logs.split(lacking.chunk()))
+
+
+def test_brief_effects_that_do_not_fit_are_refused() -> None:
+    """Of brief effects the first and the last of every chunk are looked at: each flipped bit, others than those of
+    these entries, too few or too many, one that has a payload, another revision, and entries of several records."""
+    log = logs.singles(5, 9, is_plain=True)
+    chunks = [logs.split(log.chunk(first, last, brief=True)) for first, last in ((0, 4), (4, 9))]
+    read(*chunks)
+    head, rows, segment, ledger = chunks[1]
+    flips = [ledger[:byte] + bytes([ledger[byte] ^ 1 << byte % 8]) + ledger[byte + 1 :] for byte in range(len(ledger))]
+    first, last = log.effects[4], log.effects[8]
+    others = [encode_effects(Effects(index, revision, (), True)) for index, revision in ((9, 2), (8, 1), (10, 1))]
+    others.append(encode_effects(Effects(9, 1, (RequestEffect(Result.APPLIED, 1),))))
+    for wrong in (
+        *flips, b"", first, first * 2, last + first, log.effects[5] + last, ledger * 2, ledger + b"\0",
+        *[first + other for other in others],
+    ):  # fmt: skip
+        with pytest.raises(REFUSED):
+            read(chunks[0], (head, rows, segment, wrong))
+    several = logs.appends(3, 2)
+    with pytest.raises(CorruptEffects, match="cannot have them"):
+        read(logs.split(several.chunk(1, brief=True)))
 
 
 @pytest.mark.parametrize("operation", [0, 6, 31, 37, 255])

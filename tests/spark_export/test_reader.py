@@ -7,11 +7,14 @@ import msgspec
 import pytest
 
 from cluster.wire import Code
+from raft import codec
+from raft.types import EntryKind
 from spark_export import door
 from spark_export.cluster_digest import check_end, cluster_digests
 from spark_export.errors import DataLossError, ExportError, UnreachableError, UsageError
 from spark_export.ranges import Range
 from spark_export.reader import read
+from statemachine.commands import Operation
 from tests.spark_export import logs
 from tests.spark_export.server import LOG_ID, Served, serving
 from tests.support import free_port
@@ -43,6 +46,21 @@ def test_a_range_is_read_exactly(start: int, stop: int) -> None:
     for per_chunk, per_answer in ((1, 1), (3, 2), (1000, 1000)):
         node = Served(LOG, entries_per_chunk=per_chunk, chunks_per_answer=per_answer)
         assert rows_of(node, start=start, stop=stop) == expected
+
+
+@pytest.mark.parametrize("with_internal", [True, False])
+def test_brief_effects_among_whole_ones_read_the_same(*, with_internal: bool) -> None:
+    """Nodes are asked for effects in brief, and give whole ones where they must: chunks of both kinds in one answer, in
+    any order, are the same rows."""
+    log = logs.mixed(1, 20, records_max=2)
+    for number in range(60):
+        log.plain([codec.Record(Operation.APPEND, b"k", b"v%d" % number)] * (1 if number % 20 < 15 else 2))
+    log.add(EntryKind.NOOP, b"")
+    rows = [row for row in logs.naive_rows(log.entries, log.effects) if with_internal or logs.is_user(row)]
+    for per_chunk in (3, 5, 7):
+        node = Served(log, entries_per_chunk=per_chunk)
+        assert rows_of(node, stop=log.last.index + 1, with_internal=with_internal) == rows
+        assert node.brief_chunks
 
 
 def test_every_cut_of_the_log_reads_the_same() -> None:
