@@ -346,8 +346,8 @@ class Disk:
         self._is_reserve_asked = False
 
     def _sync_ledgers(self) -> None:
-        self._reader.refresh()
         for _, operations in self._storage.sync_ledgers():
+            self._reader.refresh()  # behind the list of them: none of a file that another had the name of before
             self._reading.execute(operations)
 
     def _flush(self) -> asyncio.Future[None]:
@@ -436,7 +436,8 @@ class Disk:
                     await self._write_worker.run(self._writer.finish)  # sealed segments get their footers
             except (NoSpace, TimeoutError):
                 pass  # what has no mark yet is checked at the next start
-        self._background.stop()
+        if not await asyncio.to_thread(self._background.stop, STOP_TIMEOUT_S):
+            return
         if self._scrub is not None:
             await asyncio.to_thread(self._scrub.stop, STOP_TIMEOUT_S)
         if not await asyncio.to_thread(self.backfill.stop, STOP_TIMEOUT_S):

@@ -269,15 +269,16 @@ class Backfill:
         with self._background.structure:
             if journal.segments[0].previous != segment.last:
                 raise Overtaken
-            self._reading.close()  # files of these names may have been there before
+            self._background.reader.refresh()  # ledgers of these names may be known from before
+            self._reading.close()  # and files
             self._reading.execute([
                 Rename(f"{ASIDE}.idx", index_name(first)),
                 Rename(f"{ASIDE}.ledger", ledger_name(first)),
                 Rename(f"{ASIDE}.seg", segment_name(first)),
                 SyncFolder(LOG_FOLDER),
             ])  # fmt: skip
-            journal.cuts += 1
             journal.segments.insert(0, segment)
+            journal.cuts += 1
 
     async def abandon(self) -> None:
         """Removes what is unfinished. Raises DiskFenced."""

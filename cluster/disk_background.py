@@ -22,9 +22,11 @@ class Background:
     """Jobs of the reading thread that the writing thread asks for."""
 
     def __init__(self, storage: Storage, reader: Reader, files: ShardFiles, worker: Worker) -> None:
-        self._storage, self._journal, self._reader = storage, storage.journal, reader
+        self._storage, self._journal, self.reader = storage, storage.journal, reader
         self._files, self._worker = files, worker
-        self.structure = Lock()  # held by a cut, and while a sealed segment is finished
+        # Held by whoever takes segments out of the log or puts them in front (a cut, a trim, a snapshot from a leader,
+        # a fetched segment), and while a sealed one is finished.
+        self.structure = Lock()
         self.spare = Lock()  # held while a spare file is made, and from there until it has its name
         self._allocation: Allocation | None = None
         self._is_spare_asked = self._is_finish_asked = self._is_stopped = False
@@ -57,13 +59,18 @@ class Background:
             self._is_finish_asked = True
             self._worker.post(self._finish_sealed)
 
-    def stop(self) -> None:
-        """Forgets the file that is being made; makes no other."""
-        with self.spare:
+    def stop(self, timeout_s: float) -> bool:
+        """Forgets the file that is being made; makes no other. Whether the disk gave it free in time: it may hang."""
+        if not self.spare.acquire(timeout=timeout_s):
+            return False
+        try:
             self._is_stopped = True
             if self._allocation is not None:
                 self._allocation.abandon()
                 self._allocation = None
+        finally:
+            self.spare.release()
+        return True
 
     # -- in the reading thread
 
@@ -96,7 +103,7 @@ class Background:
     def _finish_sealed(self) -> None:
         with self.structure:
             self._is_finish_asked = False
-            self._reader.refresh()
+            self.reader.refresh()
             try:
                 for _, operations in self._storage.finish_sealed(self._files):
                     self._files.execute(operations)

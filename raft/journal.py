@@ -135,7 +135,8 @@ class Placed(NamedTuple):
 
 
 class Journal:
-    """The files of one shard's log as they are once every operation given out so far was executed."""
+    """The files of one shard's log as they are once every operation given out so far was executed; what is to go is
+    gone from here before. One thread changes it; others read beside it, from copies of `segments`, up to `indexed`."""
 
     __slots__ = ("cuts", "indexed", "log", "marked", "segment_bytes", "segments", "slot")
 
@@ -150,7 +151,9 @@ class Journal:
         # The newest index that a mark or a segment header says is synced.
         self.marked = max(marked, segments[-1].previous.index)
         self.indexed = segments[-1].last.index  # the newest index whose .idx rows are written: the driver's to raise
-        self.cuts = 0  # how often the log was cut: what was read from disk before may be gone
+        # How often what was in the log went from it, or came in front: what was read from disk before may be gone. Told
+        # behind the change of `segments` and before any file changes: a reader that saw it never meets what goes.
+        self.cuts = 0
 
     @property
     def active(self) -> Segment:
@@ -296,31 +299,32 @@ class Journal:
         if not max(1, self.first - 1) <= kept.index <= self.last.index:
             raise ImpossibleBatch(f"a cut after {kept.index}: the log holds {self.first} to {self.last.index}")
         state = self.slot.state
-        self.cuts += 1
         promise, repeat = self.set_hard_state(state, cut=kept.index)
-        yield promise + repeat
-        yield from self._drop(kept, end)
-        promise, repeat = self.set_hard_state(state)
-        yield promise + repeat
-
-    def _drop(self, kept: Mark, end: int) -> Iterator[list[Operation]]:
         is_shorter = self.active.first > kept.index
+        dropped: list[int] = []
         while len(self.segments) > 1 and self.active.first > kept.index:
-            yield drop_segment(self.segments.pop().first)
+            dropped.append(self.segments.pop().first)
         segment = self.active
-        name = segment_name(segment.first)
-        rows = row_position(segment, kept.index + 1)
-        yield [Zero(name, end, segment.end), Sync(name), Truncate(index_name(segment.first), rows)]
+        old_end = segment.end
         segment.last, segment.end = kept, end
         self.indexed = kept.index
         segment.runs = [run for run in segment.runs if run.first <= kept.index]
         segment.configurations = [index for index in segment.configurations if index <= kept.index]
         self.marked = segment.previous.index
+        self.cuts += 1
+        yield promise + repeat
+        for first in dropped:
+            yield drop_segment(first)
+        name = segment_name(segment.first)
+        rows = row_position(segment, kept.index + 1)
+        yield [Zero(name, end, old_end), Sync(name), Truncate(index_name(segment.first), rows)]
         # The marks that were behind `kept` are gone: without a new one, damage below it would count as a torn tail.
         if mark := self.mark():
             yield mark
         if is_shorter:  # before the hard state says that it is over, what is without its segment goes for good
             yield [SyncFolder(LOG_FOLDER)]
+        promise, repeat = self.set_hard_state(state)
+        yield promise + repeat
 
     # -- compact
 
@@ -330,18 +334,19 @@ class Journal:
         A durable snapshot must cover `keep_after`.
         """
         while len(self.segments) > 1 and self.segments[0].last.index <= keep_after:
+            dropped = self.segments.pop(0)
             self.cuts += 1
-            yield drop_segment(self.segments.pop(0).first)
+            yield drop_segment(dropped.first)
 
     def restart(self, mark: Mark) -> Iterator[list[Operation]]:
         """Drops the whole log for one that follows `mark`, which a durable snapshot covers: groups, in order.
 
         A crash half-way must be finished at the next start (`begin_after`), before the log is looked at.
         """
-        self.cuts += 1
         dropped = [segment.first for segment in reversed(self.segments)]
         self.segments[:] = [Segment(mark, self.segment_bytes, mark)]
         self.marked = self.indexed = mark.index
+        self.cuts += 1
         for first in dropped:
             yield drop_segment(first)
         yield begin_after(self.log, mark, self.segment_bytes)

@@ -148,6 +148,7 @@ class Storage:
         yield (Part.HARD_STATE, promise)
 
     def _cut(self, after: int, entries: tuple[Entry, ...]) -> Iterator[Step]:
+        yield (Part.CUT, ())  # from here on nobody finishes a segment, or puts an older one in front
         if after < self.ledger.last:
             raise ImpossibleBatch(f"a cut after {after}: entries up to {self.ledger.last} were applied")
         oldest = self.journal.segments[0]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
@@ -61,18 +60,20 @@ class Part:
         if not self.positions or self.end - self.positions[-1] >= SAMPLE_BYTES:
             self.positions.append(self.end)
             self.indexes.append(index)
-        self.last = index
         self.end += size
+        self.last = index  # last: whoever finds all there writes the footer behind it
 
 
 class Ledger:
-    """All ledgers of a shard. Writing belongs to the writing thread, `find` to the reading one."""
+    """All ledgers of a shard. Writing belongs to the writing thread; `find`, `close`, `closed` and `unsynced` to the
+    reading one."""
 
     __slots__ = ("_log", "_parts", "last")
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._parts: OrderedDict[int, Part] = OrderedDict()  # by the first index of the segment
+        # By the first index of the segment. Both threads add and remove: so copies are walked.
+        self._parts: dict[int, Part] = {}
         self.last = 0  # newest entry with effects
 
     # -- restart
@@ -139,16 +140,18 @@ class Ledger:
             part.add(index, size)
         return part, False
 
-    def _remember(self, first: int, part: Part) -> None:
-        self._parts[first] = part
+    def _remember(self, first: int, part: Part) -> Part:
+        """The part that counts: the other thread may have been there first."""
+        part = self._parts.setdefault(first, part)
         self._trim(first)
+        return part
 
     def _trim(self, kept: int) -> None:
         """Forgets complete ledgers, oldest first; those not complete are needed: nothing else knows how far they go."""
         excess = len(self._parts) - PARTS_MAX
         if excess <= 0:
             return
-        complete = [first for first, part in list(self._parts.items()) if part.is_closed and first != kept]
+        complete = [first for first, part in self._parts.copy().items() if part.is_closed and first != kept]
         for first in complete[:excess]:
             self._parts.pop(first, None)
 
@@ -198,8 +201,8 @@ class Ledger:
         return [Truncate(ledger_name(segment.first), part.end)]
 
     def forget(self, segments: list[Segment]) -> None:
-        """Only the ledgers of `segments` are left: after a compaction."""
-        for first in list(self._parts):  # a copy, as in `unsynced`: the reading thread adds and forgets, too
+        """Only the ledgers of `segments` are left: after a compaction. In either thread."""
+        for first in list(self._parts):  # a copy, as in `unsynced`: the other thread adds and forgets, too
             if first < segments[0].first:
                 self._parts.pop(first, None)
 
@@ -210,8 +213,8 @@ class Ledger:
 
     def unsynced(self) -> list[int]:
         """First indexes of the segments whose ledgers may not be synced."""
-        parts = list(self._parts.items())  # a copy: the writing thread adds the ledger of a new segment meanwhile
-        return [first for first, part in parts if not part.is_closed and part.end > SIDE_HEADER_SIZE]
+        parts = self._parts.copy()  # the writing thread adds the ledger of a new segment meanwhile
+        return [first for first, part in parts.items() if not part.is_closed and part.end > SIDE_HEADER_SIZE]
 
     # -- reading
 
@@ -262,7 +265,7 @@ class Ledger:
             part = Part(segment.previous.index)
             if segment.last.index <= self.last:
                 part, _ = self._load(files, segment, segment.last.index, is_sealed=True)
-            self._remember(segment.first, part)
+            part = self._remember(segment.first, part)
         return part
 
 

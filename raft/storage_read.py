@@ -131,7 +131,13 @@ class Reader:
 
     def find_time(self, time_ms: int) -> int:
         """First index of the first entry with that time or a later one; last + 1 where there is none."""
-        cuts = self.refresh()
+        while True:
+            cuts = self.refresh()
+            found = self._find_time(time_ms, cuts)
+            if cuts == self._journal.cuts:  # else what was looked at may be gone, and its end is no answer
+                return found
+
+    def _find_time(self, time_ms: int, cuts: int) -> int:
         last = self._journal.indexed
         segments = self._journal.segments[:]  # a copy: the writing thread may take the oldest away meanwhile
         number = bisect_left(segments, time_ms, key=_time_last)
@@ -166,10 +172,12 @@ class Reader:
         return mark, position + HEADER_SIZE + header.length
 
     def refresh(self) -> int:
-        """How often the log was cut so far; files that a cut may have replaced are closed."""
+        """How often the log was cut so far; files that a cut may have replaced are closed, and what was noted of
+        ledgers that went while they were read is forgotten."""
         cuts = self._journal.cuts
         if cuts != self._cuts:
             self._forget()
+            self._ledger.forget(self._journal.segments)
             self._cuts = cuts
         return cuts
 

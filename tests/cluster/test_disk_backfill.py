@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from cluster.disk_open import make_folder as make_any
 from cluster.disk_snapshots import SnapshotWriter
 from raft.codec import entry_mark
 from raft.formats import FRAME_HEADER_SIZE, HARD_STATE_BYTES, Log, Slot
-from raft.journal import HARD_STATE, Segment, begin_after, index_name, keep_slot, ledger_name, segment_name
+from raft.journal import HARD_STATE, Journal, Segment, begin_after, index_name, keep_slot, ledger_name, segment_name
 from raft.operations import Allocate, Rename
 from raft.storage_read import RawSlice
 from raft.types import GENESIS, Entry, HardState, Mark
@@ -122,6 +122,26 @@ async def test_segment_by_segment_until_the_beginning(tmp_path: Path) -> None:
     troubles = [each for each in report.findings if each.is_trouble and each.file != IDENTITY_FILE]
     assert not troubles, troubles
     await source.close()
+
+
+async def test_what_a_cut_keeps_is_decided_while_nothing_can_come_in_front(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All behind the snapshot is cut while a fetched segment is put in front of it: decided before, done behind that,
+    the cut would wipe the fetched one. Guard: the empty first step of `_cut` in raft/storage.py."""
+    disk, _ = await late(tmp_path)
+    structure, check, held = disk._background.structure, Journal.check, []
+
+    def checked(journal: Journal, entries: Sequence[Entry], after: Mark | None = None) -> None:
+        if after is not None:
+            held.append(structure.locked())
+        check(journal, entries, after)
+
+    monkeypatch.setattr(Journal, "check", checked)
+    await disk.carry_out(batch(*HISTORY[AT:], cut_after=AT))
+    assert held == [True]
+    assert not structure.locked()
+    await disk.close()
 
 
 async def test_a_cut_back_to_the_snapshot_goes_on_in_what_was_fetched(tmp_path: Path) -> None:

@@ -163,6 +163,27 @@ async def test_pitfall_72_a_hanging_disk_is_seen(disk: Disk, monkeypatch: pytest
     await wait_until_async(lambda: disk.stalled_ms() == 0)
 
 
+async def test_a_disk_that_hangs_is_left_behind(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file of the next segment is being made, and the disk takes no more: a node can be stopped all the same, and
+    its event loop does not wait with it. Guard: the timeout in `Background.stop`."""
+    release, hangs = threading.Event(), threading.Event()
+
+    def hang(descriptor: int) -> None:
+        hangs.set()
+        release.wait(10)
+        hangs.clear()
+
+    with monkeypatch.context() as patch:
+        patch.setattr("cluster.disk_files.os.fsync", hang)
+        patch.setattr("cluster.disk.STOP_TIMEOUT_S", 0.05)
+        await disk.carry_out(batch(*make_entries(entry_mark(SECOND), 1, (5_000,))))
+        await wait_until_async(hangs.is_set)
+        await disk.close()
+        assert hangs.is_set()
+        release.set()
+    disk._is_open = True  # its threads end once it goes on
+
+
 async def test_pitfall_56_a_snapshot_is_durable_before_it_counts(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ledger synced, chunks and meta synced, renamed, folder synced: in this order.
 
