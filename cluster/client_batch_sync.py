@@ -70,7 +70,14 @@ class Batcher:
             call = Append(record, deadline, waiter)
             self._waiting.append(call)
             if self._is_sending:
-                self._await(call, waiter)
+                try:
+                    self._await(call, waiter)
+                except BaseException:  # interrupted: the others must not wait for this thread
+                    if call in self._waiting:
+                        self._waiting.remove(call)
+                    if waiter.is_called:
+                        self._call_next()
+                    raise
             else:
                 self._is_sending = waiter.is_called = True
         if waiter.is_called:
@@ -116,11 +123,15 @@ class Batcher:
         finally:
             with self._guard:
                 self._sent = []
-                self._is_sending = bool(self._waiting)
-                if self._waiting:
-                    following: _Waiter = self._waiting[0].waiter
-                    following.is_called = True
-                    following.turn.notify()
+                self._call_next()
+
+    def _call_next(self) -> None:
+        """Has the first of those that wait send. The guard is held."""
+        self._is_sending = bool(self._waiting)
+        if self._waiting:
+            following: _Waiter = self._waiting[0].waiter
+            following.is_called = True
+            following.turn.notify()
 
     def _carry_out(self, batch: list[Append]) -> None:
         with self._guard:

@@ -74,6 +74,7 @@ class SyncClient:
         self._uses_sessions = sessions
         self._book: SessionBook | None = None
         self._guard = threading.Condition()  # of _book and what is in it
+        self._turn = threading.Lock()  # of state: one thread decides at a time, none while it waits or sends
         self._closed = threading.Event()
         self._batcher = Batcher(self._append_batch, batch_records_max) if batch_records_max > 1 else None
 
@@ -104,14 +105,16 @@ class SyncClient:
     @property
     def session(self) -> int | None:
         """The session of the newest writes, if one is open."""
-        return None if self._book is None else self._book.session
+        book = self._book  # the thread that keeps it alive may find it expired
+        return None if book is None else book.session
 
     def discover(self) -> wire.Members:
         """Asks for the members and takes note of their URLs and the leader."""
         members = self.call(requests.members())
-        for member in members.members:
-            learn_url(self.state.routes, member.node, member.url)
-        learn_leader(self.state.routes, members.leader, members.term)
+        with self._turn:
+            for member in members.members:
+                learn_url(self.state.routes, member.node, member.url)
+            learn_leader(self.state.routes, members.leader, members.term)
         return members
 
     # Log.
@@ -332,7 +335,8 @@ class SyncClient:
                         break
                     block = connection.read(SILENCE_S)
             except (BadStream, BadResponse, OSError):
-                penalise(self.state.routes, self.state.policy, connection.url, _now_ms())
+                with self._turn:
+                    penalise(self.state.routes, self.state.policy, connection.url, _now_ms())
             finally:
                 connection.close()
             if not cursor.is_done():
@@ -361,14 +365,16 @@ class SyncClient:
         send = send or self._send
         happened: Response | Lost | None = None
         try:
-            command = next(flow)
+            with self._turn:
+                command = next(flow)
             while True:
                 if isinstance(command, Sleep):
                     self._pause(command.ms)
                     happened = None
                 else:
                     happened = send(command)
-                command = flow.send((_now_ms(), happened))
+                with self._turn:
+                    command = flow.send((_now_ms(), happened))
         except StopIteration as done:
             return cast(T, done.value)
 

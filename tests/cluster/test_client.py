@@ -22,6 +22,8 @@ from cluster.client import (
     compare,
     step,
 )
+from cluster.client_flow import Request, Response
+from cluster.client_http import Head
 from cluster.client_sync import SyncClient
 from cluster.wire import ApiError, Code, TxnIn
 from raft.types import EntryKind
@@ -46,6 +48,25 @@ async def request_head(reader: asyncio.StreamReader) -> bytes:
         if line.startswith(b"content-length:"):
             await reader.readexactly(int(line.partition(b":")[2]))
     return head
+
+
+def test_threads_take_turns_to_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What all requests of a client share is looked at and changed by one thread at a time, and not held while one
+    sends: else the index seen could fall (a thread would not read its own write), or a URL be forgotten twice.
+
+    Guard: `_turn` in cluster/client_sync.py.
+    """
+    with SyncClient("http://127.0.0.1:1", sessions=False) as client:
+        sending: list[bool] = []
+        deciding: list[bool] = []
+
+        def send(url: str, data: bytes, timeout_s: float) -> Response:
+            sending.append(client._turn.locked())
+            return Response(Head(200, {}), b"")
+
+        monkeypatch.setattr(client._pool, "send", send)
+        client.call(Request("GET", "/", lambda head, body: deciding.append(client._turn.locked())))
+    assert (sending, deciding) == ([False], [True])
 
 
 async def test_everything_once_over_the_real_routes() -> None:

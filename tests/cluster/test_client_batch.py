@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from cluster import client_batch, clock
 from cluster.client import Client, NewRecord, NotApplied, OutcomeUnknown, Policy, Unavailable, UnknownInBatch
 from cluster.client_batch import Append
+from cluster.client_batch_sync import Batcher
 from cluster.client_sync import SyncClient
 from cluster.records import decode_rows
-from cluster.wire import Code
+from cluster.wire import Appended, Code, Outcome
 from raft.types import EntryKind
 from tests.cluster.cutting import answers_cut
 from tests.cluster.fake_node import FakeNode, serve
@@ -200,6 +202,42 @@ async def test_threads_share_requests_and_each_gets_its_index() -> None:
         assert all(lying[index] == value for value, index in told.items())
         assert [type(error) for error in failed] == [NotApplied]
         assert len(appends_of(node)) < 160
+
+
+@pytest.mark.parametrize("is_called", [False, True])
+def test_a_thread_that_is_interrupted_leaves_the_others_their_turn(
+    monkeypatch: pytest.MonkeyPatch, is_called: bool
+) -> None:
+    """Ctrl-C while its append waits for the batch under way, or as its turn comes: the next one does not wait for it
+    until its own deadline. Guard: what `append` of cluster/client_batch_sync.py does where it is interrupted."""
+    sent: list[list[bytes | None]] = []
+    goes_on = threading.Event()
+
+    def send(records: Sequence[NewRecord], _: float, took: object) -> Appended:
+        sent.append([record.value for record in records])
+        assert goes_on.wait(10)
+        return Appended(Outcome.APPLIED, "applied", 1, len(records), len(records), 1, 1)
+
+    def interrupt(condition: threading.Condition, ended: Callable[[], bool], timeout: float | None = None) -> bool:
+        if is_called:
+            goes_on.set()
+            assert wait_for(condition, ended, 10)
+        raise KeyboardInterrupt
+
+    batcher = Batcher(send, 1)
+    deadline = clock.monotonic() + 10
+    first = threading.Thread(target=batcher.append, args=(NewRecord(b"first"), deadline))
+    first.start()
+    wait_until(lambda: bool(sent))
+    wait_for = threading.Condition.wait_for
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Condition, "wait_for", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            batcher.append(NewRecord(b"interrupted"), deadline)
+    goes_on.set()
+    first.join(10)
+    batcher.append(NewRecord(b"last"), deadline)
+    assert sent == [[b"first"], [b"last"]]
 
 
 async def test_threads_end_at_their_deadlines() -> None:
