@@ -244,10 +244,10 @@ def _watched(data: Path, plan: Plan, progress: Progress | None) -> Iterator[None
     teller.start()
     try:
         yield
-        progress(total, total)
     finally:
         over.set()
         teller.join()
+    progress(total, total)  # told by one thread at a time, and last
 
 
 def _manifest(before: Manifest | None, plan: Plan, files: list[FileEntry], asked: "Future[Digests]") -> Manifest:

@@ -115,7 +115,7 @@ class LagListener(StreamingQueryListener):
             lag = lag_of(json.loads(event.progress.json))
             if lag is not None:
                 lag = self._with_seconds(lag)
-                self.latest[lag.query] = lag
+                self.latest = {**self.latest, lag.query: lag}  # another one: whoever walks the one before goes on
                 self._tell(lag)
         except Exception:
             _LOG.warning("the lag of a query could not be told", exc_info=True)

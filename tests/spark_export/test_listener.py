@@ -79,6 +79,16 @@ def test_seconds_are_those_of_the_oldest_unread_record() -> None:
     assert listener.latest == {"clicks": second}
 
 
+def test_the_lags_may_be_walked_while_another_query_begins() -> None:
+    """Spark tells in a thread of its own. Guard: the new dict in `onQueryProgress` of spark_export/listener.py."""
+    listener = LagListener()
+    listener.onQueryProgress(event(progress(1, 2)))
+    walk = iter(listener.latest)
+    listener.onQueryProgress(event(progress(1, 2, name="other")))
+    assert list(walk) == ["clicks"]
+    assert list(listener.latest) == ["clicks", "other"]
+
+
 def test_trouble_stays_in_the_listener(caplog: pytest.LogCaptureFixture) -> None:
     """A callback that fails, a progress that is none and a node that is gone are logged; the next lag is told again."""
     told: list[Lag] = []

@@ -1,10 +1,14 @@
 """The bar of an export says how much, how fast, how far behind and for how long yet."""
 
 import io
+import threading
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from spark_export import batch
+from spark_export.manifest import Layout, Plan
 from spark_export.progress import Rate, bar, line
 
 
@@ -43,3 +47,28 @@ def test_bar_is_for_terminals() -> None:
         with bar("exporting", Console(file=written, force_terminal=is_terminal, width=150)) as tell:
             tell(10, 40)
         assert ("10 of 40 records" in written.getvalue()) is is_terminal
+
+
+def test_one_thread_tells_at_a_time_and_the_end_is_told_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that looks at the files is still telling when the last task ends. Guard: its end is waited for before
+    the whole is told in `_watched` of spark_export/batch.py."""
+    monkeypatch.setattr(batch, "_TOLD_EVERY_S", 0.001)
+    inside, entered, other = threading.Lock(), threading.Event(), threading.Event()
+    told: list[int] = []
+    met: list[int] = []
+
+    def tell(done: int, total: int) -> None:
+        if not inside.acquire(blocking=False):
+            met.append(done)
+            other.set()
+            return
+        entered.set()
+        if done < total:
+            other.wait(0.1)  # for a thread that does not come
+        told.append(done)
+        inside.release()
+
+    with batch._watched(tmp_path, Plan("ab" * 16, 1, 10, Layout()), tell):
+        assert entered.wait(10)
+    assert met == []
+    assert told[-1] == 10
