@@ -2,11 +2,12 @@
 
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import pyarrow.parquet as pq
 import pytest
@@ -24,6 +25,8 @@ from tests.spark_export import logs
 from tests.spark_export.exports import EVERY, HALF, LAST, LAYOUTS, LOG, ROWS, Killed, killed_at, run, seen, told
 from tests.spark_export.inline import InlineSpark
 from tests.spark_export.server import LOG_ID, Served, serving
+
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -107,8 +110,16 @@ def test_interrupted_it_ends_whole(url: str, served: Served, tmp_path: Path) -> 
     assert seen(tmp_path / "out") == list(range(1, 101))
     assert spark.jobs == 2
     stop.clear()
-    waits = threading.Timer(0.3, stop.set)
-    waits.start()
+
+    class Waited(threading.Condition):
+        """Stops the export once the node has nothing for it and lets it wait."""
+
+        def wait_for(self, predicate: Callable[[], T], timeout: float | None = None) -> T:
+            if timeout and not predicate():
+                stop.set()
+            return super().wait_for(predicate, timeout)
+
+    served.grown = Waited()
     export(cast(Any, spark), wanted)
     assert seen(tmp_path / "out") == list(range(1, served.last + 1))
 
