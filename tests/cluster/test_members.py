@@ -71,6 +71,7 @@ async def test_a_new_node_catches_up_and_votes(tmp_path: Path) -> None:
         four = await nodes.start(4)
         assert four.status().role == "joining"
         assert four.is_ready is False
+        leader = await settled(nodes, (1, 2, 3))  # the start held the loop up: another one may lead by now
         index = await leader.change_members(AddLearners((joining,)), deadline())
         assert index <= leader.applied
         await settled(nodes, (1, 2, 3, 4))

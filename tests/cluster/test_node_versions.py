@@ -102,10 +102,9 @@ async def test_pitfall_71_an_older_program_neither_joins_nor_starts(
             await nodes.stop(number)
             await nodes.start(number)
         await at_version(nodes, 2)
-        leader = await nodes.leader()
         member = formatted(nodes, 4)
+        await (await nodes.leader()).change_members(AddLearners((member,)), deadline(20))
         late = await nodes.start(4, is_older=True)
-        await leader.change_members(AddLearners((member,)), deadline(20))
         words = "the cluster is at version 2: start a newer version of raftlog on node 4"
         for number in (1, 2, 3):
             await wait_until_async(partial(has_refused, nodes.running[number], words), 30, what="a refusal")
