@@ -73,8 +73,10 @@ class Reader:
             header = self._header(segment, position, after + 1)
             if header.index - header.count != after:
                 return ()
-            size = max(bytes_max, HEADER_SIZE + header.length)
-            buffer = self._files.read(segment_name(segment.first), position, min(size, segment.end - position))
+            size = min(max(bytes_max, HEADER_SIZE + header.length), segment.end - position)
+            if size <= 0:
+                return ()  # it was cut meanwhile
+            buffer = self._files.read(segment_name(segment.first), position, size)
             entries: list[Entry] = []
             offset, index = 0, after
             while index < to and offset + HEADER_SIZE <= len(buffer):

@@ -193,7 +193,8 @@ class MemoryFiles:
         return -1 if inode is None else len(inode.seen)
 
     def read(self, name: str, position: int, size: int) -> bytes:
-        """Up to `size` bytes; fewer only at the end of the file."""
+        """Up to `size` bytes; fewer only at the end of the file. The operating system refuses negative numbers."""
+        assert position >= 0 <= size, (name, position, size)
         inode = self.nodes.get(name)
         return b"" if inode is None else bytes(inode.seen[position : position + size])
 

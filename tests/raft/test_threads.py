@@ -239,18 +239,23 @@ def test_a_log_is_read_while_it_is_cut() -> None:
     assert at_every_bytecode(start, lambda shard: cut(shard, kept, new), read, check, files) > 300
 
 
-def test_a_log_is_cut_while_it_is_read() -> None:
-    """Guard: `cuts` in `_damaged` of raft/storage_read.py."""
-    start, old = uncommitted()
-    kept = old[0]
-    new = make_entries(entry_mark(kept), 2, [900] * 6)
+@pytest.mark.parametrize("behind", [0, 2])
+def test_a_log_is_cut_while_it_is_read(behind: int) -> None:
+    """What is looked for may begin right behind the new end, or beyond it: then less than no bytes were asked for.
+
+    Guards: `cuts` in `_damaged`, and `size` in `entries`, of raft/storage_read.py.
+    """
+    start = rolled(2)
+    old = start.append(*[300] * 4, applied=False)
+    kept, after = old[0], old[behind].index
+    new = make_entries(entry_mark(kept), 2, [] if behind else [900] * 6)
     logs = (start.entries, [*start.entries[: kept.index], *new])
 
     def read(shard: Shard) -> tuple[Entry, ...]:
-        return shard.reader.entries(kept.index, old[-1].index, 1 << 20)
+        return shard.reader.entries(after, old[-1].index, 1 << 20)
 
     def check(_: Shard, found: tuple[Entry, ...]) -> None:
-        assert any(list(found) == log[kept.index : kept.index + len(found)] for log in logs)
+        assert any(list(found) == log[after : after + len(found)] for log in logs)
 
     assert at_every_bytecode(start, read, lambda shard: cut(shard, kept, new), check) > 100
 
