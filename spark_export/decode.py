@@ -7,7 +7,7 @@ What is so in all rows or in none is found out once, from all flags together, an
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, cached_property, lru_cache
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -19,15 +19,14 @@ from raft.codec import (
     BLOCK_SESSION,
     BLOCK_TIME,
     HEADER_SIZE,
-    INDEX_MAX,
     RECORD_ARGUMENT,
     RECORD_HEADERS,
     RECORD_KEY,
     RECORD_SIZE,
     RECORD_VALUE,
-    Corrupt,
     decode_headers,
 )
+from spark_export.arrays import Mask, Where, booleans, even, integers, nulls, numbers, some_of, texts, times
 from spark_export.frames import Frames
 from spark_export.ledger import ChangeRow, Outcomes, outcomes
 from spark_export.schema import (
@@ -43,13 +42,9 @@ from spark_export.schema import (
     TXN,
     USER_RESULTS,
 )
-from spark_export.slab import Ints, Rows, all_equal, at
+from spark_export.slab import Ints, all_equal, at
 
-Mask = npt.NDArray[np.bool_]
 Lengths = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
-Where = Mask | bool
-"""In which rows: a mask, or all or none."""
-_CONSTANT_ROWS: Final = 1 << 16  # constant columns of up to so many rows are slices of one that is kept
 
 
 def decode(frames: Frames, columns: Sequence[str] = COLUMNS) -> pa.RecordBatch:
@@ -127,13 +122,12 @@ class _Rows:
     def binary(self, which: int, valid: Where) -> pa.Array:
         """Keys (which=0) or values (which=1)."""
         if valid is False:
-            return _nulls("key", self.count)
+            return nulls("key", self.count)
         if valid is True:
             starts, lengths = self.cuts[which]
             if (length := int(lengths[0])) and all_equal(lengths):
-                return _even(at(self.frames.segment, np.dtype(f"V{length}"), starts))
-        places = pa.array(np.arange(which, 3 * self.count, 3), mask=None if valid is True else ~valid)
-        return pc.take(self.bytes, places, boundscheck=False)
+                return even(at(self.frames.segment, np.dtype(f"V{length}"), starts))
+        return pc.take(self.bytes, integers(np.arange(which, 3 * self.count, 3), valid), boundscheck=False)
 
 
 class _Flags:
@@ -152,98 +146,27 @@ class _Flags:
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# Arrays.
-
-
-def _validity(valid: Where) -> pa.Buffer | None:
-    if isinstance(valid, bool) or valid.all():
-        return None
-    return pa.py_buffer(np.packbits(valid, bitorder="little"))
-
-
-def _numbers(name: str, values: npt.NDArray[Any], valid: Where = True) -> pa.Array:
-    """A column of 64-bit numbers (or timestamps in microseconds) over `values`."""
-    if valid is False:
-        return _nulls(name, len(values))
-    data = np.ascontiguousarray(values, np.int64)
-    return pa.Array.from_buffers(ARROW.field(name).type, len(data), [_validity(valid), pa.py_buffer(data)])
-
-
-def _times(name: str, milliseconds: npt.NDArray[np.int64], valid: Where = True) -> pa.Array:
-    for extreme in (int(milliseconds.min()), int(milliseconds.max())):
-        if abs(extreme) > INDEX_MAX:
-            raise Corrupt(f"a time of {extreme} ms since 1970 is beyond what a timestamp holds")
-    return _numbers(name, milliseconds * 1000, valid)
-
-
-def _even(each: Rows) -> pa.Array:
-    """Binaries of one length. Found by their offsets they would take two to three times as long."""
-    offsets = np.arange(len(each) + 1, dtype=np.int32)
-    offsets *= each.itemsize
-    return pa.Array.from_buffers(
-        pa.binary(), len(each), [None, pa.py_buffer(offsets), pa.py_buffer(each.view(np.uint8))]
-    )
-
-
-def _nulls(name: str, count: int) -> pa.Array:
-    if count > _CONSTANT_ROWS:
-        return pa.nulls(count, ARROW.field(name).type)
-    return _many_nulls(name).slice(0, count)
-
-
-@cache
-def _many_nulls(name: str) -> pa.Array:
-    return pa.nulls(_CONSTANT_ROWS, ARROW.field(name).type)
-
-
-@lru_cache(maxsize=64)
-def _many(text: str) -> pa.Array:
-    return pa.array([text] * _CONSTANT_ROWS, pa.string())
-
-
-def _texts(name: str, names: tuple[str | None, ...], numbers: npt.NDArray[Any]) -> pa.Array:
-    """A column of names by number; a number without a name is null."""
-    first = int(numbers[0])
-    if len(numbers) <= _CONSTANT_ROWS and (numbers == first).all():
-        text = names[first]
-        return _nulls(name, len(numbers)) if text is None else _many(text).slice(0, len(numbers))
-    return pa.array(names, pa.string()).take(pa.array(numbers, pa.uint8()))
-
-
-def _some(name: str, count: int, values: dict[int, Any]) -> pa.Array:
-    """A nested column: null but for a few rows."""
-    if not values:
-        return _nulls(name, count)
-    places = np.zeros(count, np.int64)
-    valid = np.zeros(count, bool)
-    rows = np.fromiter(values, np.int64, len(values))
-    places[rows] = np.arange(len(values))
-    valid[rows] = True
-    return pa.array(list(values.values()), ARROW.field(name).type).take(pa.array(places, mask=~valid))
-
-
-# ---------------------------------------------------------------------------------------------------------------
 # Columns.
 
 
 def _index(rows: _Rows) -> pa.Array:
-    return _numbers("index", np.arange(rows.frames.first, rows.frames.first + rows.count))
+    return numbers("index", np.arange(rows.frames.first, rows.frames.first + rows.count))
 
 
 def _term(rows: _Rows) -> pa.Array:
-    return _numbers("term", rows.of_entry(rows.frames.entry["term"]))
+    return numbers("term", rows.of_entry(rows.frames.entry["term"]))
 
 
 def _time(rows: _Rows) -> pa.Array:
-    return _times("time", rows.of_entry(rows.frames.entry["time_ms"]))
+    return times("time", rows.of_entry(rows.frames.entry["time_ms"]))
 
 
 def _kind(rows: _Rows) -> pa.Array:
-    return _texts("kind", KINDS, rows.of_entry(rows.frames.entry["kind"]))
+    return texts("kind", KINDS, rows.of_entry(rows.frames.entry["kind"]))
 
 
 def _operation(rows: _Rows) -> pa.Array:
-    return _texts("operation", OPERATIONS, rows.frames.record["operation"])
+    return texts("operation", OPERATIONS, rows.frames.record["operation"])
 
 
 def _key(rows: _Rows) -> pa.Array:
@@ -260,12 +183,12 @@ def _value(rows: _Rows) -> pa.Array:
 def _headers(rows: _Rows) -> pa.Array:
     has = rows.has(RECORD_HEADERS)
     if has is False:
-        return _nulls("headers", rows.count)
+        return nulls("headers", rows.count)
     record, segment = rows.frames.record, rows.frames.segment
     some = np.flatnonzero(has) if isinstance(has, np.ndarray) else np.arange(rows.count)
     start = rows.frames.record_at[some] + RECORD_SIZE + record["key"][some] + record["value"][some]
     ends = start + record["headers"][some]
-    return _some(
+    return some_of(
         "headers",
         rows.count,
         {
@@ -279,31 +202,31 @@ def _client_time(rows: _Rows) -> pa.Array:
     record = rows.frames.record
     own = rows.has(RECORD_ARGUMENT)
     valid = rows.block_has(BLOCK_TIME)
-    times = rows.of_block(rows.frames.block["time_ms"])
+    client = rows.of_block(rows.frames.block["time_ms"])
     if own is not False:
         own = own & (record["operation"] == APPEND)
-        times, valid = np.where(own, record["argument"], times), valid | own
+        client, valid = np.where(own, record["argument"], client), valid | own
     if valid is False:
-        return _nulls("client_time", rows.count)
-    return _times("client_time", times if valid is True else np.where(valid, times, 0), valid)
+        return nulls("client_time", rows.count)
+    return times("client_time", client if valid is True else np.where(valid, client, 0), valid)
 
 
 def _argument(rows: _Rows) -> pa.Array:
     record, has = rows.frames.record, rows.has(RECORD_ARGUMENT)
     if has is not False:
         has = has & (record["operation"] != APPEND)
-    return _numbers("argument", record["argument"], has)
+    return numbers("argument", record["argument"], has)
 
 
 def _of_session(name: str) -> Callable[[_Rows], pa.Array]:
     def column(rows: _Rows) -> pa.Array:
-        return _numbers(name, rows.of_block(rows.frames.block[name]), rows.block_has(BLOCK_SESSION))
+        return numbers(name, rows.of_block(rows.frames.block[name]), rows.block_has(BLOCK_SESSION))
 
     return column
 
 
 def _result(rows: _Rows) -> pa.Array:
-    return _texts("result", RESULTS, _or_applied(rows, rows.of_block(rows.outcomes.result)))
+    return texts("result", RESULTS, _or_applied(rows, rows.of_block(rows.outcomes.result)))
 
 
 def _or_applied(rows: _Rows, results: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -317,23 +240,23 @@ def _revision(rows: _Rows) -> pa.Array:
     if rows.frames.is_command is not None:
         of_entry = rows.of_entry(rows.frames.revisions)
         revisions = np.where(rows.frames.is_command, revisions, of_entry)
-    return _numbers("revision", revisions)
+    return numbers("revision", revisions)
 
 
 def _succeeded(rows: _Rows) -> pa.Array:
     valid = (rows.frames.record["operation"] == TXN) & rows.of_block(rows.outcomes.has_row)
     if not valid.any():
-        return _nulls("succeeded", rows.count)
-    return pa.array(rows.of_block(rows.outcomes.succeeded), mask=~valid)
+        return nulls("succeeded", rows.count)
+    return booleans(rows.of_block(rows.outcomes.succeeded), valid)
 
 
 def _of_change(name: str) -> Callable[[_Rows], pa.Array]:
     def column(rows: _Rows) -> pa.Array:
         single = rows.outcomes.single
         if single is None:
-            return _nulls(name, rows.count)
+            return nulls(name, rows.count)
         values = np.ascontiguousarray(single[name])
-        return _numbers(name, rows.of_block(values), rows.of_block(np.ascontiguousarray(single["valid"])))
+        return numbers(name, rows.of_block(values), rows.of_block(np.ascontiguousarray(single["valid"])))
 
     return column
 
@@ -346,8 +269,8 @@ def change_rows(frames: Frames) -> dict[int, list[ChangeRow]]:
 def _changes(rows: _Rows) -> pa.Array:
     explicit = rows.outcomes.explicit
     if not explicit:
-        return _nulls("changes", rows.count)
-    return _some("changes", rows.count, dict(_by_row(rows)))
+        return nulls("changes", rows.count)
+    return some_of("changes", rows.count, dict(_by_row(rows)))
 
 
 def _by_row(rows: _Rows) -> Iterable[tuple[int, list[ChangeRow]]]:

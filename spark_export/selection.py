@@ -6,7 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_export.decode import Mask, keys, user_records
+from spark_export.arrays import Mask, booleans
+from spark_export.decode import keys, user_records
 from spark_export.frames import Frames
 from spark_export.options import SourceOptions
 from spark_export.schema import OPERATIONS
@@ -47,4 +48,4 @@ def selected(frames: Frames, selection: Selection) -> Mask:
 
 def filtered(batch: pa.RecordBatch, mask: Mask) -> pa.RecordBatch:
     """The rows of the batch where the mask is true; the batch itself where all are."""
-    return batch if mask.all() else batch.filter(pa.array(mask))
+    return batch if mask.all() else batch.filter(booleans(mask))

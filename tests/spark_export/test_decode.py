@@ -1,5 +1,7 @@
 """Decoding all rows at once gives what reading them one by one gives."""
 
+import subprocess
+import sys
 from itertools import pairwise
 
 import pytest
@@ -182,6 +184,32 @@ def test_user_records_are_told_from_internal_ones(seed: int) -> None:
     assert user_records(locate(join([logs.split(log.chunk())]))).tolist() == expected
     assert any(expected)
     assert not all(expected)
+
+
+def test_decoding_does_without_pandas() -> None:
+    """A process that reads does not import pandas, which takes half a second and 40 MB of each of Spark's processes:
+    not for any column of appends without headers, nor to leave internal records out."""
+    script = """
+import sys
+from raft.codec import Record
+from raft.types import EntryKind
+from spark_export.decode import decode
+from spark_export.frames import locate
+from spark_export.selection import Selection, filtered, selected
+from spark_export.slab import join
+from statemachine.commands import Operation
+from tests.spark_export import logs
+log = logs.appends(50, 1)
+for number in range(50):
+    key = None if number % 3 else b"k"
+    log.plain([Record(Operation.APPEND, key, b"v" * number), Record(Operation.APPEND, b"", None)], session=number % 5)
+log.add(EntryKind.NOOP, b"")
+frames = locate(join([logs.split(log.chunk())]))
+batch = filtered(decode(frames), selected(frames, Selection(with_internal=False)))
+assert 0 < len(batch) < frames.count
+sys.exit("pandas" in sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
 def test_values_that_look_like_frames() -> None:
