@@ -37,8 +37,7 @@ def bytes_end(wanted: Range, bytes_max: int) -> int:
     position, left = wanted.start, bytes_max
     while position < wanted.stop:
         try:
-            whole = query(wanted, position) | {"effects": "whole"}
-            with door.answering(turns.url, "/v1/log", whole) as answer:
+            with door.answering(turns.url, "/v1/log", query(wanted, position)) as answer:
                 door.check_log(turns.url, answer, wanted.log_id)
                 head = decode_raw_header(answer.read(RAW_SIZE))
             if not head.first <= position < head.next:
@@ -59,8 +58,7 @@ def bytes_end(wanted: Range, bytes_max: int) -> int:
 def query(wanted: Range, position: int) -> dict[str, object]:
     """What asks a node for the raw log from there to the end of the range."""
     return {
-        "format": "raw", "effects": "brief", "from": position, "to": wanted.stop, "consistency": "stale",
-        "min_index": wanted.stop - 1,
+        "format": "raw", "from": position, "to": wanted.stop, "consistency": "stale", "min_index": wanted.stop - 1,
     }  # fmt: skip
 
 

@@ -13,10 +13,11 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from cluster.wire import Code
 from raft.codec import IDX_ROW, RAW_SIZE, Corrupt, RawHeader, UnknownVersion, decode_raw_header
 from spark_export import door, local_log
 from spark_export.decode import decode
-from spark_export.door import RetryableError, TrimmedError, Turns
+from spark_export.door import RefusedError, RetryableError, TrimmedError, Turns
 from spark_export.errors import ExportError
 from spark_export.frames import Frames, locate
 from spark_export.memory import keep_freed
@@ -30,6 +31,7 @@ SLAB_BYTES: Final = 4 << 20
 """Chunks are joined up to so many bytes before they are decoded: larger ones fall out of the processor's cache, smaller
 ones pay numpy's fixed cost more often."""
 _CHUNK_USUAL: Final = (4 << 20) + (1 << 18)  # what a node sends at once, and the end of an entry
+_BRIEF: Final[dict[str, object]] = {"effects": "brief"}
 CHUNK_BYTES_MAX: Final = 1 << 30  # of one chunk; offsets in Arrow's binary arrays are 32 bits wide
 
 
@@ -72,11 +74,12 @@ def _slabs(wanted: Range) -> Iterator[tuple[Frames, int, int]]:
         position, previous = following, (following - 1, int(frames.entry["crc"][-1]))
         yield frames, first, following
     turns = Turns(wanted.endpoints, wanted.patience_s, wanted.turn)
+    more = _BRIEF
     gone: dict[str, int | None] = {}  # who has that position no more, and its oldest: a node built from a snapshot, say
     while position < wanted.stop:
         before = position
         try:
-            for slab in _fetched(turns.url, wanted, position):
+            for slab in _fetched(turns.url, wanted, query(wanted, position) | more):
                 if not slab.first <= position < slab.next or (previous is not None and slab.first != position):
                     raise Corrupt(f"got [{slab.first}, {slab.next}) where index {position} was due")
                 frames = locate(slab, previous)
@@ -89,6 +92,10 @@ def _slabs(wanted: Range) -> Iterator[tuple[Frames, int, int]]:
                 raise RetryableError(f"has nothing from index {position} on yet")
         except (RetryableError, Corrupt, CorruptEffects) as error:
             turns.failure(f"the log from index {position} on", error)
+        except RefusedError as error:
+            if not more or error.problem.code != Code.BAD_REQUEST:
+                raise
+            more = {}  # a node of before there were brief effects
         except (UnknownVersion, UnknownEffects) as error:
             raise ExportError(f"{turns.url} sent what this version of raftlog cannot read: {error}") from error
         except TrimmedError as error:
@@ -110,9 +117,9 @@ def _found_here(wanted: Range) -> Iterator[tuple[Frames, int, int]]:
             yield frames, slab.first, slab.next
 
 
-def _fetched(url: str, wanted: Range, position: int) -> Iterator[Slab]:
+def _fetched(url: str, wanted: Range, asked: dict[str, object]) -> Iterator[Slab]:
     """The chunks of one request, some at a time."""
-    with door.answering(url, "/v1/log", query(wanted, position)) as answer:
+    with door.answering(url, "/v1/log", asked) as answer:
         door.check_log(url, answer, wanted.log_id)
         gathered = _Gathered()
         while (head := _head(answer)) is not None:

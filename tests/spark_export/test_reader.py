@@ -63,6 +63,15 @@ def test_brief_effects_among_whole_ones_read_the_same(*, with_internal: bool) ->
         assert node.brief_chunks
 
 
+def test_a_node_that_knows_no_brief_effects_is_asked_for_whole_ones() -> None:
+    """A reader may be newer than the nodes: what they refuse is asked for without it. Refused again, it is an error."""
+    older = Served(LOG, faults=[lambda body: Code.BAD_REQUEST])
+    assert rows_of(older) == ROWS
+    assert ["effects=brief" in path for path in older.asked] == [True, False]
+    with pytest.raises(ExportError, match="bad_request"):
+        rows_of(Served(LOG, faults=[lambda body: Code.BAD_REQUEST] * 2))
+
+
 def test_every_cut_of_the_log_reads_the_same() -> None:
     """Split anywhere into two ranges, the log is the same rows."""
     node = Served(LOG)
