@@ -74,6 +74,20 @@ class LinkSeen(NamedTuple):
     heard: float | None
 
 
+_TURNS_TO_HAND_OVER: Final = 3  # accepted; its transport made; its protocol told
+
+
+async def stop_serving(server: asyncio.Server) -> None:
+    """Closes a listening server, once who was accepted last has a protocol: of a connection whose transport it makes
+    behind `close`, asyncio keeps nothing (an assertion fails in `Server._attach`), and nobody closes it."""
+    loop = asyncio.get_running_loop()
+    for listening in server.sockets:
+        loop.remove_reader(listening.fileno())
+    for _ in range(_TURNS_TO_HAND_OVER):
+        await asyncio.sleep(0)
+    server.close()
+
+
 class Transport:
     """All links of one node. Made on the event loop; `start` listens, `set_members` dials, `close` ends everything."""
 
@@ -262,7 +276,7 @@ class Transport:
         self.is_closing = True
         self.news.stop()
         if self._server is not None:
-            self._server.close()
+            await stop_serving(self._server)
         for connection in list(self.accepted):
             connection.abort()
         links = list(self._links.values())

@@ -9,8 +9,10 @@ import os
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from typing import TypeVar, overload
+
+from cluster.transport import stop_serving
 
 T = TypeVar("T")
 
@@ -63,32 +65,29 @@ StreamHandler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable
 async def streams_served(handler: StreamHandler, port: int = 0) -> AsyncIterator[int]:
     """A server that does with each connection what the handler does; its port. When this ends every handler has ended
     and every connection is closed: one that outlives its loop fails whichever test runs when it is collected."""
-    tasks: set[asyncio.Task[None]] = set()
+    tasks: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            with suppress(ConnectionError, asyncio.IncompleteReadError):
-                await handler(reader, writer)
-        finally:
-            writer.close()
-            with suppress(ConnectionError):
-                await writer.wait_closed()
+        with closing(writer), suppress(ConnectionError, asyncio.IncompleteReadError):
+            await handler(reader, writer)
 
     def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(handle(reader, writer))
-        tasks.add(task)
+        tasks[asyncio.create_task(handle(reader, writer))] = writer
 
     server = await asyncio.start_server(begin, "127.0.0.1", port)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
-        server.close()
-        await asyncio.sleep(0)  # a connection that was accepted in this turn of the loop begins in the next
-        for task in tasks:
+        await stop_serving(server)
+        for task, writer in tasks.items():
             task.cancel()
+            writer.close()  # a task that has not begun ends without a step
         for ended in await asyncio.gather(*tasks, return_exceptions=True):
             if isinstance(ended, Exception):
                 raise ended
+        for writer in tasks.values():
+            with suppress(ConnectionError):
+                await writer.wait_closed()
 
 
 class TooSlow(AssertionError):

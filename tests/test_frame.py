@@ -1,17 +1,19 @@
 """The frame that every other test stands on: the plugin's skip table and CI rule, long tests, free ports, waiting."""
 
 import asyncio
+import gc
 import json
 import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.plugin import table
-from tests.support import free_ports, wait_until, wait_until_async
+from tests.support import free_ports, streams_served, wait_until, wait_until_async
 
 SKIPPING = """
 import pytest
@@ -224,3 +226,25 @@ async def test_wait_until_async_lets_others_run() -> None:
     await task
     with pytest.raises(AssertionError, match="the last answer was 0"):
         await wait_until_async(lambda: 0, 0.01)
+
+
+@pytest.mark.parametrize("turns", range(8))
+def test_a_server_closes_who_came_when_it_ended(turns: int) -> None:
+    """Who connected so many turns of the loop before the end of `streams_served` is closed, whatever became of the
+    connection: not yet taken, taken without a handler, with one that has not begun. One that is left fails the test."""
+
+    async def serve() -> None:
+        async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+            await reader.read()
+
+        async with streams_served(silent) as port:
+            client = socket.create_connection(("127.0.0.1", port), timeout=5)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+        client.settimeout(5)
+        with client, suppress(ConnectionResetError):
+            assert client.recv(1) == b""
+
+    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+        runner.run(serve())
+    gc.collect()

@@ -1,8 +1,9 @@
 """Peer links: hellos, refusals, garbage, limits, silence; on real sockets."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 import pytest
@@ -279,6 +280,20 @@ async def test_who_says_nothing_is_closed_and_connections_are_bounded() -> None:
         for reader, writer in opened:
             assert await asyncio.wait_for(reader.read(), 5) == b""
             writer.close()
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_who_dials_while_it_ends_is_closed(turns: int) -> None:
+    """A peer that connected so many turns of the loop before the end hears the end, and nothing of it stays open.
+
+    Guard: `stop_serving`. Without it asyncio left those whom it had accepted in the last turns.
+    """
+    async with transports(1, listening=[1]) as (_, _, (port,)):
+        peer = socket.create_connection(("127.0.0.1", port), timeout=5)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+    with peer, suppress(ConnectionResetError):
+        assert await asyncio.to_thread(peer.recv, 1) == b""
 
 
 async def test_a_newer_connection_takes_the_place_of_an_older_one_without_news() -> None:
