@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from raft.codec import (
     BLOCK_SESSION,
+    BLOCK_SIZE,
     BLOCK_TIME,
     HEADER_SIZE,
     RECORD_ARGUMENT,
@@ -42,7 +43,7 @@ from spark_export.schema import (
     TXN,
     USER_RESULTS,
 )
-from spark_export.slab import Ints, all_equal, at
+from spark_export.slab import Ints, Rows, all_equal, at, each_of
 
 Lengths = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 
@@ -123,11 +124,23 @@ class _Rows:
         """Keys (which=0) or values (which=1)."""
         if valid is False:
             return nulls("key", self.count)
-        if valid is True:
-            starts, lengths = self.cuts[which]
-            if (length := int(lengths[0])) and all_equal(lengths):
-                return even(at(self.frames.segment, np.dtype(f"V{length}"), starts))
+        if valid is True and (each := self._of_one_length(which)) is not None:
+            return even(each)
         return pc.take(self.bytes, integers(np.arange(which, 3 * self.count, 3), valid), boundscheck=False)
+
+    def _of_one_length(self, which: int) -> Rows | None:
+        """Keys or values that are all of one length, which is not 0."""
+        frames = self.frames
+        if frames.runs:  # then all that is before them is of one length, too
+            sizes = [frames.record.few(name) for name in ("key", "value")[: which + 1]]
+            lengths = [int(size[0]) for size in sizes if all_equal(size)]
+            if len(lengths) == len(sizes) and lengths[which]:
+                behind = HEADER_SIZE + BLOCK_SIZE + RECORD_SIZE + sum(lengths[:which])
+                return each_of(frames.segment, np.dtype(f"V{lengths[which]}"), frames.runs, behind)
+        starts, lengths_of = self.cuts[which]
+        if (length := int(lengths_of[0])) and all_equal(lengths_of):
+            return at(frames.segment, np.dtype(f"V{length}"), starts)
+        return None
 
 
 class _Flags:

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from spark_export.slab import Heads, Ints, Slab, at, heads_at, heads_every
+from spark_export.slab import Heads, Ints, Slab, at, heads_at, heads_of
 from spark_export.sums import RESIDUE, Pieces, behind_headers, crcs_hold
 from statemachine.effects import (
     EFFECTS_HEADER_SIZE,
@@ -87,7 +87,7 @@ def _heads(slab: Slab, count: int) -> tuple[Heads, Ints]:
     ledger = slab.ledger
     stride = len(ledger) // count
     if len(ledger) % count == 0 and stride >= EFFECTS_HEADER_SIZE:
-        even = heads_every(ledger, EFFECTS, stride, count)
+        even = heads_of(ledger, EFFECTS, (range(0, count * stride, stride),))
         if (even["length"] == stride - EFFECTS_HEADER_SIZE).all():
             return even, np.arange(count) * stride
     data = np.frombuffer(ledger, np.uint8)

@@ -31,7 +31,7 @@ from raft.codec import (
 )
 from spark_export.effects import Effects, alike, effects_of
 from spark_export.schema import KIND_COMMANDS, KINDS, OPERATIONS
-from spark_export.slab import Heads, Ints, Slab, all_equal, at, changes_at, heads_at
+from spark_export.slab import Heads, Ints, Runs, Slab, all_equal, at, changes_at, heads_at, heads_of
 from spark_export.sums import RESIDUE, Crcs, Pieces, behind_headers, crcs_hold
 
 # The layouts of raft/codec.py and statemachine/effects.py; tests/spark_export/test_frames.py holds them to the bytes.
@@ -69,6 +69,7 @@ _ENTRY_HEAD_BITS: Final = _LOW | 0xFFFF_00FF << 32
 _BLOCK_HEAD_BITS: Final = 0xFFFF_F8FF  # version, no flags but three, reserved
 _RECORD_FLAG_BITS: Final = 0xF000  # all but four
 
+_OTHER_KINDS: Final = "the .idx rows name other kinds than the entries"
 _KNOWN: Final = np.array([name is not None for name in OPERATIONS] + [False] * (256 - len(OPERATIONS)))
 
 
@@ -93,6 +94,7 @@ class Frames:
     record_at: Ints
     effects: Effects | int
     """Those of the entries; where none has a payload, and so each holds one record, the store revision of them all."""
+    runs: Runs  # `Slab.runs`
 
     @property
     def count(self) -> int:
@@ -121,34 +123,29 @@ def locate(slab: Slab, previous: tuple[int, int] | None = None) -> Frames:
     count = len(slab.entry)
     if not count:
         raise Corrupt(f"a chunk at index {slab.first} has no rows")
+    if slab.runs:
+        return _located_singles(slab, slab.entry, heads_of(slab.segment, _SINGLE, slab.runs), previous)
     starts = changes_at(slab.entry)
     is_each = len(starts) == count  # an entry for every row
     counts = np.ones(count, np.int64) if is_each else np.diff(starts, append=count)
     entry_at = slab.entry if is_each else slab.entry[starts]
     is_command = slab.kind == KIND_COMMANDS
     all_commands = bool(is_command.all())
-    is_single = (
+    if (
         is_each and all_commands
         and np.array_equal(slab.block, entry_at + HEADER_SIZE)
         and np.array_equal(slab.record, entry_at + (HEADER_SIZE + BLOCK_SIZE))
-    )  # fmt: skip
-    heads = heads_at(slab.segment, _SINGLE, entry_at) if is_single else None
-    entry = heads_at(slab.segment, ENTRY, entry_at) if heads is None else heads.part(ENTRY, 0)
+    ):  # fmt: skip
+        return _located_singles(slab, entry_at, heads_at(slab.segment, _SINGLE, entry_at), previous)
+    entry = heads_at(slab.segment, ENTRY, entry_at)
     _check_entries(slab, entry, entry_at, counts, previous)
     every_entry = np.arange(len(entry))
     entry_of_row = every_entry if is_each else np.repeat(every_entry, counts)
     kinds = entry.few("kind") if is_each else entry["kind"][entry_of_row]
     if (slab.kind != kinds).any():
-        raise Corrupt("the .idx rows name other kinds than the entries")
+        raise Corrupt(_OTHER_KINDS)
 
     effects = alike(slab, entry) if slab.is_brief else effects_of(slab, entry)
-    if heads is not None:
-        block, record = heads.part(BLOCK, HEADER_SIZE), heads.part(RECORD, HEADER_SIZE + BLOCK_SIZE)
-        _check_singles(slab, entry, block, record)
-        return Frames(
-            slab.first, slab.segment, slab.ledger, entry, entry_at, every_entry, None, block, every_entry, None,
-            record, slab.record, effects,
-        )  # fmt: skip
     command_rows = np.arange(count) if all_commands else np.flatnonzero(is_command)
     block, entry_of_block, block_of_command, record = _records(slab, entry, entry_at, entry_of_row, command_rows)
     block_of_row: Ints | None = block_of_command
@@ -165,7 +162,23 @@ def locate(slab: Slab, previous: tuple[int, int] | None = None) -> Frames:
         block_of_row = spread
     return Frames(
         slab.first, slab.segment, slab.ledger, entry, entry_at, entry_of_row, None if all_commands else is_command,
-        block, entry_of_block, block_of_row, record, slab.record, effects,
+        block, entry_of_block, block_of_row, record, slab.record, effects, (),
+    )  # fmt: skip
+
+
+def _located_singles(slab: Slab, entry_at: Ints, heads: Heads, previous: tuple[int, int] | None) -> Frames:
+    """As `locate`, where each entry holds one command, its headers side by side."""
+    entry, block = heads.part(ENTRY, 0), heads.part(BLOCK, HEADER_SIZE)
+    record = heads.part(RECORD, HEADER_SIZE + BLOCK_SIZE)
+    _check_entries(slab, entry, entry_at, None, previous)
+    if (entry.few("kind") != KIND_COMMANDS).any():
+        raise Corrupt(_OTHER_KINDS)
+    effects = alike(slab, entry) if slab.is_brief else effects_of(slab, entry)
+    _check_singles(slab, entry, block, record)
+    each = np.arange(len(entry))
+    return Frames(
+        slab.first, slab.segment, slab.ledger, entry, entry_at, each, None, block, each, None, record, slab.record,
+        effects, slab.runs,
     )  # fmt: skip
 
 
@@ -173,20 +186,22 @@ def locate(slab: Slab, previous: tuple[int, int] | None = None) -> Frames:
 # Entries.
 
 
-def _check_entries(slab: Slab, entry: Heads, entry_at: Ints, counts: Ints, previous: tuple[int, int] | None) -> None:
-    """Positions, CRCs, versions, kinds, counts, and that each entry follows the one before."""
+def _check_entries(
+    slab: Slab, entry: Heads, entry_at: Ints, counts: Ints | None, previous: tuple[int, int] | None
+) -> None:
+    """Positions, CRCs, versions, kinds, counts (None: one record each), and that each entry follows the one before."""
     word = entry.lines
     lengths = (word[1] & _LOW).view(np.int64)
     ends = entry_at + lengths
     ends += HEADER_SIZE
-    marks = _marks(slab, entry_at, ends)
+    marks, behind = _marks(slab, entry_at, ends)
     data_crcs = entry.few("data_crc")
     if not lengths.all() and ((lengths == 0) & (data_crcs != 0)).any():
         raise Corrupt("an entry without data names a CRC for it")
     head_is_known = bool(((word[0] & _ENTRY_HEAD_BITS) == _ENTRY_HEAD).all())
     if not head_is_known and (word[0] & _LOW != _ENTRY_HEAD & _LOW).any():
         raise _first_damage(slab, "the .idx rows point at something that is no entry")
-    pieces = _pieces(ends, np.broadcast_to(behind_headers(lengths, data_crcs), ends.shape), marks)
+    pieces = _pieces(ends, np.broadcast_to(behind_headers(lengths, data_crcs), (len(entry),)), marks, behind)
     if not crcs_hold(slab.segment, pieces, MARK_SIZE):
         raise _first_damage(slab, "the entries fail their CRC")
     if not head_is_known:
@@ -198,9 +213,10 @@ def _check_entries(slab: Slab, entry: Heads, entry_at: Ints, counts: Ints, previ
         raise UnknownVersion(
             f"an entry after index {slab.first} has a kind that this code does not know: upgrade raftlog"
         )
-    if (word[1] >> 32 != counts.view(np.uint64)).any():
+    if (word[1] >> 32 != (1 if counts is None else counts.view(np.uint64))).any():
         raise Corrupt("an entry's count is not that of its .idx rows")
-    lasts = (slab.first - 1 + np.cumsum(counts)).view(np.uint64)
+    lasts = np.arange(slab.first, slab.next) if counts is None else slab.first - 1 + np.cumsum(counts)
+    lasts = lasts.view(np.uint64)
     if not np.array_equal(entry.word(2), lasts) or lasts[-1] != slab.next - 1:
         raise Corrupt(f"the entries from index {slab.first} on are not contiguous")
     is_chained = np.array_equal(entry.word(6)[1:] & _HIGH, entry.word(7)[:-1])  # the CRC named before it, and that one
@@ -210,30 +226,34 @@ def _check_entries(slab: Slab, entry: Heads, entry_at: Ints, counts: Ints, previ
         raise Corrupt(f"the entry at index {slab.first} does not follow entry {previous[0]}")
 
 
-def _marks(slab: Slab, entry_at: Ints, ends: Ints) -> Ints:
-    """Where the durable marks are of the node that sent this: all that may lie between entries."""
-    gaps = np.append(entry_at[1:], len(slab.segment)) - ends
+def _marks(slab: Slab, entry_at: Ints, ends: Ints) -> tuple[Ints, Ints]:
+    """Where the durable marks are of the node that sent this: all that may lie between entries; and which entries have
+    one behind them."""
+    gaps = np.append(entry_at[1:], len(slab.segment))
+    gaps -= ends
     behind = np.flatnonzero(gaps)
     gaps = gaps[behind]
     if entry_at[0] != 0 or (gaps < 0).any() or (gaps % MARK_SIZE).any():
         raise _first_damage(slab, "the entries do not lie where the .idx rows say")
     if not len(behind):
-        return behind
+        return behind, behind
     each = gaps // MARK_SIZE
     within = np.arange(int(each.sum())) - np.repeat(np.cumsum(each) - each, each)
     marks: Ints = np.repeat(ends[behind], each) + within * MARK_SIZE
     if (at(slab.segment, _MAGIC, marks) != _MARK_WORD).any():
         raise _first_damage(slab, "the .idx rows point at something that is no entry")
-    return marks
+    return marks, behind
 
 
-def _pieces(ends: Ints, crcs: Crcs, marks: Ints) -> list[Pieces]:
+def _pieces(ends: Ints, crcs: Crcs, marks: Ints, behind: Ints) -> list[Pieces]:
     """Entries and marks, each with the magic of what stands behind it: all of those have been looked at."""
     if not len(marks):
         return [Pieces(ends, crcs, _ENTRY_WORD)]
+    words = np.full(len(ends), _ENTRY_WORD)
+    words[behind] = _MARK_WORD
     mark_ends = marks + MARK_SIZE
-    behind = [np.where(np.isin(places, marks), _MARK_WORD, _ENTRY_WORD) for places in (ends, mark_ends)]
-    return [Pieces(ends, crcs, behind[0]), Pieces(mark_ends, RESIDUE, behind[1])]
+    follows = np.append(mark_ends[:-1] == marks[1:], False)
+    return [Pieces(ends, crcs, words), Pieces(mark_ends, RESIDUE, np.where(follows, _MARK_WORD, _ENTRY_WORD))]
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -7,13 +7,14 @@ where they lie, each look would fetch all of them from farther away again.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from raft.codec import IDX_ROW, Corrupt, RawHeader
+from raft.codec import BLOCK_SIZE, HEADER_SIZE, IDX_ROW, RECORD_SIZE, Corrupt, RawHeader
 from spark_export.schema import KIND_COMMANDS
 
 Ints = npt.NDArray[np.int64]
@@ -21,7 +22,12 @@ Words = npt.NDArray[np.uint64]
 Rows = npt.NDArray[Any]
 """A structured array: one row per structure."""
 
+Runs = tuple[range, ...]
+
+RUN_ROWS: Final = 512
+"""At least so many in a run, on average: then what is done run by run pays."""
 _TURNED_BYTES: Final = 36 << 10  # of headers that are turned at once: three quarters of a processor's nearest cache
+_SINGLE_SIZE: Final = HEADER_SIZE + BLOCK_SIZE + RECORD_SIZE
 _COLUMNS: Final = 4  # of an .idx row: entry, block and record position, kind; u32 each
 _KIND: Final = 3
 
@@ -30,7 +36,8 @@ _KIND: Final = 3
 class Slab:
     """Raw chunks joined. Per record the positions of its three headers in `segment`, and the kind of its entry; block
     and record are 0 where that has no blocks. `is_brief`: of the effects of each chunk there are the first and the last
-    (`raft.codec.RawHeader`)."""
+    (`raft.codec.RawHeader`). `runs`: where each entry holds one command, its headers side by side, and most of them lie
+    at even distances, the positions of the entries, run by run; else none."""
 
     first: int
     next: int
@@ -41,6 +48,7 @@ class Slab:
     segment: memoryview
     ledger: memoryview
     is_brief: bool
+    runs: Runs
 
 
 def join(chunks: list[tuple[RawHeader, bytes, bytes, bytes]]) -> Slab:
@@ -53,39 +61,70 @@ def join(chunks: list[tuple[RawHeader, bytes, bytes, bytes]]) -> Slab:
 def joined(chunks: list[tuple[RawHeader, bytes]], segment: memoryview, ledger: memoryview) -> Slab:
     """As `join`, of chunks whose segments and effects already lie one behind the other in memory that is ours to
     write to, all or none of them brief. Raises Corrupt."""
-    rows_of = [len(rows) // IDX_ROW.size for _, rows in chunks]
-    places = np.empty((_COLUMNS, sum(rows_of)), np.int64)
-    begin = offset = 0
     expected = chunks[0][0].first
-    for (head, rows), count in zip(chunks, rows_of, strict=True):
+    for head, rows in chunks:
         if google_crc32c.value(rows) != head.rows_crc:
             raise Corrupt(f"the .idx rows of the chunk at index {head.first} fail their CRC")
-        if head.first != expected or head.next - head.first != head.rows:
+        if head.first != expected or head.next - head.first != head.rows or len(rows) != head.rows * IDX_ROW.size:
             raise Corrupt(f"a chunk names {head.rows} rows from {head.first} to {head.next}, expected from {expected}")
-        _place(rows, offset - head.base, places[:, begin : begin + count])
-        expected, begin, offset = head.next, begin + count, offset + head.segment_bytes
-    return _slab(chunks[0][0].first, places, segment, ledger, is_brief=chunks[0][0].is_brief)
+        expected = head.next
+    parts = [(rows, head.base, head.segment_bytes) for head, rows in chunks]
+    return _slab(chunks[0][0].first, parts, segment, ledger, is_brief=chunks[0][0].is_brief)
 
 
 def piece(first: int, rows: bytes, base: int, segment: memoryview, ledger: memoryview, *, is_brief: bool) -> Slab:
     """As `joined`, of one stretch of a segment file that begins at byte `base`, with the .idx rows from `first` on as
     they are in their file."""
-    places = np.empty((_COLUMNS, len(rows) // IDX_ROW.size), np.int64)
-    _place(rows, -base, places)
-    return _slab(first, places, segment, ledger, is_brief=is_brief)
+    return _slab(first, [(rows, base, len(segment))], segment, ledger, is_brief=is_brief)
 
 
-def _place(rows: bytes, shift: int, places: Ints) -> None:
-    places[:] = np.frombuffer(rows, "<u4").reshape(-1, _COLUMNS).T
-    places[:_KIND] += shift
-
-
-def _slab(first: int, places: Ints, segment: memoryview, ledger: memoryview, *, is_brief: bool) -> Slab:
+def _slab(
+    first: int, parts: list[tuple[bytes, int, int]], segment: memoryview, ledger: memoryview, *, is_brief: bool
+) -> Slab:
+    """Of parts of a segment, each with its .idx rows, where it begins in its file, and its bytes."""
+    count = sum(len(rows) for rows, _, _ in parts) // IDX_ROW.size
+    if runs := _runs(parts, count):
+        entry = np.concatenate([np.arange(run.start, run.stop, run.step) for run in runs])
+        block, record = entry + HEADER_SIZE, entry + (HEADER_SIZE + BLOCK_SIZE)
+        kind = np.broadcast_to(np.int64(KIND_COMMANDS), (count,))
+        return Slab(first, first + count, entry, block, record, kind, segment, ledger, is_brief, runs)
+    places = np.empty((_COLUMNS, count), np.int64)
+    begin = offset = 0
+    for rows, base, size in parts:
+        end = begin + len(rows) // IDX_ROW.size
+        places[:, begin:end] = np.frombuffer(rows, "<u4").reshape(-1, _COLUMNS).T
+        places[:_KIND, begin:end] += offset - base
+        begin, offset = end, offset + size
     other = places[_KIND] != KIND_COMMANDS
     if other.any():
         places[1:_KIND, other] = 0
     entry, block, record, kind = places
-    return Slab(first, first + len(entry), entry, block, record, kind, segment, ledger, is_brief)
+    return Slab(first, first + count, entry, block, record, kind, segment, ledger, is_brief, ())
+
+
+def _runs(parts: list[tuple[bytes, int, int]], count: int) -> Runs:
+    """`Slab.runs`, by the rows alone: what is there is for the headers to say."""
+    runs: list[range] = []
+    offset = 0
+    for rows, base, size in parts:
+        if len(rows) < 2 * IDX_ROW.size:
+            return ()
+        pairs = np.frombuffer(rows, "<u8")  # of an entry's position and its block's, of a record's and the kind
+        grown = pairs[2:] - pairs[:-2]
+        step = int(grown[1])
+        if not _SINGLE_SIZE <= step < 1 << 32:
+            return ()
+        breaks = np.flatnonzero((grown[0::2] != (step << 32 | step)) | (grown[1::2] != step)) + 1
+        if (len(runs) + len(breaks) + 1) * RUN_ROWS > count:
+            return ()
+        for begin, end in pairwise([0, *breaks.tolist(), len(rows) // IDX_ROW.size]):
+            entry, block, record, kind = IDX_ROW.unpack_from(rows, begin * IDX_ROW.size)
+            if (block - entry, record - entry, kind) != (HEADER_SIZE, HEADER_SIZE + BLOCK_SIZE, KIND_COMMANDS):
+                return ()
+            place = entry - base + offset
+            runs.append(range(place, place + (end - begin) * step, step))
+        offset += size
+    return tuple(runs)
 
 
 def at(buffer: memoryview, dtype: np.dtype[Any], positions: Ints) -> Rows:
@@ -93,6 +132,17 @@ def at(buffer: memoryview, dtype: np.dtype[Any], positions: Ints) -> Rows:
     if not len(positions):
         return np.zeros(0, dtype)
     found: Rows = _anywhere(buffer, dtype, positions)[positions].view(dtype)
+    return found
+
+
+def each_of(buffer: memoryview, dtype: np.dtype[Any], runs: Runs, offset: int) -> Rows:
+    """The structures that lie `offset` bytes behind each place of the runs, copied out as opaque bytes."""
+    found = np.empty(sum(map(len, runs)), dtype)
+    begin = 0
+    for run in runs:
+        end = begin + len(run)
+        found[begin:end] = np.ndarray((len(run),), dtype, buffer, run.start + offset, (run.step,))
+        begin = end
     return found
 
 
@@ -145,34 +195,41 @@ class Heads:
 
 def heads_at(buffer: memoryview, dtype: np.dtype[Any], positions: Ints) -> Heads:
     """The headers at these positions, copied out."""
+    if runs := _even_runs(positions):
+        return heads_of(buffer, dtype, runs)
     turned = np.empty((dtype.itemsize // 8, len(positions)), "<u8")
     if len(positions):
         anywhere = _anywhere(buffer, dtype, positions)
-        if stride := _stride(positions):
-            return heads_every(buffer[int(positions[0]) :], dtype, stride, len(positions))
         for some in _stretches(len(positions), dtype):
             turned[:, some] = anywhere[positions[some]].view("<u8").reshape(-1, len(turned)).T
     return Heads.of(dtype, turned)
 
 
-def heads_every(buffer: memoryview, dtype: np.dtype[Any], stride: int, count: int) -> Heads:
-    """The `count` headers at every `stride` bytes from the first on, copied out."""
-    size = dtype.itemsize // 8
-    rows = np.ndarray((count, size), "<u8", buffer, 0, (stride, 8))
-    turned = np.empty((size, count), "<u8")
-    for some in _stretches(count, dtype):
-        turned[:, some] = rows[some].T
+def heads_of(buffer: memoryview, dtype: np.dtype[Any], runs: Runs) -> Heads:
+    """The headers at each place of the runs, copied out. Raises Corrupt where one would not be whole."""
+    turned = np.empty((dtype.itemsize // 8, sum(map(len, runs))), "<u8")
+    begin = 0
+    for run in runs:
+        if run.start < 0 or run[-1] > len(buffer) - dtype.itemsize:
+            raise Corrupt(f"a position lies outside its {len(buffer)} bytes")
+        rows = np.ndarray((len(run), len(turned)), "<u8", buffer, run.start, (run.step, 8))
+        end = begin + len(run)
+        for some in _stretches(len(run), dtype):
+            turned[:, begin:end][:, some] = rows[some].T
+        begin = end
     return Heads.of(dtype, turned)
 
 
-def _stride(positions: Ints) -> int:
-    """How far they lie apart, 0 where that differs."""
-    if len(positions) < 2:
-        return 0
-    step = int(positions[1] - positions[0])
-    if step <= 0 or int(positions[-1] - positions[0]) != step * (len(positions) - 1):
-        return 0
-    return step if bool((np.diff(positions) == step).all()) else 0
+def _even_runs(positions: Ints) -> Runs:
+    """The same positions run by run, where most of them lie at even distances; else none."""
+    grown = np.diff(positions)
+    step = int(grown[0]) if len(grown) else 0
+    breaks = np.flatnonzero(grown != step) + 1
+    if step <= 0 or (len(breaks) + 1) * RUN_ROWS > len(positions):
+        return ()
+    ends = [0, *breaks.tolist(), len(positions)]
+    starts = positions[ends[:-1]].tolist()
+    return tuple([range(at, at + n * step, step) for at, n in zip(starts, np.diff(ends).tolist(), strict=True)])
 
 
 def _stretches(count: int, dtype: np.dtype[Any]) -> Iterator[slice]:
