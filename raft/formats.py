@@ -207,8 +207,11 @@ def bare_frames(buffer: bytes, offset: int, most: int) -> int:
     """How many frames from the one at `offset` on have no payload: heads side by side, each of which says that the next
     one follows at once. At most `most`, which lie in the buffer."""
     end = offset + most * FRAME_HEADER_SIZE
-    columns = [buffer[offset + byte : end : FRAME_HEADER_SIZE] for byte in FRAME_LENGTH_BYTES]
-    return min([len(column) - len(column.lstrip(b"\0")) for column in columns])
+    for byte in FRAME_LENGTH_BYTES:
+        column = buffer[offset + byte : end : FRAME_HEADER_SIZE]
+        if column != bytes(len(column)):  # to look for the first one that is not 0 would take several times as long
+            most = min(most, len(column) - len(column.lstrip(b"\0")))
+    return most
 
 
 def peek_frame(buffer: bytes, offset: int) -> tuple[int, int]:

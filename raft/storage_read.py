@@ -6,7 +6,6 @@ an index whose rows were written. A cut that comes between makes the answer empt
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -209,13 +208,10 @@ class Reader:
     ) -> tuple[int, EntryHeader]:
         """Where the last entry starts that a slice from `base` on may hold, and its header."""
         count = min(to_index - from_index + 1, bytes_max // RECORD_SIZE + 1)
-        rows = array("I")
-        rows.frombytes(
-            self._files.read(index_name(segment.first), row_position(segment, from_index), IDX_ROW.size * count)
-        )
-        positions = rows[0::4]
-        if len(positions) != count:
+        rows = self._files.read(index_name(segment.first), row_position(segment, from_index), IDX_ROW.size * count)
+        if len(rows) != IDX_ROW.size * count:
             raise Corrupt(f"{index_name(segment.first)} ends before record {from_index + count - 1}")
+        positions = memoryview(rows).cast("I")[0::4]
         number = bisect_right(positions, base + bytes_max) - 1
         position = positions[number]
         header = self._header(segment, position, from_index + number)
