@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from spark_export.slab import Heads, Ints, Slab, at, heads_at, heads_of
+from spark_export.slab import LOW, Heads, Ints, Slab, at, heads_at, heads_of
 from spark_export.sums import RESIDUE, Pieces, behind_headers, crcs_hold
 from statemachine.effects import (
     EFFECTS_HEADER_SIZE,
@@ -29,9 +29,8 @@ EFFECTS: Final = np.dtype(
     ]
 )  # fmt: skip
 
-_LOW: Final = 0xFFFF_FFFF  # of a 64-bit word
 _EFFECTS_HEAD: Final = int.from_bytes(EFFECTS_MAGIC, "little") | EFFECTS_VERSION << 32
-_EFFECTS_HEAD_BITS: Final = _LOW | (0xFFFF_00FF | (0xFF & ~EFFECTS_PLAIN) << 8) << 32
+_EFFECTS_HEAD_BITS: Final = LOW | (0xFFFF_00FF | (0xFF & ~EFFECTS_PLAIN) << 8) << 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ def effects_of(slab: Slab, entry: Heads) -> Effects:
         raise _first_damage(slab, "the effects fail their CRC")
     word = effects.lines
     if ((word[0] & _EFFECTS_HEAD_BITS) != _EFFECTS_HEAD).any():
-        if (word[0] & _LOW != _EFFECTS_HEAD & _LOW).any():
+        if (word[0] & LOW != _EFFECTS_HEAD & LOW).any():
             raise CorruptEffects("no effects where they should be")
         raise UnknownEffects(f"effects after index {slab.first} have a version or flag that this code does not know")
     if not np.array_equal(effects.word(1), entry.word(2)):

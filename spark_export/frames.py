@@ -6,7 +6,9 @@ positions.
 
 Headers are looked at as 64-bit words, several fields in one comparison; where it fails, the branch that raises finds
 out which field it was. Where every entry has one record the three headers of each lie side by side and are taken at
-once: such a log has four times the headers, and is to be read as fast as its bytes allow.
+once: such a log has four times the headers, and is to be read as fast as its bytes allow. Where such entries lie at
+even distances, too, with a durable mark among them now and then, they are taken run by run (`Slab.runs`): no index of
+each is made or looked up.
 """
 
 from dataclasses import dataclass
@@ -31,7 +33,7 @@ from raft.codec import (
 )
 from spark_export.effects import Effects, alike, effects_of
 from spark_export.schema import KIND_COMMANDS, KINDS, OPERATIONS
-from spark_export.slab import Heads, Ints, Runs, Slab, all_equal, at, changes_at, heads_at, heads_of
+from spark_export.slab import LOW, Heads, Ints, Runs, Slab, all_equal, at, changes_at, heads_at, heads_of
 from spark_export.sums import RESIDUE, Crcs, Pieces, behind_headers, crcs_hold
 
 # The layouts of raft/codec.py and statemachine/effects.py; tests/spark_export/test_frames.py holds them to the bytes.
@@ -62,10 +64,9 @@ _SINGLE: Final = np.dtype([("entry", ENTRY), ("block", BLOCK), ("record", RECORD
 """The headers of an entry of one record, side by side."""
 
 # Of the 64-bit words in which several fields are looked at together.
-_LOW: Final = 0xFFFF_FFFF
-_HIGH: Final = _LOW << 32
+_HIGH: Final = LOW << 32
 _ENTRY_HEAD: Final = int.from_bytes(ENTRY_MAGIC, "little") | ENTRY_VERSION << 32  # magic, version, any kind, no flags
-_ENTRY_HEAD_BITS: Final = _LOW | 0xFFFF_00FF << 32
+_ENTRY_HEAD_BITS: Final = LOW | 0xFFFF_00FF << 32
 _BLOCK_HEAD_BITS: Final = 0xFFFF_F8FF  # version, no flags but three, reserved
 _RECORD_FLAG_BITS: Final = 0xF000  # all but four
 
@@ -191,7 +192,7 @@ def _check_entries(
 ) -> None:
     """Positions, CRCs, versions, kinds, counts (None: one record each), and that each entry follows the one before."""
     word = entry.lines
-    lengths = (word[1] & _LOW).view(np.int64)
+    lengths = (word[1] & LOW).view(np.int64)
     ends = entry_at + lengths
     ends += HEADER_SIZE
     marks, behind = _marks(slab, entry_at, ends)
@@ -199,14 +200,14 @@ def _check_entries(
     if not lengths.all() and ((lengths == 0) & (data_crcs != 0)).any():
         raise Corrupt("an entry without data names a CRC for it")
     head_is_known = bool(((word[0] & _ENTRY_HEAD_BITS) == _ENTRY_HEAD).all())
-    if not head_is_known and (word[0] & _LOW != _ENTRY_HEAD & _LOW).any():
+    if not head_is_known and (word[0] & LOW != _ENTRY_HEAD & LOW).any():
         raise _first_damage(slab, "the .idx rows point at something that is no entry")
     pieces = _pieces(ends, np.broadcast_to(behind_headers(lengths, data_crcs), (len(entry),)), marks, behind)
     if not crcs_hold(slab.segment, pieces, MARK_SIZE):
         raise _first_damage(slab, "the entries fail their CRC")
     if not head_is_known:
         raise UnknownVersion(f"an entry after index {slab.first} has a version or flag that this code does not know")
-    if (word[7] & _LOW).any():
+    if (word[7] & LOW).any():
         raise UnknownVersion(f"an entry after index {slab.first} uses bytes that this code does not know")
     kinds = entry.few("kind")
     if int(kinds.min()) < 1 or int(kinds.max()) >= len(KINDS):
@@ -265,9 +266,9 @@ def _check_singles(slab: Slab, entry: Heads, block: Heads, record: Heads) -> Non
     _check_blocks(slab, block)
     _check_records(slab, record)
     heads, record_words = block.lines, record.lines
-    in_block = entry.lines[1] & _LOW
+    in_block = entry.lines[1] & LOW
     in_block -= BLOCK_SIZE
-    if (heads[1] & _LOW != 1).any() or (heads[0] >> 32 != in_block).any():
+    if (heads[1] & LOW != 1).any() or (heads[0] >> 32 != in_block).any():
         raise Corrupt(f"a block after index {slab.first} does not lie where the .idx rows say")
     in_block -= RECORD_SIZE
     # Of the value and of the headers: what else is in that word was found to be 0.

@@ -23,6 +23,10 @@ Rows = npt.NDArray[Any]
 """A structured array: one row per structure."""
 
 Runs = tuple[range, ...]
+"""Where structures begin: stretches of them at even distances."""
+
+LOW: Final = 0xFFFF_FFFF
+"""The lower half of a 64-bit word of a header."""
 
 RUN_ROWS: Final = 512
 """At least so many in a run, on average: then what is done run by run pays."""

@@ -40,3 +40,12 @@ def url(served: Served, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.delenv("RAFTLOG_ENDPOINTS", raising=False)
     with serving(served) as address:
         yield address
+
+
+@pytest.fixture(autouse=True)
+def no_query_goes_on(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that fails amid a streaming query leaves none to the tests after it, whose session is the same."""
+    yield
+    if "spark" in request.fixturenames:
+        for query in request.getfixturevalue("spark").streams.active:
+            query.stop()
