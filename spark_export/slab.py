@@ -111,13 +111,13 @@ def _runs(parts: list[tuple[bytes, int, int]], count: int) -> Runs:
     runs: list[range] = []
     offset = 0
     for rows, base, size in parts:
-        if len(rows) < 2 * IDX_ROW.size:
+        if len(rows) < 3 * IDX_ROW.size:
             return ()
         pairs = np.frombuffer(rows, "<u8")  # of an entry's position and its block's, of a record's and the kind
+        step = int(pairs[3]) - int(pairs[1])
+        if not _SINGLE_SIZE <= step < 1 << 32 or int(pairs[5]) - int(pairs[3]) != step:
+            return ()  # lengths differ: there is nothing to look for
         grown = pairs[2:] - pairs[:-2]
-        step = int(grown[1])
-        if not _SINGLE_SIZE <= step < 1 << 32:
-            return ()
         breaks = np.flatnonzero((grown[0::2] != (step << 32 | step)) | (grown[1::2] != step)) + 1
         if (len(runs) + len(breaks) + 1) * RUN_ROWS > count:
             return ()
@@ -226,10 +226,10 @@ def heads_of(buffer: memoryview, dtype: np.dtype[Any], runs: Runs) -> Heads:
 
 def _even_runs(positions: Ints) -> Runs:
     """The same positions run by run, where most of them lie at even distances; else none."""
-    grown = np.diff(positions)
-    step = int(grown[0]) if len(grown) else 0
-    breaks = np.flatnonzero(grown != step) + 1
-    if step <= 0 or (len(breaks) + 1) * RUN_ROWS > len(positions):
+    if len(positions) < 3 or (step := int(positions[1] - positions[0])) <= 0 or positions[2] - positions[1] != step:
+        return ()
+    breaks = np.flatnonzero(np.diff(positions) != step) + 1
+    if (len(breaks) + 1) * RUN_ROWS > len(positions):
         return ()
     ends = [0, *breaks.tolist(), len(positions)]
     starts = positions[ends[:-1]].tolist()
