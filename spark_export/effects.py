@@ -41,7 +41,15 @@ class Effects:
     at: Ints
 
 
-def alike(slab: Slab, entry: Heads) -> int:
+def effects_of(slab: Slab, entry: Heads) -> Effects | int:
+    """The effects of the entries; of brief ones the store revision of them all.
+
+    Raises CorruptEffects or UnknownEffects.
+    """
+    return _alike(slab, entry) if slab.is_brief else _whole(slab, entry)
+
+
+def _alike(slab: Slab, entry: Heads) -> int:
     """The store revision of effects of which the first and the last of each chunk are there: it is the same from end to
     end, for what has no payload has not touched the store."""
     if len(entry) != slab.next - slab.first or len(slab.ledger) % (2 * EFFECTS_HEADER_SIZE) or not len(slab.ledger):
@@ -59,7 +67,7 @@ def alike(slab: Slab, entry: Heads) -> int:
     return revision
 
 
-def effects_of(slab: Slab, entry: Heads) -> Effects:
+def _whole(slab: Slab, entry: Heads) -> Effects:
     """The effects, of which all are there."""
     effects, positions = _heads(slab, len(entry))
     lengths, crcs = effects["length"].astype(np.int64), effects["payload_crc"]

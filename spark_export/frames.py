@@ -31,7 +31,7 @@ from raft.codec import (
     decode_entry,
     decode_mark,
 )
-from spark_export.effects import Effects, alike, effects_of
+from spark_export.effects import Effects, effects_of
 from spark_export.schema import KIND_COMMANDS, KINDS, OPERATIONS
 from spark_export.slab import LOW, Heads, Ints, Runs, Slab, all_equal, at, changes_at, heads_at, heads_of
 from spark_export.sums import RESIDUE, Crcs, Pieces, behind_headers, crcs_hold
@@ -125,10 +125,10 @@ def locate(slab: Slab, previous: tuple[int, int] | None = None) -> Frames:
     if not count:
         raise Corrupt(f"a chunk at index {slab.first} has no rows")
     if slab.runs:
-        return _located_singles(slab, slab.entry, heads_of(slab.segment, _SINGLE, slab.runs), previous)
+        return _located_singles(slab, heads_of(slab.segment, _SINGLE, slab.runs), previous)
     starts = changes_at(slab.entry)
     is_each = len(starts) == count  # an entry for every row
-    counts = np.ones(count, np.int64) if is_each else np.diff(starts, append=count)
+    counts = None if is_each else np.diff(starts, append=count)
     entry_at = slab.entry if is_each else slab.entry[starts]
     is_command = slab.kind == KIND_COMMANDS
     all_commands = bool(is_command.all())
@@ -137,16 +137,16 @@ def locate(slab: Slab, previous: tuple[int, int] | None = None) -> Frames:
         and np.array_equal(slab.block, entry_at + HEADER_SIZE)
         and np.array_equal(slab.record, entry_at + (HEADER_SIZE + BLOCK_SIZE))
     ):  # fmt: skip
-        return _located_singles(slab, entry_at, heads_at(slab.segment, _SINGLE, entry_at), previous)
+        return _located_singles(slab, heads_at(slab.segment, _SINGLE, slab.entry), previous)
     entry = heads_at(slab.segment, ENTRY, entry_at)
     _check_entries(slab, entry, entry_at, counts, previous)
     every_entry = np.arange(len(entry))
-    entry_of_row = every_entry if is_each else np.repeat(every_entry, counts)
+    entry_of_row = every_entry if counts is None else np.repeat(every_entry, counts)
     kinds = entry.few("kind") if is_each else entry["kind"][entry_of_row]
     if (slab.kind != kinds).any():
         raise Corrupt(_OTHER_KINDS)
 
-    effects = alike(slab, entry) if slab.is_brief else effects_of(slab, entry)
+    effects = effects_of(slab, entry)
     command_rows = np.arange(count) if all_commands else np.flatnonzero(is_command)
     block, entry_of_block, block_of_command, record = _records(slab, entry, entry_at, entry_of_row, command_rows)
     block_of_row: Ints | None = block_of_command
@@ -167,18 +167,18 @@ def locate(slab: Slab, previous: tuple[int, int] | None = None) -> Frames:
     )  # fmt: skip
 
 
-def _located_singles(slab: Slab, entry_at: Ints, heads: Heads, previous: tuple[int, int] | None) -> Frames:
+def _located_singles(slab: Slab, heads: Heads, previous: tuple[int, int] | None) -> Frames:
     """As `locate`, where each entry holds one command, its headers side by side."""
     entry, block = heads.part(ENTRY, 0), heads.part(BLOCK, HEADER_SIZE)
     record = heads.part(RECORD, HEADER_SIZE + BLOCK_SIZE)
-    _check_entries(slab, entry, entry_at, None, previous)
+    _check_entries(slab, entry, slab.entry, None, previous)
     if (entry.few("kind") != KIND_COMMANDS).any():
         raise Corrupt(_OTHER_KINDS)
-    effects = alike(slab, entry) if slab.is_brief else effects_of(slab, entry)
+    effects = effects_of(slab, entry)
     _check_singles(slab, entry, block, record)
     each = np.arange(len(entry))
     return Frames(
-        slab.first, slab.segment, slab.ledger, entry, entry_at, each, None, block, each, None, record, slab.record,
+        slab.first, slab.segment, slab.ledger, entry, slab.entry, each, None, block, each, None, record, slab.record,
         effects, slab.runs,
     )  # fmt: skip
 

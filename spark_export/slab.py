@@ -142,20 +142,31 @@ def at(buffer: memoryview, dtype: np.dtype[Any], positions: Ints) -> Rows:
 def each_of(buffer: memoryview, dtype: np.dtype[Any], runs: Runs, offset: int) -> Rows:
     """The structures that lie `offset` bytes behind each place of the runs, copied out as opaque bytes."""
     found = np.empty(sum(map(len, runs)), dtype)
+    for place, run in _placed(runs):
+        found[place] = np.ndarray((len(run),), dtype, buffer, run.start + offset, (run.step,))
+    return found
+
+
+def _placed(runs: Runs) -> Iterator[tuple[slice, range]]:
+    """Each run, with which of all structures are its own."""
     begin = 0
     for run in runs:
         end = begin + len(run)
-        found[begin:end] = np.ndarray((len(run),), dtype, buffer, run.start + offset, (run.step,))
+        yield slice(begin, end), run
         begin = end
-    return found
 
 
 def _anywhere(buffer: memoryview, dtype: np.dtype[Any], positions: Ints) -> Rows:
     """The structures at each byte, as opaque bytes: numpy would copy them field by field. Raises Corrupt where one at
     these positions would not be whole."""
-    if int(positions.min()) < 0 or int(positions.max()) > len(buffer) - dtype.itemsize:
-        raise Corrupt(f"a position lies outside its {len(buffer)} bytes")
+    _check_inside(buffer, dtype, int(positions.min()), int(positions.max()))
     return np.ndarray((len(buffer) - dtype.itemsize + 1,), f"V{dtype.itemsize}", buffer, 0, (1,))
+
+
+def _check_inside(buffer: memoryview, dtype: np.dtype[Any], first: int, last: int) -> None:
+    """Raises Corrupt where the structure at the first or at the last of some positions would not be whole."""
+    if first < 0 or last > len(buffer) - dtype.itemsize:
+        raise Corrupt(f"a position lies outside its {len(buffer)} bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +210,6 @@ class Heads:
 
 def heads_at(buffer: memoryview, dtype: np.dtype[Any], positions: Ints) -> Heads:
     """The headers at these positions, copied out."""
-    if runs := _even_runs(positions):
-        return heads_of(buffer, dtype, runs)
     turned = np.empty((dtype.itemsize // 8, len(positions)), "<u8")
     if len(positions):
         anywhere = _anywhere(buffer, dtype, positions)
@@ -212,28 +221,12 @@ def heads_at(buffer: memoryview, dtype: np.dtype[Any], positions: Ints) -> Heads
 def heads_of(buffer: memoryview, dtype: np.dtype[Any], runs: Runs) -> Heads:
     """The headers at each place of the runs, copied out. Raises Corrupt where one would not be whole."""
     turned = np.empty((dtype.itemsize // 8, sum(map(len, runs))), "<u8")
-    begin = 0
-    for run in runs:
-        if run.start < 0 or run[-1] > len(buffer) - dtype.itemsize:
-            raise Corrupt(f"a position lies outside its {len(buffer)} bytes")
+    for place, run in _placed(runs):
+        _check_inside(buffer, dtype, run[0], run[-1])
         rows = np.ndarray((len(run), len(turned)), "<u8", buffer, run.start, (run.step, 8))
-        end = begin + len(run)
         for some in _stretches(len(run), dtype):
-            turned[:, begin:end][:, some] = rows[some].T
-        begin = end
+            turned[:, place][:, some] = rows[some].T
     return Heads.of(dtype, turned)
-
-
-def _even_runs(positions: Ints) -> Runs:
-    """The same positions run by run, where most of them lie at even distances; else none."""
-    if len(positions) < 3 or (step := int(positions[1] - positions[0])) <= 0 or positions[2] - positions[1] != step:
-        return ()
-    breaks = np.flatnonzero(np.diff(positions) != step) + 1
-    if (len(breaks) + 1) * RUN_ROWS > len(positions):
-        return ()
-    ends = [0, *breaks.tolist(), len(positions)]
-    starts = positions[ends[:-1]].tolist()
-    return tuple([range(at, at + n * step, step) for at, n in zip(starts, np.diff(ends).tolist(), strict=True)])
 
 
 def _stretches(count: int, dtype: np.dtype[Any]) -> Iterator[slice]:

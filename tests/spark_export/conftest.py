@@ -49,3 +49,10 @@ def no_query_goes_on(request: pytest.FixtureRequest) -> Iterator[None]:
     if "spark" in request.fixturenames:
         for query in request.getfixturevalue("spark").streams.active:
             query.stop()
+
+
+@pytest.fixture(params=[False, True], ids=["", "runs"])
+def shortest_run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test twice: once with entries at even distances taken run by run, however few they are."""
+    if request.param:
+        monkeypatch.setattr("spark_export.slab.RUN_ROWS", 1)

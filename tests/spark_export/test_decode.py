@@ -9,7 +9,6 @@ import pytest
 from raft import codec
 from raft.codec import Corrupt, Record, UnknownVersion
 from raft.types import EntryKind
-from spark_export import slab
 from spark_export.decode import decode, user_records
 from spark_export.frames import locate
 from spark_export.schema import ARROW, COLUMNS
@@ -18,11 +17,7 @@ from statemachine.commands import Operation
 from tests.spark_export import logs
 from tests.spark_export.logs import Log
 
-
-@pytest.fixture(autouse=True, params=[slab.RUN_ROWS, 1], ids=["", "runs"])
-def shortest_run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test twice: once with entries at even distances taken run by run, however few they are."""
-    monkeypatch.setattr(slab, "RUN_ROWS", request.param)
+pytestmark = pytest.mark.usefixtures("shortest_run")
 
 
 def decoded(*chunks: bytes) -> list[logs.Row]:

@@ -11,7 +11,7 @@ from raft import codec
 from raft.codec import Corrupt, Record, UnknownVersion
 from raft.types import EntryKind
 from spark_export import effects as effects_heads
-from spark_export import frames, ledger, slab
+from spark_export import frames, ledger
 from spark_export.decode import decode
 from spark_export.frames import locate
 from spark_export.slab import join
@@ -21,14 +21,10 @@ from statemachine.effects import CorruptEffects, Effects, RequestEffect, Unknown
 from tests.spark_export import logs
 from tests.spark_export.logs import Log
 
+pytestmark = pytest.mark.usefixtures("shortest_run")
+
 Parts = tuple[codec.RawHeader, bytes, bytes, bytes]
 REFUSED = (Corrupt, UnknownVersion, CorruptEffects, UnknownEffects)
-
-
-@pytest.fixture(autouse=True, params=[slab.RUN_ROWS, 1], ids=["", "runs"])
-def shortest_run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test twice: once with entries at even distances taken run by run, however few they are."""
-    monkeypatch.setattr(slab, "RUN_ROWS", request.param)
 
 
 def read(*parts: Parts, previous: tuple[int, int] | None = None) -> None:
