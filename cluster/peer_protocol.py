@@ -17,9 +17,10 @@ from raft.types import NodeId
 
 MAGIC: Final = "raftlog-peer"
 PEER_VERSION_MIN: Final = 1
-PEER_VERSION_MAX: Final = 3
-"""2: nodes ask each other about the log on their disks (`cluster.peer_log_frames`). 3: it tells the cluster version."""
-CLUSTER_VERSIONS: Final = {1: 1, 2: 1, 3: 2}
+PEER_VERSION_MAX: Final = 4
+"""2: nodes ask each other about the log on their disks (`cluster.peer_log_frames`). 3: it tells the cluster version.
+4: nodes tell each other more about their disks; each use says what, and is sent only to peers that speak it."""
+CLUSTER_VERSIONS: Final = {1: 1, 2: 1, 3: 2, 4: 2}
 """Version of the peer protocol -> the newest cluster version that whoever speaks it knows. A new cluster version takes
 a new version of the protocol: a hello of another form would be refused by those who are still to be upgraded."""
 SHARD: Final = 0

@@ -174,7 +174,7 @@ async def test_messages_arrive_in_order_on_the_link_of_their_sender() -> None:
         ({"sender": 1}, "no other member"),
         ({"boot": 2}, "its data folder is an old copy"),
         ({"shard": 1}, "here is only 0"),
-        ({"version_min": 4, "version_max": 5}, "upgrade the older one"),
+        ({"version_min": 5, "version_max": 6}, "upgrade the older one"),
         ({"version_max": 2}, "knows cluster versions up to 1, the cluster is at version 2: start a newer"),
     ],
 )
