@@ -32,22 +32,26 @@ from cluster.client_errors import (
     ClientError,
     Compacted,
     CompareFailed,
+    ConnectionsBusy,
     KeyNotFound,
     NotApplied,
     OutcomeUnknown,
     SessionExpired,
     Unavailable,
+    connections_busy,
     renewed_in_vain,
     window_full,
 )
 from cluster.client_flow import Flow, Lost, Request, Response, Send, SessionGone, Sleep, State, Ticket, exchange
+from cluster.client_line import Line
 from cluster.client_requests import Consistency, NewRecord, compare, prefix_end, step
 from cluster.wire_members import ChangeAnswer, ChangeIn, TransferAnswer
 
 __all__ = [
-    "Client", "ClientError", "Compacted", "CompareFailed", "Item", "KeyNotFound", "LogPage", "NewRecord", "NotApplied",
-    "OutcomeUnknown", "Page", "Policy", "Progress", "Record", "SessionBook", "SessionExpired", "Ticket", "TxnResult",
-    "Unavailable", "UnknownInBatch", "WatchEvent", "compare", "prefix_end", "step",
+    "Client", "ClientError", "Compacted", "CompareFailed", "ConnectionsBusy", "Item", "KeyNotFound", "LogPage",
+    "NewRecord", "NotApplied", "OutcomeUnknown", "Page", "Policy", "Progress", "Record", "SessionBook",
+    "SessionExpired", "Ticket", "TxnResult", "Unavailable", "UnknownInBatch", "WatchEvent", "compare", "prefix_end",
+    "step",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -81,12 +85,14 @@ class Client:
         routes = Routes(urls, bound=bound, dial=dict(dial or {}))
         self.state = State(routes, policy or Policy(), random.SystemRandom().randint)
         self.deadline_s = deadline_s
-        self._pool = Pool(connections_max)
+        self._pool = Pool()
+        self._connections_max = connections_max
+        self._line = Line(connections_max)
         self._ttl_ms = session_ttl_ms
         self._uses_sessions = sessions
         self._book: SessionBook | None = None
+        self._window = Line()  # of the sequences of `_book`
         self._opening = asyncio.Lock()
-        self._room = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         batcher = Batcher(self._append_batch, linger_ms / 1000, batch_records_max)
         self._batcher = batcher if batch_records_max > 1 else None
@@ -307,40 +313,79 @@ class Client:
         took: Callable[[Ticket], None] | None = None,
     ) -> T:  # fmt: skip
         """Carries out any request of `cluster.client_requests`; with a `ticket` the session is the caller's own, else
-        `took` is told of those taken for it."""
-        now_ms = _now_ms()
-        deadline_ms = now_ms + int(1000 * (self.deadline_s if deadline_s is None else deadline_s))
+        `took` is told of those taken for it.
+
+        `deadline_s` includes the wait for a connection. Without it the request has the client's `deadline_s` once it
+        has a connection, and waits for that as long as nodes answer the requests before it. Raises ConnectionsBusy.
+        """
+        patience_s = self.deadline_s if deadline_s is None else deadline_s
+        deadline = None if deadline_s is None else clock.monotonic() + deadline_s
+        try:
+            await self._line.enter(patience_s, deadline)
+        except TimeoutError:
+            raise connections_busy(self._connections_max, patience_s, is_deadline=deadline is not None) from None
+        try:
+            end = clock.monotonic() + patience_s if deadline is None else deadline
+            answer = await self._call(request, int(1000 * end), ticket, took)
+        except Unavailable:
+            raise
+        except NotApplied:
+            self._line.advance()
+            raise
+        else:
+            self._line.advance()
+            return answer
+        finally:
+            self._line.leave()
+
+    async def _call(
+        self, request: Request[T], deadline_ms: int, ticket: Ticket | None, took: Callable[[Ticket], None] | None
+    ) -> T:
         if ticket is not None or not (request.writes and self._uses_sessions):
-            return await self._run(exchange(self.state, request, ticket, now_ms=now_ms, deadline_ms=deadline_ms))
+            return await self._run(exchange(self.state, request, ticket, now_ms=_now_ms(), deadline_ms=deadline_ms))
         for _ in range(RENEWALS_MAX):
             ticket = await self._ticket(deadline_ms)
-            book = ticket.book
             if took is not None:
                 took(ticket)
             flow = exchange(self.state, request, ticket, now_ms=_now_ms(), deadline_ms=deadline_ms)
             try:
                 answer = await self._run(flow)
             except SessionGone:
-                if self._book is book:
-                    self._book = None
-                book.answer(ticket.sequence)
+                self._drop_session(ticket.book)
                 continue
             except NotApplied:
-                book.answer(ticket.sequence)
+                self._settle(ticket)
                 raise
             except OutcomeUnknown as error:
-                error.session, error.sequence = book.session, ticket.sequence
-                book.give_up(ticket.sequence)
+                error.session, error.sequence = ticket.book.session, ticket.sequence
+                self._settle(ticket, is_unknown=True)
                 raise
             except BaseException:  # cancelled: it may be on its way
-                book.give_up(ticket.sequence)
+                self._settle(ticket, is_unknown=True)
                 raise
             else:
-                book.answer(ticket.sequence)
+                self._settle(ticket)
                 return answer
-            finally:
-                self._room.set()
         raise renewed_in_vain(RENEWALS_MAX)
+
+    def _settle(self, ticket: Ticket, *, is_unknown: bool = False) -> None:
+        """The request of that sequence has ended: as many wait for a sequence may go on as the session has room for."""
+        book = ticket.book
+        before = book.settled
+        if is_unknown:
+            book.give_up(ticket.sequence)
+        else:
+            book.answer(ticket.sequence)
+        if book is self._book:
+            self._window.leave(book.settled - before)
+            if book.is_stuck:
+                self._drop_session(book)  # its receipts can be asked for until it expires
+
+    def _drop_session(self, book: SessionBook) -> None:
+        """The next write opens another session, unless one has been opened since."""
+        if self._book is book:
+            self._book = None
+            self._window.dissolve()
 
     async def stream(self, cursor: Cursor[T]) -> AsyncGenerator[T, None]:
         """What a cursor reads, opened again at another node whenever a stream breaks off."""
@@ -401,26 +446,24 @@ class Client:
     async def _ticket(self, deadline_ms: int) -> Ticket:
         """The next sequence of the session, which is opened here if there is none."""
         while True:
-            if self._book is not None and self._book.is_stuck:
-                self._book = None  # its receipts can be asked for until it expires
             if self._book is None:
                 async with self._opening:
                     if self._book is None:
                         await self._open_own_session(deadline_ms)
                 continue
-            if self._book.has_room:
-                return Ticket(self._book, self._book.take())
-            self._room.clear()
+            book = self._book
             try:
-                async with asyncio.timeout((deadline_ms - _now_ms()) / 1000):
-                    await self._room.wait()
+                await self._window.enter(0, deadline_ms / 1000)
             except TimeoutError:
-                raise window_full(self._book.session, self._book.window_max) from None
+                raise window_full(book.session, book.window_max) from None
+            if book is self._book:
+                return Ticket(book, book.take())
 
     async def _open_own_session(self, deadline_ms: int) -> None:
         request = requests.open_session(self._ttl_ms)
         answer = await self._run(exchange(self.state, request, None, now_ms=_now_ms(), deadline_ms=deadline_ms))
         self._book = SessionBook(answer.session)
+        self._window = Line(self._book.window_max)
         if self._keeper is not None:
             self._keeper.cancel()
         self._keeper = asyncio.create_task(self._keep_alive(self._book, answer.ttl_ms))
@@ -428,11 +471,12 @@ class Client:
     async def _keep_alive(self, book: SessionBook, ttl_ms: int) -> None:
         while self._book is book:
             await asyncio.sleep(ttl_ms / 3000)
-            try:
-                await self.call(requests.keep_session(book.session))
+            request, now_ms = requests.keep_session(book.session), _now_ms()
+            deadline_ms = now_ms + int(1000 * self.deadline_s)
+            try:  # not behind the requests that wait for a connection: the session must outlive them
+                await self._run(exchange(self.state, request, None, now_ms=now_ms, deadline_ms=deadline_ms))
             except SessionExpired:
-                if self._book is book:
-                    self._book = None
+                self._drop_session(book)
             except ClientError:
                 pass  # the next one, or the next write, says more
 
