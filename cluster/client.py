@@ -26,7 +26,17 @@ from cluster.client_batch import RECORDS_MAX, UnknownInBatch
 from cluster.client_batch_async import Batcher
 from cluster.client_connection import Connection, Pool
 from cluster.client_consumers import Consumer
-from cluster.client_core import RENEWALS_MAX, Policy, Routes, SessionBook, learn_leader, learn_url, pause_ms, penalise
+from cluster.client_core import (
+    RENEWALS_MAX,
+    Call,
+    Policy,
+    Routes,
+    SessionBook,
+    learn_leader,
+    learn_url,
+    pause_ms,
+    penalise,
+)
 from cluster.client_cursors import SILENCE_S, BadStream, Cursor, LogCursor, WatchCursor
 from cluster.client_errors import (
     ClientError,
@@ -40,11 +50,25 @@ from cluster.client_errors import (
     Unavailable,
     connections_busy,
     renewed_in_vain,
-    window_full,
 )
-from cluster.client_flow import Flow, Lost, Request, Response, Send, SessionGone, Sleep, State, Ticket, exchange
+from cluster.client_flow import (
+    Flow,
+    Lost,
+    Request,
+    Response,
+    Send,
+    SessionGone,
+    Sleep,
+    State,
+    Ticket,
+    exchange,
+    exchange_batch,
+    resume,
+)
 from cluster.client_line import Line
 from cluster.client_requests import Consistency, NewRecord, compare, prefix_end, step
+from cluster.client_session import OwnSession
+from cluster.client_writes import Refused, Writes
 from cluster.wire_members import ChangeAnswer, ChangeIn, TransferAnswer
 
 __all__ = [
@@ -89,13 +113,13 @@ class Client:
         self._connections_max = connections_max
         self._line = Line(connections_max)
         self._ttl_ms = session_ttl_ms
-        self._uses_sessions = sessions
-        self._book: SessionBook | None = None
-        self._window = Line()  # of the sequences of `_book`
-        self._opening = asyncio.Lock()
-        self._keeper: asyncio.Task[None] | None = None
-        batcher = Batcher(self._append_batch, linger_ms / 1000, batch_records_max)
-        self._batcher = batcher if batch_records_max > 1 else None
+        self._session = OwnSession(self._carry_ahead, session_ttl_ms) if sessions else None
+        self._batcher: Batcher | None = None
+        self._writes: Writes | None = None
+        if batch_records_max > 1:
+            self._batcher = Batcher(self._append_batch, linger_ms / 1000, batch_records_max)
+            if self._session is not None:
+                self._writes = Writes(self._session, self._write_batch, deadline_s)
 
     async def __aenter__(self) -> Self:
         return self
@@ -107,18 +131,11 @@ class Client:
 
     async def close(self) -> None:
         """Ends the session, if one was opened and a node can be reached, and all connections."""
-        if self._batcher is not None:
-            await self._batcher.close()
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
-            self._keeper = None
-        book, self._book = self._book, None
-        if book is not None and book.is_idle:
-            try:
-                await self.call(requests.close_session(book.session), deadline_s=min(1.0, self.deadline_s))
-            except ClientError:
-                pass  # it expires by itself
+        for batches in (self._batcher, self._writes):
+            if batches is not None:
+                await batches.close()
+        if self._session is not None:
+            await self._session.close(_now_ms() + int(1000 * min(1.0, self.deadline_s)))
         self._pool.close()
 
     @property
@@ -129,7 +146,8 @@ class Client:
     @property
     def session(self) -> int | None:
         """The session of the newest writes, if one is open."""
-        return None if self._book is None else self._book.session
+        book = None if self._session is None else self._session.book
+        return None if book is None else book.session
 
     async def discover(self) -> wire.Members:
         """Asks for the members and takes note of their URLs and the leader."""
@@ -212,14 +230,38 @@ class Client:
     async def put(
         self, key: bytes, value: bytes, *, if_revision: int | None = None, deadline_s: float | None = None
     ) -> wire.Written:
-        """Writes a key; with `if_revision` only if its mod revision is that (0: only if it is not there)."""
-        return await self.call(requests.put(key, value, if_revision=if_revision), deadline_s=deadline_s)
+        """Writes a key; with `if_revision` only if its mod revision is that (0: only if it is not there).
+
+        In one request with what else this client puts and deletes meanwhile, unless it has a `deadline_s` of its own.
+        """
+        return await self._write(key, value, if_revision, deadline_s)
 
     async def delete(
         self, key: bytes, *, if_revision: int | None = None, deadline_s: float | None = None
     ) -> wire.Written:
-        """Deletes a key; `deleted` is 0 if it was not there."""
-        return await self.call(requests.delete(key, if_revision=if_revision), deadline_s=deadline_s)
+        """Deletes a key; `deleted` is 0 if it was not there. Travels with others as `put` does."""
+        return await self._write(key, None, if_revision, deadline_s)
+
+    async def _write(
+        self, key: bytes, value: bytes | None, if_revision: int | None, deadline_s: float | None
+    ) -> wire.Written:
+        if value is None:
+            request = requests.delete(key, if_revision=if_revision)
+        else:
+            request = requests.put(key, value, if_revision=if_revision)
+        if self._writes is None or deadline_s is not None:
+            return await self.call(request, deadline_s=deadline_s)
+        answer = await self._writes.write(key, value, if_revision)
+        if isinstance(answer, wire.Written):
+            return answer
+        return await self.call(request, refused=answer)
+
+    async def _write_batch(self, request: Request[list[wire.BatchItem]]) -> tuple[list[wire.BatchItem], Call]:
+        return await self._in_line(
+            lambda deadline_ms: self._run(
+                exchange_batch(self.state, request, now_ms=_now_ms(), deadline_ms=deadline_ms)
+            )
+        )
 
     async def delete_range(self, start: bytes, end: bytes | None, *, deadline_s: float | None = None) -> wire.Written:
         """Deletes the keys [start, end); None: to the last key."""
@@ -310,14 +352,20 @@ class Client:
 
     async def call(
         self, request: Request[T], *, deadline_s: float | None = None, ticket: Ticket | None = None,
-        took: Callable[[Ticket], None] | None = None,
+        took: Callable[[Ticket], None] | None = None, refused: Refused | None = None,
     ) -> T:  # fmt: skip
         """Carries out any request of `cluster.client_requests`; with a `ticket` the session is the caller's own, else
-        `took` is told of those taken for it.
+        `took` is told of those taken for it. `refused`: it was one of a batch, and goes on alone.
 
         `deadline_s` includes the wait for a connection. Without it the request has the client's `deadline_s` once it
         has a connection, and waits for that as long as nodes answer the requests before it. Raises ConnectionsBusy.
         """
+        return await self._in_line(
+            lambda deadline_ms: self._call(request, deadline_ms, ticket, took, refused), deadline_s
+        )
+
+    async def _in_line(self, carry_out: Callable[[int], Awaitable[T]], deadline_s: float | None = None) -> T:
+        """Carries out a request once a connection is free; gives it its deadline in ms."""
         patience_s = self.deadline_s if deadline_s is None else deadline_s
         deadline = None if deadline_s is None else clock.monotonic() + deadline_s
         try:
@@ -326,7 +374,7 @@ class Client:
             raise connections_busy(self._connections_max, patience_s, is_deadline=deadline is not None) from None
         try:
             end = clock.monotonic() + patience_s if deadline is None else deadline
-            answer = await self._call(request, int(1000 * end), ticket, took)
+            answer = await carry_out(int(1000 * end))
         except Unavailable:
             raise
         except NotApplied:
@@ -339,53 +387,48 @@ class Client:
             self._line.leave()
 
     async def _call(
-        self, request: Request[T], deadline_ms: int, ticket: Ticket | None, took: Callable[[Ticket], None] | None
-    ) -> T:
-        if ticket is not None or not (request.writes and self._uses_sessions):
+        self, request: Request[T], deadline_ms: int, ticket: Ticket | None,
+        took: Callable[[Ticket], None] | None, refused: Refused | None,
+    ) -> T:  # fmt: skip
+        session = self._session
+        if ticket is not None or session is None or not request.writes:
             return await self._run(exchange(self.state, request, ticket, now_ms=_now_ms(), deadline_ms=deadline_ms))
         for _ in range(RENEWALS_MAX):
-            ticket = await self._ticket(deadline_ms)
-            if took is not None:
-                took(ticket)
-            flow = exchange(self.state, request, ticket, now_ms=_now_ms(), deadline_ms=deadline_ms)
+            if refused is not None:
+                ticket, now_ms = refused.ticket, _now_ms()
+                flow = resume(self.state, request, ticket, refused.call, refused.problem, now_ms=now_ms)
+                refused = None
+            else:
+                ticket = await session.ticket(deadline_ms)
+                if took is not None:
+                    took(ticket)
+                flow = exchange(self.state, request, ticket, now_ms=_now_ms(), deadline_ms=deadline_ms)
             try:
                 answer = await self._run(flow)
             except SessionGone:
-                self._drop_session(ticket.book)
+                session.drop(ticket.book)
                 continue
             except NotApplied:
-                self._settle(ticket)
+                session.settle(ticket)
                 raise
             except OutcomeUnknown as error:
                 error.session, error.sequence = ticket.book.session, ticket.sequence
-                self._settle(ticket, is_unknown=True)
+                session.settle(ticket, is_unknown=True)
                 raise
             except BaseException:  # cancelled: it may be on its way
-                self._settle(ticket, is_unknown=True)
+                session.settle(ticket, is_unknown=True)
                 raise
             else:
-                self._settle(ticket)
+                session.settle(ticket)
                 return answer
         raise renewed_in_vain(RENEWALS_MAX)
 
-    def _settle(self, ticket: Ticket, *, is_unknown: bool = False) -> None:
-        """The request of that sequence has ended: as many wait for a sequence may go on as the session has room for."""
-        book = ticket.book
-        before = book.settled
-        if is_unknown:
-            book.give_up(ticket.sequence)
-        else:
-            book.answer(ticket.sequence)
-        if book is self._book:
-            self._window.leave(book.settled - before)
-            if book.is_stuck:
-                self._drop_session(book)  # its receipts can be asked for until it expires
-
-    def _drop_session(self, book: SessionBook) -> None:
-        """The next write opens another session, unless one has been opened since."""
-        if self._book is book:
-            self._book = None
-            self._window.dissolve()
+    async def _carry_ahead(self, request: Request[T], deadline_ms: int | None = None) -> T:
+        """Carries out a request of the session's own, ahead of those that wait for a connection."""
+        now_ms = _now_ms()
+        if deadline_ms is None:
+            deadline_ms = now_ms + int(1000 * self.deadline_s)
+        return await self._run(exchange(self.state, request, None, now_ms=now_ms, deadline_ms=deadline_ms))
 
     async def stream(self, cursor: Cursor[T]) -> AsyncGenerator[T, None]:
         """What a cursor reads, opened again at another node whenever a stream breaks off."""
@@ -442,43 +485,6 @@ class Client:
                 command = flow.send((_now_ms(), happened))
         except StopIteration as done:
             return cast(T, done.value)
-
-    async def _ticket(self, deadline_ms: int) -> Ticket:
-        """The next sequence of the session, which is opened here if there is none."""
-        while True:
-            if self._book is None:
-                async with self._opening:
-                    if self._book is None:
-                        await self._open_own_session(deadline_ms)
-                continue
-            book = self._book
-            try:
-                await self._window.enter(0, deadline_ms / 1000)
-            except TimeoutError:
-                raise window_full(book.session, book.window_max) from None
-            if book is self._book:
-                return Ticket(book, book.take())
-
-    async def _open_own_session(self, deadline_ms: int) -> None:
-        request = requests.open_session(self._ttl_ms)
-        answer = await self._run(exchange(self.state, request, None, now_ms=_now_ms(), deadline_ms=deadline_ms))
-        self._book = SessionBook(answer.session)
-        self._window = Line(self._book.window_max)
-        if self._keeper is not None:
-            self._keeper.cancel()
-        self._keeper = asyncio.create_task(self._keep_alive(self._book, answer.ttl_ms))
-
-    async def _keep_alive(self, book: SessionBook, ttl_ms: int) -> None:
-        while self._book is book:
-            await asyncio.sleep(ttl_ms / 3000)
-            request, now_ms = requests.keep_session(book.session), _now_ms()
-            deadline_ms = now_ms + int(1000 * self.deadline_s)
-            try:  # not behind the requests that wait for a connection: the session must outlive them
-                await self._run(exchange(self.state, request, None, now_ms=now_ms, deadline_ms=deadline_ms))
-            except SessionExpired:
-                self._drop_session(book)
-            except ClientError:
-                pass  # the next one, or the next write, says more
 
     def _at_least(self, consistency: Consistency, min_index: int | None) -> int:
         """A stale read of this client sees at least what it has seen before (pitfall 39)."""

@@ -26,14 +26,20 @@ class Line:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._advanced_at = 0.0
 
+    def try_enter(self) -> bool:
+        """Takes a place if one is free."""
+        if self._free <= 0:
+            return False
+        self._free -= 1
+        return True
+
     async def enter(self, patience_s: float, deadline: float | None = None) -> None:
         """Takes a place, and waits for one while the line advances.
 
         Raises TimeoutError at `deadline` (seconds of `clock.monotonic`); without one, once `advance` was not called for
         `patience_s` seconds.
         """
-        if self._free > 0:
-            self._free -= 1
+        if self.try_enter():
             return
         came = clock.monotonic()
         place = asyncio.get_running_loop().create_future()

@@ -81,7 +81,7 @@ async def test_more_puts_than_a_client_has_connections_wait_and_none_fails(monke
     """The puts take several times as long as the deadline of one request, because the node answers slowly. All wait."""
     async with (
         serve() as served,
-        Client(served.url, connections_max=2, deadline_s=0.3, policy=QUICK) as client,
+        Client(served.url, connections_max=2, deadline_s=0.3, policy=QUICK, batch_records_max=1) as client,
     ):
         await client.put(b"warm", b"")
         submit = served.node.submit
@@ -134,7 +134,7 @@ async def test_a_request_without_a_connection_fails_with_an_error_of_its_own(dea
 
 async def test_writes_beyond_the_window_of_the_session_wait_for_its_answers() -> None:
     """2,000 puts at once with a connection for each: at most 1,024 sequences are open, and every put is applied."""
-    async with serve() as served, Client(served.url, connections_max=2_000) as client:
+    async with serve() as served, Client(served.url, connections_max=2_000, batch_records_max=1) as client:
         await client.put(b"warm", b"")
         await asyncio.gather(*(client.put(b"%d" % number, b"") for number in range(2_000)))
         assert await count_keys(client) == 2_001
@@ -142,12 +142,12 @@ async def test_writes_beyond_the_window_of_the_session_wait_for_its_answers() ->
 
 async def test_puts_go_on_in_another_session_when_the_lowest_sequence_stays_open() -> None:
     """A put of unknown outcome keeps its sequence open: with the window used up, the tasks in line get a new one."""
-    async with serve() as served, Client(served.url, connections_max=8) as client:
+    async with serve() as served, Client(served.url, connections_max=8, batch_records_max=1) as client:
         await client.put(b"warm", b"")
-        assert client._book is not None
-        first = client._book
-        ticket = await client._ticket(int(1e12))
-        client._settle(ticket, is_unknown=True)
+        assert client._session is not None
+        first = client._session.book
+        ticket = await client._session.ticket(int(1e12))
+        client._session.settle(ticket, is_unknown=True)
         await asyncio.gather(*(client.put(b"%d" % number, b"") for number in range(1_100)))
-        assert client._book is not first
+        assert client._session.book is not first
         assert await count_keys(client) == 1_101
