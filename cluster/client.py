@@ -12,32 +12,27 @@ write, kept alive, and replaced when it has expired. Any number of requests may 
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
-from typing import Self, TypeVar, cast
+from typing import Self, TypeVar
 
 from cluster import client_requests as requests
 from cluster import clock, wire
 from cluster.client_answers import Item, LogPage, Page, Progress, Record, TxnResult, WatchEvent
 from cluster.client_batch import RECORDS_MAX, UnknownInBatch
 from cluster.client_batch_async import Batcher
-from cluster.client_connection import Connection, Pool
+from cluster.client_carrier import Carrier
 from cluster.client_consumers import Consumer
 from cluster.client_core import (
-    RENEWALS_MAX,
-    Call,
     Policy,
     Routes,
     SessionBook,
     learn_leader,
     learn_url,
-    pause_ms,
-    penalise,
 )
-from cluster.client_cursors import SILENCE_S, BadStream, Cursor, LogCursor, WatchCursor
+from cluster.client_cursors import Cursor, LogCursor, WatchCursor
 from cluster.client_errors import (
     ClientError,
     Compacted,
@@ -48,27 +43,14 @@ from cluster.client_errors import (
     OutcomeUnknown,
     SessionExpired,
     Unavailable,
-    connections_busy,
-    renewed_in_vain,
 )
 from cluster.client_flow import (
-    Flow,
-    Lost,
     Request,
-    Response,
-    Send,
-    SessionGone,
-    Sleep,
     State,
     Ticket,
-    exchange,
-    exchange_batch,
-    resume,
 )
-from cluster.client_line import Line
 from cluster.client_requests import Consistency, NewRecord, compare, prefix_end, step
-from cluster.client_session import OwnSession
-from cluster.client_writes import Refused, Writes
+from cluster.client_writes import Writes
 from cluster.wire_members import ChangeAnswer, ChangeIn, TransferAnswer
 
 __all__ = [
@@ -109,17 +91,14 @@ class Client:
         routes = Routes(urls, bound=bound, dial=dict(dial or {}))
         self.state = State(routes, policy or Policy(), random.SystemRandom().randint)
         self.deadline_s = deadline_s
-        self._pool = Pool()
-        self._connections_max = connections_max
-        self._line = Line(connections_max)
         self._ttl_ms = session_ttl_ms
-        self._session = OwnSession(self._carry_ahead, session_ttl_ms) if sessions else None
+        self._carrier = carrier = Carrier(self.state, deadline_s, connections_max, session_ttl_ms if sessions else None)
         self._batcher: Batcher | None = None
         self._writes: Writes | None = None
         if batch_records_max > 1:
             self._batcher = Batcher(self._append_batch, linger_ms / 1000, batch_records_max)
-            if self._session is not None:
-                self._writes = Writes(self._session, self._write_batch, deadline_s)
+            if carrier.session is not None:
+                self._writes = Writes(carrier.session, carrier.write_batch, deadline_s)
 
     async def __aenter__(self) -> Self:
         return self
@@ -134,9 +113,7 @@ class Client:
         for batches in (self._batcher, self._writes):
             if batches is not None:
                 await batches.close()
-        if self._session is not None:
-            await self._session.close(_now_ms() + int(1000 * min(1.0, self.deadline_s)))
-        self._pool.close()
+        await self._carrier.close()
 
     @property
     def index(self) -> int:
@@ -146,8 +123,8 @@ class Client:
     @property
     def session(self) -> int | None:
         """The session of the newest writes, if one is open."""
-        book = None if self._session is None else self._session.book
-        return None if book is None else book.session
+        session = self._carrier.session
+        return None if session is None or session.book is None else session.book.session
 
     async def discover(self) -> wire.Members:
         """Asks for the members and takes note of their URLs and the leader."""
@@ -177,7 +154,7 @@ class Client:
     async def _append_batch(
         self, records: Sequence[NewRecord], deadline_s: float, took: Callable[[Ticket], None]
     ) -> wire.Appended:
-        return await self.call(requests.append(records), deadline_s=deadline_s, took=took)
+        return await self._carrier.call(requests.append(records), deadline_s=deadline_s, took=took)
 
     async def log_page(
         self, from_index: int, *, to: int | None = None, limit: int | None = None, wait_ms: int = 0,
@@ -254,14 +231,7 @@ class Client:
         answer = await self._writes.write(key, value, if_revision)
         if isinstance(answer, wire.Written):
             return answer
-        return await self.call(request, refused=answer)
-
-    async def _write_batch(self, request: Request[list[wire.BatchItem]]) -> tuple[list[wire.BatchItem], Call]:
-        return await self._in_line(
-            lambda deadline_ms: self._run(
-                exchange_batch(self.state, request, now_ms=_now_ms(), deadline_ms=deadline_ms)
-            )
-        )
+        return await self._carrier.call(request, refused=answer)
 
     async def delete_range(self, start: bytes, end: bytes | None, *, deadline_s: float | None = None) -> wire.Written:
         """Deletes the keys [start, end); None: to the last key."""
@@ -352,146 +322,22 @@ class Client:
 
     async def call(
         self, request: Request[T], *, deadline_s: float | None = None, ticket: Ticket | None = None,
-        took: Callable[[Ticket], None] | None = None, refused: Refused | None = None,
     ) -> T:  # fmt: skip
-        """Carries out any request of `cluster.client_requests`; with a `ticket` the session is the caller's own, else
-        `took` is told of those taken for it. `refused`: it was one of a batch, and goes on alone.
+        """Carries out any request of `cluster.client_requests`; with a `ticket` the session is the caller's own.
 
         `deadline_s` includes the wait for a connection. Without it the request has the client's `deadline_s` once it
         has a connection, and waits for that as long as nodes answer the requests before it. Raises ConnectionsBusy.
         """
-        return await self._in_line(
-            lambda deadline_ms: self._call(request, deadline_ms, ticket, took, refused), deadline_s
-        )
-
-    async def _in_line(self, carry_out: Callable[[int], Awaitable[T]], deadline_s: float | None = None) -> T:
-        """Carries out a request once a connection is free; gives it its deadline in ms."""
-        patience_s = self.deadline_s if deadline_s is None else deadline_s
-        deadline = None if deadline_s is None else clock.monotonic() + deadline_s
-        try:
-            await self._line.enter(patience_s, deadline)
-        except TimeoutError:
-            raise connections_busy(self._connections_max, patience_s, is_deadline=deadline is not None) from None
-        try:
-            end = clock.monotonic() + patience_s if deadline is None else deadline
-            answer = await carry_out(int(1000 * end))
-        except Unavailable:
-            raise
-        except NotApplied:
-            self._line.advance()
-            raise
-        else:
-            self._line.advance()
-            return answer
-        finally:
-            self._line.leave()
-
-    async def _call(
-        self, request: Request[T], deadline_ms: int, ticket: Ticket | None,
-        took: Callable[[Ticket], None] | None, refused: Refused | None,
-    ) -> T:  # fmt: skip
-        session = self._session
-        if ticket is not None or session is None or not request.writes:
-            return await self._run(exchange(self.state, request, ticket, now_ms=_now_ms(), deadline_ms=deadline_ms))
-        for _ in range(RENEWALS_MAX):
-            if refused is not None:
-                ticket, now_ms = refused.ticket, _now_ms()
-                flow = resume(self.state, request, ticket, refused.call, refused.problem, now_ms=now_ms)
-                refused = None
-            else:
-                ticket = await session.ticket(deadline_ms)
-                if took is not None:
-                    took(ticket)
-                flow = exchange(self.state, request, ticket, now_ms=_now_ms(), deadline_ms=deadline_ms)
-            try:
-                answer = await self._run(flow)
-            except SessionGone:
-                session.drop(ticket.book)
-                continue
-            except NotApplied:
-                session.settle(ticket)
-                raise
-            except OutcomeUnknown as error:
-                error.session, error.sequence = ticket.book.session, ticket.sequence
-                session.settle(ticket, is_unknown=True)
-                raise
-            except BaseException:  # cancelled: it may be on its way
-                session.settle(ticket, is_unknown=True)
-                raise
-            else:
-                session.settle(ticket)
-                return answer
-        raise renewed_in_vain(RENEWALS_MAX)
-
-    async def _carry_ahead(self, request: Request[T], deadline_ms: int | None = None) -> T:
-        """Carries out a request of the session's own, ahead of those that wait for a connection."""
-        now_ms = _now_ms()
-        if deadline_ms is None:
-            deadline_ms = now_ms + int(1000 * self.deadline_s)
-        return await self._run(exchange(self.state, request, None, now_ms=now_ms, deadline_ms=deadline_ms))
+        return await self._carrier.call(request, deadline_s=deadline_s, ticket=ticket)
 
     async def stream(self, cursor: Cursor[T]) -> AsyncGenerator[T, None]:
         """What a cursor reads, opened again at another node whenever a stream breaks off."""
-        breaks = 0  # in a row, without anything read
-        while not cursor.is_done():
-            connection, url = await self._open(cursor.request())
-            try:
-                while (block := await connection.block(SILENCE_S)) is not None:
-                    if isinstance(block, Lost):
-                        raise BadStream(block.reason)
-                    for told in cursor.feed(block):
-                        breaks = 0
-                        yield told
-                    if cursor.is_done():
-                        return
-                cursor.end()
-            except BadStream:
-                penalise(self.state.routes, self.state.policy, url, _now_ms())
-            finally:
-                self._pool.release(connection)
-            if not cursor.is_done():
-                breaks += 1
-                await asyncio.sleep(pause_ms(self.state.policy, breaks, self.state.random) / 1000)
-
-    async def _open(self, request: Request[None]) -> tuple[Connection, str]:
-        """Opens a stream at some node."""
-        opened: list[tuple[Connection, str]] = []
-
-        async def send(command: Send) -> Response | Lost:
-            happened, connection = await self._pool.open(command.url, command.data, command.timeout_ms / 1000)
-            if connection is not None:
-                opened.append((connection, command.url))
-            return happened
-
-        now_ms = _now_ms()
-        deadline_ms = now_ms + int(1000 * self.deadline_s)
-        await self._run(exchange(self.state, request, None, now_ms=now_ms, deadline_ms=deadline_ms), send)
-        return opened[-1]
-
-    async def _send(self, command: Send) -> Response | Lost:
-        return await self._pool.send(command.url, command.data, command.timeout_ms / 1000)
-
-    async def _run(self, flow: Flow[T], send: Callable[[Send], Awaitable[Response | Lost]] | None = None) -> T:
-        send = send or self._send
-        happened: Response | Lost | None = None
-        try:
-            command = next(flow)
-            while True:
-                if isinstance(command, Sleep):
-                    await asyncio.sleep(command.ms / 1000)
-                    happened = None
-                else:
-                    happened = await send(command)
-                command = flow.send((_now_ms(), happened))
-        except StopIteration as done:
-            return cast(T, done.value)
+        async with aclosing(self._carrier.stream(cursor)) as told:
+            async for each in told:
+                yield each
 
     def _at_least(self, consistency: Consistency, min_index: int | None) -> int:
         """A stale read of this client sees at least what it has seen before (pitfall 39)."""
         if min_index is not None:
             return min_index
         return self.index if consistency == "stale" else 0
-
-
-def _now_ms() -> int:
-    return int(clock.monotonic() * 1000)

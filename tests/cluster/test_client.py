@@ -274,8 +274,8 @@ async def test_cancelled_write_keeps_its_sequence_open() -> None:
     node = FakeNode()
     async with serve(node) as served, Client(served.url, batch_records_max=1) as client:
         await client.append(b"one")
-        assert client._session is not None
-        book = client._session.book
+        assert client._carrier.session is not None
+        book = client._carrier.session.book
         assert book is not None
         node.held = asyncio.Event()
         task = asyncio.create_task(client.append(b"two"))
@@ -287,7 +287,7 @@ async def test_cancelled_write_keeps_its_sequence_open() -> None:
         node.held.set()
         node.held = None
         await client.append(b"three")
-        assert client._session.book is book
+        assert client._carrier.session.book is book
         assert (book.settled, book.given_up) == (2, {2})
 
 

@@ -9,7 +9,7 @@ import pytest
 from cluster.client import Client, ConnectionsBusy, NotApplied, Policy
 from cluster.client_line import Line
 from tests.cluster.fake_node import serve
-from tests.support import streams_served
+from tests.support import streams_served, wait_until_async
 
 QUICK = Policy(back_off_first_ms=2, back_off_max_ms=20, attempt_ms=20_000, grace_ms=50)
 
@@ -69,10 +69,13 @@ async def test_a_task_waits_as_long_as_the_line_advances_and_no_longer() -> None
     assert isinstance(strict.exception(), TimeoutError)
     loop = asyncio.get_running_loop()
     began = loop.time()
-    while loop.time() < began + 0.5:
+
+    def has_waited_long() -> bool:
         line.advance()
         assert not patient.done()
-        await asyncio.sleep(0.01)
+        return loop.time() >= began + 0.5
+
+    await wait_until_async(has_waited_long)
     with pytest.raises(TimeoutError):
         await patient
 
@@ -94,7 +97,9 @@ async def test_more_puts_than_a_client_has_connections_wait_and_none_fails(monke
             answered.append(loop.time() - began)
 
         async def slowly(*args: Any, **kwargs: Any) -> object:
-            await asyncio.sleep(0.04)
+            slow = asyncio.Event()
+            loop.call_later(0.04, slow.set)
+            await slow.wait()
             return await submit(*args, **kwargs)
 
         monkeypatch.setattr(
@@ -144,10 +149,10 @@ async def test_puts_go_on_in_another_session_when_the_lowest_sequence_stays_open
     """A put of unknown outcome keeps its sequence open: with the window used up, the tasks in line get a new one."""
     async with serve() as served, Client(served.url, connections_max=8, batch_records_max=1) as client:
         await client.put(b"warm", b"")
-        assert client._session is not None
-        first = client._session.book
-        ticket = await client._session.ticket(int(1e12))
-        client._session.settle(ticket, is_unknown=True)
+        assert client._carrier.session is not None
+        first = client._carrier.session.book
+        ticket = await client._carrier.session.ticket(int(1e12))
+        client._carrier.session.settle(ticket, is_unknown=True)
         await asyncio.gather(*(client.put(b"%d" % number, b"") for number in range(1_100)))
-        assert client._session.book is not first
+        assert client._carrier.session.book is not first
         assert await count_keys(client) == 1_101

@@ -66,9 +66,9 @@ async def counted(served: Served) -> AsyncIterator[tuple[str, Counter[str]]]:
 
 def book_of(client: Client) -> SessionBook:
     """The sequences of the client's session."""
-    assert client._session is not None
-    assert client._session.book is not None
-    return client._session.book
+    assert client._carrier.session is not None
+    assert client._carrier.session.book is not None
+    return client._carrier.session.book
 
 
 async def test_concurrent_writes_travel_in_few_requests() -> None:
