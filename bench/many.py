@@ -155,7 +155,8 @@ def measure(folder: Path, count: int, value_bytes: int, rounds: int, peers: bool
     return Result(when, seen, count, value_bytes, entries, skipped)
 
 
-def _told(result: Result) -> Iterator[str]:
+def tell(result: Result) -> Iterator[str]:
+    """The result as lines of text."""
     ours = result.entries[0]
     yield f"{result.count:,} requests at once, values of {result.value_bytes} bytes, medians of the rounds:"
     for kind in (PUTS, GETS, APPENDS):
@@ -185,7 +186,7 @@ def main(
     study.run(
         "many", data, save,
         lambda folder, console: measure(folder, count, size, rounds, peers, console),
-        _told,
+        tell,
     )  # fmt: skip
 
 
