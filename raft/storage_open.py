@@ -15,9 +15,9 @@ from raft import divergence, repair
 from raft.codec import decode_configuration
 from raft.configuration import Configuration
 from raft.formats import Log, Slot, term_runs
-from raft.journal import LOG_FOLDER, SEGMENT_BYTES, Journal, begin_after, keep_slot
+from raft.journal import LOG_FOLDER, SEGMENT_BYTES, Journal, begin_after, keep_slot, ledger_name
 from raft.log import LogStart
-from raft.operations import Delete, Files, Operation, SyncFolder
+from raft.operations import Delete, Files, Operation, Sync, SyncFolder
 from raft.recovery import Damage, Damaged, rebuild_index, recover_hard_state, recover_log
 from raft.storage_ledger import Ledger
 from raft.storage_read import Reader
@@ -129,6 +129,9 @@ def _open(
     yield recovery.operations
     for segment in recovery.rebuild:
         yield rebuild_index(log, files, segment)
+    was_cut = slot.cut > 0
+    if was_cut:  # effects prove that their entries were synced: those of what goes are gone before the cut is over
+        yield [*ledger_operations, Sync(ledger_name(recovery.segments[-1].first))]
     slot, operations = count_boot(log, slot, recovery.segments[-1].last.term)
     yield operations
     journal = Journal(log, recovery.segments, slot, segment_bytes, recovery.marked)
@@ -139,7 +142,8 @@ def _open(
     if note is not None:
         yield divergence.drop(note, files)
     yield drop_old(files)
-    yield ledger_operations
+    if not was_cut:
+        yield ledger_operations
     if note is not None:
         yield divergence.done()
     *earlier, (index, configuration) = _configurations(journal, Reader(journal, ledger, files, forget), chosen)
