@@ -22,6 +22,7 @@ from raft.recovery import Damage, Damaged, rebuild_index, recover_hard_state, re
 from raft.storage_ledger import Ledger
 from raft.storage_read import Reader
 from raft.storage_snapshots import (
+    SNAPSHOTS,
     SnapshotDamaged,
     StoredSnapshot,
     drop_old,
@@ -104,7 +105,13 @@ def _open(
     for snapshot in snapshots[:1]:
         if is_installing(files, snapshot.mark.index):
             notices.append(f"the log was being dropped for {snapshot.folder}: it is dropped now")
+            yield [SyncFolder(SNAPSHOTS)]  # as below
             yield _drop_log(log, files, snapshot.mark, segment_bytes)
+    if slot.cut:
+        # A killed process may have left this in the page cache alone. A start that cuts the log, and then loses power,
+        # must not find a hard state that knows of no cut and no floor.
+        promise, repeat = keep_slot(log, slot)
+        yield promise + repeat
     if slot.is_mending:
         base = repair.newest_below(snapshots, slot.cut)
         yield from repair.set_aside(files, slot, is_all=base is not None, told=notices)
