@@ -1,4 +1,4 @@
-"""Two of three nodes acknowledge a write, all lose power, and what one of them wrote last is damaged: nothing is lost."""
+"""Two of three nodes acknowledge a write, all lose power, what one wrote last is damaged: nothing is lost."""
 
 from itertools import product
 from random import Random
