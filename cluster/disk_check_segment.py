@@ -200,7 +200,7 @@ def _check_newest(log: Log, files: Files, looked: Looked, header: SegmentHeader,
     for operation in recovery.operations:
         if isinstance(operation, Zero):
             size = operation.end - operation.start
-            what = f"a torn tail of {size} bytes: nothing in it had been acknowledged"
+            what = f"a torn tail of {size} bytes: nothing in the files says that it was synced"
             if cut:
                 what = f"{size} bytes behind index {cut}, which are being cut off"
             mend = "nothing: the next start cuts it"

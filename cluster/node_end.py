@@ -42,7 +42,6 @@ def housekeeping(node: Node, now: Now, mono: float) -> None:
         node.applier.waiters.sweep()
     node.transport.check_silence()
     node_points.housekeeping(node, now, mono)
-    node.syncer.mark_if_idle(node.settings.disk.mark_idle_ms / 1_000)
     _watch_disk(node, now)
     if node.is_leader:
         _commit_clock(node, now)

@@ -114,7 +114,7 @@ class DiskSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Files."""
 
     segment_bytes: int = 64 << 20  # preallocated size of one segment
-    mark_idle_ms: int = 50  # a durable mark is written by itself after this long without a sync
+    mark_idle_ms: int = 5  # a durable mark is written by itself after this long without a sync, or as long as one takes
 
 
 class RetentionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,7 +1,8 @@
 """Brings to the disk what must be durable, one batch at a time, and says when it is.
 
 `raft.ready.SyncQueue` gathers what comes while a sync is under way; a full disk is tried again until there is room.
-There is room while nothing waits for it and the disk has its reserve (`cluster.disk_reserve`).
+There is room while nothing waits for it and the disk has its reserve (`cluster.disk_reserve`). Soon after the last sync
+a durable mark says that it is synced.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Syncer:
         failed: Callable[[BaseException], None],
         metrics: Metrics,
         logger: Logger,
+        mark_idle_s: float,
     ) -> None:
         self.has_space = True
         self.is_waiting = False  # for room
@@ -43,7 +45,10 @@ class Syncer:
         self._batch: SyncBatch | None = None
         self.started = 0.0  # the newest sync
         self._ended = clock.monotonic()
+        self._mark_idle_s = mark_idle_s
+        self._sync_s = 0.0  # how long the newest one took
         self._is_marked = True
+        self._mark_timer: asyncio.TimerHandle | None = None
         self._is_closed = False
 
     @property
@@ -75,17 +80,32 @@ class Syncer:
     def close(self) -> None:
         """Nothing more begins."""
         self._is_closed = True
+        if self._mark_timer is not None:
+            self._mark_timer.cancel()
 
-    def mark_if_idle(self, idle_s: float) -> None:
-        """A durable mark of its own, once nothing was synced for `idle_s` (DESIGN section 4)."""
-        if not self._is_marked and self.is_idle and clock.monotonic() - self._ended >= idle_s:
-            self._is_marked = True
-            asyncio.ensure_future(self._disk.write_mark()).add_done_callback(self._marked)
+    def _mark_after(self, wait_s: float) -> None:
+        if self._mark_timer is None and not self._is_closed:
+            self._mark_timer = asyncio.get_running_loop().call_later(wait_s, self._mark_if_idle)
+
+    def _mark_if_idle(self) -> None:
+        """A durable mark of its own, once nothing was synced for `mark_idle_s`, or for as long as the newest sync took:
+        on a slow disk a mark must not hold up the next request of every client."""
+        self._mark_timer = None
+        if self._is_marked or self._is_closed:
+            return
+        idle_s = max(self._mark_idle_s, self._sync_s)
+        wait_s = self._ended + idle_s - clock.monotonic() if self.is_idle else idle_s
+        if wait_s > 0:
+            self._mark_after(wait_s)
+            return
+        self._is_marked = True
+        asyncio.ensure_future(self._disk.write_mark()).add_done_callback(self._marked)
 
     def _marked(self, done: asyncio.Future[None]) -> None:
         error = None if done.cancelled() else done.exception()
         if isinstance(error, NoSpace):
             self._is_marked = False
+            self._mark_after(NO_SPACE_RETRY_S)
         elif error is not None:
             self._failed(error)
 
@@ -109,8 +129,10 @@ class Syncer:
             return
         self.look_for_room()
         self._ended = clock.monotonic()
+        self._sync_s = self._ended - self.started
         self._is_marked = False
-        self._metrics.sync_seconds.observe(self._ended - self.started)
+        self._mark_after(self._mark_idle_s)
+        self._metrics.sync_seconds.observe(self._sync_s)
         self._synced(batch)
 
     def look_for_room(self) -> None:

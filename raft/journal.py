@@ -316,8 +316,9 @@ class Journal:
         for first in dropped:
             yield drop_segment(first)
         name = segment_name(segment.first)
-        rows = row_position(segment, kept.index + 1)
-        yield [Zero(name, end, old_end), Sync(name), Truncate(index_name(segment.first), rows)]
+        rows, index_file = row_position(segment, kept.index + 1), index_name(segment.first)
+        # Rows prove that their entries were synced. So those of what goes are gone for good before the cut is over.
+        yield [Zero(name, end, old_end), Sync(name), Truncate(index_file, rows), Sync(index_file)]
         # The marks that were behind `kept` are gone: without a new one, damage below it would count as a torn tail.
         if mark := self.mark():
             yield mark

@@ -1,8 +1,8 @@
 """What a starting node makes of its files: what is intact, what is a torn tail, what is damage, and how to mend it.
 
-The rule (DESIGN section 4): a bad record at or below the newest durable mark is damage, above it is a torn tail, which
-is cut. Marks are those in the newest segment, the header of every segment (all before it was synced when it was made)
-and the newest snapshot. Nothing is written where there is damage. Protocol-Aware Recovery (FAST'18).
+The rule: a bad record that anything in the files proves to have been synced is damage; any other is a torn tail, which
+is cut. The proofs are the header of a later segment (all before it was synced when it was made), the newest snapshot,
+and those of `raft.evidence`. Nothing is written where there is damage. Protocol-Aware Recovery (FAST'18).
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from raft.codec import (
     MARK_MAGIC,
     MARK_SIZE,
     Corrupt,
-    UnknownVersion,
     crc32c,
     decode_header,
     decode_mark,
@@ -29,6 +28,7 @@ from raft.codec import (
     entry_of,
     index_rows,
 )
+from raft.evidence import header_after, synced_until
 from raft.formats import (
     HARD_STATE_SLOT,
     INDEX_MAGIC,
@@ -181,38 +181,12 @@ def scan(files: Files, name: str, header: SegmentHeader, stop_after: int | None 
             reason = "" if not passed and not any(buffer[offset : offset + HEADER_SIZE]) else "no entry starts here"
         except Corrupt as error:
             reason = str(error)
-        if passed or not reason or not _is_entry_after(window, position + MARK_SIZE, index, crc):
+        if passed or not reason or header_after(*window.at(position + MARK_SIZE, HEADER_SIZE), index, crc) is None:
             yield Found(position - passed, None, from_mark, reason)
             return
         passed = MARK_SIZE
         position += MARK_SIZE
     yield Found(position, None, from_mark)
-
-
-def _is_entry_after(window: _Window, position: int, index: int, crc: int) -> bool:
-    """Whether the header at `position` is that of the entry after `index`: what was before it is a damaged mark."""
-    buffer, offset = window.at(position, HEADER_SIZE)
-    try:
-        header = decode_header(buffer, offset)
-    except (Corrupt, UnknownVersion):
-        return False
-    return header.index - header.count == index and header.previous_crc == crc
-
-
-def _newest_mark(files: Files, name: str, start: int, end: int) -> int:
-    """The highest index that a durable mark between two positions names; 0: there is none."""
-    newest, position = 0, start
-    while position < end:
-        window = files.read(name, position, min(WINDOW, end - position) + MARK_SIZE - 1)
-        found = window.find(MARK_MAGIC)
-        while found >= 0:
-            try:
-                newest = max(newest, decode_mark(window, found, position + found).index)
-            except (Corrupt, UnknownVersion):
-                pass  # not a mark of this place
-            found = window.find(MARK_MAGIC, found + 1)
-        position += WINDOW
-    return newest
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -424,16 +398,16 @@ def _recover_active(
     recovery.tail = tuple(tail)
 
     bytes_end = end_of_bytes(files, name, ended.position, header.size)
-    if cut:
-        newest = cut
+    if cut:  # what proves the sync of what is behind is about to go, too
+        newest, why = cut, f"a cut after index {cut} is under way"
     else:
-        newest = max(durable, _newest_mark(files, name, ended.position, bytes_end))
+        newest, why = synced_until(files, segment, durable, bytes_end)
     if newest > segment.last.index:
-        reason = f"{ended.reason or 'the entries end'}; a durable mark says that index {newest} was synced"
+        reason = f"{ended.reason or 'the entries end'}; {why}"
         raise Damaged(Damage(name, ended.position, segment.last.index, reason))
     if bytes_end > ended.position:
         told = f"{name}: a torn tail of {bytes_end - ended.position} bytes behind index {segment.last.index} was cut "
-        told += f"({ended.reason or 'bytes behind the end'}): nothing in it had been acknowledged"
+        told += f"({ended.reason or 'bytes behind the end'}): nothing in the files says that it was synced"
         recovery.notices += [] if cut else [told]
         recovery.operations.append(Zero(name, ended.position, bytes_end))
     is_mark_last = ended.from_mark + MARK_SIZE == ended.position and ended.from_mark > SEGMENT_HEADER_SIZE
@@ -444,4 +418,6 @@ def _recover_active(
     recovery.operations += [Write(name, ended.from_mark, again), Sync(name)]
     if mends:
         recovery.operations += [*mends, Sync(name)]
-    recovery.operations += [Create(index_name(segment.first), index), SyncFolder(LOG_FOLDER)]
+    # Synced: after a power cut no older content may come back, which has the rows of what a cut has taken.
+    index_file = index_name(segment.first)
+    recovery.operations += [Create(index_file, index), Sync(index_file), SyncFolder(LOG_FOLDER)]

@@ -15,13 +15,14 @@ from raft import divergence, repair
 from raft.codec import decode_configuration
 from raft.configuration import Configuration
 from raft.formats import Log, Slot, term_runs
-from raft.journal import LOG_FOLDER, SEGMENT_BYTES, Journal, begin_after, keep_slot
+from raft.journal import LOG_FOLDER, SEGMENT_BYTES, Journal, begin_after, keep_slot, ledger_name
 from raft.log import LogStart
-from raft.operations import Delete, Files, Operation, SyncFolder
+from raft.operations import Delete, Files, Operation, Sync, SyncFolder
 from raft.recovery import Damage, Damaged, rebuild_index, recover_hard_state, recover_log
 from raft.storage_ledger import Ledger
 from raft.storage_read import Reader
 from raft.storage_snapshots import (
+    SNAPSHOTS,
     SnapshotDamaged,
     StoredSnapshot,
     drop_old,
@@ -104,7 +105,13 @@ def _open(
     for snapshot in snapshots[:1]:
         if is_installing(files, snapshot.mark.index):
             notices.append(f"the log was being dropped for {snapshot.folder}: it is dropped now")
+            yield [SyncFolder(SNAPSHOTS)]  # as below
             yield _drop_log(log, files, snapshot.mark, segment_bytes)
+    if slot.cut:
+        # A killed process may have left this in the page cache alone. A start that cuts the log, and then loses power,
+        # must not find a hard state that knows of no cut and no floor.
+        promise, repeat = keep_slot(log, slot)
+        yield promise + repeat
     if slot.is_mending:
         base = repair.newest_below(snapshots, slot.cut)
         yield from repair.set_aside(files, slot, is_all=base is not None, told=notices)
@@ -129,6 +136,9 @@ def _open(
     yield recovery.operations
     for segment in recovery.rebuild:
         yield rebuild_index(log, files, segment)
+    was_cut = slot.cut > 0
+    if was_cut:  # effects prove that their entries were synced: those of what goes are gone before the cut is over
+        yield [*ledger_operations, Sync(ledger_name(recovery.segments[-1].first))]
     slot, operations = count_boot(log, slot, recovery.segments[-1].last.term)
     yield operations
     journal = Journal(log, recovery.segments, slot, segment_bytes, recovery.marked)
@@ -139,7 +149,8 @@ def _open(
     if note is not None:
         yield divergence.drop(note, files)
     yield drop_old(files)
-    yield ledger_operations
+    if not was_cut:
+        yield ledger_operations
     if note is not None:
         yield divergence.done()
     *earlier, (index, configuration) = _configurations(journal, Reader(journal, ledger, files, forget), chosen)

@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from chaos.sim import disk_faults, disk_snapshots
+from chaos.sim import disk_faults, disk_newest, disk_snapshots
 from chaos.sim.disk_errors import DiskFailed, DiskFull, DiskRefused
 from chaos.sim.disk_view import SilentlyWrong, View
 from chaos.sim.files import MemoryFiles
@@ -406,17 +406,24 @@ class SimDisk:
 
     def flip_bit(self, area: str, random: Random) -> str:
         """One bit of an area (`disk_faults.AREAS`) is another one; what was hit, or "" where nothing may be hit now."""
-        return self._hit(disk_faults.flip_bit(self, area, random))
+        return self.hit(disk_faults.flip_bit(self, area, random))
 
     def misdirect(self, area: str, random: Random) -> str:
         """A block was written in another one's place."""
-        return self._hit(disk_faults.misdirect(self, area, random))
+        return self.hit(disk_faults.misdirect(self, area, random))
 
     def stale_block(self, area: str, random: Random) -> str:
         """A block has what was there before its newest write."""
-        return self._hit(disk_faults.stale_block(self, area, random))
+        return self.hit(disk_faults.stale_block(self, area, random))
 
-    def _hit(self, hit: disk_faults.Hit | None) -> str:
+    def flip_newest(self, random: Random) -> tuple[str, str]:
+        """Bits of what was written last before a power cut are others: the region, and what was hit; "" for what was
+        hit where that would be beyond what is promised, and for both where nothing is there."""
+        found = disk_newest.flip_newest(self, random)
+        return (found[0].region, self.hit(found[1])) if found is not None else ("", "")
+
+    def hit(self, hit: disk_faults.Hit | None) -> str:
+        """Takes note of damage that was done; what was hit."""
         if hit is None:
             return ""
         name, what = hit

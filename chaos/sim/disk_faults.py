@@ -1,7 +1,7 @@
 """What can happen to bytes at rest: flipped bits, blocks that went elsewhere or never arrived.
 
 Only where the formats promise to notice it. The newest segment is hit below its newest durable mark (what is behind it
-cannot be told from a torn tail, docs/formats.md), the hard state in one of two equal slots. Each function changes the
+is `chaos.sim.disk_newest`'s), the hard state in one of two equal slots. Each function changes the
 disk and gives the file and what was hit in it, or None where nothing may be hit now: then the disk is as it was.
 """
 
@@ -115,7 +115,10 @@ def _spans(disk: SimDisk, area: str, random: Random) -> list[Span]:
     if area == "snapshot":
         names = [name for name in nodes if name.startswith(f"{SNAPSHOTS}/") and ".new/" not in name]
     elif area in ("ledger", "idx"):
+        # What is beside damage of the newest segment may be all that proves it: another fault must not take it, too.
+        hurt = tuple(f"{name[:-4]}." for name in disk.damaged if name.endswith(".seg"))
         names = [name for name in nodes if name.startswith(LOG_FOLDER) and name.endswith(f".{area}")]
+        names = [name for name in names if not (hurt and name.startswith(hurt))]
     else:
         segments = sorted(name for name in nodes if name.startswith(LOG_FOLDER) and name.endswith(".seg"))
         names = segments[-1:] if area == "log" else segments[:-1]

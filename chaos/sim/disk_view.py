@@ -98,7 +98,7 @@ class View:
             position + 1 < self.synced and not is_mended
         ):
             raise SilentlyWrong(f"found a log up to {last}; durable is {self.durable_last}, and the end there {wanted}")
-        if self.is_healing and opened.floor < self.floor:
+        if self.is_healing and opened.floor < self.floor and last.term < self.floor:  # else the start has healed it
             raise SilentlyWrong(f"forgot that it must not vote below {self.floor}: the floor is {opened.floor}")
         known = [(each.term, each.vote) for each in (self.hard_state, self.coming) if each is not None]
         if is_mended:

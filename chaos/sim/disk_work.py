@@ -26,7 +26,7 @@ FULL_RETRY_US = 200_000
 BUSY_US = 500
 """How often one asks whether the disk is free again."""
 
-MARK_IDLE_US = 50_000
+MARK_IDLE_US = 5_000
 """A durable mark is written by itself after this long without a sync (disk.mark_idle_ms)."""
 
 
@@ -87,6 +87,7 @@ class DiskWork:
             self.has_space = True
             self.is_marked = False
             self.synced_us = world.now_us
+            world.after(MARK_IDLE_US, self._mark_due, replica.life)
             world.may_crash("after the sync", weight)
         for message in batch.messages:
             world.send(message)
@@ -98,6 +99,10 @@ class DiskWork:
             replica.inbox.insert(0, lambda core, now: core.persisted(last.term, last.index, now))
         replica.wake()
         yield from self.stepwise(disk.finish(self.take_frames()))
+
+    def _mark_due(self, life: int) -> None:
+        if life == self.replica.life and not self.is_marked:
+            self.replica.wake()
 
     def _mark(self) -> Iterator[int]:
         """A durable mark of its own, once nothing was synced for a while."""

@@ -59,6 +59,8 @@ KINDS: Final[dict[str, tuple[int, int]]] = {
     "corrupt state": (40, 4),
     # another program
     "upgrade": (60, 4),
+    # a power cut and damage together
+    "flip newest": (20, 1),
 }
 """Every kind of fault that the nemesis knows. Wearing ones (a damaged disk is lost for its world) are the rarest.
 """

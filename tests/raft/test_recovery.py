@@ -9,8 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chaos.sim.files import MemoryFiles
-from raft.codec import HEADER_SIZE, MARK_SIZE, Corrupt, UnknownVersion, crc32c, decode_header, encode_mark, entry_mark
-from raft.formats import HARD_STATE_SLOT, SEGMENT_HEADER_SIZE, SLOT_SIZE, ForeignFile, Log
+from raft.codec import (
+    HEADER_SIZE,
+    IDX_ROW,
+    MARK_SIZE,
+    Corrupt,
+    UnknownVersion,
+    crc32c,
+    decode_header,
+    encode_mark,
+    entry_mark,
+)
+from raft.evidence import SECTOR
+from raft.formats import HARD_STATE_SLOT, SEGMENT_HEADER_SIZE, SIDE_HEADER_SIZE, SLOT_SIZE, ForeignFile, Log
 from raft.journal import HARD_STATE, index_name, ledger_name, segment_name, spare_name
 from raft.recovery import HardStateDamaged, recover_hard_state, recover_log
 from raft.types import Entry, HardState
@@ -41,15 +52,26 @@ def active_name(driver: Driver) -> str:
     return segment_name(driver.journal.active.first)
 
 
-def test_pitfall_64_flip_of_any_byte_of_the_newest_segment() -> None:
+def without_newest_rows(driver: Driver) -> Content:
+    """The files, but for the rows of the entries behind the newest durable mark."""
+    content, first = driver.files.content(), driver.journal.active.first
+    rows = driver.journal.marked + 1 - first
+    return {**content, index_name(first): content[index_name(first)][: SIDE_HEADER_SIZE + IDX_ROW.size * rows]}
+
+
+@pytest.mark.parametrize("has_rows", [True, False])
+def test_pitfall_64_flip_of_any_byte_of_the_newest_segment(has_rows: bool) -> None:
     """Whichever byte of the newest segment is flipped: all up to the newest mark is there, or damage is reported.
 
-    Guard: the search for marks behind a bad record (raft.recovery._newest_mark). Only the last batch, which no mark
-    covers, may go, and what stays is the log as it was.
+    Guard: the search for marks and rows behind a bad record (raft.evidence). Only where the rows of the last batch are
+    missing, and no mark covers it, may it go, and what stays is the log as it was. A flip of one bit costs nothing even
+    then, but where nothing but zeros follows it to the end of its sector.
     """
     driver, entries = written_log()
     content = driver.files.content()
     name = active_name(driver)
+    if not has_rows:
+        content = without_newest_rows(driver)
     covered = entries.index(next(e for e in entries if e.index == driver.journal.marked)) + 1
     assert len(entries) - 2 <= covered < len(entries)
     kept = set()
@@ -60,8 +82,13 @@ def test_pitfall_64_flip_of_any_byte_of_the_newest_segment() -> None:
                 continue
             assert found == entries[: len(found)], f"byte {position}: other entries"
             assert len(found) >= covered, f"byte {position}: {len(entries) - len(found)} entries dropped silently"
+            if len(found) < len(entries) and mask == 0x01:
+                assert content[name][position] == mask, f"byte {position}: one wrong bit taken for a torn write"
+                sector_end = (position // SECTOR + 1) * SECTOR
+                assert not any(content[name][position + 1 : sector_end]), f"byte {position}: as above"
             kept.add(len(found))
-    assert kept == {covered, len(entries)}  # a flip in the last batch, and one in a mark or in zeros
+    # A flip in the last batch, and one in a mark or in zeros.
+    assert kept == ({len(entries)} if has_rows else {covered, len(entries)})
 
 
 def test_pitfall_64_nothing_is_dropped_behind_an_idle_mark() -> None:
@@ -200,7 +227,7 @@ def test_damage_below_a_snapshot_is_damage() -> None:
     """The newest snapshot is a mark as well: a log that ends before it lost something."""
     driver, entries = written_log()
     slot, _ = recover_hard_state(LOG, driver.files)
-    content = driver.files.content()
+    content = without_newest_rows(driver)
     position = driver.journal.active.end - 20
     files = with_byte(content, active_name(driver), position)
     assert recover_log(LOG, files, slot).damage is None
@@ -221,10 +248,10 @@ def test_pitfall_69_zeros_are_no_record() -> None:
 
 
 def test_torn_tail_is_cut_and_told() -> None:
-    """Bytes behind the end that no mark covers are zeroed, synced, and reported; then the log goes on."""
+    """Bytes behind the end that nothing proves to be synced are zeroed, synced, and reported; then the log goes on."""
     driver, entries = written_log()
     name = active_name(driver)
-    content = driver.files.content()
+    content = without_newest_rows(driver)
     found, _ = recovered(with_byte(content, name, driver.journal.active.end - 1))
     assert found == entries[:-1]
     restarted = Driver(with_byte(content, name, driver.journal.active.end - 1))

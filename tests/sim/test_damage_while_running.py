@@ -43,7 +43,7 @@ class Damaged(Story):
         name = segment_name(disk.segment_firsts[1])
         inode, position = disk.files.nodes[name], SEGMENT_HEADER_SIZE + 500
         inode.hit(position, bytes([inode.seen[position] ^ 1]))
-        self.world.atlas.hit(node, "history", disk._hit((name, f"a bit of {name} flipped")))
+        self.world.atlas.hit(node, "history", disk.hit((name, f"a bit of {name} flipped")))
 
     def is_sound(self, node: NodeId) -> bool:
         """Whether it has all that it had, votes, and reads everything."""

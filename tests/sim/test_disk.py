@@ -389,7 +389,7 @@ REAL_APPEND, REAL_KEEP, REAL_RECOVER = journal.Journal.append, journal.keep_slot
     [
         (journal.Journal, "append", append_without_sync),  # 7: acknowledged before the sync
         (journal, "keep_slot", keep_without_sync),  # 2: a vote before it is durable
-        (recovery, "_newest_mark", lambda *_: 0),  # 22: damage in the middle taken for a torn tail
+        (recovery, "synced_until", lambda *_: (0, "")),  # 22: damage in the middle taken for a torn tail
         (storage_open, "count_boot", lambda _, slot, _term: (slot, [])),  # the boot is not counted
     ],
 )

@@ -12,8 +12,9 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from chaos.sim.disk_faults import AREAS, FATAL
-from chaos.sim.nemesis.targets import anyone, for_a_while
+from chaos.sim.nemesis.targets import anyone, for_a_while, several
 from chaos.sim.wires import NOBODY_YET
+from raft.journal import segment_name
 from raft.operations import Delete
 from raft.types import NodeId
 
@@ -25,6 +26,9 @@ AROUND_US: Final = 2_000_000
 
 CHECKED_US: Final = 3_000_000
 """How soon an operator stops a node and looks at its disk."""
+
+NEWEST_AREAS: Final = {"row": "idx", "effects": "ledger"}
+"""What the atlas calls a region of what was written last; the others are of the log."""
 
 LOOK_US: Final = 500
 """Shorter than any process is down: its peers' ends are noticed before one of them is back."""
@@ -41,11 +45,13 @@ def heal(world: World) -> None:
 
 def _check_disk(world: World, node: NodeId) -> None:
     """As docs/operations.md says: what `raftlog disk check` finds in a sealed segment is found by the next start too,
-    once the .idx beside it is gone; a start that cannot mend it refuses."""
+    once the .idx beside it is gone; a start that cannot mend it refuses. The newest segment is read whole by every
+    start, and its .idx may be what proves that its last entries were synced."""
     replica, disk = world.replicas[node], world.disks[node]
     if replica.core is not None:
         replica.crash("stopped to check its disk", power=False)
-    for name in [name for name in disk.damaged if name.endswith(".seg")]:
+    newest = segment_name(disk.segment_firsts[-1]) if disk.segment_firsts else ""
+    for name in [name for name in disk.damaged if name.endswith(".seg") and name != newest]:
         disk.files.carry_out(Delete(f"{name[:-4]}.idx"))
     replica.is_paused = replica.is_held = False
     world.restart(node)
@@ -56,6 +62,38 @@ def _check_disk(world: World, node: NodeId) -> None:
 def flip_bit(world: World, random: Random) -> None:
     """A bit flips at rest: in a segment, the hard state, a snapshot, the ledger or the index."""
     _damage(world, random, "flip bit")
+
+
+def flip_newest(world: World, random: Random) -> None:
+    """All machines or several lose power, and bits of what one of them wrote last flip before it is back. Mostly soon
+    after a node made a batch durable: later on a mark stands behind it."""
+    nodes = list(world.replicas) if random.randrange(2) else several(world, random)
+    node, until_us, later_us = random.choice(nodes), world.now_us + 1_000_000, random.choice((0, 1_000, 4_000, 60_000))
+
+    def look() -> None:
+        replica = world.replicas[node]
+        if world.now_us < until_us and (replica.core is None or replica.work.is_marked or replica.disk.is_busy):
+            for_a_while(world, LOOK_US, look)
+        else:
+            for_a_while(world, later_us, hit)
+
+    def hit() -> None:
+        if not _may_hit(world, node, "log") or not world.fault("flip newest", nodes, f"on node {node}"):
+            return
+        for each in nodes:
+            if world.replicas[each].core is not None:
+                world.replicas[each].crash("power cut", power=True)
+            else:  # killed before: what the kernel still had in memory goes now
+                world.disks[each].crash(power=True)
+        region, what = world.disks[node].flip_newest(random)
+        if what:
+            world.count(f"damage: newest {region}")
+            world.note(node, "damaged", what)
+            world.atlas.hit(node, NEWEST_AREAS.get(region, "log"), what)
+        elif region:
+            world.count("damage: newest, beyond what is promised")
+
+    look()
 
 
 def misdirect(world: World, random: Random) -> None:
@@ -155,6 +193,7 @@ def _may_hit(world: World, node: NodeId, area: str) -> bool:
 
 FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {
     "flip bit": flip_bit,
+    "flip newest": flip_newest,
     "misdirect": misdirect,
     "stale block": stale_block,
     "wipe": wipe,
