@@ -17,11 +17,8 @@ from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
 import typer
-from rich.console import Console, Group
-from rich.live import Live
-from rich.text import Text
 
-from cluster.cli_admin import ask_all, node_flags, overview, status_table
+from cluster.cli_admin import ask_all, node_flags, overview
 from cluster.cli_frame import Cli, Exit, Failed, command, ended
 from cluster.cli_state import DEFAULT_PORT, forget, remember
 from cluster.client_core import normal_url

@@ -14,7 +14,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from cluster.cli import build
+from cluster.cli_commands import build
 from cluster.cli_state import forget, remember, remembered, state_folder
 from cluster.cluster_file import first_entry, parse_cluster_file
 from cluster.settings import load_settings
@@ -391,19 +391,6 @@ def test_a_closed_standard_output_is_no_bug(cli: Running) -> None:
     script = f"exec {sys.executable} -m cluster.cli get a -e {cli.url} >&-"
     done = subprocess.run(["/bin/sh", "-c", script], capture_output=True, timeout=30, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
-
-
-def test_own_commands_do_not_wait_for_other_packages() -> None:
-    """A node starts, and a value is read, without importing the chaos harness or the Spark part; their own commands, an
-    unknown word and the help import them."""
-    script = (
-        "import sys; from cluster.cli import build; build(sys.argv[1:]);"
-        "print({'chaos', 'spark_export'} & {*sys.modules})"
-    )
-    for words, loads in ((["node", "--node", "1"], False), (["get", "a"], False), (["chaos", "list"], True),
-                         (["exprot"], True), (["--help"], True), ([], True)):  # fmt: skip
-        done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, timeout=60, check=True)
-        assert (b"chaos" in done.stdout, b"spark_export" in done.stdout) == (loads, loads), words
 
 
 def test_help_names_every_command(cli: Running) -> None:
