@@ -18,7 +18,7 @@ from cluster.cli_commands import build
 from cluster.cli_state import forget, remember, remembered, state_folder
 from cluster.cluster_file import first_entry, parse_cluster_file
 from cluster.settings import load_settings
-from cluster.wire import ApiError, Code
+from cluster.wire import ApiError, Code, LeaderHint
 from raft.changes import AddLearners, ChangeAddresses, Promote, Remove, Replace
 from tests.cluster.fake_node import FakeNode, serve
 from tests.support import free_port
@@ -288,6 +288,41 @@ def test_members_and_leader(cli: Running, tmp_path: Path) -> None:
     assert isinstance(cli.node.changes.pop(), Replace)
     assert cli.run("leader", "transfer", "--to", "2", "-o", "raw").stdout == "2\n"
     assert cli.node.transfers == [2]
+
+
+@pytest.mark.parametrize(
+    ("words", "why", "told"),
+    [
+        (("promote", "1", "--now"), "nothing_changes", "node 1 is a voter already"),
+        (("address", "1", "--peer", "127.0.0.1:2"), "nothing_changes", "node 1 is known at these addresses"),
+        (("remove", "9"), "unknown_node", "node 9 is no member"),
+    ],
+)
+def test_a_change_that_is_made_already_is_no_error(
+    cli: Running, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], why: str, told: str
+) -> None:
+    """Said again, a change of the members ends with 0, prints its row, and says that there was nothing to do; under
+    `set -e` a script goes on. Another reason for a refusal stays an error."""
+
+    async def refuse(node: FakeNode, change: object, deadline: float) -> int:
+        raise ApiError(Code.MEMBERS_REFUSED, f"node 1: {told}; nothing is to be done", why=why)
+
+    monkeypatch.setattr(FakeNode, "change_members", refuse)
+    done = cli.run("members", *words, "-o", "json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["change"] == words[0]
+    assert done.stderr.startswith(f"nothing to do: node 1: {told}")
+    why = "last_voter"
+    assert cli.run("members", *words).exit_code == 1
+
+
+def test_leadership_is_handed_to_the_leader_for_nothing(cli: Running) -> None:
+    """`leader transfer --to` the node that leads ends with 0, names it, and asks for no hand-over."""
+    cli.node.leader = LeaderHint(1, cli.url)
+    done = cli.run("leader", "transfer", "--to", "1", "-o", "raw")
+    assert (done.exit_code, done.stdout) == (0, "1\n")
+    assert done.stderr == "nothing to do: node 1 leads already\n"
+    assert cli.node.transfers == []
 
 
 def test_a_join_file_makes_one_data_folder(cli: Running, tmp_path: Path) -> None:
