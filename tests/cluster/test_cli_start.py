@@ -1,4 +1,4 @@
-"""How the command line starts: each command imports only its own module, and a start that cannot go on ends in words."""
+"""How the command line starts: a command imports only its own module, and a start that fails ends in words."""
 
 import subprocess
 import sys
