@@ -30,6 +30,7 @@ FAILED: Final = b'"event":"failed"'
 
 _page = msgspec.json.Decoder(LogPage).decode
 _problem = msgspec.json.Decoder(Problem).decode
+_digest = msgspec.json.Decoder(DigestAnswer).decode
 
 
 class NotSettledError(RuntimeError):
@@ -189,7 +190,7 @@ def _digests(deployment: Deployment, node: int, last: int, log_from: int) -> dic
     status, body = deployment.cluster.ask(node, f"/v1/digest?index={last}&log_from={log_from}", ASK_S)
     if status != 200:
         return {"refused": body[:300].decode("utf-8", "replace")}
-    told = msgspec.json.decode(body, type=DigestAnswer)
+    told = _digest(body)
     return {
         "index": told.index,
         "revision": told.revision,

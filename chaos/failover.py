@@ -58,6 +58,9 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
     load: float  # of the machine, over the last minute
 
 
+_decode = msgspec.json.Decoder(Loss).decode
+
+
 def losses_of(folder: Path) -> list[Loss]:
     """The losses that were measured in that folder so far. Raises ValueError naming a broken line."""
     path = folder / LOSSES
@@ -66,7 +69,7 @@ def losses_of(folder: Path) -> list[Loss]:
     found: list[Loss] = []
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:
-            found.append(msgspec.json.decode(line, type=Loss))
+            found.append(_decode(line))
         except msgspec.MsgspecError as error:
             raise ValueError(f"{path}: line {number}: {error}") from error
     return found

@@ -84,7 +84,7 @@ def data_of(folder: Path) -> dict[str, Any]:
                     "order": _order(operations, key["prefix"]),
                 }
             )
-    stretches = msgspec.convert(result["stretches"], list[Stretch])
+    stretches = [Stretch(**each) for each in result["stretches"]]
     return {
         "result": result,
         "tables": {table: list(names) for table, names in words.items()},

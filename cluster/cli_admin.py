@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
-from rich.live import Live
-from rich.table import Table
 
 from cluster import client_requests as requests
 from cluster.cli_frame import Cli, Exit, Failed, command
@@ -20,7 +17,7 @@ from cluster.client_core import Policy, normal_url
 from cluster.client_errors import ClientError
 from cluster.client_sync import SyncClient
 from cluster.cluster_file import SettingsError
-from cluster.output import UNBOUNDED, Column, Format, Row, View, as_row, lines_of
+from cluster.output import Column, Format, View, as_row, lines_of
 from cluster.settings import load_settings
 from cluster.wire import Members, Status
 
@@ -129,6 +126,11 @@ def status_command(
         if shown["leader"] is None:
             raise Failed("there is no leader now", Exit.UNREACHABLE, "Watch for one with: raftlog status --watch")
         return
+    from rich.console import Console  # here: rich takes long to import
+    from rich.live import Live
+
+    from cluster.status_table import status_table
+
     console = Console(highlight=False)
     is_live = cli.printer.format is Format.TABLE and console.is_terminal
     with Live(console=console, auto_refresh=False, transient=False) as live:
@@ -155,44 +157,11 @@ def _print_status(cli: Cli, shown: dict[str, Any]) -> None:
     if cli.printer.format in (Format.JSON, Format.JSONL):
         cli.printer.one(shown, NODE)
     elif cli.printer.format is Format.TABLE:
-        console = Console(highlight=False)
-        console.print(status_table(shown), width=None if console.is_terminal else UNBOUNDED)
+        from cluster.status_table import print_status
+
+        print_status(shown)
     else:
         cli.printer.all(shown["nodes"], NODE)
-
-
-def status_table(shown: Row) -> Table:
-    """The overview as a table, for people."""
-    leader = "[red]no leader[/red]" if shown["leader"] is None else f"leader [bold]{shown['leader']}[/bold]"
-    facts = [leader]
-    if "term" in shown:
-        facts += [
-            f"term {shown['term']}", f"committed {shown['committed']}", f"revision {shown['revision']}",
-            f"{shown['keys']} keys", f"{shown['sessions']} sessions", f"log {shown['log']}",
-            f"cluster version {_version_text(shown)}",
-        ]  # fmt: skip
-    table = Table(
-        title="  ".join(facts), title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 1, 0, 0)
-    )
-    for name in ("node", "role", "term", "commit", "applied", "match", "lag", "lag s", "ms ago", "url"):
-        is_text = name in ("role", "url")
-        table.add_column(name, justify="left" if is_text else "right", no_wrap=name != "url", overflow="fold")
-    for row in shown["nodes"]:
-        style = {"leader": "green", "unreachable": "red"}.get(row["role"], "")
-        cells = [row.get(column.name) for column in NODE.columns]
-        table.add_row(*("" if each is None else f"{each}" for each in cells), style=style)
-    return table
-
-
-def _version_text(shown: Row) -> str:
-    """The version in force, and who keeps it there where others know a newer one."""
-    known = {row["node"]: row["known_version"] for row in shown["nodes"] if "known_version" in row}
-    newest = max(known.values(), default=0)
-    version: int = shown["cluster_version"]
-    older = [f"{node}" for node, knows in known.items() if knows < newest]
-    if newest <= version or not older:
-        return f"{version}"
-    return f"{version}, {newest} once node {', '.join(older)} is upgraded"
 
 
 def digest_command(

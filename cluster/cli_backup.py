@@ -11,8 +11,6 @@ from typing import Annotated, Any, Final
 
 import msgpack
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from cluster.backup_file import BackupDamaged, BackupEnd, BackupHead
 from cluster.cli_frame import Cli, Exit, Failed, command
@@ -228,6 +226,9 @@ def _failures() -> Iterator[None]:
 @contextmanager
 def _bar(what: str) -> Iterator[Callable[[int, int, str], None]]:
     """A bar on standard error, where that is a terminal: told done, total, and a word more."""
+    from rich.console import Console  # here: rich takes long to import
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda done, total, more: None

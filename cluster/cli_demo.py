@@ -17,14 +17,17 @@ from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
-from cluster.cli_frame import Failed, ended
+from cluster.cli_frame import Exit, Failed, ended
 from cluster.cli_local import choose_ports
 
 
 def demo_command(
     source: Annotated[
         Path | None,
-        typer.Option("--input", help="NDJSON, CSV or access log; without it one line per changed file of each commit."),
+        typer.Option(
+            "--input",
+            help="NDJSON, CSV, access log, or any lines; without it one line per changed file of each commit.",
+        ),
     ] = None,
     key: Annotated[
         str | None, typer.Option("--key", help="The field that becomes the key, as of raftlog import.")
@@ -42,12 +45,20 @@ def _demo(source: Path | None, key: str | None, keep: bool, as_json: bool, *, wi
     from cluster.local_cluster import LocalCluster, LocalClusterError
 
     if source is not None and not source.is_file():
-        raise Failed(f"there is no file {source}")
+        what = "is a folder, not a file" if source.is_dir() else "is not there"
+        raise Failed(f"--input {source} {what}", Exit.USAGE)
     signal.signal(signal.SIGTERM, _interrupted)
     console = Console(stderr=True, highlight=False)
     folder = Path(tempfile.mkdtemp(prefix="raftlog-demo-"))
     story = demo.Story(folder, source or folder / "input.ndjson", key)
     try:
+        try:
+            if with_spark:
+                demo.check_spark()
+            with console.status("…") as status:
+                demo.prepare(story, _Teller(console, status))
+        except demo.BadInput as error:
+            raise Failed(f"the demo did not begin: {error}", Exit.USAGE) from error
         with LocalCluster(folder / "data", demo.NODES, ports=choose_ports(demo.NODES, None)) as cluster:
             try:
                 with console.status("…") as status:

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cluster.cli_frame import Cli, Exit, Failed, command
 from cluster.disk_errors import DiskError
@@ -188,6 +186,9 @@ def _looking() -> Iterator[None]:
 @contextmanager
 def _bar() -> Iterator[Callable[[int, int], None] | None]:
     """A bar on standard error, where that is a terminal."""
+    from rich.console import Console  # here: rich takes long to import
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
     console = Console(stderr=True)
     if not console.is_terminal:
         yield None

@@ -134,7 +134,7 @@ def command_group(app: typer.Typer, name: str, function: Callable[..., None]) ->
 
 def _with_common(function: Callable[..., None]) -> Callable[..., None]:
     own = inspect.signature(function, eval_str=True)
-    common = inspect.signature(_common, eval_str=True)
+    common = _common_options()
 
     @functools.wraps(function)
     def run(**given: Any) -> None:
@@ -146,6 +146,11 @@ def _with_common(function: Callable[..., None]) -> Callable[..., None]:
         parameters=[*list(own.parameters.values())[1:], *common.parameters.values()], return_annotation=None
     )
     return run
+
+
+@functools.cache
+def _common_options() -> inspect.Signature:
+    return inspect.signature(_common, eval_str=True)
 
 
 def _common(

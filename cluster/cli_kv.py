@@ -41,6 +41,8 @@ CHANGE: Final = View(
     lines_of("value"),
 )  # fmt: skip
 
+_transaction = msgspec.json.Decoder(TxnIn).decode
+
 Key = Annotated[str, typer.Argument(help="The key.")]
 At = Annotated[int | None, typer.Option("--at", help="As of this revision.", min=0)]
 Stale = Annotated[bool, typer.Option("--stale", help="What the node has, without asking the others.")]
@@ -210,7 +212,7 @@ def txn_command(
     if document is not None:
         text = sys.stdin.buffer.read() if document == "-" else os.fsencode(document)
         try:
-            transaction = msgspec.json.decode(text, type=TxnIn)
+            transaction = _transaction(text)
         except msgspec.MsgspecError as error:
             raise Failed(f"the transaction is not what it should be: {error}", Exit.USAGE) from error
     else:

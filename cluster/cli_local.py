@@ -13,21 +13,21 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import urlsplit
 
 import typer
-from rich.console import Console, Group
-from rich.live import Live
-from rich.text import Text
 
-from cluster.cli_admin import ask_all, node_flags, overview, status_table
+from cluster.cli_admin import ask_all, node_flags, overview
 from cluster.cli_frame import Cli, Exit, Failed, command, ended
 from cluster.cli_state import DEFAULT_PORT, forget, remember
 from cluster.client_core import normal_url
 from cluster.cluster_file import SettingsError
 from cluster.output import Column, View, lines_of
 from cluster.settings import DiskSettings, NodeExit, load_settings
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 PEER_PORT_OFFSET: Final = 100
 """Node 1 of `--port 7001` talks to its peers on 7101."""
@@ -60,6 +60,8 @@ def up_command(
 
 
 def _up(nodes: int | None, data: Path | None, port: int | None, settings: dict[str, Any]) -> None:
+    from rich.console import Console  # here: rich takes long to import, and `raftlog node` does not need it
+
     from cluster.disk_errors import DiskError
     from cluster.local_cluster import CLUSTER_FILE, LocalCluster, LocalClusterError
 
@@ -173,6 +175,12 @@ def _is_free(port: int) -> bool:
 
 def _show_until(stop: threading.Event, console: Console, cluster: Any, urls: dict[int, str], note: str) -> None:
     """The table of nodes until Ctrl-C; without a terminal only once, and what happens to nodes."""
+    from rich.console import Group
+    from rich.live import Live
+    from rich.text import Text
+
+    from cluster.status_table import status_table
+
     tips = Text(
         "\nIn another terminal:\n"
         "  raftlog put hello world      raftlog get hello        raftlog append 'a record'\n"

@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cluster import importer
 from cluster.cli_consumers import owner_here
@@ -208,6 +206,9 @@ def _progress_row(progress: importer.Progress, before: int, seconds: float) -> d
 @contextmanager
 def _bar(plan: importer.Plan) -> Iterator[Callable[[importer.Progress, int], None]]:
     """A progress bar on standard error, if that is a terminal."""
+    from rich.console import Console  # here: rich takes long to import
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
     console = Console(stderr=True)
     size = None if plan.source == importer.STDIN else Path(plan.source).stat().st_size
     with Progress(

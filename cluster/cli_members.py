@@ -14,7 +14,8 @@ from cluster.client_errors import ClientError
 from cluster.client_sync import SyncClient
 from cluster.output import Column, Format, View, as_row, lines_of
 from cluster.wire import MemberAnswer, Members
-from cluster.wire_members import ChangeAnswer, ChangeIn
+from cluster.wire_members import ChangeAnswer, ChangeIn, TransferAnswer
+from raft.refusals import WhyRefused
 
 POLL_S: Final = 0.1
 
@@ -109,7 +110,12 @@ def transfer_command(
 ) -> None:
     """Hand leadership over, and wait until the new leader leads."""
     with cli.client() as client:
-        answer = client.transfer_leadership(to)
+        members = client.members()
+        if to is not None and members.leader is not None and members.leader.node == to:
+            typer.echo(f"nothing to do: node {to} leads already", err=True)
+            answer = TransferAnswer(to, members.leader, 0.0, members.index, members.term)
+        else:
+            answer = client.transfer_leadership(to)
     cli.printer.one(as_row(answer), TRANSFER)
     if to is not None and answer.leader.node != to:
         raise Failed(f"node {answer.leader.node} leads now, not node {to}: it was faster; try again")
@@ -140,14 +146,30 @@ def _join(cli: Cli, change: ChangeIn, node: int, join_file: Path | None) -> None
 
 
 def _change(cli: Cli, change: ChangeIn, wait_s: float) -> None:
+    """Begins the change and waits for its end. A change that is already made is no error: a script may say it again."""
     with cli.client() as client:
-        answer = client.change_members(change)
+        try:
+            answer = client.change_members(change)
+        except ClientError as error:
+            if not _is_made(change, error):
+                raise
+            members = client.members()
+            answer = ChangeAnswer(
+                change.change, change.node, members.is_changing, members.configuration, members.term, None
+            )
+            typer.echo(f"nothing to do: {error.problem.message if error.problem else error}", err=True)
         if wait_s:
             members = _wait(client, change, wait_s)
             answer = ChangeAnswer(
                 answer.change, answer.node, members.is_changing, answer.index, answer.term, answer.join, answer.outcome
             )
     _print(cli, answer)
+
+
+def _is_made(change: ChangeIn, error: ClientError) -> bool:
+    """Whether the change was refused because the members are as it would make them."""
+    why = None if error.problem is None else error.problem.why
+    return why == WhyRefused.NOTHING_CHANGES or (change.change == "remove" and why == WhyRefused.UNKNOWN_NODE)
 
 
 def _print(cli: Cli, answer: ChangeAnswer) -> None:

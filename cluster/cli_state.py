@@ -22,6 +22,9 @@ class Running(msgspec.Struct, frozen=True):
     endpoints: list[str]
 
 
+_decode = msgspec.json.Decoder(Running).decode
+
+
 def state_folder() -> Path:
     """Where it is kept, a file for each `raftlog up`: below the user's state folder (XDG_STATE_HOME)."""
     base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
@@ -62,7 +65,7 @@ def _own_file() -> Path:
 
 def _read(file: Path) -> Running | None:
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Running)
+        return _decode(file.read_bytes())
     except (OSError, msgspec.MsgspecError):
         return None  # nothing, or nothing of ours: then there is nothing to remember
 

@@ -132,7 +132,8 @@ Decode = Callable[[Head, bytes], T]
 
 
 def plain(kind: type[T]) -> Decode[T]:
-    """Decodes a JSON body as that wire type."""
+    """Decodes a JSON body as that wire type. Modules call it when they are imported, never later: msgspec is not safe
+    when two threads use a Struct for the first time at once."""
     decoder = msgspec.json.Decoder(kind)
     return lambda _, body: decoder.decode(body)
 

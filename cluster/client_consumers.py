@@ -28,6 +28,9 @@ COMMIT_EVERY_S: Final = 1.0
 
 _JSON_BODY: Final = (("Content-Type", wire.JSON),)
 _moved = answers.plain(told.ConsumerMoved)
+_deleted = answers.plain(told.ConsumerDeleted)
+_consumer = answers.plain(told.ConsumerAnswer)
+_consumers = answers.plain(told.Consumers)
 
 
 def position_of(log: str, index: int) -> told.PositionIn:
@@ -52,17 +55,17 @@ def commit(
 def delete(name: str, generation: int | None = None) -> Request[told.ConsumerDeleted]:
     """Deletes the group, with a generation only as its owner."""
     query = "" if generation is None else f"?generation={generation}"
-    return Request("DELETE", _path(name) + query, answers.plain(told.ConsumerDeleted), writes=True)
+    return Request("DELETE", _path(name) + query, _deleted, writes=True)
 
 
 def consumer(name: str) -> Request[told.ConsumerAnswer]:
     """Where the group stands."""
-    return Request("GET", _path(name), answers.plain(told.ConsumerAnswer))
+    return Request("GET", _path(name), _consumer)
 
 
 def consumers() -> Request[told.Consumers]:
     """Where all groups stand."""
-    return Request("GET", "/v1/consumers", answers.plain(told.Consumers))
+    return Request("GET", "/v1/consumers", _consumers)
 
 
 def _path(name: str) -> str:

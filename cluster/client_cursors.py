@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -17,7 +17,9 @@ from cluster import client_requests as requests
 from cluster.client_answers import Progress, Record, WatchEvent
 from cluster.client_errors import problem_error
 from cluster.client_flow import Request
-from raft.codec import IDX_ROW, RAW_SIZE, RawHeader, decode_raw_header
+
+if TYPE_CHECKING:
+    from raft.codec import RawHeader
 
 T = TypeVar("T")
 
@@ -196,6 +198,8 @@ class RawCursor:
         return requests.log_raw(self.position, to=self.to, min_index=self.min_index)
 
     def feed(self, data: bytes) -> list[RawChunk]:
+        from raft.codec import IDX_ROW, RAW_SIZE, decode_raw_header  # here: most commands of the shell read no chunk
+
         self.buffer += data
         chunks: list[RawChunk] = []
         offset = 0

@@ -240,14 +240,20 @@ def step(
 def compact(revision: int) -> Request[wire.Compacted]:
     """Lets go of the history of keys below a revision."""
     body = msgspec.json.encode({"revision": revision})
-    return Request("POST", "/v1/kv/compact", answers.plain(wire.Compacted), body, _JSON_BODY, writes=True)
+    return Request("POST", "/v1/kv/compact", _compacted, body, _JSON_BODY, writes=True)
+
+
+_compacted = answers.plain(wire.Compacted)
 
 
 def trim(before: int) -> Request[wire.Trimmed]:
     """Lets the records of the log below an index go. It may happen twice, so it needs no session: none can be opened
     on a full disk, where it is wanted most."""
     body = msgspec.json.encode({"before": before})
-    return Request("POST", "/v1/log/trim", answers.plain(wire.Trimmed), body, _JSON_BODY)
+    return Request("POST", "/v1/log/trim", _trimmed, body, _JSON_BODY)
+
+
+_trimmed = answers.plain(wire.Trimmed)
 
 
 def watch(
@@ -309,12 +315,18 @@ _receipt = answers.plain(wire.Receipt)
 def digest(index: int | None = None, *, log_from: int | None = None) -> Request[wire.DigestAnswer]:
     """The state digest at an index (None: now), with `log_from` also that of the log rows [log_from, index]."""
     query = {"index": index, "log_from": log_from}
-    return Request("GET", _target("/v1/digest", query), answers.plain(wire.DigestAnswer))
+    return Request("GET", _target("/v1/digest", query), _digest)
+
+
+_digest = answers.plain(wire.DigestAnswer)
 
 
 def status() -> Request[wire.Status]:
     """The view of the node that answers."""
-    return Request("GET", "/v1/status", answers.plain(wire.Status))
+    return Request("GET", "/v1/status", _status)
+
+
+_status = answers.plain(wire.Status)
 
 
 def backup(*, consistency: Consistency = "linearizable", min_index: int = 0) -> Request[None]:
@@ -324,17 +336,26 @@ def backup(*, consistency: Consistency = "linearizable", min_index: int = 0) -> 
 
 def explain_leaderless() -> Request[wire_explain.Leaderless]:
     """Why there is no leader or no progress, by the account of the node that answers."""
-    return Request("GET", "/v1/explain/leaderless", answers.plain(wire_explain.Leaderless))
+    return Request("GET", "/v1/explain/leaderless", _leaderless)
+
+
+_leaderless = answers.plain(wire_explain.Leaderless)
 
 
 def explain_index(index: int) -> Request[wire_explain.EntryView]:
     """What became of a record, by the account of the node that answers."""
-    return Request("GET", f"/v1/explain/{index}", answers.plain(wire_explain.EntryView))
+    return Request("GET", f"/v1/explain/{index}", _entry)
+
+
+_entry = answers.plain(wire_explain.EntryView)
 
 
 def members() -> Request[wire.Members]:
     """Who belongs to the cluster."""
-    return Request("GET", "/v1/members", answers.plain(wire.Members))
+    return Request("GET", "/v1/members", _members)
+
+
+_members = answers.plain(wire.Members)
 
 
 _changed = answers.plain(wire_members.ChangeAnswer)

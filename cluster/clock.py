@@ -6,12 +6,14 @@ numbers.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from raft.types import Now
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 def read() -> Now:
@@ -54,6 +56,8 @@ class Ticker:
             self._handle = None
 
     def _arm(self) -> None:
+        import asyncio  # here: a command line client has no loop, and asyncio takes long to import
+
         self._due = time.monotonic() + self._interval
         self._handle = asyncio.get_running_loop().call_at(self._due, self._fire)
 

@@ -86,6 +86,11 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
+_BUILT: Final = msgspec.json.Decoder(ClusterFile)
+"""Completes at import what msgspec.convert needs: msgspec is not safe when two threads use a Struct for the first time
+at once."""
+
+
 def parse_cluster_file(text: str, name: str) -> ClusterFile:
     """The cluster file in `text`; `name` is what errors call it. Raises SettingsError."""
     try:

@@ -28,6 +28,7 @@ class Table:
 
     open: int = 0  # requests under way now
     done: Counter[str] = field(default_factory=Counter)
+    effects: Counter[str] = field(default_factory=Counter)  # what the log must have of it: `put applied`, `else branch`
     expected: dict[bytes, bytes] = field(default_factory=dict)
     differences: list[str] = field(default_factory=list)
 
@@ -46,6 +47,7 @@ async def drive(table: Table, endpoints: Sequence[str], keys: Sequence[bytes]) -
         written = await client.delete_range(SCRATCH, prefix_end(SCRATCH))
         table.open -= 1
         table.done["range delete"] += written.deleted > 0
+        table.effects["delete_range applied"] += 1
         for key in [key for key in table.expected if key.startswith(SCRATCH)]:
             del table.expected[key]
         held = {item.key: item.value async for item in client.range()}
@@ -55,6 +57,7 @@ async def drive(table: Table, endpoints: Sequence[str], keys: Sequence[bytes]) -
 
 async def _repeated(client: Client, table: Table) -> None:
     """The same write sent twice, as after a lost answer: the second gets the first one's answer."""
+    table.effects.update(("put applied", "put repeated"))
     book = SessionBook((await client.open_session()).session)
     ticket = Ticket(book, book.take())
     request = requests.put(b"repeated", b"once")
@@ -79,10 +82,12 @@ async def _job(client: Client, table: Table, key: bytes, number: int) -> None:
         item = await client.get(counter)
         await client.put(counter, value, if_revision=item.mod if item else 0)
         table.done["compare and set"] += 1
+        table.effects["put applied"] += 1
         await _must_fail(client, table, counter, item.mod if item else 0)
     else:
         await client.put(counter, value)
         table.done["put"] += 1
+        table.effects["put applied"] += 1
     table.expected[counter] = value
     if number % 5 == 1:
         # The condition holds for every other value, so both branches run.
@@ -92,7 +97,9 @@ async def _job(client: Client, table: Table, key: bytes, number: int) -> None:
             orelse=[step("delete", flag), step("put", SCRATCH + key, value)],
         )
         done = await client.txn(transaction)
-        table.done["then branch" if done.succeeded else "else branch"] += 1
+        branch = "then branch" if done.succeeded else "else branch"
+        table.done[branch] += 1
+        table.effects.update(("txn applied", branch))
         if done.succeeded:
             table.expected[flag] = value
         else:
@@ -100,6 +107,7 @@ async def _job(client: Client, table: Table, key: bytes, number: int) -> None:
             table.expected[SCRATCH + key] = value
     elif number % 20 == 7:
         table.done["delete"] += (await client.delete(flag)).deleted
+        table.effects["delete applied"] += 1
         table.expected.pop(flag, None)
 
 
@@ -109,5 +117,6 @@ async def _must_fail(client: Client, table: Table, key: bytes, revision: int) ->
         await client.put(key, b"never", if_revision=revision)
     except CompareFailed:
         table.done["compare failed"] += 1
+        table.effects["put compare_failed"] += 1
     else:
         table.differences.append(f"{key!r}: a compare with the old revision {revision} did not fail")

@@ -33,6 +33,7 @@ class InputFormat(StrEnum):
     NDJSON = "ndjson"
     CSV = "csv"
     ACCESS = "access"
+    LINES = "lines"  # any text or bytes: there is no key and no time in them
 
 
 class InputError(ValueError):
@@ -81,7 +82,9 @@ def detect(name: str, first_line: bytes) -> InputFormat:
         return InputFormat.CSV
     if access_log.is_access_line(first_line):
         return InputFormat.ACCESS
-    raise InputError(f"the format of {name} cannot be told from its name or its first line; give --format")
+    raise InputError(
+        f"the format of {name} cannot be told from its name or its first line; give --format (lines: of any text)"
+    )
 
 
 def begin(format: InputFormat, key: str | None, time: str | None, first_line: bytes) -> Reading:
@@ -98,6 +101,12 @@ def begin(format: InputFormat, key: str | None, time: str | None, first_line: by
                 raise InputError(f"--key {key}: of an access log it is one of {', '.join(access_log.FIELDS)}")
             if time is not None:
                 raise InputError("--time: an access log has its time in its own place; leave the option out")
+        case InputFormat.LINES:
+            for what, name in (("--key", key), ("--time", time)):
+                if name is not None:
+                    raise InputError(
+                        f"{what} {name}: plain lines have no fields; leave it out, or give another --format"
+                    )
         case InputFormat.NDJSON:
             pass
     return Reading(format, key, time, columns)

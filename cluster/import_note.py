@@ -51,6 +51,9 @@ class Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     done: bool = False
 
 
+_decode = msgspec.json.Decoder(Note).decode
+
+
 def read_note(path: Path) -> Note | None:
     """The note in the file, None without one. Raises NoteError."""
     try:
@@ -58,7 +61,7 @@ def read_note(path: Path) -> Note | None:
     except FileNotFoundError:
         return None
     try:
-        note = msgspec.json.decode(data, type=Note)
+        note = _decode(data)
     except msgspec.MsgspecError as error:
         raise NoteError(f"{path} is not the session file of an import ({error}); name another with --state") from error
     if note.version != NOTE_VERSION:

@@ -34,6 +34,7 @@ STOP_S: Final = 15.0
 ASK_S: Final = 2.0
 _POLL_S: Final = 0.02
 _TAIL_BYTES: Final = 4_096
+_status: Final = msgspec.json.Decoder(Status).decode
 
 
 class LocalClusterError(RuntimeError):
@@ -294,7 +295,7 @@ class LocalCluster:
             code, body = self.ask(node, "/v1/status")
         except OSError:
             return None
-        return msgspec.json.decode(body, type=Status) if code == 200 else None
+        return _status(body) if code == 200 else None
 
     def leader(self, timeout_s: float = READY_S) -> int:
         """The node that leads, of several that say so the one in the newest term; paused nodes are not asked.

@@ -55,8 +55,14 @@ class Membership:
 
 
 def begin(node: Node) -> None:
-    """Dials whom the configurations on disk name; of older ones only whether this disk was a member counts."""
-    node.membership.was_member = any(_names(node, each) for _, each in node.core.state.configurations)
+    """Dials whom the configurations on disk name; of older ones only whether this disk was a member counts.
+
+    A snapshot takes the place of the older ones. A node that the cluster began with was a member all the same.
+    """
+    cluster = node.membership.cluster
+    first = [] if cluster is None or cluster.cluster.join else [cluster.configuration()]
+    known = [*first, *(each for _, each in node.core.state.configurations)]
+    node.membership.was_member = any(_names(node, each) for each in known)
     follow(node)
 
 
@@ -97,15 +103,23 @@ def _leaving(state: State) -> set[NodeId]:
 
 def _tell_removed(node: Node) -> None:
     membership, state = node.membership, node.core.state
-    is_removed = (
-        membership.was_member and not membership.is_member and state.configurations[-1][0] <= state.log.committed
-    )
+    is_removed = membership.was_member and not membership.is_member and _is_final(state)
     if is_removed and not membership.is_removed:
         node.logger.warning(
             "removed", index=state.configurations[-1][0],
             mend="this node is no member any more and may be stopped; its data folder is of no use to another node",
         )  # fmt: skip
     membership.is_removed = is_removed
+
+
+def _is_final(state: State) -> bool:
+    """Whether the newest configuration cannot be taken back: it is committed, or it follows a joint one.
+
+    A leader leaves a joint configuration only once that one is committed, and then every later leader leaves it the
+    same way. A removed node that is started again needs this: no leader tells it what is committed.
+    """
+    *earlier, (index, _) = state.configurations
+    return index <= state.log.committed or (bool(earlier) and bool(earlier[-1][1].outgoing))
 
 
 def _names(node: Node, configuration: Configuration) -> bool:

@@ -15,8 +15,6 @@ from enum import StrEnum
 from typing import Any, BinaryIO, Final
 
 import msgspec
-from rich.console import Console
-from rich.table import Table
 
 from cluster.wire import Encoding, as_text, to_b64
 
@@ -175,6 +173,9 @@ class Printer:
                         self._out.flush()
 
     def _table(self, rows: Iterable[Row], view: View) -> None:
+        from rich.console import Console  # here: most commands print no table, and rich takes long to import
+        from rich.table import Table
+
         rows = list(rows)
         table = Table(box=None, pad_edge=False, header_style="bold")
         for column in view.columns:

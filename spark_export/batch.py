@@ -59,6 +59,7 @@ Progress = Callable[[int, int], None]
 _SMALL: Final = 20_000  # records: fewer go into one file, more into at least two, so that two cores have work
 _TOLD_EVERY_S: Final = 0.2
 _RUN: Final = "run-"
+_entries: Final = msgspec.json.Decoder(list[FileEntry]).decode
 
 
 class Folder:
@@ -211,7 +212,7 @@ def _write(
     numbers = spark.range(0, len(ranges), 1, len(ranges))
     with _watched(data, plan, progress):
         rows = numbers.mapInArrow(write, "entries binary").collect()
-    found = [entry for row in rows for entry in msgspec.json.decode(row["entries"], type=list[FileEntry])]
+    found = [entry for row in rows for entry in _entries(row["entries"])]
     files = sorted(found, key=lambda entry: entry.first)
     due = plan.first
     for entry in files:

@@ -16,6 +16,7 @@ _PART_S: Final = 100.0
 FORMAT: Final = 1
 """Of the digests: which columns in which order, and how they are hashed."""
 
+_digest: Final = msgspec.json.Decoder(DigestAnswer).decode
 EMPTY: Final = SetDigest(0, "0" * 16, "0", "0")
 
 
@@ -75,7 +76,7 @@ def merged(digests: Iterable[SetDigest]) -> SetDigest:
 def check_end(endpoints: tuple[str, ...], index: int, *, patience_s: float = PATIENCE_S) -> None:
     """Raises UsageError where `index` is known to lie inside an entry: no state exists there to compare with."""
     try:
-        ask(endpoints, "/v1/digest", {"index": index, "min_index": index}, DigestAnswer, patience_s=patience_s)
+        ask(endpoints, "/v1/digest", {"index": index, "min_index": index}, _digest, patience_s=patience_s)
     except TrimmedError:
         return  # too old to tell
     except RefusedError as error:
@@ -121,7 +122,7 @@ def range_digest(
 
 def _answer(turns: Turns, log_id: str, first: int, last: int) -> DigestAnswer:
     query: dict[str, object] = {"index": last, "log_from": first, "min_index": last}
-    answer = ask(turns.endpoints, "/v1/digest", query, DigestAnswer, wait_s=_PART_S, turns=turns)
+    answer = ask(turns.endpoints, "/v1/digest", query, _digest, wait_s=_PART_S, turns=turns)
     if answer.log != log_id:
         raise DataLossError(f"the endpoints serve log {answer.log}, not {log_id}: this is another cluster's")
     if answer.format != FORMAT:

@@ -306,15 +306,14 @@ def _leaders(asked: _Asked) -> dict[int, str]:
     """Who leads now, of a running cluster that says it; an export does not say who led."""
     if asked.folder is not None:
         return {}
-    from cluster.wire import Status
-    from spark_export.door import ask, parse_endpoints
+    from spark_export.door import ask, parse_endpoints, status
 
     urls = parse_endpoints(where(asked.context, asked.endpoints))
     try:
-        status = ask(urls, "/v1/status", {}, Status, patience_s=asked.timeout)
+        told = ask(urls, "/v1/status", {}, status, patience_s=asked.timeout)
     except ExportError:
         return {}
-    return {} if status.leader is None else {status.term: f"node {status.leader.node}"}
+    return {} if told.leader is None else {told.term: f"node {told.leader.node}"}
 
 
 def top_keys_of(spark: "SparkSession", folder: Path, limit: int) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -20,6 +20,9 @@ from spark_export.manifest import FileEntry, Manifest, Next
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
+
+
+_entry: Final = msgspec.json.Decoder(FileEntry).decode
 
 
 def compact(spark: "SparkSession", path: Path) -> tuple[int, int]:
@@ -103,7 +106,7 @@ def _join(spark: "SparkSession", folder: Folder, manifest: Manifest, bins: list[
                 yield pa.record_batch([pa.array([msgspec.json.encode(entry)], pa.binary())], names=["entry"])
 
     rows = spark.range(0, len(bins), 1, len(bins)).mapInArrow(write, "entry binary").collect()
-    return [msgspec.json.decode(row["entry"], type=FileEntry) for row in rows]
+    return [_entry(row["entry"]) for row in rows]
 
 
 def _link(source: Path, target: Path) -> None:

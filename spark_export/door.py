@@ -6,7 +6,7 @@ that write.
 
 import http.client
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from cluster.client_core import normal_url
-from cluster.wire import H_DEADLINE, H_LOG, LogPage, LogRecord, Problem
+from cluster.wire import H_DEADLINE, H_LOG, LogPage, LogRecord, Problem, Status
 from spark_export.errors import DataLossError, ExportError, UnreachableError, UsageError
 
 PATIENCE_S: Final = 30.0
@@ -26,6 +26,10 @@ _PAUSE_FIRST_S: Final = 0.02
 _PAUSE_MAX_S: Final = 1.0
 
 T = TypeVar("T")
+
+log_page: Final = msgspec.json.Decoder(LogPage).decode
+status: Final = msgspec.json.Decoder(Status).decode
+_problem: Final = msgspec.json.Decoder(Problem).decode
 
 
 class RetryableError(Exception):
@@ -104,7 +108,7 @@ def answering(
 
 def _raise(url: str, status: int, body: bytes) -> None:
     try:
-        problem = msgspec.json.decode(body, type=Problem)
+        problem = _problem(body)
     except msgspec.MsgspecError as error:
         if status >= 500:
             raise RetryableError(f"answered {status}") from error
@@ -133,17 +137,17 @@ class TrimmedError(DataLossError):
 
 
 def ask(
-    endpoints: tuple[str, ...], path: str, query: dict[str, object], shape: type[T], *,
+    endpoints: tuple[str, ...], path: str, query: dict[str, object], decode: Callable[[bytes], T], *,
     patience_s: float = PATIENCE_S, wait_s: float = 0, turns: Turns | None = None,
 ) -> T:  # fmt: skip
-    """A JSON answer of the first node that gives one. Who asks often keeps `turns`: then the node that answered last is
-    asked first. Raises UnreachableError, DataLossError, RefusedError."""
+    """A JSON answer of the first node that gives one; `decode` was made at import. A caller that asks often keeps
+    `turns`: then the node that answered last is asked first. Raises UnreachableError, DataLossError, RefusedError."""
     turns = turns or Turns(endpoints, patience_s)
     while True:
         try:
             with answering(turns.url, path, query, wait_s=wait_s) as answer:
                 body = answer.read()
-                decoded = msgspec.json.decode(body, type=shape)
+                decoded = decode(body)
                 turns.success()
                 return decoded
         except RetryableError as error:
@@ -160,13 +164,13 @@ def bounds(
     query: dict[str, object] = {"limit": 1}
     if not is_linearizable:
         query["consistency"] = "stale"
-    return ask(endpoints, "/v1/log", query, LogPage, patience_s=patience_s, turns=turns)
+    return ask(endpoints, "/v1/log", query, log_page, patience_s=patience_s, turns=turns)
 
 
 def news(turns: Turns, known: int, wait_ms: int) -> LogPage:
     """As `bounds`, as soon as there is an index above `known`, or after `wait_ms`."""
     query: dict[str, object] = {"from": known + 1, "limit": 1, "wait": wait_ms}
-    return ask(turns.endpoints, "/v1/log", query, LogPage, turns=turns)
+    return ask(turns.endpoints, "/v1/log", query, log_page, turns=turns)
 
 
 def record_at(
@@ -174,7 +178,7 @@ def record_at(
 ) -> tuple[LogRecord | None, LogPage]:
     """The first record at an index (`{"from": …}`) or from a time on (`{"from_time": ms}`), internal ones included;
     None where the log has not got there. Linearizable."""
-    page = ask(endpoints, "/v1/log", {**where, "limit": 1, "internal": "true"}, LogPage, patience_s=patience_s)
+    page = ask(endpoints, "/v1/log", {**where, "limit": 1, "internal": "true"}, log_page, patience_s=patience_s)
     return (page.records[0] if page.records else None), page
 
 

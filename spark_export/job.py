@@ -136,3 +136,17 @@ def session(
     spark.sparkContext.setLogLevel(level.upper())
     spark.dataSource.register(RaftlogDataSource)
     return spark
+
+
+def main() -> None:
+    """`python -m spark_export.job`: whether Spark can be started here; if not, a line that says what to install."""
+    try:
+        check_packages()
+        java_home()
+    except (SparkMissingError, JavaNotFoundError) as error:
+        print(error, file=sys.stderr)
+        sys.exit(SparkMissingError.exit_code)
+
+
+if __name__ == "__main__":
+    main()

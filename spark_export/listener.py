@@ -20,8 +20,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from cluster.wire import LogPage
-from spark_export.door import ask, parse_endpoints
+from spark_export.door import ask, log_page, parse_endpoints
 
 _LOG: Final = logging.getLogger("raftlog.spark")
 PATIENCE_S: Final = 1.0
@@ -133,7 +132,7 @@ class LagListener(StreamingQueryListener):
             return lag
         else:
             query: dict[str, object] = {"from": lag.read, "limit": 1, "internal": "true", "consistency": "stale"}
-            page = ask(self._endpoints, "/v1/log", query, LogPage, patience_s=self._patience_s)
+            page = ask(self._endpoints, "/v1/log", query, log_page, patience_s=self._patience_s)
             if not page.records:
                 return lag
             seconds = max(0.0, time.time() - page.records[0].time_ms / 1000)

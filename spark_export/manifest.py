@@ -117,6 +117,20 @@ class Next(msgspec.Struct, frozen=True):
     replaces: bool = False  # the run's folder holds all files, and takes the place of `log/`
 
 
+class _Known(msgspec.Struct):
+    """What every version of a manifest has."""
+
+    format: str
+    version: int
+    schema_version: int
+
+
+_KNOWN: Final = msgspec.json.Decoder(_Known)
+_MANIFEST: Final = msgspec.json.Decoder(Manifest)
+_PLAN: Final = msgspec.json.Decoder(Plan)
+_NEXT: Final = msgspec.json.Decoder(Next)
+
+
 def columns() -> tuple[Column, ...]:
     """The columns as this version writes them."""
     return tuple(Column(field.name, str(field.type)) for field in ARROW)
@@ -161,7 +175,7 @@ def sync_folder(folder: Path) -> None:
 
 def read_plan(folder: Path) -> Plan | None:
     """The plan of the batch under way in that folder. Raises UsageError where it cannot be read."""
-    plan = _read_unfinished(folder / UNFINISHED / PLAN, Plan)
+    plan = _read_unfinished(folder / UNFINISHED / PLAN, _PLAN)
     if plan is not None and plan.version != VERSION:
         raise UsageError(
             f"the unfinished batch in {folder} is of version {plan.version}, this raftlog writes {VERSION}: finish it "
@@ -172,12 +186,12 @@ def read_plan(folder: Path) -> Plan | None:
 
 def read_next(folder: Path) -> Next | None:
     """What is whole but not yet in place. Raises UsageError where it cannot be read."""
-    return _read_unfinished(folder / UNFINISHED / NEXT, Next)
+    return _read_unfinished(folder / UNFINISHED / NEXT, _NEXT)
 
 
-def _read_unfinished(path: Path, shape: type[T]) -> T | None:
+def _read_unfinished(path: Path, decoder: msgspec.json.Decoder[T]) -> T | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=shape)
+        return decoder.decode(path.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError) as error:
@@ -194,24 +208,16 @@ def find_manifest(folder: Path) -> Manifest | None:
     except OSError as error:
         raise NotCheckedError(f"{path} cannot be read: {error}") from error
     try:
-        known = msgspec.json.decode(text, type=_Known)
+        known = _KNOWN.decode(text)
         if (known.format, known.version, known.schema_version) != (FORMAT, VERSION, SCHEMA_VERSION):
             raise NotCheckedError(
                 f"{path} is of format {known.format} version {known.version}, columns version "
                 f"{known.schema_version}; this raftlog knows {FORMAT} {VERSION}, {SCHEMA_VERSION}: use the one that "
                 f"wrote it, or export anew"
             )
-        return msgspec.json.decode(text, type=Manifest)
+        return _MANIFEST.decode(text)
     except msgspec.MsgspecError as error:
         raise NotCheckedError(f"{path} is no manifest of an export: {error}") from error
-
-
-class _Known(msgspec.Struct):
-    """What every version of a manifest has."""
-
-    format: str
-    version: int
-    schema_version: int
 
 
 def read_manifest(folder: Path) -> Manifest:

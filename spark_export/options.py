@@ -56,6 +56,8 @@ ValueFormat = Literal["raw", "json", "msgpack"]
 Mode = Literal["PERMISSIVE", "FAILFAST"]
 W = TypeVar("W", bound=str)
 
+_decode_position: Final = msgspec.json.Decoder(Position).decode
+
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
@@ -189,7 +191,7 @@ def _offset(name: str, text: str, words: tuple[str, ...], lowest: int | None) ->
 
 def _position(name: str, text: str) -> Position:
     try:
-        position = msgspec.json.decode(text, type=Position)
+        position = _decode_position(text)
     except msgspec.MsgspecError as error:
         raise UsageError(f"option {name} is no position: {error}") from error
     if list(position.next) != [SHARD] or position.next[SHARD] < 1:

@@ -56,6 +56,10 @@ class Done(msgspec.Struct, frozen=True):
     index: int
 
 
+_registered: Final = msgspec.json.Decoder(Registered).decode
+_done: Final = msgspec.json.Decoder(Done).decode
+
+
 class ReplayError(ExportError):
     """A batch came back with other rows than the first time: to write them would be to write some twice."""
 
@@ -161,7 +165,7 @@ class PartWriter:
         """The partition's session, opened where there is none yet."""
         found = self.client.get(self._key)
         if found is not None:
-            return msgspec.json.decode(found.value, type=Registered)
+            return _registered(found.value)
         return self._propose(Registered(self.client.open_session(self.ttl_ms).session), 0)
 
     def _renew(self) -> None:
@@ -169,7 +173,7 @@ class PartWriter:
         found = self.client.get(self._key)
         if found is None:
             raise ForgottenError(f"{self._key!r} is gone: who removed it?")
-        registered = msgspec.json.decode(found.value, type=Registered)
+        registered = _registered(found.value)
         if registered.session == self._registered.session:
             after = max(registered.after, self._recovered(registered.session))
             new = self.client.open_session(self.ttl_ms).session
@@ -192,7 +196,7 @@ class PartWriter:
         found = self.client.get(self._key)
         if found is None:
             raise ForgottenError(f"{self._key!r} is gone: who removed it?")
-        theirs = msgspec.json.decode(found.value, type=Registered)
+        theirs = _registered(found.value)
         if theirs.session != registered.session:
             end_session(self.client, registered.session)
         return theirs
@@ -218,7 +222,7 @@ def key_of(name: str, what: str) -> bytes:
 def read_done(client: SyncClient, name: str) -> Done | None:
     """The last batch that is written as a whole."""
     found = client.get(key_of(name, "done"))
-    return None if found is None else msgspec.json.decode(found.value, type=Done)
+    return None if found is None else _done(found.value)
 
 
 def done_batch(client: SyncClient, name: str) -> int:

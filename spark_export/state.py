@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Final
 
+import msgspec
 import pyarrow as pa
 
 from cluster.wire import KeyValue, Ranged, from_b64, to_b64
@@ -22,6 +23,7 @@ from spark_export.schema import STATE
 Live = tuple[bytes, int, int, int]
 """Value, create, mod and version of a live key."""
 
+_ranged: Final = msgspec.json.Decoder(Ranged).decode
 _PAGE: Final = 1_000  # the smallest limit of keys per page that a node may have by default
 _BATCH_ROWS: Final = 20_000
 _FOLDED: Final = ("key", "value", "create", "revision", "version", "changes")
@@ -29,7 +31,8 @@ _FOLDED: Final = ("key", "value", "create", "revision", "version", "changes")
 
 def current(endpoints: tuple[str, ...], log_id: str, *, patience_s: float) -> StreamOffset:
     """A stream's start that has the state of now before the tail behind it. Linearizable."""
-    page = door.ask(endpoints, "/v1/kv", {"prefix": "", "limit": 1, "keys_only": "true"}, Ranged, patience_s=patience_s)
+    query: dict[str, object] = {"prefix": "", "limit": 1, "keys_only": "true"}
+    page = door.ask(endpoints, "/v1/kv", query, _ranged, patience_s=patience_s)
     return StreamOffset(log_id, page.index + 1, page.revision)
 
 
@@ -94,7 +97,7 @@ def state_of(wanted: Range, revision: int, prefix: bytes) -> Iterator[pa.RecordB
         }  # fmt: skip
         if continuation is not None:
             query["continuation"] = continuation
-        page = door.ask(wanted.endpoints, "/v1/kv", query, Ranged, turns=turns)
+        page = door.ask(wanted.endpoints, "/v1/kv", query, _ranged, turns=turns)
         kept += page.kvs
         continuation = page.continuation
         if not page.more:

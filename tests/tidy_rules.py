@@ -52,6 +52,13 @@ MAY_READ_TIME = {
 }
 
 
+# path -> why a function of this file may decode into a type although decoders are made at import
+MAY_DECODE_LATE = {
+    "cluster/client_answers.py": "`plain`, which makes a decoder: the rule forbids its calls in functions too",
+    "cluster/settings.py": "converts single settings: numbers, texts and lists of texts, never a Struct",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """One file of the project: its path from the top, with slashes, and its text."""
@@ -298,6 +305,63 @@ def only_clock_reads_time(files: Iterable[Source]) -> Iterator[Finding]:
             yield Finding(source.path, node.lineno, what, mend)
 
 
+def decoders_are_made_at_import(files: Iterable[Source]) -> Iterator[Finding]:
+    """No function decodes into a type: its decoder is made when the module is imported.
+
+    msgspec 0.22 builds its knowledge of a Struct at the first decoder, and other threads see it half-built: a program
+    with two threads ends with signal 11 (tests/cluster/test_first_use.py). Encoding builds nothing.
+    """
+    for source in files:
+        if not source.is_python or source.top not in PACKAGES or source.path in MAY_DECODE_LATE:
+            continue
+        inside = {id(node) for function in _functions(source.tree) for node in _below(function)}
+        calls = [node for node in ast.walk(source.tree) if isinstance(node, ast.Call)]
+        made = {_first(call) for call in calls if id(call) not in inside and _method(call) == "Decoder"}
+        for call in calls:
+            if id(call) not in inside:
+                continue
+            match _method(call):
+                case "Decoder":
+                    is_late = _is_msgspec(call) and bool(call.args or call.keywords)
+                case "decode":
+                    is_late = any(keyword.arg == "type" for keyword in call.keywords)
+                case "convert":
+                    is_late = _is_msgspec(call) and ast.dump(call.args[-1]) not in made
+                case "plain":
+                    is_late = _dotted(call.func) == "answers.plain"
+                case _:
+                    continue
+            if is_late:
+                mend = "make the decoder at the top of the module: _decode = msgspec.json.Decoder(Type).decode"
+                yield Finding(source.path, call.lineno, f"a function decodes into a type ({_dotted(call.func)})", mend)
+
+
+def _functions(tree: ast.Module) -> Iterator[ast.AST]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda))
+
+
+def _below(function: ast.AST) -> Iterator[ast.AST]:
+    """What runs when the function is called: not its decorators and defaults."""
+    body = function.body if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) else []
+    for node in body if isinstance(body, list) else [body]:
+        yield from ast.walk(node)
+
+
+def _method(call: ast.Call) -> str:
+    return _dotted(call.func).rpartition(".")[2]
+
+
+def _first(call: ast.Call) -> str:
+    return ast.dump(call.args[0]) if call.args else ""
+
+
+def _is_msgspec(call: ast.Call) -> bool:
+    return _dotted(call.func) in {
+        "Decoder", "convert", "json.Decoder", "msgpack.Decoder", "msgspec.json.Decoder", "msgspec.msgpack.Decoder",
+        "msgspec.convert", "msgspec.toml.decode", "msgspec.yaml.decode",
+    }  # fmt: skip
+
+
 def _of_cluster(files: Iterable[Source], excepted: Iterable[str]) -> Iterator[Source]:
     for source in files:
         if source.is_python and source.top == "cluster":
@@ -329,4 +393,5 @@ RULES: tuple[Rule, ...] = (
     pure_packages_are_deterministic,
     only_disk_opens_files,
     only_clock_reads_time,
+    decoders_are_made_at_import,
 )

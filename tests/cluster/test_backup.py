@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from cluster.backup_file import PART_BYTES_MAX, BackupDamaged, BackupDecoder, BackupEncoder, BackupHead
-from cluster.cli import build
+from cluster.cli_commands import build
 from cluster.client_backup import ATTEMPTS_MAX, BackupCursor
 from cluster.client_cursors import BadStream
 from cluster.client_errors import Unavailable

@@ -4,11 +4,15 @@ import json
 import os
 import signal
 import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from cluster import demo, demo_input, demo_table
+from cluster.cli_commands import build
 from cluster.demo import DemoFailed, LogRow, Story
 from cluster.import_lines import InputFormat
 from tests.cluster.fake_node import serve
@@ -63,6 +67,11 @@ def story_of(folder: Path) -> tuple[Story, list[LogRow]]:
         LogRow(0, "commands", "append", "applied", key, line, None)
         for key, line in ((b"b", lines[1]), (b"c", lines[3]))
     ]
+    story.wanted = 3
+    story.table.effects.update({
+        "put applied": 1, "put repeated": 1, "put compare_failed": 1, "txn applied": 2, "then branch": 1,
+        "else branch": 1, "delete applied": 1, "delete_range applied": 1,
+    })  # fmt: skip
     return story, [row._replace(index=index) for index, row in enumerate(rows, start=1)]
 
 
@@ -110,8 +119,96 @@ def test_lines_that_were_not_acknowledged_fail(tmp_path: Path) -> None:
     """The import said less than the input has."""
     story, rows = story_of(tmp_path)
     story.acknowledged = 2
-    with pytest.raises(DemoFailed, match="not every record was acknowledged"):
+    with pytest.raises(DemoFailed, match="2 records were acknowledged, the input has 3"):
         demo.compare(story, rows)
+
+
+INPUTS: dict[str, tuple[bytes, int, InputFormat]] = {  # name: the bytes, how many records they are, read as
+    "one line.txt": (b"a single line", 1, InputFormat.LINES),
+    "blank first.txt": (b"\n\nthird\n\n", 1, InputFormat.LINES),
+    "distinct.ndjson": (b"".join(b'{"k": %d}\n' % number for number in range(60)), 60, InputFormat.NDJSON),
+    "no final newline.ndjson": (b'{"k": 1}\n{"k": 2}', 2, InputFormat.NDJSON),
+    "latin-1.log": ("Gr\u00fc\u00dfe\n".encode("latin-1") * 9, 9, InputFormat.LINES),
+    "bytes.bin": (bytes(range(256)) * 3, 4, InputFormat.LINES),
+    "crlf.csv": (b"a,b\r\n1,x\r\n2,y\r\n", 2, InputFormat.CSV),
+    "quoted.csv": (b'a,b\n1,"two\nlines"\n2,x\n', 2, InputFormat.CSV),
+}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_any_file_is_an_input(tmp_path: Path, name: str) -> None:
+    """What there is to import is known before anything starts, for text, tables and bytes of any kind."""
+    source = tmp_path / name
+    content, records, format = INPUTS[name]
+    source.write_bytes(content)
+    story = Story(tmp_path, source)
+    demo.prepare(story, lambda text: None)
+    assert (story.wanted, story.format) == (records, format)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("empty.txt", b"", "is empty"),
+        ("blank.txt", b"\n \n\n", "no line that can be imported, of 3 in all"),
+        ("header.csv", b"a,b\n", "no line behind the names of its columns"),
+        ("long.txt", b"x" * (2 << 20), "line 1 has more than"),
+    ],
+)
+def test_an_input_without_a_record_is_refused_before_anything_starts(
+    tmp_path: Path, name: str, content: bytes, says: str
+) -> None:
+    """`raftlog demo` ends with 2 and one line that names the file and what is wrong with it."""
+    source = tmp_path / name
+    source.write_bytes(content)
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    arguments = [*demo.COMMAND, "demo", "--no-spark", "--input", str(source)]
+    done = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert str(source) in line
+    assert says in line
+    assert not list(tmp_path.glob("raftlog-demo-*"))
+
+
+def test_without_spark_the_demo_does_not_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark is looked for before the input is made: the error has the line of the check, which says what to install."""
+    install = "print(\"no pyspark: pip install 'raftlog[spark]'\", file=sys.stderr)"
+    monkeypatch.setattr(demo, "SPARK_CHECK", (sys.executable, "-c", f"import sys; {install}; sys.exit(8)"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    shown = CliRunner().invoke(build("demo"), ["demo"])
+    assert shown.exit_code == 2
+    assert shown.stderr == "raftlog: the demo did not begin: no pyspark: pip install 'raftlog[spark]'\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_check_of_spark_names_the_missing_package() -> None:
+    """`python -m spark_export.job` ends with 8 and one line where a package of the extra is not installed."""
+    absent = (
+        "import importlib.metadata as m\ndef version(name): raise m.PackageNotFoundError(name)\nm.version = version\n"
+    )
+    script = f"{absent}import runpy; runpy.run_module('spark_export.job', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 8
+    (line,) = done.stderr.splitlines()
+    assert "pip install 'raftlog[spark]'" in line
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("name", ["one line.txt", "distinct.ndjson", "bytes.bin"])
+def test_demo_on_a_file_of_any_kind(tmp_path: Path, name: str) -> None:
+    """The whole story without Spark on a file with one line, without a repetition, and of bytes that are no text."""
+    source = tmp_path / name
+    content, records, _ = INPUTS[name]
+    source.write_bytes(content)
+    environment = os.environ | {"XDG_STATE_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    arguments = [*demo.COMMAND, "demo", "--no-spark", "--json", "--input", str(source)]
+    done = subprocess.run(arguments, env=environment, capture_output=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    story = json.loads(done.stdout)
+    assert (story["acknowledged"], story["wanted"]) == (records, records)
+    assert story["leader_changes"] >= 1
 
 
 @pytest.mark.serial

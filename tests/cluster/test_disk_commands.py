@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from cluster.cli import build
+from cluster.cli_commands import build
 from cluster.disk_check import check_folder
 from cluster.disk_errors import FolderLocked, FolderMissing
 from cluster.disk_open import IDENTITY, encode_identity

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner, Result
 
-from cluster.cli import build
+from cluster.cli_commands import build
 from cluster.disk_errors import DiskFenced, NoSpace
 from cluster.explain import diagnose
 from cluster.node import Node

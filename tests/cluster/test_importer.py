@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cluster import importer
-from cluster.client_errors import ClientError
+from cluster.client_errors import ClientError, Unavailable
 from cluster.client_sync import SyncClient
 from cluster.import_lines import InputError
 from cluster.import_note import NoteError, read_note
@@ -113,6 +113,28 @@ def test_killed_at_any_step_it_goes_on_exactly_once(tmp_path: Path, step: Step, 
                 pass
         assert values(client) == GOOD
         assert rejected_lines(tmp_path) == [8, 9, 23]
+
+    with_node(work)
+
+
+def test_an_import_is_done_although_its_session_cannot_be_closed(tmp_path: Path) -> None:
+    """The leader is lost after the last acknowledged batch: the import ends well, and its note says so."""
+
+    def work(_: FakeNode, client: SyncClient) -> None:
+        plan = plan_of(tmp_path)
+        unreachable: list[str] = []
+
+        def lose(request: Any, **more: Any) -> Any:
+            if request.method == "DELETE":
+                unreachable.append(request.target)
+                raise Unavailable(Code.NO_LEADER, "no leader")
+            return call(request, **more)
+
+        call, client.call = client.call, lose  # type: ignore[method-assign]
+        assert finish(plan, client).records == len(values(client))
+        assert len(unreachable) == 1
+        with pytest.raises(NoteError, match="was imported already"):
+            finish(plan, client)
 
     with_node(work)
 

@@ -104,6 +104,11 @@ async def test_a_removed_node_says_so_and_stays_harmless(tmp_path: Path) -> None
         assert leader.transport.connections().keys() & {f"{gone.node_id}/consensus", f"{gone.node_id}/bulk"} == set()
         await nodes.stop(gone.node_id)
         assert gone.ended.result() is NodeExit.REMOVED
+        again = await nodes.start(gone.node_id)
+        assert again.status().role == "removed"
+        assert not again.is_ready
+        await nodes.stop(gone.node_id)
+        assert again.ended.result() is NodeExit.REMOVED
 
 
 async def test_the_leader_removes_itself(tmp_path: Path) -> None:

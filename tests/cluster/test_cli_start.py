@@ -1,0 +1,167 @@
+"""How the command line starts: a command imports only its own module, and a start that fails ends in words."""
+
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from cluster import cli
+from cluster.cli_commands import MODULES, Entry, asked_for, build
+from cluster.cli_frame import Exit
+
+SLOW = ("aiohttp", "asyncio", "pydantic", "rich", "yaml", "prometheus_client", "structlog", "stamina", "raft.core")
+"""What a client's command does without: each takes from 0.01 to 0.2 s to import."""
+
+MEET = """
+import os, signal, sys
+
+what, how, *words = sys.argv[1:]
+
+
+class Meet:
+    '''Does what is wanted at the moment when that package is imported.'''
+
+    def find_spec(self, name, path=None, target=None):
+        if name == what and how == "interrupt":
+            os.kill(os.getpid(), signal.SIGINT)
+        elif name == what:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+sys.meta_path.insert(0, Meet())
+sys.argv = ["raftlog", *words]
+from cluster.cli import main
+
+main()
+"""
+
+
+def started(what: str, how: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """`raftlog WORDS` in a process in which the import of that package is interrupted, or finds none."""
+    arguments = [sys.executable, "-c", MEET, what, how, *words]
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+
+
+def first_paragraph(text: str | None) -> str:
+    """The part of a help text that a list of commands shows."""
+    return " ".join((text or "").strip().split("\n\n")[0].split())
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_the_list_of_commands_is_what_each_module_adds(module: str) -> None:
+    """Names, kinds, order and help in the list are those of the commands themselves."""
+    app = typer.Typer()
+    import_module(module).register(app)
+    commands = [
+        Entry(each.name or "", first_paragraph(each.help or getattr(each.callback, "__doc__", "")))
+        for each in app.registered_commands
+    ]
+    groups = [
+        Entry(each.name or "", first_paragraph(each.typer_instance.info.help), is_group=True)
+        for each in app.registered_groups
+        if each.typer_instance is not None
+    ]
+    listed = MODULES[module]
+    assert [entry for entry in listed if not entry.is_group] == commands
+    assert [entry for entry in listed if entry.is_group] == groups
+
+
+def test_help_from_the_list_is_the_help_of_all_modules() -> None:
+    """`raftlog --help`, which imports no command, prints the same bytes as with every command imported."""
+    listed, whole = (CliRunner().invoke(build(name), ["--help"], env={"COLUMNS": "100"}) for name in ("", None))
+    assert listed.exit_code == whole.exit_code == 0
+    assert "chaos" in listed.stdout
+    assert listed.stdout == whole.stdout
+
+
+def test_an_unknown_command_is_answered_from_the_list() -> None:
+    """A typing error is named together with the nearest command, of whichever module."""
+    shown = CliRunner().invoke(build("exprot"), ["exprot"])
+    assert shown.exit_code == Exit.USAGE
+    assert "Did you mean 'export'?" in shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "name"),
+    [
+        (["get", "a"], {}, "get"),
+        (["--version"], {}, ""),
+        ([], {}, ""),
+        ([], {"_RAFTLOG_COMPLETE": "complete_bash", "COMP_WORDS": "raftlog get --", "COMP_CWORD": "2"}, "get"),
+        ([], {"_RAFTLOG_COMPLETE": "complete_bash", "COMP_WORDS": "raftlog ", "COMP_CWORD": "1"}, ""),
+        ([], {"_RAFTLOG_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "raftlog members add "}, "members"),
+    ],
+)
+def test_the_command_that_is_asked_for(words: list[str], environment: dict[str, str], name: str) -> None:
+    """It is the first word; of a shell that completes, the first word of the line so far."""
+    assert asked_for(words, environment) == name
+
+
+@pytest.mark.parametrize("words", [("get", "a"), ("put", "a", "1"), ("append", "x"), ("members", "list")])
+def test_a_client_command_imports_no_slow_package(words: tuple[str, ...]) -> None:
+    """The command runs (to the error that no node answers) without any of the packages that take long to import."""
+    script = (
+        "import sys, atexit; from cluster.cli import main; sys.argv = ['raftlog', *sys.argv[1:]];"
+        f"atexit.register(lambda: print('imported:', [name for name in {SLOW!r} if name in sys.modules])); main()"
+    )
+    arguments = [sys.executable, "-c", script, *words, "-e", "http://127.0.0.1:1", "--deadline", "0.1"]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == Exit.UNREACHABLE, done.stderr
+    assert done.stdout == "imported: []\n"
+
+
+def test_completion_of_names_imports_no_command() -> None:
+    """The names come from the list: in bash, one a line."""
+    script = (
+        "import sys, atexit; from cluster.cli import main;"
+        "atexit.register(lambda: print('imported:', [name for name in sys.modules if name.startswith('cluster.')]));"
+        "main()"
+    )
+    environment = {"_RAFTLOG_COMPLETE": "complete_bash", "COMP_WORDS": "raftlog c", "COMP_CWORD": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False,
+        env={**environment, "PYTHONPATH": str(Path(cli.__file__).parent.parent)},
+    )  # fmt: skip
+    assert done.stdout.split("imported: ") == [
+        "compact\nconsumers\nchaos\n",
+        "['cluster.cli', 'cluster.cli_commands']\n",
+    ]
+
+
+@pytest.mark.parametrize("package", ["typer", "msgspec", "cluster.client_sync", "cluster.cli_kv"])
+def test_ctrl_c_while_modules_are_imported_ends_without_a_traceback(package: str) -> None:
+    """SIGINT at the import of that package: exit code 130, and nothing on standard error."""
+    done = started(package, "interrupt", "get", "a")
+    assert (done.returncode, done.stderr) == (Exit.INTERRUPTED, "")
+    assert int(Exit.INTERRUPTED) == cli.INTERRUPTED
+
+
+@pytest.mark.parametrize(
+    ("package", "words", "extra"),
+    [
+        ("toxiproxy", ["chaos", "list"], "chaos"),
+        ("toxiproxy", ["chaos", "run", "all", "--seconds", "5"], "chaos"),
+        ("pyspark", ["export", "--to", "out"], "spark"),
+        ("pyarrow", ["analyze", "rates", "out"], "spark"),
+    ],
+)
+def test_a_command_without_its_extra_names_what_installs_it(
+    package: str, words: list[str], extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line with the package and the pip command, and the exit code of a check that could not be made."""
+    monkeypatch.chdir(tmp_path)
+    done = started(package, "absent", *words)
+    assert done.returncode == int(Exit.NOT_CHECKED)
+    assert cli.NOT_CHECKED == done.returncode
+    (line,) = done.stderr.splitlines()
+    assert package in line
+    assert f"pip install 'raftlog[{extra}]'" in line
+
+
+def test_a_package_that_no_extra_brings_is_not_explained_away() -> None:
+    """The traceback stays where an installation lacks a package that every command needs."""
+    assert "Traceback" in started("msgspec", "absent", "get", "a").stderr
