@@ -16,7 +16,16 @@ from cluster.disk_findings import Finding, Report, State
 from cluster.disk_open import IDENTITY, encode_identity
 from cluster.disk_reserve import RESERVE
 from raft.codec import crc32c
-from raft.formats import HARD_STATE_SLOT, SEGMENT_HEADER_SIZE, SIDE_HEADER_SIZE, SLOT_SIZE, Log, Slot, encode_slot
+from raft.formats import (
+    FRAME_MAGIC,
+    HARD_STATE_SLOT,
+    SEGMENT_HEADER_SIZE,
+    SIDE_HEADER_SIZE,
+    SLOT_SIZE,
+    Log,
+    Slot,
+    encode_slot,
+)
 from raft.types import HardState
 from tests.cluster.disk_folder import IDENTITY as OWN
 from tests.cluster.disk_folder import LOG, copy_of, flip, make_full_folder, segment, start
