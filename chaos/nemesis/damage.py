@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Final, Literal
 
 from raft.codec import Corrupt, decode_entry
-from raft.evidence import SECTOR
-from raft.formats import SEGMENT_HEADER_SIZE
 
 Area = Literal[
     "log", "newest", "mark", "history", "ledger", "index", "hard-state", "hard-state-slot", "snapshot", "identity"
@@ -25,6 +23,8 @@ Area = Literal[
 
 MARK: Final = b"RLMK"
 MARK_BYTES: Final = 36
+SEGMENT_HEADER_BYTES: Final = 80
+SECTOR: Final = 512
 SLOT_AT: Final = (0, 4_096)
 SLOT_BYTES: Final = 80
 
@@ -119,7 +119,7 @@ def _entries_and_marks(segment: bytes) -> tuple[list[tuple[int, int]], list[tupl
 
 def _behind_the_mark(segment: bytes) -> list[tuple[int, int]]:
     """Where intact entries behind the newest durable mark are, without each sector's last byte that is not zero."""
-    position = segment.rfind(MARK) + MARK_BYTES if MARK in segment else SEGMENT_HEADER_SIZE
+    position = segment.rfind(MARK) + MARK_BYTES if MARK in segment else SEGMENT_HEADER_BYTES
     spans: list[tuple[int, int]] = []
     while True:
         try:
