@@ -36,7 +36,7 @@ MAY_OPEN_FILES = {
     "cluster/restore.py": "a user's tool: reads the backup that the user names",
     "cluster/settings.py": "reads the settings file",
     "cluster/survivor.py": "a user's tool: reads the stopped node's folder that the user names",
-    "cluster/launcher.py": "writes and reads the cluster file",
+    "cluster/formatting.py": "writes and reads the cluster file",
     "cluster/local_cluster.py": "makes the settings and log files of the processes that it starts",
     "cluster/cli*.py": "a user's tool: reads what the user names",
     "cluster/demo*.py": "a user's tool: writes its input, reads its output",
