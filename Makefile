@@ -5,32 +5,39 @@ PY := .venv/bin/python
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check fix lock sim chaos long coverage peers bench bench-spark clean
+.PHONY: help setup setup-env setup-java demo test check fix lock sim chaos long coverage peers bench bench-spark clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 - \2/p' $(MAKEFILE_LIST)
 
 setup: ## .venv with the locked packages, a Java runtime, the Toxiproxy server; does nothing the second time
+	@.ci/setup java toxiproxy
+
+# Each target sets up what it needs and no more: the Toxiproxy server has to be built, Java may have to be fetched.
+setup-env:
 	@.ci/setup
 
-demo: setup ## the whole job on real input: INPUT=file to use your own, KEEP=1 to leave the cluster up
+setup-java:
+	@.ci/setup java
+
+demo: setup-java ## the whole job on real input: INPUT=file to use your own, KEEP=1 to leave the cluster up
 	@.venv/bin/raftlog demo $(if $(INPUT),--input "$(INPUT)") $(if $(KEEP),--keep) $(ARGS)
 
-test: check ## check, then every test that does not take minutes
+test: setup check ## check, then every test that does not take minutes
 	@.ci/test
 
-check: setup ## formatting, lint, types, imports, house rules; never edits
+check: setup-env ## formatting, lint, types, imports, house rules; never edits
 	@.ci/check
 
-fix: setup ## the only target that edits: formatting, safe lint mends, the module table in docs/architecture.md
+fix: setup-env ## the only target that edits: formatting, safe lint repairs, the module table in docs/architecture.md
 	@$(PY) -m ruff check -q --fix-only .
 	@$(PY) -m ruff format -q .
 	@$(PY) -m tests.tidy_architecture
 
-lock: ## write requirements.lock anew from pyproject.toml
+lock: ## write requirements.lock from pyproject.toml
 	@.ci/lock
 
-sim: setup ## the deterministic simulator: 1,000 seeds on all cores; ARGS="..." goes to `raftlog sim` instead
+sim: setup-env ## the deterministic simulator: 1,000 seeds on all cores; ARGS="..." goes to `raftlog sim` instead
 	@.ci/existing sim $(ARGS)
 
 chaos: setup ## real processes under real faults, for ten minutes; ARGS="..." goes to `raftlog chaos` instead
@@ -39,16 +46,16 @@ chaos: setup ## real processes under real faults, for ten minutes; ARGS="..." go
 long: setup ## the tests that take minutes; ARGS="..." goes to pytest
 	@.ci/existing long $(ARGS)
 
-coverage: setup ## which branches of raft/ and statemachine/ their own tests take, against docs/testing.md
+coverage: setup-env ## which branches of raft/ and statemachine/ their own tests take, against docs/testing.md
 	@$(PY) -m tests.branch_coverage $(ARGS)
 
-peers: setup ## what the benchmarks compare and load with, in .tools, versions and hashes pinned; names what cannot be had
+peers: setup-env ## what the benchmarks compare and load with, in .tools, versions and hashes pinned; names what cannot be had
 	@.ci/peers
 
-bench: setup peers ## the benchmarks; ARGS="..." goes to `python -m bench`
+bench: setup-env peers ## the benchmarks; ARGS="..." goes to `python -m bench`
 	@.ci/existing bench $(ARGS)
 
-bench-spark: setup ## Spark over the log, beside Parquet and Kafka; ARGS="..." goes to `python -m bench.spark`
+bench-spark: setup-java ## Spark over the log, beside Parquet and Kafka; ARGS="..." goes to `python -m bench.spark`
 	@.ci/existing bench-spark $(ARGS)
 
 clean: ## remove everything that these targets made

@@ -189,7 +189,7 @@ def _confirm(log_id: str, *, is_given: bool) -> None:
 
 
 def _make(cli: Cli, seed: Any, file: Path, new_ids: bool, nodes: tuple[int, ...] | list[int], size: int) -> None:
-    from cluster.launcher import read_cluster
+    from cluster.formatting import read_cluster
     from cluster.restore import first_configuration, make_cluster, renewed, write_cluster_file
 
     with _failures():

@@ -273,7 +273,7 @@ def format_command(
     Done once; a folder with something in it is never touched.
     """
     from cluster.disk_errors import DiskError
-    from cluster.launcher import format_file, format_join
+    from cluster.formatting import format_file, format_join
 
     try:
         if join is not None:

@@ -1,6 +1,6 @@
-"""Formats a cluster's data folders, and runs one node with its HTTP API until it is told to stop.
+"""Runs one node with its HTTP API until it is told to stop: `raftlog node` is `run_node` here.
 
-`raftlog format` and `raftlog node` are these functions; `cluster.local_cluster` starts whole clusters of processes.
+`cluster.local_cluster` starts whole clusters of processes.
 """
 
 from __future__ import annotations
@@ -10,32 +10,20 @@ import errno
 import gc
 import os
 import resource
-import secrets
 import signal
 import stat
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
-import msgspec
 from aiohttp import web
 
-from cluster import clock, logging, node_end
-from cluster.cluster_file import (
-    ClusterFile,
-    ClusterHead,
-    ClusterNode,
-    SettingsError,
-    first_entry,
-    parse_cluster_file,
-    render_cluster_file,
-    split_address,
-)
+from cluster import logging, node_end
+from cluster.cluster_file import ClusterFile, split_address
 from cluster.disk import Disk
 from cluster.disk_errors import DiskError, FolderReadOnly, FormatUnknown, NoSpace
-from cluster.disk_open import Identity, Recovered, format_node
+from cluster.disk_open import Recovered
 from cluster.http_api import build_runner
 from cluster.http_listen import Door, listen
 from cluster.metrics import Metrics
@@ -43,7 +31,6 @@ from cluster.node import Node
 from cluster.settings import LoadedSettings, NodeExit
 from raft.codec import Corrupt, UnknownVersion
 from statemachine.snapshot import CorruptSnapshot, UnknownSnapshot
-from statemachine.versions import CLUSTER_VERSION
 
 LISTEN_BACKLOG: Final = 4_096
 """Connections that wait to be taken: as many as Linux lets wait by default (net.core.somaxconn)."""
@@ -63,102 +50,6 @@ class StartError(Exception):
     def __init__(self, code: NodeExit, message: str) -> None:
         super().__init__(message)
         self.code = code
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Format.
-
-
-def new_cluster(
-    nodes: int,
-    *,
-    peer_ports: Sequence[int],
-    http_ports: Sequence[int],
-    parameters: Mapping[str, int] | None = None,
-    host: str = "127.0.0.1",
-) -> ClusterFile:
-    """A cluster that does not exist yet: fresh log id and incarnations; data in `node-1` and so on beside its file."""
-    return ClusterFile(
-        ClusterHead(
-            log=secrets.token_hex(16),
-            cluster_version=CLUSTER_VERSION,
-            time_ms=clock.wall_ms(),
-            parameters=dict(parameters or {}),
-        ),
-        [
-            ClusterNode(
-                id=node,
-                peer=f"{host}:{peer_ports[node - 1]}",
-                url=f"http://{host}:{http_ports[node - 1]}",
-                data=f"node-{node}",
-                incarnation=secrets.token_hex(16),
-            )
-            for node in range(1, nodes + 1)
-        ],
-    )
-
-
-def format_cluster(cluster: ClusterFile, file: Path, *, segment_bytes: int, nodes: Sequence[int] = ()) -> list[Path]:
-    """Writes the cluster file, unless it is there, and makes the data folders: of all nodes, or of `nodes`.
-
-    Returns the folders. Raises SettingsError or DiskError; a folder with something in it is never touched.
-    """
-    file.parent.mkdir(parents=True, exist_ok=True)
-    if not file.exists():
-        file.write_text(render_cluster_file(cluster), encoding="utf-8")
-    entry = first_entry(cluster)
-    folders: list[Path] = []
-    for node in cluster.node:
-        if nodes and node.id not in nodes:
-            continue
-        folder = file.parent / node.data
-        identity = Identity(cluster.cluster.log, node.id, node.incarnation)
-        format_node(folder, identity, entry, segment_bytes=segment_bytes)
-        folders.append(folder)
-    return folders
-
-
-def format_join(file: Path, data: Path | None, *, segment_bytes: int) -> Path:
-    """Makes the data folder of the new node of a join file, in `data` (the file is told so) or where the file says.
-
-    Returns the folder. Raises SettingsError or DiskError.
-    """
-    cluster = read_cluster(file)
-    node = cluster.cluster.join
-    if not node:
-        raise SettingsError(f"{file}: it is no join file; `raftlog members add` writes one. Without --join it is taken")
-    nodes = cluster.node
-    if data is not None:
-        where = str(data if data.is_absolute() else Path(os.path.relpath(data, file.parent)))
-        nodes = [msgspec.structs.replace(each, data=where) if each.id == node else each for each in nodes]
-        cluster = parse_cluster_file(render_cluster_file(msgspec.structs.replace(cluster, node=nodes)), str(file))
-    (folder,) = format_cluster(cluster, file, segment_bytes=segment_bytes, nodes=[node])
-    if data is not None:
-        file.write_text(render_cluster_file(cluster), encoding="utf-8")
-    return folder
-
-
-def read_cluster(file: Path) -> ClusterFile:
-    """The cluster file at that path. Raises SettingsError."""
-    try:
-        text = file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise SettingsError(f"{file}: {error.strerror}") from error
-    return parse_cluster_file(text, str(file))
-
-
-def format_file(file: Path, *, segment_bytes: int, nodes: Sequence[int] = ()) -> list[Path]:
-    """Makes the data folders that an existing cluster file names. Raises SettingsError or DiskError."""
-    cluster = read_cluster(file)
-    if cluster.cluster.join:
-        raise SettingsError(f"{file}: it is a join file, of node {cluster.cluster.join} alone: format --join {file}")
-    if missing := [node for node in nodes if cluster.of(node) is None]:
-        raise SettingsError(f"{file}: it has no node {missing[0]}")
-    return format_cluster(cluster, file, segment_bytes=segment_bytes, nodes=nodes)
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Run.
 
 
 def run_node(loaded: LoadedSettings) -> int:

@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from cluster.cluster_file import ClusterNode, SettingsError, parse_cluster_file, quoted
-from cluster.launcher import format_cluster, format_join, new_cluster
+from cluster.formatting import format_cluster, format_join, new_cluster
 from cluster.settings import DiskSettings
 from cluster.wire import Status
 

@@ -99,9 +99,7 @@ class Node:
         self.applier = Applier(
             machine, disk, self.pending, limits=settings.limits, applied=mark, last_user=last_user,
             ledger_last=recovered.ledger_last, failed=self.fail, wake=self.wake)  # fmt: skip
-        self.syncer = Syncer(
-            disk, synced=self._synced, failed=self.fail, metrics=metrics, logger=logger,
-            mark_idle_s=settings.disk.mark_idle_ms / 1_000)  # fmt: skip
+        self.syncer = Syncer(disk, settings.disk, synced=self._synced, failed=self.fail, metrics=metrics, logger=logger)
         self.peer_log = PeerLog(self, recovered.hard_state.boot)
         self.reader = LogReader(self.node_id, disk, self.applier, self.damage.met, self.peer_log)
         self.reads = Reads(recovered.hard_state.boot)

@@ -16,6 +16,7 @@ from cluster.disk import Disk
 from cluster.disk_errors import NoSpace
 from cluster.logging import Logger
 from cluster.metrics import Metrics
+from cluster.settings import DiskSettings
 from raft.ready import Ready, SyncBatch, SyncQueue
 
 NO_SPACE_RETRY_S: Final = 0.2
@@ -27,12 +28,12 @@ class Syncer:
     def __init__(
         self,
         disk: Disk,
+        settings: DiskSettings,
         *,
         synced: Callable[[SyncBatch], None],
         failed: Callable[[BaseException], None],
         metrics: Metrics,
         logger: Logger,
-        mark_idle_s: float,
     ) -> None:
         self.has_space = True
         self.is_waiting = False  # for room
@@ -45,7 +46,7 @@ class Syncer:
         self._batch: SyncBatch | None = None
         self.started = 0.0  # the newest sync
         self._ended = clock.monotonic()
-        self._mark_idle_s = mark_idle_s
+        self._mark_idle_s = settings.mark_idle_ms / 1_000
         self._sync_s = 0.0  # how long the newest one took
         self._is_marked = True
         self._mark_timer: asyncio.TimerHandle | None = None

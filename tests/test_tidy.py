@@ -1,6 +1,8 @@
 """The house rules hold, and each of them sees what it is there to see."""
 
+import shutil
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -72,6 +74,16 @@ def test_rule_sees_a_planted_breach(rule: Rule, path: str, bad: str, good: str) 
     assert found
     assert all(finding.path == path and finding.mend for finding in found)
     assert list(rule([Source(path, good)])) == []
+
+
+def test_a_source_archive_has_the_same_files(tmp_path: Path) -> None:
+    """Without git, a walk that keeps to `.gitignore` finds what git would list: no caches, builds or environments."""
+    shutil.copy(tidy_rules.ROOT / ".gitignore", tmp_path)
+    kept = {".gitignore", "raft/log.py", "docs/demo.svg", "bench/results/latest.json", "tests/data/x.py"}
+    for path in (*kept, ".venv/bin/x", "raft/__pycache__/log.pyc", "data/x", "runs/a/b", "x.egg-info/y", "a.tmp"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    assert tidy_rules.unignored(tmp_path) == kept | {".gitignore"}
 
 
 def test_rules_about_folders_see_a_planted_breach() -> None:

@@ -6,6 +6,7 @@ tests/test_tidy.py runs them. Exceptions are tables here, each with its reason: 
 import ast
 import fnmatch
 import functools
+import os
 import re
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
@@ -35,7 +36,7 @@ MAY_OPEN_FILES = {
     "cluster/restore.py": "a user's tool: reads the backup that the user names",
     "cluster/settings.py": "reads the settings file",
     "cluster/survivor.py": "a user's tool: reads the stopped node's folder that the user names",
-    "cluster/launcher.py": "writes and reads the cluster file",
+    "cluster/formatting.py": "writes and reads the cluster file",
     "cluster/local_cluster.py": "makes the settings and log files of the processes that it starts",
     "cluster/cli*.py": "a user's tool: reads what the user names",
     "cluster/demo*.py": "a user's tool: writes its input, reads its output",
@@ -105,17 +106,39 @@ def _parse(text: str) -> ast.Module:
 
 def project_files() -> list[Source]:
     """What git tracks, and what it would if it were added; binary files are left out."""
-    told = subprocess.run(
-        ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, check=True, capture_output=True,
-    ).stdout.decode()  # fmt: skip
     sources = []
-    for path in sorted(set(told.split("\0")) - {""}):
+    for path in sorted(_tracked() if (ROOT / ".git").exists() else unignored(ROOT)):
         try:
             sources.append(Source(path, (ROOT / path).read_text(encoding="utf-8")))
         except (UnicodeDecodeError, FileNotFoundError, IsADirectoryError):
             continue  # binary; deleted but not yet committed; a link to a folder
     return sources
+
+
+def _tracked() -> set[str]:
+    told = subprocess.run(
+        ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, check=True, capture_output=True,
+    ).stdout.decode()  # fmt: skip
+    return set(told.split("\0")) - {""}
+
+
+def unignored(folder: Path) -> set[str]:
+    """The same of a folder without git, as a source archive is: every file that no line of `.gitignore` names."""
+    lines = (folder / ".gitignore").read_text(encoding="utf-8").splitlines()
+    patterns = [line.rstrip("/") for line in lines if line and not line.startswith("#")]
+
+    def is_ignored(path: str) -> bool:
+        name = path.rpartition("/")[2]
+        return any(fnmatch.fnmatchcase(f"/{path}" if "/" in each else name, each) for each in patterns)
+
+    found: set[str] = set()
+    for top, folders, files in os.walk(folder):
+        at = Path(top).relative_to(folder).as_posix()
+        prefix = "" if at == "." else f"{at}/"
+        folders[:] = [each for each in folders if not is_ignored(prefix + each)]
+        found |= {prefix + each for each in files if not is_ignored(prefix + each)}
+    return found
 
 
 def first_sentence(source: Source) -> str | None:

@@ -1,8 +1,8 @@
 """What can happen to the files of a node that does not run: a flipped bit, a cut end, in each kind of file.
 
 Only where the formats promise to notice it (docs/formats.md, Undecidable): the newest segment is hit below its newest
-durable mark, which a clean stop writes, and not in an older mark, which a start makes anew; a hard state in both slots,
-or in one of two that say the same.
+durable mark, which a clean stop writes, and not in an older mark, which a start makes anew; behind that mark one bit,
+but not where only zeros follow it in its sector; a hard state in both slots, or in one of two that say the same.
 """
 
 from __future__ import annotations
@@ -13,12 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-Area = Literal["log", "mark", "history", "ledger", "index", "hard-state", "hard-state-slot", "snapshot", "identity"]
-"""`log`: the newest segment, which every start reads whole; `mark`: a durable mark of it that is not the newest;
-`history`: a sealed one, read when somebody asks for it."""
+from raft.codec import Corrupt, decode_entry
+
+Area = Literal[
+    "log", "newest", "mark", "history", "ledger", "index", "hard-state", "hard-state-slot", "snapshot", "identity"
+]
+"""`log`: the newest segment, which every start reads whole; `newest`: its entries behind the newest durable mark;
+`mark`: a durable mark of it that is not the newest; `history`: a sealed one, read when somebody asks for it."""
 
 MARK: Final = b"RLMK"
 MARK_BYTES: Final = 36
+SEGMENT_HEADER_BYTES: Final = 80
+SECTOR: Final = 512
 SLOT_AT: Final = (0, 4_096)
 SLOT_BYTES: Final = 80
 
@@ -78,6 +84,9 @@ def _spans(data: Path, area: Area, chance: random.Random) -> tuple[Path, list[tu
         one, other = (content[start:end] for start, end in slots)
         return (shard / "hard_state", [chance.choice(slots)]) if one == other else None
     segments = sorted((shard / "log").glob("[0-9]*.seg"))
+    if area == "newest":
+        spans = _behind_the_mark(segments[-1].read_bytes()) if segments else []
+        return (segments[-1], [chance.choice(spans)]) if spans else None
     if area in ("log", "mark"):
         entries, marks = _entries_and_marks(segments[-1].read_bytes())
         spans = entries if area == "log" else marks
@@ -106,6 +115,22 @@ def _entries_and_marks(segment: bytes) -> tuple[list[tuple[int, int]], list[tupl
     marks = [(start, start + MARK_BYTES) for start in starts[:-1]]
     ends = [0, *(end for _, end in marks)]
     return [(end, start) for end, start in zip(ends, starts, strict=False) if end < start], marks
+
+
+def _behind_the_mark(segment: bytes) -> list[tuple[int, int]]:
+    """Where intact entries behind the newest durable mark are, without each sector's last byte that is not zero."""
+    position = segment.rfind(MARK) + MARK_BYTES if MARK in segment else SEGMENT_HEADER_BYTES
+    spans: list[tuple[int, int]] = []
+    while True:
+        try:
+            end = position + decode_entry(segment, position).size
+        except Corrupt:
+            return [(start, stop) for start, stop in spans if start < stop]
+        while position < end:
+            sector_end = (position // SECTOR + 1) * SECTOR
+            last = len(segment[:sector_end].rstrip(b"\0")) - 1
+            spans += [(position, min(last, end)), (max(position, last + 1), min(sector_end, end))]
+            position = min(sector_end, end)
 
 
 def _whole(file: Path) -> tuple[Path, list[tuple[int, int]]] | None:

@@ -142,6 +142,39 @@ def _damaged(areas: Sequence[Area], damage: Damage, *, refuses: bool | None) -> 
     return inject
 
 
+def _newest(field: Field) -> Injected:
+    """All nodes are killed at once, and a bit of what one of them wrote last flips. It is started with a bare majority
+    first: whoever they elect, nothing that was acknowledged may be missing."""
+    deployment, cluster = field.deployment, field.deployment.cluster
+    node = field.chance.choice(field.nodes)
+    refusal = deployment.disks.refusal(node, field.nodes)
+    if refusal is not None:
+        raise Skipped(refusal)
+    for each in field.nodes:
+        field.running(each)
+    cluster.kill(*field.nodes)
+    hit = flip(cluster.data(node), "newest", field.chance)
+    if hit is None:
+        cluster.start(field.nodes)
+        raise Skipped(f"behind the newest durable mark of node {node} is nothing")
+    deployment.changed_disk(node)
+    deployment.disks.lose(node, hit.what)
+    others = field.chance.sample([each for each in field.nodes if each != node], len(field.nodes) // 2)
+    since = cluster.log_file(node).stat().st_size
+    cluster.start([node, *others])
+    if not field.wait(lambda: bool(_has_said(field, node, "healing", since)), START_S):
+        field.problems.append(f"node {node} does not say that it heals where {hit.what}")
+
+    def heal() -> str:
+        cluster.start(field.nodes)
+        if not field.wait(lambda: _is_whole(field, node), HEALED_S):
+            field.problems.append(f"node {node} has not healed within {HEALED_S:g} s where {hit.what}")
+        deployment.disks.replaced(node)
+        return f"it has healed; the nodes {others} were started with it"
+
+    return Injected(f"all nodes; node {node}: {hit.file.name}", hit.what, heal)
+
+
 def _is_whole(field: Field, node: int) -> bool:
     told = field.deployment.cluster.status(node)
     return told is not None and told.role not in ("healing", "fenced") and told.applied == told.committed
@@ -281,16 +314,18 @@ def _must_be_refused(field: Field, node: int, what: str) -> Injected:
     return Injected(f"node {node}: {what}", proof, heal)
 
 
-def _nemesis(name: str, says: str, inject: Callable[[Field], Injected]) -> Nemesis:
+def _nemesis(name: str, says: str, inject: Callable[[Field], Injected], *, moves_leader: bool = False) -> Nemesis:
     return Nemesis(
         name=name, says=says, lane="process", lasts_s=LASTS_S, inject=inject, needs=frozenset(("housekeeping",)),
-        is_heavy=True,
+        is_heavy=True, moves_leader=moves_leader,
     )  # fmt: skip
 
 
 NEMESES: Final[tuple[Nemesis, ...]] = (
     _nemesis("flip-log", "a bit of a stopped node's newest segment flips: it heals from the others",
              _damaged(["log"], flip, refuses=False)),
+    _nemesis("flip-newest", "all nodes are killed, and a bit of what one of them wrote last flips: it heals", _newest,
+             moves_leader=True),
     _nemesis("flip-history", "a bit of a sealed segment or of its effects flips: nobody is told it wrong",
              _damaged(["history", "ledger"], flip, refuses=None)),
     _nemesis("flip-state", "bits of both slots of a stopped node's hard state flip: it does not start",

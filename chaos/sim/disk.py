@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from chaos.sim import disk_faults, disk_newest, disk_snapshots
+from chaos.sim import disk_faults, disk_snapshots
 from chaos.sim.disk_errors import DiskFailed, DiskFull, DiskRefused
 from chaos.sim.disk_view import SilentlyWrong, View
 from chaos.sim.files import MemoryFiles
@@ -415,12 +415,6 @@ class SimDisk:
     def stale_block(self, area: str, random: Random) -> str:
         """A block has what was there before its newest write."""
         return self.hit(disk_faults.stale_block(self, area, random))
-
-    def flip_newest(self, random: Random) -> tuple[str, str]:
-        """Bits of what was written last before a power cut are others: the region, and what was hit; "" for what was
-        hit where that would be beyond what is promised, and for both where nothing is there."""
-        found = disk_newest.flip_newest(self, random)
-        return (found[0].region, self.hit(found[1])) if found is not None else ("", "")
 
     def hit(self, hit: disk_faults.Hit | None) -> str:
         """Takes note of damage that was done; what was hit."""

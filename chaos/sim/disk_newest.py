@@ -115,12 +115,13 @@ def _has_effects(ledger: bytes, entries: list[Entry]) -> bool:
     return bool(entries)
 
 
-def flip_newest(disk: SimDisk, random: Random) -> tuple[Place, Hit | None] | None:
-    """One bit of a random place, or several of one byte; None where nothing is there to hit."""
+def flip_newest(disk: SimDisk, random: Random) -> tuple[str, str]:
+    """One bit of a random place, or several of one byte: the region, and what was hit. The latter is empty where that
+    would be beyond what is promised, and both where nothing is there to hit."""
     found = places(disk)
     if not found:
-        return None
+        return "", ""
     region = random.choice(sorted({place.region for place in found}))
     place = random.choice([place for place in found if place.region == region])
     mask = 1 << random.randrange(8) if random.randrange(4) else random.randint(1, 255)
-    return place, flip(disk, place, random.randrange(place.start, place.end), mask)
+    return region, disk.hit(flip(disk, place, random.randrange(place.start, place.end), mask))

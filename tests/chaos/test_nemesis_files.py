@@ -13,6 +13,7 @@ from chaos.deployment import Deployment
 from chaos.disk_account import DiskAccount
 from chaos.nemesis import NEMESES
 from chaos.nemesis.damage import MARK, SLOT_AT, SLOT_BYTES, Area, flip, truncate
+from tests.raft.journal_driver import written_log
 from tests.support import free_ports
 
 OLD, NEW = "shard-0/log/00000000000000000001.seg", "shard-0/log/00000000000000000040.seg"
@@ -74,6 +75,24 @@ def test_a_flip_is_one_bit_where_it_must_be_noticed(
     assert between[0] <= at < between[1]
     assert area != "log" or not 100 <= at < 172, "an old mark is made anew by the next start"
     assert bits.bit_count() == 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_flip_of_what_was_written_last_is_one_bit_that_no_torn_write_explains(tmp_path: Path, seed: int) -> None:
+    """Behind the newest durable mark, in an intact entry, and something follows it in its sector."""
+    driver, entries = written_log()
+    (tmp_path / "shard-0/log").mkdir(parents=True)
+    content = driver.files.content()
+    for name, data in content.items():
+        (tmp_path / "shard-0" / name).write_bytes(data)
+    hit = flip(tmp_path, "newest", Random(seed))
+    assert hit is not None
+    before, after = content[str(hit.file.relative_to(tmp_path / "shard-0"))], hit.file.read_bytes()
+    ((at, bits),) = [(i, one ^ other) for i, (one, other) in enumerate(zip(before, after, strict=True)) if one != other]
+    assert before.index(entries[-1].header) <= at < driver.journal.active.end
+    assert bits.bit_count() == 1
+    sector_end = (at // 512 + 1) * 512
+    assert after[at] > before[at] or any(before[at + 1 : sector_end])
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -12,7 +12,7 @@ import msgspec
 from cluster import clock
 from cluster.cluster_file import first_entry
 from cluster.disk import Disk
-from cluster.launcher import format_cluster, new_cluster
+from cluster.formatting import format_cluster, new_cluster
 from cluster.logging import get_logger
 from cluster.metrics import Metrics
 from cluster.node import Node

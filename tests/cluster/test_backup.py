@@ -20,7 +20,7 @@ from cluster.client_http import BadResponse
 from cluster.cluster_file import render_cluster_file
 from cluster.disk_check import check_folder
 from cluster.disk_open import IDENTITY
-from cluster.launcher import new_cluster
+from cluster.formatting import new_cluster
 from cluster.restore import read_backup
 from raft.codec import Record, encode_block
 from raft.formats import encode_chunk
@@ -75,7 +75,7 @@ def new_file(folder: Path, count: int = 3) -> Path:
 
 def started_from(file: Path) -> Nodes:
     """The nodes of folders that were made already."""
-    from cluster.launcher import read_cluster
+    from cluster.formatting import read_cluster
     from tests.cluster.nodes import QUICK
 
     nodes = object.__new__(Nodes)

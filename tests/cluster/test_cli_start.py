@@ -156,7 +156,7 @@ def test_a_command_without_its_extra_names_what_installs_it(
     monkeypatch.chdir(tmp_path)
     done = started(package, "absent", *words)
     assert done.returncode == int(Exit.NOT_CHECKED)
-    assert cli.NOT_CHECKED == done.returncode
+    assert done.returncode == cli.NOT_CHECKED
     (line,) = done.stderr.splitlines()
     assert package in line
     assert f"pip install 'raftlog[{extra}]'" in line

@@ -19,7 +19,8 @@ from cluster.cluster_file import SettingsError, first_entry, parse_cluster_file
 from cluster.disk import Disk
 from cluster.disk_errors import FolderExists
 from cluster.disk_open import encode_identity, parse_identity
-from cluster.launcher import StartError, format_cluster, format_file, new_cluster, serve
+from cluster.formatting import format_cluster, format_file, new_cluster
+from cluster.launcher import StartError, serve
 from cluster.local_cluster import LocalCluster, LocalClusterError
 from cluster.logging import get_logger
 from cluster.settings import NodeExit, load_settings

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from cluster.cluster_file import ClusterNode
-from cluster.launcher import format_cluster
+from cluster.formatting import format_cluster
 from cluster.node import Node
 from cluster.settings import NodeExit
 from cluster.wire import ApiError, Code

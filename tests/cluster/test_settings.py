@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cluster.cluster_file import SettingsError, parse_cluster_file, render_cluster_file
-from cluster.launcher import new_cluster
+from cluster.formatting import new_cluster
 from cluster.settings import load_settings
 from raft.options import Options
 

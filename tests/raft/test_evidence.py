@@ -15,8 +15,9 @@ from raft.formats import SIDE_HEADER_SIZE
 from raft.journal import Segment, index_name, ledger_name, segment_name
 from raft.ready import SyncBatch
 from raft.types import Entry
-from tests.raft.journal_driver import PowerCut, make_entries
+from tests.raft.journal_driver import PowerCut, make_entries, written_log
 from tests.raft.storage_lab import Shard, frame_of
+from tests.raft.test_recovery import active_name, recovered, with_byte, without_newest_rows
 from tests.raft.test_repair import THREE, opened, written
 
 PROOFS = ("row", "effects", "mark")
@@ -158,6 +159,38 @@ def test_an_entry_behind_the_room_of_a_mark_proves_the_one_before_it() -> None:
     files.nodes[name].seen[end - 4 : end + 8] = b"\xee" * 12
     found, _ = opened(files)
     assert (found.log.last.index, found.floor > 0) == (entry.before, True)
+
+
+@pytest.mark.parametrize("has_rows", [True, False])
+def test_pitfall_64_flip_of_any_byte_of_the_newest_segment(has_rows: bool) -> None:
+    """Whichever byte of the newest segment is flipped: all up to the newest mark is there, or damage is reported.
+
+    Guard: the search for marks and rows behind a bad record (raft.evidence). Only where the rows of the last batch are
+    missing, and no mark covers it, may it go, and what stays is the log as it was. A flip of one bit costs nothing even
+    then, but where nothing but zeros follows it to the end of its sector.
+    """
+    driver, entries = written_log()
+    content = driver.files.content()
+    name = active_name(driver)
+    if not has_rows:
+        content = without_newest_rows(driver)
+    covered = entries.index(next(e for e in entries if e.index == driver.journal.marked)) + 1
+    assert len(entries) - 2 <= covered < len(entries)
+    kept = set()
+    for position in range(driver.journal.active.end + 40):
+        for mask in (0x01, 0xFF):
+            found, is_told = recovered(with_byte(content, name, position, mask))
+            if is_told:
+                continue
+            assert found == entries[: len(found)], f"byte {position}: other entries"
+            assert len(found) >= covered, f"byte {position}: {len(entries) - len(found)} entries dropped silently"
+            if len(found) < len(entries) and mask == 0x01:
+                assert content[name][position] == mask, f"byte {position}: one wrong bit taken for a torn write"
+                sector_end = (position // SECTOR + 1) * SECTOR
+                assert not any(content[name][position + 1 : sector_end]), f"byte {position}: as above"
+            kept.add(len(found))
+    # A flip in the last batch, and one in a mark or in zeros.
+    assert kept == ({len(entries)} if has_rows else {covered, len(entries)})
 
 
 def crashed(files: MemoryFiles, operations: list[object], count: int, seed: int | None) -> MemoryFiles:

@@ -20,7 +20,6 @@ from raft.codec import (
     encode_mark,
     entry_mark,
 )
-from raft.evidence import SECTOR
 from raft.formats import HARD_STATE_SLOT, SEGMENT_HEADER_SIZE, SIDE_HEADER_SIZE, SLOT_SIZE, ForeignFile, Log
 from raft.journal import HARD_STATE, index_name, ledger_name, segment_name, spare_name
 from raft.recovery import HardStateDamaged, recover_hard_state, recover_log
@@ -57,38 +56,6 @@ def without_newest_rows(driver: Driver) -> Content:
     content, first = driver.files.content(), driver.journal.active.first
     rows = driver.journal.marked + 1 - first
     return {**content, index_name(first): content[index_name(first)][: SIDE_HEADER_SIZE + IDX_ROW.size * rows]}
-
-
-@pytest.mark.parametrize("has_rows", [True, False])
-def test_pitfall_64_flip_of_any_byte_of_the_newest_segment(has_rows: bool) -> None:
-    """Whichever byte of the newest segment is flipped: all up to the newest mark is there, or damage is reported.
-
-    Guard: the search for marks and rows behind a bad record (raft.evidence). Only where the rows of the last batch are
-    missing, and no mark covers it, may it go, and what stays is the log as it was. A flip of one bit costs nothing even
-    then, but where nothing but zeros follows it to the end of its sector.
-    """
-    driver, entries = written_log()
-    content = driver.files.content()
-    name = active_name(driver)
-    if not has_rows:
-        content = without_newest_rows(driver)
-    covered = entries.index(next(e for e in entries if e.index == driver.journal.marked)) + 1
-    assert len(entries) - 2 <= covered < len(entries)
-    kept = set()
-    for position in range(driver.journal.active.end + 40):
-        for mask in (0x01, 0xFF):
-            found, is_told = recovered(with_byte(content, name, position, mask))
-            if is_told:
-                continue
-            assert found == entries[: len(found)], f"byte {position}: other entries"
-            assert len(found) >= covered, f"byte {position}: {len(entries) - len(found)} entries dropped silently"
-            if len(found) < len(entries) and mask == 0x01:
-                assert content[name][position] == mask, f"byte {position}: one wrong bit taken for a torn write"
-                sector_end = (position // SECTOR + 1) * SECTOR
-                assert not any(content[name][position + 1 : sector_end]), f"byte {position}: as above"
-            kept.add(len(found))
-    # A flip in the last batch, and one in a mark or in zeros.
-    assert kept == ({len(entries)} if has_rows else {covered, len(entries)})
 
 
 def test_pitfall_64_nothing_is_dropped_behind_an_idle_mark() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from chaos.sim import disk_newest
 from chaos.sim.disk_faults import AREAS, FATAL
 from chaos.sim.nemesis.targets import anyone, for_a_while, several
 from chaos.sim.wires import NOBODY_YET
@@ -85,7 +86,7 @@ def flip_newest(world: World, random: Random) -> None:
                 world.replicas[each].crash("power cut", power=True)
             else:  # killed before: what the kernel still had in memory goes now
                 world.disks[each].crash(power=True)
-        region, what = world.disks[node].flip_newest(random)
+        region, what = disk_newest.flip_newest(world.disks[node], random)
         if what:
             world.count(f"damage: newest {region}")
             world.note(node, "damaged", what)
