@@ -26,7 +26,7 @@ from cluster.client_batch import RECORDS_MAX, UnknownInBatch
 from cluster.client_batch_async import Batcher
 from cluster.client_connection import Connection, Pool
 from cluster.client_consumers import Consumer
-from cluster.client_core import RENEWALS_MAX, Policy, Routes, SessionBook, learn_leader, learn_url, pause_ms, penalise
+from cluster.client_core import Policy, Routes, SessionBook, learn_leader, learn_url, pause_ms, penalise
 from cluster.client_cursors import SILENCE_S, BadStream, Cursor, LogCursor, WatchCursor
 from cluster.client_errors import (
     ClientError,
@@ -35,19 +35,19 @@ from cluster.client_errors import (
     KeyNotFound,
     NotApplied,
     OutcomeUnknown,
+    SequenceSettled,
     SessionExpired,
     Unavailable,
-    renewed_in_vain,
     window_full,
 )
-from cluster.client_flow import Flow, Lost, Request, Response, Send, SessionGone, Sleep, State, Ticket, exchange
+from cluster.client_flow import Flow, Lost, Request, Response, Send, Sleep, State, Ticket, exchange
 from cluster.client_requests import Consistency, NewRecord, compare, prefix_end, step
 from cluster.wire_members import ChangeAnswer, ChangeIn, TransferAnswer
 
 __all__ = [
     "Client", "ClientError", "Compacted", "CompareFailed", "Item", "KeyNotFound", "LogPage", "NewRecord", "NotApplied",
-    "OutcomeUnknown", "Page", "Policy", "Progress", "Record", "SessionBook", "SessionExpired", "Ticket", "TxnResult",
-    "Unavailable", "UnknownInBatch", "WatchEvent", "compare", "prefix_end", "step",
+    "OutcomeUnknown", "Page", "Policy", "Progress", "Record", "SequenceSettled", "SessionBook", "SessionExpired",
+    "Ticket", "TxnResult", "Unavailable", "UnknownInBatch", "WatchEvent", "compare", "prefix_end", "step",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -312,35 +312,30 @@ class Client:
         deadline_ms = now_ms + int(1000 * (self.deadline_s if deadline_s is None else deadline_s))
         if ticket is not None or not (request.writes and self._uses_sessions):
             return await self._run(exchange(self.state, request, ticket, now_ms=now_ms, deadline_ms=deadline_ms))
-        for _ in range(RENEWALS_MAX):
-            ticket = await self._ticket(deadline_ms)
-            book = ticket.book
-            if took is not None:
-                took(ticket)
-            flow = exchange(self.state, request, ticket, now_ms=_now_ms(), deadline_ms=deadline_ms)
-            try:
-                answer = await self._run(flow)
-            except SessionGone:
-                if self._book is book:
-                    self._book = None
-                book.answer(ticket.sequence)
-                continue
-            except NotApplied:
-                book.answer(ticket.sequence)
-                raise
-            except OutcomeUnknown as error:
-                error.session, error.sequence = book.session, ticket.sequence
-                book.give_up(ticket.sequence)
-                raise
-            except BaseException:  # cancelled: it may be on its way
-                book.give_up(ticket.sequence)
-                raise
-            else:
-                book.answer(ticket.sequence)
-                return answer
-            finally:
-                self._room.set()
-        raise renewed_in_vain(RENEWALS_MAX)
+        ticket = await self._ticket(deadline_ms)
+        book = ticket.book
+        if took is not None:
+            took(ticket)
+        flow = exchange(self.state, request, ticket, now_ms=_now_ms(), deadline_ms=deadline_ms)
+        try:
+            answer = await self._run(flow)
+        except NotApplied:
+            book.answer(ticket.sequence)
+            raise
+        except OutcomeUnknown as error:
+            error.session, error.sequence = book.session, ticket.sequence
+            book.give_up(ticket.sequence)
+            if isinstance(error, SessionExpired) and self._book is book:
+                self._book = None  # later writes open a new session; this one is never sent again
+            raise
+        except BaseException:  # cancelled: it may be on its way
+            book.give_up(ticket.sequence)
+            raise
+        else:
+            book.answer(ticket.sequence)
+            return answer
+        finally:
+            self._room.set()
 
     async def stream(self, cursor: Cursor[T]) -> AsyncGenerator[T, None]:
         """What a cursor reads, opened again at another node whenever a stream breaks off."""
@@ -409,7 +404,7 @@ class Client:
                         await self._open_own_session(deadline_ms)
                 continue
             if self._book.has_room:
-                return Ticket(self._book, self._book.take())
+                return Ticket(self._book, self._book.take(), is_new=True)
             self._room.clear()
             try:
                 async with asyncio.timeout((deadline_ms - _now_ms()) / 1000):
