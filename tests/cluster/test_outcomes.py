@@ -99,7 +99,7 @@ AFTER_AN_APPLIED_COPY: dict[Code, Second] = {
         code: Second(refuse(code))
         for code in (
             Code.BUSY, Code.NO_LEADER, Code.LEADER_LOST, Code.TIMEOUT, Code.DEADLINE, Code.OVERWRITTEN,
-            Code.SHUTTING_DOWN, Code.STATES_DIFFER, Code.WINDOW_FULL, Code.SESSIONS_FULL,
+            Code.SHUTTING_DOWN, Code.STATES_DIFFER, Code.WINDOW_FULL, Code.SESSIONS_FULL, Code.UNSUPPORTED,
         )
     },
 }  # fmt: skip
@@ -234,7 +234,6 @@ async def test_what_the_state_machine_decided_stays_decided(code: Code) -> None:
 
 NO_WRITE: dict[Code, str] = {
     Code.UNAUTHORIZED: "reserved: nothing raises it",
-    Code.UNSUPPORTED: "reserved for a request that this version does not take at all; it changes nothing on any node",
     Code.NOT_FOUND: "a path that is no route was not applied either; another version may know it, so unknown",
     Code.METHOD_NOT_ALLOWED: "as not_found",
     Code.NOT_ACCEPTABLE: "the parameter format of reads",

@@ -35,6 +35,7 @@ JUDGED = {
     "answers are those of their index",
     "indexes follow real time",
     "client histories are linearizable",
+    "copies of a request get its first answer",
 }
 """The properties of `chaos.sim.oracle` and `chaos.sim.clients`."""
 
