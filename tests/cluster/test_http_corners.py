@@ -343,3 +343,47 @@ async def test_the_place_of_an_error_in_msgpack_and_in_a_line(served: Served) ->
     lines = b'{"value":"a"}\n{"value":"b\xff"}\n'
     data = request("POST", "/v1/log", "Content-Type: application/x-ndjson", body=lines)
     assert "line 2 of the body: byte 11 is not UTF-8" in (await exchange(served.port, data)).problem().message
+
+
+# -- one of each, for the planted bugs (chaos/sim/mutants/http.py) -------------------------------------------------
+
+
+def answer_to(data: bytes) -> Reply:
+    """The first answer of a fake node to those bytes."""
+
+    async def one() -> Reply:
+        async with serve(head_bytes_max=HEAD_BYTES_MAX) as served:
+            return await exchange(served.port, data)
+
+    return asyncio.run(one())
+
+
+def test_corner_other_transfer_codings_are_501() -> None:
+    """`gzip, chunked` is not stored."""
+    assert answer_to(chunked("Transfer-Encoding: gzip, chunked", body=SMALL)).status == 501
+
+
+def test_corner_chunk_extensions_have_a_limit() -> None:
+    """One that is longer than a head may be."""
+    assert answer_to(chunked(body=OVER_THE_LIMIT["one extension"])).status == 413
+
+
+def test_corner_a_foreign_authority_is_refused() -> None:
+    """The Host header is this node's, the target is not."""
+    assert answer_to(request("GET", "http://evil.example/v1/status")).status == 421
+
+
+def test_corner_unknown_headers_are_refused_on_reads() -> None:
+    """A misspelt one."""
+    assert answer_to(request("GET", "/v1/status", "Raftlog-Sesion: 3")).status == 400
+
+
+def test_corner_a_plain_check_needs_no_host() -> None:
+    """HTTP/1.0 has none."""
+    assert answer_to(b"GET /readyz HTTP/1.0\r\n\r\n").status == 200
+
+
+def test_corner_the_place_of_an_error_counts_within_the_body() -> None:
+    """The second record's string."""
+    data = request("POST", "/v1/log", "Content-Type: application/json", body=b'[{"value":"a"},{"value":"bcd\xff"}]')
+    assert "byte 28 " in answer_to(data).problem().message
