@@ -107,6 +107,15 @@ OUT_OF_SIGHT: Final[Mapping[str, str]] = {
     "version_raised_by_a_majority": "needs nodes that run an older program; the simulator's worlds have them",
     "version_missing_from_the_snapshot": "needs nodes that run an older program; the simulator's worlds have them",
     "scrubbing_skips_sealed_segments": "needs a bit that flips at rest; the simulator's worlds have them",
+    "expired_session_told_as_not_applied": "the harness's clients know by themselves which code leaves a doubt",
+    "settled_sequence_told_as_not_applied": "the harness's clients know by themselves which code leaves a doubt",
+    "refused_copy_told_as_not_applied": "the harness's clients remember whether they sent a copy before",
+    "packed_body_stored_as_it_is": "a test sends the bytes",
+    "chunk_extensions_not_counted": "a test sends the bytes",
+    "foreign_target_served": "a test sends the bytes",
+    "misspelt_headers_of_reads_passed_over": "a test sends the bytes",
+    "probe_without_a_host_refused": "a test sends the bytes",
+    "place_of_an_error_within_its_string": "a test sends the bytes",
     "ends_for_damage_while_others_are_ill": "needs a flipped bit beside a node that is down; a story has both",
 }
 """Mutant -> why no run on processes is asked to see it. The simulator or a directed story sees it (docs/mutants.md)."""

@@ -28,6 +28,8 @@ from cluster.client_errors import (
     ConsumerNotFound,
     KeyNotFound,
     OutcomeUnknown,
+    SequenceSettled,
+    SessionExpired,
     Unavailable,
 )
 from cluster.client_sync import SyncClient
@@ -236,6 +238,11 @@ def _hint_of(error: ClientError) -> str:
         return (
             f"No node answers at {', '.join(error.tried)}. Start a cluster with `raftlog up`, or name its nodes with "
             "--endpoints or RAFTLOG_ENDPOINTS."
+        )
+    if isinstance(error, SessionExpired | SequenceSettled) and error.session:
+        return (
+            f"If it was applied, its records have session {error.session} and sequence {error.sequence}: "
+            f"raftlog log --from {error.session} -o jsonl"
         )
     if isinstance(error, OutcomeUnknown) and error.session:
         return (

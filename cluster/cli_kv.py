@@ -14,7 +14,7 @@ import typer
 
 from cluster.cli_frame import Base64Option, Cli, Exit, Failed, bytes_of, command
 from cluster.client_core import SessionBook
-from cluster.client_flow import Request, SessionGone, Ticket
+from cluster.client_flow import Request, Ticket
 from cluster.client_requests import compact, compare, delete, delete_range, prefix_end, put, step, txn
 from cluster.client_sync import SyncClient
 from cluster.output import Column, Row, View, as_row, as_time, lines_of
@@ -68,10 +68,7 @@ def write(cli: Cli, request: Request[Any], session: int | None, sequence: int | 
             return client.call(request)
         # Settled is left at 1: what else is open in that session is not known here.
         ticket = Ticket(SessionBook(session, next=sequence + 1), sequence)
-        try:
-            return client.call(request, ticket=ticket)
-        except SessionGone:
-            raise Failed(f"session {session} is not known: it expired, was closed, or never was") from None
+        return client.call(request, ticket=ticket)
 
 
 def value_of(text: str | None, is_base64: bool) -> bytes:

@@ -41,6 +41,7 @@ from cluster.client_errors import (
     KeyNotFound,
     NotApplied,
     OutcomeUnknown,
+    SequenceSettled,
     SessionExpired,
     Unavailable,
 )
@@ -55,9 +56,9 @@ from cluster.wire_members import ChangeAnswer, ChangeIn, TransferAnswer
 
 __all__ = [
     "Client", "ClientError", "Compacted", "CompareFailed", "ConnectionsBusy", "Item", "KeyNotFound", "LogPage",
-    "NewRecord", "NotApplied", "OutcomeUnknown", "Page", "Policy", "Progress", "Record", "SessionBook",
-    "SessionExpired", "Ticket", "TxnResult", "Unavailable", "UnknownInBatch", "WatchEvent", "compare", "prefix_end",
-    "step",
+    "NewRecord", "NotApplied", "OutcomeUnknown", "Page", "Policy", "Progress", "Record", "SequenceSettled",
+    "SessionBook", "SessionExpired", "Ticket", "TxnResult", "Unavailable", "UnknownInBatch", "WatchEvent", "compare",
+    "prefix_end", "step",
 ]  # fmt: skip
 
 T = TypeVar("T")

@@ -89,7 +89,7 @@ def halves(batch: list[Append], error: ClientError) -> tuple[list[Append], list[
 def error_of(error: ClientError, position: int, count: int) -> ClientError:
     """The error for the call at that position: an exception of its own."""
     if isinstance(error, OutcomeUnknown):
-        kind = OutcomeUnknown if count == 1 else UnknownInBatch
+        kind = type(error) if count == 1 else UnknownInBatch
         unknown = kind(error.code, error.message, problem=error.problem, tried=error.tried)
         unknown.session, unknown.sequence = error.session, error.sequence
         if isinstance(unknown, UnknownInBatch):

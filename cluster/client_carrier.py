@@ -12,16 +12,15 @@ from typing import TypeVar, cast
 
 from cluster import clock, wire
 from cluster.client_connection import Connection, Pool
-from cluster.client_core import RENEWALS_MAX, Call, pause_ms, penalise
+from cluster.client_core import Call, pause_ms, penalise
 from cluster.client_cursors import SILENCE_S, BadStream, Cursor
-from cluster.client_errors import NotApplied, OutcomeUnknown, Unavailable, connections_busy, renewed_in_vain
+from cluster.client_errors import NotApplied, OutcomeUnknown, SessionExpired, Unavailable, connections_busy
 from cluster.client_flow import (
     Flow,
     Lost,
     Request,
     Response,
     Send,
-    SessionGone,
     Sleep,
     State,
     Ticket,
@@ -98,35 +97,31 @@ class Carrier:
         session = self.session
         if ticket is not None or session is None or not request.writes:
             return await self._run(exchange(self.state, request, ticket, now_ms=_now_ms(), deadline_ms=deadline_ms))
-        for _ in range(RENEWALS_MAX):
-            if refused is not None:
-                ticket, now_ms = refused.ticket, _now_ms()
-                flow = resume(self.state, request, ticket, refused.call, refused.problem, now_ms=now_ms)
-                refused = None
-            else:
-                ticket = await session.ticket(deadline_ms)
-                if took is not None:
-                    took(ticket)
-                flow = exchange(self.state, request, ticket, now_ms=_now_ms(), deadline_ms=deadline_ms)
-            try:
-                answer = await self._run(flow)
-            except SessionGone:
-                session.drop(ticket.book)
-                continue
-            except NotApplied:
-                session.settle(ticket)
-                raise
-            except OutcomeUnknown as error:
-                error.session, error.sequence = ticket.book.session, ticket.sequence
-                session.settle(ticket, is_unknown=True)
-                raise
-            except BaseException:  # cancelled: it may be on its way
-                session.settle(ticket, is_unknown=True)
-                raise
-            else:
-                session.settle(ticket)
-                return answer
-        raise renewed_in_vain(RENEWALS_MAX)
+        if refused is not None:
+            ticket, now_ms = refused.ticket, _now_ms()
+            flow = resume(self.state, request, ticket, refused.call, refused.problem, now_ms=now_ms)
+        else:
+            ticket = await session.ticket(deadline_ms)
+            if took is not None:
+                took(ticket)
+            flow = exchange(self.state, request, ticket, now_ms=_now_ms(), deadline_ms=deadline_ms)
+        try:
+            answer = await self._run(flow)
+        except NotApplied:
+            session.settle(ticket)
+            raise
+        except OutcomeUnknown as error:
+            error.session, error.sequence = ticket.book.session, ticket.sequence
+            session.settle(ticket, is_unknown=True)
+            if isinstance(error, SessionExpired):
+                session.drop(ticket.book)  # later writes open another session; this one is never sent again
+            raise
+        except BaseException:  # cancelled: it may be on its way
+            session.settle(ticket, is_unknown=True)
+            raise
+        else:
+            session.settle(ticket)
+            return answer
 
     async def _carry_ahead(self, request: Request[T], deadline_ms: int | None = None) -> T:
         """Carries out a request of the session's own, ahead of those that wait for a connection."""

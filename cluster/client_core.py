@@ -20,8 +20,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 from typing import Final
 
-from cluster.client_errors import ClientError, OutcomeUnknown, Unavailable, problem_error
-from cluster.wire import Code, LeaderHint, Outcome, Problem
+from cluster.client_errors import ClientError, Unavailable, problem_error, unknown_error
+from cluster.wire import DECIDED, ERRORS, Code, LeaderHint, Outcome, Problem
 
 Random = Callable[[int, int], int]
 """Draws an integer between two inclusive bounds."""
@@ -34,9 +34,6 @@ URLS_LEARNED_MAX: Final = 64
 
 WINDOW_MAX: Final = 1_024
 """Sequences a session may have open at once (`statemachine.commands.SESSION_WINDOW_MAX`, DESIGN section 5)."""
-
-RENEWALS_MAX: Final = 3
-"""New sessions tried for one request; one that expires at once is no use a fourth time."""
 
 
 class Safety(Enum):
@@ -167,11 +164,6 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Renew:
-    """The session is gone and nothing was applied: open a new one, take a new sequence, begin again."""
-
-
-@dataclass(frozen=True, slots=True)
 class Done:
     """The answer is the answer."""
 
@@ -183,11 +175,13 @@ class GiveUp:
     error: ClientError
 
 
-Step = Attempt | Renew | Done | GiveUp
+Step = Attempt | Done | GiveUp
 
 
 # Answers of the state machine about this very session and sequence: they settle it, whatever earlier attempts did.
-_SETTLES: Final = frozenset({Code.COMPARE_FAILED, Code.REFUSED, Code.SEQUENCE_VOIDED})
+# Not so `sequence_reused`: the bytes of a request are the node's encoding, and a node of another version may have made
+# others of the same request; nor `future_index`, which a node that is behind says of reads, too.
+_SETTLES: Final = DECIDED - {Code.SEQUENCE_REUSED, Code.FUTURE_INDEX}
 # The node itself has no room, and every other node would pass the request to the same leader.
 _CROWDED: Final = frozenset({Code.BUSY, Code.WINDOW_FULL, Code.SESSIONS_FULL})
 
@@ -197,10 +191,11 @@ _CROWDED: Final = frozenset({Code.BUSY, Code.WINDOW_FULL, Code.SESSIONS_FULL})
 
 
 def begin(
-    routes: Routes, policy: Policy, safety: Safety, *, now_ms: int, deadline_ms: int, random: Random
-) -> tuple[Call, Step]:
-    """A new request and its first step."""
-    call = Call(safety=safety, started_ms=now_ms, deadline_ms=deadline_ms)
+    routes: Routes, policy: Policy, safety: Safety, *, now_ms: int, deadline_ms: int, random: Random,
+    maybe: bool = False,
+) -> tuple[Call, Step]:  # fmt: skip
+    """A request and its first step; `maybe`: it may have been sent before, under the same session and sequence."""
+    call = Call(safety=safety, started_ms=now_ms, deadline_ms=deadline_ms, maybe=maybe)
     return _next_url(routes, policy, call, now_ms, random)
 
 
@@ -217,15 +212,14 @@ def refused(
 ) -> tuple[Call, Step]:
     """The attempt's node answered with a problem."""
     call = replace(call, connected=True, last=problem, failures=_noted(call, f"{problem.code}: {problem.message}"))
-    if call.safety is not Safety.FREE and problem.outcome is Outcome.UNKNOWN:
+    # What the node says of earlier copies is known here; of this one its code says enough.
+    if call.safety is not Safety.FREE and ERRORS[problem.code].outcome is Outcome.UNKNOWN:
         call = replace(call, maybe=True)
     hint = learn_leader(routes, problem.leader, problem.term)
     if hint is None and routes.leader == call.url and problem.code in (Code.NO_LEADER, Code.LEADER_LOST, Code.FENCED):
         routes.leader = None
-    if problem.code in _SETTLES:
+    if call.safety is Safety.ONCE and problem.code in _SETTLES:
         return call, GiveUp(_error(call, maybe=False))
-    if problem.code is Code.SESSION_EXPIRED and call.safety is Safety.ONCE and not call.maybe:
-        return call, Renew()
     if not problem.retryable or (call.safety is Safety.PLAIN and call.maybe):
         return call, GiveUp(_error(call, maybe=call.maybe))
     if problem.code in _CROWDED:
@@ -320,8 +314,9 @@ def _error(call: Call, *, maybe: bool) -> ClientError:
     told = "; ".join(f"{url}: {reason}" for url, reason in call.failures) or "there was no time to try any node"
     problem = call.last
     if maybe:
-        code = problem.code if problem is not None and problem.outcome is Outcome.UNKNOWN else Code.TIMEOUT
-        return OutcomeUnknown(code, f"it may or may not have been applied. {told}", problem=problem, tried=tried)
+        is_why = problem is not None and (not problem.retryable or ERRORS[problem.code].outcome is Outcome.UNKNOWN)
+        code = problem.code if problem is not None and is_why else Code.TIMEOUT
+        return unknown_error(code, f"it may or may not have been applied. {told}", problem=problem, tried=tried)
     if problem is not None:
         return problem_error(problem, told if problem.retryable else problem.message, tried)
     return Unavailable(Code.NO_LEADER, f"no node answered. {told}", tried=tried)

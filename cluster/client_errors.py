@@ -51,8 +51,12 @@ class Compacted(NotApplied):
     """Below what is kept; `problem.oldest` or `problem.index` names what is."""
 
 
-class SessionExpired(NotApplied):
-    """The session is not known (any more)."""
+class SessionExpired(OutcomeUnknown):
+    """The session is not known (any more): an earlier copy of the request may have been applied under it."""
+
+
+class SequenceSettled(OutcomeUnknown):
+    """The sequence is below the session's settled mark: what became of it is no longer kept."""
 
 
 class ConsumerNotFound(NotApplied):
@@ -63,11 +67,14 @@ class ConsumerFenced(NotApplied):
     """Another owner claimed the consumer group; `problem.generation` and `problem.position` are the group's now."""
 
 
+_UNKNOWN: Final[dict[Code, type[OutcomeUnknown]]] = {
+    Code.SESSION_EXPIRED: SessionExpired,
+    Code.SEQUENCE_SETTLED: SequenceSettled,
+}
 _CLASSES: Final[dict[Code, type[NotApplied]]] = {
     Code.KEY_NOT_FOUND: KeyNotFound,
     Code.COMPARE_FAILED: CompareFailed,
     Code.COMPACTED: Compacted,
-    Code.SESSION_EXPIRED: SessionExpired,
     Code.CONSUMER_NOT_FOUND: ConsumerNotFound,
     Code.CONSUMER_FENCED: ConsumerFenced,
     Code.NO_LEADER: Unavailable,
@@ -82,10 +89,19 @@ _CLASSES: Final[dict[Code, type[NotApplied]]] = {
 }
 
 
-def problem_error(problem: Problem, message: str | None = None, tried: Sequence[str] = ()) -> NotApplied:
-    """The error for a problem after which nothing was, or will be, changed."""
+def problem_error(problem: Problem, message: str | None = None, tried: Sequence[str] = ()) -> ClientError:
+    """The error for a problem that is the whole truth about its request."""
+    if problem.code in _UNKNOWN:
+        return unknown_error(problem.code, message or problem.message, problem=problem, tried=tried)
     kind = _CLASSES.get(problem.code, NotApplied)
     return kind(problem.code, message or problem.message, problem=problem, tried=tried)
+
+
+def unknown_error(
+    code: Code, message: str, *, problem: Problem | None = None, tried: Sequence[str] = ()
+) -> OutcomeUnknown:
+    """The error for a request that may have been applied."""
+    return _UNKNOWN.get(code, OutcomeUnknown)(code, message, problem=problem, tried=tried)
 
 
 def window_full(session: int, window_max: int) -> Unavailable:
@@ -105,9 +121,3 @@ def connections_busy(connections_max: int, waited_s: float, *, is_deadline: bool
         f"other requests used all {connections_max} connections of this client for the {waited_s:g} s {why}: "
         "send fewer at a time, or give the client more connections (connections_max)",
     )
-
-
-def renewed_in_vain(times: int) -> SessionExpired:
-    """The error of a write whose new sessions expired one after the other."""
-    why = f"{times} new sessions in a row expired before their first write: give them a longer time to live"
-    return SessionExpired(Code.SESSION_EXPIRED, why)

@@ -20,7 +20,6 @@ from cluster.client_core import (
     GiveUp,
     Policy,
     Random,
-    Renew,
     Routes,
     Safety,
     SessionBook,
@@ -77,14 +76,11 @@ _TERM = H_TERM.lower()
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A sequence of a session, taken for one request."""
+    """A sequence of a session, for one request. `is_new`: taken for this request, which was never sent before."""
 
     book: SessionBook
     sequence: int
-
-
-class SessionGone(Exception):
-    """The session has expired and the request was not applied: again, with a new session."""
+    is_new: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +122,14 @@ Flow = Generator[Send | Sleep, Happened, T]
 
 
 def exchange(state: State, request: Request[T], ticket: Ticket | None, *, now_ms: int, deadline_ms: int) -> Flow[T]:
-    """Carries the request out. Returns what `request.decode` makes of the answer; raises ClientError, SessionGone."""
+    """Carries the request out. Returns what `request.decode` makes of the answer; raises ClientError."""
     safety = Safety.FREE
     if request.writes or request.is_plain:
         safety = Safety.PLAIN if ticket is None else Safety.ONCE
     call, step = begin(
-        state.routes, _policy(state, request), safety, now_ms=now_ms, deadline_ms=deadline_ms, random=state.random
-    )
+        state.routes, _policy(state, request), safety, now_ms=now_ms, deadline_ms=deadline_ms, random=state.random,
+        maybe=safety is Safety.ONCE and ticket is not None and not ticket.is_new,
+    )  # fmt: skip
     result, _ = yield from _carry_on(state, request, ticket, call, step)
     return result
 
@@ -172,8 +169,6 @@ def _carry_on(state: State, request: Request[T], ticket: Ticket | None, call: Ca
                 pass
             case GiveUp(error):
                 raise error
-            case Renew():
-                raise SessionGone
             case Done():
                 raise AssertionError("the answer was not returned")
         if step.wait_ms:

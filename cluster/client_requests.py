@@ -169,8 +169,8 @@ def write_batch(session: int, settled: int, writes: Sequence[KeyWrite]) -> Reque
             raise ValueError(f"{len(results)} results for {count} writes, or one that says nothing")
         return results
 
-    body = msgpack.packb([session, settled, writes], use_bin_type=True)
-    return Request("POST", "/v1/kv/batch", decode, body, (("Content-Type", wire.MSGPACK),))
+    headers = (("Content-Type", wire.MSGPACK), (wire.H_SESSION, str(session)), (wire.H_SETTLED, str(settled)))
+    return Request("POST", "/v1/kv/batch", decode, msgpack.packb(writes, use_bin_type=True), headers)
 
 
 _batch_answer = answers.plain(wire.BatchAnswer)

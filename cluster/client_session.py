@@ -11,6 +11,7 @@ from collections.abc import Awaitable
 from typing import Protocol, TypeVar
 
 from cluster import client_requests as requests
+from cluster import clock
 from cluster.client_core import SessionBook
 from cluster.client_errors import ClientError, SessionExpired, window_full
 from cluster.client_flow import Request, Ticket
@@ -36,10 +37,13 @@ class OwnSession:
         self._window = Line()  # of the sequences of `book`
         self._opening = asyncio.Lock()
         self._keeper: asyncio.Task[None] | None = None
+        self._seen_at = 0.0  # when the session was opened, kept alive or used last, in seconds of clock.monotonic
 
     async def ticket(self, deadline_ms: int) -> Ticket:
         """The next sequence; opens a session if there is none. Raises ClientError."""
         while True:
+            if self.book is not None and self.book.is_idle and clock.monotonic() - self._seen_at > self._ttl_ms / 2_000:
+                self.drop(self.book)  # this process stood still: the session may have expired
             if self.book is None:
                 async with self._opening:
                     if self.book is None:
@@ -51,14 +55,14 @@ class OwnSession:
             except TimeoutError:
                 raise window_full(book.session, book.window_max) from None
             if book is self.book:
-                return Ticket(book, book.take())
+                return Ticket(book, book.take(), is_new=True)
 
     async def tickets(self, count: int, deadline_ms: int) -> list[Ticket]:
         """The next sequence, and as many more of the same session as are free, up to `count`. Raises ClientError."""
         first = await self.ticket(deadline_ms)
         found = [first]
         while len(found) < count and self._window.try_enter():
-            found.append(Ticket(first.book, first.book.take()))
+            found.append(Ticket(first.book, first.book.take(), is_new=True))
         return found
 
     def settle(self, ticket: Ticket, *, is_unknown: bool = False) -> None:
@@ -72,6 +76,7 @@ class OwnSession:
             book.give_up(ticket.sequence)
         else:
             book.answer(ticket.sequence)
+            self._seen_at = clock.monotonic()
         if book is self.book:
             self._window.leave(book.settled - before)
             if book.is_stuck:
@@ -99,6 +104,7 @@ class OwnSession:
     async def _open(self, deadline_ms: int) -> None:
         answer = await self._carry(requests.open_session(self._ttl_ms), deadline_ms)
         self.book = SessionBook(answer.session)
+        self._seen_at = clock.monotonic()
         self._window = Line(self.book.window_max)
         if self._keeper is not None:
             self._keeper.cancel()
@@ -109,6 +115,7 @@ class OwnSession:
             await asyncio.sleep(ttl_ms / 3000)
             try:
                 await self._carry(requests.keep_session(book.session))
+                self._seen_at = clock.monotonic()
             except SessionExpired:
                 self.drop(book)
             except ClientError:

@@ -21,7 +21,7 @@ from cluster.client_answers import Item, LogPage, Page, Record, TxnResult, Watch
 from cluster.client_batch import RECORDS_MAX, UnknownInBatch
 from cluster.client_batch_sync import Batcher
 from cluster.client_consumers import SyncConsumer
-from cluster.client_core import RENEWALS_MAX, Policy, Routes, SessionBook, learn_leader, learn_url, pause_ms, penalise
+from cluster.client_core import Policy, Routes, SessionBook, learn_leader, learn_url, pause_ms, penalise
 from cluster.client_cursors import SILENCE_S, BadStream, Cursor, LogCursor, RawChunk, RawCursor, WatchCursor
 from cluster.client_errors import (
     ClientError,
@@ -30,12 +30,12 @@ from cluster.client_errors import (
     KeyNotFound,
     NotApplied,
     OutcomeUnknown,
+    SequenceSettled,
     SessionExpired,
     Unavailable,
-    renewed_in_vain,
     window_full,
 )
-from cluster.client_flow import Flow, Lost, Request, Response, Send, SessionGone, Sleep, State, Ticket, exchange
+from cluster.client_flow import Flow, Lost, Request, Response, Send, Sleep, State, Ticket, exchange
 from cluster.client_http import BadResponse
 from cluster.client_requests import Consistency, NewRecord, compare, prefix_end, step
 from cluster.client_sockets import Connection, Pool
@@ -43,8 +43,8 @@ from cluster.wire_members import ChangeAnswer, ChangeIn, TransferAnswer
 
 __all__ = [
     "ClientError", "Compacted", "CompareFailed", "Item", "KeyNotFound", "LogPage", "NewRecord", "NotApplied",
-    "OutcomeUnknown", "Page", "Policy", "RawChunk", "Record", "SessionBook", "SessionExpired", "SyncClient", "Ticket",
-    "TxnResult", "Unavailable", "UnknownInBatch", "WatchEvent", "compare", "prefix_end", "step",
+    "OutcomeUnknown", "Page", "Policy", "RawChunk", "Record", "SequenceSettled", "SessionBook", "SessionExpired",
+    "SyncClient", "Ticket", "TxnResult", "Unavailable", "UnknownInBatch", "WatchEvent", "compare", "prefix_end", "step",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -290,33 +290,30 @@ class SyncClient:
         deadline_ms = now_ms + int(1000 * (self.deadline_s if deadline_s is None else deadline_s))
         if ticket is not None or not (request.writes and self._uses_sessions):
             return self._run(exchange(self.state, request, ticket, now_ms=now_ms, deadline_ms=deadline_ms))
-        for _ in range(RENEWALS_MAX):
-            ticket = self._ticket(deadline_ms)
-            book, is_answered = ticket.book, False
-            if took is not None:
-                took(ticket)
-            try:
-                answer = self._run(exchange(self.state, request, ticket, now_ms=_now_ms(), deadline_ms=deadline_ms))
-                is_answered = True
-            except SessionGone:
-                is_answered = True
+        ticket = self._ticket(deadline_ms)
+        book, is_answered = ticket.book, False
+        if took is not None:
+            took(ticket)
+        try:
+            answer = self._run(exchange(self.state, request, ticket, now_ms=_now_ms(), deadline_ms=deadline_ms))
+            is_answered = True
+        except NotApplied:
+            is_answered = True
+            raise
+        except OutcomeUnknown as error:
+            error.session, error.sequence = book.session, ticket.sequence
+            if isinstance(error, SessionExpired):
                 with self._guard:
                     if self._book is book:
-                        self._book = None
-            except NotApplied:
-                is_answered = True
-                raise
-            except OutcomeUnknown as error:
-                error.session, error.sequence = book.session, ticket.sequence
-                raise
-            else:
-                return answer
-            finally:
-                with self._guard:
-                    settle = book.answer if is_answered else book.give_up
-                    settle(ticket.sequence)
-                    self._guard.notify_all()
-        raise renewed_in_vain(RENEWALS_MAX)
+                        self._book = None  # later writes open a new session; this one is never sent again
+            raise
+        else:
+            return answer
+        finally:
+            with self._guard:
+                settle = book.answer if is_answered else book.give_up
+                settle(ticket.sequence)
+                self._guard.notify_all()
 
     def stream(self, cursor: Cursor[T]) -> Iterator[T]:
         """What a cursor reads, opened again at another node whenever a stream breaks off."""
@@ -395,7 +392,7 @@ class SyncClient:
                     keeper = threading.Thread(target=self._keep_alive, args=(self._book, answer.ttl_ms), daemon=True)
                     keeper.start()
                 if self._book.has_room:
-                    return Ticket(self._book, self._book.take())
+                    return Ticket(self._book, self._book.take(), is_new=True)
                 if not self._guard.wait((deadline_ms - _now_ms()) / 1000):
                     raise window_full(self._book.session, self._book.window_max)
 

@@ -120,16 +120,18 @@ def encode_answer(identity: Identity, body: Any, index: int, term: int) -> Answe
 
 
 def make_problem(
-    error: ApiError, *, identity: Identity, request_id: str, leader: LeaderHint | None, index: int, term: int
-) -> Problem:
-    """The error as it is told to the client. `index` and `term` are the node's unless the error has its own."""
+    error: ApiError, *, identity: Identity, request_id: str, leader: LeaderHint | None, index: int, term: int,
+    has_session: bool = False,
+) -> Problem:  # fmt: skip
+    """The error as it is told to the client. `index` and `term` are the node's unless the error has its own;
+    `has_session`: the request is a write that names a session."""
     row = error.row
     more = {"index": index, "term": term, "leader": leader, **error.more}
     return Problem(
         code=error.code,
         message=error.message if error.message.startswith("node ") else f"node {identity.node_id}: {error.message}",
         status=row.status,
-        outcome=row.outcome,
+        outcome=wire.outcome_of(error.code, has_session=has_session),
         retryable=row.retryable,
         request_id=request_id,
         node=identity.node_id,

@@ -14,7 +14,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from aiohttp import web
+from aiohttp import StreamReader, web
 from aiohttp.http_exceptions import LineTooLong
 from aiohttp.web_protocol import RequestHandler
 
@@ -26,6 +26,8 @@ from cluster.fast_short import ShortWay, route_of
 from cluster.fast_turns import Turns
 from cluster.http_answer import Answer, Identity, make_problem, problem_answer
 from cluster.http_call import Call, Service, is_request_id
+from cluster.http_framing import ChunkOverhead
+from cluster.http_query import authority_of
 from cluster.http_routes import Route, allowed_methods, find_route, route_lines
 from cluster.http_stream import Stream
 from cluster.logging import get_logger
@@ -48,6 +50,9 @@ _PROBED: Final = frozenset({200, 503})
 _KEEPALIVE_SECONDS: Final = 75.0
 _LEAVE_SECONDS: Final = 0.25
 """Longer than a client that is busy takes from an answer to its next request, also where the machine is."""
+_NOT_HTTP: Final = b"\0\r\n\r\n\0"
+"""What no parser takes, wherever in a request it stands."""
+_PROBE_PATHS: Final = frozenset({"/livez", "/readyz"})
 _LINGER_SECONDS: Final = 2.0
 """How long what is left of a refused body is read and dropped, so that the client gets to see the answer."""
 _DEFAULT_NAMESPACE: Final = 0
@@ -176,22 +181,25 @@ class Api:
         problem = make_problem(
             error, identity=service.identity, request_id=identifier, leader=node.leader_hint(), index=node.applied,
             term=node.term,
+            has_session=call is not None and call.method not in _READS and wire.H_SESSION in call.headers,
         )  # fmt: skip
         extra: list[tuple[str, str]] = []
         if error.code is Code.METHOD_NOT_ALLOWED and call is not None:
             extra.append(("Allow", allowed_methods(call)))
         if error.code is Code.BUSY:
             extra.append(("Retry-After", "1"))
-        return problem_answer(service.identity, problem, extra)
+        answer = problem_answer(service.identity, problem, extra)
+        answer.keep_alive = error.code is not Code.UNSUPPORTED  # a transfer coding: others may see another end of it
+        return answer
 
     def _admit(self, call: Call) -> Route:
         """What every request passes: Host, route, Origin, authorise, deadline, bounds. Raises ApiError."""
         service = self.service
-        host = call.headers.get("Host", "")
-        if host not in self._hosts_seen:
-            self._check_host(host)
+        call.check_framing()
+        host = self._check_target(call)
         route = find_route(call)
         call.route = route.pattern
+        call.check_own_headers()
         if call.method not in _READS and (origin := call.headers.get("Origin")) is not None:
             self._check_origin(origin, host)
         authorise(_ANYONE, route.verb, _DEFAULT_NAMESPACE, None)
@@ -213,6 +221,20 @@ class Api:
                     "try again, or another node",
                 )
         return route
+
+    def _check_target(self, call: Call) -> str:
+        """The host that the request means: by its Host header and by its target, if that has one. Raises ApiError.
+        A load balancer's plain check is HTTP/1.0 without a Host header, and may ask whether the node serves."""
+        host = call.headers.get("Host")
+        is_probe = call.path in _PROBE_PATHS or (call.method, call.path) == ("OPTIONS", "/")
+        if host not in self._hosts_seen and not (host is None and is_probe):
+            self._check_host(host or "")
+        authority = authority_of(call.target)
+        if authority is None:
+            return host or ""
+        if authority not in self._hosts_seen:
+            self._check_host(authority)
+        return authority
 
     def _check_host(self, host: str) -> None:
         """Refuses what a browser was tricked into sending here under somebody else's name (DNS rebinding)."""
@@ -270,12 +292,31 @@ def _is_loopback(name: str) -> bool:
 class _Handler(RequestHandler):
     """A connection; what is not even HTTP gets a problem too. It tells `front`, if there is one, of each answer."""
 
-    __slots__ = ("_api", "_front")
+    __slots__ = ("_api", "_front", "_overhead", "reading", "refusal")
 
     def __init__(self, manager: _Server, front: FastConnection | None, **options: Any) -> None:
         super().__init__(manager, **options)
         self._api = manager.api
         self._front = front
+        self._overhead = ChunkOverhead(manager.api.service.limits.head_bytes_max)
+        self.refusal: ApiError | None = None  # why nothing more of what comes is read
+        self.reading: StreamReader | None = None  # the body that a request waits for
+
+    def data_received(self, data: bytes) -> None:
+        """What the client sends. The first malformed chunk, or one too many of what is beside the body, is the last:
+        the request that waits for it is told; where none waits yet, the parser meets bytes that end it."""
+        if self.refusal is not None:
+            return
+        try:
+            self._overhead.check(data)
+        except ApiError as refusal:
+            self.refusal = refusal
+            if self.reading is not None:
+                self.reading.set_exception(web.RequestPayloadError(refusal.message))
+                self.close()
+                return
+            data += _NOT_HTTP
+        super().data_received(data)
 
     def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
@@ -302,7 +343,8 @@ class _Handler(RequestHandler):
         """aiohttp calls this for bytes that its parser refuses; the connection ends."""
         code = Code.TOO_LARGE if isinstance(exc, LineTooLong) else Code.BAD_REQUEST
         text = " ".join((message or "malformed HTTP").split())[:300]
-        answer = self._api.problem("malformed", ApiError(code, f"this is not a request that HTTP/1.1 knows: {text}"))
+        error = self.refusal or ApiError(code, f"this is not a request that HTTP/1.1 knows: {text}")
+        answer = self._api.problem("malformed", error)
         answer.keep_alive = False
         return answer  # type: ignore[return-value]  # has what aiohttp calls of a response
 

@@ -18,19 +18,17 @@ from cluster.http_answer import Answer, make_problem
 from cluster.http_call import Call, Service, SessionHeaders, decode
 from cluster.http_kv import written_of
 from cluster.http_outcomes import done_of
-from cluster.http_query import check_key
+from cluster.http_query import check_key, parse_number
 from cluster.http_txn import bytes_of
 from cluster.requests import Settled
-from cluster.wire import ApiError, BatchAnswer, BatchIn, BatchItem, Code, Number, WriteIn
+from cluster.wire import NUMBER_MAX, ApiError, BatchAnswer, BatchIn, BatchItem, Code, Number, WriteIn
 from raft.codec import Record, encode_block
 from statemachine.commands import Operation
 
 _PUT: Final = int(Operation.PUT)
 _DELETE: Final = int(Operation.DELETE)
 _JSON_BODY: Final = msgspec.json.Decoder(BatchIn)
-_PACKED_BODY: Final = msgspec.msgpack.Decoder(
-    tuple[Number, Number, list[tuple[Number, bytes, bytes | None, Number | None]]]
-)
+_PACKED_BODY: Final = msgspec.msgpack.Decoder(list[tuple[Number, bytes, bytes | None, Number | None]])
 _SLICE_WRITES: Final = 128
 """Writes submitted before the event loop serves other requests: about 3 ms."""
 
@@ -44,7 +42,8 @@ async def write(service: Service, call: Call) -> Answer:
     """Submits every write of the body. The answer has one result for each, in the order of the writes."""
     call.query()
     body = await call.body(service.limits.body_bytes_max)
-    session, settled, writes = _decode(service, call, body)
+    writes = _decode(service, call, body)
+    session, settled = _session(call, [each.sequence for each in writes])
     submitted: list[asyncio.Future[Settled] | ApiError] = []
     for number, each in enumerate(writes, start=1):
         submitted.append(_submit(service, call, each, session, settled))
@@ -93,43 +92,51 @@ def _item(service: Service, call: Call, each: asyncio.Future[Settled] | ApiError
         node = service.node
         problem = make_problem(
             error, identity=service.identity, request_id=call.request_id, leader=node.leader_hint(),
-            index=node.applied, term=node.term,
+            index=node.applied, term=node.term, has_session=session.session > 0,
         )  # fmt: skip
         return BatchItem(problem=problem)
 
 
-def _decode(service: Service, call: Call, body: bytes) -> tuple[int, int, list[_Write]]:
-    """Session, settled mark and writes of the body. Raises ApiError."""
+def _decode(service: Service, call: Call, body: bytes) -> list[_Write]:
+    """The writes of the body. Raises ApiError."""
     if call.media_type() == wire.MSGPACK:
-        session, settled, packed = decode(_PACKED_BODY, body, "the body as msgpack")
-        writes = list(_from_msgpack(packed))
+        writes = list(_from_msgpack(decode(_PACKED_BODY, body, "the body as msgpack")))
     else:
-        given = decode(_JSON_BODY, body, "the body as JSON")
-        session, settled = given.session, given.settled
-        writes = [_from_json(item, f"writes[{number}]") for number, item in enumerate(given.writes)]
+        given = decode(_JSON_BODY, body, "the body as JSON").writes
+        writes = [_from_json(item, f"writes[{number}]") for number, item in enumerate(given)]
     limit = service.limits.records_max
     if not 1 <= len(writes) <= limit:
         raise ApiError(
             Code.TOO_LARGE if writes else Code.BAD_REQUEST,
             f"the batch holds {len(writes)} writes: it takes 1 to {limit} (limits.records_max)",
         )
-    _check_session(session, settled, [each.sequence for each in writes])
-    return session, settled, writes
+    return writes
 
 
-def _check_session(session: int, settled: int, sequences: Sequence[int]) -> None:
-    """Raises ApiError where the numbers contradict each other."""
-    if not session:
-        if settled or any(sequences):
-            raise ApiError(Code.BAD_REQUEST, "sequences and settled belong to a session: give session too, or none")
-        return
+def _session(call: Call, sequences: Sequence[int]) -> tuple[int, int]:
+    """Session and settled mark of the headers, 0 without. Raises ApiError where they do not fit the sequences."""
+    text, mark = call.headers.get(wire.H_SESSION), call.headers.get(wire.H_SETTLED)
+    if wire.H_SEQUENCE in call.headers:
+        raise ApiError(
+            Code.BAD_REQUEST, f"header {wire.H_SEQUENCE} is for one request: each write of a batch has its own"
+        )
+    if text is None:
+        if mark is not None or any(sequences):
+            raise ApiError(
+                Code.BAD_REQUEST,
+                f"sequences and {wire.H_SETTLED} belong to a session: give {wire.H_SESSION} too, or none",
+            )
+        return 0, 0
+    session = parse_number(text, f"header {wire.H_SESSION}", 1)
+    settled = 0 if mark is None else parse_number(mark, f"header {wire.H_SETTLED}", 0, NUMBER_MAX)
     if min(sequences) < max(1, settled):
         raise ApiError(
             Code.BAD_REQUEST, f"a write has sequence {min(sequences)}: those of a session are 1 or more, and not below "
-            f"settled ({settled})",
+            f"{wire.H_SETTLED} ({settled})",
         )  # fmt: skip
     if len(set(sequences)) != len(sequences):
         raise ApiError(Code.BAD_REQUEST, "two writes have the same sequence: give each its own")
+    return session, settled
 
 
 def _from_msgpack(packed: list[Any]) -> Iterator[_Write]:

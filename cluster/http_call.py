@@ -7,10 +7,10 @@ import functools
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
-from aiohttp import web
+from aiohttp import StreamReader, web
 
 from cluster import wire
 from cluster.consumer_lag import Lags
@@ -32,6 +32,7 @@ _OWN_NAMES: Final = (
     wire.H_LOG,
 )  # fmt: skip
 _OWN_HEADERS: Final = frozenset(name.lower() for name in _OWN_NAMES)
+_TRUNCATED: Final = "Input data was truncated"
 CONSISTENCY: Final = ("linearizable", "stale")
 READ_PARAMETERS: Final = frozenset({"consistency", "min_index"})
 
@@ -96,6 +97,13 @@ class Service:
         self.is_stopping = True
         for wait in self._waits:
             wait.cancel()
+
+
+class Connection(Protocol):
+    """What a body needs of its connection (`http_api`)."""
+
+    refusal: ApiError | None  # why nothing more of what comes is read
+    reading: StreamReader | None  # the body that a request waits for
 
 
 class SessionHeaders(NamedTuple):
@@ -172,8 +180,6 @@ class Call:
         sequence = headers.get(wire.H_SEQUENCE)
         settled = headers.get(wire.H_SETTLED)
         if session is None and sequence is None and settled is None:
-            if self._request is not None:  # the fast path takes none whose headers it does not know
-                self._check_own_headers()
             return NO_SESSION
         if session is None or sequence is None:
             raise ApiError(
@@ -187,11 +193,35 @@ class Call:
             0 if settled is None else parse_number(settled, f"header {wire.H_SETTLED}", 0, number),
         )
 
-    def _check_own_headers(self) -> None:
-        """A misspelt session header must not turn exactly-once into at-least-once without a word."""
-        for name in self.headers:
-            if name[:8].lower() == "raftlog-" and name.lower() not in _OWN_HEADERS:
+    def check_framing(self) -> None:
+        """Raises ApiError for a transfer coding other than chunked: the body would be stored packed (RFC 9112, section
+        6.1)."""
+        coding = self.headers.get("Transfer-Encoding")
+        if coding is None:
+            return
+        if coding.strip().lower() != "chunked":
+            raise ApiError(
+                Code.UNSUPPORTED,
+                f"Transfer-Encoding {coding[:60]!r}: send the body as it is, with Content-Length or chunked alone",
+            )
+        if self.request.version.minor == 0:
+            raise ApiError(Code.BAD_REQUEST, "Transfer-Encoding in an HTTP/1.0 request: send Content-Length")
+
+    def check_own_headers(self) -> None:
+        """Raises ApiError for an unknown header of raftlog's, and for one given twice: a misspelt session header must
+        not turn exactly-once into at-least-once without a word."""
+        if self._request is None:  # the fast path takes none whose headers it does not know
+            return
+        seen: set[str] = set()
+        for name, _ in self.headers.items():  # noqa: PERF102  # the names alone leave out repetitions
+            lower = name.lower()
+            if not lower.startswith("raftlog-"):
+                continue
+            if lower not in _OWN_HEADERS:
                 raise ApiError(Code.BAD_REQUEST, f"unknown header {name[:60]!r}: {nearest_name(name, _OWN_NAMES)}")
+            if lower in seen:
+                raise ApiError(Code.BAD_REQUEST, f"header {name} is given twice: give it once")
+            seen.add(lower)
 
     def time_ms(self) -> int | None:
         """The client's time header, if any."""
@@ -216,6 +246,10 @@ class Call:
             return self._checked(content.read_nowait(), bytes_max)
         if self.headers.get("Expect", "").lower() == "100-continue" and self.request.transport is not None:
             self.request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        connection: Connection = cast(Any, self.request.protocol)
+        if connection.refusal is not None:
+            raise connection.refusal
+        connection.reading = content
         parts: list[bytes] = []
         size = 0
         try:
@@ -228,7 +262,11 @@ class Call:
         except TimeoutError:
             raise ApiError(Code.DEADLINE, f"the deadline passed while the body was read, after {size} bytes") from None
         except (web.RequestPayloadError, asyncio.IncompleteReadError) as error:
+            if connection.refusal is not None:
+                raise connection.refusal from error
             raise ApiError(Code.BAD_REQUEST, f"the body ended before its end: {error}") from error
+        finally:
+            connection.reading = None
         return b"".join(parts)
 
     @staticmethod
@@ -253,11 +291,33 @@ def is_request_id(text: str) -> bool:
 
 
 def decode(decoder: msgspec.json.Decoder[T] | msgspec.msgpack.Decoder[T], body: bytes, what: str) -> T:
-    """The body as that type. Raises ApiError bad_request with msgspec's words: what was expected, and where."""
+    """The body as that type. Raises ApiError bad_request with msgspec's words: what was expected, and where. Positions
+    count bytes from the start of `body`."""
     try:
         return decoder.decode(body)
+    except UnicodeDecodeError as error:  # whose position is that within the one string
+        at = max(body.find(error.object), 0) + error.start
+        if isinstance(decoder, msgspec.json.Decoder):
+            at = _not_utf8_at(body)
+        raise ApiError(
+            Code.BAD_REQUEST, f"{what}: byte {at} is not UTF-8 text ({error.reason}): give such bytes as base64"
+        ) from error
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise ApiError(Code.BAD_REQUEST, f"{what}: {error}") from error
+        why = str(error)
+        if not body:
+            why = "it is empty"
+        elif why == _TRUNCATED:
+            why = f"it ends too early (byte {len(body)})"
+        raise ApiError(Code.BAD_REQUEST, f"{what}: {why}") from error
+
+
+def _not_utf8_at(body: bytes) -> int:
+    """Where the body stops being UTF-8."""
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        return error.start
+    return len(body)
 
 
 async def read_index(service: Service, call: Call, query: Query) -> None:

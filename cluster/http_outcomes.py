@@ -95,8 +95,11 @@ def told(settled: Settled, session: SessionHeaders) -> Answer:
     result = settled.effect.result
     if result is Result.EXPIRED:
         raise ApiError(
-            Code.SESSION_EXPIRED, f"session {session.session} is not known: it expired, was closed, or never was; "
-            "open a new one", index=settled.last, term=settled.term,
+            Code.SESSION_EXPIRED,
+            f"session {session.session} is not known: it expired, was closed, or never was. This copy of the "
+            "request was not applied; one sent before may have been: read what it would have written before it is sent "
+            "under a new session",
+            index=settled.last, term=settled.term,
         )  # fmt: skip
     if result is Result.VOIDED:
         raise ApiError(
@@ -108,7 +111,8 @@ def told(settled: Settled, session: SessionHeaders) -> Answer:
 
 
 _REASONS: Final = {
-    Reason.SEQUENCE_SETTLED: "the client had said that it has the answer of this sequence, which is no longer kept",
+    Reason.SEQUENCE_SETTLED: "the client had said that it has the answer of this sequence, which is no longer kept: "
+    "this copy of the request was not applied, one sent before may have been",
     Reason.SEQUENCE_APPLIED: "this sequence has been applied and cannot be made void",
     Reason.PAYLOAD_DIFFERS: "this sequence was used for a request with other bytes: give every request its own",
     Reason.WINDOW_FULL: "too many sequences of the session are open: send Raftlog-Settled",

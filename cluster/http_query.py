@@ -18,17 +18,32 @@ from statemachine.commands import KEY_BYTES_MAX
 
 _NUMBER: Final = re.compile(r"[0-9]{1,20}")
 _BAD_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
-_AUTHORITY_FORM: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?]*")
+_ABSOLUTE: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)")
 _TRUE_FALSE: Final = {"true": True, "false": False}
 
 
 @functools.lru_cache(256)
 def split_target(target: str) -> tuple[str, str]:
     """Raw path and raw query of a request target (origin form, or absolute form as proxies send it)."""
-    if not target.startswith("/") and (authority := _AUTHORITY_FORM.match(target)):
-        target = target[authority.end() :] or "/"
+    if not target.startswith("/") and (absolute := _ABSOLUTE.match(target)):
+        target = target[absolute.end() :]
+        if not target.startswith("/"):
+            target = f"/{target}"
     path, _, query = target.partition("?")
     return path, query
+
+
+def authority_of(target: str) -> str | None:
+    """The host and port of a target in absolute form, None of any other. Raises ApiError bad_host for another scheme
+    than http, bad_request for a user or a missing host (RFC 9110, sections 4.2 and 7.4)."""
+    if target.startswith("/") or (absolute := _ABSOLUTE.match(target)) is None:
+        return None
+    scheme, authority = absolute.groups()
+    if scheme.lower() != "http":
+        raise ApiError(Code.BAD_HOST, f"the target has scheme {scheme[:20]!r}: this node serves http")
+    if not authority or "@" in authority:
+        raise ApiError(Code.BAD_REQUEST, f"the target names {authority[:100]!r}: it must be a host, and maybe a port")
+    return authority
 
 
 def unescape(text: str, what: str) -> bytes:

@@ -88,6 +88,7 @@ ROUTES: Final = (
     Route("GET", "/version", "status", admin_api.get_version, True),
     Route("GET", "/openapi.yaml", "status", admin_api.get_openapi, True),
     Route("GET", "/", "status", admin_api.get_routes, True),
+    Route("OPTIONS", "/", "health", admin_api.get_readyz, True),
 )
 
 _STREAMS: Final = ("/v1/backup", "/v1/log", "/v1/watch")

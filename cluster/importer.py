@@ -22,8 +22,8 @@ from msgspec.structs import replace
 
 from cluster import client_requests as requests
 from cluster.client_core import SessionBook
-from cluster.client_errors import ClientError, OutcomeUnknown
-from cluster.client_flow import SessionGone, Ticket
+from cluster.client_errors import ClientError, SessionExpired
+from cluster.client_flow import Ticket
 from cluster.client_requests import NewRecord
 from cluster.client_sync import SyncClient
 from cluster.import_lines import InputError, InputFormat, Line, Reading, Rejected, begin, detect, read, split_lines
@@ -37,7 +37,7 @@ from cluster.import_note import (
     sync_folder,
     write_note,
 )
-from cluster.wire import Appended, Code, as_text, to_b64
+from cluster.wire import Appended, as_text, to_b64
 
 BATCH_LINES: Final = 500
 BATCH_BYTES_MAX: Final = 2 << 20
@@ -268,11 +268,8 @@ def _send(plan: Plan, client: SyncClient, note: Note, batch: _Batch) -> Appended
     book = SessionBook(note.session, next=sequence + 1, settled=sequence)
     try:
         return client.call(requests.append(batch.records), ticket=Ticket(book, sequence))
-    except SessionGone:
+    except SessionExpired:
         pass
-    except OutcomeUnknown as error:
-        if error.problem is None or error.problem.code is not Code.SESSION_EXPIRED:
-            raise
     # What an expired session has not applied by now it never will: so the log tells what became of the batch.
     at = note.acknowledged
     found = _find_batch(client, note)

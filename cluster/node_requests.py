@@ -66,10 +66,11 @@ def _has_room(node: Node, block: bytes) -> bool:
     return node.syncer.has_space or makes_room(block)
 
 
-def too_many_waiters(node: Node) -> ApiError:
-    """The named limit is reached."""
+def _check_waiters(node: Node) -> None:
+    """Raises ApiError busy where limits.waiters_max readers wait: for a round, in one, or for an index."""
     maximum = node.settings.limits.waiters_max
-    return ApiError(Code.BUSY, f"node {node.node_id}: {maximum} readers wait already (limits.waiters_max)")
+    if len(node.reads) + len(node.applier.waiters) >= maximum:
+        raise ApiError(Code.BUSY, f"node {node.node_id}: {maximum} readers wait already (limits.waiters_max)")
 
 
 def read_index(node: Node, deadline: float) -> asyncio.Future[int]:
@@ -78,8 +79,7 @@ def read_index(node: Node, deadline: float) -> asyncio.Future[int]:
     if node.is_stopping or node.is_fenced or node.membership.is_removed:
         raise unavailable(node)
     node_points.check(node)
-    if len(node.reads.waiting) >= node.settings.limits.waiters_max:
-        raise too_many_waiters(node)
+    _check_waiters(node)
     future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     node.reads.waiting.append(Reader(future, deadline))
     node.look_soon()
@@ -102,8 +102,7 @@ async def wait_for(node: Node, index: int, deadline: float) -> bool:
         return True
     if node.is_stopping or node.is_fenced:
         raise unavailable(node)
-    if len(node.applier.waiters) >= node.settings.limits.waiters_max:
-        raise too_many_waiters(node)
+    _check_waiters(node)
     future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     node.applier.waiters.add(index, future, index)
     try:

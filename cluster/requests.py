@@ -19,7 +19,7 @@ Value_contra = TypeVar("Value_contra", contravariant=True)
 
 
 _CODES: Final = {
-    Reason.SEQUENCE_SETTLED: Code.SEQUENCE_REUSED,
+    Reason.SEQUENCE_SETTLED: Code.SEQUENCE_SETTLED,
     Reason.PAYLOAD_DIFFERS: Code.SEQUENCE_REUSED,
     Reason.WINDOW_FULL: Code.WINDOW_FULL,
     Reason.ANSWERS_FULL: Code.WINDOW_FULL,

@@ -68,7 +68,7 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     batch_bytes_max: int = 1 << 20  # packed into one entry; a single larger request makes one by itself
     batch_records_max: int = 4_096  # so that applying one entry stays far below 50 ms
     batch_eager_bytes: int = 256 << 10  # this much waiting is proposed although a sync is under way
-    waiters_max: int = 65_536  # reads and long polls that wait for an index
+    waiters_max: int = 65_536  # reads and long polls that wait: for a read index, or for an index to be applied
     apply_slice_ms: int = 8  # applying yields to the event loop after this long
     recent_bytes_max: int = 32 << 20  # newest applied entries kept in memory for readers
     ledger_queue_bytes_max: int = 64 << 20  # effects not yet written: beyond it applying waits

@@ -79,7 +79,12 @@ class Reads:
         """`boot` counts the starts of this node: an answer to the process before must not serve a reader of this."""
         self.waiting: list[Reader] = []  # for the next round
         self._rounds: dict[int, Round] = {}
+        self._in_rounds = 0
         self._number = boot << 32
+
+    def __len__(self) -> int:
+        """All readers that have no read index yet, in a round or not."""
+        return len(self.waiting) + self._in_rounds
 
     @property
     def is_empty(self) -> bool:
@@ -97,13 +102,17 @@ class Reads:
         """All who wait now share a round, asked of `peer`: its number."""
         self._number += 1
         self._rounds[self._number] = Round(self.waiting, peer, now)
+        self._in_rounds += len(self.waiting)
         self.waiting = []
         return self._number
 
     def take(self, number: int) -> list[Reader]:
         """The readers of that round, which is over; none, if it was given up before."""
         done = self._rounds.pop(number, None)
-        return done.readers if done is not None else []
+        if done is None:
+            return []
+        self._in_rounds -= len(done.readers)
+        return done.readers
 
     def again(self, number: int) -> None:
         """That round came to nothing: its readers wait for another."""
@@ -122,6 +131,7 @@ class Reads:
             each.readers = [reader for reader in each.readers if not _is_over(reader, now, code, message)]
             if not each.readers:
                 del self._rounds[number]
+        self._in_rounds = sum(len(each.readers) for each in self._rounds.values())
 
     def fail_all(self, error: ApiError) -> None:
         """The end."""
@@ -131,6 +141,7 @@ class Reads:
                     reader.future.set_exception(ApiError(error.code, error.message))
         self.waiting = []
         self._rounds.clear()
+        self._in_rounds = 0
 
 
 def _is_over(reader: Reader, now: float, code: Code, message: str) -> bool:

@@ -68,8 +68,9 @@ class Code(StrEnum):
     COMPACTED = "compacted"  # index below the oldest, or revision below the kept history
     INSIDE_ENTRY = "inside_entry"  # digest asked for inside an entry
     FUTURE_INDEX = "future_index"  # an index, revision or min_index that this log has not reached within the deadline
-    SESSION_EXPIRED = "session_expired"  # or never existed
-    SEQUENCE_REUSED = "sequence_reused"  # same sequence, other bytes; or below the settled mark
+    SESSION_EXPIRED = "session_expired"  # or never existed: an earlier copy of the request may have been applied
+    SEQUENCE_SETTLED = "sequence_settled"  # below the settled mark: an earlier copy may have been applied
+    SEQUENCE_REUSED = "sequence_reused"  # same sequence, other bytes
     SEQUENCE_VOIDED = "sequence_voided"
     CONSUMER_NOT_FOUND = "consumer_not_found"
     CONSUMER_FENCED = "consumer_fenced"  # another owner claimed the group: `generation` and `position` are the group's
@@ -94,7 +95,7 @@ class Code(StrEnum):
 
 
 class ErrorRow(msgspec.Struct, frozen=True):
-    """One row of the table of errors."""
+    """One row of the table of errors. `outcome` is that of the one sending that is answered (`outcome_of`)."""
 
     status: int
     outcome: Outcome
@@ -117,7 +118,8 @@ ERRORS: Final[dict[Code, ErrorRow]] = {
     Code.COMPACTED: ErrorRow(410, _N, False),
     Code.INSIDE_ENTRY: ErrorRow(422, _N, False),
     Code.FUTURE_INDEX: ErrorRow(425, _N, True),
-    Code.SESSION_EXPIRED: ErrorRow(409, _N, False),
+    Code.SESSION_EXPIRED: ErrorRow(409, _U, False),
+    Code.SEQUENCE_SETTLED: ErrorRow(409, _U, False),
     Code.SEQUENCE_REUSED: ErrorRow(409, _N, False),
     Code.SEQUENCE_VOIDED: ErrorRow(409, _N, False),
     Code.CONSUMER_NOT_FOUND: ErrorRow(404, _N, False),
@@ -141,6 +143,18 @@ ERRORS: Final[dict[Code, ErrorRow]] = {
     Code.UNSUPPORTED: ErrorRow(501, _N, False),
     Code.INTERNAL: ErrorRow(500, _U, True),
 }
+
+DECIDED: Final = frozenset({
+    Code.COMPARE_FAILED, Code.REFUSED, Code.SEQUENCE_REUSED, Code.SEQUENCE_VOIDED, Code.CONSUMER_NOT_FOUND,
+    Code.CONSUMER_FENCED, Code.CONSUMERS_FULL, Code.FUTURE_INDEX,
+})  # fmt: skip
+"""What the state machine decides about a sequence of a session for good: every copy is told the same."""
+
+
+def outcome_of(code: Code, *, has_session: bool) -> Outcome:
+    """What an error says of a write. A write with a session may have been sent before, and a node that refuses this
+    copy (`busy`, `no_leader`, `bad_host`) does not know what became of an earlier one. The state machine does."""
+    return Outcome.UNKNOWN if has_session and code not in DECIDED else ERRORS[code].outcome
 
 
 class LeaderHint(msgspec.Struct, frozen=True):
@@ -450,15 +464,13 @@ class WriteIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     value_b64: str | None = None
     delete: bool = False
     if_revision: Number | None = None
-    sequence: Number = 0  # of the batch's session
+    sequence: Number = 0  # of the session that the header names
 
 
 class BatchIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Independent writes that travel together, each with a sequence of its own where there is a session."""
 
     writes: list[WriteIn]
-    session: Number = 0
-    settled: Number = 0  # as the header Raftlog-Settled
 
 
 class BatchItem(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -19,7 +19,6 @@ from typing import Any, Final
 import msgspec
 
 from cluster import client_requests as requests
-from cluster.client_flow import SessionGone
 from cluster.client_sync import (
     ClientError,
     CompareFailed,
@@ -31,7 +30,7 @@ from cluster.client_sync import (
     Ticket,
     Unavailable,
 )
-from cluster.wire import Code, OperationIn, TxnIn, to_b64
+from cluster.wire import Code, OperationIn, Outcome, TxnIn, to_b64
 from spark_export.errors import ExportError, UnreachableError
 
 PREFIX: Final = b"raftlog.sink/"
@@ -127,8 +126,6 @@ class PartWriter:
             ticket = Ticket(SessionBook(self._registered.session, sequence + 1, lowest), sequence)
             try:
                 answer = self.client.call(request, deadline_s=max(0.1, until - time.monotonic()), ticket=ticket)
-            except SessionGone:
-                self._renew()
             except ClientError as error:
                 self._met(error, sequence, until)
             else:
@@ -138,9 +135,9 @@ class PartWriter:
 
     def _met(self, error: ClientError, sequence: int, until: float) -> None:
         """Returns where the chunk is to be tried again."""
-        if error.code is Code.SESSION_EXPIRED or isinstance(error, SessionExpired):
+        if isinstance(error, SessionExpired):
             self._renew()
-        elif error.code is Code.SEQUENCE_REUSED:
+        elif error.code in (Code.SEQUENCE_REUSED, Code.SEQUENCE_SETTLED):
             if self.client.receipt(self._registered.session, sequence).state != "settled":
                 part = self.part
                 raise ReplayError(
@@ -150,7 +147,7 @@ class PartWriter:
                     f"number of partitions, and sort where the plan does not"
                 ) from error
             self._registered = Registered(self._registered.session, max(self._registered.after, sequence))
-        elif isinstance(error, OutcomeUnknown | Unavailable):
+        elif isinstance(error, Unavailable) or error.code is Code.TIMEOUT or error.row.outcome is Outcome.UNKNOWN:
             if time.monotonic() >= until:
                 raise UnreachableError(
                     f"no node took rows of {self.part.name} within {self.patience_s:g} s ({error}). Run the query "

@@ -14,7 +14,7 @@ from chaos.history import History, Process
 from chaos.sim.errands import OPEN, Errand
 from chaos.sim.oracle import Oracle
 from chaos.sim.requests import url_of
-from chaos.sim.workload import APPEND, Task, Tasks
+from chaos.sim.workload import APPEND, Task, Tasks, Told
 from cluster.client_core import Failure, Policy, Routes, SessionBook
 from cluster.client_errors import ClientError
 from raft.codec import Record
@@ -119,7 +119,11 @@ class Client:
         self.window = random.choice((1, 1, 3, 8))
         self.has_session = random.randrange(3) > 0
         self.ttl_ms = random.choice((1_000, 5_000, 20_000, 600_000))
+        # By chance of its own: it remembers nothing of earlier copies, and takes each answer's outcome at its word.
+        self.habits = Random(f"{world.seed} habits of client {number}")
+        self.is_forgetful = self.habits.getrandbits(1) == 1
         self.book: SessionBook | None = None
+        self.used_ms = 0  # when a write with that session was sent last
         self.waiting: list[Errand] = []  # for the session that is being opened
         self.is_opening = False
         self.outstanding = 0
@@ -155,12 +159,32 @@ class Client:
         """The session is there, or could not be had."""
         self.is_opening = False
         self.book = None if isinstance(session, ClientError) else SessionBook(session, window_max=64)
+        self.used_ms = self.clients.world.now_us // 1_000
         waiting, self.waiting = self.waiting, []
         for errand in waiting:
             if isinstance(session, ClientError):
                 errand.end(session)
             else:
                 errand.start()
+
+    @property
+    def has_fresh_session(self) -> bool:
+        """Whether its session takes another write, and has not been idle so long that it may have expired."""
+        book, idle_ms = self.book, self.clients.world.now_us // 1_000 - self.used_ms
+        return (
+            book is not None
+            and not book.is_stuck
+            and book.has_room
+            and not (book.is_idle and 2 * idle_ms > self.ttl_ms)
+        )
+
+    def copy_later(self, errand: Errand, answer: Told) -> None:
+        """Now and then a forgetful client sends a write again that it has the answer of, as one does that was restored
+        from an old note: soon, or when the session may have expired."""
+        if self.is_forgetful and errand.book is not None and self.habits.getrandbits(1):
+            most_ms = self.habits.choice((50, 1_000, 2 * self.ttl_ms, 2 * self.ttl_ms))
+            copy = Errand(self, errand.task, copy_of=errand, told=answer)
+            self.clients.world.after(self.habits.randint(0, most_ms * 1_000), copy.start)
 
     def follow_up(self, task: Task) -> None:
         """Something was written: now and then another client looks for it at once, at whatever node it likes."""

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from chaos.history import Process
 from chaos.sim.failure import Failure as Broken
 from chaos.sim.requests import Answer, Applied
 from chaos.sim.workload import CONSUMER, STALE, Task, Told, problem, told, told_later
 from cluster.client_core import (
-    RENEWALS_MAX,
     Attempt,
     Call,
     Failure,
     GiveUp,
-    Renew,
     Safety,
     SessionBook,
     Step,
@@ -26,8 +25,8 @@ from cluster.client_core import (
     failed,
     refused,
 )
-from cluster.client_errors import ClientError, CompareFailed, renewed_in_vain
-from cluster.wire import Code, Outcome, Problem
+from cluster.client_errors import ClientError, CompareFailed
+from cluster.wire import DECIDED, Code, Outcome, Problem
 from raft.codec import Record
 from raft.types import NodeId
 from statemachine.commands import Operation
@@ -42,6 +41,8 @@ POLL_US: Final = 20_000
 OPEN: Final = "open"
 VOID: Final = "void"
 """What requests for a session, and for the end of an uncertainty, are called; they are in no history."""
+PAYMENTS_MAX: Final = 3
+"""New sessions under which a client sends one task that it believes was not applied."""
 
 
 class Errand:
@@ -52,26 +53,32 @@ class Errand:
         "book",
         "call",
         "client",
+        "first_answer",
         "node",
+        "payments",
         "processes",
-        "renewals",
         "sequence",
         "task",
         "voids",
         "world",
     )
 
-    def __init__(self, client: Client, task: Task) -> None:
+    def __init__(self, client: Client, task: Task, *, copy_of: Errand | None = None, told: Told | None = None) -> None:
+        """`copy_of`: a write that has its answer, `told`, and is sent once more; a copy is in no history."""
         self.client = client
         self.task = task
         self.world = client.clients.world
         self.call: Call | None = None
         self.attempt = 0  # what comes from an older attempt is void
         self.node: NodeId = 0  # where the attempt is
-        self.book: SessionBook | None = None
-        self.sequence = 0
-        self.renewals = 0
+        self.book: SessionBook | None = copy_of.book if copy_of is not None else None
+        self.sequence: int = copy_of.sequence if copy_of is not None else 0
+        self.payments = 0
+        self.first_answer = told  # of the write that this one is a later copy of
         self.voids: Errand | None = None  # whose fate it is to decide
+        self.processes: list[Process] = []
+        if copy_of is not None:
+            return
         self.processes = [client.take_process() for _ in task.parts]
         recording, now_ns = client.clients.recording, self.world.now_us * 1_000
         for process, (f, key, value) in zip(self.processes, task.parts, strict=True):
@@ -85,19 +92,21 @@ class Errand:
         safety = Safety.FREE
         if task.what not in (OPEN, VOID) and not task.is_read:
             safety = Safety.PLAIN
-            if client.has_session:
-                book = client.book
-                if book is None or book.is_stuck or not book.has_room:
+            if self.first_answer is not None:
+                safety = Safety.ONCE
+            elif client.has_session:
+                if not client.has_fresh_session:
                     client.book = None
                     client.waiting.append(self)
                     client.open_session()
                     return
-                safety = Safety.ONCE
-                self.book, self.sequence = book, book.take()
+                assert client.book is not None
+                safety, client.used_ms = Safety.ONCE, self.now_ms
+                self.book, self.sequence = client.book, client.book.take()
         now_ms = self.now_ms
         call, step = begin(
             client.routes, client.policy, safety, now_ms=now_ms, deadline_ms=now_ms + client.deadline_ms,
-            random=client.random.randint,
+            random=client.random.randint, maybe=self.first_answer is not None,
         )  # fmt: skip
         self.take(call, step)
 
@@ -116,21 +125,25 @@ class Errand:
                 self.world.after(step.wait_ms * 1_000, self.send, self.attempt, step)
             case GiveUp(error):
                 self.end(error)
-            case Renew():
-                self.renew()
 
-    def renew(self) -> None:
-        """The session is gone and nothing was applied."""
+    def pay_again(self) -> None:
+        """The client believes that no copy was or will be applied: it sends the task under a new session."""
         client, book = self.client, self.book
         assert book is not None
-        book.answer(self.sequence)
+        self.world.count("tasks paid again")
+        self.attempt += 1
+        client.clients.open.pop(self, None)
+        if self.first_answer is None:
+            book.answer(self.sequence)
+        else:
+            self.first_answer = None
+            client.outstanding += 1
         if client.book is book:
             client.book = None
         self.book = None
-        self.renewals += 1
-        self.world.count("sessions renewed")
-        if self.renewals >= RENEWALS_MAX:
-            self.end(renewed_in_vain(RENEWALS_MAX))
+        self.payments += 1
+        if self.payments > PAYMENTS_MAX:
+            self.conclude("info")
         else:
             self.start()
 
@@ -181,7 +194,7 @@ class Errand:
         else:
             book, sequence = self.book, self.sequence
             session = book.session if book is not None else 0
-            block = task.block(session, sequence if book else 0, book.settled if book else 0)
+            block = task.block(session, sequence if book else 0, min(book.settled, sequence) if book else 0)
             replica.submit(block, len(task.records), session, sequence, deadline_us, done)
 
     # -- reads, at the node ------------------------------------------------------------------------------------
@@ -271,8 +284,12 @@ class Errand:
                 answered(client.routes, call)
                 client.opened(answer.index)
                 return
-            answer = told(self.task, answer, node)
+            answer = told(self.task, answer, node, has_session=self.book is not None)
         if isinstance(answer, Problem):
+            is_word = answer.outcome is Outcome.NOT_APPLIED and answer.code not in DECIDED
+            if client.is_forgetful and self.book is not None and is_word:
+                self.pay_again()
+                return
             random = client.random.randint
             self.take(*refused(client.routes, client.policy, call, answer, now_ms=self.now_ms, random=random))
         else:
@@ -284,6 +301,9 @@ class Errand:
     def end(self, answer: Told | ClientError, node: NodeId | None = None) -> None:
         """The end of the request: for the session, and for the history."""
         client, task = self.client, self.task
+        if self.first_answer is not None:
+            self.compare(self.first_answer, answer)
+            return
         if task.what == OPEN:
             assert isinstance(answer, ClientError)
             client.opened(answer)
@@ -306,6 +326,17 @@ class Errand:
         else:
             self.conclude(answer if isinstance(answer, Told) else "info" if is_unknown else "fail", node)
 
+    def compare(self, first: Told, again: Told | ClientError) -> None:
+        """The end of a copy: it was told what the first one was told, or that this is not known any more."""
+        was_applied = all(result is not False for _, result in first.parts)
+        if isinstance(again, Told):
+            is_alike = (again.parts, again.index) == (first.parts, first.index)
+        else:
+            is_alike = again.outcome is Outcome.UNKNOWN or not was_applied
+        if not is_alike:
+            raise Broken("copies of a request get its first answer", f"{self.task.what}: {first}, then {again}")
+        self.world.count(f"copies told {'repeated' if isinstance(again, Told) else again.code}")
+
     def settle(self, receipt: ReceiptState | None) -> None:
         """The receipt of a request whose fate was unknown (None: it could not be had)."""
         match receipt:
@@ -327,14 +358,15 @@ class Errand:
         self.world.count("client operations")
         recording, now_ns = client.clients.recording, self.world.now_us * 1_000
         if isinstance(answer, Told):
-            if len(answer.parts) != len(self.processes):
+            if len(answer.parts) != len(task.parts):
                 raise Broken("answers are those of their requests", f"{task.what} {task.parts} was told {answer}")
             client.index = max(client.index, answer.index)
+            client.copy_later(self, answer)
             self.world.count(f"ok {task.what}")
             if not task.is_read:
                 self.world.count("writes acknowledged")
             self._learn(answer)
-            for process, (value, result) in zip(self.processes, answer.parts, strict=True):
+            for process, (value, result) in zip(self.processes, answer.parts, strict=bool(self.processes)):
                 recording.complete(
                     process, "ok", value, result=result, time_ns=now_ns, index=answer.index, term=answer.term, node=node
                 )

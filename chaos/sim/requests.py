@@ -27,7 +27,7 @@ from cluster.pending import Pending
 from cluster.recent import Recent
 from cluster.requests import Request, Settled
 from cluster.waiting import IndexWaiters, Reader, Reads
-from cluster.wire import ERRORS, ApiError, Code, LeaderHint, Problem
+from cluster.wire import ERRORS, ApiError, Code, LeaderHint, Problem, outcome_of
 from raft.codec import FRAME_FORWARD, FRAME_FORWARD_REPLY, FRAME_POINTS, FRAME_READ, Frame
 from raft.core import RaftCore
 from raft.ready import Ready
@@ -156,7 +156,9 @@ class Requests:
             if isinstance(result, Settled):
                 self.replica.world.answered(self.replica.node, result.last, done, Applied(*result))
             else:
-                self.replica.world.answered(self.replica.node, 0, done, self.problem(result))
+                self.replica.world.answered(
+                    self.replica.node, 0, done, self.problem(result, has_session=bool(sequence))
+                )
 
         waiting = Waiting[Settled](settle)
         try:
@@ -183,7 +185,7 @@ class Requests:
         except ApiError as error:
             waiting.set_exception(error)
             return
-        if len(self.reads.waiting) >= self.limits.waiters_max:
+        if len(self.reads) + len(self.waiters) >= self.limits.waiters_max:
             waiting.set_exception(ApiError(Code.BUSY, f"node {self.replica.node}: too many readers wait"))
         else:
             self.reads.waiting.append(Reader(waiting, self._seconds(deadline_us)))
@@ -193,8 +195,8 @@ class Requests:
             raise ApiError(Code.BUSY, f"node {self.replica.node} has no space left on its disk")
         self.points.check()
 
-    def problem(self, error: ApiError) -> Problem:
-        """The error as its client sees it."""
+    def problem(self, error: ApiError, *, has_session: bool = False) -> Problem:
+        """The error as its client sees it (cluster/http_answer.py); `has_session`: of a write that names a session."""
         replica = self.replica
         core = replica.core
         leader = core.state.leader if core is not None else NOBODY
@@ -202,9 +204,9 @@ class Requests:
         row = ERRORS[error.code]
         index = core.state.log.applied if core is not None else None
         return Problem(
-            code=error.code, message=error.message, status=row.status, outcome=row.outcome, retryable=row.retryable,
-            request_id="", node=replica.node, leader=hint, index=index,
-            term=core.state.term if core is not None else None,
+            code=error.code, message=error.message, status=row.status,
+            outcome=outcome_of(error.code, has_session=has_session), retryable=row.retryable, request_id="",
+            node=replica.node, leader=hint, index=index, term=core.state.term if core is not None else None,
         )  # fmt: skip
 
     def _seconds(self, deadline_us: int) -> float:

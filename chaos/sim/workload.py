@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from chaos.sim.requests import Applied
 from cluster.requests import code_of
-from cluster.wire import ERRORS, Code, Problem
+from cluster.wire import ERRORS, Code, Problem, outcome_of
 from raft.codec import Record, encode_block
 from statemachine.answers import Answer, TxnResponse, answer_of
 from statemachine.commands import (
@@ -159,7 +159,7 @@ class Told:
     mod: int | None = None
 
 
-def told(task: Task, applied: Applied, node: int) -> Told | Problem:
+def told(task: Task, applied: Applied, node: int, *, has_session: bool) -> Told | Problem:
     """What a node's application of the request means to its client (as cluster/http_outcomes.py has it)."""
     effect = applied.effect
     if effect.result is Result.EXPIRED:
@@ -171,7 +171,7 @@ def told(task: Task, applied: Applied, node: int) -> Told | Problem:
         code = Code.COMPARE_FAILED if answer.consumer is None else Code.CONSUMER_FENCED
         return problem(code, node, applied, answer.last)
     if answer.result is not Result.APPLIED:
-        return problem(code_of(answer.reason), node, applied)
+        return problem(code_of(answer.reason), node, applied, has_session=has_session)
     # of a repetition the first index is told, with the term of now: that term says nothing about the index
     term = None if effect.result is Result.REPEATED else applied.term
     return Told(_parts(task, answer), answer.last, term, answer.revision)
@@ -204,12 +204,14 @@ def _value_of(response: TxnResponse) -> str | None:
     return response.items[0][1].value.decode() if response.items else None
 
 
-def problem(code: Code, node: int, applied: Applied | None = None, index: int | None = None) -> Problem:
+def problem(
+    code: Code, node: int, applied: Applied | None = None, index: int | None = None, *, has_session: bool = False
+) -> Problem:
     """A problem that the machine's answer stands for; `index` is where it was decided."""
     row = ERRORS[code]
     if index is None and applied is not None:
         index = applied.index
     return Problem(
-        code=code, message=str(code), status=row.status, outcome=row.outcome, retryable=row.retryable, request_id="",
-        node=node, index=index, term=applied.term if applied else None,
+        code=code, message=str(code), status=row.status, outcome=outcome_of(code, has_session=has_session),
+        retryable=row.retryable, request_id="", node=node, index=index, term=applied.term if applied else None,
     )  # fmt: skip

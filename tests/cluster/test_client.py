@@ -18,6 +18,7 @@ from cluster.client import (
     OutcomeUnknown,
     Policy,
     Record,
+    SessionExpired,
     Unavailable,
     compare,
     step,
@@ -256,13 +257,17 @@ async def test_leader_hint_is_followed() -> None:
             assert client.state.routes.leader == leader.url
 
 
-async def test_expired_session_is_replaced() -> None:
-    """The session ran out while the client was idle: the next write opens another by itself."""
+async def test_expired_session_is_replaced_for_later_writes() -> None:
+    """The session ran out: the write that meets this ends unknown and is not sent again, for a copy of it may have been
+    applied; the next write opens another session."""
     node = FakeNode()
     async with serve(node) as served, Client(served.url, session_ttl_ms=1_000) as client:
         await client.append(b"one")
         old = client.session
         node.clock_ms += 60_000
+        with pytest.raises(SessionExpired) as lost:
+            await client.append(b"lost")
+        assert (lost.value.session, lost.value.outcome) == (old, "unknown")
         appended = await client.append(b"two")
         assert client.session not in (None, old)
         assert appended.result == "applied"

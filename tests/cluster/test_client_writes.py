@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from cluster import client_writes
+from cluster import client_writes, clock
 from cluster.client import Client, CompareFailed, NotApplied, OutcomeUnknown, Policy, SessionBook
-from cluster.client_errors import Unavailable
+from cluster.client_errors import SessionExpired, Unavailable
 from cluster.requests import Settled
 from cluster.wire import ApiError, Code, Written
 from tests.cluster.fake_node import FakeNode, Served, serve
@@ -146,17 +146,33 @@ async def test_a_batch_whose_answer_is_lost_is_sent_again_and_applied_once() -> 
     assert served.node.machine.revision == 22
 
 
-async def test_the_writes_of_a_session_that_expired_go_on_in_a_new_one() -> None:
-    """The node knows the session no more when the first copy of a batch comes: each write is applied once."""
+async def test_the_writes_of_a_session_that_expired_are_unknown_and_later_ones_get_a_new_session() -> None:
+    """An earlier copy could have been applied under it, so the client does not send them under another session."""
     async with serve() as served, Client(served.url) as client:
         await client.put(b"warm", b"")
         old = client.session
-        assert old is not None
         served.node.clock_ms += 3_600_000
-        written = await asyncio.gather(*(client.put(b"%d" % number, b"v") for number in range(20)))
+        ended = await asyncio.gather(
+            *(client.put(b"%d" % number, b"v") for number in range(20)), return_exceptions=True
+        )
+        assert {type(each) for each in ended} == {SessionExpired}
+        assert {each.session for each in ended if isinstance(each, SessionExpired)} == {old}
+        await client.put(b"later", b"v")
         assert client.session not in (None, old)
-        assert {each.result for each in written} == {"applied"}
-        assert served.node.machine.revision == 22
+        assert served.node.machine.revision == 3
+
+
+async def test_a_client_that_stood_still_opens_a_new_session_before_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process was stopped for longer than the session lives: no write is sent under it."""
+    async with serve() as served, Client(served.url) as client:
+        await client.put(b"warm", b"")
+        old = client.session
+        served.node.clock_ms += 3_600_000
+        now = clock.monotonic
+        monkeypatch.setattr("cluster.client_session.clock.monotonic", lambda: now() + 3_600.0)
+        written = await client.put(b"k", b"v", deadline_s=7_200)
+        assert written.result == "applied"
+        assert client.session not in (None, old)
 
 
 async def test_a_node_of_an_earlier_version_gets_each_write_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,6 +163,31 @@ async def test_readers_gather_while_a_round_is_young_and_pass_an_old_one() -> No
     assert reads.is_empty
 
 
+async def test_every_reader_is_counted_from_its_start_to_its_end() -> None:
+    """In no round, in one, in one that came to nothing, past its deadline: `len` is how many there are."""
+    reads, loop = Reads(), asyncio.get_running_loop()
+
+    def ask(until: float) -> None:
+        reads.waiting.append(Reader(loop.create_future(), until))
+
+    for until in (5.0, 50.0, 50.0):
+        ask(until)
+    assert len(reads) == 3
+    number = reads.start(2, 0.0)
+    ask(50.0)
+    assert len(reads) == 4
+    reads.expire(6.0, "late", has_leader=True)
+    assert len(reads) == 3
+    reads.again(number)
+    assert len(reads) == 3
+    assert len(reads.take(reads.start(2, 7.0))) == 3
+    assert len(reads) == 0
+    ask(50.0)
+    reads.start(2, 8.0)
+    reads.fail_all(ApiError(Code.SHUTTING_DOWN, "bye"))
+    assert (len(reads), reads.is_empty) == (0, True)
+
+
 async def test_a_read_index_for_the_process_before_serves_nobody() -> None:
     """As with forwarded writes: the numbers of two processes of one node never meet, or a read would be stale."""
     before, now = Reads(1), Reads(2)

@@ -35,6 +35,7 @@ JUDGED = {
     "answers are those of their index",
     "indexes follow real time",
     "client histories are linearizable",
+    "copies of a request get its first answer",
 }
 """The properties of `chaos.sim.oracle` and `chaos.sim.clients`."""
 
@@ -112,6 +113,9 @@ def blind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     [
         ("retry_applied_twice", range(1_000, 1_010)),
         ("timeout_told_as_a_failure", range(1_000, 1_015)),
+        ("expired_session_told_as_not_applied", range(1_000, 1_010)),
+        ("settled_sequence_told_as_not_applied", range(1_000, 1_010)),
+        ("refused_copy_told_as_not_applied", range(1_000, 1_010)),
         ("only_the_last_sequence_kept", range(1_000, 1_010)),
         ("sessions_missing_from_the_snapshot", range(2_000, 2_010)),
     ],

@@ -12,6 +12,7 @@ from chaos.sim.mutants import (
     damage,
     disks,
     elections,
+    http,
     members,
     points,
     reads,
@@ -38,6 +39,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
             *snapshots.MUTANTS,
             *points.MUTANTS,
             *versions.MUTANTS,
+            *http.MUTANTS,
         ),
         key=lambda mutant: (mutant.number or 100 + mutant.pitfall, mutant.name),
     )

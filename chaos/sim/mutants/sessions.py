@@ -44,6 +44,46 @@ MUTANTS: Final = (
         edits=(Edit("cluster.pending:Pending._expire", "request, Code.TIMEOUT,", "request, Code.DEADLINE,"),),
     ),
     Mutant(
+        name="expired_session_told_as_not_applied",
+        number=0,
+        pitfall=75,
+        title="of a request whose session has expired the answer says not_applied, although a copy of it was applied",
+        source="raftlog itself, found by a review",
+        edits=(
+            Edit(
+                "cluster.wire:outcome_of",
+                "    return Outcome.UNKNOWN if",
+                "    if code is Code.SESSION_EXPIRED:\n"
+                "        return Outcome.NOT_APPLIED\n"
+                "    return Outcome.UNKNOWN if",
+            ),
+        ),
+    ),
+    Mutant(
+        name="settled_sequence_told_as_not_applied",
+        number=0,
+        pitfall=75,
+        title="of a request below its settled mark the answer says not_applied, although a copy of it was applied",
+        source="raftlog itself, found by a review",
+        edits=(
+            Edit(
+                "cluster.wire:outcome_of",
+                "    return Outcome.UNKNOWN if",
+                "    if code is Code.SEQUENCE_SETTLED:\n"
+                "        return Outcome.NOT_APPLIED\n"
+                "    return Outcome.UNKNOWN if",
+            ),
+        ),
+    ),
+    Mutant(
+        name="refused_copy_told_as_not_applied",
+        number=0,
+        pitfall=75,
+        title="a copy that a busy or leaderless node refuses is told not_applied, although the first one was applied",
+        source="raftlog itself, found by a review",
+        edits=(Edit("cluster.wire:outcome_of", "has_session and code not in DECIDED", "False"),),
+    ),
+    Mutant(
         name="only_the_last_sequence_kept",
         number=28,
         title="a session knows only its newest sequence: one that was overtaken is taken for a repetition",
