@@ -293,6 +293,7 @@ def test_a_ledger_is_opened_again_while_complete_ones_are_forgotten() -> None:
     segment = start.journal.segments[1]
     start.apply(start.entries[: segment.last.index])
     finish_sealed(start)
+    start.ledger.forget([segment])  # the reader has to read the footer of the oldest, and forgets another for it
     kept = start.entries[segment.last.index - 1]
     (new,) = make_entries(entry_mark(kept), 2, [20])
 
