@@ -147,11 +147,16 @@ class Ledger:
         return part
 
     def _trim(self, kept: int) -> None:
-        """Forgets complete ledgers, oldest first; those not complete are needed: nothing else knows how far they go."""
+        """Forgets complete ledgers, oldest first; those not complete are needed: nothing else knows how far they go.
+
+        The newest effects stay too: a cut may open their ledger again, in the other thread, between the two steps here.
+        It opens no older one, because it keeps all that was applied.
+        """
         excess = len(self._parts) - PARTS_MAX
         if excess <= 0:
             return
-        complete = [first for first, part in self._parts.copy().items() if part.is_closed and first != kept]
+        parts = self._parts.copy().items()
+        complete = [first for first, part in parts if part.is_closed and part.last < self.last and first != kept]
         for first in complete[:excess]:
             self._parts.pop(first, None)
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from raft import storage_ledger
 from raft.codec import entry_mark
 from raft.journal import Segment, index_name
 from raft.operations import Sync
@@ -277,6 +278,39 @@ def test_a_ledger_is_opened_again_while_it_is_read() -> None:
     assert at_every_bytecode(
         start, lambda shard: shard.reader.raw(1, 2, 1 << 20), lambda shard: cut(shard, kept, ()), check
     ) > 100  # fmt: skip
+
+
+def test_a_ledger_is_opened_again_while_complete_ones_are_forgotten() -> None:
+    """The reading thread has counted the newest complete ledger among those to forget, and stands still while the
+    writing thread cuts all that came behind it and opens it again. Forgotten then, it would be taken for empty, and the
+    next effects would be written over its first ones.
+
+    Guard: `part.last < self.last` in `_trim` of raft/storage_ledger.py.
+    """
+    start = Shard()
+    while len(start.journal.segments) < 3:
+        start.append(1_000, applied=False)
+    segment = start.journal.segments[1]
+    start.apply(start.entries[: segment.last.index])
+    finish_sealed(start)
+    start.ledger.forget([segment])  # the reader has to read the footer of the oldest, and forgets another for it
+    kept = start.entries[segment.last.index - 1]
+    (new,) = make_entries(entry_mark(kept), 2, [20])
+
+    def check(shard: Shard, _: RawSlice) -> None:
+        append(shard, new)
+        assert shard.journal.active.first == segment.first, "it fits behind the others"
+        shard.entries = [*start.entries[: kept.index], new]
+        shard.apply(shard.entries)
+        start_at, end_at = shard.ledger.find(shard.files, shard.journal.active, segment.first, new.index)
+        wanted = b"".join([frame_of(entry) for entry in shard.entries[segment.first - 1 :]])
+        assert shard.files.read(f"log/{segment.first:020d}.ledger", start_at, end_at - start_at) == wanted
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(storage_ledger, "PARTS_MAX", 1)
+        assert at_every_bytecode(
+            start, lambda shard: shard.reader.raw(1, 2, 1 << 20), lambda shard: cut(shard, kept, ()), check
+        ) > 100  # fmt: skip
 
 
 def received(shard: Shard) -> tuple[Shard, Received]:

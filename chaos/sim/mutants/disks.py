@@ -221,4 +221,13 @@ MUTANTS: Final = (
         story="tests/raft/test_evidence.py::test_a_repair_leaves_no_proof_of_what_it_cut",
         edits=(Edit("raft.storage_open:_open", "yield promise + repeat", "pass"),),
     ),
+    Mutant(
+        name="newest_ledger_forgotten_beside_a_cut",
+        number=0,
+        pitfall=64,
+        title="the reading thread forgets a complete ledger that a cut opens again: it is overwritten",
+        source="this project: two threads and more ledgers than are kept in memory",
+        story="tests/raft/test_threads.py::test_a_ledger_is_opened_again_while_complete_ones_are_forgotten",
+        edits=(Edit("raft.storage_ledger:Ledger._trim", " and part.last < self.last", ""),),
+    ),
 )
