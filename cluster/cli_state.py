@@ -43,8 +43,8 @@ def state_folder() -> Path:
 
 
 def remember(endpoints: list[str]) -> tuple[str, ...]:
-    """This process runs a cluster there. Returns the URLs of an older cluster, to which commands go on to go; none where
-    they go to this one. Raises OSError."""
+    """This process runs a cluster there. Returns the URLs of an older one, with which commands stay; none where they go
+    to this one. Raises OSError."""
     file = _own_file()
     file.parent.mkdir(parents=True, exist_ok=True)
     pid = os.getpid()
@@ -63,8 +63,8 @@ def forget() -> None:
 
 
 def remembered() -> tuple[str, ...]:
-    """The URLs of the cluster that runs; of several the oldest one, so that starting another one changes nothing. None if
-    there is none. Raises Ambiguous where only clusters run that were started beside one that has ended."""
+    """The URLs of the cluster that runs; of several the oldest one, so that starting another one changes nothing. None
+    if there is none. Raises Ambiguous where only clusters run that were started beside one that has ended."""
     alive = _alive()
     for running in alive:
         if not running.is_beside:
