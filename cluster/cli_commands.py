@@ -160,9 +160,11 @@ def _listed() -> None:
 
 def _find_endpoints(given: str | None) -> tuple[tuple[str, ...], str]:
     """Where the cluster is: the commands of other packages find this function in the context of the command line."""
-    from cluster.cli_frame import find_endpoints
+    from cluster.cli_frame import ended, find_endpoints
 
-    return find_endpoints(given)
+    found: list[tuple[tuple[str, ...], str]] = []
+    ended(lambda: found.append(find_endpoints(given)))
+    return found[0]
 
 
 def _show_version(wanted: bool) -> None:

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
-from cluster.cli_state import DEFAULT_ENDPOINTS, remembered
+from cluster.cli_state import DEFAULT_ENDPOINTS, Ambiguous, remembered
 from cluster.client_core import Policy
 from cluster.client_errors import (
     ClientError,
@@ -179,7 +179,12 @@ def find_endpoints(given: str | None) -> tuple[tuple[str, ...], str]:
         return urls, "--endpoints or RAFTLOG_ENDPOINTS"
     if near := difflib.get_close_matches(_ENDPOINTS_VARIABLE, os.environ, 1, _NEAR):
         raise Failed(f"the environment has {near[0]}, which nothing reads: say {_ENDPOINTS_VARIABLE}", Exit.USAGE)
-    if urls := remembered():
+    try:
+        urls = remembered()
+    except Ambiguous as error:
+        hint = f"Name it: -e {error.endpoints[0]}, or export {_ENDPOINTS_VARIABLE}={error.endpoints[0]}"
+        raise Failed(str(error), Exit.UNREACHABLE, hint) from error
+    if urls:
         return urls, "the running `raftlog up`"
     return DEFAULT_ENDPOINTS, "the default ports"
 

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -60,6 +60,7 @@ def up_command(
 
 
 def _up(nodes: int | None, data: Path | None, port: int | None, settings: dict[str, Any]) -> None:
+    _say(f"starting nodes: {NODES if nodes is None else nodes}" if data is None else f"starting the cluster in {data}")
     from rich.console import Console  # here: rich takes long to import, and `raftlog node` does not need it
 
     from cluster.disk_errors import DiskError
@@ -93,14 +94,18 @@ def _up(nodes: int | None, data: Path | None, port: int | None, settings: dict[s
                 raise Failed(f"{folder} holds a cluster that is at {first}; leave --port out", Exit.USAGE)
             _await_ports([address for each in cluster.cluster.node for address in (each.peer, each.url)])
         with cluster:
+            began = time.monotonic()
+            other: tuple[str, ...] = ()
             try:
                 cluster.start()
-                cluster.wait_ready()
+                for node, url in urls.items():
+                    cluster.wait_ready([node])
+                    _say(f"node {node} serves at {url} after {time.monotonic() - began:.1f} s")
             except LocalClusterError as error:
                 raise Failed(str(error)) from error
             is_up = True
             try:
-                remember(list(urls.values()))
+                other = remember(list(urls.values()))
             except OSError as error:
                 print(
                     f"{error.filename}: {error.strerror}: other commands will not find this cluster by themselves; "
@@ -108,11 +113,17 @@ def _up(nodes: int | None, data: Path | None, port: int | None, settings: dict[s
                     file=sys.stderr,
                 )
             try:
-                _show_until(stop, console, cluster, urls, f"data in {folder}" if data else "data is removed at the end")
+                note = f"data in {folder}" if data else "data is removed at the end"
+                _show_until(stop, console, cluster, urls, note, other)
             finally:
                 with suppress(OSError):
                     forget()
         console.print("stopped" + (f"; start again with: raftlog up --data {data}" if data else ""))
+
+
+def _say(what: str) -> None:
+    """What is being done, at once."""
+    print(what, file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -173,19 +184,29 @@ def _is_free(port: int) -> bool:
     return False
 
 
-def _show_until(stop: threading.Event, console: Console, cluster: Any, urls: dict[int, str], note: str) -> None:
-    """The table of nodes until Ctrl-C; without a terminal only once, and what happens to nodes."""
+def _show_until(
+    stop: threading.Event, console: Console, cluster: Any, urls: dict[int, str], note: str, other: Sequence[str] = ()
+) -> None:
+    """The table of nodes until Ctrl-C; without a terminal only once, and what happens to nodes. `other` is the cluster
+    that commands go to unless they are given a URL of this one."""
     from rich.console import Group
     from rich.live import Live
     from rich.text import Text
 
     from cluster.status_table import status_table
 
+    own = next(iter(urls.values()))
     tips = Text(
         "\nIn another terminal:\n"
-        "  raftlog put hello world      raftlog get hello        raftlog append 'a record'\n"
+        + (
+            f"  export RAFTLOG_ENDPOINTS={own}\n"
+            f"  # without it they go to the cluster at {other[0]}, which ran before this one\n"
+            if other
+            else ""
+        )
+        + "  raftlog put hello world      raftlog get hello        raftlog append 'a record'\n"
         "  raftlog log --follow         raftlog watch            raftlog status --watch\n"
-        f"  curl {next(iter(urls.values()))}/        ({note}; Ctrl-C stops the cluster)"
+        f"  curl {own}/        ({note}; Ctrl-C stops the cluster)"
     )
     if not console.is_terminal:
         for node, url in urls.items():

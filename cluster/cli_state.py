@@ -18,8 +18,19 @@ class Running(msgspec.Struct, frozen=True):
     """A cluster that some `raftlog up` runs, as long as that process lives."""
 
     pid: int
-    started: str  # when that process began, as the kernel tells it: a pid alone may be somebody else's by now
+    started: str  # when that process began, as the kernel says: the same pid may be another process by now
     endpoints: list[str]
+    is_beside: bool = False  # another one ran already: commands go to that one, and reach this one only by its URL
+
+
+class Ambiguous(Exception):
+    """The cluster that commands found by themselves has ended, and others run. `endpoints` are theirs."""
+
+    def __init__(self, endpoints: list[str]) -> None:
+        super().__init__(
+            f"the cluster that commands use by themselves has ended; another one runs at {', '.join(endpoints)}"
+        )
+        self.endpoints = endpoints
 
 
 _decode = msgspec.json.Decoder(Running).decode
@@ -31,14 +42,19 @@ def state_folder() -> Path:
     return Path(base) / "raftlog" / "clusters"
 
 
-def remember(endpoints: list[str]) -> None:
-    """This process runs a cluster there. Raises OSError."""
+def remember(endpoints: list[str]) -> tuple[str, ...]:
+    """This process runs a cluster there. Returns the URLs of an older one, with which commands stay; none where they go
+    to this one. Raises OSError."""
     file = _own_file()
     file.parent.mkdir(parents=True, exist_ok=True)
     pid = os.getpid()
+    others = [each for each in _alive() if each.pid != pid]
+    first = next((tuple(each.endpoints) for each in others if not each.is_beside), ())
     aside = file.with_suffix(".aside")
-    aside.write_bytes(msgspec.json.encode(Running(pid, _started(pid), endpoints)) + b"\n")
+    running = Running(pid, _started(pid), endpoints, is_beside=bool(first))
+    aside.write_bytes(msgspec.json.encode(running) + b"\n")
     aside.replace(file)
+    return first
 
 
 def forget() -> None:
@@ -47,16 +63,28 @@ def forget() -> None:
 
 
 def remembered() -> tuple[str, ...]:
-    """The URLs of the cluster that runs, of the newest one if there are several; none if there is none."""
-    alive: list[tuple[int, tuple[str, ...]]] = []
+    """The URLs of the cluster that runs; of several the oldest one, so that starting another one changes nothing. None
+    if there is none. Raises Ambiguous where only clusters run that were started beside one that has ended."""
+    alive = _alive()
+    for running in alive:
+        if not running.is_beside:
+            return tuple(running.endpoints)
+    if alive:
+        raise Ambiguous([each.endpoints[0] for each in alive])
+    return ()
+
+
+def _alive() -> list[Running]:
+    """The clusters that run, the oldest first; files of those that were killed are removed."""
+    alive: list[tuple[int, Running]] = []
     for file in state_folder().glob("*.json"):
         with suppress(OSError):
             running = _read(file)
             if running is not None and _started(running.pid) == running.started:
-                alive.append((file.stat().st_mtime_ns, tuple(running.endpoints)))
+                alive.append((file.stat().st_mtime_ns, running))
             else:
-                file.unlink()  # of an `up` that was killed
-    return max(alive, default=(0, ()))[1]
+                file.unlink()
+    return [running for _, running in sorted(alive, key=lambda each: each[0])]
 
 
 def _own_file() -> Path:

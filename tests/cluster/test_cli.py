@@ -394,8 +394,8 @@ def test_a_running_cluster_is_remembered_while_its_process_lives() -> None:
     told = json.loads(file.read_text())
     other = state_folder() / "1.json"
     other.write_text(json.dumps(told | {"endpoints": ["http://127.0.0.1:9001"]}))
-    os.utime(other, ns=(0, 0))
-    assert remembered() == ("http://127.0.0.1:7001",), "the newest"
+    os.utime(other, ns=(1 << 62, 1 << 62))
+    assert remembered() == ("http://127.0.0.1:7001",), "the first one"
     forget()
     assert remembered() == ("http://127.0.0.1:9001",), "the other one is still there"
     other.write_text(json.dumps(told | {"started": "0"}))

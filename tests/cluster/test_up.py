@@ -71,6 +71,54 @@ def test_one_folder_has_one_up(tmp_path: Path, environment: dict[str, str]) -> N
     assert "leave --port out" in refusal(environment, "--data", str(data), "--port", "1")
 
 
+def test_a_second_cluster_changes_nothing_for_other_commands(tmp_path: Path, environment: dict[str, str]) -> None:
+    """Commands stay with the cluster that ran first; the second one says so, and names the URL that commands need for
+    it. When the first has ended, commands name the second and go to it only when they are told to."""
+    ports = [str(port) for port in free_ports(2)]
+    first, second = (f"http://127.0.0.1:{port}" for port in ports)
+
+    def raftlog(*words: str) -> "subprocess.CompletedProcess[str]":
+        arguments = [*COMMAND, *words]
+        return subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+    with up(environment, "--nodes", "1", "--port", ports[1]) as (running, _):
+        assert running.stdout is not None
+        assert "put hello" in "".join(running.stdout.readline() for _ in range(4))
+    with up(environment, "--nodes", "1", "--port", ports[0]):
+        assert raftlog("put", "whose", "first").returncode == 0
+        with up(environment, "--nodes", "1", "--port", ports[1]) as (running, _):
+            assert running.stdout is not None
+            said = "".join(running.stdout.readline() for _ in range(4))
+            assert f"export RAFTLOG_ENDPOINTS={second}" in said
+            assert f"the cluster at {first}" in said
+            assert raftlog("get", "whose", "-o", "raw").stdout == "first"
+            assert raftlog("get", "whose", "-e", second).returncode == 3
+    with up(environment, "--nodes", "1", "--port", ports[0]) as (running, _):
+        with up(environment, "--nodes", "1", "--port", ports[1]):
+            running.send_signal(signal.SIGINT)
+            running.wait(30)
+            lost = raftlog("get", "whose")
+            assert lost.returncode == 5
+            assert f"another one runs at {second}" in lost.stderr
+            assert f"-e {second}" in lost.stderr
+            assert raftlog("put", "whose", "second", "-e", second).returncode == 0
+
+
+def test_up_says_at_once_what_it_does(environment: dict[str, str]) -> None:
+    """Its first line comes before any node is started, and each node is named when it serves."""
+    arguments = [*COMMAND, "up", "--nodes", "1", "--port", str(free_ports(1)[0])]
+    process = subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    try:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "starting nodes: 1\n"
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        assert children.read_text() == ""
+        assert process.stderr.readline().startswith("node 1 serves at http://127.0.0.1:")
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def test_a_node_that_ends_is_told_with_the_way_back(tmp_path: Path, environment: dict[str, str]) -> None:
     """How it ended, its log and the command that starts it; when none is left, `up` ends with 1. That it cannot note
     where the cluster is (here a file is in the way) is a warning, not the end."""

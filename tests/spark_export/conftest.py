@@ -44,11 +44,22 @@ def url(served: Served, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def no_query_goes_on(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A test that fails amid a streaming query leaves none to the tests after it, whose session is the same."""
+    """A test that fails amid a streaming query leaves none to the tests after it, whose session is the same.
+
+    The queries are stopped before the server that they read from: a query that looks for its server stops slowly.
+    """
+    if "url" in request.fixturenames:
+        request.getfixturevalue("url")
     yield
     if "spark" in request.fixturenames:
+        failed: list[Exception] = []
         for query in request.getfixturevalue("spark").streams.active:
-            query.stop()
+            try:
+                query.stop()
+            except Exception as error:  # the others are stopped all the same
+                failed.append(error)
+        if failed:
+            raise ExceptionGroup("streaming queries that do not stop", failed)
 
 
 @pytest.fixture(params=[False, True], ids=["", "runs"])
