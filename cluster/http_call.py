@@ -29,7 +29,7 @@ T = TypeVar("T")
 _REQUEST_ID: Final = re.compile(r"[!-~]{1,128}")
 _OWN_NAMES: Final = (
     wire.H_SESSION, wire.H_SEQUENCE, wire.H_SETTLED, wire.H_DEADLINE, wire.H_REQUEST_ID, wire.H_KEY, wire.H_TIME,
-    wire.H_LOG,
+    wire.H_LOG, wire.H_PASSED_ON,
 )  # fmt: skip
 _OWN_HEADERS: Final = frozenset(name.lower() for name in _OWN_NAMES)
 _TRUNCATED: Final = "Input data was truncated"

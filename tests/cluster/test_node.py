@@ -183,10 +183,10 @@ async def test_readers_in_a_round_count_towards_the_limit_of_readers(tmp_path: P
         waits = asyncio.ensure_future(leader.wait_applied(leader.applied + 100, deadline(5.0)))
         await wait_until_async(lambda: len(leader.applier.waiters) == 1, what="somebody waits for an index")
         for _ in range(2):
-            with pytest.raises(ApiError, match="limits.waiters_max") as failed:
+            with pytest.raises(ApiError, match=r"limits\.waiters_max") as failed:
                 await leader.read_barrier(deadline(5.0))
             assert failed.value.code is Code.BUSY
-        with pytest.raises(ApiError, match="limits.waiters_max"):
+        with pytest.raises(ApiError, match=r"limits\.waiters_max"):
             await leader.wait_applied(leader.applied + 100, deadline(5.0))
         for future in (*reads, waits):
             future.cancel()
