@@ -525,12 +525,13 @@ class TrimIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Trimmed(msgspec.Struct, frozen=True):
-    """The answer to a trim of the log."""
+    """The answer to a trim of the log; `note` says when the disk space is freed."""
 
     outcome: Outcome
     oldest: int
     index: int
     term: int
+    note: str = ""  # empty from a node of an older version
 
 
 class Compacted(msgspec.Struct, frozen=True):
