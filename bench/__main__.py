@@ -27,6 +27,7 @@ from bench import (
     followers,
     growth,
     machine,
+    many,
     openloop,
     overload,
     page,
@@ -54,6 +55,7 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 app = typer.Typer(help=__doc__, add_completion=False, pretty_exceptions_enable=False)
 app.command("growth")(growth.main)
+app.command("many")(many.main)
 app.command("overload")(overload.main)
 app.command("strace")(strace.main)
 app.command("years")(years.main)

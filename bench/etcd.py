@@ -44,6 +44,11 @@ class Etcd:
         """The process ids of all nodes."""
         return self._processes.pids
 
+    @property
+    def url(self) -> str:
+        """Where clients find the leader."""
+        return f"http://127.0.0.1:{self._leader}"
+
     def start(self, deadline_s: float = 30.0) -> None:
         """Start all nodes and wait until they have a leader. Raises RuntimeError after the deadline."""
         cluster = ",".join(f"n{k}=http://127.0.0.1:{port}" for k, port in enumerate(self._peers))

@@ -16,6 +16,7 @@ from bench.nats import Nats
 from bench.noop import Noop
 from bench.pysyncobj import PySyncObj
 from bench.raftlog import Raftlog
+from bench.redis import Redis
 from bench.zookeeper import ZooKeeper
 
 
@@ -112,6 +113,12 @@ class Field:
         if synced:
             found += self._start(lambda at: Nats(tools.built("nats-server"), at, sync_always=True), always)
         return found
+
+    def redis(self) -> list[Redis]:
+        """Debian's."""
+        if not self._peers:
+            return []
+        return self._start(lambda at: Redis(tools.debian("redis-server", "redis-server"), at), "Redis")
 
     def zookeeper(self) -> list[ZooKeeper]:
         """Debian's."""

@@ -12,42 +12,53 @@ write, kept alive, and replaced when it has expired. Any number of requests may 
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
-from typing import Self, TypeVar, cast
+from typing import Self, TypeVar
 
 from cluster import client_requests as requests
 from cluster import clock, wire
 from cluster.client_answers import Item, LogPage, Page, Progress, Record, TxnResult, WatchEvent
 from cluster.client_batch import RECORDS_MAX, UnknownInBatch
 from cluster.client_batch_async import Batcher
-from cluster.client_connection import Connection, Pool
+from cluster.client_carrier import Carrier
 from cluster.client_consumers import Consumer
-from cluster.client_core import Policy, Routes, SessionBook, learn_leader, learn_url, pause_ms, penalise
-from cluster.client_cursors import SILENCE_S, BadStream, Cursor, LogCursor, WatchCursor
+from cluster.client_core import (
+    Policy,
+    Routes,
+    SessionBook,
+    learn_leader,
+    learn_url,
+)
+from cluster.client_cursors import Cursor, LogCursor, WatchCursor
 from cluster.client_errors import (
     ClientError,
     Compacted,
     CompareFailed,
+    ConnectionsBusy,
     KeyNotFound,
     NotApplied,
     OutcomeUnknown,
     SequenceSettled,
     SessionExpired,
     Unavailable,
-    window_full,
 )
-from cluster.client_flow import Flow, Lost, Request, Response, Send, Sleep, State, Ticket, exchange
+from cluster.client_flow import (
+    Request,
+    State,
+    Ticket,
+)
 from cluster.client_requests import Consistency, NewRecord, compare, prefix_end, step
+from cluster.client_writes import Writes
 from cluster.wire_members import ChangeAnswer, ChangeIn, TransferAnswer
 
 __all__ = [
-    "Client", "ClientError", "Compacted", "CompareFailed", "Item", "KeyNotFound", "LogPage", "NewRecord", "NotApplied",
-    "OutcomeUnknown", "Page", "Policy", "Progress", "Record", "SequenceSettled", "SessionBook", "SessionExpired",
-    "Ticket", "TxnResult", "Unavailable", "UnknownInBatch", "WatchEvent", "compare", "prefix_end", "step",
+    "Client", "ClientError", "Compacted", "CompareFailed", "ConnectionsBusy", "Item", "KeyNotFound", "LogPage",
+    "NewRecord", "NotApplied", "OutcomeUnknown", "Page", "Policy", "Progress", "Record", "SequenceSettled",
+    "SessionBook", "SessionExpired", "Ticket", "TxnResult", "Unavailable", "UnknownInBatch", "WatchEvent", "compare",
+    "prefix_end", "step",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -81,15 +92,14 @@ class Client:
         routes = Routes(urls, bound=bound, dial=dict(dial or {}))
         self.state = State(routes, policy or Policy(), random.SystemRandom().randint)
         self.deadline_s = deadline_s
-        self._pool = Pool(connections_max)
         self._ttl_ms = session_ttl_ms
-        self._uses_sessions = sessions
-        self._book: SessionBook | None = None
-        self._opening = asyncio.Lock()
-        self._room = asyncio.Event()
-        self._keeper: asyncio.Task[None] | None = None
-        batcher = Batcher(self._append_batch, linger_ms / 1000, batch_records_max)
-        self._batcher = batcher if batch_records_max > 1 else None
+        self._carrier = carrier = Carrier(self.state, deadline_s, connections_max, session_ttl_ms if sessions else None)
+        self._batcher: Batcher | None = None
+        self._writes: Writes | None = None
+        if batch_records_max > 1:
+            self._batcher = Batcher(self._append_batch, linger_ms / 1000, batch_records_max)
+            if carrier.session is not None:
+                self._writes = Writes(carrier.session, carrier.write_batch, deadline_s)
 
     async def __aenter__(self) -> Self:
         return self
@@ -101,19 +111,10 @@ class Client:
 
     async def close(self) -> None:
         """Ends the session, if one was opened and a node can be reached, and all connections."""
-        if self._batcher is not None:
-            await self._batcher.close()
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
-            self._keeper = None
-        book, self._book = self._book, None
-        if book is not None and book.is_idle:
-            try:
-                await self.call(requests.close_session(book.session), deadline_s=min(1.0, self.deadline_s))
-            except ClientError:
-                pass  # it expires by itself
-        self._pool.close()
+        for batches in (self._batcher, self._writes):
+            if batches is not None:
+                await batches.close()
+        await self._carrier.close()
 
     @property
     def index(self) -> int:
@@ -123,7 +124,8 @@ class Client:
     @property
     def session(self) -> int | None:
         """The session of the newest writes, if one is open."""
-        return None if self._book is None else self._book.session
+        session = self._carrier.session
+        return None if session is None or session.book is None else session.book.session
 
     async def discover(self) -> wire.Members:
         """Asks for the members and takes note of their URLs and the leader."""
@@ -153,7 +155,7 @@ class Client:
     async def _append_batch(
         self, records: Sequence[NewRecord], deadline_s: float, took: Callable[[Ticket], None]
     ) -> wire.Appended:
-        return await self.call(requests.append(records), deadline_s=deadline_s, took=took)
+        return await self._carrier.call(requests.append(records), deadline_s=deadline_s, took=took)
 
     async def log_page(
         self, from_index: int, *, to: int | None = None, limit: int | None = None, wait_ms: int = 0,
@@ -206,14 +208,31 @@ class Client:
     async def put(
         self, key: bytes, value: bytes, *, if_revision: int | None = None, deadline_s: float | None = None
     ) -> wire.Written:
-        """Writes a key; with `if_revision` only if its mod revision is that (0: only if it is not there)."""
-        return await self.call(requests.put(key, value, if_revision=if_revision), deadline_s=deadline_s)
+        """Writes a key; with `if_revision` only if its mod revision is that (0: only if it is not there).
+
+        In one request with what else this client puts and deletes meanwhile, unless it has a `deadline_s` of its own.
+        """
+        return await self._write(key, value, if_revision, deadline_s)
 
     async def delete(
         self, key: bytes, *, if_revision: int | None = None, deadline_s: float | None = None
     ) -> wire.Written:
-        """Deletes a key; `deleted` is 0 if it was not there."""
-        return await self.call(requests.delete(key, if_revision=if_revision), deadline_s=deadline_s)
+        """Deletes a key; `deleted` is 0 if it was not there. Travels with others as `put` does."""
+        return await self._write(key, None, if_revision, deadline_s)
+
+    async def _write(
+        self, key: bytes, value: bytes | None, if_revision: int | None, deadline_s: float | None
+    ) -> wire.Written:
+        if value is None:
+            request = requests.delete(key, if_revision=if_revision)
+        else:
+            request = requests.put(key, value, if_revision=if_revision)
+        if self._writes is None or deadline_s is not None:
+            return await self.call(request, deadline_s=deadline_s)
+        answer = await self._writes.write(key, value, if_revision)
+        if isinstance(answer, wire.Written):
+            return answer
+        return await self._carrier.call(request, refused=answer)
 
     async def delete_range(self, start: bytes, end: bytes | None, *, deadline_s: float | None = None) -> wire.Written:
         """Deletes the keys [start, end); None: to the last key."""
@@ -304,139 +323,22 @@ class Client:
 
     async def call(
         self, request: Request[T], *, deadline_s: float | None = None, ticket: Ticket | None = None,
-        took: Callable[[Ticket], None] | None = None,
     ) -> T:  # fmt: skip
-        """Carries out any request of `cluster.client_requests`; with a `ticket` the session is the caller's own, else
-        `took` is told of those taken for it."""
-        now_ms = _now_ms()
-        deadline_ms = now_ms + int(1000 * (self.deadline_s if deadline_s is None else deadline_s))
-        if ticket is not None or not (request.writes and self._uses_sessions):
-            return await self._run(exchange(self.state, request, ticket, now_ms=now_ms, deadline_ms=deadline_ms))
-        ticket = await self._ticket(deadline_ms)
-        book = ticket.book
-        if took is not None:
-            took(ticket)
-        flow = exchange(self.state, request, ticket, now_ms=_now_ms(), deadline_ms=deadline_ms)
-        try:
-            answer = await self._run(flow)
-        except NotApplied:
-            book.answer(ticket.sequence)
-            raise
-        except OutcomeUnknown as error:
-            error.session, error.sequence = book.session, ticket.sequence
-            book.give_up(ticket.sequence)
-            if isinstance(error, SessionExpired) and self._book is book:
-                self._book = None  # later writes open a new session; this one is never sent again
-            raise
-        except BaseException:  # cancelled: it may be on its way
-            book.give_up(ticket.sequence)
-            raise
-        else:
-            book.answer(ticket.sequence)
-            return answer
-        finally:
-            self._room.set()
+        """Carries out any request of `cluster.client_requests`; with a `ticket` the session is the caller's own.
+
+        `deadline_s` includes the wait for a connection. Without it the request has the client's `deadline_s` once it
+        has a connection, and waits for that as long as nodes answer the requests before it. Raises ConnectionsBusy.
+        """
+        return await self._carrier.call(request, deadline_s=deadline_s, ticket=ticket)
 
     async def stream(self, cursor: Cursor[T]) -> AsyncGenerator[T, None]:
         """What a cursor reads, opened again at another node whenever a stream breaks off."""
-        breaks = 0  # in a row, without anything read
-        while not cursor.is_done():
-            connection, url = await self._open(cursor.request())
-            try:
-                while (block := await connection.block(SILENCE_S)) is not None:
-                    if isinstance(block, Lost):
-                        raise BadStream(block.reason)
-                    for told in cursor.feed(block):
-                        breaks = 0
-                        yield told
-                    if cursor.is_done():
-                        return
-                cursor.end()
-            except BadStream:
-                penalise(self.state.routes, self.state.policy, url, _now_ms())
-            finally:
-                self._pool.release(connection)
-            if not cursor.is_done():
-                breaks += 1
-                await asyncio.sleep(pause_ms(self.state.policy, breaks, self.state.random) / 1000)
-
-    async def _open(self, request: Request[None]) -> tuple[Connection, str]:
-        """Opens a stream at some node."""
-        opened: list[tuple[Connection, str]] = []
-
-        async def send(command: Send) -> Response | Lost:
-            happened, connection = await self._pool.open(command.url, command.data, command.timeout_ms / 1000)
-            if connection is not None:
-                opened.append((connection, command.url))
-            return happened
-
-        now_ms = _now_ms()
-        deadline_ms = now_ms + int(1000 * self.deadline_s)
-        await self._run(exchange(self.state, request, None, now_ms=now_ms, deadline_ms=deadline_ms), send)
-        return opened[-1]
-
-    async def _send(self, command: Send) -> Response | Lost:
-        return await self._pool.send(command.url, command.data, command.timeout_ms / 1000)
-
-    async def _run(self, flow: Flow[T], send: Callable[[Send], Awaitable[Response | Lost]] | None = None) -> T:
-        send = send or self._send
-        happened: Response | Lost | None = None
-        try:
-            command = next(flow)
-            while True:
-                if isinstance(command, Sleep):
-                    await asyncio.sleep(command.ms / 1000)
-                    happened = None
-                else:
-                    happened = await send(command)
-                command = flow.send((_now_ms(), happened))
-        except StopIteration as done:
-            return cast(T, done.value)
-
-    async def _ticket(self, deadline_ms: int) -> Ticket:
-        """The next sequence of the session, which is opened here if there is none."""
-        while True:
-            if self._book is not None and self._book.is_stuck:
-                self._book = None  # its receipts can be asked for until it expires
-            if self._book is None:
-                async with self._opening:
-                    if self._book is None:
-                        await self._open_own_session(deadline_ms)
-                continue
-            if self._book.has_room:
-                return Ticket(self._book, self._book.take(), is_new=True)
-            self._room.clear()
-            try:
-                async with asyncio.timeout((deadline_ms - _now_ms()) / 1000):
-                    await self._room.wait()
-            except TimeoutError:
-                raise window_full(self._book.session, self._book.window_max) from None
-
-    async def _open_own_session(self, deadline_ms: int) -> None:
-        request = requests.open_session(self._ttl_ms)
-        answer = await self._run(exchange(self.state, request, None, now_ms=_now_ms(), deadline_ms=deadline_ms))
-        self._book = SessionBook(answer.session)
-        if self._keeper is not None:
-            self._keeper.cancel()
-        self._keeper = asyncio.create_task(self._keep_alive(self._book, answer.ttl_ms))
-
-    async def _keep_alive(self, book: SessionBook, ttl_ms: int) -> None:
-        while self._book is book:
-            await asyncio.sleep(ttl_ms / 3000)
-            try:
-                await self.call(requests.keep_session(book.session))
-            except SessionExpired:
-                if self._book is book:
-                    self._book = None
-            except ClientError:
-                pass  # the next one, or the next write, says more
+        async with aclosing(self._carrier.stream(cursor)) as told:
+            async for each in told:
+                yield each
 
     def _at_least(self, consistency: Consistency, min_index: int | None) -> int:
         """A stale read of this client sees at least what it has seen before (pitfall 39)."""
         if min_index is not None:
             return min_index
         return self.index if consistency == "stale" else 0
-
-
-def _now_ms() -> int:
-    return int(clock.monotonic() * 1000)

@@ -164,29 +164,20 @@ class Connection(asyncio.Protocol):
 
 
 class Pool:
-    """Connections to the nodes of one client."""
+    """Connections to the nodes of one client. `cluster.client_line` bounds how many requests are under way."""
 
-    def __init__(self, connections_max: int) -> None:
+    def __init__(self) -> None:
         self._idle: defaultdict[str, list[Connection]] = defaultdict(list)
         self._open: set[Connection] = set()
-        self._slots = asyncio.Semaphore(connections_max)
 
     async def send(self, url: str, data: bytes, timeout_s: float) -> Response | Lost:
         """Sends a request and waits for its whole answer."""
-        try:
-            async with asyncio.timeout(timeout_s):  # not wait_for: before Python 3.12 it can swallow a cancellation
-                await self._slots.acquire()
-        except TimeoutError:
-            return Lost(Failure.NOT_SENT, "all connections of this client were busy")
-        try:
-            connection = await self._connection(url, timeout_s)
-            if isinstance(connection, Lost):
-                return connection
-            answer = await self._answer(connection, data, timeout_s, stream=False)
-            self._put_back(url, connection)
-            return answer
-        finally:
-            self._slots.release()
+        connection = await self._connection(url, timeout_s)
+        if isinstance(connection, Lost):
+            return connection
+        answer = await self._answer(connection, data, timeout_s, stream=False)
+        self._put_back(url, connection)
+        return answer
 
     async def open(self, url: str, data: bytes, timeout_s: float) -> tuple[Response | Lost, Connection | None]:
         """Opens a stream; the connection is the caller's, to be given to `release`."""

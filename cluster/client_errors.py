@@ -35,6 +35,10 @@ class Unavailable(NotApplied):
     """No node could take it within the deadline: unreachable, no leader, overloaded."""
 
 
+class ConnectionsBusy(Unavailable):
+    """The request was not sent: other requests of this client used all of its connections."""
+
+
 class KeyNotFound(NotApplied):
     """There is no such key."""
 
@@ -104,3 +108,16 @@ def window_full(session: int, window_max: int) -> Unavailable:
     """The error of a write that found no free sequence within its deadline."""
     why = f"{window_max} writes of session {session} wait for their answers: wait for some, or use two clients"
     return Unavailable(Code.WINDOW_FULL, why)
+
+
+def connections_busy(connections_max: int, waited_s: float, *, is_deadline: bool) -> ConnectionsBusy:
+    """The error of a request that got no connection of its client within its time.
+
+    `is_deadline`: the caller gave that time; otherwise no node answered any request of the client for so long.
+    """
+    why = "that the request was given" if is_deadline else "in which no node answered any of them"
+    return ConnectionsBusy(
+        Code.BUSY,
+        f"other requests used all {connections_max} connections of this client for the {waited_s:g} s {why}: "
+        "send fewer at a time, or give the client more connections (connections_max)",
+    )

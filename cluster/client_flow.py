@@ -123,16 +123,46 @@ Flow = Generator[Send | Sleep, Happened, T]
 
 def exchange(state: State, request: Request[T], ticket: Ticket | None, *, now_ms: int, deadline_ms: int) -> Flow[T]:
     """Carries the request out. Returns what `request.decode` makes of the answer; raises ClientError."""
-    policy = state.policy
-    if request.hold_ms:
-        policy = replace(policy, attempt_ms=policy.attempt_ms + request.hold_ms)
     safety = Safety.FREE
     if request.writes or request.is_plain:
         safety = Safety.PLAIN if ticket is None else Safety.ONCE
     call, step = begin(
-        state.routes, policy, safety, now_ms=now_ms, deadline_ms=deadline_ms, random=state.random,
+        state.routes, _policy(state, request), safety, now_ms=now_ms, deadline_ms=deadline_ms, random=state.random,
         maybe=safety is Safety.ONCE and ticket is not None and not ticket.is_new,
     )  # fmt: skip
+    result, _ = yield from _carry_on(state, request, ticket, call, step)
+    return result
+
+
+def exchange_batch(state: State, request: Request[T], *, now_ms: int, deadline_ms: int) -> Flow[tuple[T, Call]]:
+    """Carries out a request whose body has a session and a sequence for each of its writes. Raises ClientError.
+
+    Also returns the call, with which `resume` goes on for a write that was answered with a problem.
+    """
+    call, step = begin(
+        state.routes, state.policy, Safety.ONCE, now_ms=now_ms, deadline_ms=deadline_ms, random=state.random
+    )
+    return (yield from _carry_on(state, request, None, call, step))
+
+
+def resume(state: State, request: Request[T], ticket: Ticket, call: Call, problem: Problem, *, now_ms: int) -> Flow[T]:
+    """Goes on with one write of a batch, which a node answered with `problem`: alone, under the same sequence.
+
+    Raises as `exchange`.
+    """
+    call, step = refused(state.routes, state.policy, call, problem, now_ms=now_ms, random=state.random)
+    result, _ = yield from _carry_on(state, request, ticket, call, step)
+    return result
+
+
+def _policy(state: State, request: Request[T]) -> Policy:
+    policy = state.policy
+    return replace(policy, attempt_ms=policy.attempt_ms + request.hold_ms) if request.hold_ms else policy
+
+
+def _carry_on(state: State, request: Request[T], ticket: Ticket | None, call: Call, step: Step) -> Flow[tuple[T, Call]]:
+    """Does what each step says, until the request is answered or given up."""
+    policy = _policy(state, request)
     while True:
         match step:
             case Attempt():
@@ -161,7 +191,7 @@ def exchange(state: State, request: Request[T], ticket: Ticket | None, *, now_ms
                         leader=leader if isinstance(leader, LeaderHint) else None,
                         term=int(term) if term.isascii() and term.isdigit() else None,
                     )
-                    return result
+                    return result, call
         call, step = _after(state, policy, call, happened, now_ms)
 
 

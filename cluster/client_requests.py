@@ -15,6 +15,7 @@ import msgspec
 from cluster import client_answers as answers
 from cluster import wire, wire_explain, wire_members
 from cluster.client_flow import Request
+from cluster.client_http import Head
 
 Consistency = Literal["linearizable", "stale"]
 
@@ -28,6 +29,15 @@ class NewRecord(NamedTuple):
     key: bytes | None = None
     headers: tuple[tuple[str, bytes], ...] = ()
     time_ms: int | None = None
+
+
+class KeyWrite(NamedTuple):
+    """One write of a batch; no value: a delete."""
+
+    sequence: int
+    key: bytes
+    value: bytes | None
+    if_revision: int | None
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -147,6 +157,23 @@ def delete_range(start: bytes, end: bytes | None) -> Request[wire.Written]:
 
 
 _written = answers.plain(wire.Written)
+
+
+def write_batch(session: int, settled: int, writes: Sequence[KeyWrite]) -> Request[list[wire.BatchItem]]:
+    """Writes several keys, each under its own sequence of the session; one result for each, in their order."""
+    count = len(writes)
+
+    def decode(head: Head, body: bytes) -> list[wire.BatchItem]:
+        results = _batch_answer(head, body).results
+        if len(results) != count or any((each.written is None) == (each.problem is None) for each in results):
+            raise ValueError(f"{len(results)} results for {count} writes, or one that says nothing")
+        return results
+
+    body = msgpack.packb([session, settled, writes], use_bin_type=True)
+    return Request("POST", "/v1/kv/batch", decode, body, (("Content-Type", wire.MSGPACK),))
+
+
+_batch_answer = answers.plain(wire.BatchAnswer)
 
 
 def range_page(

@@ -33,6 +33,8 @@ _OWN_NAMES: Final = (
 )  # fmt: skip
 _OWN_HEADERS: Final = frozenset(name.lower() for name in _OWN_NAMES)
 _TRUNCATED: Final = "Input data was truncated"
+BATCH_PATH: Final = "/v1/kv/batch"
+"""Its body names the session; of all other writes the headers do."""
 CONSISTENCY: Final = ("linearizable", "stale")
 READ_PARAMETERS: Final = frozenset({"consistency", "min_index"})
 
@@ -122,7 +124,7 @@ class Call:
 
     __slots__ = (
         "_request", "_whole", "deadline", "headers", "method", "parts", "path", "query_text", "request_id", "route",
-        "stream", "target",
+        "session_in_body", "stream", "target",
     )  # fmt: skip
 
     def __init__(
@@ -138,6 +140,7 @@ class Call:
         self.request_id = request_id
         self.route = "none"  # its pattern, for metrics
         self.stream: Stream | None = None  # once its head has been sent
+        self.session_in_body: bool | None = None  # of a batch: whether its body names a session; None before it is read
         self.parts: tuple[str, ...] = ()  # the raw variable parts of the path
         self.deadline = 0.0
 
@@ -146,6 +149,15 @@ class Call:
         """aiohttp's request, which every stream has."""
         assert self._request is not None, "the fast path serves no streams"
         return self._request
+
+    @property
+    def has_session(self) -> bool:
+        """Whether it is a write that names a session, as far as is known: a copy of it may have been sent before."""
+        if self.method in ("GET", "HEAD"):
+            return False
+        if self.path == BATCH_PATH:
+            return self.session_in_body is not False
+        return wire.H_SESSION in self.headers
 
     def set_deadline(self, service: Service) -> None:
         """From the header, else the default. Raises ApiError bad_request."""

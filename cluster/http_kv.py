@@ -100,11 +100,15 @@ async def delete_range(service: Service, call: Call) -> Answer:
 
 def written(service: Service, done: Done) -> Answer:
     """What is answered to the write of keys."""
+    return service.answer(written_of(done), done.last, done.term)
+
+
+def written_of(done: Done) -> Written:
+    """What a client is told of a put or delete that was applied."""
     answer = done.answer
-    body = Written(
+    return Written(
         Outcome.APPLIED, done.result, done.revision, done.last, done.term, answer.deleted if answer is not None else 0
     )
-    return service.answer(body, done.last, done.term)
 
 
 async def get(service: Service, call: Call) -> Answer:

@@ -34,7 +34,7 @@ async def passed_on(service: Service, call: Call, body: bytes) -> Answer | None:
         ("Content-Type", wire.JSON), (wire.H_PASSED_ON, str(node.node_id)), (wire.H_LOG, node.log_id),
         (wire.H_REQUEST_ID, call.request_id), (wire.H_DEADLINE, str(max(1, int(left_s * 1000)))),
     )  # fmt: skip
-    pool = Pool(1)
+    pool = Pool()
     try:
         data = encode_request(call.method, call.path, host, headers, body)
         told = await pool.send(leader.url, data, left_s + GRACE_S)

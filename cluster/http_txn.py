@@ -63,13 +63,13 @@ async def transact(service: Service, call: Call) -> Answer:
 
 
 def _compare(item: CompareIn, where: str) -> Compare:
-    key = _bytes(item.key, item.key_b64, "key", where)
+    key = bytes_of(item.key, item.key_b64, "key", where)
     if key is None:
         raise ApiError(Code.BAD_REQUEST, f"{where} has no key: give key or key_b64")
-    end = _bytes(item.end, item.end_b64, "end", where)
+    end = bytes_of(item.end, item.end_b64, "end", where)
     if end is None:
         check_key(key, f"{where}.key")
-    value = _bytes(item.value, item.value_b64, "value", where)
+    value = bytes_of(item.value, item.value_b64, "value", where)
     operand: bytes | int | None = item.number
     if item.target == "value":
         if item.number is not None:
@@ -84,9 +84,9 @@ def _compare(item: CompareIn, where: str) -> Compare:
 
 
 def _step(service: Service, item: OperationIn, where: str) -> TxnOperation:
-    key = _bytes(item.key, item.key_b64, "key", where)
-    value = _bytes(item.value, item.value_b64, "value", where)
-    end = _bytes(item.end, item.end_b64, "end", where)
+    key = bytes_of(item.key, item.key_b64, "key", where)
+    value = bytes_of(item.value, item.value_b64, "value", where)
+    end = bytes_of(item.end, item.end_b64, "end", where)
     name = item.operation
     if key is None:
         raise ApiError(Code.BAD_REQUEST, f"{where} ({name}) has no key: give key or key_b64")
@@ -109,7 +109,7 @@ def _step(service: Service, item: OperationIn, where: str) -> TxnOperation:
     return TxnOperation(_STEPS[name], key, value, end, item.limit)
 
 
-def _bytes(text: str | None, coded: str | None, what: str, where: str) -> bytes | None:
+def bytes_of(text: str | None, coded: str | None, what: str, where: str) -> bytes | None:
     """The bytes of a pair of fields of which at most one may be given."""
     if text is not None and coded is not None:
         raise ApiError(Code.BAD_REQUEST, f"{where} has both {what} and {what}_b64: give one")

@@ -456,6 +456,39 @@ class Written(msgspec.Struct, frozen=True, omit_defaults=True):
     previous: KeyValue | None = None  # reserved: with prev_kv=true
 
 
+class WriteIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One write of a batch: a put of a value, or a delete."""
+
+    key: str | None = None
+    key_b64: str | None = None
+    value: str | None = None
+    value_b64: str | None = None
+    delete: bool = False
+    if_revision: Number | None = None
+    sequence: Number = 0  # of the batch's session
+
+
+class BatchIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Independent writes that travel together, each with a sequence of its own where there is a session."""
+
+    writes: list[WriteIn]
+    session: Number = 0
+    settled: Number = 0  # as the header Raftlog-Settled
+
+
+class BatchItem(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What became of one write of a batch: one of the two."""
+
+    written: Written | None = None
+    problem: Problem | None = None
+
+
+class BatchAnswer(msgspec.Struct, frozen=True):
+    """The answer to a batch: one result for each write, in their order."""
+
+    results: list[BatchItem]
+
+
 class CompareIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One comparison; `end` makes it a range."""
 

@@ -279,9 +279,12 @@ async def test_cancelled_write_keeps_its_sequence_open() -> None:
     node = FakeNode()
     async with serve(node) as served, Client(served.url, batch_records_max=1) as client:
         await client.append(b"one")
+        assert client._carrier.session is not None
+        book = client._carrier.session.book
+        assert book is not None
         node.held = asyncio.Event()
         task = asyncio.create_task(client.append(b"two"))
-        while node.machine.session_count < 1 or not client._book or client._book.next < 3:
+        while book.next < 3:
             await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -289,8 +292,8 @@ async def test_cancelled_write_keeps_its_sequence_open() -> None:
         node.held.set()
         node.held = None
         await client.append(b"three")
-        assert client._book is not None
-        assert (client._book.settled, client._book.given_up) == (2, {2})
+        assert client._carrier.session.book is book
+        assert (book.settled, book.given_up) == (2, {2})
 
 
 async def test_deadline_of_a_held_write_is_unknown_with_its_receipt() -> None:

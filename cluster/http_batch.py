@@ -1,0 +1,154 @@
+"""`POST /v1/kv/batch`: independent puts and deletes that travel in one request, each with an outcome of its own.
+
+The node submits each write as a request of its own, as `PUT /v1/kv/{key}` does, under its own sequence of the session.
+So a write that is sent again is applied once, and the log, the effects and Spark's rows are those of single writes. A
+batch saves the cost of HTTP, which is most of what a small write costs client and node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from cluster import wire
+from cluster.http_answer import Answer, make_problem
+from cluster.http_call import Call, Service, SessionHeaders, decode
+from cluster.http_kv import written_of
+from cluster.http_outcomes import done_of
+from cluster.http_query import check_key
+from cluster.http_txn import bytes_of
+from cluster.requests import Settled
+from cluster.wire import ApiError, BatchAnswer, BatchIn, BatchItem, Code, Number, WriteIn
+from raft.codec import Record, encode_block
+from statemachine.commands import Operation
+
+_PUT: Final = int(Operation.PUT)
+_DELETE: Final = int(Operation.DELETE)
+_JSON_BODY: Final = msgspec.json.Decoder(BatchIn)
+_PACKED_BODY: Final = msgspec.msgpack.Decoder(
+    tuple[Number, Number, list[tuple[Number, bytes, bytes | None, Number | None]]]
+)
+_SLICE_WRITES: Final = 128
+"""Writes submitted before the event loop serves other requests: about 3 ms."""
+
+
+class _Write(NamedTuple):
+    sequence: int
+    record: Record
+
+
+async def write(service: Service, call: Call) -> Answer:
+    """Submits every write of the body. The answer has one result for each, in the order of the writes."""
+    call.query()
+    body = await call.body(service.limits.body_bytes_max)
+    call.session_in_body = False  # as long as the body cannot be read
+    session, settled, writes = _decode(service, call, body)
+    submitted: list[asyncio.Future[Settled] | ApiError] = []
+    for number, each in enumerate(writes, start=1):
+        submitted.append(_submit(service, call, each, session, settled))
+        if number % _SLICE_WRITES == 0:
+            await asyncio.sleep(0)
+    futures = [each for each in submitted if not isinstance(each, ApiError)]
+    try:
+        if futures:
+            await asyncio.wait(futures)
+    except asyncio.CancelledError:
+        for future in futures:
+            future.cancel()
+        raise
+    items = [
+        _item(service, call, each, SessionHeaders(session, sequence, settled))
+        for (sequence, _), each in zip(writes, submitted, strict=True)
+    ]
+    return service.answer(BatchAnswer(items))
+
+
+def _submit(
+    service: Service, call: Call, each: _Write, session: int, settled: int
+) -> asyncio.Future[Settled] | ApiError:
+    """The write on its way, or why the node does not take it."""
+    sequence, record = each
+    try:
+        value = record.value
+        if value is not None and len(value) > service.limits.value_bytes_max:
+            limit = service.limits.value_bytes_max
+            raise ApiError(
+                Code.TOO_LARGE, f"a value has {len(value)} bytes: the limit is {limit} (limits.value_bytes_max)"
+            )
+        block = encode_block((record,), session=session, sequence=sequence, settled=settled)
+        return service.node.submit(block, 1, deadline=call.deadline, session=session, sequence=sequence)
+    except ApiError as error:
+        return error
+
+
+def _item(service: Service, call: Call, each: asyncio.Future[Settled] | ApiError, session: SessionHeaders) -> BatchItem:
+    """What became of one write."""
+    try:
+        if isinstance(each, ApiError):
+            raise each
+        return BatchItem(written=written_of(done_of(each.result(), session)))
+    except ApiError as error:
+        node = service.node
+        problem = make_problem(
+            error, identity=service.identity, request_id=call.request_id, leader=node.leader_hint(),
+            index=node.applied, term=node.term, has_session=bool(session.session),
+        )  # fmt: skip
+        return BatchItem(problem=problem)
+
+
+def _decode(service: Service, call: Call, body: bytes) -> tuple[int, int, list[_Write]]:
+    """Session, settled mark and writes of the body. Raises ApiError."""
+    if call.media_type() == wire.MSGPACK:
+        session, settled, packed = decode(_PACKED_BODY, body, "the body as msgpack")
+        writes = list(_from_msgpack(packed))
+    else:
+        given = decode(_JSON_BODY, body, "the body as JSON")
+        session, settled = given.session, given.settled
+        writes = [_from_json(item, f"writes[{number}]") for number, item in enumerate(given.writes)]
+    call.session_in_body = session > 0
+    limit = service.limits.records_max
+    if not 1 <= len(writes) <= limit:
+        raise ApiError(
+            Code.TOO_LARGE if writes else Code.BAD_REQUEST,
+            f"the batch holds {len(writes)} writes: it takes 1 to {limit} (limits.records_max)",
+        )
+    _check_session(session, settled, [each.sequence for each in writes])
+    return session, settled, writes
+
+
+def _check_session(session: int, settled: int, sequences: Sequence[int]) -> None:
+    """Raises ApiError where the numbers contradict each other."""
+    if not session:
+        if settled or any(sequences):
+            raise ApiError(Code.BAD_REQUEST, "sequences and settled belong to a session: give session too, or none")
+        return
+    if min(sequences) < max(1, settled):
+        raise ApiError(
+            Code.BAD_REQUEST, f"a write has sequence {min(sequences)}: those of a session are 1 or more, and not below "
+            f"settled ({settled})",
+        )  # fmt: skip
+    if len(set(sequences)) != len(sequences):
+        raise ApiError(Code.BAD_REQUEST, "two writes have the same sequence: give each its own")
+
+
+def _from_msgpack(packed: list[Any]) -> Iterator[_Write]:
+    for number, (sequence, key, value, if_revision) in enumerate(packed):
+        yield _write(sequence, key, value, if_revision, f"writes[{number}]")
+
+
+def _from_json(item: WriteIn, where: str) -> _Write:
+    key = bytes_of(item.key, item.key_b64, "key", where)
+    value = bytes_of(item.value, item.value_b64, "value", where)
+    if key is None:
+        raise ApiError(Code.BAD_REQUEST, f"{where} has no key: give key or key_b64")
+    if (value is None) != item.delete:
+        raise ApiError(Code.BAD_REQUEST, f"{where} needs either a value (or value_b64) or delete: true")
+    return _write(item.sequence, key, value, item.if_revision, where)
+
+
+def _write(sequence: int, key: bytes, value: bytes | None, if_revision: int | None, where: str) -> _Write:
+    operation = _DELETE if value is None else _PUT
+    return _Write(sequence, Record(operation, check_key(key, f"{where}.key"), value, None, if_revision))
