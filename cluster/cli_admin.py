@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -133,17 +134,22 @@ def status_command(
 
     console = Console(highlight=False)
     is_live = cli.printer.format is Format.TABLE and console.is_terminal
-    with Live(console=console, auto_refresh=False, transient=False) as live:
-        while True:
-            shown = overview(dialled, ask_all(dialled.values()))
-            if is_live:
-                live.update(status_table(shown), refresh=True)
-            else:
-                cli.printer.each([shown] if cli.printer.format in (Format.JSON, Format.JSONL) else shown["nodes"], NODE)
-            count = None if count is None else count - 1
-            if count == 0:
+    with_json = cli.printer.format in (Format.JSON, Format.JSONL)
+
+    def again_and_again() -> Iterator[dict[str, Any]]:
+        for number in itertools.count(1):
+            yield overview(dialled, ask_all(dialled.values()))
+            if number == count:
                 return
             time.sleep(interval)
+
+    if not is_live:
+        rows = (row for shown in again_and_again() for row in ([shown] if with_json else shown["nodes"]))
+        cli.printer.each(rows, NODE)
+        return
+    with Live(console=console, auto_refresh=False, transient=False) as live:
+        for shown in again_and_again():
+            live.update(status_table(shown), refresh=True)
 
 
 def _dialled(url: str) -> str:

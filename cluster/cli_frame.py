@@ -211,7 +211,7 @@ def ended(work: Callable[[], None], with_json: bool = False) -> None:
 
 def _fail(error: Exception, code: Exit, hint: str, with_json: bool) -> NoReturn:
     if with_json:
-        told: dict[str, Any] = {"error": str(error), "exit": int(code)}
+        told: dict[str, Any] = {"error": str(error), "exit": int(code), "code": code.name.lower()}
         if isinstance(error, ClientError):
             told |= {"code": str(error.code), "outcome": str(error.outcome), "tried": list(error.tried)}
         if isinstance(error, OutcomeUnknown) and error.session:

@@ -117,6 +117,8 @@ def trim_command(
     with cli.client() as client:
         done = client.call(trim(before))
     cli.printer.one(as_row(done), TRIMMED)
+    if done.note and cli.printer.format not in (Format.JSON, Format.JSONL):
+        print(done.note, file=sys.stderr)
 
 
 def _unix_ms(text: str) -> int:

@@ -195,6 +195,6 @@ def _copy(error: ClientError) -> ClientError:
 
 
 def _unknown(error: OutcomeUnknown, ticket: Ticket) -> ClientError:
-    own = OutcomeUnknown(error.code, error.message, problem=error.problem, tried=error.tried)
+    own = type(error)(error.code, error.message, problem=error.problem, tried=error.tried)
     own.session, own.sequence = ticket.book.session, ticket.sequence
     return own

@@ -20,6 +20,8 @@ from cluster.wire import PROBLEM, ApiError, LeaderHint, Problem
 
 encode_json: Final = msgspec.json.Encoder().encode
 encode_msgpack: Final = msgspec.msgpack.Encoder().encode
+_JSON: Final = frozenset({wire.JSON, PROBLEM})
+"""Bodies of these end with a newline, so that a terminal shows its prompt on a line of its own."""
 DRAIN_BYTES: Final = 64 << 10
 """What the socket has not taken of answers waits for it above this; aiohttp's own limit."""
 
@@ -66,7 +68,8 @@ class Answer:
         content_type: str = wire.JSON, extra: Sequence[tuple[str, str]] = (),
     ) -> None:  # fmt: skip
         self.identity = identity
-        self.body = body
+        # A large one that has its newline is not copied.
+        self.body = body + b"\n" if content_type in _JSON and body[-1:] != b"\n" else body
         self.index = index
         self.term = term
         self.status = status

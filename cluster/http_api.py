@@ -181,7 +181,7 @@ class Api:
         problem = make_problem(
             error, identity=service.identity, request_id=identifier, leader=node.leader_hint(), index=node.applied,
             term=node.term,
-            has_session=call is not None and call.method not in _READS and wire.H_SESSION in call.headers,
+            has_session=call is not None and call.has_session,
         )  # fmt: skip
         extra: list[tuple[str, str]] = []
         if error.code is Code.METHOD_NOT_ALLOWED and call is not None:

@@ -29,10 +29,11 @@ T = TypeVar("T")
 _REQUEST_ID: Final = re.compile(r"[!-~]{1,128}")
 _OWN_NAMES: Final = (
     wire.H_SESSION, wire.H_SEQUENCE, wire.H_SETTLED, wire.H_DEADLINE, wire.H_REQUEST_ID, wire.H_KEY, wire.H_TIME,
-    wire.H_LOG,
+    wire.H_LOG, wire.H_PASSED_ON,
 )  # fmt: skip
 _OWN_HEADERS: Final = frozenset(name.lower() for name in _OWN_NAMES)
 _TRUNCATED: Final = "Input data was truncated"
+"""Its body names the session; of all other writes the headers do."""
 CONSISTENCY: Final = ("linearizable", "stale")
 READ_PARAMETERS: Final = frozenset({"consistency", "min_index"})
 
@@ -146,6 +147,11 @@ class Call:
         """aiohttp's request, which every stream has."""
         assert self._request is not None, "the fast path serves no streams"
         return self._request
+
+    @property
+    def has_session(self) -> bool:
+        """Whether it is a write that names a session: a copy of it may have been sent before."""
+        return self.method not in ("GET", "HEAD") and wire.H_SESSION in self.headers
 
     def set_deadline(self, service: Service) -> None:
         """From the header, else the default. Raises ApiError bad_request."""

@@ -168,7 +168,7 @@ async def read_page(service: Service, call: Call, query: LogQuery) -> Answer:
         body, content_type = encode_msgpack(LogPagePacked(node.log_id, shown, *marks)), wire.MSGPACK
     else:
         start, end = encode_json(LogPage(node.log_id, [], *marks)).split(b'"records":[]', 1)
-        body, content_type = b'%b"records":[%b]%b' % (start, b",".join(shown), end), wire.JSON
+        body, content_type = b'%b"records":[%b]%b\n' % (start, b",".join(shown), end), wire.JSON
     return Answer(
         service.identity, body, node.applied, node.term, content_type=content_type,
         extra=((wire.H_NEXT, str(position)),),
@@ -185,10 +185,17 @@ def check_oldest(service: Service, index: int) -> None:
 _TRIM_BODY: Final = msgspec.json.Decoder(wire.TrimIn)
 
 
+_FREED_LATER: Final = (
+    "no disk space is freed yet: each node deletes its whole segments below index {} by itself, as soon as both "
+    "snapshots that it keeps are past them and no follower needs them; raftlog_log_bytes in /metrics shows it"
+)
+
+
 async def trim(service: Service, call: Call) -> Answer:
     """Lets the records below an index go, on every node; what is no longer needed is deleted."""
     call.query()
     body = decode(_TRIM_BODY, await call.body(service.limits.body_bytes_max), "the body as JSON")
     done = await submit(service, call, (Record(int(Operation.TRIM), argument=body.before),))
-    answer = Trimmed(Outcome.APPLIED, service.node.machine.oldest, done.last, done.term)
+    oldest = service.node.machine.oldest
+    answer = Trimmed(Outcome.APPLIED, oldest, done.last, done.term, _FREED_LATER.format(oldest))
     return service.answer(answer, done.last, done.term)

@@ -1,6 +1,6 @@
 """`POST /v1/members` and `/v1/leader/transfer`: what is asked, as a change of the core; the join file of a new node.
 
-A node that does not lead answers with the leader hint. Incarnations are made here or by the client, at the edge.
+A node that does not lead passes the request on to the leader. Incarnations are made here or by the client, at the edge.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from cluster.cluster_file import (
 )
 from cluster.http_answer import Answer
 from cluster.http_call import Call, Service, decode
+from cluster.http_passing import passed_on
 from cluster.wire import ApiError, Code, MemberAnswer, Members, to_b64
 from cluster.wire_members import ChangeAnswer, ChangeIn, TransferAnswer, TransferIn
 from raft.changes import AddLearners, Change, ChangeAddresses, Promote, Remove, Replace
@@ -43,6 +44,8 @@ async def transfer_leadership(service: Service, call: Call) -> Answer:
     """Hands leadership to a voter (an empty body: whoever has most); answered once the new leader is heard."""
     call.query()
     body = await call.body(service.limits.body_bytes_max)
+    if (told := await passed_on(service, call, body)) is not None:
+        return told
     asked = decode(_TRANSFER, body, "the body as JSON") if body else TransferIn()
     node = service.node
     seconds = await node.transfer(asked.to or NOBODY, call.deadline)
@@ -56,7 +59,10 @@ async def transfer_leadership(service: Service, call: Call) -> Answer:
 async def change_members(service: Service, call: Call) -> Answer:
     """Adds, promotes, removes, replaces a member or moves its addresses; answered once the change has begun."""
     call.query()
-    asked = decode(_CHANGE, await call.body(service.limits.body_bytes_max), "the body as JSON")
+    body = await call.body(service.limits.body_bytes_max)
+    if (told := await passed_on(service, call, body)) is not None:
+        return told
+    asked = decode(_CHANGE, body, "the body as JSON")
     node = service.node
     before = node.members()
     change, newcomer = _change_of(asked, before)

@@ -153,7 +153,11 @@ class Printer:
             self.each(rows, view)
 
     def each(self, rows: Iterable[Row], view: View) -> None:
-        """Row by row as they come, for results without an end. JSON is then one object a line."""
+        """Row by row as they come, for results without an end. JSON is an array with one row a line, whose end is
+        printed also where the rows are broken off; JSON lines have no array around them."""
+        if self.format is Format.JSON:
+            self._array(rows)
+            return
         if self.format is Format.TABLE:
             self._line("  ".join(f"{column.name:<{column.width}}" for column in view.columns).rstrip())
         elif self.format is Format.TSV:
@@ -165,12 +169,23 @@ class Printer:
                     self._line("  ".join(cells).rstrip())
                 case Format.TSV:
                     self._line("\t".join(cell(column.value(row), self.encoding) for column in view.columns))
-                case Format.JSON | Format.JSONL:
+                case Format.JSONL:
                     self._line(json.dumps(jsonable(row, self.encoding), ensure_ascii=False))
                 case Format.RAW:
                     if (raw := view.raw(row)) is not None:
                         self._out.write(raw)
                         self._out.flush()
+
+    def _array(self, rows: Iterable[Row]) -> None:
+        before = b"["
+        try:
+            for row in rows:
+                shown = json.dumps(jsonable(row, self.encoding), ensure_ascii=False)
+                self._out.write(before + b"\n" + shown.encode("utf-8", "surrogatepass"))
+                self._out.flush()
+                before = b","
+        finally:
+            self._line("[]" if before == b"[" else "\n]")
 
     def _table(self, rows: Iterable[Row], view: View) -> None:
         from rich.console import Console  # here: most commands print no table, and rich takes long to import

@@ -27,6 +27,7 @@ H_DEADLINE: Final = "Raftlog-Deadline-Ms"  # how long the client waits, from now
 H_REQUEST_ID: Final = "Raftlog-Request-Id"
 H_KEY: Final = "Raftlog-Key"  # key of a raw appended record, percent-encoded
 H_TIME: Final = "Raftlog-Time-Ms"  # client event time of a raw appended record
+H_PASSED_ON: Final = "Raftlog-Passed-On"  # the node that passed the request on to this one, which answers by itself
 # Answer headers (every answer that has them in its body repeats them here, raw streams have them only here).
 H_INDEX: Final = "Raftlog-Index"
 H_TERM: Final = "Raftlog-Term"
@@ -555,12 +556,13 @@ class TrimIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Trimmed(msgspec.Struct, frozen=True):
-    """The answer to a trim of the log."""
+    """The answer to a trim of the log; `note` says when the disk space is freed."""
 
     outcome: Outcome
     oldest: int
     index: int
     term: int
+    note: str = ""  # empty from a node of an older version
 
 
 class Compacted(msgspec.Struct, frozen=True):

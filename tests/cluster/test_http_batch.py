@@ -25,11 +25,11 @@ async def batch(served: Served, body: Any, **names: int) -> Reply:
     return await ask(served.port, "POST", "/v1/kv/batch", json.dumps(body).encode(), headers)
 
 
-async def packed(served: Served, session: int, writes: list[Any]) -> Reply:
+async def packed(served: Served, session: int, writes: list[Any], settled: int = 1) -> Reply:
     """Sends a batch as msgpack; 0: without a session."""
     headers = {"Content-Type": "application/msgpack"}
     if session:
-        headers |= {"Raftlog-Session": str(session), "Raftlog-Settled": "1"}
+        headers |= {"Raftlog-Session": str(session), "Raftlog-Settled": str(settled)}
     return await ask(served.port, "POST", "/v1/kv/batch", msgpack.packb(writes), headers)
 
 
@@ -91,6 +91,27 @@ async def test_a_write_that_the_node_does_not_take_keeps_the_others(served: Serv
     served.node.refusal = ApiError(Code.BUSY, "too many")
     (result,) = (await packed(served, 0, [[0, b"d", b"4", None]])).json()["results"]
     assert (result["problem"]["code"], result["problem"]["outcome"]) == ("busy", "not_applied")
+
+
+async def test_a_refused_copy_of_a_batch_is_never_told_not_applied(served: Served) -> None:
+    """Its writes were applied. Refused as a whole or one by one, settled or under a session that has expired, the
+    copy's outcome is unknown."""
+    session = await open_session(served)
+    writes = [[1, b"a", b"1", None], [2, b"b", b"2", None]]
+    await packed(served, session, writes)
+    served.node.refusal = ApiError(Code.BUSY, "too many")
+    results = (await packed(served, session, writes)).json()["results"]
+    assert [each["problem"]["outcome"] for each in results] == ["unknown", "unknown"]
+    served.node.refusal = None
+    served.node.is_fenced = True
+    assert (await packed(served, session, writes)).problem().outcome == "unknown"
+    served.node.is_fenced = False
+    await packed(served, session, [[3, b"c", b"3", None]], settled=3)
+    settled = (await packed(served, session, writes)).json()["results"]
+    served.node.clock_ms += 10_000_000
+    expired = (await packed(served, session, writes)).json()["results"]
+    told = [(each["problem"]["code"], each["problem"]["outcome"]) for each in settled + expired]
+    assert told == [("sequence_settled", "unknown")] * 2 + [("session_expired", "unknown")] * 2
 
 
 @pytest.mark.parametrize(

@@ -170,28 +170,6 @@ async def test_a_leader_cut_off_never_says_applied(tmp_path: Path) -> None:
         assert failed.value.row.outcome is Outcome.NOT_APPLIED
 
 
-async def test_readers_in_a_round_count_towards_the_limit_of_readers(tmp_path: Path) -> None:
-    """A leader that no majority confirms keeps its readers in rounds. As many as limits.waiters_max may wait in all,
-    and one more is refused as busy, wherever the others wait. Guard: `_check_waiters`."""
-    async with cluster_of(3, tmp_path, **{"limits.waiters_max": 4}) as nodes:
-        leader = await nodes.leader()
-        for node in await nodes.followers():
-            await nodes.kill(node.node_id)
-        reads = [leader.read_barrier(deadline(5.0)) for _ in range(2)]
-        await wait_until_async(lambda: not leader.reads.waiting, what="the readers are in a round")
-        reads += [leader.read_barrier(deadline(5.0))]
-        waits = asyncio.ensure_future(leader.wait_applied(leader.applied + 100, deadline(5.0)))
-        await wait_until_async(lambda: len(leader.applier.waiters) == 1, what="somebody waits for an index")
-        for _ in range(2):
-            with pytest.raises(ApiError, match="limits.waiters_max") as failed:
-                await leader.read_barrier(deadline(5.0))
-            assert failed.value.code is Code.BUSY
-        with pytest.raises(ApiError, match="limits.waiters_max"):
-            await leader.wait_applied(leader.applied + 100, deadline(5.0))
-        for future in (*reads, waits):
-            future.cancel()
-
-
 async def test_forwards_to_a_leader_that_dies_end_as_unknown_at_once(tmp_path: Path) -> None:
     """A closed link after sending: the fate is unknown, and is said before the deadline; never sent again."""
     async with cluster_of(3, tmp_path) as nodes:
