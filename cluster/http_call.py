@@ -33,7 +33,6 @@ _OWN_NAMES: Final = (
 )  # fmt: skip
 _OWN_HEADERS: Final = frozenset(name.lower() for name in _OWN_NAMES)
 _TRUNCATED: Final = "Input data was truncated"
-"""Its body names the session; of all other writes the headers do."""
 CONSISTENCY: Final = ("linearizable", "stale")
 READ_PARAMETERS: Final = frozenset({"consistency", "min_index"})
 
