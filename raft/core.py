@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from raft import election, membership, reads, reconfiguration, replication, snapshots, versions
+from raft import election, links, membership, reads, reconfiguration, replication, snapshots, versions
 from raft.changes import Change
 from raft.configuration import Configuration
 from raft.events import Healed
@@ -202,12 +202,23 @@ class RaftCore:
         """`peer` connected, with that disk, and said up to which cluster version it knows."""
         self.state.now = now
         self.state.said[peer] = (incarnation, knows)
+        links.opened(self.state, peer)
 
     def link_closed(self, peer: NodeId, now: Now) -> None:
-        """The connection to `peer` closed."""
+        """The connection that `peer` made closed."""
         self.state.now = now
         self.state.said.pop(peer, None)
-        election.link_closed(self.state, peer)
+        links.closed(self.state, peer)
+
+    def link_dialled(self, peer: NodeId, now: Now) -> None:
+        """This node's own connection to `peer` is made: messages get there again."""
+        self.state.now = now
+        links.opened(self.state, peer)
+
+    def link_refused(self, peer: NodeId, now: Now) -> None:
+        """This node dialled `peer`, and no process listens there. Say so again after each dial that is refused."""
+        self.state.now = now
+        links.refused(self.state, peer)
 
     def compact(self, mark: Mark, keep_after: int | None = None) -> None:
         """A snapshot up to `mark` is durable: state can be had from there. With `keep_after`, the end of an entry not

@@ -155,6 +155,7 @@ def hear_leader(state: State, leader: NodeId) -> None:
         role.contact_ms = now_ms
         role.deadline_ms = now_ms + role.timeout_ms
         role.link_closed = False
+        role.hasty_ms = None
     else:
         become_follower(state, state.term, leader, "heard from the leader")
 
