@@ -59,6 +59,8 @@ KINDS: Final[dict[str, tuple[int, int]]] = {
     "corrupt state": (40, 4),
     # another program
     "upgrade": (60, 4),
+    # many connections at once
+    "break links": (40, 3),
 }
 """Every kind of fault that the nemesis knows. Wearing ones (a damaged disk is lost for its world) are the rarest.
 """
@@ -149,7 +151,7 @@ def _faults(random: Random, nodes: int) -> tuple[tuple[str, int], ...]:
     a_minute = random.choice((15, 20, 30, 45, 45, 60, 90))
     alone = {
         *("cut link", "cut node", "cut halves", "cut shape", "clog", "flap", "reset link", "transfer"),
-        "strand leader",
+        *("strand leader", "break links"),
     }
     weights: list[tuple[str, int]] = []
     for kind, (percent, weight) in KINDS.items():
