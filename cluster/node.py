@@ -322,8 +322,10 @@ class Node:
         self.wake()
 
     def bulk_link_opened(self, peer: NodeId) -> None:
-        """Requests may wait for it."""
-        self.wake()
+        """Requests may wait for it, and the rest of a snapshot."""
+        if not self.ended.done():
+            self.core.bulk_link_dialled(peer, clock.read())
+            self.wake()
 
     # -- turns ------------------------------------------------------------------------------------------------------
 

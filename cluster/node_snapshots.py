@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cluster import clock, dismantle
 from cluster.disk_errors import NoSpace, SnapshotDamaged
+from cluster.peer_protocol import WINDOW_VERSION
 from cluster.snapshots import chunks_of, decode_preamble, paced
 from raft.codec import Corrupt
 from raft.configuration import Configuration
@@ -214,7 +215,8 @@ class SnapshotWork:
         else:
             total, data = done.result()
         try:
-            node.core.snapshot_chunk(fetch, total, data, clock.read())
+            takes_several = node.transport.version_of(fetch.peer) >= WINDOW_VERSION
+            node.core.snapshot_chunk(fetch, total, data, clock.read(), takes_several=takes_several)
         except Exception as failure:
             node.fail(failure)
         node.turn()
@@ -236,6 +238,7 @@ class SnapshotWork:
                         node.core.snapshot_written(job, clock.read())
                 except (NoSpace, SnapshotDamaged, Corrupt, CorruptSnapshot) as error:
                     node.logger.error("snapshot_not_taken", index=job.index, reason=str(error))
+                    self._jobs.clear()  # the core begins anew too
                     node.core.snapshot_failed(clock.read())
                 node.turn()
         finally:

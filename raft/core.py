@@ -235,12 +235,21 @@ class RaftCore:
         if keep_after is not None:
             log.compact(keep_after)
 
-    def snapshot_chunk(self, fetch: SnapshotFetch, total: int, data: bytes, now: Now) -> None:
-        """What a SnapshotFetch brought, of a snapshot of `total` bytes; b"" if it cannot be read any more."""
+    def bulk_link_dialled(self, peer: NodeId, now: Now) -> None:
+        """This node's own bulk connection to `peer` is made: what it carried before may be lost."""
+        self.state.now = now
+        if isinstance(self.state.role, Leader):
+            snapshots.on_bulk_opened(self.state.role, peer)
+
+    def snapshot_chunk(
+        self, fetch: SnapshotFetch, total: int, data: bytes, now: Now, *, takes_several: bool = True
+    ) -> None:
+        """What a SnapshotFetch brought, of a snapshot of `total` bytes; b"" if it cannot be read any more. A follower
+        whose program `takes_several` chunks at a time is sent a window of them."""
         state = self.state
         state.now = now
         if isinstance(state.role, Leader):
-            snapshots.on_chunk(state, state.role, fetch, total, data)
+            snapshots.on_chunk(state, state.role, fetch, total, data, takes_several=takes_several)
 
     def snapshot_written(self, write: SnapshotWrite, now: Now) -> None:
         """That chunk is written aside."""

@@ -46,9 +46,15 @@ class Options:
     # so long a silence, it is given up (thesis 4.2.1; pitfall 47).
     catch_up_rounds_max: int = 10
     catch_up_silence_ms: int = 10_000
-    # A snapshot for a follower: bytes in one chunk (DESIGN section 5), and when one that is not answered leaves again.
+    # A snapshot for a follower: bytes in one chunk (DESIGN section 5), and after how long without an answer the chunks
+    # under way leave again.
     snapshot_chunk_bytes: int = 256 << 10
     snapshot_retry_ms: int = 1_000
+    # Bytes of a snapshot under way to one follower, and waiting for its disk there: 160 MB/s over a line with a round
+    # trip of 100 ms. An answer later than the quickest one by more than the queue's time says that chunks wait on the
+    # line or for the disk: then fewer are sent, so that what else uses the bulk link waits no longer than that.
+    snapshot_window_bytes: int = 16 << 20
+    snapshot_queue_ms: int = 200
     # Linearizable reads waiting for their round.
     reads_pending_max: int = 65_536
 

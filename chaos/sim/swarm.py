@@ -183,6 +183,8 @@ def _options(random: Random) -> Options:
         transfer_timeout_ms=random.choice((200, 1_000)),
         snapshot_chunk_bytes=random.choice((200, 1_000, 256 << 10)),
         snapshot_retry_ms=random.choice((200, 1_000)),
+        snapshot_window_bytes=random.choice((1, 1_000, 3_000, 16 << 20)),
+        snapshot_queue_ms=random.choice((1, 20, 200)),
     )
 
 

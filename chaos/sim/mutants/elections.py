@@ -253,6 +253,7 @@ MUTANTS: Final = (
                 "return role.link_closed and bool(reached)",
             ),
         ),
+        story="tests/raft/scripts/link_closed_short_break_of_all_links_unseats_nobody.txt",
     ),
     Mutant(
         name="leader_silent_when_a_link_opens",
@@ -260,5 +261,6 @@ MUTANTS: Final = (
         title="a leader whose link opens again says nothing until its next heartbeat",
         source="raftlog until issue 19",
         edits=(Edit("raft.links:opened", "replication.heartbeat_to(state, role, peer, progress)", "pass"),),
+        story="tests/raft/scripts/link_closed_short_break_of_all_links_unseats_nobody.txt",
     ),
 )
