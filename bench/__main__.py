@@ -34,6 +34,7 @@ from bench import (
     rejoin,
     report,
     rounds,
+    snapshot_line,
     strace,
     tools,
     years,
@@ -59,6 +60,7 @@ app.command("strace")(strace.main)
 app.command("years")(years.main)
 app.command("rejoin")(rejoin.main)
 app.command("pause")(pause.main)
+app.command("snapshot-line")(snapshot_line.main)
 
 
 def commit() -> str:

@@ -52,7 +52,7 @@ class Options:
     snapshot_retry_ms: int = 1_000
     # Bytes of a snapshot under way to one follower, and waiting for its disk there: 160 MB/s over a line with a round
     # trip of 100 ms. An answer later than the quickest one by more than the queue's time says that chunks wait on the
-    # line or for the disk: then fewer are sent, so that what else uses the bulk link waits no longer than that.
+    # line or for the disk: then fewer are sent, so that what else uses the bulk link does not wait long behind them.
     snapshot_window_bytes: int = 16 << 20
     snapshot_queue_ms: int = 200
     # Linearizable reads waiting for their round.

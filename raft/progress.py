@@ -33,8 +33,8 @@ class Mode(StrEnum):
 class Sending:
     """A snapshot on its way to a follower: one chunk at a time is asked from disk, and a window of them is under way.
 
-    The window grows by a chunk with each answer, and shrinks by one with each that comes late: so it settles at the pace
-    of the line and of the follower's disk (as TCP Vegas does, by the delay).
+    The window grows by a chunk with each answer. Answers that come late halve it, once a round trip. So it settles at the
+    pace of the line and of the follower's disk (by the delay, as TCP Vegas does).
     """
 
     mark: Mark
@@ -45,6 +45,7 @@ class Sending:
     inflight: deque[tuple[int, int]] = field(default_factory=deque)  # (end, when it left) of each unanswered chunk
     window_bytes: int = 0  # may be under way; a single chunk always
     quickest_ms: int | None = None  # the shortest time until an answer
+    halved_ms: int = -1  # when the window was halved
     heard_ms: int = 0  # when the newest answer came that was news
     is_doubted: bool = False  # it had to leave again: the next answer says where to go on, be it further back
 
@@ -73,9 +74,10 @@ class Sending:
         if left_ms is not None:
             took_ms = now_ms - left_ms
             self.quickest_ms = took_ms if self.quickest_ms is None else min(self.quickest_ms, took_ms)
-            is_late = took_ms > self.quickest_ms + options.snapshot_queue_ms
-            wanted = self.window_bytes - size if is_late else self.window_bytes + size
-            self.window_bytes = max(0, min(wanted, options.snapshot_window_bytes))
+            if took_ms <= self.quickest_ms + options.snapshot_queue_ms:
+                self.window_bytes = min(self.window_bytes + size, options.snapshot_window_bytes)
+            elif left_ms > self.halved_ms:
+                self.window_bytes, self.halved_ms = self.window_bytes // 2, now_ms
 
     def is_silent(self, now_ms: int, options: Options) -> bool:
         """Whether chunks are under way, and no news came for too long."""

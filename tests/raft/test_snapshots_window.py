@@ -63,7 +63,7 @@ def test_the_window_grows_with_each_answer_to_its_limit() -> None:
 
 
 def test_late_answers_make_the_window_smaller() -> None:
-    """They say that chunks wait on the line or for the disk: one less for each, down to one."""
+    """They say that chunks wait on the line or for the disk: half of it, once for all that left before; down to one."""
     core = begun(snapshot_queue_ms=50)
     for offset in (4, 6, 8, 10):
         answer(core, offset, 380)
@@ -71,14 +71,16 @@ def test_late_answers_make_the_window_smaller() -> None:
     sending_now = under_way(core)
     grown, ends = sending_now.window_bytes, [end for end, _ in sending_now.inflight]
     assert (grown, ends) == (10, [12, 14, 16, 18, 20])
-    for end in ends[:3]:
+    for end in ends:
         answer(core, end, 380 + 61)  # the quickest took 0 ms
-    assert sending_now.window_bytes == grown - 3 * 2
-    assert send_all(core, 441) == []
-    for end in ends[3:]:
-        answer(core, end, 441)
-    assert sending_now.window_bytes == 0
-    assert send_all(core, 441) == [20]
+    assert sending_now.window_bytes == grown // 2
+    assert send_all(core, 442) == [20, 22]
+    for end, window, now_ms in ((22, 2, 513), (24, 2, 513)):
+        answer(core, end, now_ms)
+        assert sending_now.window_bytes == window
+    assert send_all(core, 513) == [24]
+    answer(core, 26, 514)
+    assert send_all(core, 514) == [26, 28]
 
 
 def test_an_older_follower_gets_one_chunk_at_a_time() -> None:

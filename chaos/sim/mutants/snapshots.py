@@ -118,8 +118,8 @@ MUTANTS: Final = (
         edits=(
             Edit(
                 "raft.progress:Sending.note_written",
-                "wanted = self.window_bytes - size if is_late else self.window_bytes + size",
-                "wanted = self.window_bytes + size",
+                "if took_ms <= self.quickest_ms + options.snapshot_queue_ms:",
+                "if took_ms >= 0:",
             ),
         ),
         story="tests/raft/test_snapshots_window.py::test_late_answers_make_the_window_smaller",
