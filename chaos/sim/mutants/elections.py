@@ -231,6 +231,7 @@ MUTANTS: Final = (
     Mutant(
         name="closed_link_taken_for_a_dead_leader",
         number=0,
+        pitfall=10,
         title="a follower asks for votes 0 to 40 ms after its leader's link closed, whether or not it can be dialled",
         source="raftlog until issue 19",
         edits=(
@@ -244,6 +245,7 @@ MUTANTS: Final = (
     Mutant(
         name="refused_dial_believed_alone",
         number=0,
+        pitfall=10,
         title="a follower whose dial was refused asks for votes, though its links to other voters closed as well",
         source="found while issue 19 was done",
         edits=(
@@ -258,6 +260,7 @@ MUTANTS: Final = (
     Mutant(
         name="leader_silent_when_a_link_opens",
         number=0,
+        pitfall=10,
         title="a leader whose link opens again says nothing until its next heartbeat",
         source="raftlog until issue 19",
         edits=(Edit("raft.links:opened", "replication.heartbeat_to(state, role, peer, progress)", "pass"),),

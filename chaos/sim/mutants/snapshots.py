@@ -99,6 +99,7 @@ MUTANTS: Final = (
     Mutant(
         name="snapshot_sent_without_a_window",
         number=0,
+        pitfall=55,
         title="a leader sends chunk after chunk, whatever was answered",
         source="found while issue 19 was done",
         edits=(
@@ -113,6 +114,7 @@ MUTANTS: Final = (
     Mutant(
         name="snapshot_window_ignores_the_followers_pace",
         number=0,
+        pitfall=55,
         title="the window grows with every answer, however late it comes",
         source="found while issue 19 was done",
         edits=(
@@ -127,6 +129,7 @@ MUTANTS: Final = (
     Mutant(
         name="late_answer_takes_a_snapshot_back",
         number=0,
+        pitfall=55,
         title="an answer from before takes the leader back to what it says",
         source="found while issue 19 was done",
         edits=(
@@ -141,6 +144,7 @@ MUTANTS: Final = (
     Mutant(
         name="snapshot_resumed_behind_what_was_sent",
         number=0,
+        pitfall=55,
         title="after a cut the leader goes on behind what it sent, not behind what was answered",
         source="found while issue 19 was done",
         edits=(
@@ -155,6 +159,7 @@ MUTANTS: Final = (
     Mutant(
         name="chunks_taken_beyond_the_window",
         number=0,
+        pitfall=55,
         title="a follower keeps whatever comes, however much waits for its disk",
         source="found while issue 19 was done",
         edits=(
