@@ -51,7 +51,7 @@ class Link:
         self._is_unreachable = False  # was logged so
         self.trouble = ""  # why it is down
         self.refusal = ""  # why the peer closed it, until it has been up for a while
-        self._up_since: float | None = None  # when the newest dial got through; None: it did not
+        self._up_since = 0.0  # when the newest dial got through; 0: it did not
         self.task = asyncio.get_running_loop().create_task(self._run(), name=f"dial {node} {purpose.name.lower()}")
 
     @property
@@ -100,14 +100,14 @@ class Link:
     async def _run(self) -> None:
         pause_s = 0.0
         while True:
-            self._up_since = None
+            self._up_since = 0.0
             try:
                 refusal = await self._connected_once()
                 error, is_refused = "closed by the peer", False
             except OSError as failure:  # TimeoutError is one
                 refusal, is_refused = None, isinstance(failure, ConnectionError)
                 error = failure.strerror or "timed out"
-            up_s = 0.0 if self._up_since is None else clock.monotonic() - self._up_since
+            up_s = clock.monotonic() - self._up_since if self._up_since else 0.0
             self.trouble = error if refusal is None else refusal
             if refusal is not None:
                 pause_s, self.refusal = REFUSED_REDIAL_S, refusal
@@ -115,7 +115,7 @@ class Link:
             elif up_s >= HELD_S:
                 pause_s = 0.0
             else:
-                if is_refused or self._up_since is not None:
+                if is_refused or self._up_since:
                     self._refused()
                 pause_s = min(max(2 * pause_s, REDIAL_MIN_MS / 1_000), self._owner.settings.redial_max_ms / 1_000)
                 if not self._is_unreachable and self.purpose is Purpose.CONSENSUS:

@@ -239,7 +239,7 @@ class RaftCore:
         """This node's own bulk connection to `peer` is made: what it carried before may be lost."""
         self.state.now = now
         if isinstance(self.state.role, Leader):
-            snapshots.on_bulk_opened(self.state.role, peer)
+            snapshots.on_bulk_opened(self.state, self.state.role, peer)
 
     def snapshot_chunk(
         self, fetch: SnapshotFetch, total: int, data: bytes, now: Now, *, takes_several: bool = True

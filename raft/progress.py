@@ -21,6 +21,10 @@ PACE_LOOKS: Final = 60
 """A follower that is behind should be back within so many looks: else more is sent at a time."""
 
 
+FETCH_CHUNKS_MAX: Final = 4
+"""Chunks of a snapshot that are asked from disk together: a trip to the reading thread takes longer than reading one."""
+
+
 class Mode(StrEnum):
     """How the leader treats a follower."""
 
@@ -31,7 +35,7 @@ class Mode(StrEnum):
 
 @dataclass(slots=True)
 class Sending:
-    """A snapshot on its way to a follower: one chunk at a time is asked from disk, and a window of them is under way.
+    """A snapshot on its way to a follower: some chunks are asked from disk at a time, and a window of them is under way.
 
     The window grows by a chunk with each answer. Answers that come late halve it, once a round trip. So it settles at the
     pace of the line and of the follower's disk (by the delay, as TCP Vegas does).
@@ -88,6 +92,12 @@ class Sending:
         if self.total and self.sent >= self.total:
             return False
         return not self.inflight or self.sent - self.offset + options.snapshot_chunk_bytes <= self.window_bytes
+
+    def room_bytes(self, options: Options) -> int:
+        """How many bytes may leave, where there is room: whole chunks, FETCH_CHUNKS_MAX at most."""
+        chunk = options.snapshot_chunk_bytes
+        room = (self.window_bytes - (self.sent - self.offset)) // chunk
+        return chunk * max(1, min(room, FETCH_CHUNKS_MAX))
 
 
 @dataclass(slots=True)

@@ -41,7 +41,7 @@ def need(state: State, peer: NodeId, progress: Progress, after: int) -> None:
 
 
 def feed(state: State, peer: NodeId, progress: Progress) -> None:
-    """Ask the disk for the next chunk, if the window has room for it."""
+    """Ask the disk for the next chunks, if the window has room for one."""
     log, options = state.log, state.options
     progress.sent = max(progress.sent, log.first - 1)
     sending = progress.sending
@@ -55,14 +55,12 @@ def feed(state: State, peer: NodeId, progress: Progress) -> None:
         sending.is_doubted = True
     if sending.fetch is None and not progress.is_waiting and sending.has_room(options):
         mark = sending.mark
-        sending.fetch = SnapshotFetch(peer, mark.index, mark.term, sending.sent, options.snapshot_chunk_bytes)
+        sending.fetch = SnapshotFetch(peer, mark.index, mark.term, sending.sent, sending.room_bytes(options))
         state.out.snapshot_fetches.append(sending.fetch)
 
 
-def on_chunk(
-    state: State, role: Leader, fetch: SnapshotFetch, total: int, data: bytes, *, takes_several: bool
-) -> None:
-    """A chunk came from disk; b"" if that snapshot is gone: then the newest one is sent, from its start. A follower
+def on_chunk(state: State, role: Leader, fetch: SnapshotFetch, total: int, data: bytes, *, takes_several: bool) -> None:
+    """Some chunks came from disk; b"" if that snapshot is gone: then the newest one is sent, from its start. A follower
     that does not take several at a time has a window of one."""
     progress = role.progress.get(fetch.peer)
     if progress is None or progress.sending is None or progress.sending.fetch != fetch:
@@ -73,18 +71,21 @@ def on_chunk(
         progress.sending = None
         progress.is_waiting = True  # until the next heartbeat: a disk that cannot must not be asked in a loop
         return
-    end = fetch.offset + len(data)
-    assert end <= min(total, fetch.offset + fetch.bytes_max), (fetch, len(data), total)
+    assert fetch.offset + len(data) <= min(total, fetch.offset + fetch.bytes_max), (fetch, len(data), total)
     sending.total = total
-    sending.note_sent(len(data), state.now.monotonic_ms)
+    for first in range(0, len(data), state.options.snapshot_chunk_bytes):
+        chunk = data[first : first + state.options.snapshot_chunk_bytes]
+        offset = sending.sent
+        sending.note_sent(len(chunk), state.now.monotonic_ms)
+        state.out.messages.append(
+            InstallSnapshot(
+                sender=state.node, to=fetch.peer, term=state.term, snapshot_index=fetch.index,
+                snapshot_term=fetch.term, offset=offset, total=total, crc=crc32c(chunk),
+                done=sending.sent == total, data=chunk,
+            )
+        )  # fmt: skip
     if not takes_several:
         sending.window_bytes = 0
-    state.out.messages.append(
-        InstallSnapshot(
-            sender=state.node, to=fetch.peer, term=state.term, snapshot_index=fetch.index, snapshot_term=fetch.term,
-            offset=fetch.offset, total=total, crc=crc32c(data), done=end == total, data=data,
-        )
-    )  # fmt: skip
 
 
 def on_reply(state: State, role: Leader, message: InstallSnapshotReply) -> None:
@@ -120,10 +121,11 @@ def on_link_closed(progress: Progress) -> None:
         progress.is_waiting = True
 
 
-def on_bulk_opened(role: Leader, peer: NodeId) -> None:
-    """The link that carries chunks to that follower was made anew: what was under way is lost, and leaves again."""
+def on_bulk_opened(state: State, role: Leader, peer: NodeId) -> None:
+    """The link that carries chunks to that follower was made anew: what was under way is lost, and leaves again. Not
+    while the follower itself is not connected: a proxy takes dials for a process that is down."""
     progress = role.progress.get(peer)
-    if progress is not None and progress.sending is not None:
+    if progress is not None and progress.sending is not None and peer in state.said:
         progress.sending.go_to(progress.sending.offset)
 
 

@@ -121,7 +121,9 @@ class SnapshotWork:
     def _fetch(self, life: int, fetch: SnapshotFetch) -> None:
         if life == self.replica.life:
             total, data = self.disk.snapshot_piece(fetch.index, fetch.term, fetch.offset, fetch.bytes_max)
-            takes_several = self.world.knows[fetch.peer] >= self.world.knows[self.replica.node]  # an older program does not
+            takes_several = (
+                self.world.knows[fetch.peer] >= self.world.knows[self.replica.node]
+            )  # an older program does not
             self.replica.tell(
                 lambda core, now: core.snapshot_chunk(fetch, total, data, now, takes_several=takes_several)
             )

@@ -1,7 +1,5 @@
 """What breaks of the links between real nodes do to a leader: nothing, while its process lives and can be dialled again."""
 
-import asyncio
-import random
 from collections.abc import Collection
 from pathlib import Path
 

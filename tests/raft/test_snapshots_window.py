@@ -5,7 +5,7 @@ from dataclasses import replace
 from raft.core import RaftCore
 from raft.messages import InstallSnapshot, InstallSnapshotReply
 from raft.options import Options
-from raft.progress import Sending
+from raft.progress import FETCH_CHUNKS_MAX, Sending
 from tests.raft.lab import at, drain, make_core
 from tests.raft.test_snapshots_receiver import chunk, feed, told
 from tests.raft.test_snapshots_sender import drain_fetches, progress, sending
@@ -91,6 +91,22 @@ def test_an_older_follower_gets_one_chunk_at_a_time() -> None:
         assert send_all(core, 380, takes_several=False) == [offset]
 
 
+def test_several_chunks_are_asked_from_disk_together() -> None:
+    """As many as the window takes, and FETCH_CHUNKS_MAX at most; each leaves as a message of its own."""
+    core = begun()
+    for offset in (4, 6, 8, 10, 12):
+        answer(core, offset, 380)
+        send_all(core, 380)
+    answer(core, 24, 390)
+    ready = core.ready()
+    assert ready is not None
+    (fetch,) = ready.snapshot_fetches
+    assert fetch.bytes_max == 2 * FETCH_CHUNKS_MAX
+    core.snapshot_chunk(fetch, TOTAL, b"abcdefg", at(391))
+    left = [(each.offset, each.data) for each in drain(core, 391).messages if isinstance(each, InstallSnapshot)]
+    assert left == [(24, b"ab"), (26, b"cd"), (28, b"ef"), (30, b"g")]
+
+
 def test_one_answer_for_several_chunks_moves_the_window_once() -> None:
     """Answers may be lost: the newest says what those before it said."""
     core = begun()
@@ -109,7 +125,9 @@ def test_a_link_that_was_made_anew_goes_on_behind_what_was_answered() -> None:
         answer(core, offset, 380)
         send_all(core, 380)
     core.link_dialled(2, at(385))
-    assert send_all(core, 385) == []
+    core.bulk_link_dialled(2, at(385))
+    assert send_all(core, 385) == [], "node 2 itself is not connected: a proxy may have taken the dial"
+    core.link_opened(2, f"{2:032x}", 1, at(386))
     core.bulk_link_dialled(2, at(390))
     core.bulk_link_dialled(3, at(390))
     assert send_all(core, 390) == [8]
@@ -135,6 +153,7 @@ def test_an_answer_beyond_what_left_is_believed() -> None:
     for offset in (4, 6, 8):
         answer(core, offset, 380)
         send_all(core, 380)
+    core.link_opened(2, f"{2:032x}", 1, at(390))
     core.bulk_link_dialled(2, at(390))
     assert drain_fetches(core) == [8]
     answer(core, 14, 395)

@@ -1,7 +1,7 @@
 """Leaders that stay, and that go in time: stickiness, check-quorum, stalls (pitfalls 9, 10, 14)."""
 
 from raft.core import RaftCore
-from raft.events import BecameFollower, BecamePreCandidate, MessageIgnored
+from raft.events import BecameFollower, MessageIgnored
 from raft.messages import RequestVote, RequestVoteReply
 from raft.roles import RoleName
 from tests.raft.lab import Lab, append, at, drain, lead, make_core, vote_request
