@@ -35,6 +35,7 @@ from bench import (
     rejoin,
     report,
     rounds,
+    snapshot_line,
     strace,
     tools,
     years,
@@ -61,6 +62,7 @@ app.command("strace")(strace.main)
 app.command("years")(years.main)
 app.command("rejoin")(rejoin.main)
 app.command("pause")(pause.main)
+app.command("snapshot-line")(snapshot_line.main)
 
 
 def commit() -> str:

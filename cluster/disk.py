@@ -255,10 +255,11 @@ class Disk:
         """Reads that snapshot whole, beside other reads. Raises SnapshotDamaged or OSError."""
         await asyncio.to_thread(check_snapshot, self._opened.shard, self._journal.log, index)
 
-    async def write_piece(self, write: SnapshotWrite) -> None:
-        """Writes a piece from a leader aside. Raises SnapshotDamaged, NoSpace (what came is removed) or DiskFenced."""
+    async def write_pieces(self, writes: Sequence[SnapshotWrite]) -> None:
+        """Writes pieces from a leader aside, in order. Raises SnapshotDamaged, NoSpace (what came is removed) or
+        DiskFenced."""
         self._writer.check()
-        await self._receive(partial(self._incoming.write, write.index, write.offset, write.data))
+        await self._receive(partial(self._incoming.write, writes))
 
     async def check_received(self, index: int) -> tuple[Received, StoredSnapshot]:
         """Checks what was written aside, every byte. Raises SnapshotDamaged or DiskFenced."""

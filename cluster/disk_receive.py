@@ -5,7 +5,7 @@ Nothing here touches the log: `cluster.disk_write` installs what was checked. Ev
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from cluster.disk_errors import SnapshotDamaged
 from cluster.disk_files import ShardFiles
@@ -13,6 +13,7 @@ from raft import storage_snapshots
 from raft.codec import UnknownVersion
 from raft.formats import ForeignFile, Log
 from raft.operations import DeleteFolder
+from raft.ready import SnapshotWrite
 from raft.storage_snapshots import Received, StoredSnapshot, read_chunks
 
 
@@ -26,7 +27,12 @@ class Incoming:
         self._received: Received | None = None
         self.aside = ""  # the folder that is written; "" while there is none
 
-    def write(self, index: int, offset: int, data: bytes) -> None:
+    def write(self, writes: Sequence[SnapshotWrite]) -> None:
+        """Pieces in order. Raises SnapshotDamaged or OSError."""
+        for each in writes:
+            self._write(each.index, each.offset, each.data)
+
+    def _write(self, index: int, offset: int, data: bytes) -> None:
         """The bytes of the snapshot of `index` from `offset` on; 0 begins anew. Raises SnapshotDamaged or OSError."""
         if offset == 0:
             self.drop()

@@ -299,6 +299,21 @@ class Node:
             self.core.link_closed(peer, clock.read())
             self.wake()
 
+    def consensus_link_opened(self, peer: NodeId) -> None:
+        """What the core sends to that peer gets there from now on: a leader's heartbeat, at once."""
+        if not self.ended.done():
+            self.core.link_dialled(peer, clock.read())
+            self.wake()
+
+    def consensus_link_refused(self, peer: NodeId) -> None:
+        """No process listens there. If it led, an election is due before the next tick but one may be."""
+        if not self.ended.done():
+            now = clock.read()
+            self.core.link_refused(peer, now)
+            due_ms = self.core.next_deadline_ms() - now.monotonic_ms
+            if due_ms <= self.options.link_refused_delay_max_ms:
+                self._loop.call_later(max(0, due_ms) / 1_000, self._ticked)
+
     def bulk_link_closed(self, peer: NodeId) -> None:
         """What was sent there and not answered may or may not have arrived."""
         self.pending.link_lost(peer, f"the link to node {peer} closed")
@@ -307,8 +322,10 @@ class Node:
         self.wake()
 
     def bulk_link_opened(self, peer: NodeId) -> None:
-        """Requests may wait for it."""
-        self.wake()
+        """Requests may wait for it, and the rest of a snapshot."""
+        if not self.ended.done():
+            self.core.bulk_link_dialled(peer, clock.read())
+            self.wake()
 
     # -- turns ------------------------------------------------------------------------------------------------------
 

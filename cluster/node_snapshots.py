@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cluster import clock, dismantle
 from cluster.disk_errors import NoSpace, SnapshotDamaged
+from cluster.peer_protocol import WINDOW_VERSION
 from cluster.snapshots import chunks_of, decode_preamble, paced
 from raft.codec import Corrupt
 from raft.configuration import Configuration
@@ -214,7 +215,8 @@ class SnapshotWork:
         else:
             total, data = done.result()
         try:
-            node.core.snapshot_chunk(fetch, total, data, clock.read())
+            takes_several = node.transport.version_of(fetch.peer) >= WINDOW_VERSION
+            node.core.snapshot_chunk(fetch, total, data, clock.read(), takes_several=takes_several)
         except Exception as failure:
             node.fail(failure)
         node.turn()
@@ -229,17 +231,28 @@ class SnapshotWork:
                     if isinstance(job, SnapshotInstall):
                         await self._install(job)
                     else:
-                        if job.offset == 0:
-                            node.logger.info("snapshot_coming", index=job.index, bytes=job.total)
-                        await node.disk.write_piece(job)
-                        self._received_bytes += len(job.data)
-                        node.core.snapshot_written(job, clock.read())
+                        await self._write(job)
                 except (NoSpace, SnapshotDamaged, Corrupt, CorruptSnapshot) as error:
                     node.logger.error("snapshot_not_taken", index=job.index, reason=str(error))
+                    self._jobs.clear()  # the core begins anew too
                     node.core.snapshot_failed(clock.read())
                 node.turn()
         finally:
             self._receiving = None
+
+    async def _write(self, first: SnapshotWrite) -> None:
+        """Writes that piece and those that wait behind it, in one trip to the disk."""
+        node, pieces = self._node, [first]
+        while self._jobs and isinstance(following := self._jobs[0], SnapshotWrite):
+            pieces.append(following)
+            self._jobs.popleft()
+        for piece in pieces:
+            if piece.offset == 0:
+                node.logger.info("snapshot_coming", index=piece.index, bytes=piece.total)
+        await node.disk.write_pieces(pieces)
+        for piece in pieces:
+            self._received_bytes += len(piece.data)
+            node.core.snapshot_written(piece, clock.read())
 
     async def _install(self, install: SnapshotInstall) -> None:
         """Checks what came, builds its state beside the old one, and only then drops the log for it. Raises NoSpace,

@@ -16,9 +16,12 @@ from raft.types import NodeId
 if TYPE_CHECKING:
     from cluster.transport import Transport
 
-REDIAL_MIN_MS: Final = 10
+REDIAL_MIN_MS: Final = 2  # pause after the first dial that failed; it doubles up to peer.redial_max_ms
 REFUSED_REDIAL_S: Final = 1.0  # after a refused hello: somebody has to mend something first
-STABLE_S: Final = 1.0  # a connection that lived this long resets the pause between dials
+HELD_S: Final = 0.02
+"""A connection that was up for so long, in seconds, is dialled again at once when it closes. One that closes earlier and
+without a word counts as a refused dial: a proxy takes connections whether or not the process behind it lives."""
+STABLE_S: Final = 1.0  # a peer counts as reached once its connection was up for so long
 JOINED_BYTES_MAX: Final = 16 << 10  # more is cheaper to write in parts than to copy
 ANSWER_BYTES_MAX: Final = 4_096  # of the only thing that may come back: a refusal
 
@@ -48,6 +51,7 @@ class Link:
         self._is_unreachable = False  # was logged so
         self.trouble = ""  # why it is down
         self.refusal = ""  # why the peer closed it, until it has been up for a while
+        self._up_since = 0.0  # when the newest dial got through; 0: it did not
         self.task = asyncio.get_running_loop().create_task(self._run(), name=f"dial {node} {purpose.name.lower()}")
 
     @property
@@ -96,21 +100,23 @@ class Link:
     async def _run(self) -> None:
         pause_s = 0.0
         while True:
-            started = clock.monotonic()
+            self._up_since = 0.0
             try:
                 refusal = await self._connected_once()
-                error = "closed by the peer"
+                error, is_refused = "closed by the peer", False
             except OSError as failure:  # TimeoutError is one
-                refusal = None
+                refusal, is_refused = None, isinstance(failure, ConnectionError)
                 error = failure.strerror or "timed out"
-            lived_s = clock.monotonic() - started
+            up_s = clock.monotonic() - self._up_since if self._up_since else 0.0
             self.trouble = error if refusal is None else refusal
             if refusal is not None:
                 pause_s, self.refusal = REFUSED_REDIAL_S, refusal
                 self._owner.refused_by(self.node, refusal)
-            elif lived_s > STABLE_S and error == "closed by the peer":
-                pause_s = REDIAL_MIN_MS / 1_000
+            elif up_s >= HELD_S:
+                pause_s = 0.0
             else:
+                if is_refused or self._up_since:
+                    self._refused()
                 pause_s = min(max(2 * pause_s, REDIAL_MIN_MS / 1_000), self._owner.settings.redial_max_ms / 1_000)
                 if not self._is_unreachable and self.purpose is Purpose.CONSENSUS:
                     self._is_unreachable = True
@@ -139,9 +145,12 @@ class Link:
         )  # fmt: skip
         self._parts.clear()
         self._transport = transport
+        self._up_since = clock.monotonic()
         self.waiting_since = 0.0
         if self.purpose is Purpose.BULK:
             self._owner.receiver.bulk_link_opened(self.node)
+        else:
+            self._owner.receiver.consensus_link_opened(self.node)
         stable = loop.call_later(STABLE_S, self._reached)
         try:
             return await closed
@@ -152,6 +161,10 @@ class Link:
             transport.abort()
             if self.purpose is Purpose.BULK and not self._owner.is_closing:
                 self._owner.receiver.bulk_link_closed(self.node)
+
+    def _refused(self) -> None:
+        if self.purpose is Purpose.CONSENSUS and not self._owner.is_closing:
+            self._owner.receiver.consensus_link_refused(self.node)
 
     def _reached(self) -> None:
         self.refusal = ""

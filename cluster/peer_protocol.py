@@ -20,6 +20,8 @@ PEER_VERSION_MIN: Final = 1
 PEER_VERSION_MAX: Final = 4
 """2: nodes ask each other about the log on their disks (`cluster.peer_log_frames`). 3: it tells the cluster version.
 4: nodes tell each other more about their disks; each use says what, and is sent only to peers that speak it."""
+WINDOW_VERSION: Final = 4
+"""From this version of the protocol on a node takes several chunks of a snapshot before it has answered the first."""
 CLUSTER_VERSIONS: Final = {1: 1, 2: 1, 3: 2, 4: 2}
 """Version of the peer protocol -> the newest cluster version that whoever speaks it knows. A new cluster version takes
 a new version of the protocol: a hello of another form would be refused by those who are still to be upgraded."""

@@ -47,6 +47,12 @@ class Receiver(Protocol):
     def peer_link_closed(self, peer: NodeId) -> None:
         """The peer's consensus connection to this node closed."""
 
+    def consensus_link_opened(self, peer: NodeId) -> None:
+        """This node's consensus connection to the peer is up."""
+
+    def consensus_link_refused(self, peer: NodeId) -> None:
+        """This node dialled the peer, and no process listens there."""
+
     def bulk_link_closed(self, peer: NodeId) -> None:
         """This node's bulk connection to the peer closed: what was sent on it may or may not have arrived."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from raft import election, membership, reads, reconfiguration, replication, snapshots, versions
+from raft import election, links, membership, reads, reconfiguration, replication, snapshots, versions
 from raft.changes import Change
 from raft.configuration import Configuration
 from raft.events import Healed
@@ -202,12 +202,23 @@ class RaftCore:
         """`peer` connected, with that disk, and said up to which cluster version it knows."""
         self.state.now = now
         self.state.said[peer] = (incarnation, knows)
+        links.opened(self.state, peer)
 
     def link_closed(self, peer: NodeId, now: Now) -> None:
-        """The connection to `peer` closed."""
+        """The connection that `peer` made closed."""
         self.state.now = now
         self.state.said.pop(peer, None)
-        election.link_closed(self.state, peer)
+        links.closed(self.state, peer)
+
+    def link_dialled(self, peer: NodeId, now: Now) -> None:
+        """This node's own connection to `peer` is made: messages get there again."""
+        self.state.now = now
+        links.opened(self.state, peer)
+
+    def link_refused(self, peer: NodeId, now: Now) -> None:
+        """This node dialled `peer`, and no process listens there. Say so again after each dial that is refused."""
+        self.state.now = now
+        links.refused(self.state, peer)
 
     def compact(self, mark: Mark, keep_after: int | None = None) -> None:
         """A snapshot up to `mark` is durable: state can be had from there. With `keep_after`, the end of an entry not
@@ -224,12 +235,21 @@ class RaftCore:
         if keep_after is not None:
             log.compact(keep_after)
 
-    def snapshot_chunk(self, fetch: SnapshotFetch, total: int, data: bytes, now: Now) -> None:
-        """What a SnapshotFetch brought, of a snapshot of `total` bytes; b"" if it cannot be read any more."""
+    def bulk_link_dialled(self, peer: NodeId, now: Now) -> None:
+        """This node's own bulk connection to `peer` is made: what it carried before may be lost."""
+        self.state.now = now
+        if isinstance(self.state.role, Leader):
+            snapshots.on_bulk_opened(self.state, self.state.role, peer)
+
+    def snapshot_chunk(
+        self, fetch: SnapshotFetch, total: int, data: bytes, now: Now, *, takes_several: bool = True
+    ) -> None:
+        """What a SnapshotFetch brought, of a snapshot of `total` bytes; b"" if it cannot be read any more. A follower
+        whose program `takes_several` chunks at a time is sent a window of them."""
         state = self.state
         state.now = now
         if isinstance(state.role, Leader):
-            snapshots.on_chunk(state, state.role, fetch, total, data)
+            snapshots.on_chunk(state, state.role, fetch, total, data, takes_several=takes_several)
 
     def snapshot_written(self, write: SnapshotWrite, now: Now) -> None:
         """That chunk is written aside."""

@@ -1,4 +1,4 @@
-"""Elections: time-outs, pre-votes, votes, check-quorum, closed links and leadership transfer.
+"""Elections: time-outs, pre-votes, votes, check-quorum and leadership transfer.
 
 Raft paper section 5.2; thesis 3.10 (transfer), 4.2.3 (disruptive servers), 6.2 (a leader steps down without a
 quorum), 9.6 (pre-vote).
@@ -6,10 +6,9 @@ quorum), 9.6 (pre-vote).
 
 from __future__ import annotations
 
-from raft import replication, snapshots
+from raft import replication
 from raft.events import TransferEnded, TransferStarted
 from raft.messages import RequestVote, RequestVoteReply, TimeoutNow
-from raft.progress import Mode
 from raft.quorum import Outcome, agreed, outcome
 from raft.refusals import CannotTransfer, NotLeader, TransferInProgress
 from raft.roles import Candidate, Follower, Leader, PreCandidate, Transfer
@@ -31,10 +30,15 @@ def next_deadline_ms(state: State) -> int:
     """The earliest monotonic time at which `tick` has something to do."""
     role = state.role
     if not isinstance(role, Leader):
-        return role.deadline_ms
+        return _due_ms(role)
     if role.transfer is not None:
         return min(role.heartbeat_ms, role.transfer.deadline_ms)
     return role.heartbeat_ms
+
+
+def _due_ms(role: Follower | PreCandidate | Candidate) -> int:
+    hasty_ms = role.hasty_ms if isinstance(role, Follower) else None
+    return role.deadline_ms if hasty_ms is None else min(role.deadline_ms, hasty_ms)
 
 
 def tick(state: State) -> None:
@@ -44,22 +48,32 @@ def tick(state: State) -> None:
     if isinstance(role, Leader):
         _tick_leader(state, role)
         return
-    if now_ms < role.deadline_ms:
+    due_ms = _due_ms(role)
+    if now_ms < due_ms:
         return
-    if now_ms - role.deadline_ms >= state.options.election_timeout_min_ms:
-        role.deadline_ms = now_ms + state.draw_timeout()
-        return
-    if not state.may_campaign:
+    is_hasty = now_ms < role.deadline_ms
+    if isinstance(role, Follower):
+        role.hasty_ms = None
+        if is_hasty and not _is_leader_gone(state, role):
+            return
+    if now_ms - due_ms >= state.options.election_timeout_min_ms or not state.may_campaign:
         role.deadline_ms = now_ms + state.draw_timeout()
         return
     link_closed = isinstance(role, Follower) and role.link_closed
     pre_campaign(state, "leader's link closed" if link_closed else "election timeout", link_closed=link_closed)
 
 
+def _is_leader_gone(state: State, role: Follower) -> bool:
+    """Whether the refused dial means that the leader's process ended. Where the links of other voters closed as well,
+    the network is the likelier reason; and without them no election can be won."""
+    reached = {state.node: True, **dict.fromkeys(role.kept, True)}
+    return role.link_closed and outcome(state.configuration, reached) is Outcome.WON
+
+
 def _tick_leader(state: State, role: Leader) -> None:
     now_ms, options = state.now.monotonic_ms, state.options
     if role.transfer is not None and now_ms >= role.transfer.deadline_ms:
-        _end_transfer(state, role, "gave up: it did not take over in time")
+        end_transfer(state, role, "gave up: it did not take over in time")
     if now_ms < role.heartbeat_ms:
         return
     if now_ms - role.heartbeat_ms >= options.election_timeout_min_ms:
@@ -188,29 +202,6 @@ def _reply(state: State, message: RequestVote, *, granted: bool) -> RequestVoteR
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# Closed links.
-
-
-def link_closed(state: State, peer: NodeId) -> None:
-    """The connection to `peer` closed. Followers of it ask for votes after a short random delay; a leader knows that
-    what was in flight to it is lost."""
-    role = state.role
-    if isinstance(role, Leader):
-        progress = role.progress.get(peer)
-        if progress is not None and progress.mode is Mode.REPLICATE:
-            progress.probe(progress.match)
-            progress.is_waiting = True  # until the next heartbeat: nobody listens right now
-        elif progress is not None:
-            snapshots.on_link_closed(progress)
-        if role.transfer is not None and role.transfer.to == peer:
-            _end_transfer(state, role, "gave up: its link closed")
-    elif isinstance(role, Follower) and role.leader == peer and not role.link_closed:
-        role.link_closed = True
-        delay_ms = state.random(0, state.options.link_closed_delay_max_ms)
-        role.deadline_ms = min(role.deadline_ms, state.now.monotonic_ms + delay_ms)
-
-
-# ---------------------------------------------------------------------------------------------------------------
 # Transfer.
 
 
@@ -263,7 +254,8 @@ def on_timeout_now(state: State, message: TimeoutNow) -> None:
         campaign(state, f"node {message.sender} hands over", transfer=True)
 
 
-def _end_transfer(state: State, role: Leader, reason: str) -> None:
+def end_transfer(state: State, role: Leader, reason: str) -> None:
+    """The transfer is given up: this node takes new entries again."""
     assert role.transfer is not None
     state.out.events.append(TransferEnded(role.transfer.to, reason))
     role.transfer = None

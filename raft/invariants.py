@@ -76,6 +76,14 @@ def check_state(state: State) -> None:
         raise InvariantBroken(node, "no entry or promise is of a later term than the node", "figure 2", terms)
     if state.configurations[-1][0] > last:
         raise InvariantBroken(node, "the configuration in force is in the log", "thesis 4.1", state.configurations[-1])
+    receiving = state.receiving
+    if receiving is not None and receiving.ahead - receiving.offset != sum(len(each.data) for each in receiving.writes):
+        detail = (receiving.offset, receiving.ahead, len(receiving.writes))
+        raise InvariantBroken(node, "what came of a snapshot is written or waits for it", "pitfall 55", detail)
+    if receiving is not None and len(receiving.writes) > 1:
+        waiting = receiving.ahead - receiving.offset
+        if waiting > state.options.snapshot_window_bytes:
+            raise InvariantBroken(node, "what waits for the disk is bounded", "DESIGN 1", waiting)
     role = state.role
     if state.vote != node and isinstance(role, (Candidate, Leader)):
         raise InvariantBroken(node, "who campaigns or leads has its own vote", "thesis 3.4", state.vote)
@@ -97,6 +105,10 @@ def check_leader(state: State, role: Leader) -> None:
             raise InvariantBroken(node, "match is the end of an entry", "DESIGN 3", (peer, match))
         if progress.inflight and progress.mode is not Mode.REPLICATE:
             raise InvariantBroken(node, "only a streamed follower has messages in flight", "etcd progress", peer)
+        if (sending := progress.sending) is not None:
+            under_way, bound = sending.sent - sending.offset, state.options.snapshot_window_bytes
+            if under_way < 0 or (len(sending.inflight) > 1 and under_way > bound):
+                raise InvariantBroken(node, "what is under way of a snapshot is bounded", "DESIGN 1", (peer, under_way))
         if progress.commit_sent > log.committed:
             raise InvariantBroken(node, "no commit is announced before it is one", "5.3", (peer, progress.commit_sent))
 

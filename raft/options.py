@@ -16,8 +16,15 @@ class Options:
     heartbeat_ms: int = 60
     election_timeout_min_ms: int = 300
     election_timeout_max_ms: int = 600
-    # After a leader's link closed: a pre-vote starts after a random delay in [0, link_closed_delay_max_ms].
-    link_closed_delay_max_ms: int = 40
+    # After the leader's link closed, a follower waits a random time in this range for the leader's next heartbeat. A
+    # leader that lives dials again at once and sends one as soon as the link opens: the least wait must be longer than
+    # a few redials and the delays of two busy processes.
+    link_closed_delay_min_ms: int = 150
+    link_closed_delay_max_ms: int = 250
+    # The same once the follower's own dial to the leader is refused too, while its links to enough other voters stayed
+    # open: so a killed process looks. The least wait is longer than two redials (0 to 6 ms).
+    link_refused_delay_min_ms: int = 10
+    link_refused_delay_max_ms: int = 35
     # Give up a leadership transfer after this long and take writes again (thesis section 3.10).
     transfer_timeout_ms: int = 1_000
     # Replication: entries and bytes in one AppendEntries, and messages in flight to one follower.
@@ -39,9 +46,15 @@ class Options:
     # so long a silence, it is given up (thesis 4.2.1; pitfall 47).
     catch_up_rounds_max: int = 10
     catch_up_silence_ms: int = 10_000
-    # A snapshot for a follower: bytes in one chunk (DESIGN section 5), and when one that is not answered leaves again.
+    # A snapshot for a follower: bytes in one chunk (DESIGN section 5), and after how long without an answer the chunks
+    # under way leave again.
     snapshot_chunk_bytes: int = 256 << 10
     snapshot_retry_ms: int = 1_000
+    # Bytes of a snapshot under way to one follower, and waiting for its disk there: 160 MB/s over a line with a round
+    # trip of 100 ms. An answer later than the quickest one by more than the queue's time says that chunks wait on the
+    # line or for the disk: then fewer are sent, so that what else uses the bulk link does not wait long behind them.
+    snapshot_window_bytes: int = 16 << 20
+    snapshot_queue_ms: int = 200
     # Linearizable reads waiting for their round.
     reads_pending_max: int = 65_536
 
@@ -55,6 +68,10 @@ class Options:
                 f"election_timeout_max_ms ({self.election_timeout_max_ms}) must be above "
                 f"election_timeout_min_ms ({self.election_timeout_min_ms}): equal timeouts never break a tie"
             )
+        for name in ("link_closed_delay", "link_refused_delay"):
+            least, most = getattr(self, f"{name}_min_ms"), getattr(self, f"{name}_max_ms")
+            if most < least:
+                raise ValueError(f"{name}_max_ms ({most}) must not be below {name}_min_ms ({least})")
         if self.heartbeat_ms * 2 > self.election_timeout_min_ms:
             raise ValueError(
                 f"heartbeat_ms ({self.heartbeat_ms}) must be at most half of election_timeout_min_ms "

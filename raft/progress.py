@@ -21,6 +21,10 @@ PACE_LOOKS: Final = 60
 """A follower that is behind should be back within so many looks: else more is sent at a time."""
 
 
+FETCH_CHUNKS_MAX: Final = 4
+"""Chunks of a snapshot that are asked from disk together: a trip to the reading thread takes longer than reading one."""
+
+
 class Mode(StrEnum):
     """How the leader treats a follower."""
 
@@ -31,14 +35,69 @@ class Mode(StrEnum):
 
 @dataclass(slots=True)
 class Sending:
-    """A snapshot on its way to a follower: one chunk is asked from disk, or under way, at a time."""
+    """A snapshot on its way to a follower: some chunks are asked from disk at a time, and a window of them is under way.
+
+    The window grows by a chunk with each answer. Answers that come late halve it, once a round trip. So it settles at the
+    pace of the line and of the follower's disk (by the delay, as TCP Vegas does).
+    """
 
     mark: Mark
     offset: int = 0  # everything before it is written there
+    sent: int = 0  # up to here it left
     total: int = 0  # bytes of it, once the disk told
-    fetch: SnapshotFetch | None = None
-    sent_ms: int | None = None  # when the chunk at `offset` left
+    fetch: SnapshotFetch | None = None  # of what follows `sent`
+    inflight: deque[tuple[int, int]] = field(default_factory=deque)  # (end, when it left) of each unanswered chunk
+    window_bytes: int = 0  # may be under way; a single chunk always
+    quickest_ms: int | None = None  # the shortest time until an answer
+    halved_ms: int = -1  # when the window was halved
+    heard_ms: int = 0  # when the newest answer came that was news
     is_doubted: bool = False  # it had to leave again: the next answer says where to go on, be it further back
+
+    def go_to(self, offset: int) -> None:
+        """What follows `offset` leaves next, whatever left before."""
+        self.offset = self.sent = offset
+        self.fetch = None
+        self.inflight.clear()
+        self.window_bytes = 0
+        self.is_doubted = False
+
+    def note_sent(self, size: int, now_ms: int) -> None:
+        """The chunk at `sent` left."""
+        self.fetch = None
+        self.sent += size
+        self.inflight.append((self.sent, now_ms))
+
+    def note_written(self, offset: int, now_ms: int, options: Options) -> None:
+        """The follower has everything before `offset`, which is news. Sets the window for what follows."""
+        size, left_ms = offset - self.offset, None
+        self.offset, self.heard_ms, self.is_doubted = offset, now_ms, False
+        while self.inflight and self.inflight[0][0] <= offset:
+            left_ms = self.inflight.popleft()[1]
+        if self.sent < offset:
+            self.go_to(offset)
+        if left_ms is not None:
+            took_ms = now_ms - left_ms
+            self.quickest_ms = took_ms if self.quickest_ms is None else min(self.quickest_ms, took_ms)
+            if took_ms <= self.quickest_ms + options.snapshot_queue_ms:
+                self.window_bytes = min(self.window_bytes + size, options.snapshot_window_bytes)
+            elif left_ms > self.halved_ms:
+                self.window_bytes, self.halved_ms = self.window_bytes // 2, now_ms
+
+    def is_silent(self, now_ms: int, options: Options) -> bool:
+        """Whether chunks are under way, and no news came for too long."""
+        return bool(self.inflight) and now_ms - max(self.inflight[0][1], self.heard_ms) >= options.snapshot_retry_ms
+
+    def has_room(self, options: Options) -> bool:
+        """Whether another chunk may leave."""
+        if self.total and self.sent >= self.total:
+            return False
+        return not self.inflight or self.sent - self.offset + options.snapshot_chunk_bytes <= self.window_bytes
+
+    def room_bytes(self, options: Options) -> int:
+        """How many bytes may leave, where there is room: whole chunks, FETCH_CHUNKS_MAX at most."""
+        chunk = options.snapshot_chunk_bytes
+        room = (self.window_bytes - (self.sent - self.offset)) // chunk
+        return chunk * max(1, min(room, FETCH_CHUNKS_MAX))
 
 
 @dataclass(slots=True)

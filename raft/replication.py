@@ -45,7 +45,12 @@ def heartbeat(state: State, role: Leader) -> None:
     """Send everyone an empty AppendEntries from its match: what is durable there can be answered without a sync. Who
     waits for a snapshot is asked whether it got what it lacks by other means."""
     for peer, progress in role.progress.items():
-        _send(state, role, peer, progress, progress.sent if progress.mode is Mode.SNAPSHOT else progress.match)
+        heartbeat_to(state, role, peer, progress)
+
+
+def heartbeat_to(state: State, role: Leader, peer: NodeId, progress: Progress) -> None:
+    """The same for one follower."""
+    _send(state, role, peer, progress, progress.sent if progress.mode is Mode.SNAPSHOT else progress.match)
 
 
 def retry(state: State, role: Leader) -> None:

@@ -32,7 +32,9 @@ class Follower:
     contact_ms: int  # when that leader was last heard
     timeout_ms: int  # drawn once per stay in this role; each contact moves the deadline by it
     deadline_ms: int
-    link_closed: bool = False  # the link to that leader closed since it was last heard
+    link_closed: bool = False  # the link from that leader closed since it was last heard
+    kept: tuple[NodeId, ...] = ()  # peers whose links have stayed open since then
+    hasty_ms: int | None = None  # a dial to that leader was refused: an election may start then (`raft.links`)
 
 
 @dataclass(slots=True)

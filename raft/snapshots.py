@@ -1,18 +1,19 @@
 """InstallSnapshot both ways: a follower that needs what this log no longer has gets the state instead, chunk by chunk.
 
-The core never reads storage and never sees more than one chunk. Each chunk is answered when it is written, and only
-then does the next one leave: that is the flow control, and the place to go on from after a lost message.
+The core never reads storage. Each chunk is answered when it is written. The leader keeps a window of chunks under way,
+at the pace of the answers (`raft.progress.Sending`): they are the flow control, and the place to go on from after a
+lost message. Chunks are taken in order only; whatever is lost, the leader goes back to what was answered.
 
 How a driver uses it. *Sending*: when its own snapshot up to `mark` is durable it calls `core.compact(mark)`, or, to
 give up the log up to the end of an entry (`mark` or before it: what slow followers may still need stays behind it),
 `core.compact(mark, keep_after)`, and only then removes files. It answers each of `Ready.snapshot_fetches` with
 `core.snapshot_chunk(...)`, and keeps a snapshot that is being sent (`status().followers` says so) if it can.
-*Receiving*: it writes each of `Ready.snapshot_writes` aside and answers with `core.snapshot_written(write, now)`. At
+*Receiving*: it writes each of `Ready.snapshot_writes` aside, in order, and answers with `core.snapshot_written(write, now)`. At
 `Ready.snapshot_install` it (1) carries out everything durable of this and all earlier Readies, and applies what they
 gave, (2) checks the snapshot, (3) makes it durable under its name, (4) drops the whole log on disk, (5) loads its
 state, and calls `core.installed(mark, configuration, configuration_index, now)` with what its header says. A crash
 between (3) and (4) is seen at the next start by a log that has no entry (index, term) of the snapshot: the log goes.
-Where anything fails: `core.snapshot_failed(now)`. From the install to either call no entry comes to be appended or
+Where anything fails: `core.snapshot_failed(now)`, and the writes that wait are dropped. From the install to either call no entry comes to be appended or
 applied. Raft paper section 7; thesis chapter 5; pitfalls, E.
 """
 
@@ -40,7 +41,7 @@ def need(state: State, peer: NodeId, progress: Progress, after: int) -> None:
 
 
 def feed(state: State, peer: NodeId, progress: Progress) -> None:
-    """Ask the disk for the next chunk, unless one is under way."""
+    """Ask the disk for the next chunks, if the window has room for one."""
     log, options = state.log, state.options
     progress.sent = max(progress.sent, log.first - 1)
     sending = progress.sending
@@ -49,17 +50,18 @@ def feed(state: State, peer: NodeId, progress: Progress) -> None:
             return
         sending = progress.sending = Sending(log.snapshot)
         state.out.events.append(SnapshotStarted(peer, log.snapshot.index))
-    if sending.sent_ms is not None and state.now.monotonic_ms - sending.sent_ms >= options.snapshot_retry_ms:
-        sending.sent_ms = None
+    if sending.is_silent(state.now.monotonic_ms, options):
+        sending.go_to(sending.offset)
         sending.is_doubted = True
-    if sending.sent_ms is None and sending.fetch is None and not progress.is_waiting:
+    if sending.fetch is None and not progress.is_waiting and sending.has_room(options):
         mark = sending.mark
-        sending.fetch = SnapshotFetch(peer, mark.index, mark.term, sending.offset, options.snapshot_chunk_bytes)
+        sending.fetch = SnapshotFetch(peer, mark.index, mark.term, sending.sent, sending.room_bytes(options))
         state.out.snapshot_fetches.append(sending.fetch)
 
 
-def on_chunk(state: State, role: Leader, fetch: SnapshotFetch, total: int, data: bytes) -> None:
-    """A chunk came from disk; b"" if that snapshot is gone: then the newest one is sent, from its start."""
+def on_chunk(state: State, role: Leader, fetch: SnapshotFetch, total: int, data: bytes, *, takes_several: bool) -> None:
+    """Some chunks came from disk; b"" if that snapshot is gone: then the newest one is sent, from its start. A follower
+    that does not take several at a time has a window of one."""
     progress = role.progress.get(fetch.peer)
     if progress is None or progress.sending is None or progress.sending.fetch != fetch:
         return  # asked before something changed
@@ -69,16 +71,21 @@ def on_chunk(state: State, role: Leader, fetch: SnapshotFetch, total: int, data:
         progress.sending = None
         progress.is_waiting = True  # until the next heartbeat: a disk that cannot must not be asked in a loop
         return
-    end = fetch.offset + len(data)
-    assert end <= min(total, fetch.offset + fetch.bytes_max), (fetch, len(data), total)
+    assert fetch.offset + len(data) <= min(total, fetch.offset + fetch.bytes_max), (fetch, len(data), total)
     sending.total = total
-    sending.sent_ms = state.now.monotonic_ms
-    state.out.messages.append(
-        InstallSnapshot(
-            sender=state.node, to=fetch.peer, term=state.term, snapshot_index=fetch.index, snapshot_term=fetch.term,
-            offset=fetch.offset, total=total, crc=crc32c(data), done=end == total, data=data,
-        )
-    )  # fmt: skip
+    for first in range(0, len(data), state.options.snapshot_chunk_bytes):
+        chunk = data[first : first + state.options.snapshot_chunk_bytes]
+        offset = sending.sent
+        sending.note_sent(len(chunk), state.now.monotonic_ms)
+        state.out.messages.append(
+            InstallSnapshot(
+                sender=state.node, to=fetch.peer, term=state.term, snapshot_index=fetch.index,
+                snapshot_term=fetch.term, offset=offset, total=total, crc=crc32c(chunk),
+                done=sending.sent == total, data=chunk,
+            )
+        )  # fmt: skip
+    if not takes_several:
+        sending.window_bytes = 0
 
 
 def on_reply(state: State, role: Leader, message: InstallSnapshotReply) -> None:
@@ -94,29 +101,32 @@ def on_reply(state: State, role: Leader, message: InstallSnapshotReply) -> None:
     if not sending.total or message.offset > sending.total:
         ignore(state, message, "it answers what was never sent")
     elif not message.accepted:
-        _send_from(progress, sending, message.offset)
+        sending.go_to(message.offset)
         progress.is_waiting = True  # until the next heartbeat
     elif message.offset == sending.total:
         # Not proved by this: asked, as after every start. The log may have moved on by more than one snapshot.
         progress.probe(sending.mark.index)
         state.out.events.append(SnapshotSent(message.sender, message.snapshot_index))
-    elif message.offset > sending.offset or (sending.is_doubted and message.offset < sending.offset):
-        # Further back: that follower began anew, and a late answer from before was believed (seed 600391).
-        _send_from(progress, sending, message.offset)
-
-
-def _send_from(progress: Progress, sending: Sending, offset: int) -> None:
-    sending.offset = offset
-    sending.fetch = None
-    sending.sent_ms = None
-    sending.is_doubted = False
+    elif message.offset > sending.offset:
+        sending.note_written(message.offset, state.now.monotonic_ms, state.options)
+    elif sending.is_doubted and message.offset < sending.offset:
+        # That follower began anew, and a late answer from before was believed (seed 600391).
+        sending.go_to(message.offset)
 
 
 def on_link_closed(progress: Progress) -> None:
     """What was under way is lost; nobody listens right now. It goes on where it was with the next heartbeat."""
     if progress.mode is Mode.SNAPSHOT and progress.sending is not None:
-        _send_from(progress, progress.sending, progress.sending.offset)
+        progress.sending.go_to(progress.sending.offset)
         progress.is_waiting = True
+
+
+def on_bulk_opened(state: State, role: Leader, peer: NodeId) -> None:
+    """The link that carries chunks to that follower was made anew: what was under way is lost, and leaves again. Not
+    while the follower itself is not connected: a proxy takes dials for a process that is down."""
+    progress = role.progress.get(peer)
+    if progress is not None and progress.sending is not None and peer in state.said:
+        progress.sending.go_to(progress.sending.offset)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -145,20 +155,23 @@ def on_install(state: State, message: InstallSnapshot) -> None:
     if crc32c(message.data) != message.crc or not message.data or message.done != (end == message.total):
         ignore(state, message, f"bytes {message.offset} to {end} of {message.total} fail their check")
         _tell(state, receiving, accepted=False)
-    elif message.offset != receiving.offset:
+    elif receiving.offset <= message.offset < receiving.ahead:
+        pass  # it waits for its turn already, and is answered when it is written
+    elif message.offset != receiving.ahead:
         _tell(state, receiving, accepted=receiving is state.receiving)
-    elif receiving.write is None:
+    elif not receiving.writes or end - receiving.offset <= state.options.snapshot_window_bytes:
         write = SnapshotWrite(receiving.index, receiving.term, message.offset, message.total, message.data)
-        receiving.write = write
+        receiving.ahead = end
+        receiving.writes.append(write)
         state.out.snapshot_writes.append(write)
 
 
 def on_written(state: State, write: SnapshotWrite) -> None:
     """A chunk is written aside; the last one is answered when the snapshot is in force."""
     receiving = state.receiving
-    if receiving is None or receiving.write != write:
+    if receiving is None or not receiving.writes or receiving.writes[0] != write:
         return  # of a snapshot that is not wanted any more
-    receiving.write = None
+    receiving.writes.popleft()
     receiving.offset += len(write.data)
     if receiving.offset < receiving.total:
         _tell(state, receiving, accepted=True)

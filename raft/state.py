@@ -6,6 +6,7 @@ and 4.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -65,7 +66,8 @@ class Receiving:
     term: int  # of the entry at `index`
     total: int
     offset: int = 0  # everything before it is written aside
-    write: SnapshotWrite | None = None  # asked for, not yet done
+    ahead: int = 0  # everything before it came
+    writes: deque[SnapshotWrite] = field(default_factory=deque)  # of what lies between: asked for, not yet done
     is_installing: bool = False  # all of it is there; it is being checked and put in force
 
 
@@ -155,6 +157,7 @@ def hear_leader(state: State, leader: NodeId) -> None:
         role.contact_ms = now_ms
         role.deadline_ms = now_ms + role.timeout_ms
         role.link_closed = False
+        role.hasty_ms = None
     else:
         become_follower(state, state.term, leader, "heard from the leader")
 

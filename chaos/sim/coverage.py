@@ -28,6 +28,7 @@ SOMETIMES: Final[dict[str, str]] = {
     "pre-vote prevented a disruption": "a node asked whether it could win, heard from the leader, and raised no term",
     "sticky vote": "a node that hears its leader did not follow a candidate into a newer term",
     "closed link began an election": "a follower heard its link to the leader close, and asked for votes early",
+    "a leader outlived a break of its links": "connections ended together, could be made again, and nobody campaigned",
     "check-quorum step-down": "a leader that no majority answers stepped down by itself",
     "deposed by a newer term": "a leader heard of a newer term",
     "two leaders": "a leader was elected while one of an older term still took itself for the leader",

@@ -153,6 +153,11 @@ class Network:
         link = self._links.get((sender, to))
         return link is not None and link.cuts > 0
 
+    def is_hindered(self, sender: NodeId, to: NodeId) -> bool:
+        """Whether that direction is cut or clogged."""
+        link = self._links.get((sender, to))
+        return link is not None and (link.cuts > 0 or link.clogs > 0)
+
     def cut(self, sender: NodeId, to: NodeId) -> None:
         """Swallow what `sender` sends to `to` from now on; cuts add up."""
         self.link(sender, to).cuts += 1

@@ -121,7 +121,12 @@ class SnapshotWork:
     def _fetch(self, life: int, fetch: SnapshotFetch) -> None:
         if life == self.replica.life:
             total, data = self.disk.snapshot_piece(fetch.index, fetch.term, fetch.offset, fetch.bytes_max)
-            self.replica.tell(lambda core, now: core.snapshot_chunk(fetch, total, data, now))
+            takes_several = (
+                self.world.knows[fetch.peer] >= self.world.knows[self.replica.node]
+            )  # an older program does not
+            self.replica.tell(
+                lambda core, now: core.snapshot_chunk(fetch, total, data, now, takes_several=takes_several)
+            )
 
     def _begin(self) -> None:
         if not self._running.is_on and self._jobs:
@@ -138,6 +143,7 @@ class SnapshotWork:
             self.replica.tell(lambda core, now: core.snapshot_written(write, now))
 
     def _failed(self) -> None:
+        self._jobs.clear()
         self.replica.tell(lambda core, now: core.snapshot_failed(now))
 
     def _install(self, install: SnapshotInstall) -> Generator[int, None, None]:

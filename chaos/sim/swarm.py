@@ -61,6 +61,8 @@ KINDS: Final[dict[str, tuple[int, int]]] = {
     "upgrade": (60, 4),
     # a power cut and damage together
     "flip newest": (20, 1),
+    # many connections at once
+    "break links": (40, 3),
 }
 """Every kind of fault that the nemesis knows. Wearing ones (a damaged disk is lost for its world) are the rarest.
 """
@@ -151,7 +153,7 @@ def _faults(random: Random, nodes: int) -> tuple[tuple[str, int], ...]:
     a_minute = random.choice((15, 20, 30, 45, 45, 60, 90))
     alone = {
         *("cut link", "cut node", "cut halves", "cut shape", "clog", "flap", "reset link", "transfer"),
-        "strand leader",
+        *("strand leader", "break links"),
     }
     weights: list[tuple[str, int]] = []
     for kind, (percent, weight) in KINDS.items():
@@ -183,6 +185,8 @@ def _options(random: Random) -> Options:
         transfer_timeout_ms=random.choice((200, 1_000)),
         snapshot_chunk_bytes=random.choice((200, 1_000, 256 << 10)),
         snapshot_retry_ms=random.choice((200, 1_000)),
+        snapshot_window_bytes=random.choice((1, 1_000, 3_000, 16 << 20)),
+        snapshot_queue_ms=random.choice((1, 20, 200)),
     )
 
 

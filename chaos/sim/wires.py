@@ -51,7 +51,9 @@ class Wires:
         world.trace.sent(number, world.now_us, message)
         carried: Message | bytes = encode_message(message) if world.swarm.encode else message
         parcel = (number, sender, to, world.replicas[sender].hello, carried)
-        if not world.network.send(sender, to, parcel, is_rare=not isinstance(message, FREQUENT)):
+        if world.dials.is_down(sender, to):
+            world.trace.lost(number, world.now_us, "not connected")
+        elif not world.network.send(sender, to, parcel, is_rare=not isinstance(message, FREQUENT)):
             world.trace.lost(number, world.now_us, "on the way")
 
     def carry(self, delay_us: int, parcel: Parcel) -> None:

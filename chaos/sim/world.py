@@ -19,6 +19,7 @@ from chaos.sim.atlas import Atlas
 from chaos.sim.clients import Clients
 from chaos.sim.coverage import Coverage
 from chaos.sim.damage_work import PAUSES_US
+from chaos.sim.dials import Dials
 from chaos.sim.disk import SimDisk
 from chaos.sim.disk_work import Crashed
 from chaos.sim.failure import Failure, NoProgress, failure_of
@@ -94,6 +95,7 @@ class World:
         self.send = self.wires.send
         self.network = Network(self.network_random, self.swarm, self.wires.carry)
         self.links = Links(self)
+        self.dials = Dials(self)
         self.disks = {node: self._formatted(node) for node in nodes}
         self.coverage = Coverage(self)
         self.witness = Witness(self.configuration, self.first)
@@ -204,6 +206,7 @@ class World:
         self.witness.started(core, replica.disk)
         self.coverage.started(replica, notices)
         self.links.started(replica.node)
+        self.dials.started(replica.node)
 
     def refused(self, replica: Replica, reason: str) -> None:
         """A disk refused to be opened: that node is down for good, and says why."""
@@ -220,6 +223,7 @@ class World:
         self.trace.state(self.now_us, replica.node, None)
         self.witness.crashed(replica.node)
         self.links.ended(replica.node)
+        self.dials.ended(replica.node)
         nemesis.close_links(self, replica.node)
         if self.clients is not None:
             self.clients.ended(replica.node)

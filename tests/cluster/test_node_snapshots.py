@@ -1,6 +1,8 @@
 """Snapshots between real nodes in one process: a follower that lacks too much log gets the state instead."""
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,13 +112,13 @@ async def test_pieces_go_by_the_bulk_link_and_wrong_ones_are_refused(tmp_path: P
     async with cluster_of(1, tmp_path) as nodes:
         disk = (await nodes.leader()).disk
         with pytest.raises(SnapshotDamaged, match="no snapshot of 9 was begun"):
-            await disk.write_piece(SnapshotWrite(9, 1, 100, 200, b"x" * 100))
-        await disk.write_piece(SnapshotWrite(9, 1, 0, 200, b"\x40\0\0\0" + b"x" * 46))
+            await disk.write_pieces([SnapshotWrite(9, 1, 100, 200, b"x" * 100)])
+        await disk.write_pieces([SnapshotWrite(9, 1, 0, 200, b"\x40\0\0\0" + b"x" * 46)])
         with pytest.raises(SnapshotDamaged, match="came after 50"):
-            await disk.write_piece(SnapshotWrite(9, 1, 100, 200, b"x" * 100))
+            await disk.write_pieces([SnapshotWrite(9, 1, 100, 200, b"x" * 100)])
         aside = tmp_path / "node-1" / "shard-0" / "snapshots"
         assert [path.name for path in aside.iterdir()] == [f"{9:020d}.new"]
-        await disk.write_piece(SnapshotWrite(12, 1, 0, 200, b"\x40\0\0\0"))
+        await disk.write_pieces([SnapshotWrite(12, 1, 0, 200, b"\x40\0\0\0")])
         assert [path.name for path in aside.iterdir()] == [f"{12:020d}.new"], "one at a time"
         with pytest.raises(SnapshotDamaged):
             await disk.check_received(12)
@@ -126,7 +128,7 @@ async def test_a_saved_snapshot_leaves_alone_what_is_being_received(tmp_path: Pa
     """Saving removes unfinished snapshots, but not the one whose pieces are coming in right now."""
     async with cluster_of(1, tmp_path, limits__snapshot_log_bytes=20_000) as nodes:
         leader = await nodes.leader()
-        await leader.disk.write_piece(SnapshotWrite(10_000, 1, 0, 200, b"\x40\0\0\0"))
+        await leader.disk.write_pieces([SnapshotWrite(10_000, 1, 0, 200, b"\x40\0\0\0")])
         await write(nodes, 20)
         await wait_until_async(lambda: leader.snapshots.index > 0 and not leader.snapshots.is_saving)
         names = [path.name for path in (tmp_path / "node-1" / "shard-0" / "snapshots").iterdir()]
@@ -138,19 +140,18 @@ async def test_a_piece_damaged_on_disk_begins_anew(tmp_path: Path, monkeypatch: 
     async with cluster_of(3, tmp_path, **EARLY) as nodes:
         _, follower = await fall_behind(nodes)
         again = await nodes.start(follower)
-        real, damaged = again.disk.write_piece, 0
+        real, damaged = again.disk.write_pieces, 0
 
-        async def spoil(piece: SnapshotWrite) -> None:
+        async def spoil(pieces: Sequence[SnapshotWrite]) -> None:
             nonlocal damaged
-            if damaged == 0 and piece.offset > 20_000:
+            if damaged == 0 and pieces[0].offset > 20_000:
                 damaged += 1
-                piece = SnapshotWrite(piece.index, piece.term, piece.offset, piece.total, bytes(len(piece.data)))
-                await real(piece)
-                # what was answered for is the piece that came, whatever the disk made of it
+                await real([replace(piece, data=bytes(len(piece.data))) for piece in pieces])
+                # what was answered for are the pieces that came, whatever the disk made of them
                 raise SnapshotDamaged("spoilt")
-            await real(piece)
+            await real(pieces)
 
-        monkeypatch.setattr(again.disk, "write_piece", spoil)
+        monkeypatch.setattr(again.disk, "write_pieces", spoil)
         await wait_until_async(lambda: installed(again), 60)
         assert damaged == 1
         await nodes.all_at(await write(nodes, 20))

@@ -10,6 +10,7 @@ import pytest
 import structlog
 
 from cluster.metrics import Metrics
+from cluster.peer_links import HELD_S
 from cluster.peer_protocol import (
     CLUSTER_VERSIONS,
     PEER_VERSION_MAX,
@@ -49,6 +50,8 @@ class Ear:
         self.frames: list[Frame] = []
         self.opened: list[tuple[int, str, int]] = []
         self.closed: list[int] = []
+        self.dialled: list[int] = []
+        self.refused: list[int] = []
         self.bulk_closed: list[int] = []
         self.bulk_opened: list[int] = []
 
@@ -69,6 +72,14 @@ class Ear:
     def peer_link_closed(self, peer: int) -> None:
         """An incoming consensus link closed."""
         self.closed.append(peer)
+
+    def consensus_link_opened(self, peer: int) -> None:
+        """An outgoing consensus link opened."""
+        self.dialled.append(peer)
+
+    def consensus_link_refused(self, peer: int) -> None:
+        """A dial was refused."""
+        self.refused.append(peer)
 
     def bulk_link_closed(self, peer: int) -> None:
         """An outgoing bulk link closed."""
@@ -395,13 +406,42 @@ async def test_an_answer_waits_for_no_answer() -> None:
 
 
 async def test_a_dead_peer_is_dialled_until_it_is_back() -> None:
-    """Back-off stays short on loopback, and both links come back by themselves."""
+    """Back-off stays short on loopback, and both links come back by themselves. Each refused dial is told, until one
+    gets through."""
     async with transports(2, listening=[1]) as ((one, two), (ear, _), ports):
-        await wait_until_async(lambda: all(two.connections().values()))
+        await wait_until_async(lambda: all(two.connections().values()) and len(ear.refused) >= 3)
         assert not any(one.connections().values())
+        assert ear.dialled == []
         await two.start("127.0.0.1", ports[1])
         await wait_until_async(lambda: all(one.connections().values()))
-        assert ear.bulk_opened == [2]
+        assert (ear.bulk_opened, ear.dialled, set(ear.refused)) == ([2], [2], {2})
+
+
+async def test_a_connection_that_closes_at_once_counts_as_a_refused_dial() -> None:
+    """A proxy takes connections whether or not a process listens behind it."""
+
+    async def proxy(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async with transports(1) as ((one,), (ear,), _):
+        port = int(one.configuration.member(2).peer.rpartition(":")[2])  # type: ignore[union-attr]
+        async with streams_served(proxy, port):
+            await wait_until_async(lambda: ear.dialled)
+            before = len(ear.refused)
+            await wait_until_async(lambda: len(ear.refused) > before + 3)
+
+
+async def test_a_connection_that_was_up_is_dialled_again_at_once() -> None:
+    """Also when it breaks again and again: each new one is there within the shortest pause between two dials."""
+    async with transports(2) as ((one, two), (ear, _), _):
+        await wait_until_async(lambda: all(one.connections().values()))
+        early = list(ear.refused)  # node 2 did not listen yet
+        for times in range(1, 6):
+            await asyncio.sleep(2 * HELD_S)  # so long it has to be up
+            for connection in list(two.accepted):
+                connection.abort()
+            await wait_until_async(lambda times=times: len(ear.dialled) == 1 + times)  # type: ignore[misc]
+        assert ear.refused == early
 
 
 async def test_dial_overrides_lead_through_a_proxy() -> None:

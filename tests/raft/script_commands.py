@@ -5,7 +5,7 @@ A command is a row of words: plain ones (`campaign 1`), links (`1>2`, `1>` from 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from raft import messages
 from raft.changes import Change, Promote, Remove
@@ -15,7 +15,7 @@ from raft.messages import Message
 from raft.options import Options
 from raft.refusals import Refused
 from raft.roles import Leader
-from raft.types import EntryKind, HardState, Mark, NodeId
+from raft.types import EntryKind, HardState, Mark, NodeId, Now
 from tests.raft.lab import at, configuration, extend, log_of
 from tests.raft.script_cluster import Cluster
 from tests.raft.script_text import entries_text, message_text, status_text
@@ -307,12 +307,34 @@ def _release(cluster: Cluster, words: Words) -> None:
     cluster.held.clear()
 
 
+@command("link-opened")
+def _link_opened(cluster: Cluster, words: Words) -> None:
+    """`link-opened 2>1`: node 2 sees that node 1 connected to it."""
+    _tell_links(cluster, words, lambda core, peer, now: core.link_opened(peer, f"{peer:032x}", 1, now))
+
+
 @command("link-closed")
 def _link_closed(cluster: Cluster, words: Words) -> None:
     """`link-closed 2>1`: node 2 sees that its connection to 1 closed."""
+    _tell_links(cluster, words, lambda core, peer, now: core.link_closed(peer, now))
+
+
+@command("link-dialled")
+def _link_dialled(cluster: Cluster, words: Words) -> None:
+    """`link-dialled 2>1`: node 2 has dialled node 1 again, and got through."""
+    _tell_links(cluster, words, lambda core, peer, now: core.link_dialled(peer, now))
+
+
+@command("link-refused")
+def _link_refused(cluster: Cluster, words: Words) -> None:
+    """`link-refused 2>1`: node 2 has dialled node 1, and was refused."""
+    _tell_links(cluster, words, lambda core, peer, now: core.link_refused(peer, now))
+
+
+def _tell_links(cluster: Cluster, words: Words, news: Callable[[RaftCore, NodeId, Now], None]) -> None:
     for word in words.plain:
         number, peer = (int(end) for end in _ends(word))
-        cluster.feed(number, lambda core, peer=peer: core.link_closed(peer, at(cluster.now_ms)))  # type: ignore[misc]
+        cluster.feed(number, lambda core, peer=peer: news(core, peer, at(cluster.now_ms)))  # type: ignore[misc]
 
 
 # -- requests ------------------------------------------------------------------------------------------------------

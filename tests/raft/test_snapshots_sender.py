@@ -1,4 +1,4 @@
-"""A leader that sends a snapshot: one chunk at a time, again where it was lost (pitfalls, E)."""
+"""A leader that sends a snapshot chunk by chunk, again where one was lost (pitfalls, E)."""
 
 from dataclasses import replace
 
@@ -20,11 +20,11 @@ def progress(core: RaftCore, node: NodeId) -> Progress:
     return core.state.role.progress[node]
 
 
-def sending() -> RaftCore:
-    """A leader, its log compacted to 8, that has just sent node 2 the first two of six bytes."""
+def sending(total: int = 6, **options: int) -> RaftCore:
+    """A leader, its log compacted to 8, that has just sent node 2 the first two of `total` bytes."""
     entries = log_of(configuration(3), *[1] * 10)
     core = RaftCore(
-        1, Options(snapshot_chunk_bytes=2), hard_state=HardState(1), configuration=configuration(3),
+        1, Options(snapshot_chunk_bytes=2, **options), hard_state=HardState(1), configuration=configuration(3),
         configuration_index=1, commit=7, applied=7, random=lambda low, high: low, now=at(0),
         log=LogStart(8, (TermRun(8, 1),), entry_mark(entries[-1]), tuple(entries[7:]), entry_mark(entries[6])),
     )  # fmt: skip
@@ -36,10 +36,10 @@ def sending() -> RaftCore:
     assert ready is not None
     (fetch,) = ready.snapshot_fetches
     assert (fetch.peer, fetch.index, fetch.offset, fetch.bytes_max) == (2, 7, 0, 2)
-    core.snapshot_chunk(fetch, 6, b"ab", at(360))
+    core.snapshot_chunk(fetch, total, b"ab", at(360))
     (message,) = drain(core, 360).to(2)
     assert isinstance(message, InstallSnapshot)
-    assert (message.offset, message.total, message.done, message.crc) == (0, 6, False, crc32c(b"ab"))
+    assert (message.offset, message.total, message.done, message.crc) == (0, total, False, crc32c(b"ab"))
     return core
 
 

@@ -1,7 +1,7 @@
-"""Leaders that stay, and that go in time: stickiness, check-quorum, closed links, stalls (pitfalls 9, 10, 14)."""
+"""Leaders that stay, and that go in time: stickiness, check-quorum, stalls (pitfalls 9, 10, 14)."""
 
 from raft.core import RaftCore
-from raft.events import BecameFollower, BecamePreCandidate, MessageIgnored
+from raft.events import BecameFollower, MessageIgnored
 from raft.messages import RequestVote, RequestVoteReply
 from raft.roles import RoleName
 from tests.raft.lab import Lab, append, at, drain, lead, make_core, vote_request
@@ -139,51 +139,3 @@ def test_check_quorum_ends_a_leadership_that_nobody_answers() -> None:
     assert left.term == 2
     lab.run(1_000)
     assert lab.leaders() in ([2], [3])
-
-
-def test_a_closed_link_to_the_leader_starts_an_election_at_once() -> None:
-    """Both followers of a killed leader saw their link close: the first that asks, after a short delay, wins."""
-    lab = Lab(3)
-    lab.elect(1)
-    lab.run(200)
-    lab.stop(1)
-    for node in (2, 3):
-        lab.cores[node].link_closed(1, at(lab.now_ms))
-    before = lab.now_ms
-    while not lab.leaders():
-        lab.run(1)
-    assert (lab.leaders(), lab.now_ms - before) == ([2], 20)  # node 3 draws 30 ms
-    reasons = [event.reason for event in lab.events[2] if isinstance(event, BecamePreCandidate)]
-    assert reasons == ["leader's link closed"]
-
-
-def test_a_closed_link_that_only_one_follower_saw_unseats_nobody() -> None:
-    """The other follower still hears the leader and refuses; the leader keeps its term."""
-    lab = Lab(3)
-    lab.elect(1)
-    lab.run(200)
-    lab.cores[2].link_closed(1, at(lab.now_ms))
-    lab.run(2_000)
-    assert lab.leaders() == [1]
-    assert lab.cores[2].status().leader == 1
-    assert {core.status().term for core in lab.cores.values()} == {2}
-
-
-def test_hearing_the_leader_again_forgets_the_closed_link() -> None:
-    """A link that was dialled again binds as before."""
-    core = make_core(1, 3)
-    append(core, prev=(1, 1), term=1, sender=2)
-    core.link_closed(2, at(10))
-    assert core.next_deadline_ms() == 10
-    append(core, prev=(1, 1), term=1, sender=2, now_ms=11)
-    assert core.next_deadline_ms() == 311
-    assert not granted(core, vote_request(3, 1, 2, (1, 1), pre=True, link_closed=True), now_ms=12)
-
-
-def test_closed_link_of_somebody_else_means_nothing_to_a_follower() -> None:
-    """Only the leader's link counts."""
-    core = make_core(1, 3)
-    append(core, prev=(1, 1), term=1, sender=2)
-    before = core.next_deadline_ms()
-    core.link_closed(3, at(10))
-    assert core.next_deadline_ms() == before

@@ -44,6 +44,7 @@ LEAVES: dict[str, tuple[str, ...]] = {
     "remove": ("changes of members",),
     "replace": ("changes of members",),
     "reset link": ("links reset",),
+    "break links": ("sometimes: a leader outlived a break of its links",),
     "pause": ("pauses",),
     "corrupt state": ("sometimes: a wrong state was found out",),
     "pause several": ("pauses",),

@@ -228,4 +228,42 @@ MUTANTS: Final = (
             ),
         ),
     ),
+    Mutant(
+        name="closed_link_taken_for_a_dead_leader",
+        number=0,
+        pitfall=10,
+        title="a follower asks for votes 0 to 40 ms after its leader's link closed, whether or not it can be dialled",
+        source="raftlog until issue 19",
+        edits=(
+            Edit(
+                "raft.links:closed",
+                "state.random(state.options.link_closed_delay_min_ms, state.options.link_closed_delay_max_ms)",
+                "state.random(0, 40)",
+            ),
+        ),
+    ),
+    Mutant(
+        name="refused_dial_believed_alone",
+        number=0,
+        pitfall=10,
+        title="a follower whose dial was refused asks for votes, though its links to other voters closed as well",
+        source="found while issue 19 was done",
+        edits=(
+            Edit(
+                "raft.election:_is_leader_gone",
+                "return role.link_closed and outcome(state.configuration, reached) is Outcome.WON",
+                "return role.link_closed and bool(reached)",
+            ),
+        ),
+        story="tests/raft/scripts/link_closed_short_break_of_all_links_unseats_nobody.txt",
+    ),
+    Mutant(
+        name="leader_silent_when_a_link_opens",
+        number=0,
+        pitfall=10,
+        title="a leader whose link opens again says nothing until its next heartbeat",
+        source="raftlog until issue 19",
+        edits=(Edit("raft.links:opened", "replication.heartbeat_to(state, role, peer, progress)", "pass"),),
+        story="tests/raft/scripts/link_closed_short_break_of_all_links_unseats_nobody.txt",
+    ),
 )

@@ -90,10 +90,85 @@ MUTANTS: Final = (
         edits=(
             Edit(
                 "raft.snapshots:on_install",
-                "elif message.offset != receiving.offset:",
-                "elif message.offset > receiving.offset:",
+                "elif message.offset != receiving.ahead:",
+                "elif message.offset > receiving.ahead:",
             ),
         ),
         story="tests/raft/test_snapshots_receiver.py::test_pitfall_55_chunks_out_of_place_are_answered_with_the_place_to_go_on",
+    ),
+    Mutant(
+        name="snapshot_sent_without_a_window",
+        number=0,
+        pitfall=55,
+        title="a leader sends chunk after chunk, whatever was answered",
+        source="found while issue 19 was done",
+        edits=(
+            Edit(
+                "raft.progress:Sending.has_room",
+                "return not self.inflight or "
+                "self.sent - self.offset + options.snapshot_chunk_bytes <= self.window_bytes",
+                "return True",
+            ),
+        ),
+    ),
+    Mutant(
+        name="snapshot_window_ignores_the_followers_pace",
+        number=0,
+        pitfall=55,
+        title="the window grows with every answer, however late it comes",
+        source="found while issue 19 was done",
+        edits=(
+            Edit(
+                "raft.progress:Sending.note_written",
+                "if took_ms <= self.quickest_ms + options.snapshot_queue_ms:",
+                "if took_ms >= 0:",
+            ),
+        ),
+        story="tests/raft/test_snapshots_window.py::test_late_answers_make_the_window_smaller",
+    ),
+    Mutant(
+        name="late_answer_takes_a_snapshot_back",
+        number=0,
+        pitfall=55,
+        title="an answer from before takes the leader back to what it says",
+        source="found while issue 19 was done",
+        edits=(
+            Edit(
+                "raft.snapshots:on_reply",
+                "elif sending.is_doubted and message.offset < sending.offset:",
+                "elif message.offset < sending.offset:",
+            ),
+        ),
+        story="tests/raft/test_snapshots_sender.py::test_an_answer_asks_for_the_next_chunk_and_an_old_one_for_nothing",
+    ),
+    Mutant(
+        name="snapshot_resumed_behind_what_was_sent",
+        number=0,
+        pitfall=55,
+        title="after a cut the leader goes on behind what it sent, not behind what was answered",
+        source="found while issue 19 was done",
+        edits=(
+            Edit(
+                "raft.snapshots:on_bulk_opened",
+                "progress.sending.go_to(progress.sending.offset)",
+                "progress.sending.go_to(progress.sending.sent)",
+            ),
+        ),
+        story="tests/raft/test_snapshots_window.py::test_a_link_that_was_made_anew_goes_on_behind_what_was_answered",
+    ),
+    Mutant(
+        name="chunks_taken_beyond_the_window",
+        number=0,
+        pitfall=55,
+        title="a follower keeps whatever comes, however much waits for its disk",
+        source="found while issue 19 was done",
+        edits=(
+            Edit(
+                "raft.snapshots:on_install",
+                "elif not receiving.writes or end - receiving.offset <= state.options.snapshot_window_bytes:",
+                "else:",
+            ),
+        ),
+        story="tests/raft/test_snapshots_window.py::test_a_follower_keeps_no_more_than_the_window",
     ),
 )

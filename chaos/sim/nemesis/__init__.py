@@ -11,7 +11,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from chaos.sim.nemesis import clocks, damage, disks, members, network, operators, processes, states, strand
+from chaos.sim.nemesis import breaks, clocks, damage, disks, members, network, operators, processes, states, strand
 from chaos.sim.nemesis.network import close_links
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ __all__ = ["FAULTS", "close_links", "heal", "unleash"]
 
 FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {
     **network.FAULTS,
+    **breaks.FAULTS,
     **processes.FAULTS,
     **disks.FAULTS,
     **damage.FAULTS,

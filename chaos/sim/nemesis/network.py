@@ -38,7 +38,7 @@ def cut(world: World, random: Random, kind: str, shape: str, links: Links) -> No
         world.network.cut(*link)
     if is_noticed:
         for sender, to in links:
-            _tell_closed(world, random, to, sender)
+            break_link(world, random, sender, to)
 
     def heal() -> None:
         for link in links:
@@ -133,8 +133,14 @@ def reset_link(world: World, random: Random) -> None:
     pair = _pair(world, random)
     if pair is not None and world.fault("reset link", pair, ""):
         world.count("links reset")
-        _tell_closed(world, random, *pair)
-        _tell_closed(world, random, pair[1], pair[0])
+        for sender, to in topologies.both_ways(*pair):
+            break_link(world, random, sender, to)
+
+
+def break_link(world: World, random: Random, sender: NodeId, to: NodeId) -> None:
+    """The connection that `sender` dialled breaks although both ends live, and both notice."""
+    world.dials.broke(sender, to)
+    _tell_closed(world, random, to, sender)
 
 
 def _pair(world: World, random: Random) -> tuple[NodeId, NodeId] | None:
