@@ -31,7 +31,7 @@ def replicate(state: State, role: Leader) -> None:
             if progress.sent < log.first and log.term_at(progress.sent) is None:
                 snapshots.need(state, peer, progress, progress.sent)  # compacted away meanwhile
                 continue
-            if progress.sent < last:
+            if progress.sent < last and progress.takes(progress.sent):
                 _stream(state, role, peer, progress)
             if progress.commit_sent < committed and progress.commit_sent < progress.sent:
                 _send(state, role, peer, progress, progress.sent)
@@ -63,7 +63,7 @@ def retry(state: State, role: Leader) -> None:
 
 def _stream(state: State, role: Leader, peer: NodeId, progress: Progress) -> None:
     log, options = state.log, state.options
-    while progress.sent < log.last.index and progress.has_room(options):
+    while progress.sent < log.last.index and progress.takes(progress.sent) and progress.has_room(options):
         is_behind = _is_behind(state, role, progress)
         if is_behind and len(progress.inflight) >= progress.behind_messages_max:
             return
@@ -71,7 +71,7 @@ def _stream(state: State, role: Leader, peer: NodeId, progress: Progress) -> Non
         if progress.sent < log.start.index:
             _fetch(state, peer, progress, bytes_max)
             return
-        entries = log.slice(progress.sent, bytes_max, options.append_entries_max)
+        entries = progress.taken(log.slice(progress.sent, bytes_max, options.append_entries_max))
         _send(state, role, peer, progress, progress.sent, entries)
 
 
@@ -97,7 +97,7 @@ def _probe(state: State, role: Leader, peer: NodeId, progress: Progress) -> None
     entries: tuple[Entry, ...] = ()
     if progress.sent >= log.start.index:
         bytes_max = _bytes_max(options, is_behind=_is_behind(state, role, progress))
-        entries = log.slice(progress.sent, bytes_max, options.append_entries_max)
+        entries = progress.taken(log.slice(progress.sent, bytes_max, options.append_entries_max))
     progress.is_waiting = True
     _send(state, role, peer, progress, progress.sent, entries)
 
@@ -206,7 +206,7 @@ def on_fetched(state: State, role: Leader, fetch: Fetch, entries: tuple[Entry, .
     elif progress.mode is Mode.PROBE:
         progress.probe(min(entries[0].before, progress.sent))
     elif entries[0].before == progress.sent:
-        _send(state, role, fetch.peer, progress, progress.sent, entries)
+        _send(state, role, fetch.peer, progress, progress.sent, progress.taken(entries))
     else:
         progress.is_waiting = True  # a disk that answers something else must not be asked in a loop
 
