@@ -93,6 +93,7 @@ class Disk:
         snapshot = opened.recovered.snapshot
         self.snapshot_bytes = snapshot.stored.size if snapshot is not None else 0  # of the newest one
         self._reserve.make(self.snapshot_bytes)
+        self._reserve.measure(self.snapshot_bytes)
         self._is_reserve_asked = False
 
     @classmethod
@@ -335,14 +336,27 @@ class Disk:
         """What is kept for when the disk is full (`cluster.disk_reserve`); 0: it is full, and this was given up."""
         return self._reserve.bytes
 
-    def keep_reserve(self) -> None:
-        """Makes the reserve again where there is room, and as large as it should be by now; in the reading thread."""
+    @property
+    def free_bytes(self) -> int:
+        """Room on the disk beside the reserve, as `keep_reserve` last measured it."""
+        return self._reserve.free_bytes
+
+    @property
+    def lacks_bytes(self) -> int:
+        """How much more room the reserve needs to be made again, as last measured; 0: none."""
+        return self._reserve.lacks_bytes
+
+    def keep_reserve(self, *, may_make: bool = True) -> None:
+        """Makes the reserve again where there is room, and as large as it should be by now, unless what was given up is
+        left to others now; measures the room. In the reading thread."""
         if not self._is_reserve_asked:
             self._is_reserve_asked = True
-            self._read_worker.post(self._keep_reserve)
+            self._read_worker.post(partial(self._keep_reserve, may_make=may_make))
 
-    def _keep_reserve(self) -> None:
-        self._reserve.make(self.snapshot_bytes)
+    def _keep_reserve(self, *, may_make: bool) -> None:
+        if may_make:
+            self._reserve.make(self.snapshot_bytes)
+        self._reserve.measure(self.snapshot_bytes)
         self._is_reserve_asked = False
 
     def _sync_ledgers(self) -> None:

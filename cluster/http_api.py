@@ -180,7 +180,7 @@ class Api:
         extra: list[tuple[str, str]] = []
         if error.code is Code.METHOD_NOT_ALLOWED and call is not None:
             extra.append(("Allow", allowed_methods(call)))
-        if error.code is Code.BUSY:
+        if error.code in (Code.BUSY, Code.DISK_FULL):
             extra.append(("Retry-After", "1"))
         return problem_answer(service.identity, problem, extra)
 

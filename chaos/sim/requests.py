@@ -23,6 +23,7 @@ from cluster.forwarding import (
     encode_read_reply,
     frames_of,
 )
+from cluster.peer_protocol import PEER_VERSION_MAX
 from cluster.pending import Pending
 from cluster.recent import Recent
 from cluster.requests import Request, Settled
@@ -242,7 +243,7 @@ class Requests:
                 self.reads.lost(before)
         if self.pending.answers:
             answers, self.pending.answers = self.pending.answers, []
-            for peer, frame in answer_frames(answers, state.term):
+            for peer, frame in answer_frames(answers, state.term, lambda peer: PEER_VERSION_MAX):
                 self._send(peer, frame)
         return is_changed
 

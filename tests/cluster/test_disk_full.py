@@ -153,7 +153,7 @@ def test_what_makes_room(block: bytes, expected: bool) -> None:
 
 
 async def test_what_was_taken_and_is_in_no_log_yet_is_refused(tmp_path: Path) -> None:
-    """A full disk's reserve is not for what waited to be proposed: busy, so nothing happened. A trim among it stays."""
+    """A full disk's reserve is not for what waited to be proposed: disk_full, so nothing happened. A trim among it stays."""
     async with cluster_of(1, tmp_path, **SMALL) as nodes:
         leader = await nodes.leader()
         loop = asyncio.get_running_loop()
@@ -164,7 +164,7 @@ async def test_what_was_taken_and_is_in_no_log_yet_is_refused(tmp_path: Path) ->
         node_requests.propose_or_forward(leader)
         error = futures[0].exception()
         assert isinstance(error, ApiError)
-        assert (error.code, error.row.outcome) == (Code.BUSY, Outcome.NOT_APPLIED)
+        assert (error.code, error.row.outcome) == (Code.DISK_FULL, Outcome.NOT_APPLIED)
         assert (await futures[1]).effect.result is Result.APPLIED
 
 
@@ -194,14 +194,14 @@ async def trim_to_end(node: Node) -> int:
 
 
 async def test_a_full_disk_can_be_trimmed_and_goes_on(small: SmallDisks, tmp_path: Path) -> None:
-    """Writes are refused as busy and not applied, and nothing that was taken is lost; a trim is taken, two snapshots
+    """Writes are refused as disk_full and not applied, and nothing that was taken is lost; a trim is taken, two snapshots
     come without any other write, the files go, the reserve is back and writes are taken again."""
     async with cluster_of(1, tmp_path, **SMALL) as nodes:
         leader = await nodes.leader()
         root = nodes.folder / "node-1"
         small.room[root] = small.used(root) + ROOM
         error = await fill_up(nodes, leader)
-        assert (error.code, error.row.outcome) == (Code.BUSY, Outcome.NOT_APPLIED)
+        assert (error.code, error.row.outcome) == (Code.DISK_FULL, Outcome.NOT_APPLIED)
         assert "it still takes a trim" in error.message
         taken = leader.applied
         assert small.used(root) > ROOM - 4 * SEGMENT
@@ -255,7 +255,7 @@ async def test_started_again_on_a_full_disk_it_takes_what_makes_room(small: Smal
         await wait_until_async(lambda: not again.syncer.has_space)
         with pytest.raises(ApiError) as refused:
             await nodes.append(again, VALUE)
-        assert refused.value.code is Code.BUSY
+        assert refused.value.code is Code.DISK_FULL
         assert b"raftlog_disk_reserve_bytes 0.0" in again.metrics.text()
         small.room[root] += 4 * SEGMENT
         await wait_until_async(partial(is_open, again), what="room again")
