@@ -9,7 +9,7 @@ docs/decisions/0018 has the reasons.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -62,6 +62,38 @@ def decode_report(frame: Frame) -> DiskReport:
             if len(numbers) == len(rest):
                 return DiskReport(is_full, *numbers)
     raise Corrupt(f"disk report with the header {frame.header!r:.200}")
+
+
+class Reports:
+    """What one process told its peers of its disk, and heard of theirs. Bulk links are in order and lose nothing while
+    they are up, so a report is sent once. Times in seconds."""
+
+    __slots__ = ("_heard", "_told")
+
+    def __init__(self) -> None:
+        self._told: dict[NodeId, tuple[float, DiskReport]] = {}  # on the bulk link of now: when, and what
+        self._heard: dict[NodeId, DiskReport] = {}
+
+    def is_due(self, peer: NodeId, own: DiskReport, now_s: float) -> bool:
+        """Whether that peer is to be told now."""
+        when_s, told = self._told.get(peer, (0.0, None))
+        return own.is_urgent_after(told) or (own != told and now_s - when_s >= EVERY_S)
+
+    def told(self, peer: NodeId, own: DiskReport, now_s: float) -> None:
+        """It was."""
+        self._told[peer] = now_s, own
+
+    def lost(self, peer: NodeId) -> None:
+        """The bulk link to that peer closed: what was told on it may not have arrived."""
+        self._told.pop(peer, None)
+
+    def take(self, peer: NodeId, report: DiskReport) -> None:
+        """That peer's newest report."""
+        self._heard[peer] = report
+
+    def of(self, peers: Iterable[NodeId]) -> dict[NodeId, DiskReport]:
+        """Of those peers that told."""
+        return {peer: self._heard[peer] for peer in peers if peer in self._heard}
 
 
 class SyncTimes:

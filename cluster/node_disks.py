@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cluster.disk_reports import (
-    EVERY_S,
     PEER_VERSION,
     DiskReport,
     Disks,
     Handover,
+    Reports,
     Rules,
     SyncTimes,
     Why,
@@ -46,8 +46,7 @@ class DiskWork:
         self._node = node
         self._rules = rules(node.settings.limits)
         self._times = SyncTimes()
-        self._told: dict[NodeId, tuple[float, DiskReport]] = {}  # on the bulk link of now: when, and what
-        self._heard: dict[NodeId, DiskReport] = {}
+        self._reports = Reports()
         self._last_ms: dict[Why, int] = {}
         self.holds: dict[NodeId, Hold] = {}  # followers that are sent no entries, while this node leads
         self.takes_writes = True  # as the leader: whether a majority has room
@@ -75,30 +74,27 @@ class DiskWork:
 
     def reports(self) -> dict[NodeId, DiskReport]:
         """Of this node, and of each member that is connected and speaks of its disk."""
+        return self._reports.of(self._speaking()) | {self._node.node_id: self.own}
+
+    def _speaking(self) -> list[NodeId]:
+        """Members that are connected and know reports."""
         node = self._node
-        known = {
-            peer: self._heard[peer]
-            for peer in node.core.state.configuration.peers(node.node_id)
-            if peer in self._heard and node.transport.version_of(peer) >= PEER_VERSION
-        }
-        return known | {node.node_id: self.own}
+        peers = node.core.state.configuration.peers(node.node_id)
+        return [peer for peer in peers if node.transport.version_of(peer) >= PEER_VERSION]
 
     def take(self, peer: NodeId, frame: Frame) -> None:
         """A peer's report. Raises Corrupt."""
-        self._heard[peer] = decode_report(frame)
+        self._reports.take(peer, decode_report(frame))
 
     def lost(self, peer: NodeId) -> None:
         """The bulk link to that peer closed: what was told on it may not have arrived."""
-        self._told.pop(peer, None)
+        self._reports.lost(peer)
 
     def _tell(self, mono: float) -> None:
-        node, own = self._node, self.own
-        for peer in node.core.state.configuration.peers(node.node_id):
-            when, told = self._told.get(peer, (0.0, None))
-            is_due = own.is_urgent_after(told) or (own != told and mono - when >= EVERY_S)
-            if is_due and node.transport.version_of(peer) >= PEER_VERSION:
-                if node.transport.send_bulk(peer, encode_report(own)):
-                    self._told[peer] = (mono, own)
+        own = self.own
+        for peer in self._speaking():
+            if self._reports.is_due(peer, own, mono) and self._node.transport.send_bulk(peer, encode_report(own)):
+                self._reports.told(peer, own, mono)
 
     # -- what follows -----------------------------------------------------------------------------------------------
 

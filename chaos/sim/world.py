@@ -15,6 +15,7 @@ from typing import Any
 
 from chaos.sim import nemesis
 from chaos.sim.agreement import agree, find_out
+from chaos.sim.bad_disks import with_bad_disks
 from chaos.sim.atlas import Atlas
 from chaos.sim.clients import Clients
 from chaos.sim.coverage import Coverage
@@ -434,6 +435,7 @@ def _run(world: World, seconds: int) -> Outcome:
     world.heal()
     agree(world)
     find_out(world)
+    with_bad_disks(world)
     world.clients.check()
     world.witness.finished()
     world.count("healed runs")

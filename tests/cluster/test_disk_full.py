@@ -153,7 +153,7 @@ def test_what_makes_room(block: bytes, expected: bool) -> None:
 
 
 async def test_what_was_taken_and_is_in_no_log_yet_is_refused(tmp_path: Path) -> None:
-    """A full disk's reserve is not for what waited to be proposed: disk_full, so nothing happened. A trim among it stays."""
+    """A full disk's reserve is not for what waited to be proposed: that is not applied. A trim among it stays."""
     async with cluster_of(1, tmp_path, **SMALL) as nodes:
         leader = await nodes.leader()
         loop = asyncio.get_running_loop()
@@ -194,7 +194,7 @@ async def trim_to_end(node: Node) -> int:
 
 
 async def test_a_full_disk_can_be_trimmed_and_goes_on(small: SmallDisks, tmp_path: Path) -> None:
-    """Writes are refused as disk_full and not applied, and nothing that was taken is lost; a trim is taken, two snapshots
+    """Writes are refused, not applied, and nothing that was taken is lost; a trim is taken, two snapshots
     come without any other write, the files go, the reserve is back and writes are taken again."""
     async with cluster_of(1, tmp_path, **SMALL) as nodes:
         leader = await nodes.leader()

@@ -221,7 +221,7 @@ async def test_an_older_peer_is_told_nothing_and_never_leads_for_its_disk(small:
         second = await nodes.leader()
         assert second.node_id not in (older, leader.node_id)
         assert older not in leader.disks.reports()
-        assert leader.disks._told.keys() == {second.node_id}
+        assert leader.disks._reports._told.keys() == {second.node_id}
 
 
 async def test_a_leader_with_a_slow_disk_hands_over_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
