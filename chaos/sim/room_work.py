@@ -84,7 +84,9 @@ class RoomWork:
             self._let_go, self._trim_index = oldest, replica.applied_index
         own = self.own
         for peer in self._speaking(core):
-            if self._reports.is_due(peer, own, now_s) and replica.world.links.send(replica.node, peer, encode_report(own)):
+            if self._reports.is_due(peer, own, now_s) and replica.world.links.send(
+                replica.node, peer, encode_report(own)
+            ):
                 self._reports.told(peer, own, now_s)
         self.takes_writes = True
         if isinstance(core.state.role, Leader):
