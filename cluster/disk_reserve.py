@@ -22,13 +22,14 @@ RESERVE_SEGMENTS: Final = 2
 class Reserve:
     """One data folder's. May be used from any thread."""
 
-    __slots__ = ("_lock", "_path", "_segments_bytes", "bytes", "free_bytes", "lacks_bytes")
+    __slots__ = ("_lock", "_path", "_segments_bytes", "bytes", "free_bytes", "is_asked", "lacks_bytes")
 
     def __init__(self, folder: Path, segment_bytes: int) -> None:
         self._path = folder / RESERVE
         self._segments_bytes = RESERVE_SEGMENTS * segment_bytes
         self._lock = Lock()
         self.bytes = 0  # that it keeps; 0: it was given up, or never found room
+        self.is_asked = False  # a thread is asked to call `keep`
         self.free_bytes = 0  # on the disk beside it, as last measured
         self.lacks_bytes = 0  # to be made, as last measured; 0: it is there, or could be made
 
@@ -36,8 +37,12 @@ class Reserve:
         """How large it should be beside a snapshot of that size."""
         return self._segments_bytes + snapshot_bytes
 
-    def measure(self, snapshot_bytes: int) -> None:
-        """Looks how much room there is, and how much the reserve lacks. May block. Never raises."""
+    def keep(self, snapshot_bytes: int, *, may_make: bool) -> None:
+        """Makes it as large as it should be by now where there is room, unless what was given up is left to others; then
+        measures the room. May block. Never raises."""
+        self.is_asked = False
+        if may_make:
+            self.make(snapshot_bytes)
         with suppress(OSError):
             self.free_bytes = self._free()
             self.lacks_bytes = 0 if self.bytes else max(0, self.wanted(snapshot_bytes) - self.free_bytes)

@@ -72,7 +72,6 @@ class Node:
         cluster: ClusterFile | None = None,
     ) -> None:  # fmt: skip
         """Restores the newest snapshot, which blocks; raises as `cluster.snapshots.restore`. `cluster` is its file."""
-        now = clock.read()
         identity = recovered.identity
         self.settings, self.options = settings, settings.options()
         self.disk = disk
@@ -91,8 +90,8 @@ class Node:
             identity.node, self.options, hard_state=recovered.hard_state,
             log=LogStart(recovered.first, recovered.runs, recovered.last, recovered.tail, mark, recovered.base),
             configuration=recovered.configuration, configuration_index=recovered.configuration_index,
-            earlier=recovered.earlier, commit=mark.index, applied=mark.index, random=random.Random().randint, now=now,
-            incarnation=identity.incarnation, floor=recovered.floor, knows=CLUSTER_VERSION,
+            earlier=recovered.earlier, commit=mark.index, applied=mark.index, random=random.Random().randint,
+            now=clock.read(), incarnation=identity.incarnation, floor=recovered.floor, knows=CLUSTER_VERSION,
         )  # fmt: skip
         self.membership = Membership(cluster)
         self.pending = Pending(settings.limits, metrics, self.node_id, recovered.hard_state.boot)

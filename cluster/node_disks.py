@@ -66,11 +66,11 @@ class DiskWork:
     @property
     def own(self) -> DiskReport:
         """This node's disk."""
-        node, disk = self._node, self._node.disk
+        node, reserve = self._node, self._node.disk.reserve
         is_full = not node.syncer.has_space
-        lacks_bytes = disk.lacks_bytes if is_full else 0
+        lacks_bytes = reserve.lacks_bytes if is_full else 0
         takes_to = node.room.takes_to if is_full else 0
-        return DiskReport(is_full, disk.free_bytes, lacks_bytes, takes_to, self._times.median_us)
+        return DiskReport(is_full, reserve.free_bytes, lacks_bytes, takes_to, self._times.median_us)
 
     def reports(self) -> dict[NodeId, DiskReport]:
         """Of this node, and of each member that is connected and speaks of its disk."""
@@ -155,6 +155,14 @@ class DiskWork:
     def best(self) -> NodeId:
         """Whom to hand over to for any other reason: a voter that has room, or NOBODY for the most caught up."""
         return self.disks().best() or NOBODY
+
+    def told_handover(self) -> tuple[str, int]:
+        """The newest hand-over that this process began, in words, and how many milliseconds ago; ("", 0): none."""
+        if self.handed_over is None:
+            return "", 0
+        handover, when_ms = self.handed_over
+        why = "its disk was full" if handover.why is Why.FULL else "its disk was much slower than those of a majority"
+        return f"to node {handover.to}, because {why}", self._node.core.state.now.monotonic_ms - when_ms
 
     # -- what clients are told --------------------------------------------------------------------------------------
 

@@ -199,11 +199,8 @@ class RaftCore:
         return election.transfer(self.state, to)
 
     def hold(self, holds: Mapping[NodeId, Hold]) -> None:
-        """Which followers take no entries now because their disks are full, as the driver knows it: the whole picture
-        each time; a leader forgets it with its leadership. Every other follower takes everything."""
-        if isinstance(self.state.role, Leader):
-            for peer, progress in self.state.role.progress.items():
-                progress.hold = holds.get(peer)
+        """Which followers take no entries now (`replication.hold`); all of them, each time."""
+        replication.hold(self.state, holds)
 
     def link_opened(self, peer: NodeId, incarnation: str, knows: int, now: Now) -> None:
         """`peer` connected, with that disk, and said up to which cluster version it knows."""

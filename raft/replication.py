@@ -6,12 +6,14 @@ figure 2 and section 5.3; thesis 3.6.2 (commit rule), 10.2.1 (the leader's disk 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from raft import membership, snapshots
 from raft.codec import previous_crc
 from raft.events import ConflictTruncated, FollowerProbing
 from raft.messages import AppendEntries, AppendEntriesReply
 from raft.options import Options
-from raft.progress import Mode, Progress
+from raft.progress import Hold, Mode, Progress
 from raft.quorum import agreed
 from raft.ready import Fetch, without_void_promises
 from raft.roles import Leader
@@ -39,6 +41,14 @@ def replicate(state: State, role: Leader) -> None:
             snapshots.feed(state, peer, progress)
         elif not progress.is_waiting:
             _probe(state, role, peer, progress)
+
+
+def hold(state: State, holds: Mapping[NodeId, Hold]) -> None:
+    """Which followers take no entries now because their disks are full, as the driver of a leader knows it; every other
+    one takes everything. A leader forgets it with its leadership, and of a follower whose progress begins anew."""
+    if isinstance(state.role, Leader):
+        for peer, progress in state.role.progress.items():
+            progress.hold = holds.get(peer)
 
 
 def heartbeat(state: State, role: Leader) -> None:

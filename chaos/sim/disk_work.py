@@ -38,8 +38,8 @@ class DiskWork:
     """Gone with its process; the disk stays."""
 
     __slots__ = (
-        "disk", "frames", "has_space", "is_marked", "queue", "replica", "sync_began_us", "sync_us", "synced_us", "syncing",
-        "syncs", "world",
+        "disk", "frames", "has_space", "is_marked", "queue", "replica", "sync_began_us", "sync_us", "synced_us",
+        "syncing", "syncs", "world",
     )  # fmt: skip
 
     def __init__(self, replica: Replica) -> None:

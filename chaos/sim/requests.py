@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from chaos.sim.point_work import PointWork
 from chaos.sim.room_work import RoomWork
+from cluster.disk_reports import PEER_VERSION
 from cluster.forwarding import (
     answer_frames,
     decode_answers,
@@ -24,7 +25,6 @@ from cluster.forwarding import (
     encode_read_reply,
     frames_of,
 )
-from cluster.peer_protocol import PEER_VERSION_MAX
 from cluster.pending import Pending
 from cluster.recent import Recent
 from cluster.requests import Request, Settled
@@ -244,7 +244,7 @@ class Requests:
                 self.reads.lost(before)
         if self.pending.answers:
             answers, self.pending.answers = self.pending.answers, []
-            for peer, frame in answer_frames(answers, state.term, lambda peer: PEER_VERSION_MAX):
+            for peer, frame in answer_frames(answers, state.term, lambda peer: PEER_VERSION):
                 self._send(peer, frame)
         return is_changed
 

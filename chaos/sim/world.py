@@ -15,8 +15,8 @@ from typing import Any
 
 from chaos.sim import nemesis
 from chaos.sim.agreement import agree, find_out
-from chaos.sim.bad_disks import with_bad_disks
 from chaos.sim.atlas import Atlas
+from chaos.sim.bad_disks import with_bad_disks
 from chaos.sim.clients import Clients
 from chaos.sim.coverage import Coverage
 from chaos.sim.damage_work import PAUSES_US

@@ -198,7 +198,7 @@ def run(times: SyncTimes, *slots: tuple[int, float], start_s: float = 0.0) -> fl
 
 
 def test_a_short_stall_does_not_make_a_disk_slow_and_a_long_one_does() -> None:
-    """Two seconds among five of a fast disk change nothing, three and a half do. It is rounded down, by a fifth at most."""
+    """Two seconds among five of a fast disk change nothing, three and a half do. It is rounded down."""
     fast, stall = (500, 0.001), (2, 0.25)
     times = SyncTimes()
     run(times, *[fast] * 10)

@@ -61,9 +61,9 @@ class Witness:
     """Sees everything; raises InvariantBroken."""
 
     __slots__ = (
-        "_append_only", "_cores", "_diverged", "_effects", "_elections", "_groups", "_hand_overs", "_machines", "_oldest", "_once",
-        "_persisted", "_pictures", "_pre_votes", "_progress", "_quorum", "_reads", "_seen", "_terms", "_votes",
-        "checks", "known",
+        "_append_only", "_cores", "_diverged", "_effects", "_elections", "_groups", "_hand_overs", "_machines",
+        "_oldest", "_once", "_persisted", "_pictures", "_pre_votes", "_progress", "_quorum", "_reads", "_seen",
+        "_terms", "_votes", "checks", "known",
     )  # fmt: skip
 
     def __init__(self, configuration: Configuration, first: Entry) -> None:

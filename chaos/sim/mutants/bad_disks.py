@@ -33,7 +33,7 @@ MUTANTS: Final = (
         pitfall=PITFALL,
         title="a full leader hands over to a voter whose disk is full too",
         source=SOURCE,
-        edits=(Edit("cluster.disk_reports:Disks.best", "            and not self.is_full(each.node)\n", ""),),
+        edits=(Edit("cluster.disk_reports:Disks.best", "and not self.is_full(each.node)", "and each.node"),),
         story="tests/cluster/test_disk_reports.py::test_a_full_follower_that_is_the_most_caught_up_is_no_target",
     ),
     Mutant(
