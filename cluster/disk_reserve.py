@@ -38,7 +38,7 @@ class Reserve:
         return self._segments_bytes + snapshot_bytes
 
     def keep(self, snapshot_bytes: int, *, may_make: bool) -> None:
-        """Makes it as large as it should be by now where there is room, unless what was given up is left to others; then
+        """Makes it as large as it should be by now where there is room, unless what was given up is for others; then
         measures the room. May block. Never raises."""
         self.is_asked = False
         if may_make:
