@@ -19,7 +19,9 @@ from statemachine.versions import CLUSTER_VERSION
 
 def sound(seed: int, nodes: int = 3) -> World:
     """A world without trouble whose nodes all run programs of today, and have a leader."""
-    world = World(seed, replace(quiet(nodes), segment_bytes=4_096))
+    swarm = quiet(nodes)
+    wide = replace(swarm.options, inflight_messages_max=64, inflight_bytes_max=16 << 20)  # no window holds entries back
+    world = World(seed, replace(swarm, segment_bytes=4_096, options=wide))
     world.knows = dict.fromkeys(world.replicas, CLUSTER_VERSION)
     for replica in world.replicas.values():
         replica.start()
