@@ -228,7 +228,7 @@ def refused(
         return _back_off(routes, policy, call, now_ms, random)
     if hint is not None and hint not in call.visited:
         return _attempt(policy, replace(call, hints=call.hints + 1), hint, 0, now_ms)
-    if problem.code in (Code.FENCED, Code.SHUTTING_DOWN):
+    if problem.code in (Code.FENCED, Code.SHUTTING_DOWN, Code.DISK_FULL):
         routes.penalised[call.url] = now_ms + policy.penalty_ms
     return _next_url(routes, policy, call, now_ms, random)
 

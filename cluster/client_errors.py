@@ -79,6 +79,7 @@ _CLASSES: Final[dict[Code, type[NotApplied]]] = {
     Code.CONSUMER_FENCED: ConsumerFenced,
     Code.NO_LEADER: Unavailable,
     Code.BUSY: Unavailable,
+    Code.DISK_FULL: Unavailable,
     Code.DEADLINE: Unavailable,
     Code.SHUTTING_DOWN: Unavailable,
     Code.FENCED: Unavailable,

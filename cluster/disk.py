@@ -80,8 +80,8 @@ class Disk:
         self._reader = Reader(journal, ledger, self._reading, self._reading.close)
         self._write_worker, self._read_worker = Worker("disk-write"), Worker("disk-read")
         self._background = Background(self._storage, self._reader, self._reading, self._read_worker)
-        self._reserve = Reserve(opened.shard.parent, journal.segment_bytes)
-        self._writer = Writer(self._storage, files, self._background, self._reserve)
+        self.reserve = Reserve(opened.shard.parent, journal.segment_bytes)
+        self._writer = Writer(self._storage, files, self._background, self.reserve)
         self._queued_bytes = 0
         self._finish_timer: asyncio.TimerHandle | None = None
         self._effects_last = 0  # newest entry whose effects were given
@@ -92,8 +92,7 @@ class Disk:
         self._scrub: Scrub | None = None
         snapshot = opened.recovered.snapshot
         self.snapshot_bytes = snapshot.stored.size if snapshot is not None else 0  # of the newest one
-        self._reserve.make(self.snapshot_bytes)
-        self._is_reserve_asked = False
+        self.reserve.keep(self.snapshot_bytes, may_make=True)
 
     @classmethod
     def open(
@@ -334,17 +333,13 @@ class Disk:
     @property
     def reserve_bytes(self) -> int:
         """What is kept for when the disk is full (`cluster.disk_reserve`); 0: it is full, and this was given up."""
-        return self._reserve.bytes
+        return self.reserve.bytes
 
-    def keep_reserve(self) -> None:
-        """Makes the reserve again where there is room, and as large as it should be by now; in the reading thread."""
-        if not self._is_reserve_asked:
-            self._is_reserve_asked = True
-            self._read_worker.post(self._keep_reserve)
-
-    def _keep_reserve(self) -> None:
-        self._reserve.make(self.snapshot_bytes)
-        self._is_reserve_asked = False
+    def keep_reserve(self, *, may_make: bool = True) -> None:
+        """See `Reserve.keep`; in the reading thread."""
+        if not self.reserve.is_asked:
+            self.reserve.is_asked = True
+            self._read_worker.post(partial(self.reserve.keep, self.snapshot_bytes, may_make=may_make))
 
     def _sync_ledgers(self) -> None:
         for _, operations in self._storage.sync_ledgers():

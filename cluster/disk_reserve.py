@@ -22,17 +22,34 @@ RESERVE_SEGMENTS: Final = 2
 class Reserve:
     """One data folder's. May be used from any thread."""
 
-    __slots__ = ("_lock", "_path", "_segments_bytes", "bytes")
+    __slots__ = ("_lock", "_path", "_segments_bytes", "bytes", "free_bytes", "is_asked", "lacks_bytes")
 
     def __init__(self, folder: Path, segment_bytes: int) -> None:
         self._path = folder / RESERVE
         self._segments_bytes = RESERVE_SEGMENTS * segment_bytes
         self._lock = Lock()
         self.bytes = 0  # that it keeps; 0: it was given up, or never found room
+        self.is_asked = False  # a thread is asked to call `keep`
+        self.free_bytes = 0  # on the disk beside it, as last measured
+        self.lacks_bytes = 0  # to be made, as last measured; 0: it is there, or could be made
 
     def wanted(self, snapshot_bytes: int) -> int:
         """How large it should be beside a snapshot of that size."""
         return self._segments_bytes + snapshot_bytes
+
+    def keep(self, snapshot_bytes: int, *, may_make: bool) -> None:
+        """Makes it as large as it should be by now where there is room, unless what was given up is for others; then
+        measures the room. May block. Never raises."""
+        self.is_asked = False
+        if may_make:
+            self.make(snapshot_bytes)
+        with suppress(OSError):
+            self.free_bytes = self._free()
+            self.lacks_bytes = 0 if self.bytes else max(0, self.wanted(snapshot_bytes) - self.free_bytes)
+
+    def _free(self) -> int:
+        system = os.statvfs(self._path.parent)
+        return system.f_bavail * system.f_frsize
 
     def make(self, snapshot_bytes: int) -> None:
         """Makes it, or makes it larger or smaller, where there is room; else it stays as it is. Never raises."""
@@ -44,9 +61,8 @@ class Reserve:
                 self._resize(wanted)
 
     def _resize(self, wanted: int) -> None:
-        system = os.statvfs(self._path.parent)
         there = self._path.stat().st_size if self._path.exists() else 0
-        if there < wanted and system.f_bavail * system.f_frsize < wanted - self.bytes:
+        if there < wanted and self._free() < wanted - self.bytes:
             return  # not even tried: for a moment nobody else would find room
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:

@@ -14,9 +14,9 @@ from cluster.wire_explain import Cause, Leaderless, NodeView, PeerView, ReplicaV
 
 _ASKING: Final = ("candidate", "pre_candidate")
 _WEIGHT: Final = (
-    "disk_fenced", "disk_hangs", "disk_full", "no_majority", "link_one_way", "link_down", "link_silent",
+    "disk_fenced", "disk_hangs", "no_room", "disk_full", "no_majority", "link_one_way", "link_down", "link_silent",
     "peer_refuses", "vote_refused", "vote_unanswered", "follower_silent", "not_following", "unreachable", "refused",
-    "not_committed", "lags", "fetches_older", "members_changing", "older_version", "election",
+    "not_committed", "lags", "handed_over", "fetches_older", "members_changing", "older_version", "election",
 )  # fmt: skip
 """Codes of causes, the weightiest first."""
 
@@ -26,7 +26,14 @@ def diagnose(views: Sequence[NodeView], unreachable: Mapping[int, str]) -> Leade
     by_node = {view.node: view for view in views}
     newest = max(views, key=lambda view: (view.configuration_index, view.term))
     known = leader_of(views) or _followed(by_node)
-    causes = [*_disks(views), *_links(by_node), *_votes(by_node), *_refusals(views), *_gone(unreachable)]
+    causes = [
+        *_disks(views),
+        *_peers_disks(views),
+        *_links(by_node),
+        *_votes(by_node),
+        *_refusals(views),
+        *_gone(unreachable),
+    ]
     if isinstance(known, NodeView):
         causes += _progress(known, by_node)
     elif known is None:
@@ -76,11 +83,36 @@ def _disks(views: Sequence[NodeView]) -> Iterator[Cause]:
         if view.disk_stalled_ms > view.disk_stall_ms:
             words = f"the disk of node {view.node} hangs: one operation has taken {view.disk_stalled_ms} ms so far"
             yield Cause("disk_hangs", words, view.node)
+        if not view.takes_writes and len(view.voters) > 1:
+            words = f"node {view.node} leads and refuses writes: no majority of the voters answers and has room"
+            yield Cause("no_room", words, view.node)
         if view.is_disk_full:
-            yield Cause("disk_full", f"the disk of node {view.node} is full: it goes on when there is room", view.node)
+            yield Cause("disk_full", _full_disk(view.node, view.disk_lacks_bytes), view.node)
+        if view.handed_over:
+            words = f"node {view.node} handed the leadership over {view.handed_over_ms} ms ago, {view.handed_over}"
+            yield Cause("handed_over", words, view.node)
         if view.disk_oldest > view.oldest:
             words = f"node {view.node} fetches records {view.oldest} to {view.disk_oldest - 1}, older than its snapshot"
             yield Cause("fetches_older", words, view.node)
+
+
+def _peers_disks(views: Sequence[NodeView]) -> Iterator[Cause]:
+    """Full disks of nodes whose own views are missing, as others heard of them; and who is sent no entries for it."""
+    told = {view.node for view in views}
+    for view in views:
+        for peer in view.peers:
+            if peer.disk_lacks_bytes is not None and peer.node not in told:
+                told.add(peer.node)
+                words = f"{_full_disk(peer.node, peer.disk_lacks_bytes)} (as node {view.node} was told)"
+                yield Cause("disk_full", words, peer.node, view.node)
+            if peer.is_held:
+                words = f"node {view.node} sends node {peer.node} no entries, because the disk there is full"
+                yield Cause("lags", words, peer.node, view.node)
+
+
+def _full_disk(node: int, lacks_bytes: int) -> str:
+    lacking = f"it lacks {lacks_bytes} bytes to take writes, and" if lacks_bytes else "it"
+    return f"the disk of node {node} is full: {lacking} goes on when there is room"
 
 
 def _gone(unreachable: Mapping[int, str]) -> Iterator[Cause]:

@@ -6,7 +6,7 @@ left, because nodes share no clock. `hop` is 1: what was passed on once is never
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -34,6 +34,9 @@ FORWARD_FRAME_BYTES_MAX: Final = 256 << 10  # a single larger request makes a fr
 FORWARD_FRAME_REQUESTS_MAX: Final = 4_096
 HOP: Final = 1
 _CODES: Final = {str(code): code for code in Code}
+_NEW_CODES: Final[dict[Code | None, tuple[int, Code | None]]] = {Code.DISK_FULL: (4, Code.BUSY)}
+"""Code -> the version of the peer protocol that brought it, and the one of the same outcome that older peers are told:
+they close the connection at a code that they do not know."""
 
 
 def frames_of(requests: Sequence[Request]) -> list[Sequence[Request]]:
@@ -81,11 +84,21 @@ def decode_forward(frame: Frame, peer: NodeId, now: float) -> list[Request]:
     return requests
 
 
-def answer_frames(answers: list[Answer], term: int) -> Iterator[tuple[NodeId, bytes]]:
-    """What became of requests that peers forwarded, a frame for each of them; `term` is that of the indexes given."""
+def answer_frames(
+    answers: list[Answer], term: int, version_of: Callable[[NodeId], int]
+) -> Iterator[tuple[NodeId, bytes]]:
+    """What became of requests that peers forwarded, a frame for each of them; `term` is that of the indexes given.
+    `version_of` gives the version of the peer protocol that a peer speaks."""
     answers.sort(key=attrgetter("peer"))
     for peer, each in groupby(answers, key=attrgetter("peer")):
-        yield peer, encode_answers(each, term)
+        version = version_of(peer)
+        yield peer, encode_answers([_known_to(version, answer) for answer in each], term)
+
+
+def _known_to(version: int, answer: Answer) -> Answer:
+    """The answer with a code that a peer of that protocol version knows."""
+    since, instead = _NEW_CODES.get(answer.code, (0, None))
+    return answer._replace(code=instead) if version < since else answer
 
 
 def encode_answers(answers: Iterable[Answer], term: int) -> bytes:

@@ -186,7 +186,7 @@ class Api:
         extra: list[tuple[str, str]] = []
         if error.code is Code.METHOD_NOT_ALLOWED and call is not None:
             extra.append(("Allow", allowed_methods(call)))
-        if error.code is Code.BUSY:
+        if error.code in (Code.BUSY, Code.DISK_FULL):
             extra.append(("Retry-After", "1"))
         answer = problem_answer(service.identity, problem, extra)
         answer.keep_alive = error.code is not Code.UNSUPPORTED  # a transfer coding: others may see another end of it

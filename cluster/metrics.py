@@ -44,6 +44,7 @@ class Metrics:
             "raftlog_link_dropped", "Messages not sent: the link was full or down", "peer"
         )
         self.link_closed = self._counter("raftlog_link_closed", "Accepted peer connections closed, by reason", "reason")
+        self.handovers = self._counter("raftlog_disk_handovers", "Leaderships given up for this node's disk", "why")
         self.http_requests = self._counter(
             "raftlog_http_requests", "HTTP requests, by route and status", "route", "status"
         )

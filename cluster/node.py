@@ -24,6 +24,7 @@ from cluster.metrics import Metrics
 from cluster.node_apply import apply_due
 from cluster.node_backfill import BackfillWork
 from cluster.node_damage import DamageWork
+from cluster.node_disks import DiskWork
 from cluster.node_fetches import Fetches
 from cluster.node_members import Membership
 from cluster.node_requests import Look
@@ -71,7 +72,6 @@ class Node:
         cluster: ClusterFile | None = None,
     ) -> None:  # fmt: skip
         """Restores the newest snapshot, which blocks; raises as `cluster.snapshots.restore`. `cluster` is its file."""
-        now = clock.read()
         identity = recovered.identity
         self.settings, self.options = settings, settings.options()
         self.disk = disk
@@ -90,8 +90,8 @@ class Node:
             identity.node, self.options, hard_state=recovered.hard_state,
             log=LogStart(recovered.first, recovered.runs, recovered.last, recovered.tail, mark, recovered.base),
             configuration=recovered.configuration, configuration_index=recovered.configuration_index,
-            earlier=recovered.earlier, commit=mark.index, applied=mark.index, random=random.Random().randint, now=now,
-            incarnation=identity.incarnation, floor=recovered.floor, knows=CLUSTER_VERSION,
+            earlier=recovered.earlier, commit=mark.index, applied=mark.index, random=random.Random().randint,
+            now=clock.read(), incarnation=identity.incarnation, floor=recovered.floor, knows=CLUSTER_VERSION,
         )  # fmt: skip
         self.membership = Membership(cluster)
         self.pending = Pending(settings.limits, metrics, self.node_id, recovered.hard_state.boot)
@@ -117,7 +117,7 @@ class Node:
         self.is_muted = False  # the disk hangs, and nobody took the leadership over: stop sounding like a leader
         self.snapshots = SnapshotWork(self, mark.index)
         self.retention, self.backfill = RetentionWork(self), BackfillWork(self)
-        self.room = RoomWork(self)
+        self.room, self.disks = RoomWork(self), DiskWork(self)
         self.watch = node_points.PointWatch.of(self.node_id)
         self.clock_proposed = 0  # index of the newest clock entry proposed here
         self.appended: list[tuple[int, float]] = []  # (index, when) of newest proposals: how far behind a follower is
@@ -319,6 +319,7 @@ class Node:
         self.pending.link_lost(peer, f"the link to node {peer} closed")
         self.reads.lost(peer)
         self.peer_log.lost(peer)
+        self.disks.lost(peer)
         self.wake()
 
     def bulk_link_opened(self, peer: NodeId) -> None:

@@ -47,6 +47,7 @@ def housekeeping(node: Node, now: Now, mono: float) -> None:
         _commit_clock(node, now)
     node.snapshots.save_if_due()
     node.room.look_if_due(mono)
+    node.disks.look(now, mono)
     node.retention.look_if_due(mono)
     node.backfill.look_if_due(mono)
 
@@ -78,7 +79,7 @@ def _watch_disk(node: Node, now: Now) -> None:
         node.logger.error("disk_hangs", stalled_ms=stalled_ms, then="no more heartbeats: others will elect a leader")
         return
     try:
-        to = node.core.transfer(NOBODY, now)
+        to = node.core.transfer(node.disks.best(), now)
         node.logger.error("disk_hangs", stalled_ms=stalled_ms, then=f"leadership goes to node {to}")
     except CannotTransfer:
         node.is_muted = True
@@ -98,7 +99,7 @@ def begin_stop(node: Node) -> None:
     node.applier.waiters.fail_all(unavailable(node))
     if node.is_leader:
         try:
-            to = node.core.transfer(NOBODY, clock.read())
+            to = node.core.transfer(node.disks.best(), clock.read())
             node.logger.info("handing_over", to=to)
         except Refused as error:
             node.logger.info("not_handing_over", reason=str(error))

@@ -20,7 +20,8 @@ def view(node: Node) -> NodeView:
     told = node.core.status()
     role = node.core.state.role
     votes = role.votes if isinstance(role, Candidate | PreCandidate) else {}
-    links = node.transport.links_seen()
+    links, reports, own = node.transport.links_seen(), node.disks.reports(), node.disks.own
+    handed_over, handed_over_ms = node.disks.told_handover()
     followers = {each.node: each for each in told.followers}
     now = clock.monotonic()
     now_ms = clock.read().monotonic_ms
@@ -28,7 +29,7 @@ def view(node: Node) -> NodeView:
     for member in told.configuration.members:
         if member.node == node.node_id:
             continue
-        link = links.get(member.node)
+        link, report = links.get(member.node), reports.get(member.node)
         follower = followers.get(member.node)
         contact_ms = None
         if follower is not None:
@@ -44,6 +45,8 @@ def view(node: Node) -> NodeView:
                 match=None if follower is None else follower.match,
                 contact_ms=contact_ms,
                 known_version=node_status.known_version(node, member),
+                disk_lacks_bytes=None if report is None or not report.is_full else report.lacks_bytes,
+                is_held=member.node in node.disks.holds,
             )
         )  # fmt: skip
     refused = [
@@ -76,4 +79,9 @@ def view(node: Node) -> NodeView:
         disk_oldest=node.disk.oldest,
         cluster_version=told.configuration.version,
         known_version=node.core.state.knows,
+        disk_lacks_bytes=own.lacks_bytes,
+        disk_sync_us=own.sync_us,
+        takes_writes=node.disks.takes_writes,
+        handed_over=handed_over,
+        handed_over_ms=handed_over_ms,
     )

@@ -27,7 +27,7 @@ from cluster.peer_log_frames import is_about_log
 from cluster.requests import Request
 from cluster.waiting import Reader
 from cluster.wire import ApiError, Code
-from raft.codec import FRAME_FORWARD, FRAME_FORWARD_REPLY, FRAME_POINTS, FRAME_READ, Frame
+from raft.codec import FRAME_DISK, FRAME_FORWARD, FRAME_FORWARD_REPLY, FRAME_POINTS, FRAME_READ, Frame
 from raft.ready import Ready
 from raft.refusals import Refused
 from raft.types import NOBODY, EntryKind, NodeId
@@ -50,9 +50,7 @@ def unavailable(node: Node) -> ApiError:
         return ApiError(Code.SHUTTING_DOWN, f"{name} is shutting down; ask another node")
     if node.membership.is_removed:
         return ApiError(Code.NO_LEADER, f"{name} is no member of the cluster any more; ask another node")
-    return ApiError(
-        Code.BUSY, f"{name} has no space left on its disk; make room (it still takes a trim), or ask another node"
-    )
+    return node.disks.refusal()
 
 
 def check(node: Node, block: bytes) -> None:
@@ -63,7 +61,7 @@ def check(node: Node, block: bytes) -> None:
 
 
 def _has_room(node: Node, block: bytes) -> bool:
-    return node.syncer.has_space or makes_room(block)
+    return (node.syncer.has_space and node.disks.takes_writes) or makes_room(block)
 
 
 def _check_waiters(node: Node) -> None:
@@ -173,7 +171,7 @@ def _look_at_reads(node: Node, mono: float) -> Look:
 def propose_or_forward(node: Node) -> None:
     """Does with the queued requests what can be done now; without a leader they wait."""
     if node.is_leader:
-        if not node.syncer.has_space:
+        if not (node.syncer.has_space and node.disks.takes_writes):
             _refuse_for_room(node)
         if _look_at_writes(node, clock.monotonic()) is Look.GO:
             _propose(node)
@@ -290,8 +288,11 @@ def release_readers(node: Node, number: int, index: int) -> None:
     """The readers of that round go on once `index` is applied here."""
     is_applied = node.applier.applied >= index
     readers = node.reads.take(number)
+    is_held = not is_applied and not node.syncer.has_space and index > node.core.state.log.last.index
     for reader in readers:
-        if not is_applied:
+        if is_held and not reader.future.done():
+            reader.future.set_exception(node.disks.unread(index))
+        elif not is_applied:
             node.applier.waiters.add(index, reader.future, index)
         elif not reader.future.done():
             reader.future.set_result(index)
@@ -313,11 +314,15 @@ def take_frame(node: Node, peer: NodeId, frame: Frame) -> None:
                 node.pending.settle_late(late, answers.term, *node.applier.recent.effect_of(late.last))
         for number, code in answers.refused:
             message = f"node {peer}, asked as the leader by node {node.node_id}, did not take the write: {code}"
+            if code is Code.DISK_FULL:
+                message = f"node {node.node_id}: {node.disks.refusal_of(peer)}"
             node.pending.refused(number, code, message)
     elif frame.kind == FRAME_READ:
         node.peer_reads.append((peer, decode_read(frame)))
     elif frame.kind == FRAME_POINTS:
         node_points.take(node, peer, frame)
+    elif frame.kind == FRAME_DISK:
+        node.disks.take(peer, frame)
     else:
         number, index = decode_read_reply(frame)
         answer_read(node, node.node_id, number, index)
@@ -341,5 +346,5 @@ def _take_forward(node: Node, peer: NodeId, requests: list[Request]) -> None:
 def send_answers(node: Node) -> None:
     """One frame per peer with what became of the requests that it forwarded."""
     answers, node.pending.answers = node.pending.answers, []
-    for peer, frame in answer_frames(answers, node.core.state.term):
+    for peer, frame in answer_frames(answers, node.core.state.term, node.transport.version_of):
         node.transport.send_bulk(peer, frame)

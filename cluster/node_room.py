@@ -41,6 +41,9 @@ class RoomWork:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._look_at = self._save_at = 0.0
+        self.takes_to = 0  # entries that begin at or before this index help to make room here (`DiskReport.takes_to`)
+        self.trim_index = node.applied  # of the newest entry known here that lets go of something, or a later one
+        self._let_go = (node.oldest, node.machine.compacted_revision)
         node.metrics.gauge(
             "raftlog_disk_reserve_bytes", "Kept on this disk for when it is full; 0: it is full, and this was given up",
             lambda: node.disk.reserve_bytes,
@@ -52,15 +55,27 @@ class RoomWork:
         if mono < self._look_at:
             return
         self._look_at = mono + LOOK_S
-        if not node.syncer.is_waiting and not node.snapshots.is_under_way:  # what was given up is left to them
-            node.disk.keep_reserve()
+        let_go = (node.oldest, node.machine.compacted_revision)
+        if let_go != self._let_go:
+            self._let_go, self.trim_index = let_go, node.applied
+        # what was given up is left to a batch that waits for room, and to a snapshot
+        node.disk.keep_reserve(may_make=not node.syncer.is_waiting and not node.snapshots.is_under_way)
         node.syncer.look_for_room()
-        if not node.syncer.has_space and node.disk.has_trimmed(node.machine.oldest) and mono >= self._save_at:
+        is_making_room = not node.syncer.has_space and node.disk.has_trimmed(node.machine.oldest)
+        needs_entry = is_making_room and node.applied <= node.snapshots.index  # for a second snapshot, of a later index
+        self.takes_to = node.applied + 1 if needs_entry and not node.is_leader else 0
+        if is_making_room and mono >= self._save_at:
             if node.applied > node.snapshots.index:
                 if node.snapshots.save():
                     self._save_at = mono + SAVE_PAUSE_S
-            elif node.is_leader and node.clock_proposed <= node.applied:
-                try:
-                    node.clock_proposed = node.core.propose(EntryKind.CLOCK, 1, b"", clock.read()).last
-                except Refused:
-                    pass  # something else moves the log
+            elif node.is_leader:
+                self.move_log()
+
+    def move_log(self) -> None:
+        """As the leader: commits one more clock entry, so that a snapshot of a later index can be saved."""
+        node = self._node
+        if node.clock_proposed <= node.applied:
+            try:
+                node.clock_proposed = node.core.propose(EntryKind.CLOCK, 1, b"", clock.read()).last
+            except Refused:
+                pass  # something else moves the log

@@ -84,6 +84,10 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hello_bytes_max: int = 4_096
     hello_timeout_ms: int = 2_000
     disk_stall_ms: int = 2_000  # a disk operation that hangs longer makes a leader step down
+    disk_full_pause_ms: int = 3_000  # a leader whose disk is full hands over at most this often
+    disk_slow_ms: int = 50  # a leader whose syncs take this long (median of five seconds) hands over,
+    disk_slow_factor: int = 4  # where a majority's take so many times less, and
+    disk_slow_pause_ms: int = 60_000  # at most this often
     stop_timeout_ms: int = 5_000  # hand-over and last answers at a clean stop
     deadline_default_ms: int = 10_000  # of a request that names none
     deadline_max_ms: int = 120_000

@@ -80,6 +80,7 @@ class Code(StrEnum):
     SESSIONS_FULL = "sessions_full"
     REFUSED = "refused"  # the state machine refused a well-formed request (duplicate key in a transaction, ...)
     BUSY = "busy"  # a queue is full
+    DISK_FULL = "disk_full"  # this node, or no majority of the voters, has room on its disk for a write
     NO_LEADER = "no_leader"  # nobody could take it within the deadline; it was never queued
     LEADER_LOST = "leader_lost"  # queued, and the leader was lost before its fate was known
     TIMEOUT = "timeout"  # queued, and the deadline passed before its fate was known
@@ -130,6 +131,7 @@ ERRORS: Final[dict[Code, ErrorRow]] = {
     Code.SESSIONS_FULL: ErrorRow(429, _N, True),
     Code.REFUSED: ErrorRow(422, _N, False),
     Code.BUSY: ErrorRow(429, _N, True),
+    Code.DISK_FULL: ErrorRow(507, _N, True),
     Code.NO_LEADER: ErrorRow(503, _N, True),
     Code.LEADER_LOST: ErrorRow(504, _U, True),
     Code.TIMEOUT: ErrorRow(504, _U, True),

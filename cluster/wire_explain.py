@@ -26,6 +26,8 @@ class PeerView(msgspec.Struct, frozen=True, omit_defaults=True):
     match: int | None = None  # at the leader: what it is proved to have,
     contact_ms: int | None = None  # and for how long it has not answered; -1: it never did
     known_version: int | None = None  # the newest cluster version that it knows; None: it is not connected here
+    disk_lacks_bytes: int | None = None  # what its full disk lacks, as it said; None: it has room, or did not say
+    is_held: bool = False  # at the leader: it is sent no entries, because its disk is full
 
 
 class RefusedView(msgspec.Struct, frozen=True):
@@ -65,6 +67,11 @@ class NodeView(msgspec.Struct, frozen=True):
     disk_oldest: int = 1  # and the oldest on this node's disk: a higher one, and it fetches what is between from others
     cluster_version: int = 1  # in force,
     known_version: int = 1  # and the newest that this node knows: a leader raises it once every member knows it
+    disk_lacks_bytes: int = 0  # of a full disk: how much more room it needs to take writes
+    disk_sync_us: int = 0  # how long its syncs take: median of the newest five seconds; 0: unknown
+    takes_writes: bool = True  # false: this node leads, and no majority of the voters has room
+    handed_over: str = ""  # why this process gave up leadership for its disk, and to whom; empty: it did not,
+    handed_over_ms: int = 0  # and how long ago
 
 
 class Cause(msgspec.Struct, frozen=True):

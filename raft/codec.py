@@ -705,7 +705,8 @@ FRAME_FORWARD_REPLY: Final = 4
 FRAME_READ: Final = 5  # a follower asks the leader for a read index
 FRAME_READ_REPLY: Final = 6
 FRAME_POINTS: Final = 7  # a replica's values at the newest digest points
-_FRAME_KINDS: Final = range(FRAME_HELLO, FRAME_POINTS + 1)
+FRAME_DISK: Final = 8  # a node's report about its disk
+_FRAME_KINDS: Final = range(FRAME_HELLO, FRAME_DISK + 1)
 
 
 class Frame(NamedTuple):

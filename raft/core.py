@@ -6,7 +6,7 @@ section 3; the order in which a Ready is carried out is in `raft.ready`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from raft import election, links, membership, reads, reconfiguration, replication, snapshots, versions
@@ -25,7 +25,7 @@ from raft.messages import (
     TimeoutNow,
 )
 from raft.options import Options
-from raft.progress import Progress
+from raft.progress import Hold, Progress
 from raft.ready import Fetch, Ready, SnapshotFetch, SnapshotWrite
 from raft.refusals import Busy, NotLeader, TransferInProgress
 from raft.roles import ROLE_NAMES, Follower, Leader, RoleName
@@ -197,6 +197,10 @@ class RaftCore:
         tells the end. Raises NotLeader, TransferInProgress or CannotTransfer."""
         self.state.now = now
         return election.transfer(self.state, to)
+
+    def hold(self, holds: Mapping[NodeId, Hold]) -> None:
+        """Which followers take no entries now (`replication.hold`); all of them, each time."""
+        replication.hold(self.state, holds)
 
     def link_opened(self, peer: NodeId, incarnation: str, knows: int, now: Now) -> None:
         """`peer` connected, with that disk, and said up to which cluster version it knows."""

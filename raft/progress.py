@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from raft.options import Options
 from raft.ready import Fetch, SnapshotFetch
-from raft.types import Mark
+from raft.types import Entry, Mark
 
 PACE_LOOK_MS: Final = 1_000
 PACE_LOOKS: Final = 60
@@ -31,6 +31,14 @@ class Mode(StrEnum):
     PROBE = "probe"
     REPLICATE = "replicate"
     SNAPSHOT = "snapshot"
+
+
+class Hold(NamedTuple):
+    """What a follower without room on its disk is sent: entries that begin at or before `entries_to`, and a snapshot
+    only if `takes_snapshot`. Heartbeats, commit indexes and questions about its log are sent all the same."""
+
+    entries_to: int
+    takes_snapshot: bool
 
 
 @dataclass(slots=True)
@@ -118,6 +126,7 @@ class Progress:
     inflight: deque[tuple[int, int]] = field(default_factory=deque)  # (end, bytes) of each unanswered message
     inflight_bytes: int = 0
     sending: Sending | None = None  # snapshot
+    hold: Hold | None = None  # its disk is full (RaftCore.hold); None: it takes everything
     # Of entries that are committed without it: one message under way leaves disks and processors to those that are not.
     behind_messages_max: int = 1
     pace_ms: int = 0  # when to look again whether that is enough
@@ -126,6 +135,16 @@ class Progress:
     def has_room(self, options: Options) -> bool:
         """Whether another message with entries may be sent."""
         return len(self.inflight) < options.inflight_messages_max and self.inflight_bytes < options.inflight_bytes_max
+
+    def takes(self, after: int) -> bool:
+        """Whether the entry after the end `after` may be sent."""
+        return self.hold is None or after < self.hold.entries_to
+
+    def taken(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+        """Those of consecutive entries that may be sent."""
+        if self.hold is None:
+            return entries
+        return tuple([entry for entry in entries if self.takes(entry.before)])
 
     def look_at_pace(self, lag: int, now_ms: int, options: Options) -> None:
         """It lacks so many records, which are committed; 0: it is not behind. Who gains too little on the log gets more

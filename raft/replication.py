@@ -6,12 +6,14 @@ figure 2 and section 5.3; thesis 3.6.2 (commit rule), 10.2.1 (the leader's disk 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from raft import membership, snapshots
 from raft.codec import previous_crc
 from raft.events import ConflictTruncated, FollowerProbing
 from raft.messages import AppendEntries, AppendEntriesReply
 from raft.options import Options
-from raft.progress import Mode, Progress
+from raft.progress import Hold, Mode, Progress
 from raft.quorum import agreed
 from raft.ready import Fetch, without_void_promises
 from raft.roles import Leader
@@ -31,7 +33,7 @@ def replicate(state: State, role: Leader) -> None:
             if progress.sent < log.first and log.term_at(progress.sent) is None:
                 snapshots.need(state, peer, progress, progress.sent)  # compacted away meanwhile
                 continue
-            if progress.sent < last:
+            if progress.sent < last and progress.takes(progress.sent):
                 _stream(state, role, peer, progress)
             if progress.commit_sent < committed and progress.commit_sent < progress.sent:
                 _send(state, role, peer, progress, progress.sent)
@@ -39,6 +41,14 @@ def replicate(state: State, role: Leader) -> None:
             snapshots.feed(state, peer, progress)
         elif not progress.is_waiting:
             _probe(state, role, peer, progress)
+
+
+def hold(state: State, holds: Mapping[NodeId, Hold]) -> None:
+    """Which followers take no entries now because their disks are full, as the driver of a leader knows it; every other
+    one takes everything. A leader forgets it with its leadership, and of a follower whose progress begins anew."""
+    if isinstance(state.role, Leader):
+        for peer, progress in state.role.progress.items():
+            progress.hold = holds.get(peer)
 
 
 def heartbeat(state: State, role: Leader) -> None:
@@ -68,7 +78,7 @@ def retry(state: State, role: Leader) -> None:
 
 def _stream(state: State, role: Leader, peer: NodeId, progress: Progress) -> None:
     log, options = state.log, state.options
-    while progress.sent < log.last.index and progress.has_room(options):
+    while progress.sent < log.last.index and progress.takes(progress.sent) and progress.has_room(options):
         is_behind = _is_behind(state, role, progress)
         if is_behind and len(progress.inflight) >= progress.behind_messages_max:
             return
@@ -76,7 +86,7 @@ def _stream(state: State, role: Leader, peer: NodeId, progress: Progress) -> Non
         if progress.sent < log.start.index:
             _fetch(state, peer, progress, bytes_max)
             return
-        entries = log.slice(progress.sent, bytes_max, options.append_entries_max)
+        entries = progress.taken(log.slice(progress.sent, bytes_max, options.append_entries_max))
         _send(state, role, peer, progress, progress.sent, entries)
 
 
@@ -102,7 +112,7 @@ def _probe(state: State, role: Leader, peer: NodeId, progress: Progress) -> None
     entries: tuple[Entry, ...] = ()
     if progress.sent >= log.start.index:
         bytes_max = _bytes_max(options, is_behind=_is_behind(state, role, progress))
-        entries = log.slice(progress.sent, bytes_max, options.append_entries_max)
+        entries = progress.taken(log.slice(progress.sent, bytes_max, options.append_entries_max))
     progress.is_waiting = True
     _send(state, role, peer, progress, progress.sent, entries)
 
@@ -211,7 +221,7 @@ def on_fetched(state: State, role: Leader, fetch: Fetch, entries: tuple[Entry, .
     elif progress.mode is Mode.PROBE:
         progress.probe(min(entries[0].before, progress.sent))
     elif entries[0].before == progress.sent:
-        _send(state, role, fetch.peer, progress, progress.sent, entries)
+        _send(state, role, fetch.peer, progress, progress.sent, progress.taken(entries))
     else:
         progress.is_waiting = True  # a disk that answers something else must not be asked in a loop
 

@@ -30,6 +30,10 @@ HIT_S: Final = 6.0
 ROOM_S: Final = 12.0
 """For the next segment to be allocated: small ones are filled in some seconds."""
 
+HANDED_OVER_S: Final = 10.0
+"""A leader without room is none any more after this long: it hands over at once where it can, tries again after three
+seconds, and is deposed where it cannot reach a majority."""
+
 ENTRIES: Final = "*/log/[0-9]*.seg"
 """Where entries are written. A segment that is only being made has another name: there no room is no reason to end."""
 
@@ -118,11 +122,14 @@ def _failing(call: CallName, error: str, name: str = "*", times: int = 0) -> Cal
 
 
 def _full(field: Field) -> Injected:
-    """No room for the next segment: writes wait, the process lives, and goes on when there is room."""
+    """No room for the next segment: the process lives, does not go on leading, and goes on when there is room."""
     node = _somebody(field)
     pid = field.running(node)
     rule = _inject(field, node, "allocate", error="ENOSPC")
     count = _met(field, rule, ROOM_S)
+    cluster = field.deployment.cluster
+    if not field.wait(lambda: (told := cluster.status(node)) is None or told.role != "leader", HANDED_OVER_S):
+        field.problems.append(f"node {node} leads although its disk has been full for {HANDED_OVER_S:g} s")
 
     def heal() -> str:
         field.forget()
@@ -259,7 +266,7 @@ NEMESES: Final = (
     _nemesis("write-error", "one node's pwrite fails with EIO: it fences itself", _failing("pwrite", "EIO", ENTRIES)),
     _nemesis("write-full", "one node's pwrite fails with ENOSPC: it fences itself",
              _failing("pwrite", "ENOSPC", ENTRIES)),
-    _nemesis("disk-full", "one node has no room for the next segment: it waits", _full, LASTS_S),
+    _nemesis("disk-full", "one node has no room for the next segment: it waits, and does not lead", _full, LASTS_S),
     _nemesis("slow-disk", f"one node's syncs take {SLOW_MS[0]} to {SLOW_MS[1]} ms longer", _slow, LASTS_S,
              lane="quality"),
     _nemesis("hanging-disk", "the leader's syncs do not come back", _hanging, (2.0, 4.0), moves_leader=True),

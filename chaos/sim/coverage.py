@@ -73,6 +73,12 @@ SOMETIMES: Final[dict[str, str]] = {
     "a wrong state outlived the trouble": "it was found out after everything else was healed",
     "nothing is written because no majority has one state": "a majority had reported, and its values differed",
     "a node fences itself": "a write or sync failed, and the process stopped before another word",
+    "a full leader hands over": "its disk was full, and a voter with room led on",
+    "a leader with a slow disk hands over": "its syncs took much longer than those of a majority, for seconds",
+    "a full follower is sent no entries": "its disk was full, and a majority could do without it",
+    "no majority has room": "a leader with room refused writes that only a full follower's reserve could commit",
+    "a majority with room went on": "at the end a minority of the disks, the leader's often among them, was full",
+    "a slow disk did not keep the leadership": "at the end the leader's disk was slow, and another one led on",
     "a full disk waits for room": "a disk had no room: nothing was written, and the batch was kept for later",
     "no room for a snapshot": "a snapshot was given up for want of room, and left nothing behind",
     # clients

@@ -38,7 +38,8 @@ class DiskWork:
     """Gone with its process; the disk stays."""
 
     __slots__ = (
-        "disk", "frames", "has_space", "is_marked", "queue", "replica", "synced_us", "syncing", "world",
+        "disk", "frames", "has_space", "is_marked", "queue", "replica", "sync_began_us", "sync_us", "synced_us",
+        "syncing", "syncs", "world",
     )  # fmt: skip
 
     def __init__(self, replica: Replica) -> None:
@@ -50,6 +51,8 @@ class DiskWork:
         self.syncing: Iterator[int] | None = None
         self.synced_us = 0
         self.has_space = True
+        self.syncs = self.sync_us = 0  # so far, and the time that they took
+        self.sync_began_us = 0  # of the one under way; 0: none is
         self.is_marked = False  # a durable mark stands behind the newest entry, or is on its way there
 
     @property
@@ -130,7 +133,9 @@ class DiskWork:
         for name in operations:
             world.may_crash(name, weight)
             if name == "Sync":
-                yield world.sync_us() + self.disk.slow_us
+                self.sync_began_us, took_us = world.now_us, world.sync_us() + self.disk.slow_us
+                yield took_us
+                self.syncs, self.sync_us, self.sync_began_us = self.syncs + 1, self.sync_us + took_us, 0
             elif name == "wait":
                 yield 500
 

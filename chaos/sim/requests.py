@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from chaos.sim.point_work import PointWork
+from chaos.sim.room_work import RoomWork
+from cluster.disk_reports import PEER_VERSION
 from cluster.forwarding import (
     answer_frames,
     decode_answers,
@@ -28,7 +30,7 @@ from cluster.recent import Recent
 from cluster.requests import Request, Settled
 from cluster.waiting import IndexWaiters, Reader, Reads
 from cluster.wire import ERRORS, ApiError, Code, LeaderHint, Problem, outcome_of
-from raft.codec import FRAME_FORWARD, FRAME_FORWARD_REPLY, FRAME_POINTS, FRAME_READ, Frame
+from raft.codec import FRAME_DISK, FRAME_FORWARD, FRAME_FORWARD_REPLY, FRAME_POINTS, FRAME_READ, Frame
 from raft.core import RaftCore
 from raft.ready import Ready
 from raft.refusals import Refused
@@ -142,6 +144,7 @@ class Requests:
         self.context = 0
         self.clock_proposed = 0
         self.points = PointWork(replica)
+        self.room = RoomWork(replica)
         self.housekept_us = 0
         self.seen_leadership = (0, NOBODY)
 
@@ -191,8 +194,7 @@ class Requests:
             self.reads.waiting.append(Reader(waiting, self._seconds(deadline_us)))
 
     def _check(self) -> None:
-        if not self.replica.work.has_space:
-            raise ApiError(Code.BUSY, f"node {self.replica.node} has no space left on its disk")
+        self.room.check()
         self.points.check()
 
     def problem(self, error: ApiError, *, has_session: bool = False) -> Problem:
@@ -244,7 +246,7 @@ class Requests:
                 self.reads.lost(before)
         if self.pending.answers:
             answers, self.pending.answers = self.pending.answers, []
-            for peer, frame in answer_frames(answers, state.term):
+            for peer, frame in answer_frames(answers, state.term, lambda peer: PEER_VERSION):
                 self._send(peer, frame)
         return is_changed
 
@@ -263,6 +265,7 @@ class Requests:
             if not self.reads.is_empty:
                 self.reads.expire(mono, f"node {self.replica.node}: no read index", has_leader=leader != NOBODY)
         is_leader = isinstance(core.state.role, Leader)
+        self.room.look(core, now)
         self.points.housekeeping(core, now, self._mono(), is_leader=is_leader)
         if is_leader:
             due_ms = self.replica.next_expiry_ms()
@@ -280,6 +283,8 @@ class Requests:
     def _propose_or_forward(self, core: RaftCore, now: Now) -> None:
         pending = self.pending
         if isinstance(core.state.role, Leader):
+            if not self.room.has_room:
+                pending.refuse_queued(Code.DISK_FULL, "no room")
             if self.replica.work.syncing is None or pending.queued_bytes >= self.limits.batch_eager_bytes:
                 self._propose(core, now)
             return
@@ -390,6 +395,7 @@ class Requests:
         """What was sent there and not answered may or may not have arrived."""
         self.pending.link_lost(peer, f"the link to node {peer} closed")
         self.reads.lost(peer)
+        self.room.lost(peer)
 
     def take_frame(self, core: RaftCore, peer: NodeId, frame: Frame) -> None:
         """A frame of the bulk link."""
@@ -416,6 +422,8 @@ class Requests:
             self.peer_reads.append((peer, decode_read(frame)))
         elif frame.kind == FRAME_POINTS:
             self.points.take(core, peer, frame)
+        elif frame.kind == FRAME_DISK:
+            self.room.take(peer, frame)
         else:
             number, index = decode_read_reply(frame)
             self._answer_read(node, number, index)

@@ -16,6 +16,7 @@ from typing import Any
 from chaos.sim import nemesis
 from chaos.sim.agreement import agree, find_out
 from chaos.sim.atlas import Atlas
+from chaos.sim.bad_disks import with_bad_disks
 from chaos.sim.clients import Clients
 from chaos.sim.coverage import Coverage
 from chaos.sim.damage_work import PAUSES_US
@@ -438,6 +439,7 @@ def _run(world: World, seconds: int) -> Outcome:
     world.heal()
     agree(world)
     find_out(world)
+    with_bad_disks(world)
     world.clients.check()
     world.witness.finished()
     world.count("healed runs")

@@ -85,7 +85,7 @@ ENDS: list[tuple[Code, Safety, type[Exception] | None]] = [
     *((Code.SEQUENCE_SETTLED, safety, SequenceSettled) for safety in Safety),
     *((code, safety, None) for code in (
         Code.BUSY, Code.NO_LEADER, Code.OVERWRITTEN, Code.SHUTTING_DOWN, Code.FENCED, Code.DEADLINE, Code.WINDOW_FULL,
-        Code.MEMBERS_CHANGING, Code.STATES_DIFFER,
+        Code.MEMBERS_CHANGING, Code.STATES_DIFFER, Code.DISK_FULL,
     ) for safety in Safety),
     *((code, safety, OutcomeUnknown if safety is Safety.PLAIN else None) for code in (
         Code.LEADER_LOST, Code.TIMEOUT, Code.INTERNAL,

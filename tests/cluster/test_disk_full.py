@@ -153,7 +153,7 @@ def test_what_makes_room(block: bytes, expected: bool) -> None:
 
 
 async def test_what_was_taken_and_is_in_no_log_yet_is_refused(tmp_path: Path) -> None:
-    """A full disk's reserve is not for what waited to be proposed: busy, so nothing happened. A trim among it stays."""
+    """A full disk's reserve is not for what waited to be proposed: that is not applied. A trim among it stays."""
     async with cluster_of(1, tmp_path, **SMALL) as nodes:
         leader = await nodes.leader()
         loop = asyncio.get_running_loop()
@@ -164,7 +164,7 @@ async def test_what_was_taken_and_is_in_no_log_yet_is_refused(tmp_path: Path) ->
         node_requests.propose_or_forward(leader)
         error = futures[0].exception()
         assert isinstance(error, ApiError)
-        assert (error.code, error.row.outcome) == (Code.BUSY, Outcome.NOT_APPLIED)
+        assert (error.code, error.row.outcome) == (Code.DISK_FULL, Outcome.NOT_APPLIED)
         assert (await futures[1]).effect.result is Result.APPLIED
 
 
@@ -194,14 +194,14 @@ async def trim_to_end(node: Node) -> int:
 
 
 async def test_a_full_disk_can_be_trimmed_and_goes_on(small: SmallDisks, tmp_path: Path) -> None:
-    """Writes are refused as busy and not applied, and nothing that was taken is lost; a trim is taken, two snapshots
+    """Writes are refused, not applied, and nothing that was taken is lost; a trim is taken, two snapshots
     come without any other write, the files go, the reserve is back and writes are taken again."""
     async with cluster_of(1, tmp_path, **SMALL) as nodes:
         leader = await nodes.leader()
         root = nodes.folder / "node-1"
         small.room[root] = small.used(root) + ROOM
         error = await fill_up(nodes, leader)
-        assert (error.code, error.row.outcome) == (Code.BUSY, Outcome.NOT_APPLIED)
+        assert (error.code, error.row.outcome) == (Code.DISK_FULL, Outcome.NOT_APPLIED)
         assert "it still takes a trim" in error.message
         taken = leader.applied
         assert small.used(root) > ROOM - 4 * SEGMENT
@@ -233,12 +233,13 @@ async def test_three_full_disks_elect_and_trim(small: SmallDisks, tmp_path: Path
             small.room[root] = small.used(root)
             await fill_up(nodes, new)
         full = [node for node in (new, follower) if not node.syncer.has_space]
-        assert new in full
+        assert full, "the leader, or the follower without whose room it takes no writes"
         before = await trim_to_end(follower)
         for node in full:
             await wait_until_async(partial(is_open, node), what="room again")
             assert node.oldest == before
             assert node.disk.oldest > 1
+        await wait_until_async(lambda: new.disks.takes_writes, what="the leader to hear of a majority with room")
         await nodes.append(follower, VALUE)
 
 
@@ -255,7 +256,7 @@ async def test_started_again_on_a_full_disk_it_takes_what_makes_room(small: Smal
         await wait_until_async(lambda: not again.syncer.has_space)
         with pytest.raises(ApiError) as refused:
             await nodes.append(again, VALUE)
-        assert refused.value.code is Code.BUSY
+        assert refused.value.code is Code.DISK_FULL
         assert b"raftlog_disk_reserve_bytes 0.0" in again.metrics.text()
         small.room[root] += 4 * SEGMENT
         await wait_until_async(partial(is_open, again), what="room again")

@@ -292,3 +292,35 @@ def test_a_leader_that_makes_no_progress() -> None:
         ("follower_silent", 2, 1), ("not_following", 3, 1), ("unreachable", 2, 0), ("not_committed", 1, 0),
         ("lags", 2, 1), ("lags", 3, 1),
     ]  # fmt: skip
+
+
+async def test_full_disks_are_told_with_what_follows_from_them(tmp_path: Path) -> None:
+    """Two followers are full: what each lacks, that a leader with room refuses writes, who is sent no entries, and who
+    gave leadership up for its disk."""
+    async with cluster_of(3, tmp_path) as nodes:
+        leader = await nodes.leader()
+        (view,) = [await told_by(leader)]
+        views = [node.view() for node in nodes.running.values()]
+        assert [cause.code for cause in view.causes] == []
+        (at,) = [number for number, each in enumerate(views) if each.node == leader.node_id]
+        one, other = leader.view().peers
+        peers = [
+            msgspec.structs.replace(one, disk_lacks_bytes=4_096, is_held=True),
+            msgspec.structs.replace(other, disk_lacks_bytes=0),
+        ]
+        views[at] = msgspec.structs.replace(
+            views[at],
+            takes_writes=False,
+            handed_over="to node 2, because its disk was full",
+            handed_over_ms=12,
+            peers=peers,
+        )
+        causes = {(cause.code, cause.node): cause.words for cause in diagnose(views[at : at + 1], {}).causes}
+        number = leader.node_id
+        assert causes["no_room", number].startswith(
+            f"node {number} leads and refuses writes: no majority of the voters"
+        )
+        assert causes["handed_over", number].endswith("12 ms ago, to node 2, because its disk was full")
+        assert "it lacks 4096 bytes to take writes" in causes["disk_full", one.node]
+        assert causes["disk_full", other.node].startswith(f"the disk of node {other.node} is full: it goes on when")
+        assert f"sends node {one.node} no entries, because the disk there is full" in causes["lags", one.node]

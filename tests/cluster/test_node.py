@@ -273,7 +273,7 @@ async def test_a_fenced_node_answers_everyone_and_ends_with_its_code(tmp_path: P
 
 
 async def test_a_full_disk_is_back_pressure_that_recovers(tmp_path: Path) -> None:
-    """NoSpace: new writes hear busy, nothing is fenced, and with room again the very same batch goes on."""
+    """NoSpace: new writes hear disk_full, nothing is fenced, and with room again the very same batch goes on."""
     async with cluster_of(1, tmp_path) as nodes:
         leader = await nodes.leader()
         real = leader.disk.carry_out
@@ -286,7 +286,7 @@ async def test_a_full_disk_is_back_pressure_that_recovers(tmp_path: Path) -> Non
         await wait_until_async(lambda: not leader.syncer.has_space)
         with pytest.raises(ApiError) as refused:
             leader.submit(append_block(b"y"), 1, deadline=deadline())
-        assert refused.value.code is Code.BUSY
+        assert refused.value.code is Code.DISK_FULL
         leader.disk.carry_out = real  # type: ignore[method-assign]  # room again
         assert (await waiting).effect.result is Result.APPLIED
         assert leader.syncer.has_space

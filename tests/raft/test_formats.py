@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from cluster.backup_file import BackupEncoder, BackupHead
 from cluster.disk_open import Identity, encode_identity
+from cluster.disk_reports import DiskReport, encode_report
 from cluster.peer_protocol import Hello, Purpose, encode_hello
 from raft.codec import (
     Corrupt,
@@ -131,6 +132,7 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
     "hello": lambda: encode_hello(
         Hello(log=LOG.log_id.hex(), sender=1, to=2, incarnation="ab" * 16, boot=3, purpose=Purpose.CONSENSUS)
     ),
+    "disk report": lambda: encode_report(DiskReport(True, 4_096, 130_000_000, 388, 1_024)),
     "peer frame": lambda: encode_message(TimeoutNow(sender=1, to=2, term=3, last_index=4)),
 }
 

@@ -29,6 +29,7 @@ from chaos.sim.invariants.diverged_is_fenced import DivergedIsFenced
 from chaos.sim.invariants.election_safety import ElectionSafety
 from chaos.sim.invariants.equal_effects import EqualEffects
 from chaos.sim.invariants.exactly_once import ExactlyOnce
+from chaos.sim.invariants.hand_overs import HandOvers
 from chaos.sim.invariants.known import Durable, Known
 from chaos.sim.invariants.leader_append_only import LeaderAppendOnly
 from chaos.sim.invariants.monotonic_term import MonotonicTerm
@@ -38,6 +39,7 @@ from chaos.sim.invariants.pre_vote import PreVote
 from chaos.sim.invariants.progress_is_true import ProgressIsTrue
 from chaos.sim.invariants.read_linearizability import ReadLinearizability
 from chaos.sim.invariants.state_machine_safety import StateMachineSafety
+from cluster.disk_reports import Handover
 from raft.configuration import Configuration
 from raft.core import RaftCore
 from raft.invariants import InvariantBroken, Observed, check_leader, check_log, check_state, check_step, observe
@@ -59,9 +61,9 @@ class Witness:
     """Sees everything; raises InvariantBroken."""
 
     __slots__ = (
-        "_append_only", "_cores", "_diverged", "_effects", "_elections", "_groups", "_machines", "_oldest", "_once",
-        "_persisted", "_pictures", "_pre_votes", "_progress", "_quorum", "_reads", "_seen", "_terms", "_votes",
-        "checks", "known",
+        "_append_only", "_cores", "_diverged", "_effects", "_elections", "_groups", "_hand_overs", "_machines",
+        "_oldest", "_once", "_persisted", "_pictures", "_pre_votes", "_progress", "_quorum", "_reads", "_seen",
+        "_terms", "_votes", "checks", "known",
     )  # fmt: skip
 
     def __init__(self, configuration: Configuration, first: Entry) -> None:
@@ -85,6 +87,7 @@ class Witness:
         self._once = ExactlyOnce()
         self._oldest = OneOldest()
         self._groups = ConsumerGroups()
+        self._hand_overs = HandOvers()
 
     @property
     def committed(self) -> list[tuple[int, int]]:
@@ -113,6 +116,10 @@ class Witness:
             raise InvariantBroken(node, "a start takes for committed only what is", "section 7", log.committed)
         self._look_at_disk(core)
         committed_is_durable.still_held(known, node)
+
+    def handed_over(self, node: NodeId, life: int, handover: Handover, now_ms: int, pause_ms: int) -> None:
+        """That process begins to hand leadership over because of its disk."""
+        self._hand_overs.began(node, life, handover, now_ms, pause_ms)
 
     def crashed(self, node: NodeId) -> None:
         """A process died."""

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from chaos.sim.mutants import (
+    bad_disks,
     damage,
     disks,
     elections,
@@ -33,6 +34,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
             *replication.MUTANTS,
             *reads.MUTANTS,
             *disks.MUTANTS,
+            *bad_disks.MUTANTS,
             *damage.MUTANTS,
             *members.MUTANTS,
             *sessions.MUTANTS,
