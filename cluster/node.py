@@ -43,7 +43,7 @@ from cluster.wire import LeaderHint, Members, Status
 from cluster.wire_explain import NodeView
 from raft import invariants
 from raft.changes import Change
-from raft.codec import Frame
+from raft.codec import INDEX_MAX, Frame
 from raft.configuration import Configuration
 from raft.core import RaftCore
 from raft.hello import Start
@@ -87,16 +87,17 @@ class Node:
         snapshot = recovered.snapshot
         machine, last_user = restore(snapshot.chunks()) if snapshot else (StateMachine(), 0)
         mark = snapshot.mark if snapshot else GENESIS
+        start = Start(
+            run=random.SystemRandom().randrange(1, INDEX_MAX), last_index=recovered.last.index,
+            last_term=recovered.last.term, term=recovered.hard_state.term, floor=recovered.floor,
+        )  # fmt: skip
         self.core = RaftCore(
             identity.node, self.options, hard_state=recovered.hard_state,
             log=LogStart(recovered.first, recovered.runs, recovered.last, recovered.tail, mark, recovered.base),
             configuration=recovered.configuration, configuration_index=recovered.configuration_index,
             earlier=recovered.earlier, commit=mark.index, applied=mark.index, random=random.Random().randint, now=now,
             incarnation=identity.incarnation, floor=recovered.floor, knows=CLUSTER_VERSION,
-        )  # fmt: skip
-        start = Start(
-            run=random.SystemRandom().randrange(1, 1 << 64), last_index=recovered.last.index,
-            last_term=recovered.last.term, term=recovered.hard_state.term, floor=recovered.floor,
+            run=start.run,
         )  # fmt: skip
         self.membership = Membership(cluster)
         self.pending = Pending(settings.limits, metrics, self.node_id, recovered.hard_state.boot)

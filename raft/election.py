@@ -6,7 +6,7 @@ quorum), 9.6 (pre-vote).
 
 from __future__ import annotations
 
-from raft import replication, snapshots
+from raft import recall, replication, snapshots
 from raft.events import TransferEnded, TransferStarted
 from raft.messages import RequestVote, RequestVoteReply, TimeoutNow
 from raft.progress import Mode
@@ -49,7 +49,7 @@ def tick(state: State) -> None:
     if now_ms - role.deadline_ms >= state.options.election_timeout_min_ms:
         role.deadline_ms = now_ms + state.draw_timeout()
         return
-    if not state.may_campaign:
+    if not state.may_campaign or recall.is_waiting(state):
         role.deadline_ms = now_ms + state.draw_timeout()
         return
     link_closed = isinstance(role, Follower) and role.link_closed
@@ -118,6 +118,8 @@ def on_vote_reply(state: State, message: RequestVoteReply) -> None:
     elif not isinstance(role, Candidate) or message.pre or message.request_term != state.term:
         return
     role.votes[message.sender] = message.granted
+    if message.granted and not message.pre:
+        recall.voted(state, message)
     _count(state)
 
 
@@ -161,6 +163,7 @@ def on_request_vote(state: State, message: RequestVote) -> None:
     configuration that this node happens to know does not matter (pitfall 11): the candidate counts by its own."""
     # A log that heals is shorter than the one that acknowledged: by it nobody can tell who has everything (pitfall 66).
     up_to_date = not state.floor and state.log.is_up_to_date(message.last_index, message.last_term)
+    up_to_date = up_to_date and not recall.is_waiting(state)  # a voter may still tell that this log lost something
     if message.pre:
         granted = message.term > state.term and up_to_date and not is_bound(state, message)
         state.out.messages.append(_reply(state, message, granted=granted))  # promises nothing, changes nothing

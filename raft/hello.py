@@ -62,7 +62,7 @@ def decode_start(text: str) -> Start:
         raise Corrupt(f"a hello says of its process: {text!r:.200}")
     run = int(found[1], 16)
     last_index, last_term, term, floor = (int(found[group]) for group in range(2, 6))
-    if run == 0 or max(last_index, last_term, term, floor) > INDEX_MAX or last_term > term:
+    if run == 0 or max(run, last_index, last_term, term, floor) > INDEX_MAX or last_term > term:
         raise Corrupt(f"a hello says of its process: {text!r:.200}")
     return Start(run=run, last_index=last_index, last_term=last_term, term=term, floor=floor)
 

@@ -26,7 +26,7 @@ from cluster.points import Diverged
 from cluster.snapshots import decode_preamble
 from cluster.wire import Problem
 from raft import hello
-from raft.codec import Frame, FrameDecoder, UnknownVersion, entry_mark
+from raft.codec import INDEX_MAX, Frame, FrameDecoder, UnknownVersion, entry_mark
 from raft.core import RaftCore
 from raft.divergence import Note
 from raft.hello import Met, Start
@@ -122,7 +122,7 @@ class Replica:
             self.crash(f"cannot open: {error}", power=False)
             return
         start = Start(
-            run=self.run_random.randrange(1, 1 << 64), last_index=opened.log.last.index,
+            run=self.run_random.randrange(1, INDEX_MAX), last_index=opened.log.last.index,
             last_term=opened.log.last.term, term=opened.hard_state.term, floor=opened.floor,
         )  # fmt: skip
         self.hello = Hello(disk.incarnation, opened.hard_state.boot, world.knows[self.node], start)
@@ -142,7 +142,7 @@ class Replica:
             self.node, world.swarm.options, hard_state=opened.hard_state, log=replace(opened.log, tail=tail),
             configuration=opened.configuration, configuration_index=opened.configuration_index, earlier=opened.earlier,
             commit=self.mark.index, applied=self.mark.index, random=self.core_random.randint, now=self.now(),
-            incarnation=disk.incarnation, floor=opened.floor, knows=self.hello.knows,
+            incarnation=disk.incarnation, floor=opened.floor, knows=self.hello.knows, run=start.run,
         )  # fmt: skip
         world.started(self, opened.notices)
         self.damage.start()
