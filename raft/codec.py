@@ -806,7 +806,17 @@ _MESSAGE_FIELDS: Final[dict[int, tuple[type, tuple[str, ...]]]] = {
     8: (Recall, ("run", "floor")),
     9: (
         RecallReply,
-        ("run", "promised_term", "acked_term", "acked_index", "healed_index", "is_alone", "is_lost"),
+        (
+            "run",
+            "promised_term",
+            "acked_term",
+            "acked_index",
+            "led_term",
+            "led_index",
+            "healed_index",
+            "is_alone",
+            "is_lost",
+        ),
     ),
 }
 _MESSAGE_NUMBERS: Final = {kind: number for number, (kind, _) in _MESSAGE_FIELDS.items()}

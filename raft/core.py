@@ -219,7 +219,7 @@ class RaftCore:
         """The connection to `peer` closed."""
         self.state.now = now
         self.state.said.pop(peer, None)
-        self.state.starts.pop(peer, None)
+        recall.link_closed(self.state, peer)
         election.link_closed(self.state, peer)
 
     def compact(self, mark: Mark, keep_after: int | None = None) -> None:

@@ -49,7 +49,7 @@ def tick(state: State) -> None:
     if now_ms - role.deadline_ms >= state.options.election_timeout_min_ms:
         role.deadline_ms = now_ms + state.draw_timeout()
         return
-    if not state.may_campaign or recall.is_waiting(state):
+    if not state.may_campaign or not recall.may_campaign(state):
         role.deadline_ms = now_ms + state.draw_timeout()
         return
     link_closed = isinstance(role, Follower) and role.link_closed
@@ -162,8 +162,8 @@ def on_request_vote(state: State, message: RequestVote) -> None:
     """Answer a candidate of the current term, or a pre-candidate of any. Whether the node is a voter in the
     configuration that this node happens to know does not matter (pitfall 11): the candidate counts by its own."""
     # A log that heals is shorter than the one that acknowledged: by it nobody can tell who has everything (pitfall 66).
-    up_to_date = not state.floor and state.log.is_up_to_date(message.last_index, message.last_term)
-    up_to_date = up_to_date and not recall.is_waiting(state)  # a voter may still tell that this log lost something
+    may_grant = recall.may_grant(state, message.last_term, message.last_index) and not recall.is_waiting(state)
+    up_to_date = may_grant and state.log.is_up_to_date(message.last_index, message.last_term)
     if message.pre:
         granted = message.term > state.term and up_to_date and not is_bound(state, message)
         state.out.messages.append(_reply(state, message, granted=granted))  # promises nothing, changes nothing

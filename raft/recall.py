@@ -70,6 +70,16 @@ def voted(state: State, message: RequestVoteReply) -> None:
         memory.note(message.request_term, 0)
 
 
+def led(state: State, message: AppendEntries, match: int) -> None:
+    """This node acknowledges to its leader what it has up to `match`: the leader may count itself for it, so its disk
+    should have it too."""
+    if state.log.term_at(match) == state.term:
+        memory = _memory_of_connected(state, message.sender)
+        if memory is not None:
+            memory.note(state.term, 0)  # it voted for itself
+            memory.led = max(memory.led, (state.term, match))
+
+
 def reset(state: State, role: Leader, progress: Progress, hint_index: int, hint_term: int) -> None:
     """Nothing is known of that follower any more but where its log may end. Answers to what was sent before do not
     count; once `match` is at `heal_at` again, the follower has all that it can have promised."""
@@ -126,11 +136,12 @@ def on_recall(state: State, message: Recall) -> None:
 
 
 def _answer(state: State, to: NodeId, run: int, memory: Memory, *, healed: int = 0, is_lost: bool = False) -> None:
-    term, index = memory.acked
+    (acked_term, acked_index), (led_term, led_index) = memory.acked, memory.led
     state.out.messages.append(
         RecallReply(
-            sender=state.node, to=to, term=state.term, run=run, promised_term=memory.term, acked_term=term,
-            acked_index=index, healed_index=healed, is_alone=_is_alone(state, to), is_lost=is_lost,
+            sender=state.node, to=to, term=state.term, run=run, promised_term=memory.term,
+            acked_term=acked_term, acked_index=acked_index, led_term=led_term, led_index=led_index, healed_index=healed,
+            is_alone=_is_alone(state, to), is_lost=is_lost,
         )
     )  # fmt: skip
 
@@ -187,6 +198,33 @@ def is_waiting(state: State) -> bool:
     return False
 
 
+def link_closed(state: State, peer: NodeId) -> None:
+    """What it remembers counts while it is there: it is asked again."""
+    for told in (state.starts, state.recalled, state.led):
+        told.pop(peer, None)
+
+
+def has_promised(state: State) -> tuple[int, int]:
+    """The newest entry (term, index) that this node may have helped to commit and that its log may lack, as far as it
+    was told: a log that ends before it must not win an election by this node's vote."""
+    return max([(0, 0) if state.told is None else state.told, *state.led.values()], default=(0, 0))
+
+
+def may_grant(state: State, last_term: int, last_index: int) -> bool:
+    """Whether this node may vote for a log that ends so, whatever its own log says.
+
+    Under a floor by damage it votes for nobody: it does not know what it promised. Where peers told that, a log that
+    has it is as good as the one that promised.
+    """
+    return (not state.floor or state.told is not None) and (last_term, last_index) >= has_promised(state)
+
+
+def may_campaign(state: State) -> bool:
+    """Whether every voter was asked, and none knows of anything that this log lacks."""
+    last = state.log.last
+    return not is_waiting(state) and (last.term, last.index) >= has_promised(state)
+
+
 def next_deadline_ms(state: State) -> int | None:
     """When to ask again; None: there is nobody to ask."""
     return state.recall_ms if state.run and (state.floor or _unasked(state)) else None
@@ -198,6 +236,7 @@ def tick(state: State) -> None:
     if not state.run or now_ms < state.recall_ms:
         return
     state.recall_ms = now_ms + state.options.heartbeat_ms
+    may_lift(state)
     asked = _unasked(state)
     if state.floor and state.leader in state.starts and state.leader not in asked:
         asked.append(state.leader)
@@ -223,6 +262,7 @@ def on_reply(state: State, message: RecallReply) -> None:
     durable = (log.term_at(log.persisted) or 0, log.persisted)
     if not message.is_lost:
         state.recalled[message.sender] = None
+        state.led[message.sender] = (message.led_term, message.led_index)
         is_kept = acked <= max(durable, state.kept) and message.promised_term <= state.kept_term
     else:
         is_kept = acked <= durable
@@ -231,8 +271,10 @@ def on_reply(state: State, message: RecallReply) -> None:
         state.kept, state.kept_term = max(acked, state.kept), max(message.promised_term, state.kept_term)
     elif not is_kept:
         _go_under_floor(state, message)
-    elif state.floor and message.healed_index and _is_whole(state, message):
+    elif state.floor and message.healed_index and _is_whole(state, message) and not is_waiting(state):
         lift(state)
+    else:
+        may_lift(state)
 
 
 def _is_whole(state: State, message: RecallReply) -> bool:
@@ -244,17 +286,19 @@ def _is_whole(state: State, message: RecallReply) -> bool:
 def _go_under_floor(state: State, message: RecallReply) -> None:
     """Promises were lost: no vote below the floor, and none at all in the terms in which one may have been given."""
     term = max(state.term, message.promised_term)
+    acked = (message.acked_term, message.acked_index)
     if term > state.term or not isinstance(state.role, Follower):
         leader = NOBODY
         become_follower(state, term, leader, f"node {message.sender} remembers promises that this disk lost")
     if state.vote == NOBODY:
         state.vote = state.node  # it may have voted in this term, and forgotten it: it votes for nobody else
     is_news = term + 1 > state.floor
+    if not state.floor or state.told is not None:  # else damage may have taken more than any peer can tell
+        state.told = max(acked, state.told or (0, 0))
     state.floor = max(state.floor, term + 1)
     state.kept, state.kept_term = (0, 0), max(term, state.kept_term)
     state.durable_term = min(state.durable_term, term - 1)  # the floor goes to the disk before anything is promised
     state.out.hard_state = True
-    state.recall_ms = state.now.monotonic_ms
     if is_news:  # else it was damaged, and is under that floor already
         state.out.events.append(
             WentUnderFloor(
@@ -265,15 +309,16 @@ def _go_under_floor(state: State, message: RecallReply) -> None:
 
 
 def may_lift(state: State) -> None:
-    """An entry of a leader that was elected without this node is durable here: its log has everything."""
-    if state.floor and (state.log.term_at(state.log.persisted) or 0) >= state.floor:
+    """An entry of a leader that was elected without this node is durable here: its log has everything; and every voter
+    that can be reached has told what it remembers."""
+    if state.floor and not is_waiting(state) and (state.log.term_at(state.log.persisted) or 0) >= state.floor:
         lift(state)
 
 
 def lift(state: State) -> None:
     """This node has all that it can have promised: it votes again."""
     log = state.log
-    state.floor = 0
+    state.floor, state.told = 0, None
     state.kept = max(state.kept, (log.term_at(log.persisted) or 0, log.persisted))
     state.out.hard_state = True
     state.out.events.append(Healed(log.persisted))

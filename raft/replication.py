@@ -249,6 +249,7 @@ def on_append(state: State, message: AppendEntries) -> None:
         assert log.may_end(commit), f"the leader commits {commit}, which is not the end of an entry here"
         log.committed = commit
         membership.forget(state)
+    recall.led(state, message, proved)
     _answer(state, message, success=True, match=proved)
 
 

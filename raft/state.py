@@ -79,6 +79,7 @@ class Memory:
     acked: tuple[int, int] = (0, 0)  # newest entry that an earlier process acknowledged to its leader: term, index
     term_now: int = 0  # the same of the newest process
     acked_now: tuple[int, int] = (0, 0)
+    led: tuple[int, int] = (0, 0)  # newest entry that this node acknowledged to that disk's process as its leader
 
     def begin(self, run: int) -> bool:
         """A process of that disk is met; whether it is a new one. What was promised so far is then from before it."""
@@ -128,6 +129,8 @@ class State:
     memories: dict[tuple[NodeId, str], Memory] = field(default_factory=dict)  # by node and incarnation of its disk
     recalled: dict[NodeId, None] = field(default_factory=dict)  # peers that told what they remember of this disk
     recall_ms: int = 0  # when to ask again
+    led: dict[NodeId, tuple[int, int]] = field(default_factory=dict)  # what connected peers acknowledged to this disk
+    told: tuple[int, int] | None = None  # newest entry that this disk acknowledged and lost, where a peer told that
     kept: tuple[int, int] = (0, 0)  # term and index of an entry up to which this disk surely kept its promises
     kept_term: int = 0  # newest term of which it surely remembers whether it voted
     out: Outbox = field(default_factory=Outbox)

@@ -44,6 +44,7 @@ KINDS: Final[dict[str, tuple[int, int]]] = {
     "stale block": (15, 1),
     "wipe": (10, 1),
     "roll back": (10, 1),
+    "restore copy": (20, 2),
     # clocks
     "clock jump": (30, 2),
     "clock drift": (25, 2),

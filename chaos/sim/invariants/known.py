@@ -31,6 +31,10 @@ class Durable(Protocol):
     def forgotten(self) -> Collection[tuple[int, int]]:
         """The entries that it held before damage took some of them, as long as it has not got them again."""
 
+    @property
+    def lost_before(self) -> int:
+        """Not 0: what it forgot was lost without damage, by a process with this boot counter or an older one."""
+
     def has(self, index: int, term: int) -> bool:
         """Whether the entry (index, term) is synced."""
 

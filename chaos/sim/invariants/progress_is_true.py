@@ -58,7 +58,8 @@ class ProgressIsTrue:
             if disk is None or peer in known.lost or disk.durable_hard_state.term > term:
                 continue  # who follows a newer leader may have cut it since
             entry_term = log.term_at(match)
-            if entry_term is not None and not disk.has(match, entry_term):
+            is_there = entry_term is None or disk.has(match, entry_term) or (match, entry_term) in disk.forgotten
+            if not is_there:
                 evidence = f"match of node {peer} is {match} (term {entry_term}), which is not durable there"
                 raise InvariantBroken(node, PROPERTY, SECTION, evidence)
 
