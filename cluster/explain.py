@@ -16,7 +16,7 @@ _ASKING: Final = ("candidate", "pre_candidate")
 _WEIGHT: Final = (
     "disk_fenced", "disk_hangs", "disk_full", "no_majority", "link_one_way", "link_down", "link_silent",
     "peer_refuses", "vote_refused", "vote_unanswered", "follower_silent", "not_following", "unreachable", "refused",
-    "not_committed", "lags", "fetches_older", "members_changing", "older_version", "election",
+    "not_committed", "lags", "fetches_older", "healing", "members_changing", "older_version", "election",
 )  # fmt: skip
 """Codes of causes, the weightiest first."""
 
@@ -78,6 +78,12 @@ def _disks(views: Sequence[NodeView]) -> Iterator[Cause]:
             yield Cause("disk_hangs", words, view.node)
         if view.is_disk_full:
             yield Cause("disk_full", f"the disk of node {view.node} is full: it goes on when there is room", view.node)
+        if view.floor:
+            words = (
+                f"node {view.node} lost entries that it had acknowledged (its disk was damaged, rolled back or cloned, "
+                "or lied about a sync): it votes again once a leader has given it what it lacks"
+            )
+            yield Cause("healing", words, view.node)
         if view.disk_oldest > view.oldest:
             words = f"node {view.node} fetches records {view.oldest} to {view.disk_oldest - 1}, older than its snapshot"
             yield Cause("fetches_older", words, view.node)

@@ -76,4 +76,5 @@ def view(node: Node) -> NodeView:
         disk_oldest=node.disk.oldest,
         cluster_version=told.configuration.version,
         known_version=node.core.state.knows,
+        floor=told.floor,
     )
