@@ -264,6 +264,9 @@ def on_reply(state: State, message: RecallReply) -> None:
         state.recalled[message.sender] = None
         state.led[message.sender] = (message.led_term, message.led_index)
         is_kept = acked <= max(durable, state.kept) and message.promised_term <= state.kept_term
+        if message.promised_term == state.term and state.vote == NOBODY:
+            state.vote = state.node  # it may have voted in this term, and forgotten that: it votes for no other node
+            state.out.hard_state = True
     else:
         is_kept = acked <= durable
     if not is_kept and message.is_alone and _is_alone(state, state.node):
