@@ -163,7 +163,8 @@ def _memory(state: State, peer: NodeId, incarnation: str) -> Memory:
     memory = state.memories.get((peer, incarnation))
     if memory is None:
         if len(state.memories) >= MEMORIES_MAX:
-            strangers = [key for key in state.memories if not _is_named(state, *key)]
+            named = {(member.node, member.incarnation): None for member in state.configuration.members}
+            strangers = [key for key in state.memories if key not in named]
             del state.memories[(strangers or list(state.memories))[0]]
         memory = state.memories[peer, incarnation] = Memory()
     return memory
