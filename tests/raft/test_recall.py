@@ -284,7 +284,7 @@ def test_a_started_node_votes_once_the_voters_have_told_what_they_remember() -> 
 
 
 def test_a_rolled_back_leader_is_told_what_others_acknowledged_to_it() -> None:
-    """It may have counted itself for that: as long as they are there it votes for no log without it, nor for its own."""
+    """It may have counted itself for that: while they are there it votes for no log without it, nor for its own."""
     follower = a_core(log_of(THREE), 1)
     connect(follower, 2, run=20, last=(1, 1), term=2)
     outputs(follower, 1)
