@@ -84,20 +84,15 @@ class Node:
         self.ended: asyncio.Future[NodeExit] = self._loop.create_future()
 
         self.damage = DamageWork(self)
-        snapshot = recovered.snapshot
+        snapshot, start = recovered.snapshot, recovered.start(random.SystemRandom().randrange(1, INDEX_MAX))
         machine, last_user = restore(snapshot.chunks()) if snapshot else (StateMachine(), 0)
         mark = snapshot.mark if snapshot else GENESIS
-        start = Start(
-            run=random.SystemRandom().randrange(1, INDEX_MAX), last_index=recovered.last.index,
-            last_term=recovered.last.term, term=recovered.hard_state.term, floor=recovered.floor,
-        )  # fmt: skip
         self.core = RaftCore(
             identity.node, self.options, hard_state=recovered.hard_state,
             log=LogStart(recovered.first, recovered.runs, recovered.last, recovered.tail, mark, recovered.base),
             configuration=recovered.configuration, configuration_index=recovered.configuration_index,
             earlier=recovered.earlier, commit=mark.index, applied=mark.index, random=random.Random().randint, now=now,
-            incarnation=identity.incarnation, floor=recovered.floor, knows=CLUSTER_VERSION,
-            run=start.run,
+            incarnation=identity.incarnation, floor=recovered.floor, knows=CLUSTER_VERSION, run=start.run,
         )  # fmt: skip
         self.membership = Membership(cluster)
         self.pending = Pending(settings.limits, metrics, self.node_id, recovered.hard_state.boot)
@@ -114,11 +109,8 @@ class Node:
         self.reads_not_before = 0.0
         self.context = 0  # the newest number given to a read at the core
         self.transport = Transport(
-            Identity(
-                log=self.log_id, node=self.node_id, incarnation=self.incarnation, boot=recovered.hard_state.boot,
-                start=start,
-            ),
-            self, peer=settings.peer, limits=settings.limits, dial=settings.dial,
+            Identity(self.log_id, self.node_id, self.incarnation, recovered.hard_state.boot, start), self,
+            peer=settings.peer, limits=settings.limits, dial=settings.dial,
             silence_ms=2 * self.options.election_timeout_max_ms, metrics=metrics, logger=logger,
         )  # fmt: skip
         self.start_index = recovered.last.index  # `is_ready` once this much is applied

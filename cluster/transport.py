@@ -56,7 +56,7 @@ class Receiver(Protocol):
         """This node's bulk connection to the peer is up."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Identity:
     """Who this node is in every hello."""
 

@@ -159,10 +159,8 @@ class RaftCore:
         if message.to != state.node or message.shard != 0 or message.sender in {NOBODY, state.node}:
             reason = f"it is from node {message.sender} for node {message.to}, shard {message.shard}"
             ignore(state, message, reason)
-        elif isinstance(message, Recall):
-            recall.on_recall(state, message)
-        elif isinstance(message, RecallReply):
-            recall.on_reply(state, message)
+        elif isinstance(message, Recall | RecallReply):
+            recall.take(state, message)
         elif _meet_term(state, message):
             _dispatch(state, message)
 
@@ -209,8 +207,7 @@ class RaftCore:
         return election.transfer(self.state, to)
 
     def link_opened(self, peer: NodeId, incarnation: str, knows: int, now: Now, start: Start | None = None) -> None:
-        """`peer` connected, with that disk, and said up to which cluster version it knows, and what its process found
-        at its start (None: its program is too old to say it)."""
+        """`peer` connected, with that disk: which cluster version it knows, what its process found at its start."""
         self.state.now = now
         self.state.said[peer] = (incarnation, knows)
         recall.link_opened(self.state, peer, incarnation, start)
@@ -345,9 +342,8 @@ class RaftCore:
 
     def next_deadline_ms(self) -> int:
         """The earliest monotonic time at which `tick` has something to do."""
-        deadline_ms = election.next_deadline_ms(self.state)
-        others = (self.state.apply_retry_ms, recall.next_deadline_ms(self.state))
-        return min([deadline_ms, *(each for each in others if each is not None)])
+        others = (election.next_deadline_ms(self.state), self.state.apply_retry_ms, recall.next_deadline_ms(self.state))
+        return min([each for each in others if each is not None])
 
     def status(self) -> CoreStatus:
         """A frozen picture of this node."""
@@ -392,13 +388,9 @@ def _sent_of_snapshot(progress: Progress) -> tuple[int, int, int]:
 def _meet_term(state: State, message: Message) -> bool:
     """Settle which of the two terms is newer (raft paper section 5.1); whether the message is to be looked at."""
     if message.term == state.term:
-        if recall.must_leave_term(state, message):
-            become_follower(
-                state, state.floor, NOBODY, "its log is healing, and the leader's program is too old to help"
-            )
+        if is_left := recall.leaves_term(state, message):
             _enlighten(state, message)
-            return False
-        return True
+        return not is_left
     if isinstance(message, RequestVote) and message.pre:
         return True  # the term in it is a question (pitfall 7)
     if isinstance(message, RequestVoteReply) and message.pre and message.term < state.term:

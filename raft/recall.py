@@ -119,6 +119,14 @@ def remind(state: State, role: Leader) -> None:
             _answer(state, peer, start.run, Memory(acked=(state.term, progress.lost), term=state.term), is_lost=True)
 
 
+def take(state: State, message: Recall | RecallReply) -> None:
+    """A question or an answer."""
+    if isinstance(message, Recall):
+        on_recall(state, message)
+    else:
+        on_reply(state, message)
+
+
 def on_recall(state: State, message: Recall) -> None:
     """A node asks what it promised before it started, and whether it has everything again."""
     peer, start = message.sender, state.starts.get(message.sender)
@@ -328,8 +336,11 @@ def lift(state: State) -> None:
     state.out.events.append(Healed(log.persisted))
 
 
-def must_leave_term(state: State, message: Message) -> bool:
-    """Whether this node heals, and follows a leader that cannot say when it has healed, because its program is too old,
-    and that would not send again what was acknowledged: a newer term makes the next leader ask from nothing."""
+def leaves_term(state: State, message: Message) -> bool:
+    """Whether this node, which heals, begins a newer term rather than take that message. Its leader's program is too
+    old to say when it has healed, and would not send again what was acknowledged; the next leader asks from nothing."""
     is_old = message.sender not in state.starts or not state.run
-    return isinstance(message, AppendEntries) and state.floor > state.term and is_old
+    if not (isinstance(message, AppendEntries) and state.floor > state.term and is_old):
+        return False
+    become_follower(state, state.floor, NOBODY, "its log is healing, and the leader's program is too old to help")
+    return True

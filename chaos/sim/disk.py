@@ -357,11 +357,6 @@ class SimDisk:
         return self.view.forgotten
 
     @property
-    def lost_before(self) -> int:
-        """Not 0: what it forgot was lost without damage, by a process with this boot counter or an older one."""
-        return self.view.lost_before
-
-    @property
     def ends(self) -> list[int]:
         """The ends of all entries, those that are not synced too."""
         return self.view.ends
@@ -441,13 +436,6 @@ class SimDisk:
         self.files, self.view, self.damaged = image.files.copy(), image.view.copy(), dict(image.damaged)
         self.files.is_full = False
         self.was_hit = bool(self.damaged)
-
-    def restore(self, image: Image) -> None:
-        """The disk is again what it was, without a trace of what it promised since; nobody runs on it."""
-        view = self.view
-        held = view.entries[: view.synced]
-        self.roll_back(image)
-        self.view.lost(held)
 
     def wipe(self) -> None:
         """Everything is gone: a node that starts on it must refuse."""

@@ -36,13 +36,12 @@ class View:
     floor: int = 0  # in the newest durable hard state: it rises when entries are lost, and falls when they are back
     forgotten: frozenset[tuple[int, int]] = frozenset()  # what was durable before that, until it has healed
     is_healing: bool = False  # until then neither its copies nor its vote count, though nothing be forgotten
-    lost_before: int = 0  # promises were lost without damage, by a process with this boot counter or an older one
 
     def copy(self) -> View:
         """The same once more."""
         return View(
             self.entries[:], self.ends[:], self.synced, self.hard_state, self.coming, dict(self.snapshots), self.base,
-            self.installing, self.floor, self.forgotten, self.is_healing, self.lost_before,
+            self.installing, self.floor, self.forgotten, self.is_healing,
         )  # fmt: skip
 
     @property
@@ -65,7 +64,7 @@ class View:
 
     def lost(self, entries: Iterable[Entry]) -> None:
         """Those entries were durable, and are gone without a trace."""
-        self.is_healing, self.lost_before = True, max(self.lost_before, self.hard_state.boot)
+        self.is_healing = True
         self.forgotten |= {(entry.index, entry.term) for entry in entries}
         self._may_heal()
 

@@ -1,12 +1,16 @@
-"""A node's folder is put back as it was earlier: real nodes, files and sockets in one process."""
+"""A node's folder is put back as it was earlier: real nodes, files and sockets in one process; and a clone."""
 
+import asyncio
 import shutil
 from pathlib import Path
 
 import pytest
 
+from cluster.peer_protocol import encode_hello
 from cluster.settings import load_settings
+from raft.hello import Start
 from tests.cluster.nodes import Nodes, cluster_of, deadline, put_block
+from tests.cluster.test_transport import answer_to, hello_of, transports
 from tests.support import wait_until_async
 
 
@@ -53,3 +57,16 @@ async def test_a_folder_restored_as_it_was_while_the_node_ran_loses_nothing_that
         await wait_until_async(lambda: not nodes.running[copied].core.state.floor, what="the copy has healed")
         if not is_leader:
             assert (await nodes.leader()).term == term, "a healthy leader goes on"
+
+
+async def test_a_second_process_with_the_same_boot_counter_is_refused_and_both_are_named() -> None:
+    """A clone of a data folder, or an old copy that was started again: the first one that came stays."""
+    runs = [Start(run=run, last_index=1, last_term=1, term=1, floor=0) for run in (0xA, 0xB)]
+    first, clone = (encode_hello(hello_of(start=start)) for start in runs)
+    async with transports(1) as ((one,), _, (port, *_)):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(first)
+        await wait_until_async(lambda: bool(one.current))
+        answer = await answer_to(port, clone)
+        assert all(b"run 000000000000000%s from 127.0.0.1:" % run in answer for run in (b"a", b"b"))
+        writer.close()

@@ -258,21 +258,6 @@ async def test_garbage_closes_only_its_own_connection(data: bytes) -> None:
         await wait_until_async(arrived)
 
 
-async def test_a_second_process_with_the_same_boot_counter_is_refused_and_both_are_named() -> None:
-    """A clone of a data folder, or an old copy that was started again: the first one that came stays."""
-    runs = [Start(run=run, last_index=1, last_term=1, term=1, floor=0) for run in (0xA, 0xB)]
-    first, clone = (encode_hello(hello_of(start=start)) for start in runs)
-    async with transports(1) as ((one,), _, (port, *_)):
-        _, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(first)
-        await wait_until_async(lambda: bool(one.current))
-        answer = await answer_to(port, clone)
-        assert b"run 000000000000000a from 127.0.0.1:" in answer
-        assert b"run 000000000000000b from 127.0.0.1:" in answer
-        assert [connection.version for connection in one.current.values()] == [PEER_VERSION_MAX]
-        writer.close()
-
-
 async def test_a_hello_split_at_every_byte_is_taken() -> None:
     """TCP gives bytes, not frames."""
     async with transports(1, listening=[1]) as (_, (ear,), (port,)):

@@ -162,7 +162,7 @@ def test_a_vote_of_a_disk_that_lost_entries_is_seen() -> None:
     healing_has_no_vote.votes(seen, 1, 2, 3, Disk(), None)
     with pytest.raises(InvariantBroken, match="it held up to"):
         healing_has_no_vote.votes(seen, 1, 2, 3, Disk(forgotten=((6, 2),)), (2, 6))
-    rolled_back = Disk(forgotten=((6, 2),), lost_before=4)
-    healing_has_no_vote.votes(seen, 1, 2, 3, rolled_back, (2, 6))
+    seen.rolled_back[1] = None
+    healing_has_no_vote.votes(seen, 1, 2, 3, Disk(forgotten=((6, 2),)), (2, 6))
     with pytest.raises(InvariantBroken, match="it held up to"):
-        healing_has_no_vote.votes(seen, 1, 2, 3, rolled_back, (1, 5))
+        healing_has_no_vote.votes(seen, 1, 2, 3, Disk(forgotten=((6, 2),)), (1, 5))

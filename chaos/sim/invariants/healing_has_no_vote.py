@@ -18,7 +18,7 @@ def votes(known: Known, node: NodeId, term: int, candidate: NodeId, disk: Durabl
     """
     if disk.forgotten:
         committed = [(term, index) for index, term in disk.forgotten if known.is_committed(index, term)]
-        if disk.lost_before and log is not None and log >= max(committed, default=(0, 0)):
+        if node in known.rolled_back and log is not None and log >= max(committed, default=(0, 0)):
             return
         evidence = f"a vote for node {candidate} in {term}; it held up to {max(disk.forgotten)}: {disk.durable_last}"
         raise InvariantBroken(node, PROPERTY, SECTION, evidence)

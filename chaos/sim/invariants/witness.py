@@ -106,7 +106,7 @@ class Witness:
         self._pictures.pop(node, None)
         self._append_only.started(node)
         if node not in known.lost:
-            if not disk.lost_before:  # else it may have forgotten both, until it is told
+            if node not in known.rolled_back:  # else it may have forgotten both, until it is told
                 self._terms.started(node, state.term)
                 self._votes.started(node, state.term, state.vote)
             log_matching.started(known, node, log)
@@ -137,6 +137,7 @@ class Witness:
     def rolled_back(self, node: NodeId, promised: int) -> None:
         """That node's disk is an older one, as far as it can tell itself. What its peers remember of its promises is
         of terms up to `promised`: a later vote was never counted, and may be given again."""
+        self.known.rolled_back[node] = None
         self._votes.forget(node, promised)
         self._terms.promised.pop(node, None)
 

@@ -151,7 +151,9 @@ def restore(world: World, random: Random) -> None:
             return
         replica.crash(f"restored as it was {ago_us} us ago", power=False)
         world.witness.rolled_back(node, max([max(each.term, each.term_now) for each in promises if each], default=0))
-        disk.restore(image)
+        held = disk.view.entries[: disk.view.synced]
+        disk.roll_back(image)
+        disk.view.lost(held)
         met = max(peer.met.get(key, NEVER_MET).boot for peer in peers)
         while disk.view.hard_state.boot < met:  # each start counts
             disk.open()
