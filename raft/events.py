@@ -106,7 +106,7 @@ class PromisesLost:
     Where it is not this node itself, that node is told, and goes under a floor.
     """
 
-    node: NodeId
+    peer: NodeId  # whose disk
     acked_term: int  # newest entry that it acknowledged to its leader, as this node or the one that told remembers
     acked_index: int
     promised_term: int  # newest term in which it promised something
