@@ -109,3 +109,10 @@ def test_a_second_process_with_the_same_boot_counter_is_refused_and_both_are_nam
         assert told is not None
         assert "run 000000000000000a from n:1" in told
         assert "run 000000000000000b from m:2 is refused" in told
+
+
+def test_a_clone_of_a_running_node_is_refused() -> None:
+    """It says the boot counter of the process that was met, and another run."""
+    met = Met(4, 0xA, "n:1")
+    assert refusal(sender=2, boot=4, knows=1, node=1, met=met, version=1, run=0xA, where="n:1") is None
+    assert refusal(sender=2, boot=4, knows=1, node=1, met=met, version=1, run=0xB, where="m:2") is not None

@@ -68,8 +68,7 @@ MUTANTS: Final = (
         pitfall=46,
         title="two processes with one boot counter are both believed: a clone, or an old copy that was started again",
         source=_SOURCE,
-        story="tests/raft/test_hello.py::"
-        "test_a_second_process_with_the_same_boot_counter_is_refused_and_both_are_named",
+        story="tests/raft/test_hello.py::test_a_clone_of_a_running_node_is_refused",
         edits=(Edit("raft.hello:refusal", "run != met.run", "run == met.run + (1 << 60)"),),
     ),
     Mutant(
