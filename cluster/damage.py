@@ -48,7 +48,8 @@ def are_links_up(configuration: Configuration, node: NodeId, is_up: Callable[[No
 def are_others_well(
     points: Points, configuration: Configuration, asked: Asked, now: Leadership, *, links_up: Callable[[], bool]
 ) -> bool | None:
-    """Whether every voter runs, and none heals; None: not all have reported the point yet."""
+    """Whether every voter runs, and none heals; None: not all have reported the point yet. A node that heals reports
+    nothing (`Points.is_healing`)."""
     if not points.is_reported(configuration, asked.last):
         return None
     return now == asked.leadership and asked.term == now.term and links_up()

@@ -38,6 +38,7 @@ from raft.codec import Corrupt, UnknownVersion, crc32c
 from raft.configuration import Configuration
 from raft.divergence import CannotRebuild
 from raft.formats import FORMAT_VERSION, ForeignFile, Log
+from raft.hello import Start
 from raft.journal import LOG_FOLDER, SEGMENT_BYTES, Journal, check_segment_bytes, make_log
 from raft.recovery import HardStateDamaged
 from raft.storage_ledger import Ledger
@@ -87,6 +88,12 @@ class Recovered:
     ledger_last: int  # newest entry with effects: replay makes those behind it
     notices: tuple[str, ...]  # what was found and mended
     floor: int = 0  # not 0: it lost entries to damage, and has no vote before it holds one of that term or a later one
+
+    def start(self, run: int) -> Start:
+        """What a process with that run says of it in its hellos."""
+        return Start(
+            run=run, last_index=self.last.index, last_term=self.last.term, term=self.hard_state.term, floor=self.floor
+        )
 
 
 @dataclass(frozen=True, slots=True)

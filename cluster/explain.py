@@ -16,7 +16,7 @@ _ASKING: Final = ("candidate", "pre_candidate")
 _WEIGHT: Final = (
     "disk_fenced", "disk_hangs", "no_room", "disk_full", "no_majority", "link_one_way", "link_down", "link_silent",
     "peer_refuses", "vote_refused", "vote_unanswered", "follower_silent", "not_following", "unreachable", "refused",
-    "not_committed", "lags", "handed_over", "fetches_older", "members_changing", "older_version", "election",
+    "not_committed", "lags", "handed_over", "fetches_older", "healing", "members_changing", "older_version", "election",
 )  # fmt: skip
 """Codes of causes, the weightiest first."""
 
@@ -91,6 +91,12 @@ def _disks(views: Sequence[NodeView]) -> Iterator[Cause]:
         if view.handed_over:
             words = f"node {view.node} handed the leadership over {view.handed_over_ms} ms ago, {view.handed_over}"
             yield Cause("handed_over", words, view.node)
+        if view.floor:
+            words = (
+                f"node {view.node} lost entries that it had acknowledged (its disk was damaged, rolled back or cloned, "
+                "or lied about a sync): it votes again once a leader has given it what it lacks"
+            )
+            yield Cause("healing", words, view.node)
         if view.disk_oldest > view.oldest:
             words = f"node {view.node} fetches records {view.oldest} to {view.disk_oldest - 1}, older than its snapshot"
             yield Cause("fetches_older", words, view.node)

@@ -68,6 +68,8 @@ def get_logger(**bound: Any) -> Logger:
     return logger
 
 
+_LOUD: Final = (events.PromisesLost, events.AcknowledgedLost, events.WentUnderFloor)
+"""A disk lost what it had promised: somebody should look at it."""
 _QUIET: Final = (events.FollowerProbing, events.BecamePreCandidate)
 
 
@@ -78,6 +80,8 @@ def log_event(logger: Logger, event: events.Event, term: int) -> None:
     name = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in type(event).__name__)[1:]
     if isinstance(event, events.MessageIgnored):
         logger.warning(name, **values)
+    elif isinstance(event, _LOUD):
+        logger.error(name, **values, see="docs/operations.md, A disk that was rolled back")
     elif isinstance(event, _QUIET):
         logger.debug(name, **values)
     else:

@@ -44,9 +44,10 @@ from cluster.wire import LeaderHint, Members, Status
 from cluster.wire_explain import NodeView
 from raft import invariants
 from raft.changes import Change
-from raft.codec import Frame
+from raft.codec import INDEX_MAX, Frame
 from raft.configuration import Configuration
 from raft.core import RaftCore
+from raft.hello import Start
 from raft.log import LogStart
 from raft.messages import Message
 from raft.ready import SyncBatch
@@ -83,7 +84,7 @@ class Node:
         self.ended: asyncio.Future[NodeExit] = self._loop.create_future()
 
         self.damage = DamageWork(self)
-        snapshot = recovered.snapshot
+        snapshot, start = recovered.snapshot, recovered.start(random.SystemRandom().randrange(1, INDEX_MAX))
         machine, last_user = restore(snapshot.chunks()) if snapshot else (StateMachine(), 0)
         mark = snapshot.mark if snapshot else GENESIS
         self.core = RaftCore(
@@ -92,6 +93,7 @@ class Node:
             configuration=recovered.configuration, configuration_index=recovered.configuration_index,
             earlier=recovered.earlier, commit=mark.index, applied=mark.index, random=random.Random().randint,
             now=clock.read(), incarnation=identity.incarnation, floor=recovered.floor, knows=CLUSTER_VERSION,
+            run=start.run,
         )  # fmt: skip
         self.membership = Membership(cluster)
         self.pending = Pending(settings.limits, metrics, self.node_id, recovered.hard_state.boot)
@@ -108,8 +110,8 @@ class Node:
         self.reads_not_before = 0.0
         self.context = 0  # the newest number given to a read at the core
         self.transport = Transport(
-            Identity(log=self.log_id, node=self.node_id, incarnation=self.incarnation, boot=recovered.hard_state.boot),
-            self, peer=settings.peer, limits=settings.limits, dial=settings.dial,
+            Identity(self.log_id, self.node_id, self.incarnation, recovered.hard_state.boot, start), self,
+            peer=settings.peer, limits=settings.limits, dial=settings.dial,
             silence_ms=2 * self.options.election_timeout_max_ms, metrics=metrics, logger=logger,
         )  # fmt: skip
         self.start_index = recovered.last.index  # `is_ready` once this much is applied
@@ -287,10 +289,10 @@ class Node:
                 node_requests.take_frame(self, peer, frame)
             self.turn()
 
-    def peer_link_opened(self, peer: NodeId, incarnation: str, knows: int) -> None:
-        """Who is connected counts for the cluster version."""
+    def peer_link_opened(self, peer: NodeId, incarnation: str, knows: int, start: Start | None) -> None:
+        """Who is connected counts for the cluster version, and what a process found at its start for its promises."""
         if not self.ended.done():
-            self.core.link_opened(peer, incarnation, knows, clock.read())
+            self.core.link_opened(peer, incarnation, knows, clock.read(), start)
             self.wake()
 
     def peer_link_closed(self, peer: NodeId) -> None:

@@ -84,4 +84,5 @@ def view(node: Node) -> NodeView:
         takes_writes=node.disks.takes_writes,
         handed_over=handed_over,
         handed_over_ms=handed_over_ms,
+        floor=told.floor,
     )

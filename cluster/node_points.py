@@ -38,7 +38,9 @@ class PointWatch:
 
 def follow(node: Node) -> None:
     """Called after every turn: a point that was applied is reported, and the others' values are asked for."""
-    if node.watch.points.follow(node.machine.point):
+    points = node.watch.points
+    points.is_healing = node.core.state.floor > 0
+    if points.follow(node.machine.point):
         _ask(node, clock.monotonic())
         _judge(node)
 
@@ -47,6 +49,7 @@ def take(node: Node, peer: NodeId, frame: Frame) -> None:
     """A replica's report. Raises Corrupt."""
     incarnation, is_asking, reports = decode_points(frame)
     points = node.watch.points
+    points.is_healing = node.core.state.floor > 0
     points.take(peer, incarnation, reports)
     if is_asking:
         node.transport.send_bulk(peer, encode_points(node.incarnation, is_asking=False, reports=points.reports()))
@@ -56,6 +59,7 @@ def take(node: Node, peer: NodeId, frame: Frame) -> None:
 def housekeeping(node: Node, now: Now, mono: float) -> None:
     """Asks again as long as the newest point is not agreed; the leader commits the next one when it is due."""
     points = node.watch.points
+    points.is_healing = node.core.state.floor > 0
     if points.must_ask(mono):
         _ask(node, mono)
         _judge(node)  # the members may have changed

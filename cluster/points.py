@@ -78,7 +78,7 @@ class Points:
 
     __slots__ = (
         "_asked_s", "_heard", "_newest", "_node", "_own", "_proposed", "_proposed_s", "_seen", "agreed", "count",
-        "differ",
+        "differ", "is_healing",
     )  # fmt: skip
 
     def __init__(self, node: NodeId) -> None:
@@ -93,6 +93,7 @@ class Points:
         self.count = 0  # points applied by this process
         self.agreed = 0  # see Judgement
         self.differ = 0
+        self.is_healing = False  # this node has no vote until it heals: it reports nothing, so that others stay (0011)
 
     @property
     def newest(self) -> int:
@@ -151,8 +152,8 @@ class Points:
         self._newest = self.agreed = self.differ = 0
 
     def reports(self) -> Reports:
-        """What this replica reports."""
-        return tuple(self._own.items())
+        """What this replica reports; nothing while it heals: it is not well, and no other node may end meanwhile."""
+        return () if self.is_healing else tuple(self._own.items())
 
     def take(self, peer: NodeId, incarnation: str, reports: Reports) -> None:
         """A replica reported. Only what the configuration names by that incarnation will count."""

@@ -72,6 +72,7 @@ class NodeView(msgspec.Struct, frozen=True):
     takes_writes: bool = True  # false: this node leads, and no majority of the voters has room
     handed_over: str = ""  # why this process gave up leadership for its disk, and to whom; empty: it did not,
     handed_over_ms: int = 0  # and how long ago
+    floor: int = 0  # not 0: it lost entries that it had acknowledged, and has no vote until it has them again
 
 
 class Cause(msgspec.Struct, frozen=True):

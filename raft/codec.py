@@ -24,6 +24,8 @@ from raft.messages import (
     InstallSnapshot,
     InstallSnapshotReply,
     Message,
+    Recall,
+    RecallReply,
     RequestVote,
     RequestVoteReply,
     TimeoutNow,
@@ -802,9 +804,26 @@ _MESSAGE_FIELDS: Final[dict[int, tuple[type, tuple[str, ...]]]] = {
     5: (InstallSnapshot, ("snapshot_index", "snapshot_term", "offset", "total", "crc", "done")),
     6: (InstallSnapshotReply, ("snapshot_index", "snapshot_term", "offset", "accepted")),
     7: (TimeoutNow, ("last_index",)),
+    8: (Recall, ("run", "floor")),
+    9: (
+        RecallReply,
+        (
+            "run",
+            "promised_term",
+            "acked_term",
+            "acked_index",
+            "led_term",
+            "led_index",
+            "healed_index",
+            "is_alone",
+            "is_lost",
+        ),
+    ),
 }
 _MESSAGE_NUMBERS: Final = {kind: number for number, (kind, _) in _MESSAGE_FIELDS.items()}
-_BOOLEANS: Final = frozenset({"pre", "transfer", "link_closed", "granted", "success", "done", "accepted"})
+_BOOLEANS: Final = frozenset(
+    {"pre", "transfer", "link_closed", "granted", "success", "done", "accepted", "is_alone", "is_lost"}
+)
 
 
 _NAMES: Final = {number: ("shard", "sender", "to", "term", *names) for number, (_, names) in _MESSAGE_FIELDS.items()}

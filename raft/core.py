@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from raft import election, links, membership, reads, reconfiguration, replication, snapshots, versions
+from raft import election, links, membership, reads, recall, reconfiguration, replication, snapshots, versions
 from raft.changes import Change
 from raft.configuration import Configuration
-from raft.events import Healed
+from raft.hello import Start
 from raft.log import Log, LogStart
 from raft.messages import (
     AppendEntries,
@@ -20,6 +20,8 @@ from raft.messages import (
     InstallSnapshot,
     InstallSnapshotReply,
     Message,
+    Recall,
+    RecallReply,
     RequestVote,
     RequestVoteReply,
     TimeoutNow,
@@ -112,6 +114,7 @@ class RaftCore:
         incarnation: str = "",
         floor: int = 0,
         knows: int = 1,
+        run: int = 0,
     ) -> None:
         """`hard_state` and `log` are what is durable; `commit` is what is known to be committed (at least the
         snapshot), `applied` what the state machine holds. `random(low, high)` includes both bounds.
@@ -121,7 +124,8 @@ class RaftCore:
         newest may still be cut away. With its disk's `incarnation` a node that the configuration names with another one
         never campaigns; drivers give it. With a `floor` the log was damaged: it neither votes nor campaigns until an
         entry of that term or a later one is durable (`raft.repair`). `knows` is the newest cluster version that this
-        program knows (`raft.versions`). Raises UnknownVersion where a configuration is of a newer one.
+        program knows (`raft.versions`), `run` what this process's hello says of it: then peers are asked what they
+        remember of this disk's promises (`raft.recall`). Raises UnknownVersion where a configuration is of a newer one.
         """
         for _, each in (*earlier, (configuration_index, configuration)):
             versions.check(each, knows)
@@ -131,7 +135,8 @@ class RaftCore:
             boot=hard_state.boot, durable_term=hard_state.term,
             log=Log(log, committed=commit, applied=applied, now_ms=now.monotonic_ms),
             configurations=[*earlier, (configuration_index, configuration)], role=role, incarnation=incarnation,
-            floor=floor if log.last.term < floor else 0, knows=knows,
+            floor=floor if log.last.term < floor else 0, knows=knows, run=run, started_ms=now.monotonic_ms,
+            kept=(log.last.term, log.last.index), kept_term=hard_state.term,
         )  # fmt: skip
         assert hard_state.term >= log.last.term, "the log holds a term that the hard state does not know (pitfall 2)"
         become_follower(self.state, hard_state.term, NOBODY, "started")
@@ -145,6 +150,7 @@ class RaftCore:
         if state.apply_retry_ms is not None and now.monotonic_ms >= state.apply_retry_ms:
             state.apply_retry_ms = None
         election.tick(state)
+        recall.tick(state)
 
     def step(self, message: Message, now: Now) -> None:
         """Take a peer's message."""
@@ -153,6 +159,8 @@ class RaftCore:
         if message.to != state.node or message.shard != 0 or message.sender in {NOBODY, state.node}:
             reason = f"it is from node {message.sender} for node {message.to}, shard {message.shard}"
             ignore(state, message, reason)
+        elif isinstance(message, Recall | RecallReply):
+            recall.take(state, message)
         elif _meet_term(state, message):
             _dispatch(state, message)
 
@@ -202,16 +210,18 @@ class RaftCore:
         """Which followers take no entries now (`replication.hold`); all of them, each time."""
         replication.hold(self.state, holds)
 
-    def link_opened(self, peer: NodeId, incarnation: str, knows: int, now: Now) -> None:
-        """`peer` connected, with that disk, and said up to which cluster version it knows."""
+    def link_opened(self, peer: NodeId, incarnation: str, knows: int, now: Now, start: Start | None = None) -> None:
+        """`peer` connected, with that disk: which cluster version it knows, what its process found at its start."""
         self.state.now = now
         self.state.said[peer] = (incarnation, knows)
+        recall.link_opened(self.state, peer, incarnation, start)
         links.opened(self.state, peer)
 
     def link_closed(self, peer: NodeId, now: Now) -> None:
         """The connection that `peer` made closed."""
         self.state.now = now
         self.state.said.pop(peer, None)
+        recall.link_closed(self.state, peer)
         links.closed(self.state, peer)
 
     def link_dialled(self, peer: NodeId, now: Now) -> None:
@@ -271,7 +281,7 @@ class RaftCore:
         self.state.now = now
         versions.check(configuration, self.state.knows)
         snapshots.on_installed(self.state, mark, configuration, configuration_index)
-        _may_heal(self.state)
+        recall.may_lift(self.state)
 
     def persisted(self, term: int, index: int, now: Now) -> None:
         """The entry (term, index) and all before it are durable."""
@@ -282,7 +292,7 @@ class RaftCore:
                 state.durable_term = term  # the hard state went to the disk before the term's entries
             if isinstance(state.role, Leader):
                 replication.advance_commit(state, state.role)
-            _may_heal(state)
+            recall.may_lift(state)
             state.log.trim(state.options)
 
     def fetched(self, fetch: Fetch, entries: tuple[Entry, ...], now: Now) -> None:
@@ -340,7 +350,7 @@ class RaftCore:
         state.out = Outbox()
         return Ready(
             tuple(out.messages),
-            HardState(state.term, state.vote, state.boot) if out.hard_state else None,
+            HardState(state.term, state.vote, state.boot, state.floor) if out.hard_state else None,
             cut_after,
             entries,
             tuple(out.after_sync),
@@ -356,9 +366,8 @@ class RaftCore:
 
     def next_deadline_ms(self) -> int:
         """The earliest monotonic time at which `tick` has something to do."""
-        deadline_ms = election.next_deadline_ms(self.state)
-        retry_ms = self.state.apply_retry_ms
-        return deadline_ms if retry_ms is None else min(deadline_ms, retry_ms)
+        others = (election.next_deadline_ms(self.state), self.state.apply_retry_ms, recall.next_deadline_ms(self.state))
+        return min([each for each in others if each is not None])
 
     def status(self) -> CoreStatus:
         """A frozen picture of this node."""
@@ -395,13 +404,6 @@ class RaftCore:
         )
 
 
-def _may_heal(state: State) -> None:
-    """Its word counts again once an entry of a leader is durable here that was elected without it (raft.repair)."""
-    if state.floor and (state.log.term_at(state.log.persisted) or 0) >= state.floor:
-        state.floor = 0
-        state.out.events.append(Healed(state.log.persisted))
-
-
 def _sent_of_snapshot(progress: Progress) -> tuple[int, int, int]:
     sending = progress.sending
     return (0, 0, 0) if sending is None else (sending.mark.index, sending.offset, sending.total)
@@ -410,7 +412,9 @@ def _sent_of_snapshot(progress: Progress) -> tuple[int, int, int]:
 def _meet_term(state: State, message: Message) -> bool:
     """Settle which of the two terms is newer (raft paper section 5.1); whether the message is to be looked at."""
     if message.term == state.term:
-        return True
+        if is_left := recall.leaves_term(state, message):
+            _enlighten(state, message)
+        return not is_left
     if isinstance(message, RequestVote) and message.pre:
         return True  # the term in it is a question (pitfall 7)
     if isinstance(message, RequestVoteReply) and message.pre and message.term < state.term:

@@ -6,7 +6,7 @@ quorum), 9.6 (pre-vote).
 
 from __future__ import annotations
 
-from raft import replication
+from raft import recall, replication
 from raft.events import TransferEnded, TransferStarted
 from raft.messages import RequestVote, RequestVoteReply, TimeoutNow
 from raft.quorum import Outcome, agreed, outcome
@@ -56,7 +56,8 @@ def tick(state: State) -> None:
         role.hasty_ms = None
         if is_hasty and not _is_leader_gone(state, role):
             return
-    if now_ms - due_ms >= state.options.election_timeout_min_ms or not state.may_campaign:
+    may_campaign = state.may_campaign and recall.may_campaign(state)
+    if now_ms - due_ms >= state.options.election_timeout_min_ms or not may_campaign:
         role.deadline_ms = now_ms + state.draw_timeout()
         return
     link_closed = isinstance(role, Follower) and role.link_closed
@@ -132,6 +133,8 @@ def on_vote_reply(state: State, message: RequestVoteReply) -> None:
     elif not isinstance(role, Candidate) or message.pre or message.request_term != state.term:
         return
     role.votes[message.sender] = message.granted
+    if message.granted and not message.pre:
+        recall.voted(state, message)
     _count(state)
 
 
@@ -174,7 +177,8 @@ def on_request_vote(state: State, message: RequestVote) -> None:
     """Answer a candidate of the current term, or a pre-candidate of any. Whether the node is a voter in the
     configuration that this node happens to know does not matter (pitfall 11): the candidate counts by its own."""
     # A log that heals is shorter than the one that acknowledged: by it nobody can tell who has everything (pitfall 66).
-    up_to_date = not state.floor and state.log.is_up_to_date(message.last_index, message.last_term)
+    may_grant = recall.may_grant(state, message.last_term, message.last_index) and not recall.is_waiting(state)
+    up_to_date = may_grant and state.log.is_up_to_date(message.last_index, message.last_term)
     if message.pre:
         granted = message.term > state.term and up_to_date and not is_bound(state, message)
         state.out.messages.append(_reply(state, message, granted=granted))  # promises nothing, changes nothing

@@ -100,6 +100,43 @@ class Healed:
 
 
 @dataclass(frozen=True, slots=True)
+class PromisesLost:
+    """That node's disk lacks what it promised: it was rolled back or cloned, or it lied about a sync.
+
+    Where it is not this node itself, that node is told, and goes under a floor.
+    """
+
+    peer: NodeId  # whose disk
+    acked_term: int  # newest entry that it acknowledged to its leader, as this node or the one that told remembers
+    acked_index: int
+    promised_term: int  # newest term in which it promised something
+    last_index: int  # of what it has
+    last_term: int
+
+
+@dataclass(frozen=True, slots=True)
+class AcknowledgedLost:
+    """That follower acknowledged the entries up to `match`, and rejects them: its log lost them while it ran."""
+
+    follower: NodeId
+    match: int
+    hint: int  # up to here its log may be whole
+
+
+@dataclass(frozen=True, slots=True)
+class WentUnderFloor:
+    """This node's disk lost promises that `told_by` remembers: it has no vote until it holds an entry of the term
+    `floor` or later, or its leader says that it has everything again."""
+
+    floor: int
+    told_by: NodeId
+    acked_index: int
+    acked_term: int
+    promised_term: int
+    last_index: int
+
+
+@dataclass(frozen=True, slots=True)
 class TransferStarted:
     """Leadership is being handed to that node."""
 
@@ -161,6 +198,9 @@ Event = (
     | SnapshotSent
     | SnapshotInstalled
     | Healed
+    | PromisesLost
+    | AcknowledgedLost
+    | WentUnderFloor
     | TransferStarted
     | TransferEnded
     | ConfigurationChanged

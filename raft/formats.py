@@ -295,8 +295,12 @@ class Slot:
     sequence: int
     state: HardState
     cut: int = 0
-    floor: int = 0
     is_mending: bool = False
+
+    @property
+    def floor(self) -> int:
+        """See above."""
+        return self.state.floor
 
 
 def encode_slot(log: Log, slot: Slot) -> bytes:
@@ -316,9 +320,9 @@ def decode_slot(log: Log, buffer: bytes) -> Slot:
     _, _, log_id, shard, sequence, term, vote, boot, cut, mend = _SLOT.unpack_from(buffer)
     log.check("hard state", log_id, shard)
     floor, is_mending = mend >> 1, bool(mend & 1)
-    if floor > term or (is_mending and not (floor and cut)):
+    if is_mending and not (floor and cut):
         raise UnknownVersion(f"hard state slot of term {term} with the floor {mend:#x} and the cut {cut}")
-    return Slot(sequence, HardState(term, vote, boot), cut, floor, is_mending)
+    return Slot(sequence, HardState(term, vote, boot, floor), cut, is_mending)
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -185,7 +185,7 @@ class Journal:
 
     def set_hard_state(self, state: HardState, cut: int = 0) -> tuple[list[Operation], list[Operation]]:
         """The operations that make it durable, and those that repeat it in the other slot: `keep_slot`."""
-        self.slot = Slot(self.slot.sequence + 1, state, cut, self.slot.floor)
+        self.slot = Slot(self.slot.sequence + 1, state, cut)
         return keep_slot(self.log, self.slot)
 
     # -- append

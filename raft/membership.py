@@ -146,7 +146,13 @@ def _align(state: State, role: Leader, before: Configuration, following: Configu
     role.progress = {
         peer: role.progress[peer]
         if peer not in fresh and peer in role.progress
-        else Progress(sent=state.log.last.index, contact_ms=state.now.monotonic_ms, round_first=role.round)
+        else Progress(
+            sent=state.log.last.index,
+            contact_ms=state.now.monotonic_ms,
+            round_first=role.round,
+            heal_at=state.log.last.index,
+            run=state.run_of(peer),
+        )
         for peer in everyone
     }
     role.catch_ups = {node: each for node, each in role.catch_ups.items() if node in following.learners}

@@ -102,6 +102,32 @@ class TimeoutNow(Header):
     last_index: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recall(Header):
+    """A process asks what a peer remembers of its disk's promises, and a leader whether it has everything again.
+
+    Its `term` settles nothing (`raft.recall`), nor does that of the answer.
+    """
+
+    run: int  # of the process that asks, as in its hello
+    floor: int  # not 0: it is healing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecallReply(Header):
+    """The answer; also, with `is_lost`, what a leader tells a follower that lost while it ran what it acknowledged."""
+
+    run: int  # echoed
+    promised_term: int  # newest term in which an earlier process of that disk promised something; 0: none
+    acked_term: int  # newest entry that such a process acknowledged to the leader of the entry's term: its term, index
+    acked_index: int
+    led_term: int  # newest entry that the sender acknowledged to such a process as its leader, which may count itself
+    led_index: int
+    healed_index: int  # not 0: the sender leads, and the node has all it can have promised, once this much is durable
+    is_alone: bool  # the sender's configuration has fewer than three voters on a side with that node
+    is_lost: bool
+
+
 Message = (
     RequestVote
     | RequestVoteReply
@@ -110,6 +136,8 @@ Message = (
     | InstallSnapshot
     | InstallSnapshotReply
     | TimeoutNow
+    | Recall
+    | RecallReply
 )
 
 

@@ -122,6 +122,10 @@ class Progress:
     round: int = 0  # newest read round it echoed
     round_first: int = 0  # an answer to an earlier round is that of another disk under the same number (pitfall 20)
     fetch: Fetch | None = None  # asked from disk for it
+    run: int = 0  # of the process that `match` is of; 0: unknown (raft.recall)
+    heal_at: int = 0  # once `match` is there, it has all that it ever acknowledged and that is or can be committed
+    doubted_in: int = 0  # it rejected what it acknowledged: an answer of this round or later proves that it lost it
+    lost: int = 0  # it acknowledged up to here and lost it while it ran: it is told so, until it says that it knows
     match_at_heartbeat: int = -1
     inflight: deque[tuple[int, int]] = field(default_factory=deque)  # (end, bytes) of each unanswered message
     inflight_bytes: int = 0

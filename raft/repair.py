@@ -1,11 +1,12 @@
 """How a damaged log is mended: what of it stays, what is set aside, and from when on the node's word counts again.
 
 What was lost had been acknowledged, so what is left must not vote: the entries may be committed, and a candidate
-without them would win. So before a file is touched one write of the hard state says three things: a new *term*, one
-above all that this node ever promised anything in; that term as the *floor*, below which it has no vote; and where the
-log is *cut*. A crash at any later point ends in the same place: the next start finds the cut, and finishes it.
+without them would win. So before a file is touched one write of the hard state says two things: the *floor*, a term
+above all that this node ever promised anything in, until which it has no vote; and where the log is *cut*. A crash at
+any later point ends in the same place: the next start finds the cut, and finishes it. The node's own term stays, so
+that the leader goes on; `raft.recall` says when the node has healed.
 
-Why the floor is a term, and what follows from it: docs/decisions/0009-a-damaged-log-heals-under-a-floor.md.
+Why the floor is a term, and what follows from it: docs/decisions/0009-a-damaged-log-heals-under-a-floor.md and 0017.
 Protocol-Aware Recovery (FAST'18); pitfalls 64 and 66.
 
     quarantine/log-<floor:020d>/   what was cut away, as it was found
@@ -38,7 +39,7 @@ from raft.operations import (
 )
 from raft.recovery import Damage, Recovery, recover_log, scan
 from raft.storage_snapshots import StoredSnapshot, snapshot_folder
-from raft.types import NOBODY, NodeId
+from raft.types import NodeId
 
 QUARANTINE: Final = "quarantine"
 QUARANTINES_KEPT: Final = 2
@@ -74,8 +75,8 @@ def begin(
             raise Irreparable(f"of the voters {list(side)} no majority can go on without this one, and heal it")
     if slot.is_mending:  # nothing was promised since
         return replace(slot, sequence=slot.sequence + 1, cut=cut)
-    floor = slot.state.term + 1
-    return Slot(slot.sequence + 1, replace(slot.state, term=floor, vote=NOBODY), cut, floor, is_mending=True)
+    state = replace(slot.state, floor=max(slot.state.term, slot.floor) + 1)
+    return Slot(slot.sequence + 1, state, cut, is_mending=True)
 
 
 def _intact_until(log: Log, files: Files, slot: Slot, cut: int, base: int) -> tuple[int, Configuration | None]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from raft import membership, snapshots
+from raft import membership, recall, snapshots
 from raft.codec import previous_crc
 from raft.events import ConflictTruncated, FollowerProbing
 from raft.messages import AppendEntries, AppendEntriesReply
@@ -74,6 +74,7 @@ def retry(state: State, role: Leader) -> None:
         if progress.inflight and progress.match == progress.match_at_heartbeat:
             _send(state, role, peer, progress, progress.sent)  # lost before it: the answer is a mismatch
         progress.match_at_heartbeat = progress.match
+    recall.remind(state, role)
 
 
 def _stream(state: State, role: Leader, peer: NodeId, progress: Progress) -> None:
@@ -159,8 +160,15 @@ def on_append_reply(state: State, role: Leader, message: AppendEntriesReply) -> 
     progress.contact_ms = state.now.monotonic_ms
     progress.round = max(progress.round, message.round)
     if not message.success:
-        _back_off(state, progress, message)
-    elif progress.note_match(message.match):
+        if message.prev_index <= progress.match:
+            recall.doubt(state, role, message.sender, message)
+        else:
+            _back_off(state, progress, message)
+        return
+    if message.round >= progress.doubted_in:
+        progress.doubted_in = 0
+    if progress.note_match(message.match):
+        recall.acknowledged(state, message)
         advance_commit(state, role)
 
 
@@ -186,6 +194,7 @@ def _back_off(state: State, progress: Progress, message: AppendEntriesReply) -> 
         index, is_exact = log.last_end(message.hint_index, message.hint_term)
     if index < message.prev_index:
         progress.probe(index, is_exact=is_exact)
+        progress.is_waiting = index < progress.match  # it is asked at `match`, which it rejects: not at once
     else:
         ignore(state, message, f"its hint {message.hint_index} does not lead back")
 
@@ -255,6 +264,7 @@ def on_append(state: State, message: AppendEntries) -> None:
         assert log.may_end(commit), f"the leader commits {commit}, which is not the end of an entry here"
         log.committed = commit
         membership.forget(state)
+    recall.led(state, message, proved)
     _answer(state, message, success=True, match=proved)
 
 

@@ -22,6 +22,7 @@ from raft.events import (
     MessageIgnored,
     TransferEnded,
 )
+from raft.hello import Start
 from raft.log import Log
 from raft.messages import Message
 from raft.options import Options
@@ -72,6 +73,37 @@ class Receiving:
 
 
 @dataclass(slots=True)
+class Memory:
+    """What this node remembers of one disk's promises (`raft.recall`): those before its newest process, and since."""
+
+    run: int = 0  # of the newest process met; 0: none that said it
+    term: int = 0  # newest term in which an earlier process promised something
+    acked: tuple[int, int] = (0, 0)  # newest entry that an earlier process acknowledged to its leader: term, index
+    term_now: int = 0  # the same of the newest process
+    acked_now: tuple[int, int] = (0, 0)
+    led: tuple[int, int] = (0, 0)  # newest entry that this node acknowledged to that disk's process as its leader
+
+    def begin(self, run: int) -> bool:
+        """A process of that disk is met; whether it is a new one. What was promised so far is then from before it."""
+        if run == self.run:
+            return False
+        self.run = run
+        self.term, self.acked = max(self.term, self.term_now), max(self.acked, self.acked_now)
+        self.term_now, self.acked_now = 0, (0, 0)
+        return True
+
+    def note(self, term: int, index: int) -> None:
+        """It promised something in that term; with `index`, that it holds the entry of that term there."""
+        self.term_now = max(self.term_now, term)
+        if index:
+            self.acked_now = max(self.acked_now, (term, index))
+
+    def is_kept_by(self, start: Start) -> bool:
+        """Whether a disk that a process found so has everything that was promised before it."""
+        return self.acked <= (start.last_term, start.last_index) and self.term <= start.term
+
+
+@dataclass(slots=True)
 class State:
     """One node. Only the functions of this package change it, in one thread."""
 
@@ -93,6 +125,16 @@ class State:
     floor: int = 0  # heals: until an entry of this term or a later one is durable here it has no vote (raft.repair)
     knows: int = 1  # newest cluster version that this program knows
     said: dict[NodeId, tuple[str, int]] = field(default_factory=dict)  # who is connected: its disk, what it knows
+    run: int = 0  # of this process, as its hello says; 0: it asks nobody what it promised (raft.recall)
+    started_ms: int = 0  # monotonic
+    starts: dict[NodeId, Start] = field(default_factory=dict)  # what connected processes found when they started
+    memories: dict[tuple[NodeId, str], Memory] = field(default_factory=dict)  # by node and incarnation of its disk
+    recalled: dict[NodeId, None] = field(default_factory=dict)  # peers that told what they remember of this disk
+    recall_ms: int = 0  # when to ask again
+    led: dict[NodeId, tuple[int, int]] = field(default_factory=dict)  # what connected peers acknowledged to this disk
+    told: tuple[int, int] | None = None  # newest entry that this disk acknowledged and lost, where a peer told that
+    kept: tuple[int, int] = (0, 0)  # term and index of an entry up to which this disk surely kept its promises
+    kept_term: int = 0  # newest term of which it surely remembers whether it voted
     out: Outbox = field(default_factory=Outbox)
 
     @property
@@ -129,6 +171,11 @@ class State:
     def is_installing(self) -> bool:
         """Whether a snapshot is about to take the place of the log: until then nothing is appended or applied."""
         return self.receiving is not None and self.receiving.is_installing
+
+    def run_of(self, peer: NodeId) -> int:
+        """The run of the connected process of that peer; 0: unknown."""
+        start = self.starts.get(peer)
+        return 0 if start is None else start.run
 
     def draw_timeout(self) -> int:
         """A fresh election timeout (raft paper section 5.2; pitfall 12: drawn anew each time)."""
@@ -184,7 +231,8 @@ def become_leader(state: State) -> None:
     now_ms, log = state.now.monotonic_ms, state.log
     state.role = Leader(
         progress={
-            peer: Progress(sent=log.last.index, contact_ms=now_ms) for peer in state.configuration.peers(state.node)
+            peer: Progress(sent=log.last.index, contact_ms=now_ms, heal_at=log.last.index + 1, run=state.run_of(peer))
+            for peer in state.configuration.peers(state.node)
         },
         heartbeat_ms=now_ms + state.options.heartbeat_ms,
         quorum_since_ms=now_ms,

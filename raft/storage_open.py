@@ -167,7 +167,7 @@ def count_boot(log: Log, slot: Slot, last_term: int) -> tuple[Slot, list[Operati
     """Both slots anew: one more boot, and no cut under way (it was finished, and synced, before); no floor either, once
     the log has reached it: `last_term` is that of its newest entry."""
     floor = slot.floor if last_term < slot.floor else 0
-    slot = Slot(slot.sequence + 1, replace(slot.state, boot=slot.state.boot + 1), 0, floor)
+    slot = Slot(slot.sequence + 1, replace(slot.state, boot=slot.state.boot + 1, floor=floor), 0)
     promise, repeat = keep_slot(log, slot)
     return slot, promise + repeat
 

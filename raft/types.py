@@ -73,6 +73,7 @@ class HardState:
     term: int = 0
     vote: NodeId = NOBODY
     boot: int = 0  # how often this node was started; part of the peer hello
+    floor: int = 0  # not 0: no vote until an entry of this term or later is here, or a leader lifts it (raft.recall)
 
 
 @dataclass(frozen=True, slots=True)

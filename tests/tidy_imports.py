@@ -12,7 +12,7 @@ from tests.tidy_rules import Finding, Source
 # fmt: off
 VALUE_MODULES = frozenset({
     "__future__", "abc", "array", "base64", "binascii", "bisect", "collections", "copy", "dataclasses", "enum",
-    "functools", "heapq", "itertools", "math", "operator", "string", "struct", "textwrap", "types", "typing",
+    "functools", "heapq", "itertools", "math", "operator", "re", "string", "struct", "textwrap", "types", "typing",
 })
 # fmt: on
 

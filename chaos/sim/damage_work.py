@@ -172,7 +172,7 @@ class DamageWork:
         return {
             each.node: each.life
             for each in world.replicas.values()
-            if each.node != node and (each.core is None or each.disk.view.is_healing)
+            if each.node != node and (each.core is None or each.disk.view.is_healing or each.core.state.floor)
         }
 
     def _leave(self, error: FilesDamaged) -> Generator[int, None, None]:

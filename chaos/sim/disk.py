@@ -182,7 +182,7 @@ class SimDisk:
                     view.coming = storage.journal.slot.state
                     self.old_hard_state = bytes(self.files.nodes[HARD_STATE].seen)
                     yield from self.execute(part, operations)
-                    view.hard_state, view.coming = view.coming, None
+                    view.hard_state_synced(view.coming)
                 else:
                     yield from self.execute(part, operations)
             if keep >= 0:

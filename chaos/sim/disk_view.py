@@ -6,13 +6,14 @@ What was synced is found again, what was not written is not; in between anything
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from chaos.sim.files import MemoryFiles
 from raft.codec import entry_mark
 from raft.journal import HARD_STATE, segment_name
 from raft.storage_open import Opened
-from raft.types import GENESIS, NOBODY, Entry, HardState, Mark
+from raft.types import GENESIS, Entry, HardState, Mark
 
 
 class SilentlyWrong(AssertionError):
@@ -32,7 +33,7 @@ class View:
     snapshots: dict[int, Mark] = field(default_factory=dict)  # that were begun to get their name
     base: Mark = GENESIS  # the end before `entries`: of the snapshot that was installed
     installing: Mark | None = None  # a snapshot for which the log may have been dropped
-    floor: int = 0  # of the newest opening: it rises when damage takes entries away
+    floor: int = 0  # in the newest durable hard state: it rises when entries are lost, and falls when they are back
     forgotten: frozenset[tuple[int, int]] = frozenset()  # what was durable before that, until it has healed
     is_healing: bool = False  # until then neither its copies nor its vote count, though nothing be forgotten
 
@@ -53,9 +54,38 @@ class View:
         self.synced = len(self.ends)
         self._may_heal()
 
+    def hard_state_synced(self, state: HardState) -> None:
+        """That hard state is durable. Raises SilentlyWrong where it lifts a floor too early."""
+        self.hard_state, self.coming = state, None
+        if self.is_healing and self.floor and not state.floor and not self._is_whole:
+            raise SilentlyWrong(f"lifts the floor {self.floor} at {self._last}, and held {self._newest_forgotten}")
+        self.floor = state.floor
+        self._may_heal()
+
+    def lost(self, entries: Iterable[Entry]) -> None:
+        """Those entries were durable, and are gone without a trace."""
+        self.is_healing = True
+        self.forgotten |= {(entry.index, entry.term) for entry in entries}
+        self._may_heal()
+
+    @property
+    def _last(self) -> tuple[int, int]:
+        """Term and index of the newest durable entry."""
+        return (self.entries[self.synced - 1].term if self.synced else self.base.term), self.durable_last
+
+    @property
+    def _newest_forgotten(self) -> tuple[int, int]:
+        return max(((term, index) for index, term in self.forgotten), default=(0, 0))
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether all that was forgotten and can be committed is there again: logs are equal up to an equal entry, and
+        an entry of a newer term came from a leader that had it."""
+        return self._last >= self._newest_forgotten
+
     def _may_heal(self) -> None:
-        if self.is_healing and (self.entries[self.synced - 1].term if self.synced else self.base.term) >= self.floor:
-            self.is_healing, self.forgotten = False, frozenset()
+        if self.is_healing and self._is_whole and self._last[0] >= self.floor:
+            self.is_healing, self.forgotten, self.floor = False, frozenset(), 0
 
     def has(self, index: int, term: int) -> bool:
         """Whether the entry (index, term) is durable, in the log or in the snapshot that came instead of it."""
@@ -81,7 +111,8 @@ class View:
         and that only where something `was_hit`.
         """
         last, state = opened.log.last, opened.hard_state
-        is_mended = opened.floor > self.floor
+        may_be = [each for each in (self.hard_state, self.coming) if each is not None]
+        is_mended = opened.floor > max(self.floor, *(each.floor for each in may_be))
         if is_mended:
             if not was_hit:
                 raise SilentlyWrong(f"mends what nothing had happened to: {opened.notices}")
@@ -98,11 +129,10 @@ class View:
             position + 1 < self.synced and not is_mended
         ):
             raise SilentlyWrong(f"found a log up to {last}; durable is {self.durable_last}, and the end there {wanted}")
-        if self.is_healing and opened.floor < self.floor and last.term < self.floor:  # else the start has healed it
+        is_reached = last.term >= self.floor or any(not each.floor for each in may_be)
+        if self.is_healing and opened.floor < self.floor and not is_reached:
             raise SilentlyWrong(f"forgot that it must not vote below {self.floor}: the floor is {opened.floor}")
-        known = [(each.term, each.vote) for each in (self.hard_state, self.coming) if each is not None]
-        if is_mended:
-            known.append((opened.floor, NOBODY))
+        known = [(each.term, each.vote) for each in may_be]
         if (state.term, state.vote) not in known or state.boot <= self.hard_state.boot:
             raise SilentlyWrong(f"found {state}, durable is {self.hard_state}")
         if opened.snapshot is not None and self.snapshots.get(opened.snapshot.mark.index) != opened.snapshot.mark:
@@ -113,6 +143,6 @@ class View:
         if all(nodes[segment_name(segment.first)].is_durable for segment in opened.journal.segments):
             self.entries_synced()
         if nodes[HARD_STATE].is_durable:
-            self.hard_state, self.coming = state, None
+            self.hard_state_synced(state)
         else:
             self.coming = state

@@ -39,6 +39,7 @@ class PointWork:
     def follow(self, core: RaftCore, now_s: float) -> None:
         """At the end of a turn: a point that was applied is reported. Raises Diverged."""
         point = self.replica.machine.point
+        self.points.is_healing = core.state.floor > 0
         if self.points.follow(point):
             self.replica.world.witness.point_applied(self.replica.node, point)
             self._ask(core, now_s)
@@ -47,6 +48,7 @@ class PointWork:
     def take(self, core: RaftCore, peer: NodeId, frame: Frame) -> None:
         """A replica's report. Raises Diverged."""
         incarnation, is_asking, reports = decode_points(frame)
+        self.points.is_healing = core.state.floor > 0
         self.points.take(peer, incarnation, reports)
         self.replica.world.witness.point_told(self.replica.node, peer, reports)
         if is_asking:
@@ -56,6 +58,7 @@ class PointWork:
     def housekeeping(self, core: RaftCore, now: Now, now_s: float, *, is_leader: bool) -> None:
         """Asks again; the leader commits the next point when it is due. Raises Diverged."""
         world = self.replica.world
+        self.points.is_healing = core.state.floor > 0
         if self.points.must_ask(now_s):
             self._ask(core, now_s)
             self._judge(core)

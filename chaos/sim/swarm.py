@@ -64,8 +64,12 @@ KINDS: Final[dict[str, tuple[int, int]]] = {
     # many connections at once
     "break links": (40, 3),
 }
-"""Every kind of fault that the nemesis knows. Wearing ones (a damaged disk is lost for its world) are the rarest.
-"""
+"""Kinds of faults that the nemesis knows. Wearing ones (a damaged disk is lost for its world) are the rarest."""
+
+RESTORE_PERCENT: Final = 20
+RESTORE_EVERY_US: Final = (2_000_000, 8_000_000, 20_000_000)
+"""A disk is restored from a copy in so many worlds of a hundred, this often. Drawn after everything else, so that a
+seed draws the world that it drew before there was this kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +121,7 @@ def draw(random: Random) -> Swarm:
     nodes = random.choice((1, 2, 3, 3, 3, 3, 3, 3, 4, 5, 5, 5, 5, 6, 7))
     clients = random.choice((2, 3, 4, 6))
     a_minute = random.choice((300, 400, 400, 400, 600))  # operations of all clients
-    return Swarm(
+    swarm = Swarm(
         nodes=nodes,
         loss=sometimes(50, 1, 100) if random.randrange(4) else random.randint(100, 300),
         duplicate=sometimes(40, 1, 250),
@@ -146,6 +150,10 @@ def draw(random: Random) -> Swarm:
         options=_options(random),
         trim_every_us=random.choice((0, 100_000, 300_000, 300_000, 2_000_000)),
     )
+    has_restores, every_us = random.randrange(100) < RESTORE_PERCENT, random.choice(RESTORE_EVERY_US)
+    if nodes < 3 or not has_restores:
+        return swarm
+    return replace(swarm, faults=(*swarm.faults, ("restore copy", every_us)))
 
 
 def _faults(random: Random, nodes: int) -> tuple[tuple[str, int], ...]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from chaos.sim.failure import Failure
+from chaos.sim.invariants.bounded_sending import BoundedSending
 from raft.codec import Corrupt, FrameDecoder, decode_message, encode_message
-from raft.hello import is_believed
+from raft.hello import Start, is_believed
 from raft.messages import AppendEntries, AppendEntriesReply, Message
 from raft.types import NodeId
 
@@ -26,6 +27,7 @@ class Hello(NamedTuple):
     incarnation: str  # of its disk
     boot: int  # its counter
     knows: int = 1  # the newest cluster version that its program knows
+    start: Start | None = None  # what it found on its disk; None: a program that is too old to say it
 
 
 NOBODY_YET: Final = Hello("", 0)
@@ -37,16 +39,18 @@ Parcel = tuple[int, NodeId, NodeId, Hello, Message | bytes]
 class Wires:
     """Sends and delivers; `chaos.sim.network` says when, how often and whether at all."""
 
-    __slots__ = ("_number", "world")
+    __slots__ = ("_bounded", "_number", "world")
 
     def __init__(self, world: World) -> None:
         self.world = world
         self._number = 0
+        self._bounded = BoundedSending(world.swarm.options.heartbeat_ms)
 
     def send(self, message: Message) -> None:
         """A message leaves its sender."""
         world, sender, to = self.world, message.sender, message.to
         world.witness.sends(message, world.disks[sender])
+        self._bounded.sends(message, world.now_us)
         self._number = number = self._number + 1
         world.trace.sent(number, world.now_us, message)
         carried: Message | bytes = encode_message(message) if world.swarm.encode else message

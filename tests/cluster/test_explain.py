@@ -229,6 +229,14 @@ def a_view(node: int, **more: Any) -> NodeView:
     return msgspec.structs.replace(view, **more)
 
 
+def test_a_node_that_lost_what_it_acknowledged_is_told() -> None:
+    """Its floor says so; without one there is no such cause."""
+    views = [a_view(1, role="leader"), a_view(2), a_view(3, role="healing", floor=4)]
+    (told,) = [cause for cause in diagnose(views, {}).causes if cause.code == "healing"]
+    assert told.node == 3
+    assert "lost entries that it had acknowledged" in told.words
+
+
 def test_who_still_fetches_older_records_is_told() -> None:
     """A node that was built from a snapshot, with the records that are not on its disk yet; nobody else is named."""
     views = [a_view(1, role="leader"), a_view(2), a_view(3, disk_oldest=283)]

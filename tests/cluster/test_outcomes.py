@@ -98,7 +98,7 @@ AFTER_AN_APPLIED_COPY: dict[Code, Second] = {
     **{
         code: Second(refuse(code))
         for code in (
-            Code.BUSY, Code.NO_LEADER, Code.LEADER_LOST, Code.TIMEOUT, Code.DEADLINE, Code.OVERWRITTEN,
+            Code.BUSY, Code.DISK_FULL, Code.NO_LEADER, Code.LEADER_LOST, Code.TIMEOUT, Code.DEADLINE, Code.OVERWRITTEN,
             Code.SHUTTING_DOWN, Code.STATES_DIFFER, Code.WINDOW_FULL, Code.SESSIONS_FULL, Code.UNSUPPORTED,
         )
     },

@@ -37,7 +37,7 @@ def note(folder: Path, agreed: int) -> None:
 
 def mending(folder: Path, cut: int, *, is_mending: bool = True) -> None:
     """A start found damage, wrote its hard state, and was killed."""
-    slot = encode_slot(OWN, Slot(99, HardState(3, 0, 7), cut, 3, is_mending))
+    slot = encode_slot(OWN, Slot(99, HardState(3, 0, 7, 3), cut, is_mending))
     with (folder / "shard-0" / "hard_state").open("r+b") as file:
         for start in (0, HARD_STATE_SLOT):
             file.seek(start)

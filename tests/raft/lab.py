@@ -102,11 +102,13 @@ def start_core(
     commit: int = 1,
     tail: int | None = None,
     now_ms: int = 0,
+    run: int = 0,
 ) -> RaftCore:
     """A core that starts from these durable entries; node n draws its timeouts n * 10 ms above the least."""
     return RaftCore(
         node, options, hard_state=hard_state, log=log_start(disk, tail), configuration=members, configuration_index=1,
         commit=commit, applied=commit, random=lambda low, high: min(low + node * 10, high), now=at(now_ms),
+        floor=hard_state.floor, incarnation=f"{node:032x}", run=run,
     )  # fmt: skip
 
 

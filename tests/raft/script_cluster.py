@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from raft.codec import header_crc
 from raft.configuration import Configuration
 from raft.core import RaftCore
 from raft.events import BecameLeader
+from raft.hello import Start
 from raft.invariants import InvariantBroken, check_log, check_state, check_step, observe
 from raft.messages import Message
 from raft.options import Options
@@ -43,8 +45,10 @@ class Node:
 class Cluster:
     """What a story's commands act on; `told` gathers the lines that they show."""
 
-    def __init__(self, members: Configuration, options: Options) -> None:
+    def __init__(self, members: Configuration, options: Options, *, has_runs: bool = False) -> None:
         self.members = members
+        self.has_runs = has_runs  # processes say what they found at their start, and peers recall their promises
+        self.starts: dict[NodeId, Start] = {}
         self.options = options
         self.now_ms = 0
         self.told: list[str] = []
@@ -85,9 +89,24 @@ class Cluster:
         node.queue, node.under_way, node.applied = SyncQueue(), None, []
         node.core = start_core(
             number, self.options, node.hard_state, node.disk, members=self.members, commit=node.commit, tail=node.tail,
-            now_ms=self.now_ms,
+            now_ms=self.now_ms, run=100 * number + node.hard_state.boot if self.has_runs else 0,
         )  # fmt: skip
+        last = node.core.state.log.last
+        if self.has_runs:
+            self.starts[number] = Start(
+                run=node.core.state.run, last_index=last.index, last_term=last.term, term=node.hard_state.term,
+                floor=node.hard_state.floor,
+            )  # fmt: skip
         self.pump(number)
+
+    def hello(self, number: NodeId) -> None:
+        """That process connects to every other one that runs, and they to it."""
+        for other in [each for each, node in self.nodes.items() if each != number and node.core is not None]:
+            for one, to in ((number, other), (other, number)):
+                self.feed(to, partial(self._say_hello, one))
+
+    def _say_hello(self, number: NodeId, core: RaftCore) -> None:
+        core.link_opened(number, f"{number:032x}", 1, at(self.now_ms), self.starts.get(number))
 
     def crash(self, number: NodeId) -> None:
         """Stop a node; what its disk had not confirmed is lost."""

@@ -48,13 +48,15 @@ class Story:
 
 
 def make_cluster(words: Words) -> Cluster:
-    """`cluster nodes=3 learners=4,5 heartbeat_ms=60 …`: any field of raft.options may be set."""
+    """`cluster nodes=3 learners=4,5 heartbeat_ms=60 …`: any field of raft.options may be set. With `runs=yes` processes
+    ask each other what they promised, once they are connected (`hello`)."""
     given = dict(words.options)
     nodes = int(given.pop("nodes", "3"))
     learners = [int(node) for node in given.pop("learners", "").split(",") if node]
+    has_runs = given.pop("runs", "no") == "yes"
     options = Options(**{name: int(value) for name, value in given.items()})
     members: Configuration = configuration(nodes, learners=learners)
-    return Cluster(members, options)
+    return Cluster(members, options, has_runs=has_runs)
 
 
 # -- nodes and their disks -----------------------------------------------------------------------------------------
@@ -88,6 +90,25 @@ def _restart(cluster: Cluster, words: Words) -> None:
         node = cluster.nodes[int(word)]
         node.tail = words.number("tail") if "tail" in words.options else None
         cluster.start(int(word))
+
+
+@command("hello")
+def _hello(cluster: Cluster, words: Words) -> None:
+    """`hello 1 2`: these processes connect to all others, and those to them."""
+    for word in words.plain:
+        cluster.hello(int(word))
+
+
+@command("rollback")
+def _rollback(cluster: Cluster, words: Words) -> None:
+    """`rollback 2 after=3 term=2 vote=0 floor=0`: the disk of a node that is down has what it had earlier; with a floor
+    a start found it damaged."""
+    node = cluster.nodes[words.node()]
+    if node.core is not None:
+        raise ValueError(f"node {node.number} runs")
+    node.disk = [entry for entry in node.disk if entry.index <= words.number("after")]
+    term = words.number("term", node.disk[-1].term)
+    node.hard_state = HardState(term, words.number("vote"), node.hard_state.boot, words.number("floor"))
 
 
 @command("disk")

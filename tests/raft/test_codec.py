@@ -340,7 +340,7 @@ def test_every_kind_of_entry_is_known_and_no_other(kind: int) -> None:
 @pytest.mark.parametrize(
     ("header", "error"),
     [
-        ([9, 0, 2, 1, 7, 5], UnknownVersion),
+        ([99, 0, 2, 1, 7, 5], UnknownVersion),
         ([], UnknownVersion),
         ([True, 0, 2, 1, 7, 5], UnknownVersion),
         ([{}, 0, 2, 1, 7, 5], UnknownVersion),

@@ -60,6 +60,7 @@ from raft.formats import (
     encode_snapshot_meta,
     term_runs,
 )
+from raft.hello import Start
 from raft.messages import TimeoutNow
 from raft.types import GENESIS, EntryKind, HardState, Mark, TermRun
 from statemachine.commands import Result
@@ -76,7 +77,7 @@ SUMMARY = Summary(
 )
 LEDGER = LedgerFooter(50, 2_064, array("Q", [42, 64, 48, 70_000]))
 SLOT = Slot(9, HardState(7, 2, 5), 40)
-HEALING = Slot(10, HardState(8, 0, 5), 40, 8, is_mending=True)
+HEALING = Slot(10, HardState(8, 0, 5, 8), 40, is_mending=True)
 META = SnapshotMeta(MARK, b"cfg", 1, 2, 10, 0x1234)
 CONFIGURATION = Configuration((Member(1, "ab" * 16, "127.0.0.1:7001", "http://127.0.0.1:8001"),), (1,))
 FIRST = seal_entry(
@@ -133,6 +134,17 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
         Hello(log=LOG.log_id.hex(), sender=1, to=2, incarnation="ab" * 16, boot=3, purpose=Purpose.CONSENSUS)
     ),
     "disk report": lambda: encode_report(DiskReport(True, 4_096, 130_000_000, 388, 1_024)),
+    "hello with its start": lambda: encode_hello(
+        Hello(
+            log=LOG.log_id.hex(),
+            sender=1,
+            to=2,
+            incarnation="ab" * 16,
+            boot=3,
+            purpose=Purpose.CONSENSUS,
+            start=Start(run=0xABC, last_index=7, last_term=2, term=3, floor=4),
+        )
+    ),
     "peer frame": lambda: encode_message(TimeoutNow(sender=1, to=2, term=3, last_index=4)),
 }
 
@@ -169,7 +181,9 @@ def test_everything_is_read_back() -> None:
     assert decode_index_footer(encode_index_footer(SUMMARY, 7)) == (SUMMARY, 7)
     assert decode_slot(LOG, encode_slot(LOG, SLOT)) == SLOT
     assert decode_slot(LOG, encode_slot(LOG, HEALING)) == HEALING
-    for wrong in (replace(HEALING, floor=9), replace(HEALING, cut=0), replace(HEALING, floor=0)):
+    raised = replace(HEALING, state=replace(HEALING.state, floor=10))
+    assert decode_slot(LOG, encode_slot(LOG, raised)) == raised  # a floor may be above the term: a later leader's
+    for wrong in (replace(HEALING, cut=0), replace(HEALING, state=replace(HEALING.state, floor=0))):
         with pytest.raises(UnknownVersion, match="with the floor"):
             decode_slot(LOG, encode_slot(LOG, wrong))
     assert decode_snapshot_meta(LOG, encode_snapshot_meta(LOG, META)) == META

@@ -36,7 +36,7 @@ def halved() -> tuple[list[Entry], RaftCore]:
 def test_pitfall_66_a_healing_node_grants_no_vote(pre: bool) -> None:
     """The candidate's log is as good as what is left of this one; what was lost it may not have.
 
-    Guard: `not state.floor` in `on_request_vote` of raft/election.py.
+    Guard: `not state.floor` in `may_grant` of raft/recall.py.
     """
     _, core = halved()
     core.step(vote_request(2, 1, FLOOR + 1, (2, 2), pre=pre), at(1_000))
@@ -62,9 +62,9 @@ def test_a_healing_node_does_not_campaign() -> None:
 
 def test_a_leader_that_counts_what_was_lost_learns_of_a_new_term() -> None:
     """It takes the acknowledgements of before the damage for true, and would never send those entries again: it must
-    step down, and whoever leads next begins to ask this node from nothing.
+    step down, and the next leader begins to ask this node from nothing.
 
-    Guard: the new term in `begin` of raft/repair.py; `_enlighten` of raft/core.py.
+    Guard: `_enlighten` of raft/core.py.
     """
     _, core = halved()
     answer = append(core, prev=(3, 2), term=FLOOR - 1)
@@ -74,7 +74,7 @@ def test_a_leader_that_counts_what_was_lost_learns_of_a_new_term() -> None:
 def test_it_votes_again_once_an_entry_of_a_new_leader_is_durable() -> None:
     """Entries of older terms are not enough, be they all that it had; nor is a new one before it is synced.
 
-    Guard: `_may_heal` of raft/core.py.
+    Guard: `may_lift` of raft/recall.py.
     """
     entries, core = halved()
     assert append(core, entries[2:], prev=(2, 2), term=FLOOR).success

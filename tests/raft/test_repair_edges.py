@@ -208,7 +208,7 @@ def test_what_is_found_while_a_log_is_mended_moves_the_cut_under_the_same_floor(
     found, operations = opened(whole)
     assert found.snapshot is not None
     assert found.log.last == found.log.base == found.snapshot.mark
-    assert (found.floor, found.hard_state.term, found.configuration) == (TERM + 1, TERM + 1, THREE)
+    assert (found.floor, found.hard_state.term, found.configuration) == (TERM + 1, TERM, THREE)
     cuts = [notice for notice in found.notices if "it is kept up to index" in notice]
     assert [f"index {index}," in cut for cut, index in zip(cuts, _cuts(shard), strict=True)] == [True, True]
     for where, again, _ in after_every_crash(files, operations):

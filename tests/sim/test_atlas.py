@@ -19,7 +19,7 @@ from raft.operations import Delete
 from raft.ready import SyncBatch
 from raft.types import GENESIS, EntryKind
 from tests.raft.journal_driver import CONFIGURATION, make_entries
-from tests.sim.property_lab import Disk
+from tests.sim.property_lab import Disk, known
 from tests.sim.test_disk import frames_of
 
 
@@ -156,7 +156,13 @@ def test_it_is_described_for_people() -> None:
 
 
 def test_a_vote_of_a_disk_that_lost_entries_is_seen() -> None:
-    """As long as it has not got them again; any other vote passes."""
-    healing_has_no_vote.votes(1, 2, 3, Disk())
+    """As long as it has not got them again; any other vote passes. A disk that was rolled back may vote for a log that
+    has all that it forgot and that was committed."""
+    seen = known(committed=3)
+    healing_has_no_vote.votes(seen, 1, 2, 3, Disk(), None)
     with pytest.raises(InvariantBroken, match="it held up to"):
-        healing_has_no_vote.votes(1, 2, 3, Disk(forgotten=((6, 2),)))
+        healing_has_no_vote.votes(seen, 1, 2, 3, Disk(forgotten=((6, 2),)), (2, 6))
+    seen.rolled_back[1] = None
+    healing_has_no_vote.votes(seen, 1, 2, 3, Disk(forgotten=((6, 2),)), (2, 6))
+    with pytest.raises(InvariantBroken, match="it held up to"):
+        healing_has_no_vote.votes(seen, 1, 2, 3, Disk(forgotten=((6, 2),)), (1, 5))

@@ -222,7 +222,9 @@ def promised_term() -> tuple[Callable[[], object], Callable[[], object]]:
 
 def leader(**matches: int) -> Any:
     """A leader's role with these match indexes, by n1, n2…"""
-    return SimpleNamespace(progress={int(name[1:]): SimpleNamespace(match=match) for name, match in matches.items()})
+    return SimpleNamespace(
+        progress={int(name[1:]): SimpleNamespace(match=match, round_first=0) for name, match in matches.items()}
+    )
 
 
 def progress_of(*disks: Disk, **answers: int) -> Callable[..., object]:

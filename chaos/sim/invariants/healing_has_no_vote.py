@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chaos.sim.invariants.known import Durable
+from chaos.sim.invariants.known import Durable, Known
 from raft.invariants import InvariantBroken
 from raft.types import NodeId
 
@@ -10,8 +10,15 @@ PROPERTY = "a log that lost entries has no vote"
 SECTION = "pitfall 66"
 
 
-def votes(node: NodeId, term: int, candidate: NodeId, disk: Durable) -> None:
-    """A vote leaves, be it for itself. Raises InvariantBroken."""
+def votes(known: Known, node: NodeId, term: int, candidate: NodeId, disk: Durable, log: tuple[int, int] | None) -> None:
+    """A vote leaves, be it for itself. `log` is how the candidate says that its log ends (term, index).
+
+    A disk that lost promises without damage may vote for a log that has all of them that were committed: its peers tell
+    it what they were. Raises InvariantBroken.
+    """
     if disk.forgotten:
+        committed = [(term, index) for index, term in disk.forgotten if known.is_committed(index, term)]
+        if node in known.rolled_back and log is not None and log >= max(committed, default=(0, 0)):
+            return
         evidence = f"a vote for node {candidate} in {term}; it held up to {max(disk.forgotten)}: {disk.durable_last}"
         raise InvariantBroken(node, PROPERTY, SECTION, evidence)

@@ -41,7 +41,7 @@ class Durable(Protocol):
 class Known:
     """Fed by `Witness` before the properties look at it."""
 
-    __slots__ = ("chain", "commits", "committed", "configurations", "disks", "ends", "lost")
+    __slots__ = ("chain", "commits", "committed", "configurations", "disks", "ends", "lost", "rolled_back")
 
     def __init__(self, configuration: Configuration, first: Entry) -> None:
         self.chain: dict[tuple[int, int], int] = {(first.index, first.term): header_crc(first)}
@@ -53,6 +53,7 @@ class Known:
         self.disks: dict[NodeId, Durable] = {}
         # whose disk is no longer the one that made the node's promises, and the entries that it held then
         self.lost: dict[NodeId, frozenset[tuple[int, int]]] = {}
+        self.rolled_back: dict[NodeId, None] = {}  # whose disk forgot promises without damage, once at least
 
     @property
     def newest(self) -> tuple[int, int]:

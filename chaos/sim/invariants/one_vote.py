@@ -24,6 +24,11 @@ class OneVote:
             evidence = f"in term {term} for node {candidate}, and before for node {voted}"
             raise InvariantBroken(node, PROPERTY, SECTION, evidence)
 
+    def forget(self, node: NodeId, after: int) -> None:
+        """That node's votes in terms after that one were counted by nobody, and it has forgotten them."""
+        for key in [key for key in self.votes if key[0] == node and key[1] > after]:
+            del self.votes[key]
+
     def started(self, node: NodeId, term: int, vote: NodeId) -> None:
         """A node starts with what its disk remembers. Raises InvariantBroken."""
         voted = self.votes.get((node, term))

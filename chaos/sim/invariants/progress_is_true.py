@@ -1,6 +1,7 @@
 """Progress is true: what a leader takes for proved at a follower was answered in its term, and is durable there.
 
-It never falls (raft paper figure 2, section 5.3; thesis 3.5).
+It never falls (raft paper figure 2, section 5.3; thesis 3.5), but to 0 for a new process of the follower, or one that
+lost what it acknowledged (`raft.recall`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ class ProgressIsTrue:
 
     def __init__(self) -> None:
         self._answers: dict[tuple[NodeId, NodeId], tuple[int, int]] = {}  # (who, to whom) -> term, match in it
-        self._matches: dict[NodeId, tuple[int, dict[NodeId, int]]] = {}  # leader -> its term, peer -> match
+        # leader -> its term, peer -> the round from which on its answers count, match
+        self._matches: dict[NodeId, tuple[int, dict[NodeId, tuple[int, int]]]] = {}
 
     def answers(self, message: AppendEntriesReply) -> None:
         """A node acknowledges entries. (That it has a snapshot proves nothing: it is asked again.)"""
@@ -39,11 +41,13 @@ class ProgressIsTrue:
             seen = self._matches[node] = (term, {})
         matches = seen[1]
         for peer, progress in role.progress.items():
-            match = progress.match
-            before = matches.get(peer, 0)
-            if match == before:
+            match, first = progress.match, progress.round_first
+            before_first, before = matches.get(peer, (first, 0))
+            if (before_first, before) == (first, match):
                 continue
-            matches[peer] = match
+            matches[peer] = (first, match)
+            if before_first < first and not match:
+                continue  # a new process of that peer, or one that lost what it had: it is asked from nothing
             if match < before:
                 raise InvariantBroken(node, PROPERTY, SECTION, f"match of node {peer} fell from {before} to {match}")
             answered = self._answers.get((peer, node))
@@ -54,7 +58,8 @@ class ProgressIsTrue:
             if disk is None or peer in known.lost or disk.durable_hard_state.term > term:
                 continue  # who follows a newer leader may have cut it since
             entry_term = log.term_at(match)
-            if entry_term is not None and not disk.has(match, entry_term):
+            is_there = entry_term is None or disk.has(match, entry_term) or (match, entry_term) in disk.forgotten
+            if not is_there:
                 evidence = f"match of node {peer} is {match} (term {entry_term}), which is not durable there"
                 raise InvariantBroken(node, PROPERTY, SECTION, evidence)
 

@@ -61,8 +61,8 @@ class Witness:
     """Sees everything; raises InvariantBroken."""
 
     __slots__ = (
-        "_append_only", "_cores", "_diverged", "_effects", "_elections", "_groups", "_hand_overs", "_machines",
-        "_oldest", "_once", "_persisted", "_pictures", "_pre_votes", "_progress", "_quorum", "_reads", "_seen",
+        "_append_only", "_asked", "_cores", "_diverged", "_effects", "_elections", "_groups", "_hand_overs",
+        "_machines", "_oldest", "_once", "_persisted", "_pictures", "_pre_votes", "_progress", "_quorum", "_reads", "_seen",
         "_terms", "_votes", "checks", "known",
     )  # fmt: skip
 
@@ -77,6 +77,7 @@ class Witness:
         self._append_only = LeaderAppendOnly()
         self._machines = StateMachineSafety()
         self._votes = OneVote()
+        self._asked: dict[tuple[NodeId, int], tuple[int, int]] = {}  # (candidate, term) -> how its log ends
         self._terms = MonotonicTerm()
         self._pre_votes = PreVote()
         self._quorum = CheckQuorum()
@@ -108,8 +109,9 @@ class Witness:
         self._pictures.pop(node, None)
         self._append_only.started(node)
         if node not in known.lost:
-            self._terms.started(node, state.term)
-            self._votes.started(node, state.term, state.vote)
+            if node not in known.rolled_back:  # else it may have forgotten both, until it is told
+                self._terms.started(node, state.term)
+                self._votes.started(node, state.term, state.vote)
             log_matching.started(known, node, log)
         configuration_safety.in_force(known, state)
         if log.committed > known.newest[0]:
@@ -138,6 +140,13 @@ class Witness:
         disk = self.known.disks[node]
         held = frozenset((entry.index, entry.term) for entry in disk.between(0, disk.durable_last))
         self.known.lost.setdefault(node, held)
+
+    def rolled_back(self, node: NodeId, promised: int) -> None:
+        """That node's disk is an older one, as far as it can tell itself. What its peers remember of its promises is
+        of terms up to `promised`: a later vote was never counted, and may be given again."""
+        self.known.rolled_back[node] = None
+        self._votes.forget(node, promised)
+        self._terms.promised.pop(node, None)
 
     def finished(self) -> None:
         """The run is over: all is healed."""
@@ -220,11 +229,12 @@ class Witness:
                     self._progress.answers(message)
                 marks_at_ends.replies(self.known, message)
             case RequestVoteReply(pre=False, granted=True):
-                self._voted(message.sender, message.term, message.to, disk)
+                self._voted(message.sender, message.term, message.to, disk, self._asked.get((message.to, message.term)))
             case RequestVoteReply(pre=True, granted=True):
                 self._pre_votes.grants(message)
             case RequestVote(pre=False):
-                self._voted(message.sender, message.term, message.sender, disk)
+                log = self._asked[message.sender, message.term] = (message.last_term, message.last_index)
+                self._voted(message.sender, message.term, message.sender, disk, log)
                 self._pre_votes.campaigns(self.known, message)
             case TimeoutNow():
                 persist_then_promise.leads(message, disk.durable_hard_state)
@@ -232,11 +242,11 @@ class Witness:
             case InstallSnapshot():
                 persist_then_promise.leads(message, disk.durable_hard_state)
 
-    def _voted(self, node: NodeId, term: int, candidate: NodeId, disk: Durable) -> None:
+    def _voted(self, node: NodeId, term: int, candidate: NodeId, disk: Durable, log: tuple[int, int] | None) -> None:
         if node in self.known.lost:
             return
         persist_then_promise.votes(node, term, candidate, disk.durable_hard_state)
-        healing_has_no_vote.votes(node, term, candidate, disk)
+        healing_has_no_vote.votes(self.known, node, term, candidate, disk, log)
         self._votes.votes_for(node, term, candidate)
         self._terms.promises(node, term)
 

@@ -144,7 +144,7 @@ MUTANTS: Final = (
         title="a node whose log lost entries to damage votes by what is left of it",
         source="NATS #7556; Protocol-Aware Recovery",
         edits=(
-            Edit("raft.election:on_request_vote", "not state.floor and state.log.is_up", "state.log.is_up"),
+            Edit("raft.recall:may_grant", "(not state.floor or state.told is not None) and ", ""),
             Edit("raft.state:State.may_campaign", "if self.floor:\n        return False\n    ", ""),
         ),
     ),

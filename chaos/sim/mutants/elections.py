@@ -43,8 +43,7 @@ MUTANTS: Final = (
         edits=(
             Edit(
                 "raft.journal:Journal.set_hard_state",
-                "self.slot = Slot(self.slot.sequence + 1, state, cut, self.slot.floor)\n"
-                "    return keep_slot(self.log, self.slot)",
+                "self.slot = Slot(self.slot.sequence + 1, state, cut)\n    return keep_slot(self.log, self.slot)",
                 "half = HardState(self.slot.state.term, state.vote, state.boot)\n"
                 "    first = keep_slot(self.log, Slot(self.slot.sequence + 1, half, cut))\n"
                 "    self.slot = Slot(self.slot.sequence + 2, state, cut)\n"

@@ -34,8 +34,8 @@ MUTANTS: Final = (
         edits=(
             Edit(
                 "raft.election:on_request_vote",
-                "up_to_date = not state.floor and state.log.is_up_to_date(message.last_index, message.last_term)",
-                "up_to_date = not state.floor and state.log.is_up_to_date(message.last_index, message.last_term)\n"
+                "up_to_date = may_grant and state.log.is_up_to_date(message.last_index, message.last_term)",
+                "up_to_date = may_grant and state.log.is_up_to_date(message.last_index, message.last_term)\n"
                 "    up_to_date = up_to_date and state.configuration.is_voter(state.node)",
             ),
         ),

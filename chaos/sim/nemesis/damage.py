@@ -15,6 +15,7 @@ from chaos.sim import disk_newest
 from chaos.sim.disk_faults import AREAS, FATAL
 from chaos.sim.nemesis.targets import anyone, for_a_while, several
 from chaos.sim.wires import NOBODY_YET
+from raft.hello import NEVER_MET
 from raft.journal import segment_name
 from raft.operations import Delete
 from raft.types import NodeId
@@ -129,7 +130,7 @@ def roll_back(world: World, random: Random) -> None:
         replica = world.replicas[node]
         boot, peers = image.view.hard_state.boot + 2, [peer for peer in world.replicas.values() if peer is not replica]
         disk = (node, world.disks[node].incarnation)
-        if replica.core is None or any(peer.boots.get(disk, 0) < boot for peer in peers):
+        if replica.core is None or any(peer.met.get(disk, NEVER_MET).boot < boot for peer in peers):
             return  # there are those whom an old copy could deceive
         if not _may_hit(world, node, "roll_back") or not world.fault("roll back", node, f"by {ago_us} us", AROUND_US):
             return
@@ -148,6 +149,65 @@ def roll_back(world: World, random: Random) -> None:
 
         began_us = world.now_us
         world.after(LOOK_US, look)
+
+    for_a_while(world, ago_us, bring_back)
+
+
+def restore(world: World, random: Random) -> None:
+    """A machine comes back with a copy of its disk that was made while it ran, at any earlier moment, and is started
+    until its boot counter is as high as its peers want it: they alone can tell that it lacks what it promised.
+
+    They can while the processes that saw its promises live and are reachable (docs/decisions/0017), so it runs only as
+    long as that holds, or until it has everything again; else it is taken away.
+    """
+    node, ago_us = (
+        anyone(world, random),
+        random.choice((random.randint(20_000, 500_000), random.randint(0, 10_000_000))),
+    )
+    replica, disk = world.replicas[node], world.disks[node]
+    if replica.core is None or disk.damaged or disk.is_busy:
+        return
+    image = disk.copy()
+    peers = [peer for peer in world.replicas.values() if peer is not replica and not peer.is_retired]
+    lives = [peer.life for peer in peers]
+    incarnation = disk.incarnation
+
+    def are_reachable() -> bool:
+        return disk.incarnation == incarnation and all(
+            peer.life == life
+            and peer.core is not None
+            and not (peer.is_paused or world.network.is_cut(peer.node, node) or world.network.is_cut(node, peer.node))
+            for peer, life in zip(peers, lives, strict=True)
+        )
+
+    def bring_back() -> None:
+        key = (node, incarnation)
+        promises = [peer.core.state.memories.get(key) for peer in peers if peer.core is not None]
+        is_whole = not (disk.damaged or disk.view.is_healing or disk.refused)
+        if replica.core is None or not (peers and is_whole and are_reachable()) or len(peers) + 1 < len(world.replicas):
+            return
+        if not _may_hit(world, node, "log") or not world.fault("restore copy", node, f"of {ago_us} us ago", AROUND_US):
+            return
+        replica.crash(f"restored as it was {ago_us} us ago", power=False)
+        world.witness.rolled_back(node, max([max(each.term, each.term_now) for each in promises if each], default=0))
+        held = disk.view.entries[: disk.view.synced]
+        disk.roll_back(image)
+        disk.view.lost(held)
+        met = max(peer.met.get(key, NEVER_MET).boot for peer in peers)
+        while disk.view.hard_state.boot < met:  # each start counts
+            disk.open()
+            disk.crash(power=False)
+        replica.start()
+        look()
+
+    def look() -> None:
+        if not disk.view.is_healing or replica.is_retired:
+            world.sometimes("a restored copy has everything again")
+        elif not are_reachable() or world.is_healed:
+            world.atlas.hit(node, "roll_back", f"restored as it was {ago_us} us ago")
+            _take_away(world, node)
+        else:
+            world.after(LOOK_US, look)
 
     for_a_while(world, ago_us, bring_back)
 
@@ -199,4 +259,5 @@ FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {
     "stale block": stale_block,
     "wipe": wipe,
     "roll back": roll_back,
+    "restore copy": restore,
 }
