@@ -161,7 +161,9 @@ def test_a_new_process_of_a_follower_begins_with_nothing_proved() -> None:
     connect(core, 2, run=21, last=(1, 1), term=2)
     assert (role.progress[2].match, role.progress[2].sent) == (0, 1)
     probes = [each for each in sent(outputs(core, 2_901)) if isinstance(each, AppendEntries) and each.to == 2]
-    assert [(each.prev_index, len(each.entries)) for each in probes] == [(1, 1)]
+    heartbeat, probe = probes  # a leader says at once that it lives when a link opens
+    assert (heartbeat.prev_index, heartbeat.entries) == (0, ())
+    assert (probe.prev_index, len(probe.entries)) == (1, 1)
     core.step(
         AppendEntriesReply(sender=2, to=1, term=2, success=True, match=2, prev_index=2, round=round_before), at(2_902)
     )
