@@ -82,6 +82,8 @@ class Disk:
         self._background = Background(self._storage, self._reader, self._reading, self._read_worker)
         self._reserve = Reserve(opened.shard.parent, journal.segment_bytes)
         self._writer = Writer(self._storage, files, self._background, self._reserve)
+        for worker in (self._write_worker, self._read_worker):
+            worker.on_error = self._writer.fence_quietly
         self._queued_bytes = 0
         self._finish_timer: asyncio.TimerHandle | None = None
         self._effects_last = 0  # newest entry whose effects were given
@@ -169,13 +171,16 @@ class Disk:
 
     # -- damage
 
-    def scrub(self, found: Callable[[list[Finding]], None], *, bytes_per_second: int, pause_s: float) -> Scrub:
+    def scrub(
+        self, found: Callable[[list[Finding]], None], failed: Callable[[Exception], None], *, bytes_per_second: int,
+        pause_s: float,
+    ) -> Scrub:  # fmt: skip
         """Begins to read all files, again and again until the disk is closed. `found` is told in another thread what is
-        damaged. Once."""
+        damaged, `failed` why a round ended early. Once."""
         assert self._scrub is None, "one is enough"
         looker = Looker(CountedFiles(self._opened.shard), self._journal, self._ledger)
         self._scrub = Scrub(
-            looker, found, lambda: self._write_worker.is_busy,
+            looker, found, lambda: self._write_worker.is_busy, failed,
             bytes_per_second=bytes_per_second, pause_s=pause_s,
         )  # fmt: skip
         return self._scrub

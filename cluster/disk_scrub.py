@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
 from typing import Final
@@ -46,12 +45,14 @@ class Scrub:
         looker: Looker,
         found: Callable[[list[Finding]], None],
         is_busy: Callable[[], bool],
+        failed: Callable[[Exception], None],
         *,
         bytes_per_second: int,
         pause_s: float,
     ) -> None:
-        """`found` is told in that thread what is wrong in one place; `is_busy`: the writing thread has work."""
-        self._looker, self._found, self._is_busy = looker, found, is_busy
+        """`found` is told in that thread what is wrong in one place, `failed` why a round ended early; `is_busy`: the
+        writing thread has work."""
+        self._looker, self._found, self._is_busy, self._failed = looker, found, is_busy, failed
         self._bytes_per_second, self._pause_s = bytes_per_second, pause_s
         self._stop = Event()
         self._thread = Thread(target=self._work, name="disk-scrub", daemon=True)
@@ -81,10 +82,13 @@ class Scrub:
 
     def _work(self) -> None:
         while not self._stop.is_set():
-            with suppress(OSError):  # of a folder that cannot be listed now, say: the next round looks again
+            try:
                 self._round()
+            except Exception as error:  # a folder that cannot be listed now, or a defect: the next round looks again
+                self._looker.end()
+                self._failed(error)
             self._stop.wait(self._pause_s)
-        self._looker.files.close()
+        self._looker.end()
 
     def _round(self) -> None:
         for seconds in self._sliced(self._looker.round(self._found)):

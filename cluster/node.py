@@ -290,13 +290,19 @@ class Node:
     def peer_link_opened(self, peer: NodeId, incarnation: str, knows: int) -> None:
         """Who is connected counts for the cluster version."""
         if not self.ended.done():
-            self.core.link_opened(peer, incarnation, knows, clock.read())
+            try:
+                self.core.link_opened(peer, incarnation, knows, clock.read())
+            except Exception as error:
+                self.fail(error)
             self.wake()
 
     def peer_link_closed(self, peer: NodeId) -> None:
         """A closed link is news (DESIGN section 3)."""
         if not self.ended.done():
-            self.core.link_closed(peer, clock.read())
+            try:
+                self.core.link_closed(peer, clock.read())
+            except Exception as error:
+                self.fail(error)
             self.wake()
 
     def bulk_link_closed(self, peer: NodeId) -> None:

@@ -103,6 +103,9 @@ class Link:
             except OSError as failure:  # TimeoutError is one
                 refusal = None
                 error = failure.strerror or "timed out"
+            except Exception as failure:  # a defect must not end the dialling for good
+                refusal, error = None, f"{type(failure).__name__}: {failure}"
+                self._owner.link_failed(self.node, failure)
             lived_s = clock.monotonic() - started
             self.trouble = error if refusal is None else refusal
             if refusal is not None:

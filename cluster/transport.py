@@ -250,6 +250,11 @@ class Transport:
         if self._is_new(f"{node} {reason}"):
             self.logger.error("peer_refuses_this_node", peer=node, reason=reason)
 
+    def link_failed(self, node: NodeId, error: Exception) -> None:
+        """Dialling a peer failed in a way that no network causes; it is dialled again."""
+        if self._is_new(f"{node} {type(error).__name__}: {error}"):
+            self.logger.error("peer_link_failed", peer=node, then="it is dialled again", exc_info=error)
+
     def _is_new(self, reason: str) -> bool:
         """Whether that was not logged within the last REFUSAL_LOG_EVERY_S seconds."""
         now = clock.monotonic()

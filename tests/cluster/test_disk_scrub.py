@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -54,6 +55,11 @@ async def replayed(folder: Path) -> Disk:
 def looker_of(disk: Disk) -> Looker:
     """What scrubbing looks with."""
     return Looker(CountedFiles(disk._opened.shard), disk._journal, disk._ledger)
+
+
+def failed_never(error: Exception) -> None:
+    """No round of that test fails."""
+    raise error
 
 
 def one_round(disk: Disk) -> list[Finding]:
@@ -259,7 +265,7 @@ async def test_the_rate_is_bounded_and_rounds_follow_each_other(disk: Disk) -> N
     """So many bytes a second at most, from the first on; after a pause the next round begins; a close ends it."""
     rate = 50_000
     began = monotonic()
-    scrub = disk.scrub(lambda _: None, bytes_per_second=rate, pause_s=0.001)
+    scrub = disk.scrub(lambda _: None, failed_never, bytes_per_second=rate, pause_s=0.001)
     await wait_until_async(lambda: scrub.rounds >= 1, 30, what="a round")
     read = scrub.bytes - 2 * SEGMENT_BYTES  # the slice of now has its pause before it
     assert read > 10_000
@@ -293,17 +299,39 @@ async def test_what_is_not_the_files_fault_ends_a_round_and_no_more(
 
     monkeypatch.setattr(CountedFiles, "read", reads)
     monkeypatch.setattr(CountedFiles, "names", lists)
-    scrub = disk.scrub(told.append, bytes_per_second=1 << 30, pause_s=0.001)
+    failures: list[Exception] = []
+    scrub = disk.scrub(told.append, failures.append, bytes_per_second=1 << 30, pause_s=0.001)
     await wait_until_async(lambda: scrub.rounds >= 2, 30, what="whole rounds")
     assert (trouble, unlisted, told) == ([], [], [])
+    assert [str(each) for each in failures][0::2] == ["[Errno 24] too many open files", "[Errno 5] cannot be listed"]
     trouble += [OSError(errno.EIO, "gone") for _ in range(2)]
     await wait_until_async(lambda: bool(told), 30, what="a finding")
     assert told[0][0].mend == UNREADABLE
 
 
+async def test_a_defect_ends_a_round_of_scrubbing_and_the_next_round_is_whole(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An exception that no disk causes ended the thread with a stack trace, and nothing was read any more. It is told
+    with its round, and scrubbing goes on."""
+    failures: list[Exception] = []
+    defects = [RuntimeError("a defect in one look")]
+    look = scrubbing.looking_at_segment
+
+    def looks(*arguments: Any) -> Any:
+        if defects:
+            raise defects.pop()
+        return look(*arguments)
+
+    monkeypatch.setattr(scrubbing, "looking_at_segment", looks)
+    scrub = disk.scrub(lambda _: None, failures.append, bytes_per_second=1 << 30, pause_s=0.001)
+    await wait_until_async(lambda: scrub.rounds >= 1, 30, what="a whole round")
+    assert [str(each) for each in failures] == ["a defect in one look"]
+
+
 async def test_a_writing_thread_goes_first_but_not_for_ever(disk: Disk) -> None:
     """A slice waits while there is something to write, and comes all the same once it has waited for BUSY_S."""
-    scrub = Scrub(looker_of(disk), lambda _: None, lambda: True, bytes_per_second=0, pause_s=1)
+    scrub = Scrub(looker_of(disk), lambda _: None, lambda: True, failed_never, bytes_per_second=0, pause_s=1)
     waits = list(scrub._sliced(each for each in (0.0,)))
     *before, after = waits
     assert set(before) == {disk_scrub.BUSY_LOOK_S}
