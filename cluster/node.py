@@ -46,6 +46,7 @@ from raft.changes import Change
 from raft.codec import Frame
 from raft.configuration import Configuration
 from raft.core import RaftCore
+from raft.hello import Start
 from raft.log import LogStart
 from raft.messages import Message
 from raft.ready import SyncBatch
@@ -93,6 +94,10 @@ class Node:
             earlier=recovered.earlier, commit=mark.index, applied=mark.index, random=random.Random().randint, now=now,
             incarnation=identity.incarnation, floor=recovered.floor, knows=CLUSTER_VERSION,
         )  # fmt: skip
+        start = Start(
+            run=random.SystemRandom().randrange(1, 1 << 64), last_index=recovered.last.index,
+            last_term=recovered.last.term, term=recovered.hard_state.term, floor=recovered.floor,
+        )  # fmt: skip
         self.membership = Membership(cluster)
         self.pending = Pending(settings.limits, metrics, self.node_id, recovered.hard_state.boot)
         self.pending.skipped(mark.index, mark.term)
@@ -108,7 +113,10 @@ class Node:
         self.reads_not_before = 0.0
         self.context = 0  # the newest number given to a read at the core
         self.transport = Transport(
-            Identity(log=self.log_id, node=self.node_id, incarnation=self.incarnation, boot=recovered.hard_state.boot),
+            Identity(
+                log=self.log_id, node=self.node_id, incarnation=self.incarnation, boot=recovered.hard_state.boot,
+                start=start,
+            ),
             self, peer=settings.peer, limits=settings.limits, dial=settings.dial,
             silence_ms=2 * self.options.election_timeout_max_ms, metrics=metrics, logger=logger,
         )  # fmt: skip
@@ -287,11 +295,11 @@ class Node:
                 node_requests.take_frame(self, peer, frame)
             self.turn()
 
-    def peer_link_opened(self, peer: NodeId, incarnation: str, knows: int) -> None:
-        """Who is connected counts for the cluster version."""
+    def peer_link_opened(self, peer: NodeId, incarnation: str, knows: int, start: Start | None) -> None:
+        """Who is connected counts for the cluster version, and what a process found at its start for its promises."""
         if not self.ended.done():
             try:
-                self.core.link_opened(peer, incarnation, knows, clock.read())
+                self.core.link_opened(peer, incarnation, knows, clock.read(), start)
             except Exception as error:
                 self.fail(error)
             self.wake()

@@ -21,7 +21,7 @@ from raft.codec import (
     UnknownVersion,
     decode_message,
 )
-from raft.hello import is_believed
+from raft.hello import NEVER_MET, Met, is_believed
 from raft.messages import InstallSnapshot, Message
 
 if TYPE_CHECKING:
@@ -119,14 +119,15 @@ class Accepted(asyncio.Protocol):
             hello,
             log=owner.identity.log,
             node=owner.identity.node,
-            boot_seen=owner.boots.get((hello.sender, hello.incarnation), 0),
+            met=owner.met.get((hello.sender, hello.incarnation), NEVER_MET),
             version=owner.configuration.version,
+            where=self._who,
         )
         try:
             authorise(Principal(), "peer", 0, None)
         except ApiError as error:
             reason = error.message
-        self._who = f"node {hello.sender} at {self._who}"
+        where, self._who = self._who, f"node {hello.sender} at {self._who}"
         if reason is not None:
             assert self._transport is not None
             self._transport.write(encode_refusal(f"node {owner.identity.node}: {reason}"))
@@ -135,7 +136,7 @@ class Accepted(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._hello = hello
-        owner.boots[hello.sender, hello.incarnation] = hello.boot
+        owner.met[hello.sender, hello.incarnation] = Met(hello.boot, hello.start.run if hello.start else 0, where)
         key = (hello.sender, hello.incarnation, hello.purpose)
         older = owner.current.get(key)
         owner.current[key] = self
@@ -151,7 +152,7 @@ class Accepted(asyncio.Protocol):
                 )  # fmt: skip
             owner.logger.info("peer_connected", peer=hello.sender, boot=hello.boot, knows=hello.knows)
         if hello.purpose is Purpose.CONSENSUS:
-            owner.receiver.peer_link_opened(hello.sender, hello.incarnation, hello.knows)
+            owner.receiver.peer_link_opened(hello.sender, hello.incarnation, hello.knows, hello.start)
         return hello, early[size:]
 
     def _deliver(self, hello: Hello, frames: list[Frame]) -> None:

@@ -136,7 +136,7 @@ class Link:
             encode_hello(
                 Hello(
                     log=identity.log, sender=identity.node, to=self.node, incarnation=identity.incarnation,
-                    boot=identity.boot, purpose=self.purpose, version_max=identity.speaks,
+                    boot=identity.boot, purpose=self.purpose, version_max=identity.speaks, start=identity.start,
                 )
             )
         )  # fmt: skip

@@ -13,6 +13,7 @@ from typing import Final
 
 from raft import hello as hello_rule
 from raft.codec import FRAME_HELLO, Corrupt, Frame, encode_frame
+from raft.hello import Met, Start, decode_start, encode_start
 from raft.types import NodeId
 
 MAGIC: Final = "raftlog-peer"
@@ -20,6 +21,8 @@ PEER_VERSION_MIN: Final = 1
 PEER_VERSION_MAX: Final = 4
 """2: nodes ask each other about the log on their disks (`cluster.peer_log_frames`). 3: it tells the cluster version.
 4: nodes tell each other more about their disks; each use says what, and is sent only to peers that speak it."""
+STARTS_VERSION: Final = 4
+"""From this version on a hello says what its process found on its disk at its start (`raft.hello.Start`)."""
 CLUSTER_VERSIONS: Final = {1: 1, 2: 1, 3: 2, 4: 2}
 """Version of the peer protocol -> the newest cluster version that whoever speaks it knows. A new cluster version takes
 a new version of the protocol: a hello of another form would be refused by those who are still to be upgraded."""
@@ -47,7 +50,7 @@ class Hello:
     shard: int = SHARD
     version_min: int = PEER_VERSION_MIN
     version_max: int = PEER_VERSION_MAX
-    authorisation: str | None = None  # reserved
+    start: Start | None = None  # of the process that dials; None: its program is too old to say it
 
     @property
     def knows(self) -> int:
@@ -63,7 +66,8 @@ def encode_hello(hello: Hello) -> bytes:
     return encode_frame(
         FRAME_HELLO,
         [
-            MAGIC, hello.version_min, hello.version_max, hello.log, hello.shard, hello.authorisation or "",
+            MAGIC, hello.version_min, hello.version_max, hello.log, hello.shard,
+            encode_start(hello.start) if hello.start is not None else "",
             hello.sender, hello.to, hello.incarnation, hello.boot, int(hello.purpose),
         ],
     )  # fmt: skip
@@ -76,13 +80,14 @@ def decode_hello(frame: Frame) -> Hello:
         raise Corrupt("the first frame is no raftlog hello")
     if len(values) != len(_TYPES) or any(type(value) is not kind for value, kind in zip(values, _TYPES, strict=True)):
         raise Corrupt(f"hello of another form: {values!r:.200}")
-    _, version_min, version_max, log, shard, authorisation, sender, to, incarnation, boot, purpose = values
+    _, version_min, version_max, log, shard, said, sender, to, incarnation, boot, purpose = values
     if purpose not in Purpose.__members__.values():
         raise Corrupt(f"hello for an unknown purpose {purpose!r}")
+    start = decode_start(str(said)) if said and _int(version_max) >= STARTS_VERSION else None
     return Hello(
         log=str(log), sender=_int(sender), to=_int(to), incarnation=str(incarnation), boot=_int(boot),
         purpose=Purpose(_int(purpose)), shard=_int(shard), version_min=_int(version_min),
-        version_max=_int(version_max), authorisation=str(authorisation) or None,
+        version_max=_int(version_max), start=start,
     )  # fmt: skip
 
 
@@ -91,11 +96,12 @@ def _int(value: object) -> int:
     return value
 
 
-def refusal(hello: Hello, *, log: str, node: NodeId, boot_seen: int, version: int) -> str | None:
+def refusal(hello: Hello, *, log: str, node: NodeId, met: Met, version: int, where: str = "?") -> str | None:
     """Why that hello cannot be taken by node `node`, with the mend; None: it can.
 
-    `boot_seen` is the highest boot counter that this process has met of that disk: a lower one is a disk that was
-    rolled back to an old copy. `version` is the cluster version in force here.
+    `met` is the newest process of that disk that this process has met: a lower boot counter is a disk that was rolled
+    back to an old copy, the same one with another run is a clone. `version` is the cluster version in force here,
+    `where` the address that the hello came from.
     """
     if hello.version_max < PEER_VERSION_MIN or hello.version_min > PEER_VERSION_MAX:
         return (
@@ -109,8 +115,9 @@ def refusal(hello: Hello, *, log: str, node: NodeId, boot_seen: int, version: in
     if hello.to != node:
         return f"it wants node {hello.to}, this is node {node}: an address names the wrong node"
     return hello_rule.refusal(
-        sender=hello.sender, boot=hello.boot, knows=hello.knows, node=node, boot_seen=boot_seen, version=version
-    )
+        sender=hello.sender, boot=hello.boot, knows=hello.knows, node=node, met=met, version=version,
+        run=hello.start.run if hello.start is not None else 0, where=where,
+    )  # fmt: skip
 
 
 def encode_refusal(reason: str) -> bytes:

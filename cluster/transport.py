@@ -23,6 +23,7 @@ from cluster.peer_protocol import PEER_VERSION_MAX, Purpose
 from cluster.settings import LimitSettings, PeerSettings
 from raft.codec import Frame, message_parts
 from raft.configuration import Configuration, Member
+from raft.hello import Met, Start
 from raft.messages import AppendEntries, InstallSnapshot, Message, RequestVote
 from raft.types import NodeId
 
@@ -41,8 +42,9 @@ class Receiver(Protocol):
     def peer_requests(self, peer: NodeId, frames: Sequence[Frame]) -> None:
         """Frames of the bulk link. Raises Corrupt when one makes no sense: its connection is closed."""
 
-    def peer_link_opened(self, peer: NodeId, incarnation: str, knows: int) -> None:
-        """The peer made a consensus connection to this node, with that disk; it knows cluster versions up to that."""
+    def peer_link_opened(self, peer: NodeId, incarnation: str, knows: int, start: Start | None) -> None:
+        """The peer made a consensus connection to this node, with that disk; it knows cluster versions up to that.
+        `start` is what its process found at its start; None: its program is too old to say it."""
 
     def peer_link_closed(self, peer: NodeId) -> None:
         """The peer's consensus connection to this node closed."""
@@ -62,6 +64,7 @@ class Identity:
     node: NodeId
     incarnation: str
     boot: int
+    start: Start | None = None
     speaks: int = PEER_VERSION_MAX  # the newest version of the peer protocol; it tells what the program knows
 
 
@@ -111,7 +114,7 @@ class Transport:
         self.logger = logger
         self.silence_s = silence_ms / 1_000
         self.configuration = Configuration()
-        self.boots: dict[tuple[NodeId, str], int] = {}  # the highest met of each disk
+        self.met: dict[tuple[NodeId, str], Met] = {}  # the newest process of each disk
         self.accepted: set[Accepted] = set()
         self.current: dict[tuple[NodeId, str, Purpose], Accepted] = {}  # by sender and disk
         self._dial = dial

@@ -13,6 +13,7 @@ from raft import election, membership, reads, reconfiguration, replication, snap
 from raft.changes import Change
 from raft.configuration import Configuration
 from raft.events import Healed
+from raft.hello import Start
 from raft.log import Log, LogStart
 from raft.messages import (
     AppendEntries,
@@ -198,8 +199,9 @@ class RaftCore:
         self.state.now = now
         return election.transfer(self.state, to)
 
-    def link_opened(self, peer: NodeId, incarnation: str, knows: int, now: Now) -> None:
-        """`peer` connected, with that disk, and said up to which cluster version it knows."""
+    def link_opened(self, peer: NodeId, incarnation: str, knows: int, now: Now, start: Start | None = None) -> None:
+        """`peer` connected, with that disk, and said up to which cluster version it knows, and what its process found
+        at its start (None: its program is too old to say it)."""
         self.state.now = now
         self.state.said[peer] = (incarnation, knows)
 

@@ -8,23 +8,86 @@ cannot know (pitfall 71): it is told so at the door.
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from raft.codec import INDEX_MAX, Corrupt
 from raft.configuration import Configuration
 from raft.messages import Message, is_promise
 from raft.types import NodeId
 
+START_CHARS_MAX: Final = 512
+"""Longest text of a `Start` in a hello: five times what this version writes, for words that later versions add."""
 
-def refusal(*, sender: NodeId, boot: int, knows: int, node: NodeId, boot_seen: int, version: int) -> str | None:
+_START: Final = re.compile(
+    r"run=([0-9a-f]{16}) last=([0-9]{1,19})@([0-9]{1,19}) term=([0-9]{1,19}) floor=([0-9]{1,19})( [a-z]+=[!-~]+)*"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What a process found on its disk when it started. A process says the same in each of its hellos."""
+
+    run: int  # drawn at random when the process started, not 0: two processes with one boot counter differ in it
+    last_index: int  # of the newest durable entry
+    last_term: int  # of that entry
+    term: int  # of the hard state
+    floor: int  # not 0: the node has no vote until it heals (raft.repair)
+
+
+class Met(NamedTuple):
+    """The newest process of a disk that this process has met."""
+
+    boot: int = 0  # its boot counter
+    run: int = 0  # 0: its program is too old to say it
+    where: str = "?"  # the address that it dialled from, for people
+
+
+NEVER_MET: Final = Met()
+
+
+def encode_start(start: Start) -> str:
+    """The text of a Start in a hello."""
+    return f"run={start.run:016x} last={start.last_index}@{start.last_term} term={start.term} floor={start.floor}"
+
+
+def decode_start(text: str) -> Start:
+    """The Start of that text. Words behind those known here are passed over: a later version may say more.
+
+    Raises Corrupt.
+    """
+    found = _START.fullmatch(text) if len(text) <= START_CHARS_MAX else None
+    if found is None:
+        raise Corrupt(f"a hello says of its process: {text!r:.200}")
+    run = int(found[1], 16)
+    last_index, last_term, term, floor = (int(found[group]) for group in range(2, 6))
+    if run == 0 or max(last_index, last_term, term, floor) > INDEX_MAX or last_term > term:
+        raise Corrupt(f"a hello says of its process: {text!r:.200}")
+    return Start(run=run, last_index=last_index, last_term=last_term, term=term, floor=floor)
+
+
+def refusal(
+    *, sender: NodeId, boot: int, knows: int, node: NodeId, met: Met, version: int, run: int = 0, where: str = "?"
+) -> str | None:
     """Why `node` cannot take what `sender` says of itself, with the mend; None: it can.
 
-    `boot_seen` is the highest boot counter that this process has met of this disk of the sender, `knows` the newest
-    cluster version that the sender knows, `version` the one in force here. A disk that the configuration does not name
-    is heard, only not believed: see `is_believed`.
+    `met` is the process of this disk of the sender with the highest boot counter that this process has met, `knows`
+    the newest cluster version that the sender knows, `version` the one in force here. `run` (0: the sender is too old
+    to say it) and `where`, an address for people, tell two processes with one boot counter apart. A disk that the
+    configuration does not name is heard, only not believed: see `is_believed`.
     """
     if sender == node:
         return f"node {sender} is no other member of this cluster: it is this one"
-    if boot < boot_seen:
+    if boot < met.boot:
         return (
-            f"node {sender} says it was started {boot} times, but {boot_seen} were seen: its data folder is an old copy"
+            f"node {sender} says it was started {boot} times, but {met.boot} were seen: its data folder is an old copy"
+        )
+    if boot == met.boot and run and met.run and run != met.run:
+        return (
+            f"two processes say that they are start {boot} of node {sender}: run {met.run:016x} from {met.where} came "
+            f"first, run {run:016x} from {where} is refused: one data folder is a copy of the other, or an old copy. "
+            f"Stop one of them, and let the node join again with an empty folder"
         )
     if knows < version:
         return (

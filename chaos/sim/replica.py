@@ -29,6 +29,7 @@ from raft import hello
 from raft.codec import Frame, FrameDecoder, UnknownVersion, entry_mark
 from raft.core import RaftCore
 from raft.divergence import Note
+from raft.hello import Met, Start
 from raft.messages import Message
 from raft.ready import Fetch, Ready
 from raft.types import GENESIS, NOBODY, Entry, NodeId, Now
@@ -54,6 +55,7 @@ class Replica:
         self.random = world.random_of(f"replica {node}")
         self.scrub_random = world.random_of(f"scrub {node}")
         self.core_random = world.random_of(f"core {node}")
+        self.run_random = world.random_of(f"run {node}")
         drift = self.random.randint(-world.swarm.drift, world.swarm.drift)
         self.clock = Clock(rate=1_000 + drift, wall_ms=1_700_000_000_000 + self.random.randint(-3_600_000, 3_600_000))
         self.core: RaftCore | None = None
@@ -72,7 +74,7 @@ class Replica:
         self.damage = DamageWork(self)
         self.requests = Requests(self, self.world.limits, 0)
         self.greeted: dict[NodeId, Hello] = {}  # the newest hello of each connected peer that was taken
-        self.boots: dict[tuple[NodeId, str], int] = {}  # the highest boot counter met of each disk
+        self.met: dict[tuple[NodeId, str], Met] = {}  # the newest process of each disk
         self.heard_us: dict[NodeId, int] = {}
         self.deadline_ms = 0
         self.shown: tuple[Any, ...] = ()  # what the trace was told last
@@ -119,7 +121,11 @@ class Replica:
         except DiskFailed as error:
             self.crash(f"cannot open: {error}", power=False)
             return
-        self.hello = Hello(disk.incarnation, opened.hard_state.boot, world.knows[self.node])
+        start = Start(
+            run=self.run_random.randrange(1, 1 << 64), last_index=opened.log.last.index,
+            last_term=opened.log.last.term, term=opened.hard_state.term, floor=opened.floor,
+        )  # fmt: skip
+        self.hello = Hello(disk.incarnation, opened.hard_state.boot, world.knows[self.node], start)
         self.requests = Requests(self, world.limits, opened.hard_state.boot)
         snapshot = opened.snapshot
         if snapshot is not None:
@@ -192,17 +198,17 @@ class Replica:
         core = self.core
         if core is None:
             return False
-        disk = (sender, said.incarnation)
+        disk, run = (sender, said.incarnation), said.start.run if said.start is not None else 0
         reason = hello.refusal(
-            sender=sender, boot=said.boot, knows=said.knows, node=self.node, boot_seen=self.boots.get(disk, 0),
-            version=core.state.configuration.version,
+            sender=sender, boot=said.boot, knows=said.knows, node=self.node, met=self.met.get(disk, hello.NEVER_MET),
+            version=core.state.configuration.version, run=run,
         )  # fmt: skip
         if reason is not None:
             self.world.count("hellos refused")
             return False
         self.greeted[sender] = said
-        self.boots[disk] = said.boot
-        self.tell(lambda core, now: core.link_opened(sender, said.incarnation, said.knows, now))
+        self.met[disk] = Met(said.boot, run)
+        self.tell(lambda core, now: core.link_opened(sender, said.incarnation, said.knows, now, said.start))
         return True
 
     def link_closed(self, peer: NodeId) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from chaos.sim.failure import Failure
 from raft.codec import Corrupt, FrameDecoder, decode_message, encode_message
-from raft.hello import is_believed
+from raft.hello import Start, is_believed
 from raft.messages import AppendEntries, AppendEntriesReply, Message
 from raft.types import NodeId
 
@@ -26,6 +26,7 @@ class Hello(NamedTuple):
     incarnation: str  # of its disk
     boot: int  # its counter
     knows: int = 1  # the newest cluster version that its program knows
+    start: Start | None = None  # what it found on its disk; None: a program that is too old to say it
 
 
 NOBODY_YET: Final = Hello("", 0)

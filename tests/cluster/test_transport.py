@@ -33,6 +33,7 @@ from raft.codec import (
     seal_entry,
 )
 from raft.configuration import Configuration, Member
+from raft.hello import Met, Start
 from raft.messages import AppendEntries, InstallSnapshot, Message, RequestVote, RequestVoteReply
 from raft.types import GENESIS, EntryKind
 from statemachine.versions import CLUSTER_VERSION
@@ -62,7 +63,7 @@ class Ear:
             raise Corrupt("it makes no sense")
         self.frames += frames
 
-    def peer_link_opened(self, peer: int, incarnation: str, knows: int) -> None:
+    def peer_link_opened(self, peer: int, incarnation: str, knows: int, start: Start | None) -> None:
         """An incoming consensus link was made."""
         self.opened.append((peer, incarnation, knows))
 
@@ -180,10 +181,10 @@ async def test_messages_arrive_in_order_on_the_link_of_their_sender() -> None:
 )
 def test_a_hello_that_cannot_be_taken_is_refused_by_name(changes: dict[str, object], said: str) -> None:
     """Promise 8 and pitfalls 28 and 46: log, addressee, boot and version are compared, each named."""
-    told = refusal(hello_of(**changes), log=LOG, node=1, boot_seen=3, version=2)
+    told = refusal(hello_of(**changes), log=LOG, node=1, met=Met(3), version=2)
     assert told is not None
     assert said in told
-    assert refusal(hello_of(), log=LOG, node=1, boot_seen=3, version=2) is None
+    assert refusal(hello_of(), log=LOG, node=1, met=Met(3), version=2) is None
 
 
 @pytest.mark.parametrize(("spoken", "known"), [(0, 1), (1, 1), (2, 1), (3, 2), (9, 2)])
@@ -191,14 +192,14 @@ def test_a_hello_tells_the_newest_cluster_version_that_its_sender_knows(spoken: 
     """By the protocol that it speaks: what was released before there was more than one version says nothing else, and
     a program of later on knows at least what this one knows. At version 1 all of them are taken."""
     assert hello_of(version_max=spoken).knows == known
-    assert (refusal(hello_of(version_max=spoken), log=LOG, node=1, boot_seen=3, version=1) is None) == (spoken > 0)
+    assert (refusal(hello_of(version_max=spoken), log=LOG, node=1, met=Met(3), version=1) is None) == (spoken > 0)
     assert CLUSTER_VERSIONS[PEER_VERSION_MAX] == CLUSTER_VERSION
 
 
 def test_a_member_that_joined_meanwhile_is_heard() -> None:
     """A node that was down while all others were replaced knows none of them: it must take their hello, or it would
     never hear of the new members (thesis 4.1; found by the simulator's changes of members, seed 9)."""
-    told = refusal(hello_of(sender=9), log=LOG, node=1, boot_seen=0, version=1)
+    told = refusal(hello_of(sender=9), log=LOG, node=1, met=Met(), version=1)
     assert told is None
 
 
@@ -241,7 +242,7 @@ async def test_garbage_closes_only_its_own_connection(data: bytes) -> None:
     """Bytes that are no frame, no hello, too large, of the wrong kind or sender: that connection ends, others live."""
     async with transports(2) as ((one, two), (ear, _), (port, _)):
         await wait_until_async(lambda: all(two.connections().values()))
-        two.boots.clear()
+        two.met.clear()
         await answer_to(port, data)
         two.send(vote(7))
         two.flush()

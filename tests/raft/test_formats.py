@@ -59,6 +59,7 @@ from raft.formats import (
     encode_snapshot_meta,
     term_runs,
 )
+from raft.hello import Start
 from raft.messages import TimeoutNow
 from raft.types import GENESIS, EntryKind, HardState, Mark, TermRun
 from statemachine.commands import Result
@@ -130,6 +131,17 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
     "brief raw header": lambda: encode_raw_header(RawHeader(3, 600, 80, 0xAA, 300, 2, 5, 1, 4, 4, True)),
     "hello": lambda: encode_hello(
         Hello(log=LOG.log_id.hex(), sender=1, to=2, incarnation="ab" * 16, boot=3, purpose=Purpose.CONSENSUS)
+    ),
+    "hello with its start": lambda: encode_hello(
+        Hello(
+            log=LOG.log_id.hex(),
+            sender=1,
+            to=2,
+            incarnation="ab" * 16,
+            boot=3,
+            purpose=Purpose.CONSENSUS,
+            start=Start(run=0xABC, last_index=7, last_term=2, term=3, floor=4),
+        )
     ),
     "peer frame": lambda: encode_message(TimeoutNow(sender=1, to=2, term=3, last_index=4)),
 }

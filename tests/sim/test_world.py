@@ -327,7 +327,7 @@ def test_a_process_with_an_older_boot_is_not_heard() -> None:
     """The rule of raft/hello.py, as a node meets it: boots are counted per disk."""
     world = healthy(9)
     one, two = world.replicas[1], world.replicas[2]
-    incarnation, boot, knows = two.hello
+    incarnation, boot, knows, _ = two.hello
     assert one.greet(2, Hello(incarnation, boot + 1, knows))
     assert not one.greet(2, Hello(incarnation, boot, knows))
     assert one.greet(

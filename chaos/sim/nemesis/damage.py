@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from chaos.sim.disk_faults import AREAS, FATAL
 from chaos.sim.nemesis.targets import anyone, for_a_while
 from chaos.sim.wires import NOBODY_YET
+from raft.hello import NEVER_MET
 from raft.operations import Delete
 from raft.types import NodeId
 
@@ -90,7 +91,7 @@ def roll_back(world: World, random: Random) -> None:
         replica = world.replicas[node]
         boot, peers = image.view.hard_state.boot + 2, [peer for peer in world.replicas.values() if peer is not replica]
         disk = (node, world.disks[node].incarnation)
-        if replica.core is None or any(peer.boots.get(disk, 0) < boot for peer in peers):
+        if replica.core is None or any(peer.met.get(disk, NEVER_MET).boot < boot for peer in peers):
             return  # there are those whom an old copy could deceive
         if not _may_hit(world, node, "roll_back") or not world.fault("roll back", node, f"by {ago_us} us", AROUND_US):
             return
