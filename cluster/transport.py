@@ -19,7 +19,8 @@ from cluster.logging import Logger
 from cluster.metrics import Metrics
 from cluster.peer_accept import Accepted
 from cluster.peer_links import Link
-from cluster.peer_protocol import PEER_VERSION_MAX, Purpose
+from cluster.peer_proof import Proofs
+from cluster.peer_protocol import PEER_VERSION_MAX, Purpose, Word
 from cluster.settings import LimitSettings, PeerSettings
 from raft.codec import Frame, message_parts
 from raft.configuration import Configuration, Member
@@ -114,7 +115,8 @@ class Transport:
         self.logger = logger
         self.silence_s = silence_ms / 1_000
         self.configuration = Configuration()
-        self.met: dict[tuple[NodeId, str], Met] = {}  # the newest process of each disk
+        self.met: dict[tuple[NodeId, str], Met] = {}  # the newest believed process of each disk
+        self.met_unproved: dict[tuple[NodeId, str], Met] = {}  # the same, of processes too old for a proof
         self.accepted: set[Accepted] = set()
         self.current: dict[tuple[NodeId, str, Purpose], Accepted] = {}  # by sender and disk
         self._dial = dial
@@ -122,6 +124,7 @@ class Transport:
         self._consensus: dict[NodeId, Link] = {}
         self._bulk: dict[NodeId, Link] = {}
         self._dirty: list[Link] = []
+        self.proofs = Proofs(self)
         self.news = CommitNews(self._send_held)
         self._server: asyncio.Server | None = None
         self._refusals: dict[str, float] = {}
@@ -159,6 +162,25 @@ class Transport:
                 self._links[node, purpose] = Link(self, node, purpose, address, disk, bytes_max)
         self._consensus = {node: link for (node, purpose), link in self._links.items() if purpose is Purpose.CONSENSUS}
         self._bulk = {node: link for (node, purpose), link in self._links.items() if purpose is Purpose.BULK}
+        self.proofs.keep(self._consensus)
+
+    def link_to(self, node: NodeId) -> Link | None:
+        """The consensus link to that node, whose listener says which hellos are its own; None: it is not dialled."""
+        return self._consensus.get(node)
+
+    def links_to(self, node: NodeId) -> list[Link]:
+        """All links to that node."""
+        return [link for link in (self._consensus.get(node), self._bulk.get(node)) if link is not None]
+
+    def welcomed(self, link: Link) -> None:
+        """The listener at the other end speaks PROOF_VERSION: it hears which challenges were said in its name."""
+        for accepted in self.accepted:
+            if accepted.sender == link.node and accepted.challenge:
+                link.say(Word.ANSWER, accepted.challenge)
+        for key, accepted in list(self.current.items()):
+            if key[0] == link.node and accepted.is_old:
+                accepted.end(f"node {link.node} speaks a newer version of the peer protocol than this connection says")
+        self.proofs.look(link.node)
 
     def send(self, message: Message) -> None:
         """Queues a consensus message until `flush`; dropped (and counted) when the link is down or full.
@@ -234,8 +256,8 @@ class Transport:
                 silent.append(node)
                 link.redial()
                 self._bulk[node].redial()
-        for (sender, _, _), connection in list(self.current.items()):
-            connection.check_unfinished(now, is_silent=sender in silent)
+        for connection in list(self.accepted):
+            connection.check_unfinished(now, is_silent=connection.sender in silent)
 
     def queued(self, link: Link) -> None:
         """That link has something for the next `flush`."""

@@ -10,7 +10,7 @@ from cluster.peer_protocol import Purpose, encode_hello
 from cluster.requests import Request
 from raft.codec import encode_message
 from raft.messages import RequestVote
-from tests.cluster.test_transport import hello_of, transports, vote
+from tests.cluster.test_transport import _known_challenge, hello_of, no_reason, transports, vote
 from tests.support import wait_until_async
 
 BULK = encode_hello(hello_of(purpose=Purpose.BULK))
@@ -49,7 +49,7 @@ async def test_requests_that_come_twice_or_late_close_the_link() -> None:
                 writer.write(frame)
                 await wait_until_async(lambda number=number, ear=ear: len(ear.frames) == number)  # type: ignore[misc]
             writer.write(frames[-1])
-            assert await _end_of(reader) == b""
+            assert no_reason(await _end_of(reader))
             assert len(ear.frames) == taken
             await _close(writer)
 
@@ -69,7 +69,7 @@ async def test_frame_that_never_ends_closes_the_link() -> None:
 
         await wait_until_async(is_closed, what="the end of the link")
         assert ear.messages == [vote(1)]
-        assert await _end_of(reader) == b""
+        assert no_reason(await _end_of(reader))
         await _close(writer)
 
 

@@ -1,0 +1,237 @@
+"""A hello is believed once the listener at the member's address has said that it is its own; a forged one changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster import peer_accept, peer_proof
+from cluster.node import Node
+from cluster.peer_protocol import Hello, Purpose, Word, decode_refusal, encode_hello, encode_word
+from raft.codec import FRAME_READ, FRAME_READ_REPLY, FrameDecoder, encode_frame, encode_message
+from raft.core import RaftCore
+from raft.hello import Start
+from raft.messages import RequestVote
+from tests.cluster.nodes import Nodes, cluster_of
+from tests.cluster.test_transport import CHALLENGE, configuration_of, hello_of, transports, vote
+from tests.support import streams_served, wait_until_async
+
+FOREIGN = "f" * 32
+LATER = Start(run=1, last_index=0, last_term=0, term=0, floor=0)
+"""What a forger says of its process: it was never there, and has nothing."""
+
+
+def forged(nodes: Nodes, sender: int, to: int, **changes: Any) -> Hello:
+    """A hello in the name of `sender`, by somebody who knows the log id and the incarnation."""
+    disk = nodes.running[to].core.state.configuration.member(sender)
+    assert disk is not None
+    said: dict[str, Any] = {
+        "log": nodes.cluster.cluster.log, "sender": sender, "to": to, "incarnation": disk.incarnation,
+        "boot": 10**12, "purpose": Purpose.CONSENSUS, "start": LATER,
+    }  # fmt: skip
+    return Hello(**said | changes)
+
+
+@pytest.fixture
+def _known_challenge(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_proof, "draw", lambda: CHALLENGE)
+
+
+@asynccontextmanager
+async def told(nodes: Nodes, hello: Hello, *more: bytes) -> AsyncIterator[asyncio.StreamReader]:
+    """A connection on which that hello was said, and what follows it; its reading side."""
+    host, _, port = nodes.running[hello.to].settings.peer.listen.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        writer.write(encode_hello(hello) + b"".join(more))
+        await writer.drain()
+        yield reader
+    finally:
+        writer.close()
+
+
+def links_from(node: Node, nodes: Nodes) -> dict[int, bool]:
+    """Whether each other node has a believed consensus connection of that node."""
+    others = [each for each in nodes.running.values() if each is not node]
+    return {
+        each.node_id: any(
+            (sender, purpose) == (node.node_id, Purpose.CONSENSUS) for sender, _, purpose in each.transport.current
+        )
+        for each in others
+    }
+
+
+@pytest.mark.parametrize("version", [3, 4])
+@pytest.mark.parametrize("boot", [50, 10**12])
+async def test_one_forged_hello_does_not_remove_a_member(tmp_path: Path, version: int, boot: int) -> None:
+    """Sent once to both others, by somebody who says that he is the follower at a later start, and speaks the protocol
+    of now or an older one: the follower's connections stay, it is not refused when it dials again, and what it
+    acknowledges counts."""
+    async with cluster_of(3, tmp_path, limits__hello_timeout_ms=300) as nodes:
+        await nodes.append(await nodes.leader(), b"before")
+        victim, third = await nodes.followers()
+        others = [node for node in nodes.running.values() if node is not victim]
+        await wait_until_async(lambda: all(links_from(victim, nodes).values()), what="links of the real node")
+        before = {each.node_id: dict(each.transport.current) for each in others}
+        for other in others:
+            for purpose in Purpose:
+                hello = forged(nodes, victim.node_id, other.node_id, version_max=version, boot=boot, purpose=purpose)
+                async with told(nodes, hello) as reader:
+                    said = FrameDecoder().feed(await asyncio.wait_for(reader.read(), 5))
+                assert decode_refusal(said[-1]), "the forger is refused in the end"
+        assert {each.node_id: dict(each.transport.current) for each in others} == before
+        for link in list(victim.transport._consensus.values()):
+            link.redial()
+        key = (victim.node_id, victim.incarnation, Purpose.CONSENSUS)
+        for other in others:
+            old = before[other.node_id][key]
+            await wait_until_async(lambda: other.transport.current.get(key, old) is not old, what="a new link")  # noqa: B023 - awaited here
+        assert not [link.refusal for link in victim.transport.links_seen().values() if link.refusal]
+        await nodes.stop(third.node_id)
+        assert (await nodes.append(await nodes.leader(), b"with the acknowledgement of the victim")).last
+
+
+@pytest.mark.parametrize("version", [3, 4])
+async def test_a_forged_hello_while_the_member_is_down_does_not_keep_it_out(tmp_path: Path, version: int) -> None:
+    """Nobody answers at the member's address, so the forger is heard; when the member starts, it is believed."""
+    async with cluster_of(3, tmp_path) as nodes:
+        await nodes.append(await nodes.leader(), b"before")
+        victim, _ = await nodes.followers()
+        await nodes.stop(victim.node_id)
+        async with AsyncExitStack() as forgers:
+            for other in list(nodes.running):
+                await forgers.enter_async_context(told(nodes, forged(nodes, victim.node_id, other, version_max=version, boot=50)))
+            again = await nodes.start(victim.node_id)
+            await wait_until_async(lambda: all(links_from(again, nodes).values()), what="links of the real node")
+            last = (await nodes.append(await nodes.leader(), b"after")).last
+            await nodes.all_at(last)
+        assert not [link.refusal for link in again.transport.links_seen().values() if link.refusal]
+
+
+@pytest.mark.parametrize("changes", [{}, {"incarnation": FOREIGN}, {"version_max": 3}], ids=["own", "foreign", "old"])
+async def test_the_end_of_a_forged_connection_is_no_news_of_the_leader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+) -> None:
+    """A connection in the leader's name that closes made its followers ask for votes at once."""
+    closed: list[int] = []
+    monkeypatch.setattr(RaftCore, "link_closed", lambda _, peer, now: closed.append(peer))
+    async with cluster_of(3, tmp_path) as nodes:
+        await nodes.append(await nodes.leader(), b"before")
+        leader, followers = await nodes.leader(), await nodes.followers()
+        await wait_until_async(lambda: all(links_from(leader, nodes).values()), what="links of the leader")
+        term = leader.term
+        for follower in followers:
+            async with told(nodes, forged(nodes, leader.node_id, follower.node_id, boot=1, **changes)):
+                await wait_until_async(lambda follower=follower: len(follower.transport.accepted) >= 5, what="it came")  # type: ignore[misc]
+            await wait_until_async(lambda follower=follower: len(follower.transport.accepted) == 4, what="it went")  # type: ignore[misc]
+            assert closed == []
+        assert [node.term for node in nodes.running.values()] == 3 * [term]
+
+
+async def test_a_challenge_in_a_forged_hello_delays_nobody(tmp_path: Path) -> None:
+    """Somebody who says that he is node A gives node B a challenge. B repeats it to the real A, where it means nothing:
+    the link stays, and a new one is believed with the real challenge."""
+    async with cluster_of(3, tmp_path) as nodes:
+        await nodes.append(await nodes.leader(), b"before")
+        one, two = await nodes.followers()
+        await wait_until_async(lambda: all(links_from(two, nodes).values()), what="links")
+        before = dict(one.transport.current)
+        async with told(nodes, forged(nodes, one.node_id, two.node_id, boot=1, start=None, challenge=12345)):
+            await wait_until_async(lambda: any(each.challenge == 12345 for each in two.transport.accepted))
+            last = (await nodes.append(await nodes.leader(), b"meanwhile")).last
+            await nodes.all_at(last)
+            assert dict(one.transport.current) == before
+            for link in list(two.transport._consensus.values()):
+                link.redial()
+            key = (two.node_id, two.incarnation, Purpose.CONSENSUS)
+            await wait_until_async(lambda: one.transport.current.get(key) not in (None, before[key]), what="a new link")
+
+
+@pytest.mark.usefixtures("_known_challenge")
+async def test_a_connection_waits_for_its_proof_and_loses_nothing() -> None:
+    """What comes before the answer is delivered behind it, in order; a wrong answer changes nothing."""
+    async with transports(1, listening=[1]) as ((one,), (ear,), (port,)), streams_served(silent) as other:
+        one.set_members(configuration_of([port, other]))
+        hello = encode_hello(hello_of(answer=0))
+        async with spoken(port, hello, encode_message(vote(1)), encode_word(Word.ANSWER, 99), encode_message(vote(2))) as writer:
+            await wait_until_async(lambda: [len(each._held) for each in one.accepted] == [2], what="two that are held")
+            assert (ear.messages, ear.opened, one.current) == ([], [], {})
+            writer.write(encode_message(vote(3)) + encode_word(Word.ANSWER, CHALLENGE) + encode_message(vote(4)))
+            await wait_until_async(lambda: len(ear.messages) == 4)
+            assert ear.messages == [vote(number) for number in range(1, 5)]
+            assert [peer for peer, _, _ in ear.opened] == [2]
+
+
+@pytest.mark.usefixtures("_known_challenge")
+async def test_of_a_member_whose_address_does_not_answer_requests_are_taken_and_promises_are_not() -> None:
+    """Its address may have changed while this node was down: then it may lead, and must be able to say so."""
+    asks = RequestVote(sender=2, to=1, term=4, last_index=3, last_term=2)
+    async with transports(1, listening=[1]) as ((one,), (ear,), (port,)):
+        hello = encode_hello(hello_of(answer=0))
+        bulk = encode_hello(hello_of(answer=0, purpose=Purpose.BULK))
+        async with (
+            spoken(port, hello, encode_message(vote(1)), encode_message(asks)),
+            spoken(port, bulk, encode_frame(FRAME_READ_REPLY, [1]), encode_frame(FRAME_READ, [2])),
+        ):
+            await wait_until_async(lambda: ear.messages == [asks])
+            await wait_until_async(lambda: [frame.header for frame in ear.frames] == [(2,)])
+            assert (ear.opened, one.current, one.met) == ([], {}, {})
+        await wait_until_async(lambda: not one.accepted)
+        assert ear.closed == []
+
+
+@pytest.mark.usefixtures("_known_challenge")
+async def test_an_older_peer_is_believed_once_its_listener_has_not_said_that_it_is_newer() -> None:
+    """A rolling upgrade: a hello of protocol 3 cannot be proved. Its first messages wait for WELCOME_S, and come."""
+    async with transports(1, listening=[1]) as ((one,), (ear,), (port,)), streams_served(silent) as other:
+        one.set_members(configuration_of([port, other]))
+        async with spoken(port, encode_hello(hello_of(answer=0, version_max=3)), encode_message(vote(1))):
+            await wait_until_async(lambda: ear.messages == [vote(1)])
+            assert [peer for peer, _, _ in ear.opened] == [2]
+            async with spoken(port, encode_hello(hello_of(version_max=3, purpose=Purpose.BULK)), encode_frame(FRAME_READ, [2])):
+                await wait_until_async(lambda: bool(ear.frames))
+
+
+@pytest.mark.usefixtures("_known_challenge")
+async def test_what_waits_for_a_proof_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """WAITING_MAX connections, of which the oldest goes first, and HELD_BYTES_MAX bytes of each."""
+    monkeypatch.setattr(peer_proof, "WAITING_MAX", 3)
+    monkeypatch.setattr(peer_accept, "HELD_BYTES_MAX", 1_000)
+    async with transports(1, listening=[1]) as ((one,), (ear,), (port,)), streams_served(silent) as other:
+        one.set_members(configuration_of([port, other]))
+        async with AsyncExitStack() as forgers:
+            for number in range(6):
+                hello = encode_hello(hello_of(answer=0, boot=10 + number))
+                await forgers.enter_async_context(spoken(port, hello))
+                await wait_until_async(lambda number=number: any(each._hello and each._hello.boot == 10 + number for each in one.accepted))  # type: ignore[misc]
+            await wait_until_async(lambda: len(one.accepted) == 3)
+            assert sorted(each._hello.boot for each in one.accepted if each._hello) == [13, 14, 15]
+            await forgers.enter_async_context(spoken(port, encode_hello(hello_of(answer=0, boot=16)), *[encode_message(vote())] * 200))
+            await wait_until_async(lambda: any("bytes came before a proof" in why for _, _, why in one.refused_lately))
+        assert ear.messages == []
+
+
+async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+    """A listener that takes connections and says nothing, as one of an older protocol does."""
+    while await reader.read(1 << 16):
+        pass
+
+
+@asynccontextmanager
+async def spoken(port: int, *parts: bytes) -> AsyncIterator[asyncio.StreamWriter]:
+    """A connection to there on which those bytes were sent; its writing side."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(b"".join(parts))
+        await writer.drain()
+        yield writer
+    finally:
+        writer.close()
+        with suppress(ConnectionError):
+            await reader.read()
+            await writer.wait_closed()
