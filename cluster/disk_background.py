@@ -31,7 +31,7 @@ class Background:
         self._allocation: Allocation | None = None
         self._is_spare_asked = self._is_finish_asked = self._is_stopped = False
         self.rolls = 0
-        self.on_error: Callable[[BaseException], None] = _ignore
+        self.on_error: Callable[[Exception], None] = _ignore
 
     # -- asked for by the writing thread
 
@@ -112,5 +112,5 @@ class Background:
                     self.on_error(error)  # without room for a footer, the next start reads the whole segment
 
 
-def _ignore(_: BaseException) -> None:
+def _ignore(_: Exception) -> None:
     """Until the writing thread names its own."""

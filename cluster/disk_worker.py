@@ -33,7 +33,7 @@ class Worker:
         self._lock = Lock()  # a job is queued before the end, or not at all
         self._is_stopped = False
         self._since = 0.0
-        self.on_error: Callable[[BaseException], None] = _ignore
+        self.on_error: Callable[[Exception], None] = _ignore
         """Is told in this thread what a posted job raised: nothing waits for such a job."""
         self._thread = Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
@@ -92,7 +92,7 @@ class Worker:
                 except RuntimeError:
                     pass  # the loop is closed: nobody waits any more
                 del loop, future
-            elif error is not None:
+            elif isinstance(error, Exception):
                 self.on_error(error)
             self._since = 0.0
             del job, result, error  # do not keep a batch alive until the next one comes
@@ -111,5 +111,5 @@ class Worker:
             loop.call_soon(self.post, then)  # behind the future's own callbacks
 
 
-def _ignore(_: BaseException) -> None:
+def _ignore(_: Exception) -> None:
     """Until the disk names its own."""

@@ -187,7 +187,7 @@ class Writer:
             raise NoSpace(f"the disk is full ({error}): writes wait until there is room") from error
         self.fail(error)
 
-    def fence_quietly(self, error: BaseException) -> None:
+    def fence_quietly(self, error: Exception) -> None:
         """The next write is refused: work on the files failed in a way that nothing waits for."""
         self.fence = self.fence or _fenced(error)
 

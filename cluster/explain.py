@@ -14,7 +14,7 @@ from cluster.wire_explain import Cause, Leaderless, NodeView, PeerView, ReplicaV
 
 _ASKING: Final = ("candidate", "pre_candidate")
 _WEIGHT: Final = (
-    "disk_fenced", "disk_hangs", "disk_full", "no_majority", "link_one_way", "link_down", "link_silent",
+    "disk_fenced", "disk_hangs", "disk_full", "cut_off", "no_majority", "link_one_way", "link_down", "link_silent",
     "peer_refuses", "vote_refused", "vote_unanswered", "follower_silent", "not_following", "unreachable", "refused",
     "not_committed", "lags", "fetches_older", "members_changing", "older_version", "election",
 )  # fmt: skip
@@ -26,7 +26,14 @@ def diagnose(views: Sequence[NodeView], unreachable: Mapping[int, str]) -> Leade
     by_node = {view.node: view for view in views}
     newest = max(views, key=lambda view: (view.configuration_index, view.term))
     known = leader_of(views) or _followed(by_node)
-    causes = [*_disks(views), *_links(by_node), *_votes(by_node), *_refusals(views), *_gone(unreachable)]
+    causes = [
+        *_disks(views),
+        *_cut_off(views),
+        *_links(by_node),
+        *_votes(by_node),
+        *_refusals(views),
+        *_gone(unreachable),
+    ]
     if isinstance(known, NodeView):
         causes += _progress(known, by_node)
     elif known is None:
@@ -81,6 +88,18 @@ def _disks(views: Sequence[NodeView]) -> Iterator[Cause]:
         if view.disk_oldest > view.oldest:
             words = f"node {view.node} fetches records {view.oldest} to {view.disk_oldest - 1}, older than its snapshot"
             yield Cause("fetches_older", words, view.node)
+
+
+def _cut_off(views: Sequence[NodeView]) -> Iterator[Cause]:
+    for view in views:
+        if view.is_cut_off:
+            refusing = [peer.node for peer in view.peers if peer.refuses]
+            words = f"node {view.node} is cut off: {_refuse(refusing)} its connections, so nothing that it says counts"
+            yield Cause("cut_off", words, view.node)
+
+
+def _refuse(refusing: Sequence[int]) -> str:
+    return f"node {refusing[0]} refuses" if len(refusing) == 1 else f"nodes {_list(refusing)} refuse"
 
 
 def _gone(unreachable: Mapping[int, str]) -> Iterator[Cause]:

@@ -235,6 +235,11 @@ class Node:
         return node_status.leader_hint(self)
 
     @property
+    def configuration(self) -> Configuration:
+        """In force here."""
+        return self.core.state.configuration
+
+    @property
     def machine(self) -> StateMachine:
         """The state; it changes under whoever waits."""
         return self.applier.machine

@@ -76,7 +76,10 @@ class DamageWork:
         """Begins to read the files in the background."""
         settings = self._node.settings.scrub
         self._scrub = self._node.disk.scrub(
-            self._scrubbed, self._scrub_failed, bytes_per_second=settings.bytes_per_second, pause_s=settings.pause_ms / 1_000
+            self._scrubbed,
+            self._scrub_failed,
+            bytes_per_second=settings.bytes_per_second,
+            pause_s=settings.pause_ms / 1_000,
         )
 
     def status(self) -> ScrubStatus:
@@ -95,7 +98,7 @@ class DamageWork:
             pass  # the loop is closed
 
     def _scrub_failed(self, error: Exception) -> None:
-        """In the scrubbing thread: a round ended early. The next one looks again, so a line for each reason is enough."""
+        """In the scrubbing thread: a round ended early. The next one looks again; each reason gets one line."""
         self._scrub_failures += 1
         reason = f"{type(error).__name__}: {error}"
         if reason != self._scrub_failure:

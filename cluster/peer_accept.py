@@ -32,7 +32,8 @@ from raft.codec import (
     UnknownVersion,
     decode_message,
 )
-from raft.hello import NEVER_MET, Met, fingerprint, is_believed
+from raft.configuration import fingerprint
+from raft.hello import NEVER_MET, Met, is_believed
 from raft.messages import InstallSnapshot, Message
 from raft.types import NOBODY, NodeId
 
@@ -65,6 +66,7 @@ class Accepted(asyncio.Protocol):
         self._held: list[Frame] = []  # what came while it waits
         self._held_bytes = 0
         self._is_over = False
+        self._named = NOBODY  # by a hello that was perhaps refused
         self._who = self._where = "?"
         self._timer: asyncio.TimerHandle | None = None
 
@@ -94,9 +96,7 @@ class Accepted(asyncio.Protocol):
             return
         self._owner.accepted.add(self)
         tune_socket(transport, self._owner.silence_s)
-        self._timer = asyncio.get_running_loop().call_later(
-            limits.hello_timeout_ms / 1_000, self._time_is_up
-        )
+        self._timer = asyncio.get_running_loop().call_later(limits.hello_timeout_ms / 1_000, self._time_is_up)
 
     def _time_is_up(self) -> None:
         if self._hello is None:
@@ -157,7 +157,7 @@ class Accepted(asyncio.Protocol):
             authorise(Principal(), "peer", 0, None)
         except ApiError as error:
             reason = error.message
-        self._who = f"node {hello.sender} at {self._where}"
+        self._who, self._named = f"node {hello.sender} at {self._where}", hello.sender
         if reason is not None:
             self._refuse(reason)
             return None, b""
@@ -242,9 +242,7 @@ class Accepted(asyncio.Protocol):
             self._timer.cancel()
         self.standing = Standing.BELIEVED
         met = owner.met if self._can_prove(hello) else owner.met_unproved
-        met[hello.sender, hello.incarnation] = Met(
-            hello.boot, hello.start.run if hello.start else 0, self._where
-        )
+        met[hello.sender, hello.incarnation] = Met(hello.boot, hello.start.run if hello.start else 0, self._where)
         if self._can_prove(hello):
             self._say(Word.BELIEVED, 0)
             owner.proofs.believed(self, hello)
@@ -266,8 +264,8 @@ class Accepted(asyncio.Protocol):
             self._owner.logger.warning(
                 "peer_disk_unknown", peer=hello.sender, disk=fingerprint(hello.incarnation),
                 named=fingerprint(member.incarnation),
-                meaning="its votes and acknowledgements do not count: a wiped or foreign data folder, or a new one that "
-                "this node has not heard of yet",
+                meaning="its votes and acknowledgements do not count: a wiped or foreign data folder, or a new one "
+                "that this node has not heard of yet",
             )  # fmt: skip
 
     def _say(self, word: Word, number: int) -> None:
@@ -369,7 +367,7 @@ class Accepted(asyncio.Protocol):
         """Closes this connection with one line that names the peer and why."""
         self._is_over = True
         self._owner.proofs.forget(self)
-        self._owner.refused(self._who, reason)
+        self._owner.refused(self._who, reason, self._named)
         if self._transport is not None:
             self._transport.close()
 

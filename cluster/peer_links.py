@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from cluster import clock
 from cluster.cluster_file import split_address
+from cluster.peer_proof import WELCOME_S
 from cluster.peer_protocol import (
     Hello,
     Purpose,
@@ -20,7 +21,6 @@ from cluster.peer_protocol import (
     encode_hello,
     encode_word,
 )
-from cluster.peer_proof import WELCOME_S
 from raft.codec import Corrupt, FrameDecoder, UnknownVersion
 from raft.types import NodeId
 
@@ -82,8 +82,8 @@ class Link:
         if clock.monotonic() - self.up_since < UNBELIEVED_S:
             return ""
         return (
-            f"node {self.node}: it counts no vote and no acknowledgement of this node, for it has not reached it at the "
-            "address and with the disk that the configuration names: see that it can connect to there"
+            f"node {self.node}: it counts no vote and no acknowledgement of this node, for it has not reached it at "
+            "the address and with the disk that the configuration names: see that it can connect to there"
         )
 
     def say(self, word: Word, number: int) -> None:
@@ -147,7 +147,7 @@ class Link:
                 refusal = await self._connected_once()
                 error = CLOSED
             except OSError as failure:  # TimeoutError is one
-                refusal = None
+                refusal, self._refusal = None, ""  # whether it would refuse is not known
                 error = failure.strerror or "timed out"
             except Exception as failure:  # a defect must not end the dialling for good
                 refusal, error = None, f"{type(failure).__name__}: {failure}"

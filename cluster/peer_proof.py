@@ -1,9 +1,9 @@
 """Decides which hellos a node believes: those that the listener at the member's own address says are its own.
 
-A hello names a disk, and anybody who reaches the port can write one. So each node draws a secret number for each member,
-the challenge, and says it only to the listener at the member's address, in the hello of its own link to there. The
-member repeats it on its connections to this node, and each connection that repeats it is believed. A connection of a
-member waits until then; what came on it is delivered behind the answer.
+A hello names a disk, and anybody who reaches the port can write one. So each node draws a secret number for each
+member, the challenge, and says it only to the listener at the member's address, in the hello of its own link to there.
+The member repeats it on its connections to this node, and each connection that repeats it is believed. A connection of
+a member waits until then; what came on it is delivered behind the answer.
 
 A hello that cannot be compared is only heard: one of a disk that the configuration does not name, or of a member whose
 address does not answer (its address may have changed while this node was down). Its requests are taken, its promises
@@ -141,7 +141,7 @@ class Proofs:
             return None
         if not link.is_welcome and hello.version_max >= PROOF_VERSION:
             link.redial()  # that connection may be one to a process that is gone
-        return f"node {hello.sender} at {link.address}, where this node dials it, does not say that this hello is its own"
+        return f"node {hello.sender}, which this node dials at {link.address}, does not say that this hello is its own"
 
     def believed(self, believed: Accepted, hello: Hello) -> None:
         """Ends what another process said in the name of that one."""

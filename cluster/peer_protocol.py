@@ -113,7 +113,9 @@ def decode_hello(frame: Frame) -> Hello:
 def _words(hello: Hello) -> str:
     """What nodes say of themselves since STARTS_VERSION, in the element that was reserved before."""
     words = [encode_start(hello.start)] if hello.start is not None else []
-    words += [f"{name}={value:016x}" for name, value in (("challenge", hello.challenge), ("answer", hello.answer)) if value]
+    words += [
+        f"{name}={value:016x}" for name, value in (("challenge", hello.challenge), ("answer", hello.answer)) if value
+    ]
     return " ".join(words)
 
 

@@ -26,11 +26,12 @@ from raft.codec import Frame, message_parts
 from raft.configuration import Configuration, Member
 from raft.hello import Met, Start
 from raft.messages import AppendEntries, InstallSnapshot, Message, RequestVote
-from raft.types import NodeId
+from raft.types import NOBODY, NodeId
 
 QUESTIONS: Final = (AppendEntries, RequestVote)  # messages that every living peer answers
 REFUSALS_REMEMBERED_MAX: Final = 64  # so that the same refusal is not logged ten times a second
 REFUSAL_LOG_EVERY_S: Final = 10.0
+REFUSED_FRESH_S: Final = 5.0  # a refused peer dials again every second (`peer_links.REFUSED_REDIAL_S`)
 REFUSED_SHOWN_MAX: Final = 8  # newest refusals that `raftlog explain` tells of
 
 
@@ -128,6 +129,7 @@ class Transport:
         self.news = CommitNews(self._send_held)
         self._server: asyncio.Server | None = None
         self._refusals: dict[str, float] = {}
+        self._refused: dict[NodeId, tuple[float, str]] = {}  # by the member named in the hello: when, and why
         self.refused_lately: deque[tuple[float, str, str]] = deque(maxlen=REFUSED_SHOWN_MAX)  # when, who, why
         self._heard: dict[NodeId, float] = {}  # when something came last on the consensus link
         self.is_closing = False
@@ -263,12 +265,21 @@ class Transport:
         """That link has something for the next `flush`."""
         self._dirty.append(link)
 
-    def refused(self, who: str, reason: str) -> None:
-        """This node closed a connection that somebody else made."""
+    def refused(self, who: str, reason: str, sender: NodeId = NOBODY) -> None:
+        """This node closed a connection that somebody else made, in the name of `sender` (NOBODY: no hello came)."""
+        if sender in self._consensus:
+            self._refused[sender] = (clock.monotonic(), reason)
         self.metrics.link_closed.labels("refused").inc()
         self.refused_lately.append((clock.monotonic(), who, reason))
         if self._is_new(f"{who.rpartition(':')[0]} {reason}"):
             self.logger.warning("peer_refused", who=who, reason=reason)
+
+    def refused_of(self, node: NodeId) -> str:
+        """Why this node refuses that member's connections; empty: it believes one, or none came lately."""
+        when, reason = self._refused.get(node, (0.0, ""))
+        link = self._consensus.get(node)
+        is_believed = link is not None and (node, link.disk, Purpose.CONSENSUS) in self.current
+        return "" if is_believed or clock.monotonic() - when > REFUSED_FRESH_S else reason
 
     def refused_by(self, node: NodeId, reason: str) -> None:
         """A peer closed a connection that this node made."""

@@ -65,6 +65,7 @@ class NodeView(msgspec.Struct, frozen=True):
     disk_oldest: int = 1  # and the oldest on this node's disk: a higher one, and it fetches what is between from others
     cluster_version: int = 1  # in force,
     known_version: int = 1  # and the newest that this node knows: a leader raises it once every member knows it
+    is_cut_off: bool = False  # the leader, or a majority, refuses its connections
 
 
 class Cause(msgspec.Struct, frozen=True):

@@ -8,7 +8,6 @@ cannot know (pitfall 71): it is told so at the door.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -23,8 +22,6 @@ START_CHARS_MAX: Final = 512
 
 BOOT_JUMP_MAX: Final = 1_000_000
 """Most starts of a disk between two hellos of it: a node that crashes twice a second for six days comes so far."""
-FINGERPRINT_CHARS: Final = 8
-"""Of a disk's fingerprint: enough to tell the disks of one cluster apart."""
 
 _START: Final = re.compile(
     r"run=([0-9a-f]{16}) last=([0-9]{1,19})@([0-9]{1,19}) term=([0-9]{1,19}) floor=([0-9]{1,19})( [a-z]+=[!-~]+)*"
@@ -108,14 +105,7 @@ def refusal(
     return None
 
 
-def fingerprint(incarnation: str) -> str:
-    """A disk as people are shown it: it tells two disks apart, and a hello cannot be forged with it."""
-    return hashlib.sha256(incarnation.encode()).hexdigest()[:FINGERPRINT_CHARS]
-
-
-def is_believed(
-    message: Message, incarnation: str, configuration: Configuration, *, is_proved: bool = True
-) -> bool:
+def is_believed(message: Message, incarnation: str, configuration: Configuration, *, is_proved: bool = True) -> bool:
     """Whether a message from a disk of that incarnation counts at a node with this configuration. `is_proved`: the
     sender has shown that the hello of its connection is its own (`cluster.peer_proof`).
 

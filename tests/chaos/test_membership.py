@@ -12,6 +12,7 @@ from chaos import membership
 from chaos.disk_account import DiskAccount
 from cluster.wire import LeaderHint, MemberAnswer, Members
 from cluster.wire_members import ChangeAnswer, ChangeIn
+from raft.configuration import fingerprint
 
 
 class Pretended:
@@ -54,7 +55,7 @@ class Pretended:
 
     def members(self) -> Members:
         told = [
-            MemberAnswer(node, self.named[node], f"peer-{node}", f"http-{node}", role, match=1)
+            MemberAnswer(node, fingerprint(self.named[node]), f"peer-{node}", f"http-{node}", role, match=1)
             for node, role in sorted(self.roles.items())
         ]
         return Members("log", told, LeaderHint(1, "http-1"), 9, 2)

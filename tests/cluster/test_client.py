@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cluster import client_sockets, wire
 from cluster import client_requests as requests
+from cluster import client_sockets, wire
 from cluster.client import (
     Client,
     CompareFailed,

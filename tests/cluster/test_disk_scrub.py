@@ -15,6 +15,7 @@ from cluster import disk_scrub, scrubbing
 from cluster.clock import monotonic
 from cluster.disk import Disk
 from cluster.disk_check import check_folder
+from cluster.disk_check_segment import looking_at_segment
 from cluster.disk_findings import NOT_READ, REREAD, Finding, State, in_one_go
 from cluster.disk_scrub import CountedFiles, Scrub
 from cluster.scrubbing import UNREADABLE, Looker, derived, mended_for_free, snapshots_among
@@ -316,7 +317,7 @@ async def test_a_defect_ends_a_round_of_scrubbing_and_the_next_round_is_whole(
     with its round, and scrubbing goes on."""
     failures: list[Exception] = []
     defects = [RuntimeError("a defect in one look")]
-    look = scrubbing.looking_at_segment
+    look = looking_at_segment
 
     def looks(*arguments: Any) -> Any:
         if defects:

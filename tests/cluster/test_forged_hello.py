@@ -1,4 +1,4 @@
-"""A hello is believed once the listener at the member's address has said that it is its own; a forged one changes nothing."""
+"""A hello is believed once the listener at the member's address says that it is its own; a forged one does nothing."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from cluster import peer_accept, peer_proof
 from cluster.node import Node
 from cluster.peer_protocol import Hello, Purpose, Word, decode_refusal, encode_hello, encode_word
+from cluster.transport import Transport
 from raft.codec import FRAME_READ, FRAME_READ_REPLY, FrameDecoder, encode_frame, encode_message
 from raft.core import RaftCore
 from raft.hello import Start
@@ -105,7 +106,9 @@ async def test_a_forged_hello_while_the_member_is_down_does_not_keep_it_out(tmp_
         await nodes.stop(victim.node_id)
         async with AsyncExitStack() as forgers:
             for other in list(nodes.running):
-                await forgers.enter_async_context(told(nodes, forged(nodes, victim.node_id, other, version_max=version, boot=50)))
+                await forgers.enter_async_context(
+                    told(nodes, forged(nodes, victim.node_id, other, version_max=version, boot=50))
+                )
             again = await nodes.start(victim.node_id)
             await wait_until_async(lambda: all(links_from(again, nodes).values()), what="links of the real node")
             last = (await nodes.append(await nodes.leader(), b"after")).last
@@ -126,9 +129,10 @@ async def test_the_end_of_a_forged_connection_is_no_news_of_the_leader(
         await wait_until_async(lambda: all(links_from(leader, nodes).values()), what="links of the leader")
         term = leader.term
         for follower in followers:
+            accepted = follower.transport.accepted
             async with told(nodes, forged(nodes, leader.node_id, follower.node_id, boot=1, **changes)):
-                await wait_until_async(lambda follower=follower: len(follower.transport.accepted) >= 5, what="it came")  # type: ignore[misc]
-            await wait_until_async(lambda follower=follower: len(follower.transport.accepted) == 4, what="it went")  # type: ignore[misc]
+                await wait_until_async(lambda: len(accepted) == 5, what="it came")  # noqa: B023 - awaited here
+            await wait_until_async(lambda: len(accepted) == 4, what="it went")  # noqa: B023 - awaited here
             assert closed == []
         assert [node.term for node in nodes.running.values()] == 3 * [term]
 
@@ -158,7 +162,9 @@ async def test_a_connection_waits_for_its_proof_and_loses_nothing() -> None:
     async with transports(1, listening=[1]) as ((one,), (ear,), (port,)), streams_served(silent) as other:
         one.set_members(configuration_of([port, other]))
         hello = encode_hello(hello_of(answer=0))
-        async with spoken(port, hello, encode_message(vote(1)), encode_word(Word.ANSWER, 99), encode_message(vote(2))) as writer:
+        async with spoken(
+            port, hello, encode_message(vote(1)), encode_word(Word.ANSWER, 99), encode_message(vote(2))
+        ) as writer:
             await wait_until_async(lambda: [len(each._held) for each in one.accepted] == [2], what="two that are held")
             assert (ear.messages, ear.opened, one.current) == ([], [], {})
             writer.write(encode_message(vote(3)) + encode_word(Word.ANSWER, CHALLENGE) + encode_message(vote(4)))
@@ -193,7 +199,9 @@ async def test_an_older_peer_is_believed_once_its_listener_has_not_said_that_it_
         async with spoken(port, encode_hello(hello_of(answer=0, version_max=3)), encode_message(vote(1))):
             await wait_until_async(lambda: ear.messages == [vote(1)])
             assert [peer for peer, _, _ in ear.opened] == [2]
-            async with spoken(port, encode_hello(hello_of(version_max=3, purpose=Purpose.BULK)), encode_frame(FRAME_READ, [2])):
+            async with spoken(
+                port, encode_hello(hello_of(version_max=3, purpose=Purpose.BULK)), encode_frame(FRAME_READ, [2])
+            ):
                 await wait_until_async(lambda: bool(ear.frames))
 
 
@@ -205,15 +213,20 @@ async def test_what_waits_for_a_proof_is_bounded(monkeypatch: pytest.MonkeyPatch
     async with transports(1, listening=[1]) as ((one,), (ear,), (port,)), streams_served(silent) as other:
         one.set_members(configuration_of([port, other]))
         async with AsyncExitStack() as forgers:
-            for number in range(6):
-                hello = encode_hello(hello_of(answer=0, boot=10 + number))
-                await forgers.enter_async_context(spoken(port, hello))
-                await wait_until_async(lambda number=number: any(each._hello and each._hello.boot == 10 + number for each in one.accepted))  # type: ignore[misc]
+            for boot in range(10, 16):
+                await forgers.enter_async_context(spoken(port, encode_hello(hello_of(answer=0, boot=boot))))
+                await wait_until_async(lambda: boot in boots(one), what="it came")  # noqa: B023 - awaited here
             await wait_until_async(lambda: len(one.accepted) == 3)
-            assert sorted(each._hello.boot for each in one.accepted if each._hello) == [13, 14, 15]
-            await forgers.enter_async_context(spoken(port, encode_hello(hello_of(answer=0, boot=16)), *[encode_message(vote())] * 200))
+            assert boots(one) == {13, 14, 15}
+            much = encode_hello(hello_of(answer=0, boot=16)), *[encode_message(vote())] * 200
+            await forgers.enter_async_context(spoken(port, *much))
             await wait_until_async(lambda: any("bytes came before a proof" in why for _, _, why in one.refused_lately))
         assert ear.messages == []
+
+
+def boots(transport: Transport) -> set[int]:
+    """What the accepted connections say of their process."""
+    return {each._hello.boot for each in transport.accepted if each._hello is not None}
 
 
 async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:

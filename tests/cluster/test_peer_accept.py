@@ -10,7 +10,7 @@ from cluster.peer_protocol import Purpose, encode_hello
 from cluster.requests import Request
 from raft.codec import encode_message
 from raft.messages import RequestVote
-from tests.cluster.test_transport import _known_challenge, hello_of, no_reason, transports, vote
+from tests.cluster.test_transport import hello_of, no_reason, transports, vote
 from tests.support import wait_until_async
 
 BULK = encode_hello(hello_of(purpose=Purpose.BULK))

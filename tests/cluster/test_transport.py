@@ -125,7 +125,7 @@ async def transports(
 
 
 CHALLENGE = 7
-"""What every transport of these tests says to the listener at a member's address; node 2, which they play, repeats it."""
+"""What each transport here says to the listener at a member's address; node 2, which the tests play, repeats it."""
 
 
 @pytest.fixture(autouse=True)

@@ -3,16 +3,14 @@
 import pytest
 
 from raft.codec import INDEX_MAX, Corrupt
-from raft.configuration import Configuration, Member
+from raft.configuration import FINGERPRINT_CHARS, Configuration, Member, fingerprint
 from raft.hello import (
     BOOT_JUMP_MAX,
-    FINGERPRINT_CHARS,
     NEVER_MET,
     Met,
     Start,
     decode_start,
     encode_start,
-    fingerprint,
     is_believed,
     refusal,
 )
