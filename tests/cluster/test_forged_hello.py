@@ -6,21 +6,22 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
-from cluster import peer_accept, peer_proof
+from cluster import node_status, peer_accept, peer_proof
 from cluster.node import Node
 from cluster.peer_protocol import Hello, Purpose, Word, decode_refusal, encode_hello, encode_word
 from cluster.transport import Transport
 from raft.codec import FRAME_READ, FRAME_READ_REPLY, FrameDecoder, encode_frame, encode_message
 from raft.core import RaftCore
-from raft.hello import Start
+from raft.hello import Met, Start
 from raft.messages import RequestVote
 from tests.cluster.nodes import Nodes, cluster_of
 from tests.cluster.test_transport import CHALLENGE, configuration_of, hello_of, transports, vote
-from tests.support import streams_served, wait_until_async
+from tests.support import TooSlow, streams_served, wait_until_async
 
 FOREIGN = "f" * 32
 LATER = Start(run=1, last_index=0, last_term=0, term=0, floor=0)
@@ -248,3 +249,61 @@ async def spoken(port: int, *parts: bytes) -> AsyncIterator[asyncio.StreamWriter
         with suppress(ConnectionError):
             await reader.read()
             await writer.wait_closed()
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Stories for planted bugs (chaos/sim/mutants/links.py): each passes without its mutant and fails with it.
+
+
+def test_a_forged_hello_is_neither_believed_nor_remembered() -> None:
+    """A vote behind it does not arrive, and the real process, which was started less often, is believed later."""
+
+    async def story() -> None:
+        async with transports(1, listening=[1]) as ((one,), (ear,), (port,)), streams_served(silent) as other:
+            one.set_members(configuration_of([port, other]))
+            link = one.link_to(2)
+            assert link is not None
+            await wait_until_async(lambda: link.is_up, what="the link to the member's address")
+            hello = hello_of(answer=one.proofs.challenge(link) ^ 1, boot=50)
+            async with spoken(port, encode_hello(hello), encode_message(vote(1))):
+                await wait_until_async(lambda: any(each.sender == 2 for each in one.accepted), what="it came")
+                real = encode_hello(hello_of(answer=one.proofs.challenge(link)))
+                async with spoken(port, real, encode_message(vote(2))):
+                    with suppress(TooSlow):
+                        await wait_until_async(lambda: vote(2) in ear.messages, 2)
+                    assert ear.messages == [vote(2)]
+                    assert [met.boot for met in one.met.values()] == [3]
+
+    asyncio.run(story())
+
+
+def test_the_end_of_a_connection_that_was_never_believed_is_no_news() -> None:
+    """A follower that heard of it would ask for votes, while its leader lives."""
+
+    async def story() -> None:
+        async with transports(1, listening=[1]) as ((one,), (ear,), (port,)):
+            for changes in ({"answer": 0}, {"incarnation": FOREIGN}):
+                async with spoken(port, encode_hello(hello_of(**changes))):
+                    await wait_until_async(lambda: any(each.sender == 2 for each in one.accepted), what="it came")
+                await wait_until_async(lambda: not one.accepted, what="it went")
+            assert ear.closed == []
+
+    asyncio.run(story())
+
+
+def test_a_node_that_the_leader_refuses_is_not_ready() -> None:
+    """It follows still, for the leader's own link to it works."""
+
+    async def story(folder: Path) -> None:
+        async with cluster_of(3, folder) as nodes:
+            leader, cut = await nodes.leader(), (await nodes.followers())[0]
+            await wait_until_async(lambda: cut.is_ready, what="a node that is ready")
+            leader.transport.met[cut.node_id, cut.incarnation] = Met(9)
+            for link in cut.transport.links_to(leader.node_id):
+                link.redial()
+            await wait_until_async(lambda: bool(node_status.refusals(cut)), what="a refusal")
+            assert cut.core.state.leader == leader.node_id
+            assert not cut.is_ready
+
+    with TemporaryDirectory() as folder:
+        asyncio.run(story(Path(folder)))
