@@ -154,7 +154,7 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
             start=Start(run=0xABC, last_index=7, last_term=2, term=3, floor=4),
             challenge=0xDEF,
             answer=0x123,
-        )  # fmt: skip
+        )
     ),
     "answer on a link": lambda: encode_word(Word.ANSWER, 0x123),
     "peer frame": lambda: encode_message(TimeoutNow(sender=1, to=2, term=3, last_index=4)),
