@@ -7,13 +7,13 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Final
 
-from cluster.clock import monotonic
+from cluster.clock import monotonic, thread_s
 from cluster.disk_files import ShardFiles
 from cluster.disk_findings import Finding
 from cluster.scrubbing import Looker, Waits
 
 SLICE_S: Final = 0.0005
-"""Read and checked in one go: the event loop, which needs the same processor, waits no longer than that."""
+"""Read and checked in one go, in time on a processor: the event loop, which needs the same one, waits no longer."""
 SHARE: Final = 20
 """A slice is followed by a pause of so many times its length: no more than a twentieth of a processor."""
 BUSY_S: Final = 0.1
@@ -105,12 +105,12 @@ class Scrub:
             while self._is_busy() and waited < BUSY_S:
                 waited += BUSY_LOOK_S
                 yield BUSY_LOOK_S
-            began, read, seconds = monotonic(), self.bytes, 0.0
+            began, read, seconds = thread_s(), self.bytes, 0.0
             until = began + SLICE_S
-            while seconds == 0.0 and monotonic() < until:
+            while seconds == 0.0 and thread_s() < until:
                 if (step := next(steps, None)) is None:
                     is_over = True
                     break
                 seconds = step
-            took = monotonic() - began
+            took = thread_s() - began
             yield max(seconds, SHARE * took, (self.bytes - read) / max(1, self._bytes_per_second))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
@@ -18,7 +19,7 @@ from cluster.disk_check import check_folder
 from cluster.disk_check_segment import looking_at_segment
 from cluster.disk_findings import NOT_READ, REREAD, Finding, State, in_one_go
 from cluster.disk_scrub import CountedFiles, Scrub
-from cluster.scrubbing import UNREADABLE, Looker, derived, mended_for_free, snapshots_among
+from cluster.scrubbing import UNREADABLE, Looker, Waits, derived, mended_for_free, snapshots_among
 from raft.codec import entry_mark
 from raft.formats import SEGMENT_HEADER_SIZE, SIDE_HEADER_SIZE
 from raft.journal import index_name, ledger_name, segment_name
@@ -328,6 +329,27 @@ async def test_a_defect_ends_a_round_of_scrubbing_and_the_next_round_is_whole(
     scrub = disk.scrub(lambda _: None, failures.append, bytes_per_second=1 << 30, pause_s=0.001)
     await wait_until_async(lambda: scrub.rounds >= 1, 30, what="a whole round")
     assert [str(each) for each in failures] == ["a defect in one look"]
+
+
+async def test_the_pause_follows_from_the_time_on_a_processor(disk: Disk) -> None:
+    """A thread that waits for a processor, or for the interpreter, takes nothing from the event loop. A pause of twenty
+    times that wait made a round take minutes on a busy machine."""
+    scrub = Scrub(looker_of(disk), lambda _: None, lambda: False, failed_never, bytes_per_second=0, pause_s=1)
+
+    def steps() -> Waits:
+        for _ in range(3):
+            time.sleep(0.05)  # not on a processor
+            yield 0.0
+
+    assert sum(scrub._sliced(steps())) < 0.05
+
+    def work() -> Waits:
+        until = time.thread_time() + 0.01
+        while time.thread_time() < until:
+            pass
+        yield 0.0
+
+    assert sum(scrub._sliced(work())) >= disk_scrub.SHARE * 0.01
 
 
 async def test_a_writing_thread_goes_first_but_not_for_ever(disk: Disk) -> None:
