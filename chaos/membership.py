@@ -14,9 +14,8 @@ from typing import Final, TypeVar
 
 from chaos.deployment import Deployment
 from cluster.client_sync import ClientError, NotApplied, SyncClient
-from cluster.wire import MemberAnswer, Members
+from cluster.wire import MemberAnswer, Members, fingerprint
 from cluster.wire_members import ChangeAnswer, ChangeIn, TransferAnswer
-from raft.configuration import fingerprint
 
 T = TypeVar("T")
 

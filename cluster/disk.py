@@ -23,7 +23,7 @@ from cluster.disk_findings import Finding, State
 from cluster.disk_open import Identity, Opened, Recovered, format_node, open_node
 from cluster.disk_receive import Incoming
 from cluster.disk_reserve import Reserve
-from cluster.disk_scrub import CountedFiles, Scrub
+from cluster.disk_scrub import CountedFiles, Failed, Found, Scrub
 from cluster.disk_snapshots import Chunks, SnapshotWriter, check_snapshot, each
 from cluster.disk_worker import Worker
 from cluster.disk_write import SYNC_BUCKETS_S, Writer
@@ -82,8 +82,6 @@ class Disk:
         self._background = Background(self._storage, self._reader, self._reading, self._read_worker)
         self._reserve = Reserve(opened.shard.parent, journal.segment_bytes)
         self._writer = Writer(self._storage, files, self._background, self._reserve)
-        for worker in (self._write_worker, self._read_worker):
-            worker.on_error = self._writer.fence_quietly
         self._queued_bytes = 0
         self._finish_timer: asyncio.TimerHandle | None = None
         self._effects_last = 0  # newest entry whose effects were given
@@ -171,10 +169,7 @@ class Disk:
 
     # -- damage
 
-    def scrub(
-        self, found: Callable[[list[Finding]], None], failed: Callable[[Exception], None], *, bytes_per_second: int,
-        pause_s: float,
-    ) -> Scrub:  # fmt: skip
+    def scrub(self, found: Found, failed: Failed, *, bytes_per_second: int, pause_s: float) -> Scrub:
         """Begins to read all files, again and again until the disk is closed. `found` is told in another thread what is
         damaged, `failed` why a round ended early. Once."""
         assert self._scrub is None, "one is enough"

@@ -21,6 +21,10 @@ BUSY_S: Final = 0.1
 BUSY_LOOK_S: Final = 0.002
 
 
+Found = Callable[[list[Finding]], None]
+Failed = Callable[[Exception], None]
+
+
 class CountedFiles(ShardFiles):
     """Files that are only read; they count how much."""
 
@@ -43,9 +47,9 @@ class Scrub:
     def __init__(
         self,
         looker: Looker,
-        found: Callable[[list[Finding]], None],
+        found: Found,
         is_busy: Callable[[], bool],
-        failed: Callable[[Exception], None],
+        failed: Failed,
         *,
         bytes_per_second: int,
         pause_s: float,

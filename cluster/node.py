@@ -25,6 +25,7 @@ from cluster.node_apply import apply_due
 from cluster.node_backfill import BackfillWork
 from cluster.node_damage import DamageWork
 from cluster.node_fetches import Fetches
+from cluster.node_links import NodeLinks
 from cluster.node_members import Membership
 from cluster.node_requests import Look
 from cluster.node_retention import RetentionWork
@@ -43,7 +44,6 @@ from cluster.wire import LeaderHint, Members, Status
 from cluster.wire_explain import NodeView
 from raft import invariants
 from raft.changes import Change
-from raft.codec import Frame
 from raft.configuration import Configuration
 from raft.core import RaftCore
 from raft.hello import Start
@@ -117,7 +117,7 @@ class Node:
                 log=self.log_id, node=self.node_id, incarnation=self.incarnation, boot=recovered.hard_state.boot,
                 start=start,
             ),
-            self, peer=settings.peer, limits=settings.limits, dial=settings.dial,
+            NodeLinks(self), peer=settings.peer, limits=settings.limits, dial=settings.dial,
             silence_ms=2 * self.options.election_timeout_max_ms, metrics=metrics, logger=logger,
         )  # fmt: skip
         self.start_index = recovered.last.index  # `is_ready` once this much is applied
@@ -278,56 +278,6 @@ class Node:
     def is_ready(self) -> bool:
         """Whether it knows a leader and has caught up."""
         return node_status.is_ready(self)
-
-    # -- what peers send --------------------------------------------------------------------------------------------
-
-    def peer_messages(self, peer: NodeId, messages: Sequence[Message]) -> None:
-        """Consensus messages: taken at once, in one turn."""
-        if self.ended.done():
-            return
-        try:
-            now = clock.read()
-            for message in messages:
-                self.core.step(message, now)
-        except Exception as error:
-            self.fail(error)
-        self.turn()
-
-    def peer_requests(self, peer: NodeId, frames: Sequence[Frame]) -> None:
-        """Forwards, read indexes and answers. Raises Corrupt for what makes no sense."""
-        if not self.ended.done():
-            for frame in frames:
-                node_requests.take_frame(self, peer, frame)
-            self.turn()
-
-    def peer_link_opened(self, peer: NodeId, incarnation: str, knows: int, start: Start | None) -> None:
-        """Who is connected counts for the cluster version, and what a process found at its start for its promises."""
-        if not self.ended.done():
-            try:
-                self.core.link_opened(peer, incarnation, knows, clock.read(), start)
-            except Exception as error:
-                self.fail(error)
-            self.wake()
-
-    def peer_link_closed(self, peer: NodeId) -> None:
-        """A closed link is news (DESIGN section 3)."""
-        if not self.ended.done():
-            try:
-                self.core.link_closed(peer, clock.read())
-            except Exception as error:
-                self.fail(error)
-            self.wake()
-
-    def bulk_link_closed(self, peer: NodeId) -> None:
-        """What was sent there and not answered may or may not have arrived."""
-        self.pending.link_lost(peer, f"the link to node {peer} closed")
-        self.reads.lost(peer)
-        self.peer_log.lost(peer)
-        self.wake()
-
-    def bulk_link_opened(self, peer: NodeId) -> None:
-        """Requests may wait for it."""
-        self.wake()
 
     # -- turns ------------------------------------------------------------------------------------------------------
 

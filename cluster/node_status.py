@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from cluster import clock, cut_off, node_members, node_points
 from cluster.logging import log_event
-from cluster.wire import FollowerStatus, LeaderHint, MemberAnswer, Members, RefusingPeer, SetDigest, Status
+from cluster.wire import FollowerStatus, LeaderHint, MemberAnswer, Members, RefusingPeer, SetDigest, Status, fingerprint
 from raft import core, versions
-from raft.configuration import Configuration, Member, fingerprint
+from raft.configuration import Configuration, Member
 from raft.events import Event
 from raft.roles import RoleName
 from raft.types import NOBODY, NodeId

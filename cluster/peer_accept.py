@@ -19,7 +19,7 @@ from cluster.peer_protocol import (
     encode_word,
     refusal,
 )
-from cluster.wire import ApiError, Principal, authorise
+from cluster.wire import ApiError, Principal, authorise, fingerprint
 from raft.codec import (
     FRAME_FORWARD,
     FRAME_HELLO,
@@ -32,7 +32,6 @@ from raft.codec import (
     UnknownVersion,
     decode_message,
 )
-from raft.configuration import fingerprint
 from raft.hello import NEVER_MET, Met, is_believed
 from raft.messages import InstallSnapshot, Message
 from raft.types import NOBODY, NodeId

@@ -6,19 +6,9 @@ A configuration is the data of an entry of kind CONFIGURATION. The first one is 
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
-from typing import Final
 
 from raft.types import NodeId
-
-FINGERPRINT_CHARS: Final = 8
-"""Of a disk's fingerprint: enough to tell the disks of one cluster apart."""
-
-
-def fingerprint(incarnation: str) -> str:
-    """A disk as people are shown it: it tells two disks apart, and a hello cannot be forged with it."""
-    return hashlib.sha256(incarnation.encode()).hexdigest()[:FINGERPRINT_CHARS]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,7 @@ import msgspec
 from chaos import membership
 from chaos.nemesis.damage import Area, Hit, flip, truncate
 from chaos.nemesis.fault import Field, Injected, Nemesis, Skipped
-from cluster.wire import LogPage, LogRecord
-from raft.configuration import fingerprint
+from cluster.wire import LogPage, LogRecord, fingerprint
 
 DATA: Final = 11  # how a node ends whose data folder is damaged, missing or another's (docs/operations.md)
 LASTS_S: Final = (0.5, 2.0)

@@ -12,7 +12,7 @@ from typing import Final
 from chaos import membership
 from chaos.nemesis.fault import Field, Injected, Lane, Need, Nemesis, Skipped
 from cluster.client_sync import ClientError
-from raft.configuration import fingerprint
+from cluster.wire import fingerprint
 
 LASTS_S: Final = (1.0, 4.0)
 HANDED_S: Final = (0.2, 1.0)

@@ -10,9 +10,8 @@ import pytest
 
 from chaos import membership
 from chaos.disk_account import DiskAccount
-from cluster.wire import LeaderHint, MemberAnswer, Members
+from cluster.wire import LeaderHint, MemberAnswer, Members, fingerprint
 from cluster.wire_members import ChangeAnswer, ChangeIn
-from raft.configuration import fingerprint
 
 
 class Pretended:

@@ -19,11 +19,11 @@ from cluster.metrics import Metrics
 from cluster.node_face import NodeFace
 from cluster.requests import Settled
 from cluster.settings import HttpSettings, LimitSettings, Settings
-from cluster.wire import ApiError, Code, LeaderHint, MemberAnswer, Members, SetDigest, Status
+from cluster.wire import ApiError, Code, LeaderHint, MemberAnswer, Members, SetDigest, Status, fingerprint
 from cluster.wire_explain import NodeView
 from raft.changes import Change
 from raft.codec import IDX_ROW, decode_configuration, encode_configuration, entry_mark, index_rows, seal_entry
-from raft.configuration import Configuration, Member, fingerprint
+from raft.configuration import Configuration, Member
 from raft.types import GENESIS, Entry, EntryKind, Mark
 from statemachine.commands import Limits, Result
 from statemachine.effects import Effects, RequestEffect, encode_effects

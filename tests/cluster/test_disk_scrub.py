@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -336,9 +337,11 @@ async def test_the_pause_follows_from_the_time_on_a_processor(disk: Disk) -> Non
     times that wait made a round take minutes on a busy machine."""
     scrub = Scrub(looker_of(disk), lambda _: None, lambda: False, failed_never, bytes_per_second=0, pause_s=1)
 
+    never = threading.Event()
+
     def steps() -> Waits:
         for _ in range(3):
-            time.sleep(0.05)  # not on a processor
+            never.wait(0.05)  # not on a processor
             yield 0.0
 
     assert sum(scrub._sliced(steps())) < 0.05

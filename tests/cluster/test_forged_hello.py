@@ -15,6 +15,7 @@ from cluster import node_status, peer_accept, peer_proof
 from cluster.node import Node
 from cluster.peer_protocol import Hello, Purpose, Word, decode_refusal, encode_hello, encode_word
 from cluster.transport import Transport
+from cluster.wire import FINGERPRINT_CHARS, fingerprint
 from raft.codec import FRAME_READ, FRAME_READ_REPLY, FrameDecoder, encode_frame, encode_message
 from raft.core import RaftCore
 from raft.hello import Met, Start
@@ -228,6 +229,13 @@ async def test_what_waits_for_a_proof_is_bounded(monkeypatch: pytest.MonkeyPatch
 def boots(transport: Transport) -> set[int]:
     """What the accepted connections say of their process."""
     return {each._hello.boot for each in transport.accepted if each._hello is not None}
+
+
+def test_a_fingerprint_tells_disks_apart_and_says_nothing_of_their_incarnations() -> None:
+    """What people are shown of a disk: a hello cannot be made of it."""
+    shown = {fingerprint(f"{disk:032x}") for disk in range(100)}
+    assert len(shown) == 100
+    assert all(len(each) == FINGERPRINT_CHARS for each in shown)
 
 
 async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from cluster.forwarding import encode_forward
 from cluster.peer_protocol import Purpose, encode_hello
 from cluster.requests import Request
-from raft.codec import encode_message
+from raft.codec import FrameDecoder, decode_message, encode_message
 from raft.messages import RequestVote
 from tests.cluster.test_transport import hello_of, no_reason, transports, vote
 from tests.support import wait_until_async
@@ -106,3 +106,9 @@ async def test_a_peer_that_was_only_just_asked_may_be_silent_for_long() -> None:
         two.flush()
         await wait_until_async(lambda: not two.is_answering(1, within_s=0.001))
         assert not two.is_answering(3, within_s=100)
+
+
+def test_decoded_messages_are_what_was_encoded() -> None:
+    """The link adds nothing of its own to a message."""
+    (frame,) = FrameDecoder().feed(encode_message(vote()))
+    assert decode_message(frame) == vote()

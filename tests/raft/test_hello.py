@@ -3,7 +3,7 @@
 import pytest
 
 from raft.codec import INDEX_MAX, Corrupt
-from raft.configuration import FINGERPRINT_CHARS, Configuration, Member, fingerprint
+from raft.configuration import Configuration, Member
 from raft.hello import (
     BOOT_JUMP_MAX,
     NEVER_MET,
@@ -129,13 +129,6 @@ def test_a_boot_counter_cannot_jump_without_bound() -> None:
     assert told is not None
     assert "says it was started 1000008 times, and 7 were seen" in told
     assert refusal(boot=8 + BOOT_JUMP_MAX, **asked | {"met": NEVER_MET}) is None  # type: ignore[arg-type]
-
-
-def test_a_fingerprint_tells_disks_apart_and_says_nothing_of_their_incarnations() -> None:
-    """What people are shown of a disk: a hello cannot be made of it."""
-    shown = {fingerprint(f"{disk:032x}") for disk in range(100)}
-    assert len(shown) == 100
-    assert all(len(each) == FINGERPRINT_CHARS for each in shown)
 
 
 def test_a_promise_without_a_proof_does_not_count() -> None:
