@@ -20,8 +20,9 @@ from raft.codec import FRAME_READ, FRAME_READ_REPLY, FrameDecoder, encode_frame,
 from raft.core import RaftCore
 from raft.hello import Met, Start
 from raft.messages import RequestVote
+from tests.cluster.conftest import CHALLENGE
 from tests.cluster.nodes import Nodes, cluster_of
-from tests.cluster.test_transport import CHALLENGE, configuration_of, hello_of, transports, vote
+from tests.cluster.test_transport import configuration_of, hello_of, transports, vote
 from tests.support import TooSlow, streams_served, wait_until_async
 
 FOREIGN = "f" * 32
@@ -38,11 +39,6 @@ def forged(nodes: Nodes, sender: int, to: int, **changes: Any) -> Hello:
         "boot": 10**12, "purpose": Purpose.CONSENSUS, "start": LATER,
     }  # fmt: skip
     return Hello(**said | changes)
-
-
-@pytest.fixture
-def _known_challenge(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_proof, "draw", lambda: CHALLENGE)
 
 
 @asynccontextmanager
@@ -158,7 +154,7 @@ async def test_a_challenge_in_a_forged_hello_delays_nobody(tmp_path: Path) -> No
             await wait_until_async(lambda: one.transport.current.get(key) not in (None, before[key]), what="a new link")
 
 
-@pytest.mark.usefixtures("_known_challenge")
+@pytest.mark.usefixtures("known_challenge")
 async def test_a_connection_waits_for_its_proof_and_loses_nothing() -> None:
     """What comes before the answer is delivered behind it, in order; a wrong answer changes nothing."""
     async with transports(1, listening=[1]) as ((one,), (ear,), (port,)), streams_served(silent) as other:
@@ -175,7 +171,7 @@ async def test_a_connection_waits_for_its_proof_and_loses_nothing() -> None:
             assert [peer for peer, _, _ in ear.opened] == [2]
 
 
-@pytest.mark.usefixtures("_known_challenge")
+@pytest.mark.usefixtures("known_challenge")
 async def test_of_a_member_whose_address_does_not_answer_requests_are_taken_and_promises_are_not() -> None:
     """Its address may have changed while this node was down: then it may lead, and must be able to say so."""
     asks = RequestVote(sender=2, to=1, term=4, last_index=3, last_term=2)
@@ -193,7 +189,7 @@ async def test_of_a_member_whose_address_does_not_answer_requests_are_taken_and_
         assert ear.closed == []
 
 
-@pytest.mark.usefixtures("_known_challenge")
+@pytest.mark.usefixtures("known_challenge")
 async def test_an_older_peer_is_believed_once_its_listener_has_not_said_that_it_is_newer() -> None:
     """A rolling upgrade: a hello of protocol 3 cannot be proved. Its first messages wait for WELCOME_S, and come."""
     async with transports(1, listening=[1]) as ((one,), (ear,), (port,)), streams_served(silent) as other:
@@ -207,7 +203,7 @@ async def test_an_older_peer_is_believed_once_its_listener_has_not_said_that_it_
                 await wait_until_async(lambda: bool(ear.frames))
 
 
-@pytest.mark.usefixtures("_known_challenge")
+@pytest.mark.usefixtures("known_challenge")
 async def test_what_waits_for_a_proof_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """WAITING_MAX connections, of which the oldest goes first, and HELD_BYTES_MAX bytes of each."""
     monkeypatch.setattr(peer_proof, "WAITING_MAX", 3)

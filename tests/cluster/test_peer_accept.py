@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
+import pytest
+
 from cluster.forwarding import encode_forward
 from cluster.peer_protocol import Purpose, encode_hello
 from cluster.requests import Request
@@ -13,6 +15,7 @@ from raft.messages import RequestVote
 from tests.cluster.test_transport import hello_of, no_reason, transports, vote
 from tests.support import wait_until_async
 
+pytestmark = pytest.mark.usefixtures("known_challenge")
 BULK = encode_hello(hello_of(purpose=Purpose.BULK))
 
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 import structlog
 
-from cluster import peer_proof
 from cluster.metrics import Metrics
 from cluster.peer_protocol import (
     CLUSTER_VERSIONS,
@@ -38,9 +37,11 @@ from raft.hello import Met, Start
 from raft.messages import AppendEntries, InstallSnapshot, Message, RequestVote, RequestVoteReply
 from raft.types import GENESIS, EntryKind
 from statemachine.versions import CLUSTER_VERSION
+from tests.cluster.conftest import CHALLENGE
 from tests.support import free_ports, streams_served, wait_until_async
 
 LOG = "ab" * 16
+pytestmark = pytest.mark.usefixtures("known_challenge")
 
 
 class Ear:
@@ -121,15 +122,6 @@ async def transports(
     finally:
         for transport in made:
             await transport.close()
-
-
-CHALLENGE = 7
-"""What each transport here says to the listener at a member's address; node 2, which the tests play, repeats it."""
-
-
-@pytest.fixture(autouse=True)
-def _known_challenge(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_proof, "draw", lambda: CHALLENGE)
 
 
 def hello_of(**changes: object) -> Hello:
