@@ -11,9 +11,18 @@ from typing import Any
 
 import pytest
 
-from cluster import node_status, peer_accept, peer_proof
+from cluster import node_status, peer_accept, peer_links, peer_proof
 from cluster.node import Node
-from cluster.peer_protocol import Hello, Purpose, Word, decode_refusal, encode_hello, encode_word
+from cluster.peer_protocol import (
+    Hello,
+    Purpose,
+    Word,
+    decode_hello,
+    decode_refusal,
+    decode_word,
+    encode_hello,
+    encode_word,
+)
 from cluster.transport import Transport
 from cluster.wire import FINGERPRINT_CHARS, fingerprint
 from raft.codec import FRAME_READ, FRAME_READ_REPLY, FrameDecoder, encode_frame, encode_message
@@ -22,8 +31,8 @@ from raft.hello import Met, Start
 from raft.messages import RequestVote
 from tests.cluster.conftest import CHALLENGE
 from tests.cluster.nodes import Nodes, cluster_of
-from tests.cluster.test_transport import configuration_of, hello_of, transports, vote
-from tests.support import TooSlow, streams_served, wait_until_async
+from tests.cluster.test_transport import answer_to, configuration_of, hello_of, transports, vote
+from tests.support import TooSlow, free_ports, streams_served, wait_until_async
 
 FOREIGN = "f" * 32
 LATER = Start(run=1, last_index=0, last_term=0, term=0, floor=0)
@@ -201,6 +210,55 @@ async def test_an_older_peer_is_believed_once_its_listener_has_not_said_that_it_
                 port, encode_hello(hello_of(version_max=3, purpose=Purpose.BULK)), encode_frame(FRAME_READ, [2])
             ):
                 await wait_until_async(lambda: bool(ear.frames))
+
+
+@pytest.mark.usefixtures("known_challenge")
+async def test_a_listener_that_speaks_proofs_is_asked_and_an_older_hello_in_its_name_is_refused() -> None:
+    """A member that was started anew may have missed the challenge: it is said once more on the link to its address,
+    which closes where the process at its end is gone. A forger who says that he is too old for proofs is told no."""
+    heard: list[tuple[Word, int] | None] = []
+
+    async def listens(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        decoder = FrameDecoder()
+        (frame,) = decoder.feed(await reader.read(1 << 16))
+        if decode_hello(frame).purpose is Purpose.CONSENSUS:
+            writer.write(encode_word(Word.WELCOME, 4))
+        while data := await reader.read(1 << 16):
+            heard.extend(decode_word(each) for each in decoder.feed(data))
+
+    async with transports(1, listening=[1]) as ((one,), (ear,), (port,)), streams_served(listens) as other:
+        one.set_members(configuration_of([port, other]))
+        link = one.link_to(2)
+        assert link is not None
+        await wait_until_async(lambda: link.is_welcome, what="a welcome")
+        async with spoken(port, encode_hello(hello_of(answer=0, challenge=99)), encode_message(vote())):
+            await wait_until_async(lambda: set(heard) == {(Word.ANSWER, 99), (Word.ASK, CHALLENGE)}, what="both words")
+        said = await answer_to(port, encode_hello(hello_of(version_max=3)), encode_message(vote()))
+        reason = decode_refusal(FrameDecoder().feed(said)[-1])
+        assert reason is not None
+        assert "speaks 4 or later" in reason
+        assert (ear.messages, one.met, one.met_unproved) == ([], {}, {})
+
+
+async def test_a_node_that_the_others_do_not_reach_hears_that_nothing_it_says_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own links to them are up, and none is believed: it is cut off, and says why and what to look at."""
+    monkeypatch.setattr(peer_links, "UNBELIEVED_S", 0.3)
+    nodes = Nodes(tmp_path, 3, {})
+    nowhere = f"127.0.0.1:{free_ports(1)[0]}"
+    try:
+        for node in (1, 3):
+            await nodes.start(node, dial__2=nowhere)
+        cut = await nodes.start(2)
+        await wait_until_async(lambda: cut.status().is_cut_off, what="a node that is cut off")
+        told = cut.status().refused_by
+        assert [each.node for each in told] == [1, 3]
+        assert "see that it can connect to there" in told[0].reason
+        assert not cut.is_ready
+    finally:
+        for number in list(nodes.running):
+            await nodes.stop(number)
 
 
 @pytest.mark.usefixtures("known_challenge")
