@@ -112,6 +112,8 @@ OUT_OF_SIGHT: Final[Mapping[str, str]] = {
     "boot_remembered_without_a_proof": _HELLO,
     "end_of_a_forged_connection_is_news": _HELLO,
     "ready_though_refused": _HELLO,
+    "scrubbing_pauses_by_the_wall_clock": _ALIVE_ONLY,
+    "snapshot_saved_for_an_older_one": _ALIVE_ONLY,
     "ends_for_damage_while_others_are_ill": "needs a flipped bit beside a node that is down; a story has both",
 }
 """Mutant -> why no run on processes is asked to see it. The simulator or a directed story sees it (docs/mutants.md)."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -177,28 +178,31 @@ async def test_a_snapshot_damaged_at_the_leader_is_saved_anew(tmp_path: Path) ->
         assert leader.is_leader
 
 
-async def test_an_older_snapshot_that_cannot_be_sent_makes_no_new_one(tmp_path: Path) -> None:
+def test_an_older_snapshot_that_cannot_be_sent_makes_no_new_one() -> None:
     """A follower asks for one that is gone or damaged, while a newer one is whole: that one is sent next. Saving the
     state once more would help nobody."""
-    async with cluster_of(1, tmp_path) as nodes:
-        node = await nodes.leader()
-        saved: list[int] = []
-        for _ in range(3):  # two are kept
-            await nodes.append(node, b"more")
-            assert node.snapshots.save()
-            await wait_until_async(lambda: not node.snapshots.is_saving, what="a snapshot")
-            saved.append(node.snapshots.index)
-        folder = tmp_path / "node-1" / "shard-0" / "snapshots"
-        assert sorted(int(path.name) for path in folder.iterdir()) == saved[1:]
-        flip(folder / f"{saved[1]:020d}" / "chunks", 40)
-        for index, is_needed in ((saved[0], False), (saved[1], False), (saved[2], True)):
-            if is_needed:
-                flip(folder / f"{index:020d}" / "chunks", 40)
-            fetch = SnapshotFetch(2, index, node.term, 0, 1 << 20)
-            with pytest.raises(SnapshotDamaged):
-                await node.snapshots._read(fetch)
-            assert node.snapshots.is_damaged == is_needed
-            node.snapshots.is_damaged = False
+
+    async def story(parent: Path) -> None:
+        async with cluster_of(1, parent) as nodes:
+            node = await nodes.leader()
+            saved: list[int] = []
+            for _ in range(3):  # two are kept
+                await nodes.append(node, b"more")
+                assert node.snapshots.save()
+                await wait_until_async(lambda: not node.snapshots.is_saving, what="a snapshot")
+                saved.append(node.snapshots.index)
+            folder = parent / "node-1" / "shard-0" / "snapshots"
+            assert sorted(int(path.name) for path in folder.iterdir()) == saved[1:]
+            for index, is_needed in ((saved[0], False), (saved[1], False), (saved[2], True)):
+                if index != saved[0]:
+                    flip(folder / f"{index:020d}" / "chunks", 40)
+                node.snapshots.is_damaged = False
+                with pytest.raises(SnapshotDamaged):
+                    await node.snapshots._read(SnapshotFetch(2, index, node.term, 0, 1 << 20))
+                assert node.snapshots.is_damaged == is_needed
+
+    with TemporaryDirectory() as parent:
+        asyncio.run(story(Path(parent)))
 
 
 async def test_kills_of_either_side_half_way(tmp_path: Path) -> None:
