@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 from chaos.deployment import Deployment
 from cluster.client_sync import ClientError, NotApplied, SyncClient
-from cluster.wire import MemberAnswer, Members
+from cluster.wire import MemberAnswer, Members, fingerprint
 from cluster.wire_members import ChangeAnswer, ChangeIn, TransferAnswer
 
 T = TypeVar("T")
@@ -106,14 +106,14 @@ def settle(deployment: Deployment) -> None:
         member = member_of(told, node)
         if member is None:
             add(deployment, node)
-        elif node in deployment.disks.lost or not _has_disk(deployment, node, member.incarnation):
+        elif node in deployment.disks.lost or not _has_disk(deployment, node, member.disk):
             replace(deployment, node)  # or a change that nobody was told the end of
         elif member.role != "voter":
             _make_voter(deployment, node)
 
 
-def _has_disk(deployment: Deployment, node: int, incarnation: str) -> bool:
-    return node in deployment.cluster.nodes and deployment.cluster.place(node).incarnation == incarnation
+def _has_disk(deployment: Deployment, node: int, disk: str) -> bool:
+    return node in deployment.cluster.nodes and fingerprint(deployment.cluster.place(node).incarnation) == disk
 
 
 def _join(deployment: Deployment, change: ChangeIn, node: int) -> None:
@@ -124,7 +124,7 @@ def _join(deployment: Deployment, change: ChangeIn, node: int) -> None:
         if told is None or told.is_changing:
             return None
         member = member_of(told, node)
-        if member is not None and (change.change == "add" or member.incarnation == change.incarnation):
+        if member is not None and (change.change == "add" or member.disk == fingerprint(change.incarnation or "")):
             return ChangeAnswer(change.change, node, is_changing=False, index=told.index, term=told.term)
         return _ask(deployment, change)
 
@@ -139,17 +139,18 @@ def _join(deployment: Deployment, change: ChangeIn, node: int) -> None:
 
 def _make_voter(deployment: Deployment, node: int) -> None:
     incarnation = deployment.cluster.place(node).incarnation
+    disk = fingerprint(incarnation)
 
     def is_voter() -> bool:
         told = members(deployment)
         if told is None:
             return False
         member = member_of(told, node)
-        if member is not None and member.incarnation == incarnation and member.role == "voter":
+        if member is not None and member.disk == disk and member.role == "voter":
             return not told.is_changing
         if told.is_changing:
             return False
-        if member is not None and member.incarnation == incarnation:
+        if member is not None and member.disk == disk:
             _ask(deployment, ChangeIn("promote", node))  # with its leader the second step may be lost
         else:
             place = deployment.cluster.place(node)

@@ -50,6 +50,7 @@ _IN_ONE_TERM: Final = (
 )
 _ALIVE_ONLY: Final = "costs time alone: it shows as standstill in the report, which is no verdict"
 _ORDER: Final = "needs doubled or late frames at a certain moment; own toxics make them, but were not tried for long"
+_HELLO: Final = "needs a hello that somebody forges, or a peer that refuses; a story with real connections has both"
 _TINY: Final = "needs a crash between two steps that lie microseconds apart; the simulator stops at every step"
 _STORY: Final = "needs several steps in a certain order, each within a heartbeat"
 _MEMBERS: Final = "needs changes of members that overlap with partitions in a certain way; not tried"
@@ -121,6 +122,12 @@ OUT_OF_SIGHT: Final[Mapping[str, str]] = {
     "misspelt_headers_of_reads_passed_over": "a test sends the bytes",
     "probe_without_a_host_refused": "a test sends the bytes",
     "place_of_an_error_within_its_string": "a test sends the bytes",
+    "hello_believed_without_a_proof": _HELLO,
+    "boot_remembered_without_a_proof": _HELLO,
+    "end_of_a_forged_connection_is_news": _HELLO,
+    "ready_though_refused": _HELLO,
+    "scrubbing_pauses_by_the_wall_clock": _ALIVE_ONLY,
+    "snapshot_saved_for_an_older_one": _ALIVE_ONLY,
     "ends_for_damage_while_others_are_ill": "needs a flipped bit beside a node that is down; a story has both",
 }
 """Mutant -> why no run on processes is asked to see it. The simulator or a directed story sees it (docs/mutants.md)."""

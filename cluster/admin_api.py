@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from cluster import metrics
+from cluster import cut_off, metrics
 from cluster.http_answer import Answer
 from cluster.http_call import Call, Service
 
@@ -52,6 +52,9 @@ async def get_readyz(service: Service, call: Call) -> Answer:
     if status.digests.differ:
         text = f"states differ: at digest point {status.digests.differ} no majority has one state; no writes\n"
         return _text(service, text.encode(), 503)
+    if status.is_cut_off:
+        said = cut_off.words({each.node: each.reason for each in status.refused_by})
+        return _text(service, f"cut off: {said}\n".encode(), 503)
     if not node.is_ready:
         return _text(service, b"not ready: no leader is known, or this node has not caught up\n", 503)
     return _text(service, b"ok\n")

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from cluster import client_requests as requests
+from cluster import cut_off
 from cluster.cli_frame import Cli, Exit, Failed, command
 from cluster.client_core import Policy, normal_url
 from cluster.client_errors import ClientError
@@ -88,6 +89,8 @@ def overview(urls: dict[int, str], told: dict[str, Status | ClientError]) -> dic
         if isinstance(status, Status):
             row |= {"role": status.role, "term": status.term, "committed": status.committed, "applied": status.applied}
             row |= {"known_version": status.known_version}
+            if status.is_cut_off:
+                row |= {"cut_off": cut_off.words({each.node: each.reason for each in status.refused_by})}
         else:
             row |= {"role": "unreachable", "reason": str(status)}
         if leader is not None and node == leader.node:
@@ -96,6 +99,9 @@ def overview(urls: dict[int, str], told: dict[str, Status | ClientError]) -> dic
             seen = followers[node]
             row |= {"state": seen.state, "match": seen.match, "lag": seen.lag, "lag_seconds": seen.lag_seconds}
             row |= {"last_contact_ms": None if seen.last_contact_ms < 0 else seen.last_contact_ms}
+            if "cut_off" in row or seen.refused:
+                row |= {"lag": None, "lag_seconds": None}
+                row.setdefault("cut_off", f"the leader refuses it: {seen.refused}")
         nodes.append(row)
     newest = leader or max(statuses, key=lambda status: status.committed, default=None)
     shown: dict[str, Any] = {"leader": None if leader is None else leader.node, "nodes": nodes}

@@ -22,7 +22,7 @@ POLL_S: Final = 0.1
 MEMBER: Final = View(
     (
         Column("node"), Column("role"), Column("catching_up"), Column("lag"), Column("url"), Column("peer"),
-        Column("incarnation"), Column("given_up"),
+        Column("disk"), Column("given_up"),
     ),
     lines_of("url"),
 )  # fmt: skip

@@ -169,6 +169,7 @@ class Pool:
     def __init__(self) -> None:
         self._idle: defaultdict[str, list[Connection]] = defaultdict(list)
         self._open: set[Connection] = set()
+        self._is_closed = False
 
     async def send(self, url: str, data: bytes, timeout_s: float) -> Response | Lost:
         """Sends a request and waits for its whole answer."""
@@ -196,7 +197,8 @@ class Pool:
         connection.close()
 
     def close(self) -> None:
-        """Ends all connections."""
+        """Ends all connections. A request that comes later gets a connection that ends with its answer."""
+        self._is_closed = True
         for connection in self._open:
             connection.close()
         self._open.clear()
@@ -236,7 +238,7 @@ class Pool:
             raise
 
     def _put_back(self, url: str, connection: Connection) -> None:
-        if connection.is_usable:
+        if connection.is_usable and not self._is_closed:
             connection.idle_since = clock.monotonic()
             self._idle[url].append(connection)
         else:

@@ -74,17 +74,18 @@ class Pool:
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._idle: defaultdict[str, list[Connection]] = defaultdict(list)
+        self._is_closed = False
 
     def send(self, url: str, data: bytes, timeout_s: float) -> Response | Lost:
         """Sends a request and waits for its whole answer."""
         answer, connection, _ = self._exchange(url, data, timeout_s, stream=False)
         if connection is not None:
-            if connection.parser.keeps_alive:
-                connection.idle_since = clock.monotonic()
-                with self._guard:
+            with self._guard:
+                if connection.parser.keeps_alive and not self._is_closed:
+                    connection.idle_since = clock.monotonic()
                     self._idle[url].append(connection)
-            else:
-                connection.close()
+                else:
+                    connection.close()
         return answer
 
     def open(self, url: str, data: bytes, timeout_s: float) -> tuple[Response | Lost, Connection | None, bytes]:
@@ -96,8 +97,9 @@ class Pool:
         return answer, connection, body
 
     def close(self) -> None:
-        """Ends all idle connections."""
+        """Ends all idle connections. One that carries a request ends with its answer."""
         with self._guard:
+            self._is_closed = True
             for connections in self._idle.values():
                 for connection in connections:
                     connection.close()

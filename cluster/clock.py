@@ -25,6 +25,10 @@ monotonic: Final = time.monotonic
 """Seconds that never go back; equal to the event loop's time."""
 
 
+thread_s: Final = time.thread_time
+"""Seconds that the calling thread has been on a processor."""
+
+
 def wall_ms() -> int:
     """Unix time in milliseconds: for people, never for a decision."""
     return time.time_ns() // 1_000_000

@@ -23,7 +23,7 @@ from cluster.disk_findings import Finding, State
 from cluster.disk_open import Identity, Opened, Recovered, format_node, open_node
 from cluster.disk_receive import Incoming
 from cluster.disk_reserve import Reserve
-from cluster.disk_scrub import CountedFiles, Scrub
+from cluster.disk_scrub import CountedFiles, Failed, Found, Scrub
 from cluster.disk_snapshots import Chunks, SnapshotWriter, check_snapshot, each
 from cluster.disk_worker import Worker
 from cluster.disk_write import SYNC_BUCKETS_S, Writer
@@ -168,13 +168,13 @@ class Disk:
 
     # -- damage
 
-    def scrub(self, found: Callable[[list[Finding]], None], *, bytes_per_second: int, pause_s: float) -> Scrub:
+    def scrub(self, found: Found, failed: Failed, *, bytes_per_second: int, pause_s: float) -> Scrub:
         """Begins to read all files, again and again until the disk is closed. `found` is told in another thread what is
-        damaged. Once."""
+        damaged, `failed` why a round ended early. Once."""
         assert self._scrub is None, "one is enough"
         looker = Looker(CountedFiles(self._opened.shard), self._journal, self._ledger)
         self._scrub = Scrub(
-            looker, found, lambda: self._write_worker.is_busy,
+            looker, found, lambda: self._write_worker.is_busy, failed,
             bytes_per_second=bytes_per_second, pause_s=pause_s,
         )  # fmt: skip
         return self._scrub

@@ -32,6 +32,7 @@ class Background:
         self._is_spare_asked = self._is_finish_asked = self._is_stopped = False
         self.rolls = 0
         self.on_error: Callable[[Exception], None] = _ignore
+        worker.on_error = lambda error: self.on_error(error)
 
     # -- asked for by the writing thread
 

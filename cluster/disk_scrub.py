@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
 from typing import Final
 
-from cluster.clock import monotonic
+from cluster.clock import monotonic, thread_s
 from cluster.disk_files import ShardFiles
 from cluster.disk_findings import Finding
 from cluster.scrubbing import Looker, Waits
 
 SLICE_S: Final = 0.0005
-"""Read and checked in one go: the event loop, which needs the same processor, waits no longer than that."""
+"""Read and checked in one go, in time on a processor: the event loop, which needs the same one, waits no longer."""
 SHARE: Final = 20
 """A slice is followed by a pause of so many times its length: no more than a twentieth of a processor."""
 BUSY_S: Final = 0.1
 """A slice waits so long for a writing thread that has work, then it comes all the same."""
 BUSY_LOOK_S: Final = 0.002
+
+
+Found = Callable[[list[Finding]], None]
+Failed = Callable[[Exception], None]
 
 
 class CountedFiles(ShardFiles):
@@ -44,14 +47,16 @@ class Scrub:
     def __init__(
         self,
         looker: Looker,
-        found: Callable[[list[Finding]], None],
+        found: Found,
         is_busy: Callable[[], bool],
+        failed: Failed,
         *,
         bytes_per_second: int,
         pause_s: float,
     ) -> None:
-        """`found` is told in that thread what is wrong in one place; `is_busy`: the writing thread has work."""
-        self._looker, self._found, self._is_busy = looker, found, is_busy
+        """`found` is told in that thread what is wrong in one place, `failed` why a round ended early; `is_busy`: the
+        writing thread has work."""
+        self._looker, self._found, self._is_busy, self._failed = looker, found, is_busy, failed
         self._bytes_per_second, self._pause_s = bytes_per_second, pause_s
         self._stop = Event()
         self._thread = Thread(target=self._work, name="disk-scrub", daemon=True)
@@ -81,10 +86,13 @@ class Scrub:
 
     def _work(self) -> None:
         while not self._stop.is_set():
-            with suppress(OSError):  # of a folder that cannot be listed now, say: the next round looks again
+            try:
                 self._round()
+            except Exception as error:  # a folder that cannot be listed now, or a defect: the next round looks again
+                self._looker.end()
+                self._failed(error)
             self._stop.wait(self._pause_s)
-        self._looker.files.close()
+        self._looker.end()
 
     def _round(self) -> None:
         for seconds in self._sliced(self._looker.round(self._found)):
@@ -101,12 +109,12 @@ class Scrub:
             while self._is_busy() and waited < BUSY_S:
                 waited += BUSY_LOOK_S
                 yield BUSY_LOOK_S
-            began, read, seconds = monotonic(), self.bytes, 0.0
+            began, read, seconds = thread_s(), self.bytes, 0.0
             until = began + SLICE_S
-            while seconds == 0.0 and monotonic() < until:
+            while seconds == 0.0 and thread_s() < until:
                 if (step := next(steps, None)) is None:
                     is_over = True
                     break
                 seconds = step
-            took = monotonic() - began
+            took = thread_s() - began
             yield max(seconds, SHARE * took, (self.bytes - read) / max(1, self._bytes_per_second))

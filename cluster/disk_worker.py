@@ -26,13 +26,15 @@ class _Job(NamedTuple):
 class Worker:
     """One thread and its queue of jobs."""
 
-    __slots__ = ("_is_stopped", "_jobs", "_lock", "_since", "_thread")
+    __slots__ = ("_is_stopped", "_jobs", "_lock", "_since", "_thread", "on_error")
 
     def __init__(self, name: str) -> None:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._lock = Lock()  # a job is queued before the end, or not at all
         self._is_stopped = False
         self._since = 0.0
+        self.on_error: Callable[[Exception], None] = _ignore
+        """Is told in this thread what a posted job raised: nothing waits for such a job."""
         self._thread = Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
@@ -53,7 +55,8 @@ class Worker:
         return future
 
     def post(self, do: Callable[[], None]) -> None:
-        """Does `do`, which may not raise, in the thread; nobody waits for it. May be called from any thread."""
+        """Does `do` in the thread; nothing waits for it, and what it raises goes to `on_error`. May be called from any
+        thread."""
         self._jobs.put(_Job(do))
 
     def busy_ms(self) -> int:
@@ -89,6 +92,8 @@ class Worker:
                 except RuntimeError:
                     pass  # the loop is closed: nobody waits any more
                 del loop, future
+            elif isinstance(error, Exception):
+                self.on_error(error)
             self._since = 0.0
             del job, result, error  # do not keep a batch alive until the next one comes
 
@@ -104,3 +109,7 @@ class Worker:
                 future.set_exception(error)
         if then is not None:
             loop.call_soon(self.post, then)  # behind the future's own callbacks
+
+
+def _ignore(_: Exception) -> None:
+    """Until the disk names its own."""

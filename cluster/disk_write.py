@@ -52,7 +52,7 @@ class Writer:
         self.counters = Counters()
         self.buckets = [0] * (len(SYNC_BUCKETS_S) + 1)
         files.on_sync = self._sync
-        background.on_error = self._fence_quietly
+        background.on_error = self.fence_quietly
 
     def carry_out(self, batch: SyncBatch) -> None:
         """Makes a batch durable. Raises DiskFenced, NoSpace, ImpossibleBatch or ReadDamaged.
@@ -100,7 +100,7 @@ class Writer:
         except NoSpace:
             pass
         except Exception as error:  # also an entry that cannot be indexed: nobody waits for what is raised here
-            self._fence_quietly(error)
+            self.fence_quietly(error)
 
     def flush(self) -> None:
         """Rows and effects are in their files. Raises NoSpace or DiskFenced."""
@@ -187,7 +187,8 @@ class Writer:
             raise NoSpace(f"the disk is full ({error}): writes wait until there is room") from error
         self.fail(error)
 
-    def _fence_quietly(self, error: Exception) -> None:
+    def fence_quietly(self, error: Exception) -> None:
+        """The next write is refused: work on the files failed in a way that nothing waits for."""
         self.fence = self.fence or _fenced(error)
 
     def _sync(self, name: str) -> None:

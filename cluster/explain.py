@@ -14,7 +14,8 @@ from cluster.wire_explain import Cause, Leaderless, NodeView, PeerView, ReplicaV
 
 _ASKING: Final = ("candidate", "pre_candidate")
 _WEIGHT: Final = (
-    "disk_fenced", "disk_hangs", "no_room", "disk_full", "no_majority", "link_one_way", "link_down", "link_silent",
+    "disk_fenced", "disk_hangs", "no_room", "disk_full", "cut_off", "no_majority", "link_one_way", "link_down",
+    "link_silent",
     "peer_refuses", "vote_refused", "vote_unanswered", "follower_silent", "not_following", "unreachable", "refused",
     "not_committed", "lags", "handed_over", "fetches_older", "healing", "members_changing", "older_version", "election",
 )  # fmt: skip
@@ -29,6 +30,7 @@ def diagnose(views: Sequence[NodeView], unreachable: Mapping[int, str]) -> Leade
     causes = [
         *_disks(views),
         *_peers_disks(views),
+        *_cut_off(views),
         *_links(by_node),
         *_votes(by_node),
         *_refusals(views),
@@ -119,6 +121,18 @@ def _peers_disks(views: Sequence[NodeView]) -> Iterator[Cause]:
 def _full_disk(node: int, lacks_bytes: int) -> str:
     lacking = f"it lacks {lacks_bytes} bytes to take writes, and" if lacks_bytes else "it"
     return f"the disk of node {node} is full: {lacking} goes on when there is room"
+
+
+def _cut_off(views: Sequence[NodeView]) -> Iterator[Cause]:
+    for view in views:
+        if view.is_cut_off:
+            refusing = [peer.node for peer in view.peers if peer.refuses]
+            words = f"node {view.node} is cut off: {_refuse(refusing)} its connections, so nothing that it says counts"
+            yield Cause("cut_off", words, view.node)
+
+
+def _refuse(refusing: Sequence[int]) -> str:
+    return f"node {refusing[0]} refuses" if len(refusing) == 1 else f"nodes {_list(refusing)} refuse"
 
 
 def _gone(unreachable: Mapping[int, str]) -> Iterator[Cause]:

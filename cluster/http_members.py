@@ -22,11 +22,11 @@ from cluster.cluster_file import (
 from cluster.http_answer import Answer
 from cluster.http_call import Call, Service, decode
 from cluster.http_passing import passed_on
-from cluster.wire import ApiError, Code, MemberAnswer, Members, to_b64
+from cluster.wire import ApiError, Code, to_b64
 from cluster.wire_members import ChangeAnswer, ChangeIn, TransferAnswer, TransferIn
 from raft.changes import AddLearners, Change, ChangeAddresses, Promote, Remove, Replace
 from raft.codec import decode_configuration
-from raft.configuration import Member
+from raft.configuration import Configuration, Member
 from raft.types import NOBODY
 
 _CHANGE: Final = msgspec.json.Decoder(ChangeIn)
@@ -64,7 +64,7 @@ async def change_members(service: Service, call: Call) -> Answer:
         return told
     asked = decode(_CHANGE, body, "the body as JSON")
     node = service.node
-    before = node.members()
+    before = node.configuration
     change, newcomer = _change_of(asked, before)
     join = None if newcomer is None else await _join_file(service, before, newcomer)
     index = await node.change_members(change, call.deadline)
@@ -79,7 +79,7 @@ async def change_members(service: Service, call: Call) -> Answer:
 # What is asked.
 
 
-def _change_of(asked: ChangeIn, members: Members) -> tuple[Change, Member | None]:
+def _change_of(asked: ChangeIn, members: Configuration) -> tuple[Change, Member | None]:
     """The change of the core, and the new disk that it names. Raises ApiError bad_request or members_refused."""
     defaults = ChangeIn(asked.change, asked.node)
     for name in ("peer", "url", "incarnation", "by", "promote"):
@@ -92,8 +92,8 @@ def _change_of(asked: ChangeIn, members: Members) -> tuple[Change, Member | None
             newcomer = _member(asked, asked.node, None, members)
             return AddLearners((newcomer,), asked.promote), newcomer
         case "promote":
-            if asked.promote and old is not None and old.role == "learner":
-                return AddLearners((Member(old.node, old.incarnation, old.peer, old.url),)), None
+            if asked.promote and old is not None and old.node in members.learners:
+                return AddLearners((old,)), None
             return Promote((asked.node,)), None
         case "remove":
             return Remove((asked.node,)), None
@@ -111,7 +111,7 @@ def _change_of(asked: ChangeIn, members: Members) -> tuple[Change, Member | None
             return ChangeAddresses((moved,)), None
 
 
-def _member(asked: ChangeIn, node: int, old: MemberAnswer | None, members: Members) -> Member:
+def _member(asked: ChangeIn, node: int, old: Member | None, members: Configuration) -> Member:
     """The member that is asked for; what is not given is that of `old`. Raises ApiError bad_request."""
     peer = asked.peer or (old.peer if old else None)
     url = asked.url or (old.url if old else None)
@@ -144,17 +144,13 @@ def _member(asked: ChangeIn, node: int, old: MemberAnswer | None, members: Membe
 # The join file.
 
 
-async def _join_file(service: Service, members: Members, newcomer: Member) -> str:
+async def _join_file(service: Service, members: Configuration, newcomer: Member) -> str:
     """A cluster file for the new node alone: the log's first entry, and where everyone is now."""
-    others = [
-        Member(each.node, each.incarnation, each.peer, each.url)
-        for each in members.members
-        if each.node != newcomer.node
-    ]
+    others = [each for each in members.members if each.node != newcomer.node]
     first = await service.node.first_entry()
     parameters = dict(decode_configuration(first.data).parameters)
     head = ClusterHead(
-        log=members.log, time_ms=first.time_ms, parameters=parameters, join=newcomer.node,
+        log=service.node.log_id, time_ms=first.time_ms, parameters=parameters, join=newcomer.node,
         first=to_b64(first.header + first.data),
     )  # fmt: skip
     nodes = [

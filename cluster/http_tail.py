@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Final, Protocol
 
-from cluster.wire import ApiError
+from cluster.wire import ApiError, Code
 
 READER_S: Final = 0.0002
 """The next round is so much later for each reader that the last one woke: about five times what it costs."""
@@ -107,6 +107,11 @@ class LogTail:
             for reader in self._readers:
                 if not reader.done():
                     reader.set_exception(_again(error))
+        except Exception as error:  # else they would wait for rounds that never come; the next reader begins new ones
+            for reader in self._readers:
+                if not reader.done():
+                    reader.set_exception(ApiError(Code.INTERNAL, f"the rounds of the log's end failed: {error}"))
+            raise
         finally:
             self._rounds = None
             self._beyond = 0

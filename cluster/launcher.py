@@ -113,6 +113,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 async def serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Logger) -> NodeExit:
     """Runs the node on this event loop until a signal comes or it ends by itself. Raises StartError."""
     settings = loaded.settings
+    logging.log_strays(asyncio.get_running_loop(), logger)
     disk, recovered = _open_disk(loaded, cluster)
     for notice in recovered.notices:
         logger.warning("recovered", notice=notice)

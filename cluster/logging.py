@@ -6,9 +6,11 @@ that standard error does not take (a full disk, a reader that has gone) is lost:
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import sys
+import threading
 from contextlib import suppress
 from typing import Any, Final, Literal
 
@@ -60,6 +62,22 @@ class _Lines:
 
     def flush(self) -> None:
         """Nothing is kept."""
+
+
+def log_strays(loop: asyncio.AbstractEventLoop, logger: Logger) -> None:
+    """What no code waits for gets a line too: an exception that ends a callback, a task or a thread. The work that
+    raised it is over, the node goes on; what belongs to the node's state goes to `Node.fail` instead."""
+
+    def on_loop(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        logger.error("stray_error", where=str(context.get("message", "")), reason=repr(error), exc_info=error)
+
+    def in_thread(raised: threading.ExceptHookArgs) -> None:
+        where = raised.thread.name if raised.thread is not None else "a thread"
+        logger.error("stray_error", where=where, reason=repr(raised.exc_value), exc_info=raised.exc_value)
+
+    loop.set_exception_handler(on_loop)
+    threading.excepthook = in_thread
 
 
 def get_logger(**bound: Any) -> Logger:

@@ -26,6 +26,7 @@ from cluster.node_backfill import BackfillWork
 from cluster.node_damage import DamageWork
 from cluster.node_disks import DiskWork
 from cluster.node_fetches import Fetches
+from cluster.node_links import NodeLinks
 from cluster.node_members import Membership
 from cluster.node_requests import Look
 from cluster.node_retention import RetentionWork
@@ -44,10 +45,9 @@ from cluster.wire import LeaderHint, Members, Status
 from cluster.wire_explain import NodeView
 from raft import invariants
 from raft.changes import Change
-from raft.codec import INDEX_MAX, Frame
+from raft.codec import INDEX_MAX
 from raft.configuration import Configuration
 from raft.core import RaftCore
-from raft.hello import Start
 from raft.log import LogStart
 from raft.messages import Message
 from raft.ready import SyncBatch
@@ -110,7 +110,7 @@ class Node:
         self.reads_not_before = 0.0
         self.context = 0  # the newest number given to a read at the core
         self.transport = Transport(
-            Identity(self.log_id, self.node_id, self.incarnation, recovered.hard_state.boot, start), self,
+            Identity(self.log_id, self.node_id, self.incarnation, recovered.hard_state.boot, start), NodeLinks(self),
             peer=settings.peer, limits=settings.limits, dial=settings.dial,
             silence_ms=2 * self.options.election_timeout_max_ms, metrics=metrics, logger=logger,
         )  # fmt: skip
@@ -229,6 +229,11 @@ class Node:
         return node_status.leader_hint(self)
 
     @property
+    def configuration(self) -> Configuration:
+        """In force here."""
+        return self.core.state.configuration
+
+    @property
     def machine(self) -> StateMachine:
         """The state; it changes under whoever waits."""
         return self.applier.machine
@@ -267,68 +272,6 @@ class Node:
     def is_ready(self) -> bool:
         """Whether it knows a leader and has caught up."""
         return node_status.is_ready(self)
-
-    # -- what peers send --------------------------------------------------------------------------------------------
-
-    def peer_messages(self, peer: NodeId, messages: Sequence[Message]) -> None:
-        """Consensus messages: taken at once, in one turn."""
-        if self.ended.done():
-            return
-        try:
-            now = clock.read()
-            for message in messages:
-                self.core.step(message, now)
-        except Exception as error:
-            self.fail(error)
-        self.turn()
-
-    def peer_requests(self, peer: NodeId, frames: Sequence[Frame]) -> None:
-        """Forwards, read indexes and answers. Raises Corrupt for what makes no sense."""
-        if not self.ended.done():
-            for frame in frames:
-                node_requests.take_frame(self, peer, frame)
-            self.turn()
-
-    def peer_link_opened(self, peer: NodeId, incarnation: str, knows: int, start: Start | None) -> None:
-        """Who is connected counts for the cluster version, and what a process found at its start for its promises."""
-        if not self.ended.done():
-            self.core.link_opened(peer, incarnation, knows, clock.read(), start)
-            self.wake()
-
-    def peer_link_closed(self, peer: NodeId) -> None:
-        """A closed link is news (DESIGN section 3)."""
-        if not self.ended.done():
-            self.core.link_closed(peer, clock.read())
-            self.wake()
-
-    def consensus_link_opened(self, peer: NodeId) -> None:
-        """What the core sends to that peer gets there from now on: a leader's heartbeat, at once."""
-        if not self.ended.done():
-            self.core.link_dialled(peer, clock.read())
-            self.wake()
-
-    def consensus_link_refused(self, peer: NodeId) -> None:
-        """No process listens there. If it led, an election is due before the next tick but one may be."""
-        if not self.ended.done():
-            now = clock.read()
-            self.core.link_refused(peer, now)
-            due_ms = self.core.next_deadline_ms() - now.monotonic_ms
-            if due_ms <= self.options.link_refused_delay_max_ms:
-                self._loop.call_later(max(0, due_ms) / 1_000, self._ticked)
-
-    def bulk_link_closed(self, peer: NodeId) -> None:
-        """What was sent there and not answered may or may not have arrived."""
-        self.pending.link_lost(peer, f"the link to node {peer} closed")
-        self.reads.lost(peer)
-        self.peer_log.lost(peer)
-        self.disks.lost(peer)
-        self.wake()
-
-    def bulk_link_opened(self, peer: NodeId) -> None:
-        """Requests may wait for it, and the rest of a snapshot."""
-        if not self.ended.done():
-            self.core.bulk_link_dialled(peer, clock.read())
-            self.wake()
 
     # -- turns ------------------------------------------------------------------------------------------------------
 
@@ -449,6 +392,12 @@ class Node:
             self._loop.call_later(TICK_S, self._ticked)
         else:
             self._ticked()
+
+    def tick_when_due(self) -> None:
+        """Ticks sooner where the core's next deadline may be that of an election after a refused dial."""
+        due_ms = self.core.next_deadline_ms() - clock.read().monotonic_ms
+        if due_ms <= self.options.link_refused_delay_max_ms:
+            self._loop.call_later(max(0, due_ms) / 1_000, self._ticked)
 
     def _ticked(self) -> None:
         if self.ended.done():

@@ -56,9 +56,11 @@ class DamageWork:
         self._is_asked = False  # a follower lacks what this leader cannot read
         self._calm: tuple[Leadership, float] | None = None  # term and leader, and since when all was well
         self._scrub: Scrub | None = None
+        self._scrub_failures, self._scrub_failure = 0, ""  # rounds that ended early, and why the last one did
         gauge = node.metrics.gauge
         gauge("raftlog_damaged_places", "Places in this node's files known to be damaged", lambda: len(self._findings))
         gauge("raftlog_scrub_rounds", "Rounds through all files that scrubbing finished", lambda: self.status().rounds)
+        gauge("raftlog_scrub_failures", "Rounds that ended early: the log says why", lambda: self._scrub_failures)
         gauge("raftlog_scrub_bytes", "Bytes that scrubbing has read", lambda: self.status().bytes)
 
     @property
@@ -74,7 +76,10 @@ class DamageWork:
         """Begins to read the files in the background."""
         settings = self._node.settings.scrub
         self._scrub = self._node.disk.scrub(
-            self._scrubbed, bytes_per_second=settings.bytes_per_second, pause_s=settings.pause_ms / 1_000
+            self._scrubbed,
+            self._scrub_failed,
+            bytes_per_second=settings.bytes_per_second,
+            pause_s=settings.pause_ms / 1_000,
         )
 
     def status(self) -> ScrubStatus:
@@ -91,6 +96,16 @@ class DamageWork:
             self._loop.call_soon_threadsafe(self._take, findings, "scrub")
         except RuntimeError:
             pass  # the loop is closed
+
+    def _scrub_failed(self, error: Exception) -> None:
+        """In the scrubbing thread: a round ended early. The next one looks again; each reason gets one line."""
+        self._scrub_failures += 1
+        reason = f"{type(error).__name__}: {error}"
+        if reason != self._scrub_failure:
+            self._scrub_failure = reason
+            self._node.logger.error(
+                "scrub_round_failed", reason=reason, then="the next round begins after scrub.pause_ms", exc_info=error
+            )
 
     # -- damage ---------------------------------------------------------------------------------------------------
 

@@ -52,10 +52,12 @@ def view(node: Node) -> NodeView:
     refused = [
         RefusedView(who, reason, int((now - when) * 1_000)) for when, who, reason in node.transport.refused_lately
     ]
+    state = node.status()
     return NodeView(
         log=node.log_id,
         node=node.node_id,
-        role=node.status().role,
+        role=state.role,
+        is_cut_off=state.is_cut_off,
         term=told.term,
         vote=told.vote,
         leader=told.leader,

@@ -67,6 +67,10 @@ class NodeFace(Protocol):
     def is_fenced(self) -> bool:
         """Whether it met a disk error and serves no more."""
 
+    @property
+    def configuration(self) -> Configuration:
+        """Of the cluster, in force here: with the incarnations, which no answer shows."""
+
     def leader_hint(self) -> LeaderHint | None:
         """Where the leader was last seen."""
 

@@ -45,5 +45,8 @@ class Fetches:
         if fetch.peer == NOBODY and node.applier.waiting:
             self._held = (fetch, entries)  # replay reads no faster than it applies
             return
-        node.core.fetched(fetch, entries, clock.read())
+        try:
+            node.core.fetched(fetch, entries, clock.read())
+        except Exception as failure:
+            node.fail(failure)
         node.turn()

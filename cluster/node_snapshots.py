@@ -201,7 +201,7 @@ class SnapshotWork:
             try:
                 await disk.check_snapshot(fetch.index)
             except SnapshotDamaged:
-                self.is_damaged = True
+                self.is_damaged = self.is_damaged or fetch.index == self.index  # an older one is not sent again
                 raise
         return await disk.read_snapshot(fetch.index, fetch.term, fetch.offset, fetch.bytes_max)
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Final
 
-from cluster import clock, node_members, node_points
+from cluster import clock, cut_off, node_members, node_points
 from cluster.logging import log_event
-from cluster.wire import FollowerStatus, LeaderHint, MemberAnswer, Members, SetDigest, Status
+from cluster.wire import FollowerStatus, LeaderHint, MemberAnswer, Members, RefusingPeer, SetDigest, Status, fingerprint
 from raft import core, versions
 from raft.configuration import Configuration, Member
 from raft.events import Event
@@ -53,7 +53,8 @@ def members(node: Node) -> Members:
         match = matches.get(member.node)
         answers.append(
             MemberAnswer(
-                member.node, member.incarnation, member.peer, member.url, role_of(configuration, member.node),
+                member.node, fingerprint(member.incarnation), member.peer, member.url,
+                role_of(configuration, member.node),
                 catching_up=member.node in told.catching_up,
                 match=match,
                 lag=None if match is None else told.last.index - match,
@@ -87,6 +88,7 @@ def status(node: Node) -> Status:
     told = node.core.status()
     state = node.machine.digest()
     configuration, membership = told.configuration, node.membership
+    refusing = refusals(node)
     role = str(told.role.value)
     if node.is_fenced:
         role = "fenced"
@@ -99,7 +101,7 @@ def status(node: Node) -> Status:
     return Status(
         log=node.log_id,
         node=node.node_id,
-        incarnation=node.incarnation,
+        disk=fingerprint(node.incarnation),
         role=role,
         term=told.term,
         leader=leader_hint(node),
@@ -124,19 +126,36 @@ def status(node: Node) -> Status:
         backfill=node.backfill.status(),
         cluster_version=configuration.version,
         known_version=node.core.state.knows,
+        refused_by=[RefusingPeer(peer, reason) for peer, reason in sorted(refusing.items())],
+        is_cut_off=is_cut_off(node),
     )
 
 
+def refusals(node: Node) -> dict[NodeId, str]:
+    """The members that refuse this node's connections, and why."""
+    links, members = node.transport.links_seen(), node.core.state.configuration.peers(node.node_id)
+    return {peer: links[peer].refusal for peer in members if peer in links and links[peer].refusal}
+
+
+def is_cut_off(node: Node) -> bool:
+    """Whether nothing that this node says counts."""
+    state = node.core.state
+    return cut_off.is_cut_off(state.configuration, node.node_id, state.leader, refusals(node))
+
+
 def _follower(node: Node, told: core.CoreStatus, follower: core.FollowerStatus) -> FollowerStatus:
-    lag = told.last.index - follower.match
-    lag_seconds = 0.0
-    if lag and node.appended:
+    lag: int | None = told.last.index - follower.match
+    lag_seconds: float | None = 0.0
+    refused = node.transport.refused_of(follower.node)
+    if refused:
+        lag = lag_seconds = None
+    elif lag and node.appended:
         oldest = min(bisect_right(node.appended, (follower.match, float("inf"))), len(node.appended) - 1)
         lag_seconds = round(clock.monotonic() - node.appended[oldest][1], 3)
     contact_ms = clock.read().monotonic_ms - follower.last_contact_ms if follower.last_contact_ms else NEVER_MS
     return FollowerStatus(
         follower.node, follower.mode, follower.match, lag, lag_seconds, contact_ms, follower.snapshot_index,
-        follower.snapshot_bytes, follower.snapshot_total,
+        follower.snapshot_bytes, follower.snapshot_total, refused,
     )  # fmt: skip
 
 
@@ -155,6 +174,7 @@ def is_ready(node: Node) -> bool:
         and not node.is_fenced
         and applier.applied >= min(node.start_index, state.log.last.index)
         and applier.waiting == 0
+        and not is_cut_off(node)
     )
 
 
@@ -172,6 +192,7 @@ def register_gauges(node: Node) -> None:
     gauge("raftlog_term", "Current term", lambda: node.term)
     gauge("raftlog_is_leader", "1 on the leader", lambda: node.is_leader)
     gauge("raftlog_is_member", "1 while the configuration in force names this node", lambda: node.membership.is_member)
+    gauge("raftlog_cut_off", "1 while the leader or a majority refuses this node", lambda: is_cut_off(node))
     gauge("raftlog_healing", "1 while damage keeps this node from voting", lambda: node.core.state.floor > 0)
     gauge("raftlog_voters", "Voters of the configuration in force", lambda: len(node.core.state.configuration.voters))
     gauge("raftlog_learners", "Learners in it", lambda: len(node.core.state.configuration.learners))

@@ -7,8 +7,19 @@ from typing import TYPE_CHECKING, Final, cast
 
 from cluster import clock
 from cluster.peer_links import tune_socket
-from cluster.peer_protocol import Hello, Purpose, decode_hello, encode_refusal, refusal
-from cluster.wire import ApiError, Principal, authorise
+from cluster.peer_proof import Standing
+from cluster.peer_protocol import (
+    PROOF_VERSION,
+    Hello,
+    Purpose,
+    Word,
+    decode_hello,
+    decode_word,
+    encode_refusal,
+    encode_word,
+    refusal,
+)
+from cluster.wire import ApiError, Principal, authorise, fingerprint
 from raft.codec import (
     FRAME_FORWARD,
     FRAME_HELLO,
@@ -23,6 +34,7 @@ from raft.codec import (
 )
 from raft.hello import NEVER_MET, Met, is_believed
 from raft.messages import InstallSnapshot, Message
+from raft.types import NOBODY, NodeId
 
 if TYPE_CHECKING:
     from cluster.transport import Transport
@@ -30,6 +42,9 @@ if TYPE_CHECKING:
 
 RATE_MIN: Final = 16 << 10
 """Bytes a second that a link should carry at least, in the middle of a frame."""
+HELD_BYTES_MAX: Final = 1 << 20
+"""What is kept of a connection until its hello is believed, for some milliseconds; more, and it is closed. The next one
+carries its proof in the hello."""
 
 
 class Accepted(asyncio.Protocol):
@@ -44,7 +59,14 @@ class Accepted(asyncio.Protocol):
         self._forwarded = 0  # the number of the newest request that was passed on here
         self._early = b""  # bytes of the hello that came so far
         self._hello: Hello | None = None
-        self._who = "?"
+        self.standing = Standing.WAITING
+        self.came = 0.0  # when the hello did
+        self.challenge = self._answer = 0  # what its dialling node said, and repeated; 0: nothing
+        self._held: list[Frame] = []  # what came while it waits
+        self._held_bytes = 0
+        self._is_over = False
+        self._named = NOBODY  # by a hello that was perhaps refused
+        self._who = self._where = "?"
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -52,20 +74,34 @@ class Accepted(asyncio.Protocol):
         """The newest version of the protocol that its hello names."""
         return 0 if self._hello is None else self._hello.version_max
 
+    @property
+    def sender(self) -> NodeId:
+        """The node that its hello names; NOBODY before it came."""
+        return NOBODY if self._hello is None else self._hello.sender
+
+    @property
+    def is_old(self) -> bool:
+        """Whether its hello says that the dialling node cannot prove it."""
+        return self._hello is not None and not self._can_prove(self._hello)
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Somebody dialled; a hello must come soon."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
         host, port, *_ = transport.get_extra_info("peername") or ("?", 0)
-        self._who = f"{host}:{port}"
+        self._who = self._where = f"{host}:{port}"
         limits = self._owner.limits
         if len(self._owner.accepted) >= limits.peer_connections_max or self._owner.is_closing:
-            self._end(f"more than {limits.peer_connections_max} connections (limits.peer_connections_max)")
+            self.end(f"more than {limits.peer_connections_max} connections (limits.peer_connections_max)")
             return
         self._owner.accepted.add(self)
         tune_socket(transport, self._owner.silence_s)
-        self._timer = asyncio.get_running_loop().call_later(
-            limits.hello_timeout_ms / 1_000, self._end, "no hello within limits.hello_timeout_ms"
-        )
+        self._timer = asyncio.get_running_loop().call_later(limits.hello_timeout_ms / 1_000, self._time_is_up)
+
+    def _time_is_up(self) -> None:
+        if self._hello is None:
+            self.end("no hello within limits.hello_timeout_ms")
+        else:
+            self._expire()
 
     def data_received(self, data: bytes) -> None:
         """Bytes of the peer."""
@@ -85,9 +121,9 @@ class Accepted(asyncio.Protocol):
             else:
                 self._unfinished_since = 0.0
             if frames:
-                self._deliver(hello, frames)
+                self._take(hello, frames, len(data))
         except (Corrupt, UnknownVersion) as error:
-            self._end(str(error))
+            self.end(str(error))
 
     def check_unfinished(self, now: float, *, is_silent: bool) -> None:
         """Closes the connection if a frame stays unfinished for longer than a living peer is silent.
@@ -100,7 +136,7 @@ class Accepted(asyncio.Protocol):
         if self._unfinished_since and waited_s > self._owner.silence_s:
             if is_silent or self._came < waited_s * RATE_MIN:
                 self._unfinished_since = 0.0
-                self._end(f"a frame is not whole after {self._owner.silence_s:g} s: is its length right?")
+                self.end(f"a frame is not whole after {self._owner.silence_s:g} s: is its length right?")
 
     def _take_hello(self, data: bytes) -> tuple[Hello | None, bytes]:
         """The hello, once it is whole and taken, and what follows it; limits.hello_bytes_max bounds what is kept."""
@@ -115,49 +151,171 @@ class Accepted(asyncio.Protocol):
         early, self._early = self._early, b""
         hello = decode_hello(FrameDecoder().feed(early[:size])[0])
         owner = self._owner
-        reason = refusal(
-            hello,
-            log=owner.identity.log,
-            node=owner.identity.node,
-            met=owner.met.get((hello.sender, hello.incarnation), NEVER_MET),
-            version=owner.configuration.version,
-            where=self._who,
-        )
+        reason = self._refusal(hello)
         try:
             authorise(Principal(), "peer", 0, None)
         except ApiError as error:
             reason = error.message
-        where, self._who = self._who, f"node {hello.sender} at {self._who}"
+        self._who, self._named = f"node {hello.sender} at {self._where}", hello.sender
         if reason is not None:
-            assert self._transport is not None
-            self._transport.write(encode_refusal(f"node {owner.identity.node}: {reason}"))
-            self._end(reason)
+            self._refuse(reason)
             return None, b""
+        self._hello, self.came = hello, clock.monotonic()
+        self.challenge, self._answer = hello.challenge, hello.answer
+        if self._can_prove(hello):
+            self._say(Word.WELCOME, owner.identity.speaks)
+        if self.challenge:
+            owner.proofs.challenged(self)
+        self.judge()
+        if self.standing is not Standing.BELIEVED and not self._is_over:
+            owner.proofs.wait(self, hello)
+            if self.standing is Standing.HEARD and hello.purpose is Purpose.CONSENSUS:
+                self._warn_of_disk(hello)
+        return (None if self._is_over else hello), early[size:]
+
+    def _refusal(self, hello: Hello) -> str | None:
+        """Why that hello is not taken, by what it says of itself and by what is known of its disk."""
+        owner = self._owner
+        disk = (hello.sender, hello.incarnation)
+        met = owner.met.get(disk, NEVER_MET)
+        if not self._can_prove(hello):
+            met = max(met, owner.met_unproved.get(disk, NEVER_MET))
+        return refusal(
+            hello, log=owner.identity.log, node=owner.identity.node, met=met, version=owner.configuration.version,
+            where=self._where,
+        )  # fmt: skip
+
+    def _can_prove(self, hello: Hello) -> bool:
+        return self._owner.proofs.is_on and hello.version_max >= PROOF_VERSION
+
+    # -- what counts of it
+
+    def judge(self) -> None:
+        """The hello came, or an answer, or the link to its sender changed: what counts of this connection now?"""
+        hello = self._hello
+        if hello is None or self._is_over or self.standing is Standing.BELIEVED:
+            return
+        standing = self._owner.proofs.standing(hello, self._answer, self.came)
+        if isinstance(standing, str):
+            self._refuse(standing)
+        elif standing is Standing.BELIEVED:
+            self._believe(hello)
+        elif standing is Standing.HEARD:
+            self._hear()
+
+    def is_another(self, hello: Hello) -> bool:
+        """Whether this connection names the same disk, and another process of it."""
+        own = self._hello
+        return (
+            own is not None
+            and (own.sender, own.incarnation) == (hello.sender, hello.incarnation)
+            and (own.boot, own.start) != (hello.boot, hello.start)
+        )
+
+    def _expire(self) -> None:
+        """The listener at the member's address has not said that this hello is its own."""
+        if self._hello is None or self.standing is not Standing.WAITING:
+            return
+        reason = self._owner.proofs.expire(self._hello)
+        if reason is None:
+            self._hear()
+        else:
+            self._refuse(reason)
+
+    def _hear(self) -> None:
+        """Its requests are taken from now on."""
         if self._timer is not None:
             self._timer.cancel()
-        self._hello = hello
-        owner.met[hello.sender, hello.incarnation] = Met(hello.boot, hello.start.run if hello.start else 0, where)
+        self.standing = Standing.HEARD
+        self._deliver_held()
+
+    def _believe(self, hello: Hello) -> None:
+        """Everything counts from now on, and it takes the place of an older connection of that disk."""
+        owner = self._owner
+        owner.proofs.forget(self)
+        reason = self._refusal(hello)  # another process of the disk may have been believed meanwhile
+        if reason is not None:
+            self._refuse(reason)
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self.standing = Standing.BELIEVED
+        met = owner.met if self._can_prove(hello) else owner.met_unproved
+        met[hello.sender, hello.incarnation] = Met(hello.boot, hello.start.run if hello.start else 0, self._where)
+        if self._can_prove(hello):
+            self._say(Word.BELIEVED, 0)
+            owner.proofs.believed(self, hello)
         key = (hello.sender, hello.incarnation, hello.purpose)
         older = owner.current.get(key)
         owner.current[key] = self
         if older is not None:
             older.abort()
         elif hello.purpose is Purpose.CONSENSUS:
-            member = owner.configuration.member(hello.sender)
-            if member is not None and member.incarnation != hello.incarnation:
-                owner.logger.warning(
-                    "peer_disk_unknown", peer=hello.sender, disk=hello.incarnation, named=member.incarnation,
-                    meaning="its votes and acknowledgements do not count: a wiped or foreign data folder, or a new one "
-                    "that this node has not heard of yet",
-                )  # fmt: skip
+            self._warn_of_disk(hello)
             owner.logger.info("peer_connected", peer=hello.sender, boot=hello.boot, knows=hello.knows)
         if hello.purpose is Purpose.CONSENSUS:
             owner.receiver.peer_link_opened(hello.sender, hello.incarnation, hello.knows, hello.start)
-        return hello, early[size:]
+        self._deliver_held()
+
+    def _warn_of_disk(self, hello: Hello) -> None:
+        member = self._owner.configuration.member(hello.sender)
+        if member is not None and member.incarnation != hello.incarnation:
+            self._owner.logger.warning(
+                "peer_disk_unknown", peer=hello.sender, disk=fingerprint(hello.incarnation),
+                named=fingerprint(member.incarnation),
+                meaning="its votes and acknowledgements do not count: a wiped or foreign data folder, or a new one "
+                "that this node has not heard of yet",
+            )  # fmt: skip
+
+    def _say(self, word: Word, number: int) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(encode_word(word, number))
+
+    # -- what comes on it
+
+    def _take(self, hello: Hello, frames: list[Frame], size: int) -> None:
+        """Frames behind the hello; `size` is how many bytes came. Raises Corrupt."""
+        if self._can_prove(hello):
+            frames = [frame for frame in frames if frame.kind != FRAME_HELLO or not self._take_word(frame)]
+        if self._is_over or not frames:
+            return
+        if self.standing is not Standing.WAITING:
+            self._deliver(hello, frames)
+            return
+        self._held += frames
+        self._held_bytes += size
+        if self._held_bytes > HELD_BYTES_MAX:
+            raise Corrupt(f"more than {HELD_BYTES_MAX} bytes came before a proof of its hello")
+
+    def _take_word(self, frame: Frame) -> bool:
+        """Whether that frame is a word of a dialling node, which is taken."""
+        match decode_word(frame):
+            case (Word.ASK, challenge):
+                self.challenge = challenge
+                self._owner.proofs.challenged(self)
+            case (Word.ANSWER, answer):
+                before, self._answer = self._answer, answer
+                self.judge()
+                if self.standing is not Standing.BELIEVED:  # a forger's challenge made the sender say it, say
+                    self._answer = before
+            case _:
+                return False
+        return True
+
+    def _deliver_held(self) -> None:
+        """What came while it waited."""
+        held, self._held = self._held, []
+        hello = self._hello
+        assert hello is not None
+        try:
+            if held:
+                self._deliver(hello, held)
+        except (Corrupt, UnknownVersion) as error:
+            self.end(str(error))
 
     def _deliver(self, hello: Hello, frames: list[Frame]) -> None:
         owner = self._owner
-        is_bulk = hello.purpose is Purpose.BULK
+        is_bulk, is_heard = hello.purpose is Purpose.BULK, self.standing is Standing.HEARD
         messages: list[Message] = []
         requests: list[Frame] = []
         for frame in frames:
@@ -166,6 +324,8 @@ class Accepted(asyncio.Protocol):
                     self._check_order(frame)
                 if frame.kind in (FRAME_FORWARD, FRAME_READ):
                     owner.news.asked(hello.sender)
+                elif is_heard:
+                    continue  # an answer of a node that may be another
                 requests.append(frame)
                 continue
             if frame.kind != FRAME_MESSAGE:
@@ -175,9 +335,9 @@ class Accepted(asyncio.Protocol):
                 raise Corrupt(f"a message of node {message.sender} on the link of node {hello.sender}")
             if is_bulk and not isinstance(message, InstallSnapshot):
                 raise Corrupt("a consensus message on the bulk link")
-            if is_believed(message, hello.incarnation, owner.configuration):
+            if is_believed(message, hello.incarnation, owner.configuration, is_proved=not is_heard):
                 messages.append(message)
-        if not is_bulk:
+        if not is_bulk and not is_heard:
             owner.heard(hello.sender)
         if messages:
             owner.receiver.peer_messages(hello.sender, messages)
@@ -196,14 +356,23 @@ class Accepted(asyncio.Protocol):
                     raise Corrupt(f"request {first} was passed on behind {self._forwarded}: a frame came twice or late")
                 self._forwarded = first + len(deadlines) - 1
 
-    def _end(self, reason: str) -> None:
+    def _refuse(self, reason: str) -> None:
+        """Says why to the peer, and closes the connection."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(encode_refusal(f"node {self._owner.identity.node}: {reason}"))
+        self.end(reason)
+
+    def end(self, reason: str) -> None:
         """Closes this connection with one line that names the peer and why."""
-        self._owner.refused(self._who, reason)
+        self._is_over = True
+        self._owner.proofs.forget(self)
+        self._owner.refused(self._who, reason, self._named)
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
         """Closes it at once, without a line."""
+        self._is_over = True
         if self._transport is not None:
             self._transport.abort()
 
@@ -212,7 +381,9 @@ class Accepted(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         owner, hello = self._owner, self._hello
+        self._is_over = True
         owner.accepted.discard(self)
+        owner.proofs.forget(self)
         if hello is not None and (owner.current.get(key := (hello.sender, hello.incarnation, hello.purpose)) is self):
             del owner.current[key]
             if hello.purpose is Purpose.CONSENSUS and not owner.is_closing:

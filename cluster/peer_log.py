@@ -201,6 +201,9 @@ class PeerLog:
             had = await self._answer(question)
         except (ApiError, DiskError, OSError, asyncio.CancelledError) as error:
             had = self._had(question, str(error) or "it is being stopped")
+        except Exception as error:  # a defect in one answer ends that answer alone
+            had = self._had(question, f"it could not answer: {type(error).__name__}: {error}")
+            self._node.logger.error("peer_answer_failed", peer=peer, exc_info=error)
         finally:
             self._served[peer] -= 1
         self._reply(peer, had)

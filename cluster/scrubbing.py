@@ -54,6 +54,11 @@ class Looker:
         self.file = ""  # that is being looked at; empty: none is
         self._journal, self._ledger = journal, ledger
 
+    def end(self) -> None:
+        """Nothing is looked at any more, until the next round."""
+        self.file = ""
+        self.files.close()
+
     def sealed(self) -> list[tuple[Segment, Segment]]:
         """The segments that another follows and all of whose rows are written, each with that one, in order."""
         pairs = pairwise(list(self._journal.segments))

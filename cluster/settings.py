@@ -82,7 +82,7 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bulk_bytes_max: int = 32 << 20  # forwards waiting for the leader's socket; more are refused
     peer_connections_max: int = 64  # accepted peer connections
     hello_bytes_max: int = 4_096
-    hello_timeout_ms: int = 2_000
+    hello_timeout_ms: int = 2_000  # from the connection to its hello, and to the proof that a member said it
     disk_stall_ms: int = 2_000  # a disk operation that hangs longer makes a leader step down
     disk_full_pause_ms: int = 3_000  # a leader whose disk is full hands over at most this often
     disk_slow_ms: int = 50  # a leader whose syncs take this long (median of five seconds) hands over,

@@ -42,9 +42,13 @@ def status_table(shown: Row) -> Table:
         is_text = name in ("role", "url")
         table.add_column(name, justify="left" if is_text else "right", no_wrap=name != "url", overflow="fold")
     for row in shown["nodes"]:
+        row = row | {"role": f"{row['role']}, cut off"} if "cut_off" in row else row
         style = {"leader": "green", "unreachable": "red"}.get(row["role"], "")
         cells = [row.get(field) for field in COLUMNS]
         table.add_row(*("" if each is None else f"{each}" for each in cells), style=style)
+    cut = [f"node {row['node']} is cut off: {row['cut_off']}" for row in shown["nodes"] if "cut_off" in row]
+    if cut:
+        table.caption, table.caption_justify, table.caption_style = "\n".join(cut), "left", "red"
     return table
 
 

@@ -19,17 +19,19 @@ from cluster.logging import Logger
 from cluster.metrics import Metrics
 from cluster.peer_accept import Accepted
 from cluster.peer_links import Link
-from cluster.peer_protocol import PEER_VERSION_MAX, Purpose
+from cluster.peer_proof import Proofs
+from cluster.peer_protocol import PEER_VERSION_MAX, Purpose, Word
 from cluster.settings import LimitSettings, PeerSettings
 from raft.codec import Frame, message_parts
 from raft.configuration import Configuration, Member
 from raft.hello import Met, Start
 from raft.messages import AppendEntries, InstallSnapshot, Message, RequestVote
-from raft.types import NodeId
+from raft.types import NOBODY, NodeId
 
 QUESTIONS: Final = (AppendEntries, RequestVote)  # messages that every living peer answers
 REFUSALS_REMEMBERED_MAX: Final = 64  # so that the same refusal is not logged ten times a second
 REFUSAL_LOG_EVERY_S: Final = 10.0
+REFUSED_FRESH_S: Final = 5.0  # a refused peer dials again every second (`peer_links.REFUSED_REDIAL_S`)
 REFUSED_SHOWN_MAX: Final = 8  # newest refusals that `raftlog explain` tells of
 
 
@@ -120,7 +122,8 @@ class Transport:
         self.logger = logger
         self.silence_s = silence_ms / 1_000
         self.configuration = Configuration()
-        self.met: dict[tuple[NodeId, str], Met] = {}  # the newest process of each disk
+        self.met: dict[tuple[NodeId, str], Met] = {}  # the newest believed process of each disk
+        self.met_unproved: dict[tuple[NodeId, str], Met] = {}  # the same, of processes too old for a proof
         self.accepted: set[Accepted] = set()
         self.current: dict[tuple[NodeId, str, Purpose], Accepted] = {}  # by sender and disk
         self._dial = dial
@@ -128,9 +131,11 @@ class Transport:
         self._consensus: dict[NodeId, Link] = {}
         self._bulk: dict[NodeId, Link] = {}
         self._dirty: list[Link] = []
+        self.proofs = Proofs(self)
         self.news = CommitNews(self._send_held)
         self._server: asyncio.Server | None = None
         self._refusals: dict[str, float] = {}
+        self._refused: dict[NodeId, tuple[float, str]] = {}  # by the member named in the hello: when, and why
         self.refused_lately: deque[tuple[float, str, str]] = deque(maxlen=REFUSED_SHOWN_MAX)  # when, who, why
         self._heard: dict[NodeId, float] = {}  # when something came last on the consensus link
         self.is_closing = False
@@ -165,6 +170,25 @@ class Transport:
                 self._links[node, purpose] = Link(self, node, purpose, address, disk, bytes_max)
         self._consensus = {node: link for (node, purpose), link in self._links.items() if purpose is Purpose.CONSENSUS}
         self._bulk = {node: link for (node, purpose), link in self._links.items() if purpose is Purpose.BULK}
+        self.proofs.keep(self._consensus)
+
+    def link_to(self, node: NodeId) -> Link | None:
+        """The consensus link to that node, whose listener says which hellos are its own; None: it is not dialled."""
+        return self._consensus.get(node)
+
+    def links_to(self, node: NodeId) -> list[Link]:
+        """All links to that node."""
+        return [link for link in (self._consensus.get(node), self._bulk.get(node)) if link is not None]
+
+    def welcomed(self, link: Link) -> None:
+        """The listener at the other end speaks PROOF_VERSION: it hears which challenges were said in its name."""
+        for accepted in self.accepted:
+            if accepted.sender == link.node and accepted.challenge:
+                link.say(Word.ANSWER, accepted.challenge)
+        for key, accepted in list(self.current.items()):
+            if key[0] == link.node and accepted.is_old:
+                accepted.end(f"node {link.node} speaks a newer version of the peer protocol than this connection says")
+        self.proofs.look(link.node)
 
     def send(self, message: Message) -> None:
         """Queues a consensus message until `flush`; dropped (and counted) when the link is down or full.
@@ -240,24 +264,38 @@ class Transport:
                 silent.append(node)
                 link.redial()
                 self._bulk[node].redial()
-        for (sender, _, _), connection in list(self.current.items()):
-            connection.check_unfinished(now, is_silent=sender in silent)
+        for connection in list(self.accepted):
+            connection.check_unfinished(now, is_silent=connection.sender in silent)
 
     def queued(self, link: Link) -> None:
         """That link has something for the next `flush`."""
         self._dirty.append(link)
 
-    def refused(self, who: str, reason: str) -> None:
-        """This node closed a connection that somebody else made."""
+    def refused(self, who: str, reason: str, sender: NodeId = NOBODY) -> None:
+        """This node closed a connection that somebody else made, in the name of `sender` (NOBODY: no hello came)."""
+        if sender in self._consensus:
+            self._refused[sender] = (clock.monotonic(), reason)
         self.metrics.link_closed.labels("refused").inc()
         self.refused_lately.append((clock.monotonic(), who, reason))
         if self._is_new(f"{who.rpartition(':')[0]} {reason}"):
             self.logger.warning("peer_refused", who=who, reason=reason)
 
+    def refused_of(self, node: NodeId) -> str:
+        """Why this node refuses that member's connections; empty: it believes one, or none came lately."""
+        when, reason = self._refused.get(node, (0.0, ""))
+        link = self._consensus.get(node)
+        is_believed = link is not None and (node, link.disk, Purpose.CONSENSUS) in self.current
+        return "" if is_believed or clock.monotonic() - when > REFUSED_FRESH_S else reason
+
     def refused_by(self, node: NodeId, reason: str) -> None:
         """A peer closed a connection that this node made."""
         if self._is_new(f"{node} {reason}"):
             self.logger.error("peer_refuses_this_node", peer=node, reason=reason)
+
+    def link_failed(self, node: NodeId, error: Exception) -> None:
+        """Dialling a peer failed in a way that no network causes; it is dialled again."""
+        if self._is_new(f"{node} {type(error).__name__}: {error}"):
+            self.logger.error("peer_link_failed", peer=node, then="it is dialled again", exc_info=error)
 
     def _is_new(self, reason: str) -> bool:
         """Whether that was not logged within the last REFUSAL_LOG_EVERY_S seconds."""

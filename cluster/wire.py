@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
 
@@ -654,18 +655,35 @@ class DigestAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     log_digest: SetDigest | None = None
 
 
+FINGERPRINT_CHARS: Final = 8
+"""Of a disk's fingerprint: enough to tell the disks of one cluster apart."""
+
+
+def fingerprint(incarnation: str) -> str:
+    """A disk as people are shown it: it tells two disks apart, and a hello cannot be forged with it."""
+    return hashlib.sha256(incarnation.encode()).hexdigest()[:FINGERPRINT_CHARS]
+
+
 class FollowerStatus(msgspec.Struct, frozen=True):
     """The leader's view of one follower."""
 
     node: int
     state: str  # probe | replicate | snapshot
     match: int
-    lag: int  # entries' records behind the leader's last index
-    lag_seconds: float  # age of the oldest record it lacks
+    lag: int | None  # entries' records behind the leader's last index; None: not known, for the leader refuses it
+    lag_seconds: float | None  # age of the oldest record it lacks; None as above
     last_contact_ms: int  # since its last answer; -1: never
     snapshot_index: int = 0  # of the snapshot on its way there; 0: none is
     snapshot_bytes: int = 0  # of it that are written there
     snapshot_total: int = 0
+    refused: str = ""  # why the leader refuses its connections; empty: it does not
+
+
+class RefusingPeer(msgspec.Struct, frozen=True):
+    """A member that refuses the connections of the node which says so."""
+
+    node: int
+    reason: str
 
 
 class ConsumerStatus(msgspec.Struct, frozen=True):
@@ -714,7 +732,7 @@ class Status(msgspec.Struct, frozen=True):
 
     log: str
     node: int
-    incarnation: str
+    disk: str  # fingerprint of its data folder's incarnation: no hello can be forged with it
     role: str  # leader | follower | candidate | pre_candidate | learner | joining | removed | healing | fenced
     term: int
     leader: LeaderHint | None
@@ -740,13 +758,15 @@ class Status(msgspec.Struct, frozen=True):
     backfill: BackfillStatus = BackfillStatus()
     cluster_version: int = 1  # in force: what every member knew when the leader raised it
     known_version: int = 1  # the newest that this node's raftlog knows
+    refused_by: list[RefusingPeer] = []  # members that refuse this node's connections
+    is_cut_off: bool = False  # they are the leader, or leave no majority: nothing that this node says counts
 
 
 class MemberAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     """One member of the cluster."""
 
     node: int
-    incarnation: str
+    disk: str  # fingerprint of the incarnation of its data folder
     peer: str
     url: str
     role: str  # voter | learner | leaving (a voter of the old majority alone)

@@ -73,6 +73,7 @@ class NodeView(msgspec.Struct, frozen=True):
     handed_over: str = ""  # why this process gave up leadership for its disk, and to whom; empty: it did not,
     handed_over_ms: int = 0  # and how long ago
     floor: int = 0  # not 0: it lost entries that it had acknowledged, and has no vote until it has them again
+    is_cut_off: bool = False  # the leader, or a majority, refuses its connections
 
 
 class Cause(msgspec.Struct, frozen=True):

@@ -107,7 +107,7 @@ def check_newcomer(configuration: Configuration, member: Member) -> None:
     role = "voter" if configuration.is_voter(member.node) else "learner"
     raise ConfigurationRefused(
         WhyRefused.ALREADY_MEMBER,
-        f"node {member.node} is a {role} already, with the disk {there.incarnation}",
+        f"node {member.node} is a {role} already",
         "replace it if it has another disk now, promote it if it is a learner, change its addresses if it moved",
     )
 
@@ -118,8 +118,7 @@ def check_incarnation(configuration: Configuration, member: Member) -> None:
         if other.incarnation == member.incarnation:
             raise ConfigurationRefused(
                 WhyRefused.INCARNATION_REUSED,
-                f"the disk {member.incarnation} is that of node {other.node}: a copy or a wiped disk has forgotten "
-                "its promises",
+                f"that disk is the one of node {other.node}: a copy or a wiped disk has forgotten its promises",
                 f"format a new data folder for node {member.node}, and name its incarnation",
             )
 
@@ -171,7 +170,7 @@ def _readdressed(configuration: Configuration, members: tuple[Member, ...]) -> C
     given = {member.node: member for member in members}
     for member in members:
         if _check_member(configuration, member.node).incarnation != member.incarnation:
-            what = f"node {member.node} has another disk than {member.incarnation}"
+            what = f"node {member.node} has another disk"
             raise ConfigurationRefused(WhyRefused.INVALID, what, "replace it: addresses change, a disk does not")
     changed = replace(
         configuration, members=tuple([given.get(member.node, member) for member in configuration.members])

@@ -20,6 +20,9 @@ from raft.types import NodeId
 START_CHARS_MAX: Final = 512
 """Longest text of a `Start` in a hello: five times what this version writes, for words that later versions add."""
 
+BOOT_JUMP_MAX: Final = 1_000_000
+"""Most starts of a disk between two hellos of it: a node that crashes twice a second for six days comes so far."""
+
 _START: Final = re.compile(
     r"run=([0-9a-f]{16}) last=([0-9]{1,19})@([0-9]{1,19}) term=([0-9]{1,19}) floor=([0-9]{1,19})( [a-z]+=[!-~]+)*"
 )
@@ -89,6 +92,11 @@ def refusal(
             f"first, run {run:016x} from {where} is refused: one data folder is a copy of the other, or an old copy. "
             f"Stop one of them, and let the node join again with an empty folder"
         )
+    if met.boot and boot > met.boot + BOOT_JUMP_MAX:
+        return (
+            f"node {sender} says it was started {boot} times, and {met.boot} were seen: no disk is started more than "
+            f"{BOOT_JUMP_MAX} times between two looks at it. If it was, start node {node} again"
+        )
     if knows < version:
         return (
             f"node {sender} knows cluster versions up to {knows}, the cluster is at version {version}: start a newer "
@@ -97,8 +105,9 @@ def refusal(
     return None
 
 
-def is_believed(message: Message, incarnation: str, configuration: Configuration) -> bool:
-    """Whether a message from a disk of that incarnation counts at a node with this configuration.
+def is_believed(message: Message, incarnation: str, configuration: Configuration, *, is_proved: bool = True) -> bool:
+    """Whether a message from a disk of that incarnation counts at a node with this configuration. `is_proved`: the
+    sender has shown that the hello of its connection is its own (`cluster.peer_proof`).
 
     A wiped or foreign disk can promise nothing: it has forgotten what its number promised before. Its requests are
     taken, and so is whatever a node says that the configuration does not name: it may have joined, or got a new disk,
@@ -107,5 +116,7 @@ def is_believed(message: Message, incarnation: str, configuration: Configuration
     """
     if not is_promise(message):
         return True
+    if not is_proved:
+        return False
     member = configuration.member(message.sender)
     return member is None or member.incarnation == incarnation

@@ -22,7 +22,7 @@ import msgspec
 from chaos import membership
 from chaos.nemesis.damage import Area, Hit, flip, truncate
 from chaos.nemesis.fault import Field, Injected, Nemesis, Skipped
-from cluster.wire import LogPage, LogRecord
+from cluster.wire import LogPage, LogRecord, fingerprint
 
 DATA: Final = 11  # how a node ends whose data folder is damaged, missing or another's (docs/operations.md)
 LASTS_S: Final = (0.5, 2.0)
@@ -184,9 +184,10 @@ def _serves(field: Field, node: int, hit: Hit) -> str:
     """Why a node may serve with such damage. With another identity it is another disk, whose word does not count."""
     if hit.file.name != "identity.json":
         return _said(field, node, "recovered", "notice")[:300] or "no start reads it"
-    told, named = field.deployment.cluster.status(node), field.deployment.cluster.place(node).incarnation
-    if told is not None and told.incarnation != named:
-        return f"as the disk {told.incarnation}, which no configuration names"
+    told = field.deployment.cluster.status(node)
+    named = fingerprint(field.deployment.cluster.place(node).incarnation)
+    if told is not None and told.disk != named:
+        return f"as the disk {told.disk}, which no configuration names"
     return "the identity is the same"
 
 

@@ -12,6 +12,7 @@ from typing import Final
 from chaos import membership
 from chaos.nemesis.fault import Field, Injected, Lane, Need, Nemesis, Skipped
 from cluster.client_sync import ClientError
+from cluster.wire import fingerprint
 
 LASTS_S: Final = (1.0, 4.0)
 HANDED_S: Final = (0.2, 1.0)
@@ -55,11 +56,11 @@ def _replaced(field: Field) -> Injected:
     if refusal is not None:
         raise Skipped(refusal)
     _known(field)
-    old = deployment.cluster.place(node).incarnation
+    old = fingerprint(deployment.cluster.place(node).incarnation)
     deployment.disks.lose(node, "to be replaced")
     membership.replace(deployment, node)
-    new = deployment.cluster.place(node).incarnation
-    proof = f"disk {new[:8]} has the place of {old[:8]}; {_voters(field)}"
+    new = fingerprint(deployment.cluster.place(node).incarnation)
+    proof = f"disk {new} has the place of {old}; {_voters(field)}"
     return Injected(f"node {node}", proof, lambda: _voters(field))
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from chaos import membership
 from chaos.disk_account import DiskAccount
-from cluster.wire import LeaderHint, MemberAnswer, Members
+from cluster.wire import LeaderHint, MemberAnswer, Members, fingerprint
 from cluster.wire_members import ChangeAnswer, ChangeIn
 
 
@@ -54,7 +54,7 @@ class Pretended:
 
     def members(self) -> Members:
         told = [
-            MemberAnswer(node, self.named[node], f"peer-{node}", f"http-{node}", role, match=1)
+            MemberAnswer(node, fingerprint(self.named[node]), f"peer-{node}", f"http-{node}", role, match=1)
             for node, role in sorted(self.roles.items())
         ]
         return Members("log", told, LeaderHint(1, "http-1"), 9, 2)

@@ -1,4 +1,4 @@
-"""What several tests of a node's files begin with."""
+"""What several tests of a node's files or links begin with."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from cluster import peer_proof
 from tests.cluster.disk_folder import copy_of, template
+
+CHALLENGE = 7
+"""What such a transport says to the listener at a member's address; node 2, which tests play, repeats it."""
 
 
 @pytest.fixture(scope="session")
@@ -18,3 +22,9 @@ def _template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(_template: Path, tmp_path: Path) -> Path:
     """A stopped node's folder, to break: five segments, two snapshots."""
     return copy_of(_template, tmp_path / "node-1")
+
+
+@pytest.fixture
+def known_challenge(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every transport draws the challenge that `tests.cluster.test_transport.hello_of` answers."""
+    monkeypatch.setattr(peer_proof, "draw", lambda: CHALLENGE)

@@ -19,7 +19,7 @@ from cluster.metrics import Metrics
 from cluster.node_face import NodeFace
 from cluster.requests import Settled
 from cluster.settings import HttpSettings, LimitSettings, Settings
-from cluster.wire import ApiError, Code, LeaderHint, MemberAnswer, Members, SetDigest, Status
+from cluster.wire import ApiError, Code, LeaderHint, MemberAnswer, Members, SetDigest, Status, fingerprint
 from cluster.wire_explain import NodeView
 from raft.changes import Change
 from raft.codec import IDX_ROW, decode_configuration, encode_configuration, entry_mark, index_rows, seal_entry
@@ -212,12 +212,17 @@ class FakeNode:
     def status(self) -> Status:
         """As Node.status."""
         return Status(
-            log=self.log_id, node=1, incarnation="ab" * 16, role="leader", term=self.term, leader=self.leader,
+            log=self.log_id, node=1, disk=fingerprint("ab" * 16), role="leader", term=self.term, leader=self.leader,
             last=self.applied, persisted=self.applied, committed=self.applied, applied=self.applied,
             oldest=self.oldest, last_user_index=self.last_user_index, revision=self.machine.revision,
             state=SetDigest(*self.machine.digest().as_hex()), followers=[], sessions=self.machine.session_count,
             uptime_ms=1, version="0", index=self.applied,
         )  # fmt: skip
+
+    @property
+    def configuration(self) -> Configuration:
+        """As Node.configuration."""
+        return Configuration((Member(1, "ab" * 16, "127.0.0.1:2", self.url),), (1,))
 
     def view(self) -> NodeView:
         """As Node.view."""
@@ -228,7 +233,7 @@ class FakeNode:
 
     def members(self) -> Members:
         """As Node.members."""
-        member = MemberAnswer(1, "ab" * 16, "127.0.0.1:2", self.url, "voter")
+        member = MemberAnswer(1, fingerprint("ab" * 16), "127.0.0.1:2", self.url, "voter")
         return Members(self.log_id, [member], self.leader, self.applied, self.term)
 
     def state_mark(self) -> tuple[Mark, int, Configuration]:

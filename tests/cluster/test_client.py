@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cluster import client_requests as requests
-from cluster import wire
+from cluster import client_sockets, wire
 from cluster.client import (
     Client,
     CompareFailed,
@@ -395,3 +395,35 @@ async def test_a_client_means_the_log_that_answered_it_first() -> None:
             node.log_id = "ee" * 16
             with pytest.raises(NotApplied, match=f"this is log {'ee' * 16}"):
                 await asyncio.to_thread(blocking.get, b"k")
+
+
+@pytest.mark.parametrize("is_blocking", [False, True], ids=["asyncio", "blocking"])
+async def test_a_connection_that_is_answered_after_the_client_was_closed_is_closed_too(is_blocking: bool) -> None:
+    """A request that is under way while its client is closed gets its answer, and its connection does not go back
+    among the idle ones: no later `close` would end it. The node sees the end of the connection."""
+    asked, answer, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def answers_late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request_head(reader)
+        asked.set()
+        await answer.wait()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        await reader.read()
+        ended.set()
+
+    data = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+    async with listening(answers_late) as url, asyncio.timeout(10):
+        if is_blocking:
+            blocking = client_sockets.Pool()
+            sent = asyncio.create_task(asyncio.to_thread(blocking.send, url, data, 5.0))
+            await asked.wait()
+            blocking.close()
+        else:
+            pool = Client(url)._carrier._pool
+            pool.close()  # while the connection is being made, say
+            sent = asyncio.create_task(pool.send(url, data, 5.0))
+            await asked.wait()
+        answer.set()
+        happened = await sent
+        assert isinstance(happened, Response)
+        await ended.wait()

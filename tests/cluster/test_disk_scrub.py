@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,9 +18,10 @@ from cluster import disk_scrub, scrubbing
 from cluster.clock import monotonic
 from cluster.disk import Disk
 from cluster.disk_check import check_folder
+from cluster.disk_check_segment import looking_at_segment
 from cluster.disk_findings import NOT_READ, REREAD, Finding, State, in_one_go
 from cluster.disk_scrub import CountedFiles, Scrub
-from cluster.scrubbing import UNREADABLE, Looker, derived, mended_for_free, snapshots_among
+from cluster.scrubbing import UNREADABLE, Looker, Waits, derived, mended_for_free, snapshots_among
 from raft.codec import entry_mark
 from raft.formats import SEGMENT_HEADER_SIZE, SIDE_HEADER_SIZE
 from raft.journal import index_name, ledger_name, segment_name
@@ -54,6 +59,11 @@ async def replayed(folder: Path) -> Disk:
 def looker_of(disk: Disk) -> Looker:
     """What scrubbing looks with."""
     return Looker(CountedFiles(disk._opened.shard), disk._journal, disk._ledger)
+
+
+def failed_never(error: Exception) -> None:
+    """No round of that test fails."""
+    raise error
 
 
 def one_round(disk: Disk) -> list[Finding]:
@@ -259,7 +269,7 @@ async def test_the_rate_is_bounded_and_rounds_follow_each_other(disk: Disk) -> N
     """So many bytes a second at most, from the first on; after a pause the next round begins; a close ends it."""
     rate = 50_000
     began = monotonic()
-    scrub = disk.scrub(lambda _: None, bytes_per_second=rate, pause_s=0.001)
+    scrub = disk.scrub(lambda _: None, failed_never, bytes_per_second=rate, pause_s=0.001)
     await wait_until_async(lambda: scrub.rounds >= 1, 30, what="a round")
     read = scrub.bytes - 2 * SEGMENT_BYTES  # the slice of now has its pause before it
     assert read > 10_000
@@ -293,17 +303,62 @@ async def test_what_is_not_the_files_fault_ends_a_round_and_no_more(
 
     monkeypatch.setattr(CountedFiles, "read", reads)
     monkeypatch.setattr(CountedFiles, "names", lists)
-    scrub = disk.scrub(told.append, bytes_per_second=1 << 30, pause_s=0.001)
+    failures: list[Exception] = []
+    scrub = disk.scrub(told.append, failures.append, bytes_per_second=1 << 30, pause_s=0.001)
     await wait_until_async(lambda: scrub.rounds >= 2, 30, what="whole rounds")
     assert (trouble, unlisted, told) == ([], [], [])
+    assert [str(each) for each in failures][0::2] == ["[Errno 24] too many open files", "[Errno 5] cannot be listed"]
     trouble += [OSError(errno.EIO, "gone") for _ in range(2)]
     await wait_until_async(lambda: bool(told), 30, what="a finding")
     assert told[0][0].mend == UNREADABLE
 
 
+async def test_a_defect_ends_a_round_of_scrubbing_and_the_next_round_is_whole(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An exception that no disk causes ended the thread with a stack trace, and nothing was read any more. It is told
+    with its round, and scrubbing goes on."""
+    failures: list[Exception] = []
+    defects = [RuntimeError("a defect in one look")]
+    look = looking_at_segment
+
+    def looks(*arguments: Any) -> Any:
+        if defects:
+            raise defects.pop()
+        return look(*arguments)
+
+    monkeypatch.setattr(scrubbing, "looking_at_segment", looks)
+    scrub = disk.scrub(lambda _: None, failures.append, bytes_per_second=1 << 30, pause_s=0.001)
+    await wait_until_async(lambda: scrub.rounds >= 1, 30, what="a whole round")
+    assert [str(each) for each in failures] == ["a defect in one look"]
+
+
+def test_the_pause_follows_from_the_time_on_a_processor() -> None:
+    """A thread that waits for a processor, or for the interpreter, takes nothing from the event loop. A pause of twenty
+    times that wait made a round take minutes on a busy machine."""
+    looker: Any = SimpleNamespace(files=SimpleNamespace(bytes=0), file="")
+    scrub = Scrub(looker, lambda _: None, lambda: False, failed_never, bytes_per_second=0, pause_s=1)
+    never = threading.Event()
+
+    def steps() -> Waits:
+        for _ in range(3):
+            never.wait(0.05)  # not on a processor
+            yield 0.0
+
+    assert sum(scrub._sliced(steps())) < 0.05
+
+    def work() -> Waits:
+        until = time.thread_time() + 0.01
+        while time.thread_time() < until:
+            pass
+        yield 0.0
+
+    assert sum(scrub._sliced(work())) >= disk_scrub.SHARE * 0.01
+
+
 async def test_a_writing_thread_goes_first_but_not_for_ever(disk: Disk) -> None:
     """A slice waits while there is something to write, and comes all the same once it has waited for BUSY_S."""
-    scrub = Scrub(looker_of(disk), lambda _: None, lambda: True, bytes_per_second=0, pause_s=1)
+    scrub = Scrub(looker_of(disk), lambda _: None, lambda: True, failed_never, bytes_per_second=0, pause_s=1)
     waits = list(scrub._sliced(each for each in (0.0,)))
     *before, after = waits
     assert set(before) == {disk_scrub.BUSY_LOOK_S}

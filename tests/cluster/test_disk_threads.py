@@ -158,7 +158,8 @@ async def test_everything_at_once(tmp_path: Path, switching: None) -> None:
     folder = make_folder(tmp_path)
     disk, _ = open_disk(folder)
     found: list[list[Finding]] = []
-    disk.scrub(found.append, bytes_per_second=1 << 30, pause_s=0.0)
+    failed: list[Exception] = []
+    disk.scrub(found.append, failed.append, bytes_per_second=1 << 30, pause_s=0.0)
     story = Story(disk)
     async with asyncio.TaskGroup() as group:
         for work in (story.write, story.read, story.save):
@@ -168,7 +169,7 @@ async def test_everything_at_once(tmp_path: Path, switching: None) -> None:
     assert min(story.done.values()) > 0, story.done
     await disk.close()
     assert not disk.is_fenced
-    assert found == []
+    assert (found, failed) == ([], [])
     disk, recovered = open_disk(folder)
     assert recovered.notices == ()
     story.disk = disk

@@ -51,3 +51,14 @@ async def test_what_follows_an_answer_is_done_behind_what_the_answer_gave_to_do(
     await next_one[0]
     assert await asyncio.to_thread(worker.stop, 5.0)
     assert done == ["first", "next", "then"]
+
+
+async def test_what_a_posted_job_raises_is_told_and_the_next_job_is_done() -> None:
+    """Nothing waits for a posted job: what it raised was lost, and the disk went on as if the job had been done."""
+    worker = Worker("test")
+    told: list[Exception] = []
+    worker.on_error = told.append
+    worker.post(lambda: 1 // 0)  # type: ignore[arg-type]  # it returns nothing
+    assert await worker.run(lambda: "done") == "done"
+    assert [type(each) for each in told] == [ZeroDivisionError]
+    assert await asyncio.to_thread(worker.stop, 5.0)

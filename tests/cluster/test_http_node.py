@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import msgspec
 
+from cluster import node_status
+from cluster.cli_admin import overview
+from cluster.http_routes import ROUTES
+from cluster.node import Node
 from cluster.wire import Code
 from raft.codec import IDX_ROW, RAW_SIZE, decode_entry, decode_raw_header, header_crc, previous_crc
+from raft.hello import Met
 from raft.types import Entry
 from tests.cluster.fake_node import Served, serve
 from tests.cluster.http_probe import ask, get, open_stream
 from tests.cluster.nodes import Nodes, cluster_of
+from tests.support import wait_until_async
 
 NDJSON = {"Content-Type": "application/x-ndjson"}
 
@@ -52,6 +59,88 @@ async def test_any_node_takes_any_request(tmp_path: Path) -> None:
         assert [status["role"] for status in statuses] == ["leader", "follower", "follower"]
         assert len((await ask(servers[1].port, "GET", "/v1/members")).json()["members"]) == 3
         assert all([(await ask(server.port, "GET", "/readyz")).status == 200 for server in servers])
+
+
+async def test_no_answer_shows_an_incarnation(tmp_path: Path) -> None:
+    """A hello can be forged with one. Every route that can be asked without an argument, JSON records of the log and an
+    error that is about a disk show fingerprints alone, which differ by node."""
+    async with served_cluster(tmp_path) as (nodes, servers):
+        secret = [member.incarnation.encode() for member in nodes.cluster.node]
+        targets = [route.pattern for route in ROUTES if route.method == "GET" and "{" not in route.pattern]
+        targets = [target for target in targets if target not in ("/v1/watch", "/v1/backup")]  # endless; for restore
+        assert {"/v1/members", "/v1/status", "/metrics", "/v1/explain/leaderless", "/version"} <= set(targets)
+        shown: list[bytes] = []
+        for server in servers:
+            asked = [*targets, "/v1/log?from=1&limit=10", "/v1/explain/1"]
+            shown += [(await ask(server.port, "GET", target)).body for target in asked]
+        again = {"change": "add", "node": 9, "peer": "127.0.0.1:1", "url": "http://127.0.0.1:1"}
+        body = json.dumps(again | {"incarnation": secret[0].decode()}).encode()
+        refused = await ask(servers[0].port, "POST", "/v1/members", body)
+        assert refused.status >= 400
+        shown.append(refused.body)
+        shown.append((await ask(servers[0].port, "POST", "/v1/members", json.dumps(again | {"node": 1}).encode())).body)
+        assert not [body for body in shown if any(each in body for each in secret)]
+        members = (await ask(servers[0].port, "GET", "/v1/members")).json()["members"]
+        disks = {each["node"]: each["disk"] for each in members}
+        assert len(set(disks.values())) == 3
+        for server in servers:
+            status = (await ask(server.port, "GET", "/v1/status")).json()
+            assert status["disk"] == disks[status["node"]]
+
+
+async def test_a_node_that_the_others_refuse_says_that_it_is_cut_off(tmp_path: Path) -> None:
+    """The leader still reaches it, so it follows: its /readyz said 200, and its lag was 0. Now /readyz is 503 with the
+    reason, status, explain and a metric say so, and the leader does not know its lag; once they take it again, all is
+    as before. A refusal of one follower alone cuts nothing off."""
+    async with served_cluster(tmp_path) as (nodes, servers):
+        leader, cut, third = (server.node for server in servers)
+        port = servers[1].port
+        disk = (cut.node_id, cut.incarnation)
+
+        def met(*refusing: Node, boot: int) -> None:
+            for node in refusing:
+                node.transport.met[disk] = Met(boot)
+            for link in cut.transport._consensus.values():
+                link.redial()
+
+        def refusing() -> list[int]:
+            return sorted(node_status.refusals(cut))
+
+        await wait_until_async(lambda: cut.is_ready, what="a node that is ready")
+        met(third, boot=9)
+        await wait_until_async(lambda: refusing() == [third.node_id], what="one refusal")
+        assert (await ask(port, "GET", "/readyz")).status == 200
+        met(leader, third, boot=9)
+        await wait_until_async(lambda: refusing() == sorted([leader.node_id, third.node_id]), what="refusals")
+        ready = await ask(port, "GET", "/readyz")
+        assert ready.status == 503
+        assert ready.body.startswith(b"cut off: node ")
+        assert b"its data folder is an old copy" in ready.body
+        status = (await ask(port, "GET", "/v1/status")).json()
+        assert status["is_cut_off"] is True
+        assert [each["node"] for each in status["refused_by"]] == refusing()
+        assert "is an old copy" in status["refused_by"][0]["reason"]
+        assert b"\nraftlog_cut_off 1" in (await ask(port, "GET", "/metrics")).body
+        causes = (await ask(port, "GET", "/v1/explain/leaderless")).json()["causes"]
+        assert ("cut_off", cut.node_id) in [(each["code"], each["node"]) for each in causes]
+        told = (await ask(servers[0].port, "GET", "/v1/status")).json()
+        (seen,) = [each for each in told["followers"] if each["node"] == cut.node_id]
+        assert (seen["lag"], seen["lag_seconds"]) == (None, None)
+        assert "is an old copy" in seen["refused"]
+        shown = overview(
+            {node.node_id: server.url for node, server in zip((leader, cut, third), servers, strict=True)},
+            {server.url: server.node.status() for server in servers},
+        )
+        (row,) = [each for each in shown["nodes"] if each["node"] == cut.node_id]
+        assert row["lag"] is None
+        assert "refuses this node" in row["cut_off"]
+        for node in (leader, third):
+            del node.transport.met[disk]
+        await wait_until_async(lambda: cut.is_ready, what="a node that is ready again")
+        await nodes.all_at((await nodes.append(leader, b"after")).last)
+        (seen,) = [each for each in leader.status().followers if each.node == cut.node_id]
+        assert seen.refused == ""
+        assert (await ask(port, "GET", "/readyz")).status == 200
 
 
 async def raw_entries(server: Served, first: int) -> list[Entry]:

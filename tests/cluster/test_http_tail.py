@@ -171,3 +171,33 @@ async def test_followers_at_the_end_share_one_read_of_each_piece(monkeypatch: py
         taken = await asyncio.gather(*(take(each, 203) for each in streams))
     assert all(count < 100 for _, count in taken), "pieces gather"
     assert len(reads) < 3 * max(count for _, count in taken)
+
+
+async def test_readers_hear_of_a_defect_in_the_rounds_and_the_next_reader_begins_new_ones() -> None:
+    """An exception other than ApiError ended the rounds, and every reader waited for its whole time."""
+    node = FakeNode()
+    defects = [RuntimeError("a defect")]
+
+    async def waits(index: int, until: float) -> None:
+        if defects:
+            raise defects.pop()
+        await node.wait_beyond(index, until)
+
+    tail = LogTail(node, clock.monotonic, waits, 0.01, 1.0)
+    reader = asyncio.create_task(tail.reach(3, clock.monotonic() + 60))
+    rounds = await until_begun(tail)
+    with pytest.raises(ApiError, match="the rounds of the log's end failed: a defect"):
+        async with asyncio.timeout(5):
+            await reader
+    with pytest.raises(RuntimeError, match="a defect"):
+        await rounds
+    append(node, b"3")
+    async with asyncio.timeout(5):
+        await tail.reach(3, clock.monotonic() + 60)
+
+
+async def until_begun(tail: LogTail) -> asyncio.Task[None]:
+    """The task of the rounds, once it is there."""
+    while tail._rounds is None:
+        await asyncio.sleep(0)
+    return tail._rounds

@@ -159,6 +159,26 @@ async def test_links_follow_a_changed_address(tmp_path: Path) -> None:
             assert node is again or node.transport.connections()[f"{moved}/consensus"] == 1
 
 
+async def test_a_node_that_was_down_while_another_moved_believes_it_once_it_knows_the_address(tmp_path: Path) -> None:
+    """At the address that it knows nobody says that the other's hello is its own, so of that one it takes requests
+    alone. The leader tells it the new address, and then the two elect and acknowledge without the third."""
+    async with cluster_of(3, tmp_path) as nodes:
+        leader = await nodes.leader()
+        moved, away = [node.node_id for node in await nodes.followers()]
+        before = member_of(nodes.running[moved])
+        await nodes.stop(away)
+        (port,) = free_ports(1)
+        place = Member(moved, before.incarnation, f"127.0.0.1:{port}", before.url)
+        await leader.change_members(ChangeAddresses((place,)), deadline())
+        await nodes.stop(moved)
+        await nodes.start(moved, peer__listen=place.peer)
+        again = await nodes.start(away)
+        last = (await nodes.append(leader, b"there")).last
+        await nodes.all_at(last)
+        await nodes.kill(leader.node_id)
+        assert (await nodes.append(again, b"of the two", seconds=20)).last > last
+
+
 async def test_leadership_is_handed_over_at_once(tmp_path: Path) -> None:
     """To whom it is told, without the time-out of an election."""
     async with cluster_of(3, tmp_path) as nodes:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -13,8 +14,9 @@ from cluster.node import Node
 from cluster.node_backfill import BackfillWork
 from cluster.wire import Code
 from raft.codec import Record, decode_raw_header, encode_block
-from raft.ready import SnapshotWrite
+from raft.ready import SnapshotFetch, SnapshotWrite
 from statemachine.commands import Operation, Result
+from tests.cluster.disk_folder import flip
 from tests.cluster.fake_node import serve
 from tests.cluster.http_probe import ask, get, open_stream
 from tests.cluster.nodes import Nodes, append_block, cluster_of, deadline, put_block
@@ -175,6 +177,33 @@ async def test_a_snapshot_damaged_at_the_leader_is_saved_anew(tmp_path: Path) ->
         assert again.machine.digest() == leader.machine.digest()
         assert leader.snapshots.index >= damaged
         assert leader.is_leader
+
+
+def test_an_older_snapshot_that_cannot_be_sent_makes_no_new_one() -> None:
+    """A follower asks for one that is gone or damaged, while a newer one is whole: that one is sent next. Saving the
+    state once more would help nobody."""
+
+    async def story(parent: Path) -> None:
+        async with cluster_of(1, parent) as nodes:
+            node = await nodes.leader()
+            saved: list[int] = []
+            for _ in range(3):  # two are kept
+                await nodes.append(node, b"more")
+                assert node.snapshots.save()
+                await wait_until_async(lambda: not node.snapshots.is_saving, what="a snapshot")
+                saved.append(node.snapshots.index)
+            folder = parent / "node-1" / "shard-0" / "snapshots"
+            assert sorted(int(path.name) for path in folder.iterdir()) == saved[1:]
+            for index, is_needed in ((saved[0], False), (saved[1], False), (saved[2], True)):
+                if index != saved[0]:
+                    flip(folder / f"{index:020d}" / "chunks", 40)
+                node.snapshots.is_damaged = False
+                with pytest.raises(SnapshotDamaged):
+                    await node.snapshots._read(SnapshotFetch(2, index, node.term, 0, 1 << 20))
+                assert node.snapshots.is_damaged == is_needed
+
+    with TemporaryDirectory() as parent:
+        asyncio.run(story(Path(parent)))
 
 
 async def test_kills_of_either_side_half_way(tmp_path: Path) -> None:

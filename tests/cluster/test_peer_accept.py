@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
+import pytest
+
 from cluster.forwarding import encode_forward
 from cluster.peer_protocol import Purpose, encode_hello
 from cluster.requests import Request
-from raft.codec import encode_message
+from raft.codec import FrameDecoder, decode_message, encode_message
 from raft.messages import RequestVote
-from tests.cluster.test_transport import hello_of, transports, vote
+from tests.cluster.test_transport import hello_of, no_reason, transports, vote
 from tests.support import wait_until_async
 
+pytestmark = pytest.mark.usefixtures("known_challenge")
 BULK = encode_hello(hello_of(purpose=Purpose.BULK))
 
 
@@ -49,7 +52,7 @@ async def test_requests_that_come_twice_or_late_close_the_link() -> None:
                 writer.write(frame)
                 await wait_until_async(lambda number=number, ear=ear: len(ear.frames) == number)  # type: ignore[misc]
             writer.write(frames[-1])
-            assert await _end_of(reader) == b""
+            assert no_reason(await _end_of(reader))
             assert len(ear.frames) == taken
             await _close(writer)
 
@@ -69,7 +72,7 @@ async def test_frame_that_never_ends_closes_the_link() -> None:
 
         await wait_until_async(is_closed, what="the end of the link")
         assert ear.messages == [vote(1)]
-        assert await _end_of(reader) == b""
+        assert no_reason(await _end_of(reader))
         await _close(writer)
 
 
@@ -106,3 +109,9 @@ async def test_a_peer_that_was_only_just_asked_may_be_silent_for_long() -> None:
         two.flush()
         await wait_until_async(lambda: not two.is_answering(1, within_s=0.001))
         assert not two.is_answering(3, within_s=100)
+
+
+def test_decoded_messages_are_what_was_encoded() -> None:
+    """The link adds nothing of its own to a message."""
+    (frame,) = FrameDecoder().feed(encode_message(vote()))
+    assert decode_message(frame) == vote()

@@ -18,6 +18,7 @@ from cluster.peer_protocol import (
     Purpose,
     decode_hello,
     decode_refusal,
+    decode_word,
     encode_hello,
     refusal,
 )
@@ -28,7 +29,6 @@ from raft.codec import (
     Corrupt,
     Frame,
     FrameDecoder,
-    decode_message,
     encode_frame,
     encode_message,
     seal_entry,
@@ -38,9 +38,11 @@ from raft.hello import Met, Start
 from raft.messages import AppendEntries, InstallSnapshot, Message, RequestVote, RequestVoteReply
 from raft.types import GENESIS, EntryKind
 from statemachine.versions import CLUSTER_VERSION
+from tests.cluster.conftest import CHALLENGE
 from tests.support import free_ports, streams_served, wait_until_async
 
 LOG = "ab" * 16
+pytestmark = pytest.mark.usefixtures("known_challenge")
 
 
 class Ear:
@@ -135,13 +137,18 @@ async def transports(
 
 def hello_of(**changes: object) -> Hello:
     """What node 2 says to node 1, with changes."""
-    hello = Hello(log=LOG, sender=2, to=1, incarnation=f"{2:032x}", boot=3, purpose=Purpose.CONSENSUS)
+    hello = Hello(log=LOG, sender=2, to=1, incarnation=f"{2:032x}", boot=3, purpose=Purpose.CONSENSUS, answer=CHALLENGE)
     return replace(hello, **changes)  # type: ignore[arg-type]  # test data
 
 
 def vote(number: int = 1) -> RequestVoteReply:
     """A small message of node 2 to node 1."""
     return RequestVoteReply(sender=2, to=1, term=number, request_term=number, granted=True)
+
+
+def no_reason(said: bytes) -> bool:
+    """Whether a node closed a connection without a reason."""
+    return all(decode_word(frame) is not None for frame in FrameDecoder().feed(said))
 
 
 async def answer_to(port: int, *parts: bytes) -> bytes:
@@ -279,7 +286,7 @@ async def test_a_hello_split_at_every_byte_is_taken() -> None:
         await wait_until_async(lambda: ear.messages == [vote()])
         writer.close()
         await wait_until_async(lambda: ear.closed == [2])
-        assert reader.at_eof() or await reader.read() == b""
+        assert no_reason(await reader.read())
 
 
 async def test_who_says_nothing_is_closed_and_connections_are_bounded() -> None:
@@ -356,7 +363,7 @@ async def test_pieces_of_a_snapshot_go_by_the_bulk_link_and_nothing_else_does() 
         await wait_until_async(lambda: ears[1].messages == [piece])
         assert not ears[1].frames
         refused = await answer_to(ports[0], encode_hello(hello_of(purpose=Purpose.BULK)), encode_message(vote()))
-        assert refused == b""
+        assert no_reason(refused)
         assert ears[0].messages == []
 
 
@@ -397,7 +404,7 @@ async def test_an_answer_waits_for_no_answer() -> None:
     """A voter hears nothing more of a candidate that lost: that is no silence, and no reason for a new connection."""
     async with transports(2, silence_ms=1) as ((one, two), (ear, _), _):
         await wait_until_async(lambda: all(two.connections().values()))
-        before = one.current[OTHER_SIDE]
+        before = await wait_until_async(lambda: one.current.get(OTHER_SIDE))
         two.send(vote())
         two.flush()
         await wait_until_async(lambda: ear.messages == [vote()])
@@ -470,9 +477,3 @@ async def test_dial_overrides_lead_through_a_proxy() -> None:
     hellos = [decode_hello(FrameDecoder().feed(data)[0]) for data in dialled[:2]]
     assert {hello.purpose for hello in hellos} == set(Purpose)
     assert {hello.to for hello in hellos} == {2}
-
-
-def test_decoded_messages_are_what_was_encoded() -> None:
-    """The link adds nothing of its own to a message."""
-    (frame,) = FrameDecoder().feed(encode_message(vote()))
-    assert decode_message(frame) == vote()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cluster.backup_file import BackupEncoder, BackupHead
 from cluster.disk_open import Identity, encode_identity
 from cluster.disk_reports import DiskReport, encode_report
-from cluster.peer_protocol import Hello, Purpose, encode_hello
+from cluster.peer_protocol import Hello, Purpose, Word, encode_hello, encode_word
 from raft.codec import (
     Corrupt,
     RawHeader,
@@ -145,6 +145,20 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
             start=Start(run=0xABC, last_index=7, last_term=2, term=3, floor=4),
         )
     ),
+    "hello with its proof": lambda: encode_hello(
+        Hello(
+            log=LOG.log_id.hex(),
+            sender=1,
+            to=2,
+            incarnation="ab" * 16,
+            boot=3,
+            purpose=Purpose.CONSENSUS,
+            start=Start(run=0xABC, last_index=7, last_term=2, term=3, floor=4),
+            challenge=0xDEF,
+            answer=0x123,
+        )
+    ),
+    "answer on a link": lambda: encode_word(Word.ANSWER, 0x123),
     "peer frame": lambda: encode_message(TimeoutNow(sender=1, to=2, term=3, last_index=4)),
 }
 

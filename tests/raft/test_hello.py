@@ -3,7 +3,17 @@
 import pytest
 
 from raft.codec import INDEX_MAX, Corrupt
-from raft.hello import Met, Start, decode_start, encode_start, is_believed, refusal
+from raft.configuration import Configuration, Member
+from raft.hello import (
+    BOOT_JUMP_MAX,
+    NEVER_MET,
+    Met,
+    Start,
+    decode_start,
+    encode_start,
+    is_believed,
+    refusal,
+)
 from raft.messages import AppendEntries, AppendEntriesReply, Message, RequestVote, RequestVoteReply
 from tests.raft.lab import configuration
 
@@ -116,3 +126,23 @@ def test_a_clone_of_a_running_node_is_refused() -> None:
     met = Met(4, 0xA, "n:1")
     assert refusal(sender=2, boot=4, knows=1, node=1, met=met, version=1, run=0xA, where="n:1") is None
     assert refusal(sender=2, boot=4, knows=1, node=1, met=met, version=1, run=0xB, where="m:2") is not None
+
+
+def test_a_boot_counter_cannot_jump_without_bound() -> None:
+    """A disk is started so many times more at most between two hellos of it: a higher counter is a forged one."""
+    asked = {"sender": 2, "knows": 1, "node": 1, "version": 1, "met": Met(7, 5, "a:1"), "run": 6}
+    assert refusal(boot=7 + BOOT_JUMP_MAX, **asked) is None  # type: ignore[arg-type]
+    told = refusal(boot=8 + BOOT_JUMP_MAX, **asked)  # type: ignore[arg-type]
+    assert told is not None
+    assert "says it was started 1000008 times, and 7 were seen" in told
+    assert refusal(boot=8 + BOOT_JUMP_MAX, **asked | {"met": NEVER_MET}) is None  # type: ignore[arg-type]
+
+
+def test_a_promise_without_a_proof_does_not_count() -> None:
+    """Guard: `is_proved`. Without it a forged vote would elect."""
+    configuration = Configuration((Member(2, "a" * 32, "h:1", "http://h:1"),), (2,))
+    vote = RequestVoteReply(sender=2, to=1, term=1, request_term=1, granted=True)
+    asks = RequestVote(sender=2, to=1, term=1, last_index=0, last_term=0)
+    assert is_believed(vote, "a" * 32, configuration)
+    assert not is_believed(vote, "a" * 32, configuration, is_proved=False)
+    assert is_believed(asks, "a" * 32, configuration, is_proved=False)

@@ -62,8 +62,8 @@ class Witness:
 
     __slots__ = (
         "_append_only", "_asked", "_cores", "_diverged", "_effects", "_elections", "_groups", "_hand_overs",
-        "_machines", "_oldest", "_once", "_persisted", "_pictures", "_pre_votes", "_progress", "_quorum", "_reads", "_seen",
-        "_terms", "_votes", "checks", "known",
+        "_machines", "_oldest", "_once", "_persisted", "_pictures", "_pre_votes", "_progress", "_quorum",
+        "_reads", "_seen", "_terms", "_votes", "checks", "known",
     )  # fmt: skip
 
     def __init__(self, configuration: Configuration, first: Entry) -> None:

@@ -23,6 +23,34 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        name="scrubbing_pauses_by_the_wall_clock",
+        number=0,
+        pitfall=64,
+        title="a slice of scrubbing is followed by twenty times its wall time: on a busy machine a round takes minutes",
+        source="this project: a test of a damaged snapshot that waited for two rounds",
+        story="tests/cluster/test_disk_scrub.py::test_the_pause_follows_from_the_time_on_a_processor",
+        edits=(
+            Edit(
+                "cluster.disk_scrub:Scrub._sliced",
+                "began, read, seconds = thread_s(),",
+                "began, read, seconds = monotonic(),",
+            ),
+            Edit("cluster.disk_scrub:Scrub._sliced", "and thread_s() < until", "and monotonic() < until"),
+            Edit("cluster.disk_scrub:Scrub._sliced", "took = thread_s() - began", "took = monotonic() - began"),
+        ),
+    ),
+    Mutant(
+        name="snapshot_saved_for_an_older_one",
+        number=0,
+        pitfall=64,
+        title="a snapshot that cannot be sent makes the leader save its state again, although a newer one is whole",
+        source="this project",
+        story="tests/cluster/test_node_snapshots.py::test_an_older_snapshot_that_cannot_be_sent_makes_no_new_one",
+        edits=(
+            Edit("cluster.node_snapshots:SnapshotWork._read", "self.is_damaged or fetch.index == self.index", "True"),
+        ),
+    ),
+    Mutant(
         name="ends_for_damage_while_others_are_ill",
         number=0,
         pitfall=66,
