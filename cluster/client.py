@@ -21,6 +21,7 @@ from typing import Self, TypeVar
 from cluster import client_requests as requests
 from cluster import clock, wire
 from cluster.client_answers import Item, LogPage, Page, Progress, Record, TxnResult, WatchEvent
+from cluster.client_arguments import checked_methods
 from cluster.client_batch import RECORDS_MAX, UnknownInBatch
 from cluster.client_batch_async import Batcher
 from cluster.client_carrier import Carrier
@@ -65,6 +66,7 @@ T = TypeVar("T")
 _new = tuple.__new__  # a NamedTuple without the cost of its constructor
 
 
+@checked_methods
 class Client:
     """A client of one cluster.
 
@@ -143,6 +145,8 @@ class Client:
     ) -> wire.Appended:  # fmt: skip
         """Appends one record, in one request with whatever else this client appends meanwhile."""
         record = _new(NewRecord, (value, key, tuple(headers), time_ms))
+        if headers:
+            requests.check_record(record)
         if self._batcher is None:
             return await self.append_many([record], deadline_s=deadline_s)
         deadline = clock.monotonic() + (self.deadline_s if deadline_s is None else deadline_s)

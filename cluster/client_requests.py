@@ -14,6 +14,7 @@ import msgspec
 
 from cluster import client_answers as answers
 from cluster import wire, wire_explain, wire_members
+from cluster.client_arguments import checked, require, require_bytes
 from cluster.client_flow import Request
 from cluster.client_http import Head
 
@@ -48,6 +49,8 @@ def append(records: Sequence[NewRecord]) -> Request[wire.Appended]:
     """Appends the records as one request: all of them, one after the other, or none."""
     if not records:
         raise ValueError("nothing to append: give at least one record")
+    for number, record in enumerate(records):
+        check_record(record, f"records[{number}]." if len(records) > 1 else "")
     headers: tuple[tuple[str, str], ...]
     if len(records) == 1 and not records[0].headers and records[0].value is not None:
         value, key, _, time_ms = records[0]
@@ -71,6 +74,21 @@ def append(records: Sequence[NewRecord]) -> Request[wire.Appended]:
 _appended = answers.plain(wire.Appended)
 
 
+def check_record(record: NewRecord, where: str = "") -> None:
+    """Raises TypeError for a field of another type; `where` stands before its name."""
+    if type(record) is not NewRecord:
+        raise TypeError(f"{where or 'record'} is {type(record).__name__}: give NewRecord".replace(". is", " is"))
+    value, key, headers, time_ms = record
+    require_bytes(value, f"{where}value", optional=True)
+    require_bytes(key, f"{where}key", optional=True)
+    if time_ms is not None:
+        require(time_ms, f"{where}time_ms", (int,), "int or None")
+    for name, content in headers:
+        require(name, f"{where}headers: a name", (str,), "str")
+        require_bytes(content, f"{where}headers: the value of {name!r}")
+
+
+@checked
 def log_page(
     from_index: int,
     *,
@@ -88,6 +106,7 @@ def log_page(
     return Request("GET", _target("/v1/log", query), answers.log_page, hold_ms=wait_ms)
 
 
+@checked
 def log_stream(
     from_index: int,
     *,
@@ -104,6 +123,7 @@ def log_stream(
     return Request("GET", _target("/v1/log", query), answers.nothing, accept=wire.NDJSON)
 
 
+@checked
 def log_raw(from_index: int, *, to: int | None = None, min_index: int = 0) -> Request[None]:
     """Opens a stream of raw chunks (`raft.codec`): entries and effects as they are on the node's disk."""
     query = _log_query(from_index, to, None, False, "linearizable", min_index) | {"format": "raw"}
@@ -131,6 +151,7 @@ def _log_query(
 # Key-value store.
 
 
+@checked
 def get(
     key: bytes, *, at: int | None = None, consistency: Consistency = "linearizable", min_index: int = 0
 ) -> Request[answers.Item]:
@@ -138,6 +159,7 @@ def get(
     return Request("GET", _target(_kv(key), {"at": at, **_reading(consistency, min_index)}), answers.got)
 
 
+@checked
 def put(key: bytes, value: bytes, *, if_revision: int | None = None) -> Request[wire.Written]:
     """Writes one key; with `if_revision` only if its mod revision is that (0: only if there is none)."""
     return Request(
@@ -146,11 +168,13 @@ def put(key: bytes, value: bytes, *, if_revision: int | None = None) -> Request[
     )  # fmt: skip
 
 
+@checked
 def delete(key: bytes, *, if_revision: int | None = None) -> Request[wire.Written]:
     """Deletes one key."""
     return Request("DELETE", _target(_kv(key), {"if_revision": if_revision}), _written, writes=True)
 
 
+@checked
 def delete_range(start: bytes, end: bytes | None) -> Request[wire.Written]:
     """Deletes the keys [start, end); None: to the last key."""
     return Request("DELETE", _target("/v1/kv", _span(start, end)), _written, writes=True)
@@ -176,6 +200,7 @@ def write_batch(session: int, settled: int, writes: Sequence[KeyWrite]) -> Reque
 _batch_answer = answers.plain(wire.BatchAnswer)
 
 
+@checked
 def range_page(
     start: bytes,
     end: bytes | None,
@@ -199,6 +224,7 @@ def range_page(
     return Request("GET", _target("/v1/kv", query), answers.page)
 
 
+@checked
 def prefix_end(prefix: bytes) -> bytes | None:
     """The first key after all those that begin with `prefix`; None: there is none."""
     stem = prefix.rstrip(b"\xff")
@@ -210,6 +236,7 @@ def txn(transaction: wire.TxnIn) -> Request[answers.TxnResult]:
     return Request("POST", "/v1/kv/txn", answers.txn_result, msgspec.json.encode(transaction), _JSON_BODY, writes=True)
 
 
+@checked
 def compare(
     key: bytes,
     target: Literal["value", "version", "create", "mod"],
@@ -225,6 +252,7 @@ def compare(
     return wire.CompareIn(target, operator, **fields, **_both("value", operand))
 
 
+@checked
 def step(
     operation: Literal["put", "delete", "delete_range", "get"],
     key: bytes,
@@ -237,6 +265,7 @@ def step(
     return wire.OperationIn(operation, **_both("key", key), **_both("value", value), **_both("end", end), limit=limit)
 
 
+@checked
 def compact(revision: int) -> Request[wire.Compacted]:
     """Lets go of the history of keys below a revision."""
     body = msgspec.json.encode({"revision": revision})
@@ -246,6 +275,7 @@ def compact(revision: int) -> Request[wire.Compacted]:
 _compacted = answers.plain(wire.Compacted)
 
 
+@checked
 def trim(before: int) -> Request[wire.Trimmed]:
     """Lets the records of the log below an index go. It may happen twice, so it needs no session: none can be opened
     on a full disk, where it is wanted most."""
@@ -256,6 +286,7 @@ def trim(before: int) -> Request[wire.Trimmed]:
 _trimmed = answers.plain(wire.Trimmed)
 
 
+@checked
 def watch(
     *,
     prefix: bytes | None = None,
@@ -273,6 +304,7 @@ def watch(
 # Sessions.
 
 
+@checked
 def open_session(ttl_ms: int) -> Request[wire.SessionAnswer]:
     """A new session."""
     body = msgspec.json.encode(wire.SessionIn(ttl_ms=ttl_ms))
@@ -282,11 +314,13 @@ def open_session(ttl_ms: int) -> Request[wire.SessionAnswer]:
 _session = answers.plain(wire.SessionAnswer)
 
 
+@checked
 def keep_session(session: int) -> Request[wire.SessionDone]:
     """Keeps a session alive for another of its times to live."""
     return Request("POST", f"/v1/sessions/{session}/keepalive", _session_done, b"")
 
 
+@checked
 def close_session(session: int) -> Request[wire.SessionDone]:
     """Ends a session."""
     return Request("DELETE", f"/v1/sessions/{session}", _session_done)
@@ -295,11 +329,13 @@ def close_session(session: int) -> Request[wire.SessionDone]:
 _session_done = answers.plain(wire.SessionDone)
 
 
+@checked
 def receipt(session: int, sequence: int) -> Request[wire.Receipt]:
     """What became of a sequence."""
     return Request("GET", f"/v1/sessions/{session}/receipts/{sequence}", _receipt)
 
 
+@checked
 def void(session: int, sequence: int) -> Request[wire.Receipt]:
     """Makes a "not seen" final; of an applied sequence the answer is its receipt."""
     return Request("POST", f"/v1/sessions/{session}/receipts/{sequence}/void", _receipt, b"")
@@ -312,6 +348,7 @@ _receipt = answers.plain(wire.Receipt)
 # Verify and operate.
 
 
+@checked
 def digest(index: int | None = None, *, log_from: int | None = None) -> Request[wire.DigestAnswer]:
     """The state digest at an index (None: now), with `log_from` also that of the log rows [log_from, index]."""
     query = {"index": index, "log_from": log_from}
@@ -329,6 +366,7 @@ def status() -> Request[wire.Status]:
 _status = answers.plain(wire.Status)
 
 
+@checked
 def backup(*, consistency: Consistency = "linearizable", min_index: int = 0) -> Request[None]:
     """Opens a stream of the bytes of a backup (`cluster.backup_file`)."""
     return Request("GET", _target("/v1/backup", _reading(consistency, min_index)), answers.nothing, accept=wire.BACKUP)
@@ -342,6 +380,7 @@ def explain_leaderless() -> Request[wire_explain.Leaderless]:
 _leaderless = answers.plain(wire_explain.Leaderless)
 
 
+@checked
 def explain_index(index: int) -> Request[wire_explain.EntryView]:
     """What became of a record, by the account of the node that answers."""
     return Request("GET", f"/v1/explain/{index}", _entry)
@@ -366,6 +405,7 @@ def change_members(change: wire_members.ChangeIn) -> Request[wire_members.Change
     return Request("POST", "/v1/members", _changed, msgspec.json.encode(change), _JSON_BODY, is_plain=True)
 
 
+@checked
 def transfer_leadership(to: int | None) -> Request[wire_members.TransferAnswer]:
     """Hands leadership to that node (None: whoever has most)."""
     body = msgspec.json.encode(wire_members.TransferIn(to))

@@ -18,6 +18,7 @@ from typing import Self, TypeVar, cast
 from cluster import client_requests as requests
 from cluster import clock, wire
 from cluster.client_answers import Item, LogPage, Page, Record, TxnResult, WatchEvent
+from cluster.client_arguments import checked_methods
 from cluster.client_batch import RECORDS_MAX, UnknownInBatch
 from cluster.client_batch_sync import Batcher
 from cluster.client_consumers import SyncConsumer
@@ -50,6 +51,7 @@ __all__ = [
 T = TypeVar("T")
 
 
+@checked_methods
 class SyncClient:
     """A blocking client of one cluster; its arguments are those of `cluster.client.Client`."""
 
@@ -130,6 +132,8 @@ class SyncClient:
     ) -> wire.Appended:
         """Appends one record, in one request with what other threads append meanwhile."""
         record = NewRecord(value, key, tuple(headers), time_ms)
+        if headers:
+            requests.check_record(record)
         if self._batcher is None:
             return self.append_many([record], deadline_s=deadline_s)
         deadline = clock.monotonic() + (self.deadline_s if deadline_s is None else deadline_s)

@@ -85,7 +85,7 @@ async def test_chunked_alone_is_taken(served: Served, coding: str) -> None:
         request("PUT", "/v1/kv/k", body=b"v").replace(b"\r\n", b"\n"),
     ],
 )
-async def test_framing_of_two_meanings_is_refused(served: Served, data: bytes) -> None:
+async def test_pitfall_85_framing_of_two_meanings_is_refused(served: Served, data: bytes) -> None:
     """Whatever two programs may take for requests of different lengths: 400, nothing applied, the connection ends."""
     async with open_stream(served.port, data) as stream:
         reply = await stream.reply()

@@ -2,6 +2,7 @@
 
 import io
 import json
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -77,3 +78,19 @@ def test_headers_are_text_only_if_all_of_them_are() -> None:
     assert jsonable({"headers": [("a", b"b"), ("c", b"\xff")]}) == {"headers_b64": [("a", "Yg=="), ("c", "/w==")]}
     assert as_time(0) == "1970-01-01T00:00:00.000Z"
     assert as_time(None) == ""
+
+
+def test_an_array_ends_where_its_rows_are_broken_off() -> None:
+    """JSON is one document, whatever ends the rows: one row a line as they come, and the end in any case."""
+
+    def rows(count: int) -> Iterator[dict[str, int]]:
+        for number in range(count):
+            yield {"n": number}
+        raise KeyboardInterrupt
+
+    for count, told in ((0, b"[]\n"), (1, b'[\n{"n": 0}\n]\n'), (2, b'[\n{"n": 0},\n{"n": 1}\n]\n')):
+        out = io.BytesIO()
+        with pytest.raises(KeyboardInterrupt):
+            Printer(Format.JSON, stdout=out).each(rows(count), View((Column("n"),), lines_of("n")))
+        assert out.getvalue() == told
+        assert json.loads(told) == [{"n": number} for number in range(count)]
