@@ -128,10 +128,11 @@ class DiskWork:
         self.takes_writes = disks.takes_writes
         holds = disks.holds(node.room.trim_index, node.disk.snapshot_bytes)
         if holds != self.holds:
-            if holds.keys() != self.holds.keys():
-                node.logger.warning(
-                    "followers_held", nodes=sorted(holds), meaning="full disks: they are sent no entries"
-                )
+            if holds.keys() - self.holds.keys():
+                meaning = "their disks are full: they are sent no entries while a majority can do without them"
+                node.logger.warning("followers_held", nodes=sorted(holds), meaning=meaning)
+            elif not holds:
+                node.logger.info("followers_released", nodes=sorted(self.holds))
             self.holds = holds
             node.wake()
         node.core.hold(holds)  # always: a change of the members makes their progress anew
