@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cluster import clock
 from cluster.disk_reports import (
     PEER_VERSION,
     DiskReport,
@@ -83,8 +84,11 @@ class DiskWork:
         return [peer for peer in peers if node.transport.version_of(peer) >= PEER_VERSION]
 
     def take(self, peer: NodeId, frame: Frame) -> None:
-        """A peer's report. Raises Corrupt."""
-        self._reports.take(peer, decode_report(frame))
+        """A peer's report; a leader acts on urgent news at once. Raises Corrupt."""
+        report, before = decode_report(frame), self._reports.of((peer,)).get(peer)
+        self._reports.take(peer, report)
+        if self._node.is_leader and report.is_urgent_after(before):
+            self._lead(clock.read())
 
     def lost(self, peer: NodeId) -> None:
         """The bulk link to that peer closed: what was told on it may not have arrived."""
@@ -124,10 +128,11 @@ class DiskWork:
         self.takes_writes = disks.takes_writes
         holds = disks.holds(node.room.trim_index, node.disk.snapshot_bytes)
         if holds != self.holds:
-            if holds.keys() != self.holds.keys():
-                node.logger.warning(
-                    "followers_held", nodes=sorted(holds), meaning="full disks: they are sent no entries"
-                )
+            if holds.keys() - self.holds.keys():
+                meaning = "their disks are full: they are sent no entries while a majority can do without them"
+                node.logger.warning("followers_held", nodes=sorted(holds), meaning=meaning)
+            elif not holds:
+                node.logger.info("followers_released", nodes=sorted(self.holds))
             self.holds = holds
             node.wake()
         node.core.hold(holds)  # always: a change of the members makes their progress anew

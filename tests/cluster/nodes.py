@@ -66,9 +66,10 @@ class Nodes:
         self.first = to_b64(entry.header + entry.data)  # for the join files of nodes that are added
         format_cluster(self.cluster, self.file, segment_bytes=self.flags["disk.segment_bytes"])
 
-    async def start(self, node: int, *, is_older: bool = False, **flags: Any) -> Node:
+    async def start(self, node: int, *, is_older: bool = False, speaks: int = 0, **flags: Any) -> Node:
         """Starts a node of the cluster; `flags` are further settings, with __ for the dot. `is_older`: its program
-        knows cluster version 1 alone, and speaks the peer protocol of then."""
+        knows cluster version 1 alone, and speaks the peer protocol of then. `speaks`: it says it speaks that version of
+        the peer protocol (0: today's)."""
         more = {key.replace("__", "."): value for key, value in flags.items()}
         loaded = load_settings(self.file, {}, {"node": node, **self.flags, **more})
         disk, recovered = Disk.open(
@@ -80,7 +81,9 @@ class Nodes:
         )  # fmt: skip
         if is_older:
             started.core.state.knows = 1
-            started.transport.identity = replace(started.transport.identity, speaks=2)
+            speaks = 2
+        if speaks:
+            started.transport.identity = replace(started.transport.identity, speaks=speaks)
         await started.start()
         self.running[node] = started
         return started

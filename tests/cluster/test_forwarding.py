@@ -8,6 +8,7 @@ import pytest
 
 from cluster.forwarding import (
     FORWARD_FRAME_BYTES_MAX,
+    answer_frames,
     decode_answers,
     decode_forward,
     decode_points,
@@ -47,6 +48,17 @@ def one(data: bytes) -> Frame:
     """The only frame in there."""
     (frame,) = FrameDecoder().feed(data)
     return frame
+
+
+@pytest.mark.parametrize(("version", "code"), [(3, Code.BUSY), (4, Code.DISK_FULL)])
+def test_an_older_peer_is_told_a_code_that_it_knows(version: int, code: Code) -> None:
+    """It would close the connection at any other; the outcome is the same. Codes of old are told as they are."""
+    answers = [Answer(2, 7, 0, Code.DISK_FULL), Answer(2, 8, 0, Code.NO_LEADER), Answer(2, 9, 40)]
+    ((peer, frame),) = answer_frames(answers, 3, lambda peer: version)
+    assert peer == 2
+    told = decode_answers(one(frame))
+    assert told.refused == [(7, code), (8, Code.NO_LEADER)]
+    assert told.placed == [(9, 40)]
 
 
 def test_forwarded_requests_arrive_with_what_their_bytes_say() -> None:
