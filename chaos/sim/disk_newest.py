@@ -123,5 +123,5 @@ def flip_newest(disk: SimDisk, random: Random) -> tuple[str, str]:
         return "", ""
     region = random.choice(sorted({place.region for place in found}))
     place = random.choice([place for place in found if place.region == region])
-    mask = 1 << random.randrange(8) if random.randrange(4) else random.randint(1, 255)
+    mask = 1 << random.randrange(8) if random.randrange(2) else random.randint(1, 255)
     return region, disk.hit(flip(disk, place, random.randrange(place.start, place.end), mask))

@@ -60,7 +60,7 @@ KINDS: Final[dict[str, tuple[int, int]]] = {
     # another program
     "upgrade": (60, 4),
     # a power cut and damage together
-    "flip newest": (20, 1),
+    "flip newest": (35, 3),
     # many connections at once
     "break links": (40, 3),
 }
