@@ -25,6 +25,7 @@ from cluster.node_apply import apply_due
 from cluster.node_backfill import BackfillWork
 from cluster.node_damage import DamageWork
 from cluster.node_fetches import Fetches
+from cluster.node_links import LinkNews
 from cluster.node_members import Membership
 from cluster.node_requests import Look
 from cluster.node_retention import RetentionWork
@@ -60,7 +61,7 @@ HOUSEKEEPING_S: Final = 0.05  # deadlines of requests, silent peers, clock entri
 LATE_S: Final = 0.1  # a tick that comes later finds messages waiting: they go first (pitfall 14)
 
 
-class Node:
+class Node(LinkNews):
     """One member of the cluster. Made on the event loop; `start`, then `stop`. `ended` tells how it ended.
 
     What other modules of this package do to it (`node_requests`, `node_status`, `node_end`) they do as plain functions.
@@ -299,34 +300,6 @@ class Node:
             self.core.link_closed(peer, clock.read())
             self.wake()
 
-    def consensus_link_opened(self, peer: NodeId) -> None:
-        """What the core sends to that peer gets there from now on: a leader's heartbeat, at once."""
-        if not self.ended.done():
-            self.core.link_dialled(peer, clock.read())
-            self.wake()
-
-    def consensus_link_refused(self, peer: NodeId) -> None:
-        """No process listens there. If it led, an election is due before the next tick but one may be."""
-        if not self.ended.done():
-            now = clock.read()
-            self.core.link_refused(peer, now)
-            due_ms = self.core.next_deadline_ms() - now.monotonic_ms
-            if due_ms <= self.options.link_refused_delay_max_ms:
-                self._loop.call_later(max(0, due_ms) / 1_000, self._ticked)
-
-    def bulk_link_closed(self, peer: NodeId) -> None:
-        """What was sent there and not answered may or may not have arrived."""
-        self.pending.link_lost(peer, f"the link to node {peer} closed")
-        self.reads.lost(peer)
-        self.peer_log.lost(peer)
-        self.wake()
-
-    def bulk_link_opened(self, peer: NodeId) -> None:
-        """Requests may wait for it, and the rest of a snapshot."""
-        if not self.ended.done():
-            self.core.bulk_link_dialled(peer, clock.read())
-            self.wake()
-
     # -- turns ------------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
@@ -443,11 +416,12 @@ class Node:
     def _tick(self, lag: float) -> None:
         self.metrics.loop_lag.observe(lag)
         if lag > LATE_S:
-            self._loop.call_later(TICK_S, self._ticked)
+            self._loop.call_later(TICK_S, self.look_at_clock)
         else:
-            self._ticked()
+            self.look_at_clock()
 
-    def _ticked(self) -> None:
+    def look_at_clock(self) -> None:
+        """Does what is due, of the core and of the housekeeping."""
         if self.ended.done():
             return
         now = clock.read()

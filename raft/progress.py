@@ -123,6 +123,12 @@ class Progress:
     pace_ms: int = 0  # when to look again whether that is enough
     pace_lag: int | None = None  # records it lacked at the last look; None: it was not behind
 
+    @property
+    def of_snapshot(self) -> tuple[int, int, int]:
+        """Index of the snapshot on its way there, bytes that are written there, and its size; zeros if there is none."""
+        sending = self.sending
+        return (0, 0, 0) if sending is None else (sending.mark.index, sending.offset, sending.total)
+
     def has_room(self, options: Options) -> bool:
         """Whether another message with entries may be sent."""
         return len(self.inflight) < options.inflight_messages_max and self.inflight_bytes < options.inflight_bytes_max

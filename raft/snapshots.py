@@ -121,10 +121,10 @@ def on_link_closed(progress: Progress) -> None:
         progress.is_waiting = True
 
 
-def on_bulk_opened(state: State, role: Leader, peer: NodeId) -> None:
+def on_bulk_opened(state: State, peer: NodeId) -> None:
     """The link that carries chunks to that follower was made anew: what was under way is lost, and leaves again. Not
     while the follower itself is not connected: a proxy takes dials for a process that is down."""
-    progress = role.progress.get(peer)
+    progress = state.role.progress.get(peer) if isinstance(state.role, Leader) else None
     if progress is not None and progress.sending is not None and peer in state.said:
         progress.sending.go_to(progress.sending.offset)
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import structlog
 
+from cluster import clock
 from cluster.metrics import Metrics
 from cluster.peer_links import HELD_S
 from cluster.peer_protocol import (
@@ -437,7 +438,8 @@ async def test_a_connection_that_was_up_is_dialled_again_at_once() -> None:
         await wait_until_async(lambda: all(one.connections().values()))
         early = list(ear.refused)  # node 2 did not listen yet
         for times in range(1, 6):
-            await asyncio.sleep(2 * HELD_S)  # so long it has to be up
+            since = clock.monotonic()
+            await wait_until_async(lambda since=since: clock.monotonic() > since + 2 * HELD_S)  # type: ignore[misc]
             for connection in list(two.accepted):
                 connection.abort()
             await wait_until_async(lambda times=times: len(ear.dialled) == 1 + times)  # type: ignore[misc]
