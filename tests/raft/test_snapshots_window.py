@@ -180,7 +180,7 @@ def test_a_follower_takes_chunks_in_order_while_it_writes() -> None:
 
 
 def test_a_follower_keeps_no_more_than_the_window() -> None:
-    """A leader that sends more is not answered until the disk is done with some of it; a single chunk is always taken."""
+    """A leader that sends more is not answered until the disk is done with some of it; one chunk is always taken."""
     core = make_core(1, 3, options=Options(snapshot_window_bytes=5))
     asked = [
         len(ready.snapshot_writes)
