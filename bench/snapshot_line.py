@@ -2,9 +2,9 @@
 
 Three nodes behind Toxiproxy. A follower is killed, so much is written that the leader keeps no log for it, every
 message between the follower and the others is delayed, and the follower starts again. What counts is the time between
-the first chunk and the last one at the follower. The floor is the same number of bytes over one socket through a proxy of
-the same server with the same delay, in the same run. Then once more, with the links of the follower cut half-way: what
-came before the cut must not be sent again.
+the first chunk and the last one at the follower. The floor is the same number of bytes over one socket through a proxy
+of the same server with the same delay, in the same run. Then once more, with the links of the follower cut half-way:
+what came before the cut must not be sent again.
 """
 
 from __future__ import annotations

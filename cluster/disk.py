@@ -255,8 +255,7 @@ class Disk:
         await asyncio.to_thread(check_snapshot, self._opened.shard, self._journal.log, index)
 
     async def write_pieces(self, writes: Sequence[SnapshotWrite]) -> None:
-        """Writes pieces from a leader aside, in order. Raises SnapshotDamaged, NoSpace (what came is removed) or
-        DiskFenced."""
+        """Writes a leader's pieces aside, in order. Raises SnapshotDamaged, NoSpace (what came goes) or DiskFenced."""
         self._writer.check()
         await self._receive(partial(self._incoming.write, writes))
 

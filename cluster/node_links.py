@@ -76,7 +76,7 @@ class NodeLinks:
 
     def bulk_link_opened(self, peer: NodeId) -> None:
         """Requests may wait for it, and the rest of a snapshot."""
-        self._tell(self._node.core.bulk_link_dialled, peer, clock.read())
+        self._tell(self._node.core.link_dialled, peer, clock.read(), is_bulk=True)
 
     def consensus_link_opened(self, peer: NodeId) -> None:
         """What the core sends to that peer gets there from now on: a leader's heartbeat, at once."""

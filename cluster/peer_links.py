@@ -31,8 +31,8 @@ REDIAL_MIN_MS: Final = 2  # pause after the first dial that failed; it doubles u
 CLOSED: Final = "closed by the peer"
 REFUSED_REDIAL_S: Final = 1.0  # after a refused hello: somebody has to mend something first
 HELD_S: Final = 0.02
-"""A connection that was up for so long, in seconds, is dialled again at once when it closes. One that closes earlier and
-without a word counts as a refused dial: a proxy takes connections whether or not the process behind it lives."""
+"""A connection that was up for so long, in seconds, is dialled again at once when it closes. One that closes earlier
+and without a word counts as a refused dial: a proxy takes connections whether or not the process behind it lives."""
 STABLE_S: Final = 1.0  # a peer counts as reached once its connection was up for so long
 JOINED_BYTES_MAX: Final = 16 << 10  # more is cheaper to write in parts than to copy
 ANSWER_BYTES_MAX: Final = 4_096  # of each frame that may come back: a word or a refusal

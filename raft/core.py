@@ -27,7 +27,7 @@ from raft.messages import (
     TimeoutNow,
 )
 from raft.options import Options
-from raft.progress import Hold, Progress
+from raft.progress import Hold
 from raft.ready import Fetch, Ready, SnapshotFetch, SnapshotWrite
 from raft.refusals import Busy, NotLeader, TransferInProgress
 from raft.roles import ROLE_NAMES, Follower, Leader, RoleName
@@ -224,10 +224,11 @@ class RaftCore:
         recall.link_closed(self.state, peer)
         links.closed(self.state, peer)
 
-    def link_dialled(self, peer: NodeId, now: Now) -> None:
-        """This node's own connection to `peer` is made: messages get there again."""
+    def link_dialled(self, peer: NodeId, now: Now, *, is_bulk: bool = False) -> None:
+        """This node's own connection to `peer` is made. What the one before carried may be lost: chunks of snapshots go
+        by the bulk one, all other messages by the other."""
         self.state.now = now
-        links.opened(self.state, peer)
+        (snapshots.on_bulk_opened if is_bulk else links.opened)(self.state, peer)
 
     def link_refused(self, peer: NodeId, now: Now) -> None:
         """This node dialled `peer`, and no process listens there. Say so again after each dial that is refused."""
@@ -248,12 +249,6 @@ class RaftCore:
             log.trim(self.state.options)
         if keep_after is not None:
             log.compact(keep_after)
-
-    def bulk_link_dialled(self, peer: NodeId, now: Now) -> None:
-        """This node's own bulk connection to `peer` is made: what it carried before may be lost."""
-        self.state.now = now
-        if isinstance(self.state.role, Leader):
-            snapshots.on_bulk_opened(self.state, self.state.role, peer)
 
     def snapshot_chunk(
         self, fetch: SnapshotFetch, total: int, data: bytes, now: Now, *, takes_several: bool = True
@@ -378,7 +373,7 @@ class RaftCore:
             followers = tuple(
                 FollowerStatus(
                     peer, progress.match, progress.sent, progress.mode.value, len(progress.inflight),
-                    progress.inflight_bytes, progress.contact_ms, *_sent_of_snapshot(progress),
+                    progress.inflight_bytes, progress.contact_ms, *progress.of_snapshot,
                 )
                 for peer, progress in role.progress.items()
             )  # fmt: skip
@@ -402,11 +397,6 @@ class RaftCore:
             catching_up=tuple(role.catch_ups) if isinstance(role, Leader) else (),
             followers=followers,
         )
-
-
-def _sent_of_snapshot(progress: Progress) -> tuple[int, int, int]:
-    sending = progress.sending
-    return (0, 0, 0) if sending is None else (sending.mark.index, sending.offset, sending.total)
 
 
 def _meet_term(state: State, message: Message) -> bool:
@@ -438,12 +428,7 @@ def _enlighten(state: State, message: Message) -> None:
     elif isinstance(message, InstallSnapshot):
         snapshots.refuse(state, message)
     elif isinstance(message, AppendEntries):
-        state.out.messages.append(
-            AppendEntriesReply(
-                sender=state.node, to=message.sender, term=state.term, success=False, match=0,
-                prev_index=message.prev_index, round=message.round,
-            )
-        )  # fmt: skip
+        replication.refuse(state, message)
 
 
 def _fetch_committed(state: State) -> None:

@@ -22,7 +22,7 @@ PACE_LOOKS: Final = 60
 
 
 FETCH_CHUNKS_MAX: Final = 4
-"""Chunks of a snapshot that are asked from disk together: a trip to the reading thread takes longer than reading one."""
+"""Chunks of a snapshot asked from disk together: a trip to the reading thread takes longer than reading one."""
 
 
 class Mode(StrEnum):
@@ -43,10 +43,10 @@ class Hold(NamedTuple):
 
 @dataclass(slots=True)
 class Sending:
-    """A snapshot on its way to a follower: some chunks are asked from disk at a time, and a window of them is under way.
+    """A snapshot on its way to a follower: some chunks are asked from disk, and a window of them is under way.
 
-    The window grows by a chunk with each answer. Answers that come late halve it, once a round trip. So it settles at the
-    pace of the line and of the follower's disk (by the delay, as TCP Vegas does).
+    The window grows by a chunk with each answer. Answers that come late halve it, once a round trip. So it settles at
+    the pace of the line and of the follower's disk (by the delay, as TCP Vegas does).
     """
 
     mark: Mark
@@ -135,6 +135,12 @@ class Progress:
     behind_messages_max: int = 1
     pace_ms: int = 0  # when to look again whether that is enough
     pace_lag: int | None = None  # records it lacked at the last look; None: it was not behind
+
+    @property
+    def of_snapshot(self) -> tuple[int, int, int]:
+        """Of the snapshot on its way there: its index, the bytes written there, its size; zeros if there is none."""
+        sending = self.sending
+        return (0, 0, 0) if sending is None else (sending.mark.index, sending.offset, sending.total)
 
     def has_room(self, options: Options) -> bool:
         """Whether another message with entries may be sent."""

@@ -268,6 +268,16 @@ def on_append(state: State, message: AppendEntries) -> None:
     _answer(state, message, success=True, match=proved)
 
 
+def refuse(state: State, message: AppendEntries) -> None:
+    """Tell a leader of an old term the current one."""
+    state.out.messages.append(
+        AppendEntriesReply(
+            sender=state.node, to=message.sender, term=state.term, success=False, match=0,
+            prev_index=message.prev_index, round=message.round,
+        )
+    )  # fmt: skip
+
+
 def _is_chain(state: State, message: AppendEntries) -> bool:
     """Whether the entries follow prev and each other, and the first names the header that is really there."""
     index, term = message.prev_index, message.prev_term

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import typer
 
-from cluster.cli import build
+from cluster.cli_commands import build
 from cluster.client_consumers import claim
 from cluster.client_sync import SyncClient
 from cluster.cluster_file import render_cluster_file
-from cluster.launcher import new_cluster
+from cluster.formatting import new_cluster
 from tests.cluster.test_cli import Running
 from tests.support import free_ports
 

@@ -1,14 +1,18 @@
-"""What breaks of the links between real nodes do to a leader: nothing, while its process lives and can be dialled again."""
+"""What breaks of the links between real nodes do to a leader: nothing, while its process can be dialled again."""
 
+import asyncio
 from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 
+from cluster import clock
 from cluster.node import Node
+from cluster.peer_links import HELD_S
 from raft.roles import Follower
 from tests.cluster.nodes import Nodes, cluster_of
-from tests.support import wait_until_async
+from tests.cluster.test_transport import transports
+from tests.support import streams_served, wait_until_async
 
 DEFAULTS = {"raft__heartbeat_ms": 60, "raft__election_timeout_min_ms": 300, "raft__election_timeout_max_ms": 600}
 """The elections of the product, not the quick ones of these tests: the delays after a closed link belong to them."""
@@ -61,3 +65,31 @@ async def test_a_break_of_all_links_leaves_a_healthy_leader_in_place(tmp_path: P
             await joined_again(nodes, break_links(nodes, all_pairs(nodes)))
             assert (leader.is_leader, leader.term) == (True, term)
         assert (await nodes.append(leader, b"after")).term == term
+
+
+async def test_a_connection_that_closes_at_once_counts_as_a_refused_dial() -> None:
+    """A proxy takes connections whether or not a process listens behind it."""
+
+    async def proxy(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async with transports(1) as ((one,), (ear,), _):
+        port = int(one.configuration.member(2).peer.rpartition(":")[2])  # type: ignore[union-attr]
+        async with streams_served(proxy, port):
+            await wait_until_async(lambda: ear.dialled)
+            before = len(ear.refused)
+            await wait_until_async(lambda: len(ear.refused) > before + 3)
+
+
+async def test_a_connection_that_was_up_is_dialled_again_at_once() -> None:
+    """Also when it breaks again and again: each new one is there within the shortest pause between two dials."""
+    async with transports(2) as ((one, two), (ear, _), _):
+        await wait_until_async(lambda: all(one.connections().values()))
+        early = list(ear.refused)  # node 2 did not listen yet
+        for times in range(1, 6):
+            since = clock.monotonic()
+            await wait_until_async(lambda since=since: clock.monotonic() > since + 2 * HELD_S)  # type: ignore[misc]
+            for connection in list(two.accepted):
+                connection.abort()
+            await wait_until_async(lambda times=times: len(ear.dialled) == 1 + times)  # type: ignore[misc]
+        assert ear.refused == early

@@ -10,7 +10,6 @@ import pytest
 import structlog
 
 from cluster.metrics import Metrics
-from cluster.peer_links import HELD_S
 from cluster.peer_protocol import (
     CLUSTER_VERSIONS,
     PEER_VERSION_MAX,
@@ -423,33 +422,6 @@ async def test_a_dead_peer_is_dialled_until_it_is_back() -> None:
         await two.start("127.0.0.1", ports[1])
         await wait_until_async(lambda: all(one.connections().values()))
         assert (ear.bulk_opened, ear.dialled, set(ear.refused)) == ([2], [2], {2})
-
-
-async def test_a_connection_that_closes_at_once_counts_as_a_refused_dial() -> None:
-    """A proxy takes connections whether or not a process listens behind it."""
-
-    async def proxy(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.close()
-
-    async with transports(1) as ((one,), (ear,), _):
-        port = int(one.configuration.member(2).peer.rpartition(":")[2])  # type: ignore[union-attr]
-        async with streams_served(proxy, port):
-            await wait_until_async(lambda: ear.dialled)
-            before = len(ear.refused)
-            await wait_until_async(lambda: len(ear.refused) > before + 3)
-
-
-async def test_a_connection_that_was_up_is_dialled_again_at_once() -> None:
-    """Also when it breaks again and again: each new one is there within the shortest pause between two dials."""
-    async with transports(2) as ((one, two), (ear, _), _):
-        await wait_until_async(lambda: all(one.connections().values()))
-        early = list(ear.refused)  # node 2 did not listen yet
-        for times in range(1, 6):
-            await asyncio.sleep(2 * HELD_S)  # so long it has to be up
-            for connection in list(two.accepted):
-                connection.abort()
-            await wait_until_async(lambda times=times: len(ear.dialled) == 1 + times)  # type: ignore[misc]
-        assert ear.refused == early
 
 
 async def test_dial_overrides_lead_through_a_proxy() -> None:

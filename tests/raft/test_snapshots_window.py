@@ -125,11 +125,11 @@ def test_a_link_that_was_made_anew_goes_on_behind_what_was_answered() -> None:
         answer(core, offset, 380)
         send_all(core, 380)
     core.link_dialled(2, at(385))
-    core.bulk_link_dialled(2, at(385))
+    core.link_dialled(2, at(385), is_bulk=True)
     assert send_all(core, 385) == [], "node 2 itself is not connected: a proxy may have taken the dial"
     core.link_opened(2, f"{2:032x}", 1, at(386))
-    core.bulk_link_dialled(2, at(390))
-    core.bulk_link_dialled(3, at(390))
+    core.link_dialled(2, at(390), is_bulk=True)
+    core.link_dialled(3, at(390), is_bulk=True)
     assert send_all(core, 390) == [8]
     answer(core, 10, 391)
     assert send_all(core, 391) == [10]
@@ -154,7 +154,7 @@ def test_an_answer_beyond_what_left_is_believed() -> None:
         answer(core, offset, 380)
         send_all(core, 380)
     core.link_opened(2, f"{2:032x}", 1, at(390))
-    core.bulk_link_dialled(2, at(390))
+    core.link_dialled(2, at(390), is_bulk=True)
     assert drain_fetches(core) == [8]
     answer(core, 14, 395)
     assert send_all(core, 395) == [14]
@@ -180,7 +180,7 @@ def test_a_follower_takes_chunks_in_order_while_it_writes() -> None:
 
 
 def test_a_follower_keeps_no_more_than_the_window() -> None:
-    """A leader that sends more is not answered until the disk is done with some of it; a single chunk is always taken."""
+    """A leader that sends more is not answered until the disk is done with some of it; one chunk is always taken."""
     core = make_core(1, 3, options=Options(snapshot_window_bytes=5))
     asked = [
         len(ready.snapshot_writes)

@@ -1,4 +1,4 @@
-"""Breaks: many connections end at the same moment, and can be made again soon. No leader may lose its place over it.
+"""Breaks many connections at the same moment; they can be made again soon, and no leader may lose its place over it.
 
 A reload of a firewall and a live migration look like this. Where nothing else goes wrong in the world, this judges: a
 leader that everyone followed leads the same term `Options.link_closed_delay_min_ms` later, and twice that.
