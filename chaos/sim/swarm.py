@@ -165,7 +165,7 @@ def _options(random: Random) -> Options:
     """Mostly small windows and tails: limits that are never reached prove nothing."""
     is_small = random.randrange(100) < 60
     heartbeat_ms = random.choice((60, 100, 100, 150, 200))  # most of a world's work is heartbeats
-    return Options(
+    options = Options(
         heartbeat_ms=heartbeat_ms,
         election_timeout_min_ms=5 * heartbeat_ms,
         election_timeout_max_ms=10 * heartbeat_ms,
@@ -182,6 +182,7 @@ def _options(random: Random) -> Options:
         snapshot_chunk_bytes=random.choice((200, 1_000, 256 << 10)),
         snapshot_retry_ms=random.choice((200, 1_000)),
     )
+    return replace(options, apply_bytes_max=options.inflight_bytes_max)  # not drawn: the other draws stay as they were
 
 
 def quiet(nodes: int = 3) -> Swarm:
