@@ -19,13 +19,14 @@ from aiohttp.http_exceptions import LineTooLong
 from aiohttp.web_protocol import RequestHandler
 
 from cluster import clock, wire
+from cluster.budget import SMALL_BYTES
 from cluster.consumer_lag import Lags
 from cluster.fast_head import Head, HeadParser, Kind, Short, is_ordinary, short_of
 from cluster.fast_path import FastConnection
 from cluster.fast_short import ShortWay, route_of
 from cluster.fast_turns import Turns
 from cluster.http_answer import Answer, Identity, make_problem, problem_answer
-from cluster.http_call import Call, Service, is_request_id
+from cluster.http_call import Call, Service, answers_full, is_request_id
 from cluster.http_routes import Route, allowed_methods, find_route, route_lines
 from cluster.http_stream import Stream
 from cluster.logging import get_logger
@@ -36,6 +37,8 @@ from cluster.wire import ApiError, Code, Principal, authorise
 
 _ANYONE: Final = Principal()
 _READS: Final = frozenset({"GET", "HEAD"})
+_BODILESS: Final = frozenset({"GET", "HEAD", "DELETE"})
+"""Methods whose routes take no body."""
 _HOSTS_SEEN_MAX: Final = 64
 """Host values remembered as good; a client may come by any number of proxies' ports."""
 _HEADERS_MAX: Final = 256
@@ -116,12 +119,17 @@ class Api:
         answer: Answer | Stream
         try:
             route = self._admit(call)
+            if call.method in _BODILESS:
+                await call.drop_body(service)
             answer = await route.handler(service, call)
+            if call.method in _READS and isinstance(answer, Answer) and not call.hold_answer(service, len(answer.body)):
+                raise answers_full(service.answers)  # only to a read: what a write did must be told
         except Exception as error:
             code, told = self._failed(error, call.request_id, call.target, call)
             answer = told if call.stream is None or code != Code.INTERNAL else call.stream
         finally:
             service.open_requests -= 1
+            call.release()
         if isinstance(answer, Answer):
             self._sign(answer, call.request_id)
         self._note(
@@ -148,6 +156,9 @@ class Api:
         code, request_id = "", f"{self._id_prefix}{next(self._ids)}"
         try:
             answer = self._short.end(head, asked.result())
+            size = len(answer.body)
+            if size > SMALL_BYTES and head.method == "GET" and not self.service.answers.has_room(size, size):
+                raise answers_full(self.service.answers)
         except Exception as error:
             code, answer = self._failed(error, request_id, head.target)
         self._sign(answer, request_id)

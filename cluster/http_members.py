@@ -42,7 +42,7 @@ _TAKES: Final[dict[str, frozenset[str]]] = {
 async def transfer_leadership(service: Service, call: Call) -> Answer:
     """Hands leadership to a voter (an empty body: whoever has most); answered once the new leader is heard."""
     call.query()
-    body = await call.body(service.limits.body_bytes_max)
+    body = await call.body(service)
     asked = decode(_TRANSFER, body, "the body as JSON") if body else TransferIn()
     node = service.node
     seconds = await node.transfer(asked.to or NOBODY, call.deadline)
@@ -56,7 +56,7 @@ async def transfer_leadership(service: Service, call: Call) -> Answer:
 async def change_members(service: Service, call: Call) -> Answer:
     """Adds, promotes, removes, replaces a member or moves its addresses; answered once the change has begun."""
     call.query()
-    asked = decode(_CHANGE, await call.body(service.limits.body_bytes_max), "the body as JSON")
+    asked = decode(_CHANGE, await call.body(service), "the body as JSON")
     node = service.node
     before = node.members()
     change, newcomer = _change_of(asked, before)

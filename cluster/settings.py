@@ -88,6 +88,9 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     deadline_default_ms: int = 10_000  # of a request that names none
     deadline_max_ms: int = 120_000
     body_bytes_max: int = 8 << 20  # of one HTTP request
+    bodies_bytes_max: int = 128 << 20  # of the bodies of all requests that are not answered yet
+    body_stall_ms: int = 5_000  # a body of which less than 64 KiB come in so long is given up
+    answers_bytes_max: int = 128 << 20  # of all answers and streams that their readers have not taken yet
     records_max: int = 50_000  # in one request
     value_bytes_max: int = 1 << 20  # of one value
     record_headers_bytes_max: int = 64 << 10  # of one record

@@ -82,7 +82,9 @@ def check_state(state: State) -> None:
         durable = bisect_right(log.ends, persisted)
         size = log.bytes - sum([entry.size for entry in log.entries[durable:]])
         if size > options.tail_bytes_max or durable > options.tail_entries_max:
-            raise InvariantBroken(node, "durable entries beyond the tail's bounds leave memory", "DESIGN 1", (size, durable))
+            raise InvariantBroken(
+                node, "durable entries beyond the tail's bounds leave memory", "DESIGN 1", (size, durable)
+            )
     role = state.role
     if state.vote != node and isinstance(role, (Candidate, Leader)):
         raise InvariantBroken(node, "who campaigns or leads has its own vote", "thesis 3.4", state.vote)
@@ -96,7 +98,9 @@ def check_leader(state: State, role: Leader) -> None:
     if log.last.term != state.term:
         raise InvariantBroken(node, "a leader's log ends in its term", "thesis 6.4", (log.last, state.term))
     if role.uncommitted_bytes < 0 or (log.committed == log.last.index and role.uncommitted_bytes):
-        raise InvariantBroken(node, "uncommitted bytes are those of uncommitted entries", "pitfall 29", role.uncommitted_bytes)
+        raise InvariantBroken(
+            node, "uncommitted bytes are those of uncommitted entries", "pitfall 29", role.uncommitted_bytes
+        )
     last, sure = log.last.index, log.ends[-2:]
     for peer, progress in role.progress.items():
         match = progress.match
