@@ -68,9 +68,32 @@ class FastConnection(asyncio.Protocol):
     """One connection of a client."""
 
     __slots__ = (
-        "_at", "_began", "_body", "_body_timer", "_buffer", "_gate", "_handler", "_idle_since", "_idle_timer", "_in",
-        "_is_leaving", "_is_reading_paused", "_is_writing_paused", "_keepalive_s", "_left", "_loop", "_parser",
-        "_out", "_rest_timer", "_server", "_served", "_serving", "_short", "_state", "_transport", "_write_timer",
+        "_at",
+        "_began",
+        "_body",
+        "_body_timer",
+        "_buffer",
+        "_gate",
+        "_handler",
+        "_idle_since",
+        "_idle_timer",
+        "_in",
+        "_is_leaving",
+        "_is_reading_paused",
+        "_is_writing_paused",
+        "_keepalive_s",
+        "_left",
+        "_loop",
+        "_out",
+        "_parser",
+        "_rest_timer",
+        "_served",
+        "_server",
+        "_serving",
+        "_short",
+        "_state",
+        "_transport",
+        "_write_timer",
         "ended",
     )  # fmt: skip
 
@@ -283,7 +306,7 @@ class FastConnection(asyncio.Protocol):
     def _count(self, waiting: int) -> None:
         """Counts what is held here. Where there is no room, requests behind the one under way are dropped, untouched,
         and the connection ends with the answer under way."""
-        if self._in.hold(self._served + waiting) or self._state is _State.IDLE and not self._is_writing_paused:
+        if self._in.hold(self._served + waiting) or (self._state is _State.IDLE and not self._is_writing_paused):
             return
         end = 0
         if self._state in (_State.IN_LINE, _State.TO_REFUSE):

@@ -66,8 +66,9 @@ class Api:
         self._hosts_seen: set[str] = set()
         self._id_prefix = f"{node}-{secrets.token_hex(4)}-"
         self._ids = itertools.count(1)
-        lines = RequestLog(node, service.limits.request_lines_max) if service.http.access_log else None
-        self._lines = lines if lines is not None and lines.is_enabled else None
+        limits = service.limits
+        lines = RequestLog(node, limits.request_lines_max, limits.request_slow_ms, has_all=service.http.access_log)
+        self._lines = lines if lines.is_enabled else None
         self._short = ShortWay(service)
         self._ordinary: dict[tuple[tuple[bytes, bytes], ...], bool] = {}  # what is known of sets of header lines
 
@@ -133,8 +134,9 @@ class Api:
         if isinstance(answer, Answer):
             self._sign(answer, call.request_id)
         self._note(
-            call.method, call.target, call.route, call.request_id, answer.status, service.clock() - started, code
-        )
+            call.method, call.target, call.route, call.request_id, answer.status, service.clock() - started, code,
+            waits=call.stream is not None or "wait=" in call.query_text or "min_index=" in call.query_text,
+        )  # fmt: skip
         return answer
 
     def begin(self, head: Head, body: bytes, now: float) -> asyncio.Future[Any] | None:
@@ -249,12 +251,13 @@ class Api:
             )
 
     def _note(
-        self, method: str, target: str, route: str, request_id: str, status: int, seconds: float, code: str
-    ) -> None:
+        self, method: str, target: str, route: str, request_id: str, status: int, seconds: float, code: str,
+        *, waits: bool = False,
+    ) -> None:  # fmt: skip
         """Counts it, and writes its line."""
         self.service.counts.add(route, status, seconds)
         if self._lines is not None and not (route in _PROBES and status in _PROBED):
-            self._lines.add(method, target, status, seconds, request_id, code)
+            self._lines.add(method, target, status, seconds, request_id, code, waits=waits)
 
     async def close(self) -> None:
         """Writes the last lines of the request log."""

@@ -117,8 +117,8 @@ class Call:
     """One request: aiohttp's, or one whose body is `whole` here already (`cluster.fast_path`)."""
 
     __slots__ = (
-        "_answer", "_request", "_share", "_whole", "deadline", "headers", "method", "parts", "path", "query_text", "request_id", "route",
-        "stream", "target",
+        "_answer", "_request", "_share", "_whole", "deadline", "headers", "method", "parts", "path", "query_text",
+        "request_id", "route", "stream", "target",
     )  # fmt: skip
 
     def __init__(

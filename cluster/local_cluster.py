@@ -366,6 +366,8 @@ class LocalCluster:
     ) -> None:
         lines = [f"node = {node.id}", f"cluster_file = {quoted(cluster_file)}", "stop_with_stdin = true"]
         lines += [f"http.listen = {quoted(http)}"] if http else []
+        if "log.file" not in self._settings:
+            lines.append(f"log.file = {quoted(self.log_file(node.id).name)}")
         lines += [f"{key} = {msgspec.json.encode(value).decode()}" for key, value in self._settings.items()]
         lines += [f"dial.{to} = {quoted(address)}" for to, address in dial.items()]
         self.settings_file(node.id).write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -47,7 +47,9 @@ class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     listen: str = ""  # host:port; empty: where the cluster file's url says
     hosts: list[str] = []  # further Host values that are taken, besides the url's and loopback names
-    access_log: bool = True  # one line per request; probes (livez, readyz, metrics, status) only when they fail
+    # A line for every request; probes (livez, readyz, metrics, status) only when they fail. Without it only requests
+    # that failed (status 500 and up) or were slow (limits.request_slow_ms) have one.
+    access_log: bool = False
 
 
 class PeerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -110,6 +112,7 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     backup_max_ms: int = 3_600_000  # one that takes longer is broken off
     consumers_shown_max: int = 100  # consumer groups in status and metrics: those that are the most records behind
     digest_point_entries: int = 1_000  # the leader commits a digest point after so many entries (10,000 at most)
+    request_slow_ms: int = 1_000  # a request that takes longer has a line in the log, unless it was asked to wait
     request_lines_max: int = 16_384  # lines of the request log that wait to be written; more are counted, not kept
 
 
@@ -141,6 +144,9 @@ class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["auto", "json", "text"] = "auto"  # auto: text on a terminal, else JSON
+    file: str = ""  # beside the cluster file; takes the place of standard error. Empty: standard error as it is
+    file_bytes_max: int = 64 << 20  # a longer file is renamed to FILE.1, and a new one begun
+    files_kept: int = 2  # so many renamed files are kept; older ones are deleted
 
 
 class SecuritySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -393,6 +399,11 @@ def _check(settings: Settings, cluster: ClusterFile | None) -> None:
             value = getattr(section, name)
             if isinstance(value, int) and value < 1:
                 raise SettingsError(f"{name} is {value}: it must be at least 1")
+    if (log := settings.log).file_bytes_max < 1 or log.files_kept < 0:
+        raise SettingsError(
+            f"log.file_bytes_max is {log.file_bytes_max}, files_kept {log.files_kept}: the first is at least 1, the "
+            "second at least 0"
+        )
     kept, least = settings.retention, RETENTION_SEGMENTS_MIN * settings.disk.segment_bytes
     if min(kept.age_ms, kept.bytes, kept.held_bytes) < 0 or 0 < kept.bytes < least:
         raise SettingsError(

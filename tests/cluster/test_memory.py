@@ -47,7 +47,8 @@ def rss(cluster: LocalCluster) -> int:
 def connect(cluster: LocalCluster) -> socket.socket:
     """A client's connection."""
     where = urlsplit(cluster.url(1))
-    assert where.hostname is not None and where.port is not None
+    assert where.hostname is not None
+    assert where.port is not None
     return socket.create_connection((where.hostname, where.port), timeout=20)
 
 
@@ -101,8 +102,8 @@ def test_what_clients_send_is_held_within_the_budget_and_then_returned(
     node: LocalCluster, attack: Callable[[LocalCluster], bytes]
 ) -> None:
     """40 connections send 4 MiB each and no end of it: the process grows by no more than the budget, small requests are
-    served meanwhile, and the memory goes back to the system when the connections are closed. Before there was a budget
-    it grew by 160 MiB, and kept them. Guard: `limits.bodies_bytes_max`; `return_freed_memory` of cluster/launcher.py."""
+    served meanwhile, and the memory goes back to the system when the connections are closed. Without a budget it grew
+    by 160 MiB, and kept them. Guard: `limits.bodies_bytes_max`; `return_freed_memory` of cluster/launcher.py."""
     before = rss(node)
     data = attack(node)
     with ExitStack() as stack:
