@@ -29,6 +29,7 @@ from cluster.fast_head import Head, HeadParser, Kind, Short
 from cluster.http_answer import Answer
 from cluster.http_call import Call
 from cluster.http_routes import is_operators
+from cluster.wire import ApiError, Code
 
 _WAITING_BYTES_MAX: Final = 64 << 10
 """Requests that wait behind the one being served: above this the socket is not read."""
@@ -42,6 +43,11 @@ _REFUSING_SHARE: Final = 0.05
 """A connection that was refused as busy is not read for a moment, longer the more of them there are: refusing costs
 half of what serving does, and clients that ask again at once would take much of the loop's time (this share of it, and
 as much again for their sockets), and stand in the way of others who are to be refused."""
+_REFUSED_SECONDS: Final = 1.0
+"""A connection that is one too many, or whose head does not end, is closed so long after its answer: a client that is
+still sending would lose the answer."""
+_HEADS: Final = 4
+"""The fields of one head together may have so many times limits.head_bytes_max."""
 _TOO_MANY_REQUESTS: Final = int(HTTPStatus.TOO_MANY_REQUESTS)
 _TURN_REQUESTS_MAX: Final = 64
 """Pipelined requests answered in a row; then other connections have their turn."""
@@ -55,6 +61,7 @@ class _State(Enum):
     SLOW = auto()  # one is being served by aiohttp
     RESTING = auto()  # the last one was refused as busy
     HANDED_OVER = auto()  # all that comes is aiohttp's
+    REFUSED = auto()  # all that comes is dropped until the client has seen the answer
     CLOSED = auto()
 
 
@@ -68,33 +75,10 @@ class FastConnection(asyncio.Protocol):
     """One connection of a client."""
 
     __slots__ = (
-        "_at",
-        "_began",
-        "_body",
-        "_body_timer",
-        "_buffer",
-        "_gate",
-        "_handler",
-        "_idle_since",
-        "_idle_timer",
-        "_in",
-        "_is_leaving",
-        "_is_reading_paused",
-        "_is_writing_paused",
-        "_keepalive_s",
-        "_left",
-        "_loop",
-        "_out",
-        "_parser",
-        "_rest_timer",
-        "_served",
-        "_server",
-        "_serving",
-        "_short",
-        "_state",
-        "_transport",
-        "_write_timer",
-        "ended",
+        "_at", "_began", "_body", "_body_timer", "_buffer", "_gate", "_handler", "_head_bytes", "_head_timer",
+        "_idle_since", "_idle_timer", "_in", "_is_handling", "_is_leaving", "_is_reading_paused",
+        "_is_writing_paused", "_keepalive_s", "_left", "_loop", "_out", "_parser", "_rest_timer", "_served",
+        "_server", "_serving", "_short", "_state", "_transport", "_write_timer", "ended",
     )  # fmt: skip
 
     def __init__(self, server: Slow, gate: Gate, parser: HeadParser, keepalive_s: float) -> None:
@@ -118,6 +102,9 @@ class FastConnection(asyncio.Protocol):
         self._began = self._idle_since = 0.0  # when the newest request began, and ended
         self._idle_timer: asyncio.TimerHandle | None = None
         self._body_timer: asyncio.TimerHandle | None = None
+        self._head_timer: asyncio.TimerHandle | None = None  # while a head has begun to come
+        self._head_bytes = 0  # that came since aiohttp reads, and no request of it was begun
+        self._is_handling = False  # aiohttp serves a request
         self._rest_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self.ended: asyncio.Future[None] | None = None  # made by whoever waits for the end
@@ -146,6 +133,15 @@ class FastConnection(asyncio.Protocol):
         if sock is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._server.fast.add(self)
+        connections_max = self._gate.service.limits.connections_max
+        if len(self._server.fast) > connections_max:
+            self._refuse(
+                ApiError(
+                    Code.BUSY,
+                    f"{connections_max} connections are open (limits.connections_max): try again, or another node",
+                )
+            )
+            return
         self._idle_since = clock.monotonic()
         self._idle_timer = self._loop.call_later(self._keepalive_s, self._look)
 
@@ -160,7 +156,11 @@ class FastConnection(asyncio.Protocol):
                 return
         if self._state is _State.HANDED_OVER:
             assert self._handler is not None
+            if not self._is_handling:
+                self._count_head(len(data))
             self._handler.data_received(data)
+            return
+        if self._state is _State.REFUSED:
             return
         if self._body is not None:
             is_whole = self._body.is_whole_with(data)
@@ -195,6 +195,7 @@ class FastConnection(asyncio.Protocol):
         self._in.keep(0)
         self._out.keep(0)
         self._server.fast.discard(self)
+        self._end_head()
         for timer in (self._idle_timer, self._body_timer, self._rest_timer, self._write_timer):
             if timer is not None:
                 timer.cancel()
@@ -236,7 +237,10 @@ class FastConnection(asyncio.Protocol):
                 break
             head = self._parser.parse(self._buffer, self._at)
             if head.kind is Kind.PARTIAL:
+                self._await_head()
                 break
+            if self._head_timer is not None:
+                self._end_head()
             if head.kind is Kind.ODD:
                 self._hand_over()
                 return
@@ -317,6 +321,49 @@ class FastConnection(asyncio.Protocol):
         self._is_leaving = True
         if self._state in (_State.IDLE, _State.RESTING):  # nothing is under way but the client's reading of answers
             self._transport.close()
+
+    def _await_head(self) -> None:
+        """A head has begun to come: it must end in time."""
+        if self._head_timer is None:
+            seconds = self._gate.service.limits.head_timeout_ms / 1_000
+            self._head_timer = self._loop.call_later(seconds, self._head_is_late)
+
+    def _end_head(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        ms = self._gate.service.limits.head_timeout_ms
+        if self._state in (_State.IDLE, _State.HANDED_OVER):
+            self._refuse(
+                ApiError(Code.DEADLINE, f"the head of this request did not end in {ms} ms (limits.head_timeout_ms)")
+            )
+
+    def _count_head(self, size: int) -> None:
+        """Bytes come to aiohttp while it serves no request: of a head, or a body right behind its head. A head that
+        goes on packet after packet is refused; aiohttp bounds only its lines."""
+        self._await_head()
+        bytes_max = _HEADS * self._gate.service.limits.head_bytes_max
+        if self._head_bytes > bytes_max and not self._transport.is_closing():
+            self._refuse(
+                ApiError(Code.TOO_LARGE, f"the head has more than {bytes_max} bytes ({_HEADS} limits.head_bytes_max)")
+            )
+        self._head_bytes += size
+
+    def _refuse(self, error: ApiError) -> None:
+        """Answers without a request that was served, and closes the connection soon."""
+        handler, self._handler = self._handler, None
+        self._state = _State.REFUSED
+        self._buffer, self._at = b"", 0
+        self._in.keep(0)
+        if handler is not None:
+            handler.connection_lost(None)
+        if not self._transport.is_closing():
+            answer = self._gate.problem("none", error)
+            answer.write(self._transport, "Connection: close\r\n")
+            self._body_timer = self._loop.call_later(_REFUSED_SECONDS, self._transport.close)
 
     def _look_at_body(self) -> None:
         if self._body is None:
@@ -451,8 +498,15 @@ class FastConnection(asyncio.Protocol):
             self._handler.connection_made(self._transport)
         return self._handler
 
+    def began(self) -> None:
+        """aiohttp has the whole head of a request, and serves it."""
+        self._is_handling = True
+        self._head_bytes = 0
+        self._end_head()
+
     def answered(self, *, is_whole: bool) -> None:
         """aiohttp answered; `is_whole`: it has the whole body of the request, too."""
+        self._is_handling = False
         if self._state is _State.SLOW:
             if is_whole and not self._left:
                 # Its loop comes round to the next request within two turns, and sets its timer before.
@@ -482,6 +536,8 @@ class FastConnection(asyncio.Protocol):
         self._in.keep(0)
         handler = self._with_handler()
         if at < len(data):
+            if not self._is_handling:
+                self._count_head(len(data) - at)
             handler.data_received(data[at:])
         if self._is_reading_paused and not self._transport.is_closing():
             self._is_reading_paused = False
@@ -492,7 +548,7 @@ class FastConnection(asyncio.Protocol):
     def _look(self) -> None:
         """Closes a connection on which nothing was asked for too long; one timer, however much is asked."""
         self._idle_timer = None
-        if self._state in (_State.HANDED_OVER, _State.CLOSED):
+        if self._state in (_State.HANDED_OVER, _State.CLOSED, _State.REFUSED):
             return  # aiohttp has a timer of its own
         now = clock.monotonic()
         left = self._idle_since + self._keepalive_s - now if self._state is _State.IDLE else self._keepalive_s

@@ -75,6 +75,8 @@ class Api:
     async def handle(self, request: web.BaseRequest) -> Answer | Stream:
         """Serves one request of aiohttp's."""
         headers = request.headers
+        if isinstance(protocol := request.protocol, _Handler):
+            protocol.began()
         if (head := self._short_head(request)) is not None:
             body, now = request.content.read_nowait(), clock.monotonic()
             if (asked := self.begin(head, body, now)) is None:
@@ -261,8 +263,9 @@ class Api:
 
     async def close(self) -> None:
         """Writes the last lines of the request log."""
-        if self._lines is not None:
-            await self._lines.close()
+        lines, self._lines = self._lines, None
+        if lines is not None:
+            await lines.close()
 
 
 def _hostname(host: str) -> str | None:
@@ -290,6 +293,11 @@ class _Handler(RequestHandler):
         super().__init__(manager, **options)
         self._api = manager.api
         self._front = front
+
+    def began(self) -> None:
+        """The whole head of a request is here."""
+        if self._front is not None:
+            self._front.began()
 
     def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None

@@ -98,6 +98,8 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     record_headers_bytes_max: int = 64 << 10  # of one record
     head_bytes_max: int = 32 << 10  # request line, and each header field, of one HTTP request
     head_fields_max: int = 64  # headers of one HTTP request
+    head_timeout_ms: int = 10_000  # from the first byte of a head to its last
+    connections_max: int = 16_384  # of clients; one more is answered busy and closed
     wait_max_ms: int = 60_000  # of a long poll
     page_bytes_max: int = 8 << 20  # of one answer
     page_records_max: int = 10_000
