@@ -26,6 +26,7 @@ from cluster.budget import Share
 from cluster.fast_body import BODY_WAIT_SECONDS, Body
 from cluster.fast_face import Gate, Slow
 from cluster.fast_head import Head, HeadParser, Kind, Short
+from cluster.fast_head_watch import HeadWatch
 from cluster.http_answer import Answer
 from cluster.http_call import Call
 from cluster.http_routes import is_operators
@@ -46,8 +47,6 @@ as much again for their sockets), and stand in the way of others who are to be r
 _REFUSED_SECONDS: Final = 1.0
 """A connection that is one too many, or whose head does not end, is closed so long after its answer: a client that is
 still sending would lose the answer."""
-_HEADS: Final = 4
-"""The fields of one head together may have so many times limits.head_bytes_max."""
 _TOO_MANY_REQUESTS: Final = int(HTTPStatus.TOO_MANY_REQUESTS)
 _TURN_REQUESTS_MAX: Final = 64
 """Pipelined requests answered in a row; then other connections have their turn."""
@@ -75,7 +74,7 @@ class FastConnection(asyncio.Protocol):
     """One connection of a client."""
 
     __slots__ = (
-        "_at", "_began", "_body", "_body_timer", "_buffer", "_gate", "_handler", "_head_bytes", "_head_timer",
+        "_at", "_began", "_body", "_body_timer", "_buffer", "_gate", "_handler", "_head",
         "_idle_since", "_idle_timer", "_in", "_is_handling", "_is_leaving", "_is_reading_paused",
         "_is_writing_paused", "_keepalive_s", "_left", "_loop", "_out", "_parser", "_rest_timer", "_served",
         "_server", "_serving", "_short", "_state", "_transport", "_write_timer", "ended",
@@ -102,8 +101,7 @@ class FastConnection(asyncio.Protocol):
         self._began = self._idle_since = 0.0  # when the newest request began, and ended
         self._idle_timer: asyncio.TimerHandle | None = None
         self._body_timer: asyncio.TimerHandle | None = None
-        self._head_timer: asyncio.TimerHandle | None = None  # while a head has begun to come
-        self._head_bytes = 0  # that came since aiohttp reads, and no request of it was begun
+        self._head = HeadWatch(gate.service.limits, self._head_is_late)
         self._is_handling = False  # aiohttp serves a request
         self._rest_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
@@ -156,8 +154,9 @@ class FastConnection(asyncio.Protocol):
                 return
         if self._state is _State.HANDED_OVER:
             assert self._handler is not None
-            if not self._is_handling:
-                self._count_head(len(data))
+            if not self._is_handling and (error := self._head.came(len(data))) is not None:
+                self._refuse(error)
+                return
             self._handler.data_received(data)
             return
         if self._state is _State.REFUSED:
@@ -195,7 +194,7 @@ class FastConnection(asyncio.Protocol):
         self._in.keep(0)
         self._out.keep(0)
         self._server.fast.discard(self)
-        self._end_head()
+        self._head.end()
         for timer in (self._idle_timer, self._body_timer, self._rest_timer, self._write_timer):
             if timer is not None:
                 timer.cancel()
@@ -237,10 +236,10 @@ class FastConnection(asyncio.Protocol):
                 break
             head = self._parser.parse(self._buffer, self._at)
             if head.kind is Kind.PARTIAL:
-                self._await_head()
+                self._head.begin()
                 break
-            if self._head_timer is not None:
-                self._end_head()
+            if self._head.has_begun:
+                self._head.end()
             if head.kind is Kind.ODD:
                 self._hand_over()
                 return
@@ -322,44 +321,15 @@ class FastConnection(asyncio.Protocol):
         if self._state in (_State.IDLE, _State.RESTING):  # nothing is under way but the client's reading of answers
             self._transport.close()
 
-    def _await_head(self) -> None:
-        """A head has begun to come: it must end in time."""
-        if self._head_timer is None:
-            seconds = self._gate.service.limits.head_timeout_ms / 1_000
-            self._head_timer = self._loop.call_later(seconds, self._head_is_late)
-
-    def _end_head(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
-
-    def _head_is_late(self) -> None:
-        self._head_timer = None
-        ms = self._gate.service.limits.head_timeout_ms
+    def _head_is_late(self, error: ApiError) -> None:
         if self._state in (_State.IDLE, _State.HANDED_OVER):
-            self._refuse(
-                ApiError(Code.DEADLINE, f"the head of this request did not end in {ms} ms (limits.head_timeout_ms)")
-            )
-
-    def _count_head(self, size: int) -> None:
-        """Bytes come to aiohttp while it serves no request: of a head, or a body right behind its head. A head that
-        goes on packet after packet is refused; aiohttp bounds only its lines."""
-        self._await_head()
-        bytes_max = _HEADS * self._gate.service.limits.head_bytes_max
-        if self._head_bytes > bytes_max and not self._transport.is_closing():
-            self._refuse(
-                ApiError(Code.TOO_LARGE, f"the head has more than {bytes_max} bytes ({_HEADS} limits.head_bytes_max)")
-            )
-        self._head_bytes += size
+            self._refuse(error)
 
     def _refuse(self, error: ApiError) -> None:
         """Answers without a request that was served, and closes the connection soon."""
-        handler, self._handler = self._handler, None
         self._state = _State.REFUSED
         self._buffer, self._at = b"", 0
         self._in.keep(0)
-        if handler is not None:
-            handler.connection_lost(None)
         if not self._transport.is_closing():
             answer = self._gate.problem("none", error)
             answer.write(self._transport, "Connection: close\r\n")
@@ -501,8 +471,7 @@ class FastConnection(asyncio.Protocol):
     def began(self) -> None:
         """aiohttp has the whole head of a request, and serves it."""
         self._is_handling = True
-        self._head_bytes = 0
-        self._end_head()
+        self._head.end()
 
     def answered(self, *, is_whole: bool) -> None:
         """aiohttp answered; `is_whole`: it has the whole body of the request, too."""
@@ -537,7 +506,7 @@ class FastConnection(asyncio.Protocol):
         handler = self._with_handler()
         if at < len(data):
             if not self._is_handling:
-                self._count_head(len(data) - at)
+                self._head.came(len(data) - at)
             handler.data_received(data[at:])
         if self._is_reading_paused and not self._transport.is_closing():
             self._is_reading_paused = False

@@ -26,6 +26,7 @@ TOP_LEVEL = {
 # path -> why this file is one topic although it is long
 LONG_FILES: dict[str, str] = {
     "raft/codec.py": "every byte layout of the core side by side, so that one page answers what a file or frame holds",
+    "cluster/fast_path.py": "one connection's state machine: every state with every input on one page",
     "cluster/wire.py": "every public request and answer, and the one table of outcomes",
 }
 
