@@ -29,7 +29,7 @@ from cluster.fast_head import Head, HeadParser, Kind, Short
 from cluster.fast_head_watch import HeadWatch
 from cluster.http_answer import Answer
 from cluster.http_call import Call
-from cluster.http_routes import is_operators
+from cluster.http_routes import has_share
 from cluster.wire import ApiError, Code
 
 _WAITING_BYTES_MAX: Final = 64 << 10
@@ -258,7 +258,7 @@ class FastConnection(asyncio.Protocol):
                 self._served = head.length if head.length > _UNCOUNTED_BYTES_MAX else 0
                 self._serve(head, self._buffer[head.end : end])
                 continue
-            if not (is_operators(head.target) or self._server.turns.may(head.length)) and self._must_wait():
+            if not (has_share(head.target) or self._server.turns.may(head.length)) and self._must_wait():
                 break
             self._lend(head)
         self._regulate()

@@ -221,6 +221,8 @@ class Api:
                 )
             limits = service.limits
             reserve = limits.operator_requests_max if route.for_operators else 0
+            if route.keeps_session:
+                reserve = limits.keepalives_max
             if service.open_requests > limits.open_requests_max + reserve:
                 raise ApiError(
                     Code.BUSY,

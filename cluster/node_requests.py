@@ -78,7 +78,7 @@ def read_index(node: Node, deadline: float) -> asyncio.Future[int]:
     if node.is_stopping or node.is_fenced or node.membership.is_removed:
         raise unavailable(node)
     node_points.check(node)
-    if len(node.reads.waiting) >= node.settings.limits.waiters_max:
+    if len(node.reads) >= node.settings.limits.waiters_max:
         raise too_many_waiters(node)
     future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     node.reads.waiting.append(Reader(future, deadline))

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 from cluster.requests import Answer, Batch, Flight, Request, settle_all
 from cluster.wire import ERRORS, ApiError, Code
-from raft.codec import BLOCK_SIZE
+from raft.codec import BLOCK_SIZE, Corrupt, UnknownVersion, decode_blocks, decode_records
 from raft.types import NodeId
 from statemachine import commands
-from statemachine.commands import Result
+from statemachine.commands import Operation, Result
 from statemachine.effects import Effects, RequestEffect
 
 if TYPE_CHECKING:
@@ -30,6 +30,11 @@ NUMBER_BITS: Final = 32
 """A process numbers what it sends with so many bits below its boot counter."""
 DEPOSED_S: Final = 0.05
 """A deposed leader's last answers take a round trip and a turn of its loop, a few ms; a busy machine stretches that."""
+
+
+_KEEPALIVE: Final = int(Operation.SESSION_KEEPALIVE)
+_KEEPALIVE_BYTES_MAX: Final = 256
+"""Of a block that is looked into when the queue is full; a keepalive is much shorter."""
 
 
 class Pending:
@@ -73,16 +78,23 @@ class Pending:
     # -- the queue ------------------------------------------------------------------------------------------------
 
     def submit(self, request: Request) -> None:
-        """Queues it. Raises ApiError busy at the named limits."""
+        """Queues it. Raises ApiError busy at the named limits; limits.keepalives_max keepalives are taken beyond."""
         limits = self._limits
         if len(self._queue) >= limits.inbox_requests_max:
+            if len(self._queue) < limits.inbox_requests_max + limits.keepalives_max and _is_keepalive(request.block):
+                self._put(request)
+                return
             raise ApiError(
                 Code.BUSY, f"{self._name}: {limits.inbox_requests_max} writes wait already (limits.inbox_requests_max)"
             )
-        if self.queued_bytes and self.queued_bytes + len(request.block) > limits.inbox_bytes_max:
+        size = self.queued_bytes + len(request.block)
+        if self.queued_bytes and size > limits.inbox_bytes_max and not _is_keepalive(request.block):
             raise ApiError(
                 Code.BUSY, f"{self._name}: {self.queued_bytes} bytes of writes wait already (limits.inbox_bytes_max)"
             )
+        self._put(request)
+
+    def _put(self, request: Request) -> None:
         self._queue.append(request)
         self.queued_bytes += len(request.block)
         if request.deadline < self._queue_deadline_min:
@@ -439,3 +451,14 @@ class Pending:
     def _count(self, outcome: str, number: int) -> None:
         if number:
             self._metrics.outcomes.labels(outcome).inc(number)
+
+
+def _is_keepalive(block: bytes) -> bool:
+    """Whether a request does nothing but keep a session alive."""
+    if len(block) > _KEEPALIVE_BYTES_MAX:
+        return False
+    try:
+        records = [record for each in decode_blocks(block) for record in decode_records(each)]
+    except (Corrupt, UnknownVersion):
+        return False  # whoever applies it says so
+    return len(records) == 1 and records[0].operation == _KEEPALIVE

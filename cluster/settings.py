@@ -105,6 +105,7 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     page_records_max: int = 10_000
     open_requests_max: int = 8_192  # HTTP requests being served,
     operator_requests_max: int = 64  # and so many more of those that operate the cluster
+    keepalives_max: int = 1_024  # keepalives of sessions that are taken beyond open_requests_max, inbox_requests_max
     watchers_max: int = 1_024  # open watch and follow streams
     stream_stall_ms: int = 10_000  # a stream whose reader takes nothing for so long is closed with its `next`
     progress_ms: int = 4_000  # streams say how far they are at least this often

@@ -29,6 +29,10 @@ from raft.types import NodeId
 QUESTIONS: Final = (AppendEntries, RequestVote)  # messages that every living peer answers
 REFUSALS_REMEMBERED_MAX: Final = 64  # so that the same refusal is not logged ten times a second
 REFUSAL_LOG_EVERY_S: Final = 10.0
+REASON_CHARACTERS_MAX: Final = 300
+REFUSAL_LINES_MAX: Final = 20
+"""Lines about refused connections in REFUSAL_LOG_EVERY_S, whatever their reasons: a sender may have a new one each
+time. The next line says how many were left out."""
 REFUSED_SHOWN_MAX: Final = 8  # newest refusals that `raftlog explain` tells of
 
 
@@ -122,6 +126,9 @@ class Transport:
         self.news = CommitNews(self._send_held)
         self._server: asyncio.Server | None = None
         self._refusals: dict[str, float] = {}
+        self._lines_left = REFUSAL_LINES_MAX
+        self._lines_until = 0.0
+        self._left_out = 0
         self.refused_lately: deque[tuple[float, str, str]] = deque(maxlen=REFUSED_SHOWN_MAX)  # when, who, why
         self._heard: dict[NodeId, float] = {}  # when something came last on the consensus link
         self.is_closing = False
@@ -243,22 +250,34 @@ class Transport:
         self.metrics.link_closed.labels("refused").inc()
         self.refused_lately.append((clock.monotonic(), who, reason))
         if self._is_new(f"{who.rpartition(':')[0]} {reason}"):
-            self.logger.warning("peer_refused", who=who, reason=reason)
+            self.logger.warning("peer_refused", who=who, reason=reason[:REASON_CHARACTERS_MAX], **self._told_of())
 
     def refused_by(self, node: NodeId, reason: str) -> None:
         """A peer closed a connection that this node made."""
         if self._is_new(f"{node} {reason}"):
-            self.logger.error("peer_refuses_this_node", peer=node, reason=reason)
+            self.logger.error(
+                "peer_refuses_this_node", peer=node, reason=reason[:REASON_CHARACTERS_MAX], **self._told_of()
+            )
 
     def _is_new(self, reason: str) -> bool:
-        """Whether that was not logged within the last REFUSAL_LOG_EVERY_S seconds."""
+        """Whether that was not logged within the last REFUSAL_LOG_EVERY_S seconds, and not too much else was."""
         now = clock.monotonic()
         if now - self._refusals.get(reason, -REFUSAL_LOG_EVERY_S) >= REFUSAL_LOG_EVERY_S:
-            if len(self._refusals) >= REFUSALS_REMEMBERED_MAX:
-                self._refusals.clear()
-            self._refusals[reason] = now
-            return True
+            if now >= self._lines_until:
+                self._lines_left, self._lines_until = REFUSAL_LINES_MAX, now + REFUSAL_LOG_EVERY_S
+            if self._lines_left > 0:
+                self._lines_left -= 1
+                if len(self._refusals) >= REFUSALS_REMEMBERED_MAX:
+                    self._refusals.clear()
+                self._refusals[reason] = now
+                return True
+        self._left_out += 1
         return False
+
+    def _told_of(self) -> dict[str, int]:
+        """How many lines were left out since the last one, for the next."""
+        left_out, self._left_out = self._left_out, 0
+        return {"left_out": left_out} if left_out else {}
 
     def connections(self) -> dict[str, float]:
         """1 for each outgoing link that is up, else 0; by `peer/purpose`. For /metrics."""

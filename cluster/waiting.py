@@ -81,6 +81,10 @@ class Reads:
         self._rounds: dict[int, Round] = {}
         self._number = boot << 32
 
+    def __len__(self) -> int:
+        """Readers that wait, in a round or for one."""
+        return len(self.waiting) + sum([len(each.readers) for each in self._rounds.values()])
+
     @property
     def is_empty(self) -> bool:
         """Whether nobody waits."""
