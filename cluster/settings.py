@@ -74,7 +74,6 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     apply_slice_ms: int = 8  # applying yields to the event loop after this long
     recent_bytes_max: int = 32 << 20  # newest applied entries kept in memory for readers
     ledger_queue_bytes_max: int = 64 << 20  # effects not yet written: beyond it applying waits
-    fetch_bytes_max: int = 4 << 20  # read from disk for one follower at once
     snapshot_log_bytes: int = 256 << 20  # a snapshot begins after this much log since the last one,
     snapshot_log_percent: int = 100  # or so many percent of the size of the last one, whichever is more;
     snapshot_log_records: int = 100_000  # sooner, after so many records, but those percent: a start replays them

@@ -85,6 +85,8 @@ def check_state(state: State) -> None:
             raise InvariantBroken(
                 node, "durable entries beyond the tail's bounds leave memory", "DESIGN 1", (size, durable)
             )
+    if log.unapplied_bytes > options.apply_bytes_max + options.entry_bytes_max + options.append_bytes_max:
+        raise InvariantBroken(node, "no more is given out than may wait", "DESIGN 1", log.unapplied_bytes)
     role = state.role
     if state.vote != node and isinstance(role, (Candidate, Leader)):
         raise InvariantBroken(node, "who campaigns or leads has its own vote", "thesis 3.4", state.vote)

@@ -183,7 +183,7 @@ class Requests:
         except ApiError as error:
             waiting.set_exception(error)
             return
-        if len(self.reads.waiting) >= self.limits.waiters_max:
+        if len(self.reads) >= self.limits.waiters_max:
             waiting.set_exception(ApiError(Code.BUSY, f"node {self.replica.node}: too many readers wait"))
         else:
             self.reads.waiting.append(Reader(waiting, self._seconds(deadline_us)))
