@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 from cluster.requests import Answer, Batch, Flight, Request, settle_all
 from cluster.wire import ERRORS, ApiError, Code
-from raft.codec import BLOCK_SIZE, Corrupt, UnknownVersion, decode_blocks, decode_records
+from raft.codec import BLOCK_SIZE
 from raft.types import NodeId
 from statemachine import commands
-from statemachine.commands import Operation, Result
+from statemachine.commands import Result
 from statemachine.effects import Effects, RequestEffect
 
 if TYPE_CHECKING:
@@ -30,11 +30,6 @@ NUMBER_BITS: Final = 32
 """A process numbers what it sends with so many bits below its boot counter."""
 DEPOSED_S: Final = 0.05
 """A deposed leader's last answers take a round trip and a turn of its loop, a few ms; a busy machine stretches that."""
-
-
-_KEEPALIVE: Final = int(Operation.SESSION_KEEPALIVE)
-_KEEPALIVE_BYTES_MAX: Final = 256
-"""Of a block that is looked into when the queue is full; a keepalive is much shorter."""
 
 
 class Pending:
@@ -81,14 +76,14 @@ class Pending:
         """Queues it. Raises ApiError busy at the named limits; limits.keepalives_max keepalives are taken beyond."""
         limits = self._limits
         if len(self._queue) >= limits.inbox_requests_max:
-            if len(self._queue) < limits.inbox_requests_max + limits.keepalives_max and _is_keepalive(request.block):
+            if len(self._queue) < limits.inbox_requests_max + limits.keepalives_max and request.is_keepalive:
                 self._put(request)
                 return
             raise ApiError(
                 Code.BUSY, f"{self._name}: {limits.inbox_requests_max} writes wait already (limits.inbox_requests_max)"
             )
         size = self.queued_bytes + len(request.block)
-        if self.queued_bytes and size > limits.inbox_bytes_max and not _is_keepalive(request.block):
+        if self.queued_bytes and size > limits.inbox_bytes_max and not request.is_keepalive:
             raise ApiError(
                 Code.BUSY, f"{self._name}: {self.queued_bytes} bytes of writes wait already (limits.inbox_bytes_max)"
             )
@@ -451,14 +446,3 @@ class Pending:
     def _count(self, outcome: str, number: int) -> None:
         if number:
             self._metrics.outcomes.labels(outcome).inc(number)
-
-
-def _is_keepalive(block: bytes) -> bool:
-    """Whether a request does nothing but keep a session alive."""
-    if len(block) > _KEEPALIVE_BYTES_MAX:
-        return False
-    try:
-        records = [record for each in decode_blocks(block) for record in decode_records(each)]
-    except (Corrupt, UnknownVersion):
-        return False  # whoever applies it says so
-    return len(records) == 1 and records[0].operation == _KEEPALIVE

@@ -421,8 +421,7 @@ def _enlighten(state: State, message: Message) -> None:
 
 
 def _fetch_committed(state: State) -> None:
-    """What is to be applied may be older than the tail, after a restart or because it left memory: ask the disk for it,
-    piece by piece, no faster than it is applied."""
+    """What is to be applied left memory, or never was there: ask the disk for it, no faster than it is applied."""
     if state.log.unapplied_bytes >= state.options.apply_bytes_max:
         return
     if state.apply_fetch is None and state.apply_retry_ms is None and (wanted := state.log.wants()) is not None:

@@ -33,6 +33,7 @@ LONG_FILES: dict[str, str] = {
 # pattern -> why this file of cluster/ opens files although that is the work of cluster/disk.py
 MAY_OPEN_FILES = {
     "cluster/disk*.py": "the disk: all other files ask it",
+    "cluster/log_file.py": "the node's own log: no data, and never waited for",
     "cluster/restore.py": "a user's tool: reads the backup that the user names",
     "cluster/settings.py": "reads the settings file",
     "cluster/survivor.py": "a user's tool: reads the stopped node's folder that the user names",

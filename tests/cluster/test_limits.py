@@ -1,5 +1,4 @@
-"""Every limit has a row in docs/operations.md and a test; here are the table's test and those of limits without another
-place."""
+"""Limits on resources: each has a row in docs/operations.md with a test; those without another place are here."""
 
 import asyncio
 import re
@@ -14,6 +13,7 @@ import structlog
 from cluster import logging
 from cluster.request_log import RequestLog
 from cluster.settings import LimitSettings, LogSettings, Settings
+from cluster.transport import REASON_CHARACTERS_MAX, REFUSAL_LINES_MAX
 from cluster.wire import ApiError, Code
 from raft.codec import FRAME_SIZE
 from raft.options import Options
@@ -138,3 +138,22 @@ async def test_lines_about_requests_that_wait_are_bounded(capfd: pytest.CaptureF
     lines = capfd.readouterr().err.splitlines()
     assert len(lines) == 3
     assert msgspec.json.decode(lines[0])["dropped"] == 2
+
+
+async def test_refused_connections_leave_few_lines_whatever_their_reasons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sender with a new reason each time cannot fill the log: so many lines in REFUSAL_LOG_EVERY_S, each no longer
+    than so much; the next line says how many were left out."""
+    async with cluster_of(1, tmp_path) as nodes:
+        transport = (await nodes.leader()).transport
+        with structlog.testing.capture_logs() as lines:
+            monkeypatch.setattr(transport, "logger", structlog.get_logger())
+            for number in range(100):
+                transport.refused(f"127.0.0.1:{number}", f"no raftlog hello: {number} {'x' * 1_000}")
+            told = [line for line in lines if line["event"] == "peer_refused"]
+            monkeypatch.setattr(transport, "_lines_until", 0.0)  # as if the time had passed
+            transport.refused("127.0.0.1:1", "another reason")
+    assert len(told) == REFUSAL_LINES_MAX
+    assert all(len(line["reason"]) <= REASON_CHARACTERS_MAX for line in told)
+    assert lines[-1]["left_out"] == 100 - REFUSAL_LINES_MAX

@@ -21,7 +21,7 @@ from cluster.peer_protocol import (
     refusal,
 )
 from cluster.settings import LimitSettings, PeerSettings
-from cluster.transport import REASON_CHARACTERS_MAX, REFUSAL_LINES_MAX, Identity, Transport
+from cluster.transport import Identity, Transport
 from raft.codec import (
     FRAME_READ,
     Corrupt,
@@ -435,19 +435,3 @@ def test_decoded_messages_are_what_was_encoded() -> None:
     """The link adds nothing of its own to a message."""
     (frame,) = FrameDecoder().feed(encode_message(vote()))
     assert decode_message(frame) == vote()
-
-
-async def test_refused_connections_leave_few_lines_whatever_their_reasons() -> None:
-    """A sender with a new reason each time cannot fill the log: so many lines in REFUSAL_LOG_EVERY_S, each no longer
-    than so much; the next line says how many were left out."""
-    with structlog.testing.capture_logs() as lines:
-        async with transports(1) as ((transport, *_), _, _):
-            transport.logger = structlog.get_logger()
-            for number in range(100):
-                transport.refused(f"127.0.0.1:{number}", f"no raftlog hello: {number} {'x' * 1_000}")
-            told = [line for line in lines if line["event"] == "peer_refused"]
-            assert len(told) == REFUSAL_LINES_MAX
-            assert all(len(line["reason"]) <= REASON_CHARACTERS_MAX for line in told)
-            transport._lines_until = 0.0  # as if the time had passed
-            transport.refused("127.0.0.1:1", "another reason")
-    assert lines[-1]["left_out"] == 100 - REFUSAL_LINES_MAX
