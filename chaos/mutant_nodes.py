@@ -110,7 +110,6 @@ OUT_OF_SIGHT: Final[Mapping[str, str]] = {
     "version_raised_by_a_majority": "needs nodes that run an older program; the simulator's worlds have them",
     "version_missing_from_the_snapshot": "needs nodes that run an older program; the simulator's worlds have them",
     "only_applied_entries_leave_memory": _MEMORY,
-    "entries_leave_memory_before_they_are_durable": _MEMORY,
     "freed_entries_are_not_counted": _MEMORY,
     "freed_entries_are_not_read_back": _MEMORY,
     "scrubbing_skips_sealed_segments": "needs a bit that flips at rest; the simulator's worlds have them",

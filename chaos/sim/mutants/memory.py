@@ -24,14 +24,6 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
-        name="entries_leave_memory_before_they_are_durable",
-        number=0,
-        pitfall=29,
-        title="entries leave memory on their way to the disk",
-        source=_SOURCE,
-        edits=(Edit("raft.log:Log.trim", "free = bisect_right(self.ends, self.persisted)", "free = len(self.ends)"),),
-    ),
-    Mutant(
         name="freed_entries_are_not_counted",
         number=0,
         pitfall=29,
@@ -44,6 +36,7 @@ MUTANTS: Final = (
                 "return sum([entry.size for entry in self.between(after, to)])",
             ),
         ),
+        story="tests/raft/scripts/busy_leader_counts_what_left_its_memory.txt",
     ),
     Mutant(
         name="freed_entries_are_not_read_back",
