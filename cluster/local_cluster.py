@@ -168,6 +168,8 @@ class LocalCluster:
             return
         self._forget(node)
         command = [*self._command, "node", "--config", str(self.settings_file(node))]
+        if "log.file" not in self._settings:  # not in the settings: a node that is started by hand logs to its terminal
+            command += ["--set", f"log.file={self.log_file(node).name}"]
         with open(self.log_file(node), "ab") as log:
             process = self._running[node] = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True,
@@ -366,8 +368,6 @@ class LocalCluster:
     ) -> None:
         lines = [f"node = {node.id}", f"cluster_file = {quoted(cluster_file)}", "stop_with_stdin = true"]
         lines += [f"http.listen = {quoted(http)}"] if http else []
-        if "log.file" not in self._settings:
-            lines.append(f"log.file = {quoted(self.log_file(node.id).name)}")
         lines += [f"{key} = {msgspec.json.encode(value).decode()}" for key, value in self._settings.items()]
         lines += [f"dial.{to} = {quoted(address)}" for to, address in dial.items()]
         self.settings_file(node.id).write_text("\n".join(lines) + "\n", encoding="utf-8")
