@@ -264,7 +264,8 @@ class Api:
             self._lines.add(method, target, status, seconds, request_id, code, waits=waits)
 
     async def close(self) -> None:
-        """Writes the last lines of the request log."""
+        """Writes the last lines of the request log; nothing is to be done later."""
+        self.service.freed.close()
         lines, self._lines = self._lines, None
         if lines is not None:
             await lines.close()

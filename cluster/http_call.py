@@ -15,6 +15,7 @@ from aiohttp import web
 from cluster import wire
 from cluster.budget import SMALL_BYTES, Budget, Share
 from cluster.consumer_lag import Lags
+from cluster.freed_memory import FreedMemory
 from cluster.http_answer import Answer, Identity, encode_answer
 from cluster.http_counts import RequestCounts
 from cluster.http_query import NO_PARAMETERS, Query, nearest_name, parse_number, split_target
@@ -58,13 +59,16 @@ class Service:
     tail: LogTail = field(init=False)
     bodies: Budget = field(init=False)  # bytes of requests that are not answered yet
     answers: Budget = field(init=False)  # bytes that the readers of answers have not taken yet
+    freed: FreedMemory = field(init=False)
     counts: RequestCounts = field(init=False)
     _waits: set[asyncio.Future[None]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         limits = self.limits
         self.counts = RequestCounts(self.node.metrics)
-        self.bodies, self.answers = Budget(limits.bodies_bytes_max), Budget(limits.answers_bytes_max)
+        self.freed = FreedMemory()
+        self.bodies = Budget(limits.bodies_bytes_max, self.freed.return_soon)
+        self.answers = Budget(limits.answers_bytes_max, self.freed.return_soon)
         self.tail = LogTail(
             self.node, self.clock, self.wait_beyond, limits.stream_gather_ms / 1000, limits.progress_ms / 1000
         )

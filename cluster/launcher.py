@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import errno
 import gc
 import os
@@ -57,13 +56,6 @@ LISTEN_BACKLOG: Final = 4_096
 GC_THRESHOLDS: Final = (3_000, 1_500, 1_000)
 # The disk's thread needs the interpreter for microseconds between its system calls: by default it might wait 5 ms each.
 SWITCH_INTERVAL_S: Final = 0.0005
-
-
-# mallopt's names in malloc.h of the GNU C library. By default it raises both thresholds by itself when a large block is
-# freed, up to 32 and 64 MiB: then what a peak of requests took is kept for ever. Set, they stay.
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-TRIM_THRESHOLD_BYTES: Final = 1 << 20
-MMAP_THRESHOLD_BYTES: Final = 128 << 10
 
 
 class StartError(Exception):
@@ -188,7 +180,6 @@ def run_node(loaded: LoadedSettings) -> int:
         if settings.stop_with_stdin:
             _refuse_deaf_stdin()
         allow_open_files()
-        return_freed_memory()
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return int(runner.run(serve(loaded, loaded.cluster, logger)))
     except StartError as error:
@@ -232,14 +223,6 @@ def allow_open_files() -> None:
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     with suppress(OSError, ValueError):  # the system allows less than it says, as macOS does
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, allowed))
-
-
-def return_freed_memory() -> None:
-    """Has the C library give freed memory back to the system, where it is one that can be told so."""
-    with suppress(OSError, AttributeError):
-        library = ctypes.CDLL(None)
-        library.mallopt(M_TRIM_THRESHOLD, TRIM_THRESHOLD_BYTES)
-        library.mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:

@@ -103,7 +103,7 @@ def test_what_clients_send_is_held_within_the_budget_and_then_returned(
 ) -> None:
     """40 connections send 4 MiB each and no end of it: the process grows by no more than the budget, small requests are
     served meanwhile, and the memory goes back to the system when the connections are closed. Without a budget it grew
-    by 160 MiB, and kept them. Guard: `limits.bodies_bytes_max`; `return_freed_memory` of cluster/launcher.py."""
+    by 160 MiB, and kept them. Guard: `limits.bodies_bytes_max`; `FreedMemory`."""
     before = rss(node)
     data = attack(node)
     with ExitStack() as stack:
