@@ -23,7 +23,7 @@ from cluster.http_call import Call
 from cluster.launcher import _loop_factory
 from cluster.local_cluster import free_ports
 from cluster.metrics import Metrics
-from cluster.settings import HttpSettings, Settings
+from cluster.settings import HttpSettings, LimitSettings, Settings
 
 _ROOT = Path(__file__).resolve().parent.parent
 _BODY = b'{"outcome":"applied"}'
@@ -44,8 +44,10 @@ async def _plain(port: int) -> None:
 async def _fast(port: int) -> None:
     identity = Identity("0" * 32, 1, 10.0)
 
+    service: Any = SimpleNamespace(limits=LimitSettings())
+
     async def nothing(call: Call) -> Answer:
-        await call.body(1 << 20)
+        await call.body(service)
         return Answer(identity, _BODY, 1, 1)
 
     node: Any = SimpleNamespace(log_id="0" * 32, node_id=1, metrics=Metrics())

@@ -89,7 +89,7 @@ def compare(found: Aftermath, logs: Mapping[int, Sequence[LogRecord]]) -> None:
 def failures(folder: Path) -> list[str]:
     """The nodes that ended by an error of their own, such as an invariant that they found broken; from their logs."""
     told: list[str] = []
-    for file in sorted(folder.glob("node-*.log")):
+    for file in sorted(folder.glob("node-*.log*")):
         with file.open("rb") as lines:
             for line in lines:
                 if FAILED in line:

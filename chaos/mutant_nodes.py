@@ -51,6 +51,9 @@ _IN_ONE_TERM: Final = (
 _ALIVE_ONLY: Final = "costs time alone: it shows as standstill in the report, which is no verdict"
 _ORDER: Final = "needs doubled or late frames at a certain moment; own toxics make them, but were not tried for long"
 _HELLO: Final = "needs a hello that somebody forges, or a peer that refuses; a story with real connections has both"
+_MEMORY: Final = (
+    "needs more log in memory than its bound of 32 MiB; the simulator's worlds have bounds of a few entries"
+)
 _TINY: Final = "needs a crash between two steps that lie microseconds apart; the simulator stops at every step"
 _STORY: Final = "needs several steps in a certain order, each within a heartbeat"
 _MEMBERS: Final = "needs changes of members that overlap with partitions in a certain way; not tried"
@@ -112,6 +115,9 @@ OUT_OF_SIGHT: Final[Mapping[str, str]] = {
     "trimmed_locally": "needs a log that is trimmed and two snapshots that cover it; not tried on processes",
     "version_raised_by_a_majority": "needs nodes that run an older program; the simulator's worlds have them",
     "version_missing_from_the_snapshot": "needs nodes that run an older program; the simulator's worlds have them",
+    "only_applied_entries_leave_memory": _MEMORY,
+    "freed_entries_are_not_counted": _MEMORY,
+    "freed_entries_are_not_read_back": _MEMORY,
     "scrubbing_skips_sealed_segments": "needs a bit that flips at rest; the simulator's worlds have them",
     "expired_session_told_as_not_applied": "the harness's clients know by themselves which code leaves a doubt",
     "settled_sequence_told_as_not_applied": "the harness's clients know by themselves which code leaves a doubt",

@@ -12,6 +12,7 @@ from cluster.fast_head import Head
 from cluster.fast_turns import Turns
 from cluster.http_answer import Answer
 from cluster.http_call import Call, Service
+from cluster.wire import ApiError
 
 if TYPE_CHECKING:
     from cluster.fast_path import FastConnection
@@ -27,6 +28,9 @@ class Gate(Protocol):
 
     def serve(self, call: Call) -> Coroutine[Any, Any, Any]:
         """The request's answer; never raises but for a cancellation."""
+
+    def problem(self, identifier: str, error: ApiError) -> Answer:
+        """The error as an answer."""
 
     def begin(self, head: Head, body: bytes, now: float) -> asyncio.Future[Any] | None:
         """The short way of a simple request; None: `serve` it."""

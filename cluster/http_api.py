@@ -19,13 +19,14 @@ from aiohttp.http_exceptions import LineTooLong
 from aiohttp.web_protocol import RequestHandler
 
 from cluster import clock, wire
+from cluster.budget import SMALL_BYTES
 from cluster.consumer_lag import Lags
 from cluster.fast_head import Head, HeadParser, Kind, Short, is_ordinary, short_of
 from cluster.fast_path import FastConnection
 from cluster.fast_short import ShortWay, route_of
 from cluster.fast_turns import Turns
 from cluster.http_answer import Answer, Identity, make_problem, problem_answer
-from cluster.http_call import Call, Service, is_request_id
+from cluster.http_call import Call, Service, answers_full, is_request_id
 from cluster.http_framing import ChunkOverhead
 from cluster.http_query import authority_of
 from cluster.http_routes import Route, allowed_methods, find_route, route_lines
@@ -38,6 +39,8 @@ from cluster.wire import ApiError, Code, Principal, authorise
 
 _ANYONE: Final = Principal()
 _READS: Final = frozenset({"GET", "HEAD"})
+_BODILESS: Final = frozenset({"GET", "HEAD", "DELETE"})
+"""Methods whose routes take no body."""
 _HOSTS_SEEN_MAX: Final = 64
 """Host values remembered as good; a client may come by any number of proxies' ports."""
 _HEADERS_MAX: Final = 256
@@ -68,14 +71,17 @@ class Api:
         self._hosts_seen: set[str] = set()
         self._id_prefix = f"{node}-{secrets.token_hex(4)}-"
         self._ids = itertools.count(1)
-        lines = RequestLog(node, service.limits.request_lines_max) if service.http.access_log else None
-        self._lines = lines if lines is not None and lines.is_enabled else None
+        limits = service.limits
+        lines = RequestLog(node, limits.request_lines_max, limits.request_slow_ms, has_all=service.http.access_log)
+        self._lines = lines if lines.is_enabled else None
         self._short = ShortWay(service)
         self._ordinary: dict[tuple[tuple[bytes, bytes], ...], bool] = {}  # what is known of sets of header lines
 
     async def handle(self, request: web.BaseRequest) -> Answer | Stream:
         """Serves one request of aiohttp's."""
         headers = request.headers
+        if isinstance(protocol := request.protocol, _Handler):
+            protocol.began()
         if (head := self._short_head(request)) is not None:
             body, now = request.content.read_nowait(), clock.monotonic()
             if (asked := self.begin(head, body, now)) is None:
@@ -121,17 +127,23 @@ class Api:
         answer: Answer | Stream
         try:
             route = self._admit(call)
+            if call.method in _BODILESS:
+                await call.drop_body(service)
             answer = await route.handler(service, call)
+            if call.method in _READS and isinstance(answer, Answer) and not call.hold_answer(service, len(answer.body)):
+                raise answers_full(service.answers)  # only to a read: what a write did must be told
         except Exception as error:
             code, told = self._failed(error, call.request_id, call.target, call)
             answer = told if call.stream is None or code != Code.INTERNAL else call.stream
         finally:
             service.open_requests -= 1
+            call.release()
         if isinstance(answer, Answer):
             self._sign(answer, call.request_id)
         self._note(
-            call.method, call.target, call.route, call.request_id, answer.status, service.clock() - started, code
-        )
+            call.method, call.target, call.route, call.request_id, answer.status, service.clock() - started, code,
+            waits=call.stream is not None or "wait=" in call.query_text or "min_index=" in call.query_text,
+        )  # fmt: skip
         return answer
 
     def begin(self, head: Head, body: bytes, now: float) -> asyncio.Future[Any] | None:
@@ -153,6 +165,9 @@ class Api:
         code, request_id = "", f"{self._id_prefix}{next(self._ids)}"
         try:
             answer = self._short.end(head, asked.result())
+            size = len(answer.body)
+            if size > SMALL_BYTES and head.method == "GET" and not self.service.answers.has_room(size, size):
+                raise answers_full(self.service.answers)
         except Exception as error:
             code, answer = self._failed(error, request_id, head.target)
         self._sign(answer, request_id)
@@ -214,6 +229,8 @@ class Api:
                 )
             limits = service.limits
             reserve = limits.operator_requests_max if route.for_operators else 0
+            if route.keeps_session:
+                reserve = limits.keepalives_max
             if service.open_requests > limits.open_requests_max + reserve:
                 raise ApiError(
                     Code.BUSY,
@@ -260,17 +277,20 @@ class Api:
             )
 
     def _note(
-        self, method: str, target: str, route: str, request_id: str, status: int, seconds: float, code: str
-    ) -> None:
+        self, method: str, target: str, route: str, request_id: str, status: int, seconds: float, code: str,
+        *, waits: bool = False,
+    ) -> None:  # fmt: skip
         """Counts it, and writes its line."""
         self.service.counts.add(route, status, seconds)
         if self._lines is not None and not (route in _PROBES and status in _PROBED):
-            self._lines.add(method, target, status, seconds, request_id, code)
+            self._lines.add(method, target, status, seconds, request_id, code, waits=waits)
 
     async def close(self) -> None:
-        """Writes the last lines of the request log."""
-        if self._lines is not None:
-            await self._lines.close()
+        """Writes the last lines of the request log; nothing is to be done later."""
+        self.service.freed.close()
+        lines, self._lines = self._lines, None
+        if lines is not None:
+            await lines.close()
 
 
 def _hostname(host: str) -> str | None:
@@ -317,6 +337,11 @@ class _Handler(RequestHandler):
                 return
             data += _NOT_HTTP
         super().data_received(data)
+
+    def began(self) -> None:
+        """The whole head of a request is here."""
+        if self._front is not None:
+            self._front.began()
 
     def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None

@@ -39,7 +39,7 @@ _JSON_VALUES: Final = msgspec.json.Decoder(list[_ValueIn])
 
 async def append(service: Service, call: Call) -> Answer:
     """Appends what the body holds. The records get the indexes first..last, in their order, all or none of them."""
-    body = await call.body(service.limits.body_bytes_max)
+    body = await call.body(service)
     media_type = call.media_type()
     query = call.query(_PARAMETERS)
     if media_type not in _BATCHES:

@@ -41,7 +41,7 @@ class _Write(NamedTuple):
 async def write(service: Service, call: Call) -> Answer:
     """Submits every write of the body. The answer has one result for each, in the order of the writes."""
     call.query()
-    body = await call.body(service.limits.body_bytes_max)
+    body = await call.body(service)
     writes = _decode(service, call, body)
     session, settled = _session(call, [each.sequence for each in writes])
     submitted: list[asyncio.Future[Settled] | ApiError] = []

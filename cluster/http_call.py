@@ -13,7 +13,9 @@ import msgspec
 from aiohttp import StreamReader, web
 
 from cluster import wire
+from cluster.budget import SMALL_BYTES, Budget, Share
 from cluster.consumer_lag import Lags
+from cluster.freed_memory import FreedMemory
 from cluster.http_answer import Answer, Identity, encode_answer
 from cluster.http_counts import RequestCounts
 from cluster.http_query import NO_PARAMETERS, Query, nearest_name, parse_number, split_target
@@ -56,12 +58,18 @@ class Service:
     is_stopping: bool = False  # nothing new is taken
     routes: list[str] = field(default_factory=list)  # what `/` lists
     tail: LogTail = field(init=False)
+    bodies: Budget = field(init=False)  # bytes of requests that are not answered yet
+    answers: Budget = field(init=False)  # bytes that the readers of answers have not taken yet
+    freed: FreedMemory = field(init=False)
     counts: RequestCounts = field(init=False)
     _waits: set[asyncio.Future[None]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         limits = self.limits
         self.counts = RequestCounts(self.node.metrics)
+        self.freed = FreedMemory()
+        self.bodies = Budget(limits.bodies_bytes_max, self.freed.return_soon)
+        self.answers = Budget(limits.answers_bytes_max, self.freed.return_soon)
         self.tail = LogTail(
             self.node, self.clock, self.wait_beyond, limits.stream_gather_ms / 1000, limits.progress_ms / 1000
         )
@@ -121,8 +129,8 @@ class Call:
     """One request: aiohttp's, or one whose body is `whole` here already (`cluster.fast_path`)."""
 
     __slots__ = (
-        "_request", "_whole", "deadline", "headers", "method", "parts", "path", "query_text", "request_id", "route",
-        "stream", "target",
+        "_answer", "_request", "_share", "_whole", "deadline", "headers", "method", "parts", "path", "query_text",
+        "request_id", "route", "stream", "target",
     )  # fmt: skip
 
     def __init__(
@@ -131,6 +139,8 @@ class Call:
     ) -> None:  # fmt: skip
         self._request = request
         self._whole = whole
+        self._share: Share | None = None  # of the budget for bodies, while aiohttp's request is served
+        self._answer: Share | None = None  # of the budget for answers, while a large one is made
         self.method = method
         self.target = target
         self.headers = headers
@@ -237,42 +247,89 @@ class Call:
         """The body's media type in lower case without parameters."""
         return _media_type(self.headers.get("Content-Type", ""))
 
-    async def body(self, bytes_max: int) -> bytes:
-        """The whole body. Raises ApiError too_large, bad_request (cut short) or deadline."""
+    async def body(self, service: Service) -> bytes:
+        """The whole body. Raises ApiError too_large, busy, bad_request (cut short) or deadline."""
+        bytes_max = service.limits.body_bytes_max
         if (coding := self.headers.get("Content-Encoding")) is not None and coding.lower() != "identity":
             raise ApiError(Code.UNSUPPORTED_MEDIA_TYPE, f"Content-Encoding {coding[:40]!r}: send the body as it is")
         if self._request is None:
             return self._checked(self._whole, bytes_max)
-        content = self.request.content
         length = self.headers.get("Content-Length")
         if length is not None and int(length) > bytes_max:  # aiohttp's parser let only digits through
             raise _body_too_large(length, bytes_max)
+        content = self.request.content
         if content.is_eof():
-            return self._checked(content.read_nowait(), bytes_max)
+            whole = self._checked(content.read_nowait(), bytes_max)
+            self._share = Share(service.bodies)
+            if not self._share.hold(len(whole)):
+                raise bodies_full(service.bodies)
+            return whole
+        parts: list[bytes] = []
+        try:
+            await self._read(service, parts, bytes_max)
+            return b"".join(parts)
+        finally:
+            parts.clear()  # an exception's traceback would hold them until the garbage collector finds it
+
+    async def drop_body(self, service: Service) -> None:
+        """Reads and drops the body of a request whose route takes none: unread it would stay in memory until the
+        answer, which a long poll makes late. Raises as `body` does."""
+        if self._request is not None and not self._request.content.is_eof():
+            await self._read(service, None, service.limits.body_bytes_max)
+
+    async def _read(self, service: Service, parts: list[bytes] | None, bytes_max: int) -> None:
+        """Puts what comes into `parts`, and counts it in the budget until `release`; without `parts` drops it."""
+        content = self.request.content
+        share = self._share = Share(service.bodies)
+        size = since = 0
+        stall_s = service.limits.body_stall_ms / 1_000
+        due = service.clock() + stall_s
         if self.headers.get("Expect", "").lower() == "100-continue" and self.request.transport is not None:
             self.request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         connection: Connection = cast(Any, self.request.protocol)
         if connection.refusal is not None:
             raise connection.refusal
         connection.reading = content
-        parts: list[bytes] = []
-        size = 0
         try:
-            async with asyncio.timeout_at(self.deadline):
+            async with asyncio.timeout_at(min(self.deadline, due)) as timeout:
                 while part := await content.readany():
                     size += len(part)
+                    since += len(part)
                     if size > bytes_max:
                         raise _body_too_large(f"more than {bytes_max}", bytes_max)
-                    parts.append(part)
+                    if parts is not None:
+                        if not share.hold(size):
+                            raise bodies_full(service.bodies)
+                        parts.append(part)
+                    if since >= SMALL_BYTES:
+                        since, due = 0, service.clock() + stall_s
+                        timeout.reschedule(min(self.deadline, due))
         except TimeoutError:
-            raise ApiError(Code.DEADLINE, f"the deadline passed while the body was read, after {size} bytes") from None
+            why = "the deadline passed while the body was read"
+            if due < self.deadline:
+                why = f"less than {SMALL_BYTES} bytes of the body came in limits.body_stall_ms"
+            raise ApiError(Code.DEADLINE, f"{why}, after {size} bytes") from None
         except (web.RequestPayloadError, asyncio.IncompleteReadError) as error:
             if connection.refusal is not None:
                 raise connection.refusal from error
             raise ApiError(Code.BAD_REQUEST, f"the body ended before its end: {error}") from error
         finally:
             connection.reading = None
-        return b"".join(parts)
+
+    def release(self) -> None:
+        """The request is answered: its body is not held any more."""
+        self._whole = b""
+        for share in (self._share, self._answer):
+            if share is not None:
+                share.keep(0)
+
+    def hold_answer(self, service: Service, size: int) -> bool:
+        """Counts an answer that is being made and has `size` bytes so far, until `release`; whether there is room."""
+        if size <= SMALL_BYTES:
+            return True
+        if self._answer is None:
+            self._answer = Share(service.answers)
+        return self._answer.hold(size)
 
     @staticmethod
     def _checked(body: bytes, bytes_max: int) -> bytes:
@@ -284,6 +341,24 @@ class Call:
 @functools.lru_cache(256)
 def _media_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower()
+
+
+def bodies_full(bodies: Budget) -> ApiError:
+    """What a request is told whose body there is no room for."""
+    return ApiError(
+        Code.BUSY,
+        f"{bodies.used} bytes of request bodies are held, of {bodies.bytes_max} (limits.bodies_bytes_max; a quarter is "
+        f"kept for bodies up to {SMALL_BYTES} bytes): try again, or another node",
+    )
+
+
+def answers_full(answers: Budget) -> ApiError:
+    """What a reader is told whose answer there is no room for."""
+    return ApiError(
+        Code.BUSY,
+        f"{answers.used} bytes of answers wait for their readers, of {answers.bytes_max} (limits.answers_bytes_max; a "
+        f"quarter is kept for answers up to {SMALL_BYTES} bytes): try again, ask for less, or another node",
+    )
 
 
 def _body_too_large(size: str, bytes_max: int) -> ApiError:

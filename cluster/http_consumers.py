@@ -61,7 +61,7 @@ async def claim(service: Service, call: Call) -> Answer:
     """Makes the caller the owner: a new generation, which fences the one before; a new group is made."""
     call.query()
     name = _name(service, call)
-    body = await call.body(service.limits.body_bytes_max)
+    body = await call.body(service)
     asked = decode(_CLAIM, body, "the body as JSON") if body else ClaimIn()
     position = 0 if asked.position is None else _next(service, asked.position)
     command = ConsumerCommand(ConsumerAction.CLAIM, 0, position, _owner(service, asked.owner))
@@ -72,7 +72,7 @@ async def put_consumer(service: Service, call: Call) -> Answer:
     """Commits a position as the owner; with `reset` also a lower one, without a generation as a new owner."""
     call.query()
     name = _name(service, call)
-    asked = decode(_COMMIT, await call.body(service.limits.body_bytes_max), "the body as JSON")
+    asked = decode(_COMMIT, await call.body(service), "the body as JSON")
     if asked.generation == 0 or (asked.generation is None and not asked.reset):
         raise ApiError(
             Code.BAD_REQUEST, "a commit needs the generation that the claim answered (or reset: true, to move the "

@@ -12,7 +12,7 @@ import msgpack
 import msgspec
 
 from cluster.http_answer import Answer, encode_json
-from cluster.http_call import READ_PARAMETERS, Call, Service, decode, read_index, wait_applied
+from cluster.http_call import READ_PARAMETERS, Call, Service, answers_full, decode, read_index, wait_applied
 from cluster.http_log import ENCODINGS, SLICE_RECORDS
 from cluster.http_outcomes import Done, submit
 from cluster.http_query import Query, check_key, unescape
@@ -65,7 +65,7 @@ async def put(service: Service, call: Call) -> Answer:
     """Sets a key to the body's bytes, as they are."""
     query = call.query(_WRITE)
     key = path_key(call, query)
-    value = await call.body(service.limits.body_bytes_max)
+    value = await call.body(service)
     if len(value) > service.limits.value_bytes_max:
         raise ApiError(
             Code.TOO_LARGE,
@@ -196,6 +196,8 @@ async def get_range(service: Service, call: Call) -> Answer:
     if more:
         last = found[-1][0]
         continuation = _token_text(_Token(_TOKEN_VERSION, node.log_id, at, index, term, start, end, keys_only, last))
+    if not call.hold_answer(service, sum([len(key) + len(version.value) for key, version in found])):
+        raise answers_full(service.answers)
     kvs: list[KeyValue] = []
     for first in range(0, len(found), SLICE_RECORDS):
         part = found[first : first + SLICE_RECORDS]
@@ -244,7 +246,7 @@ def _parse_token(text: str, log_id: str) -> _Token:
 async def compact(service: Service, call: Call) -> Answer:
     """Lets key history below a revision go."""
     call.query()
-    body = decode(_COMPACT_BODY, await call.body(service.limits.body_bytes_max), "the body as JSON")
+    body = decode(_COMPACT_BODY, await call.body(service), "the body as JSON")
     done = await submit(service, call, (Record(int(Operation.COMPACT), argument=body.revision),))
     machine = service.node.machine
     answer = Compacted(Outcome.APPLIED, machine.compacted_revision, done.revision, done.last, done.term)

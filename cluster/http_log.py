@@ -13,7 +13,7 @@ import msgspec
 
 from cluster import wire
 from cluster.http_answer import Answer, encode_json, encode_msgpack
-from cluster.http_call import READ_PARAMETERS, Call, Service, decode, read_index
+from cluster.http_call import READ_PARAMETERS, Call, Service, answers_full, decode, read_index
 from cluster.http_outcomes import submit
 from cluster.log_reader import compacted
 from cluster.records import as_packed, as_record, decode_rows, is_user_row, plain_json, row_bytes
@@ -149,13 +149,16 @@ async def read_page(service: Service, call: Call, query: LogQuery) -> Answer:
     """One page; one that would be empty waits for up to `wait` ms for a record to show."""
     wait_until = service.clock() + query.wait_ms / 1000
     shown: list[Any] = []
-    position, left, bytes_left = query.start, query.limit, service.limits.page_bytes_max
+    position, left, bytes_left, size = query.start, query.limit, service.limits.page_bytes_max, 0
     while left > 0 and bytes_left > 0 and position < query.stop:
         found = await scan(service, query, position, left, bytes_left)
         position = found.next
         left -= found.scanned
         bytes_left -= found.size
         shown += found.shown
+        size += found.size if query.format == "msgpack" else sum(map(len, found.shown))  # JSON may take six times more
+        if not call.hold_answer(service, size):
+            raise answers_full(service.answers)
         if found.scanned:
             await asyncio.sleep(0)  # one slice at a time: nobody waits for a whole page to be decoded
         elif shown or service.clock() >= wait_until:
@@ -194,7 +197,7 @@ _FREED_LATER: Final = (
 async def trim(service: Service, call: Call) -> Answer:
     """Lets the records below an index go, on every node; what is no longer needed is deleted."""
     call.query()
-    body = decode(_TRIM_BODY, await call.body(service.limits.body_bytes_max), "the body as JSON")
+    body = decode(_TRIM_BODY, await call.body(service), "the body as JSON")
     done = await submit(service, call, (Record(int(Operation.TRIM), argument=body.before),))
     oldest = service.node.machine.oldest
     answer = Trimmed(Outcome.APPLIED, oldest, done.last, done.term, _FREED_LATER.format(oldest))

@@ -38,7 +38,7 @@ async def stream_log(service: Service, call: Call, query: LogQuery) -> Stream:
     is_raw = query.format == "raw"
     position, left = query.start, query.limit
     progress_s = service.limits.progress_ms / 1000
-    sent: tuple[bytes | memoryview, ...] = ()  # the newest piece
+    sent = (0, 0)  # bytes of rows and of segment in the newest piece of a raw stream
     is_at_end = False  # of what there was when it last looked
     with Stream(service, call) as stream:
         stream.start(wire.RAW if is_raw else wire.NDJSON, ((wire.H_NEXT, str(position)),))
@@ -48,12 +48,14 @@ async def stream_log(service: Service, call: Call, query: LogQuery) -> Stream:
                 if is_at_end:
                     await service.tail.reach(position, mark_due)
                 before, applied = position, node.applied
-                parts, position = await _piece(service, query, position, left, sent, is_at_end=is_at_end)
+                raw_bytes = RAW_SLICE_BYTES if sent[1] and stream.has_room(RAW_SLICE_BYTES) else SLICE_BYTES
+                make = partial(_piece, service, query, position, left, sent, raw_bytes, is_at_end=is_at_end)
+                parts, position = await stream.made(make)
                 is_at_end = query.is_follow and (position > applied or position == before)
                 left -= position - before
                 if parts:
                     await stream.write(*parts)
-                    sent = parts
+                    sent = (len(parts[1]), len(parts[2])) if is_raw else sent
                 elif position == before and not query.is_follow:
                     await service.wait_beyond(position - 1, mark_due)
                 if service.clock() >= mark_due:
@@ -70,16 +72,16 @@ async def stream_log(service: Service, call: Call, query: LogQuery) -> Stream:
 
 
 async def _piece(
-    service: Service, query: LogQuery, start: int, left: int, sent: tuple[bytes | memoryview, ...], *, is_at_end: bool
+    service: Service, query: LogQuery, start: int, left: int, sent: tuple[int, int], raw_bytes: int, *, is_at_end: bool
 ) -> Piece:
-    """The next slice and where the one after it begins; `sent` is the one before. Those at the end make it together."""
+    """The next slice and where the one after it begins; `sent` says how large the one before was, `raw_bytes` how large
+    a raw one may be. Those at the end make it together."""
     stop = min(query.stop, start + left, service.node.applied + 1)
     if query.format == "raw":
-        size = SLICE_BYTES
-        if sent and sent[2]:
-            size = RAW_SLICE_BYTES
+        size = raw_bytes
+        if sent[1]:
             # The node looks through the rows of all records that it may have to send: not of many more than fit.
-            stop = min(stop, start + _SPARE + len(sent[1]) // IDX_ROW.size * size // len(sent[2]) * 5 // 4)
+            stop = min(stop, start + _SPARE + sent[0] // IDX_ROW.size * size // sent[1] * 5 // 4)
         make = partial(_raw_chunk, service, query, start, stop, size)
     else:
         size = 0

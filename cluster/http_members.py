@@ -43,7 +43,7 @@ _TAKES: Final[dict[str, frozenset[str]]] = {
 async def transfer_leadership(service: Service, call: Call) -> Answer:
     """Hands leadership to a voter (an empty body: whoever has most); answered once the new leader is heard."""
     call.query()
-    body = await call.body(service.limits.body_bytes_max)
+    body = await call.body(service)
     if (told := await passed_on(service, call, body)) is not None:
         return told
     asked = decode(_TRANSFER, body, "the body as JSON") if body else TransferIn()
@@ -59,7 +59,7 @@ async def transfer_leadership(service: Service, call: Call) -> Answer:
 async def change_members(service: Service, call: Call) -> Answer:
     """Adds, promotes, removes, replaces a member or moves its addresses; answered once the change has begun."""
     call.query()
-    body = await call.body(service.limits.body_bytes_max)
+    body = await call.body(service)
     if (told := await passed_on(service, call, body)) is not None:
         return told
     asked = decode(_CHANGE, body, "the body as JSON")

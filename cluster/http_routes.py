@@ -40,6 +40,7 @@ class Route(NamedTuple):
     handler: Handler
     serves_fenced: bool = False  # also on a node that met a disk error; never refused as busy
     for_operators: bool = False  # has a share of its own where requests are refused as busy
+    keeps_session: bool = False  # the same: without it sessions would expire because the node is busy
 
 
 async def _get_log(service: Service, call: Call) -> Answer | Stream:
@@ -66,7 +67,7 @@ ROUTES: Final = (
     Route("GET", "/v1/watch", "watch", http_watch.watch),
     Route("POST", "/v1/sessions", "session", http_sessions.open_session),
     Route("DELETE", "/v1/sessions/{session}", "session", http_sessions.close_session),
-    Route("POST", "/v1/sessions/{session}/keepalive", "session", http_sessions.keep_alive),
+    Route("POST", "/v1/sessions/{session}/keepalive", "session", http_sessions.keep_alive, keeps_session=True),
     Route("GET", "/v1/sessions/{session}/receipts/{sequence}", "session", http_sessions.get_receipt),
     Route("POST", "/v1/sessions/{session}/receipts/{sequence}/void", "session", http_sessions.void),
     Route("GET", "/v1/consumers", "consumer", http_consumers.get_consumers),
@@ -130,10 +131,10 @@ def find_route(call: Call) -> Route:
     return route
 
 
-def is_operators(target: str) -> bool:
-    """Whether that is asked by who operates the cluster, or looks after it."""
+def has_share(target: str) -> bool:
+    """Whether it does not wait in line: it is asked by operators and their probes, or keeps a session alive."""
     path = target.partition("?")[0]
-    return path in _OPERATORS_FIXED or path.startswith(_OPERATORS_PARTS)
+    return path in _OPERATORS_FIXED or path.startswith(_OPERATORS_PARTS) or path.endswith("/keepalive")
 
 
 def allowed_methods(call: Call) -> str:

@@ -25,7 +25,7 @@ _DECIDED: Final = (Reason.SEQUENCE_APPLIED, Reason.SEQUENCE_SETTLED)
 async def open_session(service: Service, call: Call) -> Answer:
     """Opens a session; an empty body asks for the defaults."""
     call.query()
-    body = await call.body(service.limits.body_bytes_max)
+    body = await call.body(service)
     asked = decode(_BODY, body, "the body as JSON") if body else SessionIn()
     done = await submit(
         service, call, (Record(int(Operation.SESSION_OPEN), argument=asked.ttl_ms),), session=NO_SESSION
@@ -46,6 +46,7 @@ async def close_session(service: Service, call: Call) -> Answer:
 async def _of_session(service: Service, call: Call, operation: Operation) -> Answer:
     call.query()
     session = _number(call.parts[0], "the session in the path")
+    await call.drop_body(service)
     record = Record(int(operation), argument=session)
     # It names the session it is about, but is no sequence of it: the block has none.
     settled = await commit(service, call, (record,), NO_SESSION)
@@ -70,6 +71,7 @@ async def void(service: Service, call: Call) -> Answer:
     call.query()
     headers = SessionHeaders(_number(call.parts[0], "the session in the path"))
     sequence = _number(call.parts[1], "the sequence in the path")
+    await call.drop_body(service)
     settled = await commit(service, call, (Record(int(Operation.VOID), argument=sequence),), headers)
     answer = told(settled, headers)
     if answer.result is not Result.APPLIED and answer.reason not in _DECIDED:

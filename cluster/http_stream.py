@@ -7,16 +7,19 @@ What is not sent yet is at most aiohttp's write limit plus one slice. A reader t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Final
 
 from cluster import wire
+from cluster.budget import SMALL_BYTES
 from cluster.http_answer import DRAIN_BYTES, make_problem
-from cluster.http_call import Call, Service
+from cluster.http_call import Call, Service, answers_full
+from cluster.http_tail import Piece
 from cluster.wire import ApiError, Code, Problem
 
 _END: Final = b"0\r\n\r\n"
+_ROOM_POLL_S: Final = 0.05
 
 
 class SlowReader(Exception):
@@ -78,6 +81,27 @@ class Stream:
                 await drain
         except TimeoutError:
             raise SlowReader from None
+
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes may wait for this reader besides what waits for others."""
+        return self._service.answers.has_room(size, size)
+
+    async def made(self, make: Callable[[], Awaitable[Piece]]) -> Piece:
+        """What `make` makes, to be written at once. Where other readers leave no room for it, it is dropped and made
+        again later: readers that take nothing lose their connections after limits.stream_stall_ms. Raises ApiError
+        busy when there is no room until then."""
+        service = self._service
+        until = service.clock() + service.limits.stream_stall_ms / 1000
+        while True:
+            piece = await make()
+            size = sum([len(part) for part in piece[0]])
+            if size <= SMALL_BYTES or self.has_room(size):
+                return piece
+            del piece
+            while not self.has_room(size):
+                if service.clock() >= until:
+                    raise answers_full(service.answers)
+                await asyncio.sleep(_ROOM_POLL_S)
 
     def end(self, *parts: bytes) -> None:
         """Sends the last message and ends the stream."""

@@ -45,7 +45,7 @@ _STEP_NAMES: Final = {number: name for name, number in _STEPS.items()}
 async def transact(service: Service, call: Call) -> Answer:
     """Runs a transaction; one that took its else branch is applied too, with `succeeded` false."""
     encoding = encoding_of(call.query(_PARAMETERS))
-    body = decode(_BODY, await call.body(service.limits.body_bytes_max), "the body as JSON")
+    body = decode(_BODY, await call.body(service), "the body as JSON")
     txn = Txn(
         tuple(_compare(item, f"compare[{number}]") for number, item in enumerate(body.compare)),
         tuple(_step(service, item, f"then[{number}]") for number, item in enumerate(body.then)),

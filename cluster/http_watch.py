@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from cluster import wire
@@ -17,6 +18,7 @@ from cluster.http_kv import encoding_of, unreadable
 from cluster.http_log import SLICE_BYTES, SLICE_RECORDS, check_oldest
 from cluster.http_query import check_key, parse_number
 from cluster.http_stream import SlowReader, Stream, slow_reader
+from cluster.http_tail import Piece
 from cluster.records import watch_messages
 from cluster.wire import ApiError, Code, Encoding, Problem, WatchMessage, WatchProgress
 from statemachine import store
@@ -57,9 +59,9 @@ async def watch(service: Service, call: Call) -> Stream:
                     await stream.write(_mark(asked, position))
                     mark_due = service.clock() + progress_s
                 before = position
-                data, position = await _slice(service, asked, position)
+                data, position = await stream.made(partial(_slice, service, asked, position))
                 if data:
-                    await stream.write(data)
+                    await stream.write(*data)
                 if position == before:
                     await service.wait_beyond(position - 1, mark_due)
                 elif not data:
@@ -103,11 +105,11 @@ async def _parse(service: Service, call: Call) -> _Watch:
     return _Watch(start, end, position, from_revision or 0, form == "sse", encoding)
 
 
-async def _slice(service: Service, asked: _Watch, position: int) -> tuple[bytes, int]:
+async def _slice(service: Service, asked: _Watch, position: int) -> Piece:
     """The messages of the entries that follow, as bytes, and the index behind them."""
     check_oldest(service, position)
     if position > service.node.applied:
-        return b"", position
+        return (), position
     parts: list[bytes] = []
     following = position
     told = 0
@@ -119,7 +121,7 @@ async def _slice(service: Service, asked: _Watch, position: int) -> tuple[bytes,
                 if told % _PAUSE_MESSAGES == 0:
                     await asyncio.sleep(0)
         following = entry.index + 1
-    return b"".join(parts), following
+    return (b"".join(parts),) if parts else (), following
 
 
 def _message(asked: _Watch, message: WatchMessage) -> bytes:

@@ -26,6 +26,7 @@ from cluster.disk_errors import DiskError, FolderReadOnly, FormatUnknown, NoSpac
 from cluster.disk_open import Recovered
 from cluster.http_api import build_runner
 from cluster.http_listen import Door, listen
+from cluster.log_file import sink
 from cluster.metrics import Metrics
 from cluster.node import Node
 from cluster.settings import LoadedSettings, NodeExit
@@ -55,8 +56,11 @@ class StartError(Exception):
 def run_node(loaded: LoadedSettings) -> int:
     """Runs the node in this process until SIGTERM or SIGINT; its exit code (`NodeExit`). Logs to standard error."""
     settings = loaded.settings
+    unopened = _open_log_file(loaded)
     logging.configure(settings.log.level, settings.log.format)
     logger = logging.get_logger(node=settings.node)
+    if unopened is not None:
+        logger.warning("log_file_not_opened", file=settings.log.file, error=str(unopened))
     try:
         _refuse_optimised()
         if loaded.cluster is None or not settings.node:
@@ -75,6 +79,18 @@ def run_node(loaded: LoadedSettings) -> int:
     except Exception as error:
         logger.error("failed", exc_info=error)
         return int(NodeExit.FAILURE)
+
+
+def _open_log_file(loaded: LoadedSettings) -> OSError | None:
+    """Has the log go to log.file; why it goes to standard error instead: a full disk, say, does not keep a node from
+    starting."""
+    log = loaded.settings.log
+    if log.file:
+        try:
+            sink.open(loaded.folder / log.file, log.file_bytes_max, log.files_kept)
+        except OSError as error:
+            return error
+    return None
 
 
 def _refuse_optimised() -> None:

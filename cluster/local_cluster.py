@@ -169,6 +169,8 @@ class LocalCluster:
             return
         self._forget(node)
         command = [*self._command, "node", "--config", str(self.settings_file(node))]
+        if "log.file" not in self._settings:  # not in the settings: a node that is started by hand logs to its terminal
+            command += ["--set", f"log.file={self.log_file(node).name}"]
         with open(self.log_file(node), "ab") as log:
             process = self._running[node] = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True,

@@ -1,21 +1,20 @@
 """What the node says about itself: structlog set up once, one line per event, JSON unless on a terminal.
 
 Nothing logs per entry or per message: loggers are bound once and cached, and what happens often is a metric. A line
-that standard error does not take (a full disk, a reader that has gone) is lost: the node goes on.
+that standard error does not take (a full disk, a reader that has gone) is lost and counted: the node goes on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import sys
 import threading
-from contextlib import suppress
 from typing import Any, Final, Literal
 
 import structlog
 
+from cluster.log_file import sink
 from raft import events
 
 _LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -42,23 +41,11 @@ def configure(level: str, form: Literal["auto", "json", "text"]) -> None:
     )
 
 
-def write(data: bytes) -> None:
-    """Bytes to standard error, past its buffer: what that cannot get rid of would spoil the exit code. Never raises."""
-    try:
-        descriptor = sys.stderr.fileno()
-    except (OSError, ValueError):  # what a test put there
-        sys.stderr.write(data.decode("utf-8", "replace"))
-        return
-    with suppress(OSError):
-        while data:
-            data = data[os.write(descriptor, data) :]
-
-
 class _Lines:
     """What structlog writes to."""
 
     def write(self, text: str) -> None:
-        write(text.encode("utf-8", "backslashreplace"))
+        sink.write(text.encode("utf-8", "backslashreplace"))
 
     def flush(self) -> None:
         """Nothing is kept."""

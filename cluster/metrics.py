@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from cluster.log_file import sink
 from cluster.wire import ConsumerStatus
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -53,6 +54,9 @@ class Metrics:
             registry=self.registry,
         )  # fmt: skip
 
+        self.gauge(
+            "raftlog_log_lines_lost", "Lines of this node's own log that could not be written", lambda: sink.lost
+        )
         self._consumers: list[ConsumerStatus] = []
         self.gauges("raftlog_consumer_lag_records", "Records it has not read", "consumer", self._consumer_records)
         self.gauges("raftlog_consumer_lag_seconds", "Age of the oldest one", "consumer", self._consumer_seconds)

@@ -40,4 +40,5 @@ def _run(node: Node) -> bool:
     node.core.applied(node.applier.applied)
     node.writes_gather.answered(inflight - node.pending.inflight, node.pending.queued)
     node.look_soon()  # behind the answers: those who got them are counted on to ask again
-    return node.fetches.release()
+    log = node.core.state.log
+    return node.fetches.release() or log.given < min(log.committed, log.persisted)

@@ -73,16 +73,23 @@ class Pending:
     # -- the queue ------------------------------------------------------------------------------------------------
 
     def submit(self, request: Request) -> None:
-        """Queues it. Raises ApiError busy at the named limits."""
+        """Queues it. Raises ApiError busy at the named limits; limits.keepalives_max keepalives are taken beyond."""
         limits = self._limits
         if len(self._queue) >= limits.inbox_requests_max:
+            if len(self._queue) < limits.inbox_requests_max + limits.keepalives_max and request.is_keepalive:
+                self._put(request)
+                return
             raise ApiError(
                 Code.BUSY, f"{self._name}: {limits.inbox_requests_max} writes wait already (limits.inbox_requests_max)"
             )
-        if self.queued_bytes and self.queued_bytes + len(request.block) > limits.inbox_bytes_max:
+        size = self.queued_bytes + len(request.block)
+        if self.queued_bytes and size > limits.inbox_bytes_max and not request.is_keepalive:
             raise ApiError(
                 Code.BUSY, f"{self._name}: {self.queued_bytes} bytes of writes wait already (limits.inbox_bytes_max)"
             )
+        self._put(request)
+
+    def _put(self, request: Request) -> None:
         self._queue.append(request)
         self.queued_bytes += len(request.block)
         if request.deadline < self._queue_deadline_min:

@@ -1,4 +1,6 @@
-"""One line per request, written in batches by a thread: a log that is slow to take them never delays an answer.
+"""Lines about requests, written in batches by a thread: a log that is slow to take them never delays an answer.
+
+Requests that failed or were slow have a line, at most LINES_A_SECOND of them; with `http.access_log` every request has.
 
 What structlog does for one line costs as much as the request itself, so where lines are JSON a batch is encoded at
 once; on a terminal structlog renders them one by one.
@@ -18,9 +20,14 @@ import msgspec
 import structlog
 
 from cluster import clock
-from cluster.logging import get_logger, write
+from cluster.log_file import sink
+from cluster.logging import get_logger
 
 _FLUSH_SECONDS: Final = 0.05
+LINES_A_SECOND: Final = 50
+"""Of failed and slow requests, unless every request has a line: about 1 GB a day. The next line counts the others."""
+_FAILED: Final = 500
+"""Statuses from here on are the server's failures; those below are what the client asked for."""
 _encode_lines: Final = msgspec.json.Encoder().encode_lines
 
 
@@ -37,7 +44,7 @@ class RequestLine(msgspec.Struct, omit_defaults=True):
     level: str
     timestamp: datetime
     code: str = ""  # of the problem
-    dropped: int = 0  # lines lost before this one, because the log was too slow
+    dropped: int = 0  # lines left out before this one: too many, or the log was too slow
 
 
 class RequestLog:
@@ -46,6 +53,7 @@ class RequestLog:
     __slots__ = (
         "_dropped",
         "_handle",
+        "_has_all",
         "_is_json",
         "_is_writing",
         "_lines",
@@ -53,12 +61,20 @@ class RequestLog:
         "_logger",
         "_node",
         "_pool",
+        "_room",
+        "_room_until",
+        "_slow_s",
         "_when",
         "_when_until",
     )
 
-    def __init__(self, node: int, lines_max: int) -> None:
+    def __init__(self, node: int, lines_max: int, slow_ms: int, *, has_all: bool) -> None:
+        """`lines_max` lines wait to be written; a request that took `slow_ms` is slow; `has_all`: every one has a
+        line."""
         self._node = node
+        self._slow_s = slow_ms / 1_000
+        self._has_all = has_all
+        self._room, self._room_until = 0, 0.0  # lines of failed and slow requests that this second may still have
         self._lines: list[RequestLine] = []
         self._lines_max = lines_max
         self._dropped = 0
@@ -74,8 +90,16 @@ class RequestLog:
         """Whether lines of this level are wanted at all."""
         return bool(self._logger.is_enabled_for(logging.INFO))
 
-    def add(self, method: str, target: str, status: int, seconds: float, request_id: str, code: str) -> None:
-        """Notes one request; it is written within a moment."""
+    def add(
+        self, method: str, target: str, status: int, seconds: float, request_id: str, code: str, *, waits: bool = False
+    ) -> None:
+        """Notes one request; it is written within a moment. `waits`: it was asked to take its time."""
+        if not self._has_all:
+            if status < _FAILED and (waits or seconds < self._slow_s):
+                return
+            if not self._may():
+                self._dropped += 1
+                return
         if len(self._lines) >= self._lines_max:
             self._dropped += 1
             return
@@ -89,6 +113,13 @@ class RequestLog:
         )  # fmt: skip
         if self._handle is None and not self._is_writing:
             self._handle = asyncio.get_running_loop().call_later(_FLUSH_SECONDS, self._flush)
+
+    def _may(self) -> bool:
+        """Whether one more failed or slow request has its line in this second."""
+        if (now := clock.monotonic()) >= self._room_until:
+            self._room, self._room_until = LINES_A_SECOND, now + 1.0
+        self._room -= 1
+        return self._room >= 0
 
     async def close(self) -> None:
         """Writes what is left, and ends the thread."""
@@ -117,7 +148,7 @@ class RequestLog:
         if lines:
             lines[0].dropped, self._dropped = self._dropped, 0
         if self._is_json:
-            return partial(write, _encode_lines(lines))
+            return partial(sink.write, _encode_lines(lines))
         return partial(self._render, lines)
 
     def _render(self, lines: list[RequestLine]) -> None:

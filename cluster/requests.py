@@ -10,14 +10,19 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from cluster.wire import ApiError, Code
+from raft.codec import Corrupt, UnknownVersion, decode_blocks, decode_records
 from raft.types import NOBODY, NodeId
 from statemachine.answers import Reason
+from statemachine.commands import Operation
 from statemachine.effects import RequestEffect
 
 _new: Final = tuple.__new__  # a NamedTuple without the cost of its constructor
 Value_contra = TypeVar("Value_contra", contravariant=True)
 
 
+_KEEPALIVE: Final = int(Operation.SESSION_KEEPALIVE)
+_KEEPALIVE_BYTES_MAX: Final = 256
+"""Of a block that is looked into when a queue is full; a keepalive is much shorter."""
 _CODES: Final = {
     Reason.SEQUENCE_SETTLED: Code.SEQUENCE_SETTLED,
     Reason.PAYLOAD_DIFFERS: Code.SEQUENCE_REUSED,
@@ -82,6 +87,17 @@ class Request:
     def is_settled(self) -> bool:
         """Whether nobody waits for it any more."""
         return self.future is None or self.future.done()
+
+    @property
+    def is_keepalive(self) -> bool:
+        """Whether it does nothing but keep a session alive."""
+        if len(self.block) > _KEEPALIVE_BYTES_MAX:
+            return False
+        try:
+            records = [record for each in decode_blocks(self.block) for record in decode_records(each)]
+        except (Corrupt, UnknownVersion):
+            return False  # the node that applies it says so
+        return len(records) == 1 and records[0].operation == _KEEPALIVE
 
     def settle(self, term: int, effect: RequestEffect) -> None:
         """It was applied."""

@@ -47,7 +47,9 @@ class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     listen: str = ""  # host:port; empty: where the cluster file's url says
     hosts: list[str] = []  # further Host values that are taken, besides the url's and loopback names
-    access_log: bool = True  # one line per request; probes (livez, readyz, metrics, status) only when they fail
+    # A line for every request; probes (livez, readyz, metrics, status) only when they fail. Without it only requests
+    # that failed (status 500 and up) or were slow (limits.request_slow_ms) have one.
+    access_log: bool = False
 
 
 class PeerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,7 +74,6 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     apply_slice_ms: int = 8  # applying yields to the event loop after this long
     recent_bytes_max: int = 32 << 20  # newest applied entries kept in memory for readers
     ledger_queue_bytes_max: int = 64 << 20  # effects not yet written: beyond it applying waits
-    fetch_bytes_max: int = 4 << 20  # read from disk for one follower at once
     snapshot_log_bytes: int = 256 << 20  # a snapshot begins after this much log since the last one,
     snapshot_log_percent: int = 100  # or so many percent of the size of the last one, whichever is more;
     snapshot_log_records: int = 100_000  # sooner, after so many records, but those percent: a start replays them
@@ -92,16 +93,22 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     deadline_default_ms: int = 10_000  # of a request that names none
     deadline_max_ms: int = 120_000
     body_bytes_max: int = 8 << 20  # of one HTTP request
+    bodies_bytes_max: int = 128 << 20  # of the bodies of all requests that are not answered yet
+    body_stall_ms: int = 5_000  # a body of which less than 64 KiB come in so long is given up
+    answers_bytes_max: int = 128 << 20  # of all answers and streams that their readers have not taken yet
     records_max: int = 50_000  # in one request
     value_bytes_max: int = 1 << 20  # of one value
     record_headers_bytes_max: int = 64 << 10  # of one record
     head_bytes_max: int = 32 << 10  # request line, and each header field, of one HTTP request
     head_fields_max: int = 64  # headers of one HTTP request
+    head_timeout_ms: int = 10_000  # from the first byte of a head to its last
+    connections_max: int = 16_384  # of clients; one more is answered busy and closed
     wait_max_ms: int = 60_000  # of a long poll
     page_bytes_max: int = 8 << 20  # of one answer
     page_records_max: int = 10_000
     open_requests_max: int = 8_192  # HTTP requests being served,
     operator_requests_max: int = 64  # and so many more of those that operate the cluster
+    keepalives_max: int = 1_024  # keepalives of sessions that are taken beyond open_requests_max, inbox_requests_max
     watchers_max: int = 1_024  # open watch and follow streams
     stream_stall_ms: int = 10_000  # a stream whose reader takes nothing for so long is closed with its `next`
     progress_ms: int = 4_000  # streams say how far they are at least this often
@@ -111,6 +118,7 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     backup_max_ms: int = 3_600_000  # one that takes longer is broken off
     consumers_shown_max: int = 100  # consumer groups in status and metrics: those that are the most records behind
     digest_point_entries: int = 1_000  # the leader commits a digest point after so many entries (10,000 at most)
+    request_slow_ms: int = 1_000  # a request that takes longer has a line in the log, unless it was asked to wait
     request_lines_max: int = 16_384  # lines of the request log that wait to be written; more are counted, not kept
 
 
@@ -142,6 +150,9 @@ class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["auto", "json", "text"] = "auto"  # auto: text on a terminal, else JSON
+    file: str = ""  # beside the cluster file; takes the place of standard error. Empty: standard error as it is
+    file_bytes_max: int = 64 << 20  # a longer file is renamed to FILE.1, and a new one begun
+    files_kept: int = 2  # so many renamed files are kept; older ones are deleted
 
 
 class SecuritySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -394,6 +405,11 @@ def _check(settings: Settings, cluster: ClusterFile | None) -> None:
             value = getattr(section, name)
             if isinstance(value, int) and value < 1:
                 raise SettingsError(f"{name} is {value}: it must be at least 1")
+    if (log := settings.log).file_bytes_max < 1 or log.files_kept < 0:
+        raise SettingsError(
+            f"log.file_bytes_max is {log.file_bytes_max}, files_kept {log.files_kept}: the first is at least 1, the "
+            "second at least 0"
+        )
     kept, least = settings.retention, RETENTION_SEGMENTS_MIN * settings.disk.segment_bytes
     if min(kept.age_ms, kept.bytes, kept.held_bytes) < 0 or 0 < kept.bytes < least:
         raise SettingsError(

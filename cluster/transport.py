@@ -32,6 +32,10 @@ QUESTIONS: Final = (AppendEntries, RequestVote)  # messages that every living pe
 REFUSALS_REMEMBERED_MAX: Final = 64  # so that the same refusal is not logged ten times a second
 REFUSAL_LOG_EVERY_S: Final = 10.0
 REFUSED_FRESH_S: Final = 5.0  # a refused peer dials again every second (`peer_links.REFUSED_REDIAL_S`)
+REASON_CHARACTERS_MAX: Final = 300
+REFUSAL_LINES_MAX: Final = 20
+"""Lines about refused connections in REFUSAL_LOG_EVERY_S, whatever their reasons: a sender may have a new one each
+time. The next line says how many were left out."""
 REFUSED_SHOWN_MAX: Final = 8  # newest refusals that `raftlog explain` tells of
 
 
@@ -136,6 +140,9 @@ class Transport:
         self._server: asyncio.Server | None = None
         self._refusals: dict[str, float] = {}
         self._refused: dict[NodeId, tuple[float, str]] = {}  # by the member named in the hello: when, and why
+        self._lines_left = REFUSAL_LINES_MAX
+        self._lines_until = 0.0
+        self._left_out = 0
         self.refused_lately: deque[tuple[float, str, str]] = deque(maxlen=REFUSED_SHOWN_MAX)  # when, who, why
         self._heard: dict[NodeId, float] = {}  # when something came last on the consensus link
         self.is_closing = False
@@ -278,7 +285,7 @@ class Transport:
         self.metrics.link_closed.labels("refused").inc()
         self.refused_lately.append((clock.monotonic(), who, reason))
         if self._is_new(f"{who.rpartition(':')[0]} {reason}"):
-            self.logger.warning("peer_refused", who=who, reason=reason)
+            self.logger.warning("peer_refused", who=who, reason=reason[:REASON_CHARACTERS_MAX], **self._told_of())
 
     def refused_of(self, node: NodeId) -> str:
         """Why this node refuses that member's connections; empty: it believes one, or none came lately."""
@@ -290,7 +297,9 @@ class Transport:
     def refused_by(self, node: NodeId, reason: str) -> None:
         """A peer closed a connection that this node made."""
         if self._is_new(f"{node} {reason}"):
-            self.logger.error("peer_refuses_this_node", peer=node, reason=reason)
+            self.logger.error(
+                "peer_refuses_this_node", peer=node, reason=reason[:REASON_CHARACTERS_MAX], **self._told_of()
+            )
 
     def link_failed(self, node: NodeId, error: Exception) -> None:
         """Dialling a peer failed in a way that no network causes; it is dialled again."""
@@ -298,14 +307,24 @@ class Transport:
             self.logger.error("peer_link_failed", peer=node, then="it is dialled again", exc_info=error)
 
     def _is_new(self, reason: str) -> bool:
-        """Whether that was not logged within the last REFUSAL_LOG_EVERY_S seconds."""
+        """Whether that was not logged within the last REFUSAL_LOG_EVERY_S seconds, and not too much else was."""
         now = clock.monotonic()
         if now - self._refusals.get(reason, -REFUSAL_LOG_EVERY_S) >= REFUSAL_LOG_EVERY_S:
-            if len(self._refusals) >= REFUSALS_REMEMBERED_MAX:
-                self._refusals.clear()
-            self._refusals[reason] = now
-            return True
+            if now >= self._lines_until:
+                self._lines_left, self._lines_until = REFUSAL_LINES_MAX, now + REFUSAL_LOG_EVERY_S
+            if self._lines_left > 0:
+                self._lines_left -= 1
+                if len(self._refusals) >= REFUSALS_REMEMBERED_MAX:
+                    self._refusals.clear()
+                self._refusals[reason] = now
+                return True
+        self._left_out += 1
         return False
+
+    def _told_of(self) -> dict[str, int]:
+        """How many lines were left out since the last one, for the next."""
+        left_out, self._left_out = self._left_out, 0
+        return {"left_out": left_out} if left_out else {}
 
     def connections(self) -> dict[str, float]:
         """1 for each outgoing link that is up, else 0; by `peer/purpose`. For /metrics."""

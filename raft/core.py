@@ -139,6 +139,7 @@ class RaftCore:
             kept=(log.last.term, log.last.index), kept_term=hard_state.term,
         )  # fmt: skip
         assert hard_state.term >= log.last.term, "the log holds a term that the hard state does not know (pitfall 2)"
+        self.state.log.trim(options)
         become_follower(self.state, hard_state.term, NOBODY, "started")
 
     # -- inputs ------------------------------------------------------------------------------------------------
@@ -302,7 +303,7 @@ class RaftCore:
             log = state.log
             if entries and entries[0].before == log.given and log.term_at(entries[-1].index) == entries[-1].term:
                 assert entries[-1].index <= fetch.to, (entries[-1].index, fetch)
-                log.given = entries[-1].index
+                log.give(entries[-1].index, sum([entry.size for entry in entries]))
                 state.out.fetched += entries
             else:
                 state.apply_retry_ms = now.monotonic_ms + state.options.heartbeat_ms
@@ -310,8 +311,7 @@ class RaftCore:
     def applied(self, index: int) -> None:
         """The state machine holds everything up to `index`, the end of an entry that a Ready gave out."""
         log = self.state.log
-        assert log.applied <= index <= log.given, (log.applied, index, log.given)
-        log.applied = index
+        log.apply(index)
         membership.forget(self.state)
         log.trim(self.state.options)
 
@@ -336,7 +336,9 @@ class RaftCore:
                 out.after_sync[:0], out.messages = out.messages, []
         if log.given < log.start.index and not state.is_installing:
             _fetch_committed(state)
-        committed = () if log.given >= log.committed or state.is_installing else log.take_committed()
+        committed: tuple[Entry, ...] = ()
+        if log.given < log.committed and not state.is_installing:
+            committed = log.take_committed(state.options.apply_bytes_max)
         if out.fetched:
             committed = (*out.fetched, *committed)
         if not committed and log.handed == log.last.index and out.is_empty:
@@ -432,7 +434,9 @@ def _enlighten(state: State, message: Message) -> None:
 
 
 def _fetch_committed(state: State) -> None:
-    """After a restart, what is committed may be older than the tail: ask the disk for it, piece by piece."""
+    """What is to be applied left memory, or never was there: ask the disk for it, no faster than it is applied."""
+    if state.log.unapplied_bytes >= state.options.apply_bytes_max:
+        return
     if state.apply_fetch is None and state.apply_retry_ms is None and (wanted := state.log.wants()) is not None:
         state.apply_fetch = Fetch(NOBODY, *wanted, state.options.append_bytes_max)
         state.out.fetches.append(state.apply_fetch)

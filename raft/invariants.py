@@ -7,6 +7,7 @@ state machine safety: raft paper figure 3) is the simulator's business. The idea
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import NamedTuple
 
 from raft.codec import header_crc, previous_crc
@@ -84,6 +85,16 @@ def check_state(state: State) -> None:
         waiting = receiving.ahead - receiving.offset
         if waiting > state.options.snapshot_window_bytes:
             raise InvariantBroken(node, "what waits for the disk is bounded", "DESIGN 1", waiting)
+    options = state.options
+    if log.bytes > options.tail_bytes_max or len(log.entries) > options.tail_entries_max:
+        durable = bisect_right(log.ends, persisted)
+        size = log.bytes - sum([entry.size for entry in log.entries[durable:]])
+        if size > options.tail_bytes_max or durable > options.tail_entries_max:
+            raise InvariantBroken(
+                node, "durable entries beyond the tail's bounds leave memory", "DESIGN 1", (size, durable)
+            )
+    if log.unapplied_bytes > options.apply_bytes_max + options.entry_bytes_max + options.append_bytes_max:
+        raise InvariantBroken(node, "no more is given out than may wait", "DESIGN 1", log.unapplied_bytes)
     role = state.role
     if state.vote != node and isinstance(role, (Candidate, Leader)):
         raise InvariantBroken(node, "who campaigns or leads has its own vote", "thesis 3.4", state.vote)
@@ -96,6 +107,10 @@ def check_leader(state: State, role: Leader) -> None:
     log, node = state.log, state.node
     if log.last.term != state.term:
         raise InvariantBroken(node, "a leader's log ends in its term", "thesis 6.4", (log.last, state.term))
+    if role.uncommitted_bytes < 0 or (log.committed == log.last.index and role.uncommitted_bytes):
+        raise InvariantBroken(
+            node, "uncommitted bytes are those of uncommitted entries", "pitfall 29", role.uncommitted_bytes
+        )
     last, sure = log.last.index, log.ends[-2:]
     for peer, progress in role.progress.items():
         match = progress.match

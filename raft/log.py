@@ -1,13 +1,14 @@
 """The log as the core knows it: the newest entries in memory, the terms of what went before, and the marks.
 
 Every position is the end of an entry or `first - 1`; "out of bounds" is an answer (None), never an exception
-(pitfall 52). Entries that are persisted and applied leave memory when the tail is over its bounds; the driver reads
-them back from disk. Raft paper section 5.3 (Log Matching), thesis 3.5.
+(pitfall 52). Durable entries leave memory when the tail is over its bounds, applied or not; the driver reads them back
+from disk, for a follower or to apply them. Raft paper section 5.3 (Log Matching), thesis 3.5.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -57,6 +58,9 @@ class Log:
         "run_terms",
         "snapshot",
         "start",
+        "unapplied",
+        "unapplied_bytes",
+        "uncommitted_freed",
     )  # fmt: skip
 
     def __init__(self, start: LogStart, *, committed: int, applied: int, now_ms: int) -> None:
@@ -78,6 +82,10 @@ class Log:
         self.committed = committed
         self.given = applied  # up to here a Ready carried the entries to the state machine
         self.applied = applied
+        self.unapplied: deque[tuple[int, int]] = deque()  # (last index, bytes) of what was given out and is not applied
+        self.unapplied_bytes = 0  # of all of them
+        # (index, bytes) of entries that left memory before they were committed: a leader counts what is uncommitted.
+        self.uncommitted_freed: deque[tuple[int, int]] = deque()
         self.cut_after: int | None = None  # what the next Ready must cut from disk
         # A write that was under way when its entries were cut may still be acknowledged: see `acknowledge`.
         self.doubtful_index = 0
@@ -172,6 +180,12 @@ class Log:
         """The entries of the tail after the end `after`, up to the end `to`."""
         return tuple(self.entries[bisect_right(self.ends, after) : bisect_right(self.ends, to)])
 
+    def bytes_between(self, after: int, to: int) -> int:
+        """Bytes of the entries after the end `after`, up to the end `to`, none of them committed before; those that
+        left memory since count too."""
+        freed = sum([size for index, size in self.uncommitted_freed if after < index <= to])
+        return freed + sum([entry.size for entry in self.between(after, to)])
+
     def is_up_to_date(self, last_index: int, last_term: int) -> bool:
         """Whether a log that ends so is at least as up to date as this one: term first, then index (pitfall 5)."""
         return (last_term, last_index) >= (self.last.term, self.last.index)
@@ -217,6 +231,8 @@ class Log:
         self.last = self.mark_at(after) or Mark(after, self.term_at(after) or 0, previous_crc(replacement))
         if not self.entries:
             self.start = self.last
+        while self.uncommitted_freed and self.uncommitted_freed[-1][0] > after:
+            self.uncommitted_freed.pop()
         runs = bisect_right(self.run_firsts, after)
         del self.run_firsts[runs:]
         del self.run_terms[runs:]
@@ -246,15 +262,34 @@ class Log:
         self.handed = self.last.index
         return cut_after, entries
 
-    def take_committed(self) -> tuple[Entry, ...]:
-        """What may be applied and is in memory. Only entries that are durable here are given out, so that whatever
-        was applied can be read from this node's disk; below the tail there is nothing to take (see `wants`)."""
+    def take_committed(self, bytes_max: int) -> tuple[Entry, ...]:
+        """Entries to apply that are in memory: at least one, else so many that about `bytes_max` bytes are given out
+        and not applied. Only entries that are durable here are given out, so that whatever was applied can be read
+        from this node's disk; below the tail there is nothing to take (see `wants`)."""
         to = min(self.committed, self.persisted)
-        if self.given >= to or self.given < self.start.index:
+        if self.given >= to or self.given < self.start.index or self.unapplied_bytes >= bytes_max:
             return ()
-        entries = self.between(self.given, to)
-        self.given = to
-        return entries
+        entries, size, count = self.between(self.given, to), 0, 0
+        for entry in entries:
+            size += entry.size
+            count += 1
+            if self.unapplied_bytes + size >= bytes_max:
+                break
+        self.give(entries[count - 1].index, size)
+        return entries if count == len(entries) else entries[:count]
+
+    def give(self, index: int, size: int) -> None:
+        """Entries of `size` bytes, up to `index`, go to the state machine."""
+        self.given = index
+        self.unapplied.append((index, size))
+        self.unapplied_bytes += size
+
+    def apply(self, index: int) -> None:
+        """The state machine has applied everything up to the end `index`."""
+        assert self.applied <= index <= self.given, (self.applied, index, self.given)
+        self.applied = index
+        while self.unapplied and self.unapplied[0][0] <= index:
+            self.unapplied_bytes -= self.unapplied.popleft()[1]
 
     def wants(self) -> tuple[int, int] | None:
         """The range to read from disk for apply, as (after, to), when what comes next is below the tail."""
@@ -293,21 +328,30 @@ class Log:
         self.persisted = self.handed = self.committed = self.given = self.applied = mark.index
         self.cut_after = None
         self.appended_ms = now_ms
-        self.bytes = 0
+        self.bytes = self.unapplied_bytes = 0
         for gone in (self.entries, self.ends, self.run_firsts, self.run_terms):
             gone.clear()
+        self.unapplied.clear()
+        self.uncommitted_freed.clear()
 
     def trim(self, options: Options) -> None:
-        """Drop applied, persisted entries from memory when the tail is over its bounds, down to 7/8 of them: dropping
-        one by one would move the rest of the list each time."""
+        """Drop durable entries from memory when the tail is over its bounds, down to 7/8 of them: dropping one by one
+        would move the rest of the list each time. What is not applied yet is read back from the disk (see `wants`):
+        a node whose state machine is slow would else hold the whole log since."""
         if self.bytes <= options.tail_bytes_max and len(self.entries) <= options.tail_entries_max:
             return
-        free = bisect_right(self.ends, min(self.applied, self.persisted))
+        free = bisect_right(self.ends, self.persisted)
         bytes_left = options.tail_bytes_max * 7 // 8
         entries_left = options.tail_entries_max * 7 // 8
+        freed = self.uncommitted_freed
+        while freed and freed[0][0] <= self.committed:
+            freed.popleft()
         drop = 0
         while drop < free and (self.bytes > bytes_left or len(self.entries) - drop > entries_left):
-            self.bytes -= self.entries[drop].size
+            entry = self.entries[drop]
+            self.bytes -= entry.size
+            if entry.index > self.committed:
+                freed.append((entry.index, entry.size))
             drop += 1
         if drop:
             self.start = entry_mark(self.entries[drop - 1])

@@ -37,9 +37,11 @@ class Options:
     catch_up_bytes_max: int = 256 << 10
     # Appended but not committed: beyond it proposals are refused as busy (pitfall 29).
     uncommitted_bytes_max: int = 64 << 20
-    # The in-memory tail of the log; committed, applied, persisted entries beyond it are dropped from memory.
+    # The in-memory tail of the log; durable entries beyond it are dropped from memory, and read back where needed.
     tail_bytes_max: int = 32 << 20
     tail_entries_max: int = 16_384
+    # Given out to be applied, and not applied yet: beyond it the next entries wait in the tail, or on the disk.
+    apply_bytes_max: int = 8 << 20
     # One entry: what the driver may pack together. A request larger than this is refused at the edge.
     entry_bytes_max: int = 8 << 20
     # A learner gets its vote after a round that was shorter than the least election timeout; after so many rounds, or

@@ -211,7 +211,7 @@ def advance_commit(state: State, role: Leader) -> None:
     if index <= log.committed or log.term_at(index) != state.term:
         return
     assert log.may_end(index), f"commit {index} is not the end of an entry"
-    role.uncommitted_bytes -= sum([entry.size for entry in log.between(log.committed, index)])
+    role.uncommitted_bytes -= log.bytes_between(log.committed, index)
     log.committed = index
     membership.forget(state)
 

@@ -236,7 +236,7 @@ def become_leader(state: State) -> None:
         },
         heartbeat_ms=now_ms + state.options.heartbeat_ms,
         quorum_since_ms=now_ms,
-        uncommitted_bytes=sum(entry.size for entry in log.between(log.committed, log.last.index)),
+        uncommitted_bytes=log.bytes_between(log.committed, log.last.index),
     )
     entry = append_own(state, state.role, EntryKind.NOOP, 1, b"")
     state.out.events.append(BecameLeader(state.term, entry.index))

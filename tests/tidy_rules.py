@@ -27,12 +27,14 @@ TOP_LEVEL = {
 # path -> why this file is one topic although it is long
 LONG_FILES: dict[str, str] = {
     "raft/codec.py": "every byte layout of the core side by side, so that one page answers what a file or frame holds",
+    "cluster/fast_path.py": "one connection's state machine: every state with every input on one page",
     "cluster/wire.py": "every public request and answer, and the one table of outcomes",
 }
 
 # pattern -> why this file of cluster/ opens files although that is the work of cluster/disk.py
 MAY_OPEN_FILES = {
     "cluster/disk*.py": "the disk: all other files ask it",
+    "cluster/log_file.py": "the node's own log: no data, and never waited for",
     "cluster/restore.py": "a user's tool: reads the backup that the user names",
     "cluster/settings.py": "reads the settings file",
     "cluster/survivor.py": "a user's tool: reads the stopped node's folder that the user names",

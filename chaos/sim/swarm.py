@@ -177,7 +177,7 @@ def _options(random: Random) -> Options:
     """Mostly small windows and tails: limits that are never reached prove nothing."""
     is_small = random.randrange(100) < 60
     heartbeat_ms = random.choice((60, 100, 100, 150, 200))  # most of a world's work is heartbeats
-    return Options(
+    options = Options(
         heartbeat_ms=heartbeat_ms,
         election_timeout_min_ms=5 * heartbeat_ms,
         election_timeout_max_ms=10 * heartbeat_ms,
@@ -196,6 +196,7 @@ def _options(random: Random) -> Options:
         snapshot_window_bytes=random.choice((1, 1_000, 3_000, 16 << 20)),
         snapshot_queue_ms=random.choice((1, 20, 200)),
     )
+    return replace(options, apply_bytes_max=options.inflight_bytes_max)  # not drawn: the other draws stay as they were
 
 
 def quiet(nodes: int = 3) -> Swarm:

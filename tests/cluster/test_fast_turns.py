@@ -163,3 +163,21 @@ async def test_clients_that_go_leave_the_line() -> None:
         assert len(server.node.log) == before + 4
         assert server.runner._api.service.open_requests == 0
         assert len(server.runner.server.fast) == 4  # type: ignore[union-attr]
+
+
+async def test_keepalives_of_sessions_are_not_refused_as_busy() -> None:
+    """As many requests as may be are in line: a keepalive is let through to the node, a write is refused."""
+    keepalive = request("POST", "/v1/sessions/1/keepalive")
+    async with Server(fast_path=True, open_requests_max=10, operator_requests_max=1, keepalives_max=2) as server:
+        server.node.held = asyncio.Event()
+        wires = [server.connect() for _ in range(10)]
+        for wire in wires:
+            await wire.feed(PUT)
+        kept, write = [server.connect() for _ in range(3)], server.connect()
+        for wire in (*kept, write):
+            await wire.feed(keepalive if wire in kept else PUT)
+        assert [len(wire.written) > 0 for wire in kept] == [False, False, True]
+        assert [wire.replies()[0].problem().code for wire in (kept[2], write)] == [Code.BUSY, Code.BUSY]
+        server.node.held.set()
+        await turns(200)
+        assert [wire.replies()[0].problem().code for wire in kept[:2]] == [Code.SESSION_EXPIRED] * 2

@@ -312,12 +312,12 @@ async def test_http_10_gets_whole_answers_and_closed_connections(served: Served)
 
 
 async def test_one_line_per_request(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
-    """At info level every request has its line, malformed ones aside: method, target, status, time, id, code."""
+    """With http.access_log every request has its line, malformed ones aside: method, target, status, time, id, code."""
     from cluster import logging
 
     logging.configure("info", "json")
     try:
-        async with serve(http=HttpSettings()) as served:
+        async with serve(http=HttpSettings(access_log=True)) as served:
             await ask(served.port, "PUT", "/v1/kv/k", b"v", {"Raftlog-Request-Id": "one"})
             await ask(served.port, "GET", "/nothing", headers={"Raftlog-Request-Id": "two"})
     finally:

@@ -9,8 +9,9 @@ from cluster.pending import DEPOSED_S, Pending
 from cluster.requests import Request, Settled
 from cluster.settings import LimitSettings
 from cluster.wire import ApiError, Code
+from raft.codec import Record, encode_block
 from statemachine import commands
-from statemachine.commands import Result
+from statemachine.commands import Operation, Result
 from statemachine.effects import Effects, RequestEffect
 from tests.cluster.nodes import append_block
 
@@ -368,3 +369,23 @@ async def test_a_place_in_the_snapshot_that_a_node_started_from_is_looked_up_not
     assert code_of(retry) is Code.TIMEOUT
     applied(pending, 256, 10, 1)
     assert pending.is_empty
+
+
+async def test_keepalives_are_taken_where_other_writes_are_refused_as_busy() -> None:
+    """Else sessions would expire because the node is busy; so many more of them wait at most."""
+    keepalive = encode_block([Record(int(Operation.SESSION_KEEPALIVE), argument=7)])
+    close = encode_block([Record(int(Operation.SESSION_CLOSE), argument=7)])
+    for limits in ({"inbox_requests_max": 1}, {"inbox_bytes_max": 100}):
+        pending = pending_with(**limits, keepalives_max=2)
+        pending.submit(request(b"v" * 100))
+        for block in (close, append_block(b"v" * 10), encode_block([Record(int(Operation.PUT), b"k", b"v")])):
+            with pytest.raises(ApiError, match=r"limits\.inbox"):
+                pending.submit(Request(block, 1, LATER, 0, 0, None, 2, 7))
+        for peer in (0, 2):  # of a client, or passed on by another node
+            pending.submit(Request(keepalive, 1, LATER, 0, 0, None, peer, 7))
+        assert pending.queued == 3
+    pending = pending_with(inbox_requests_max=1, keepalives_max=1)
+    pending.submit(request())
+    pending.submit(Request(keepalive, 1, LATER, 0, 0, None, 2, 7))
+    with pytest.raises(ApiError, match=r"limits\.inbox_requests_max"):
+        pending.submit(Request(keepalive, 1, LATER, 0, 0, None, 2, 7))

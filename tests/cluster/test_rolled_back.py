@@ -59,6 +59,7 @@ async def test_a_folder_restored_as_it_was_while_the_node_ran_loses_nothing_that
             assert (await nodes.leader()).term == term, "a healthy leader goes on"
 
 
+@pytest.mark.usefixtures("known_challenge")
 async def test_a_second_process_with_the_same_boot_counter_is_refused_and_both_are_named() -> None:
     """A clone of a data folder, or an old copy that was started again: the first one that came stays."""
     runs = [Start(run=run, last_index=1, last_term=1, term=1, floor=0) for run in (0xA, 0xB)]

@@ -128,34 +128,71 @@ def test_only_durable_entries_are_given_to_the_state_machine() -> None:
     entries = extend(log.last, 1, 1, 1)
     log.append(entries, 0)
     log.committed = 4
-    assert log.take_committed() == ()
+    assert log.take_committed(1 << 20) == ()
     log.take_unpersisted()
     log.acknowledge(1, 3)
-    assert log.take_committed() == tuple(entries[:2])
-    assert log.take_committed() == ()
+    assert log.take_committed(1 << 20) == tuple(entries[:2])
+    assert log.take_committed(1 << 20) == ()
 
 
 @pytest.mark.parametrize(
     "options", [Options(tail_entries_max=16), Options(tail_bytes_max=2_000), Options(tail_entries_max=1)]
 )
-def test_the_tail_is_bounded_but_keeps_what_is_not_applied(options: Options) -> None:
-    """Applied entries leave when it is over its bounds; terms stay known; entries not applied stay in memory."""
+def test_the_tail_is_bounded_by_what_is_durable_whether_or_not_it_is_applied(options: Options) -> None:
+    """Durable entries leave when it is over its bounds; terms stay known; entries that are not durable stay in memory.
+    What left and is not applied yet is wanted from the disk."""
     log = log_from()
     log.append(extend(log.last, *[1 + index // 50 for index in range(200)]), 0)
     log.take_unpersisted()
     log.trim(options)
     assert log.entries[0].index == 2
     log.acknowledge(4, 201)
-    log.committed = log.given = log.applied = 150
-    log.trim(options)
-    assert log.start.index <= 150
-    assert len(log.entries) <= max(options.tail_entries_max, 51)
-    log.committed = log.given = log.applied = 201
     log.trim(options)
     assert len(log.entries) <= options.tail_entries_max
     assert log.bytes <= options.tail_bytes_max
     check_log(log)
     assert [log.term_at(index) for index in (2, 51, 52, 201)] == [1, 1, 2, 4]
+    log.committed = 201
+    assert log.take_committed(1 << 20) == ()
+    assert log.wants() == (1, log.start.index)
+
+
+def test_uncommitted_bytes_are_counted_after_their_entries_left_memory() -> None:
+    """A leader counts what it has not committed: entries that left memory count until they are committed or cut."""
+    log = log_from()
+    entries = extend(log.last, *[2] * 20)
+    log.append(entries, 0)
+    log.take_unpersisted()
+    whole = log.bytes_between(1, 21)
+    log.acknowledge(2, 21)
+    log.trim(Options(tail_entries_max=1))
+    assert log.entries == []
+    assert log.bytes_between(1, 21) == whole == sum(entry.size for entry in entries)
+    log.committed = 11
+    assert log.bytes_between(11, 21) == sum(entry.size for entry in entries[10:])
+    log.cut(16, extend(entry_mark(entries[14]), 3)[0], 3)
+    assert log.bytes_between(11, 16) == sum(entry.size for entry in entries[10:15])
+    assert log.bytes_between(11, 21) == log.bytes_between(11, 16)
+
+
+def test_no_more_is_given_out_than_may_wait_to_be_applied() -> None:
+    """At least one entry is given out, then none until what was given out is applied."""
+    log = log_from()
+    entries = extend(log.last, *[1] * 10)
+    log.append(entries, 0)
+    log.take_unpersisted()
+    log.acknowledge(1, 11)
+    log.committed = 11
+    size = entries[0].size
+    assert log.take_committed(1) == tuple(entries[:1])
+    assert log.take_committed(1) == ()
+    log.apply(2)
+    assert log.take_committed(3 * size) == tuple(entries[1:4])
+    log.apply(4)
+    assert log.take_committed(3 * size) == ()
+    log.apply(5)
+    assert log.unapplied_bytes == 0
+    assert log.take_committed(1 << 20) == tuple(entries[4:])
 
 
 def test_a_tail_that_is_not_the_end_of_the_log_is_refused() -> None:

@@ -117,11 +117,12 @@ class Comparison(RuleBasedStateMachine):
         wanted = self.log.wants()
         if wanted is not None:
             after, to = wanted
-            self.given += [entry for entry in self.disk if after < entry.index <= to]
-            self.log.given = to
-        self.given += self.log.take_committed()
+            read = [entry for entry in self.disk if after < entry.index <= to]
+            self.given += read
+            self.log.give(to, sum(entry.size for entry in read))
+        self.given += self.log.take_committed(self.options.apply_bytes_max)
         if is_applied:
-            self.log.applied = self.log.given
+            self.log.apply(self.log.given)
         self.log.trim(self.options)
 
     @rule(tail=st.integers(0, 4), chance=st.integers(0, 3))
