@@ -16,9 +16,9 @@ from typing import Final, NamedTuple
 
 from raft.codec import FRAME_DISK, INDEX_MAX, Corrupt, Frame, encode_frame
 from raft.configuration import Configuration
-from raft.core import FollowerStatus
 from raft.progress import Hold
 from raft.quorum import Outcome, outcome
+from raft.status import FollowerStatus
 from raft.types import NodeId
 
 PEER_VERSION: Final = 4

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 from cluster import clock, cut_off, node_members, node_points
 from cluster.logging import log_event
 from cluster.wire import FollowerStatus, LeaderHint, MemberAnswer, Members, RefusingPeer, SetDigest, Status, fingerprint
-from raft import core, versions
+from raft import status as raft_status
+from raft import versions
 from raft.configuration import Configuration, Member
 from raft.events import Event
 from raft.roles import RoleName
@@ -143,7 +144,7 @@ def is_cut_off(node: Node) -> bool:
     return cut_off.is_cut_off(state.configuration, node.node_id, state.leader, refusals(node))
 
 
-def _follower(node: Node, told: core.CoreStatus, follower: core.FollowerStatus) -> FollowerStatus:
+def _follower(node: Node, told: raft_status.CoreStatus, follower: raft_status.FollowerStatus) -> FollowerStatus:
     lag: int | None = told.last.index - follower.match
     lag_seconds: float | None = 0.0
     refused = node.transport.refused_of(follower.node)

@@ -23,8 +23,8 @@ from cluster.disk_reports import (
 )
 from raft.codec import FRAME_DISK, INDEX_MAX, Corrupt, Frame, FrameDecoder, encode_frame
 from raft.configuration import Configuration
-from raft.core import FollowerStatus
 from raft.progress import Hold
+from raft.status import FollowerStatus
 from raft.types import NodeId
 from tests.raft.lab import configuration
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import fields
 
 from raft import events
-from raft.core import CoreStatus
 from raft.messages import (
     AppendEntries,
     AppendEntriesReply,
@@ -19,6 +18,7 @@ from raft.messages import (
     TimeoutNow,
 )
 from raft.ready import SyncBatch
+from raft.status import CoreStatus
 from raft.types import Entry, EntryKind
 
 PLAIN = b"x"  # the data of entries that a story does not name
