@@ -15,7 +15,8 @@ import yaml
 from schemathesis import GenerationMode
 
 from cluster.admin_api import OPENAPI
-from tests.cluster.fake_node import serve
+from cluster.wire import LeaderHint
+from tests.cluster.fake_node import FakeNode, serve
 
 WAIT_MS = 20  # the server's bounds of long polls and deadlines, so that none makes this slow
 
@@ -33,6 +34,16 @@ CHECKS = [
 ]
 
 
+class Alone(FakeNode):
+    """Leads again after each hand-over: there is no other node to which a later request could be passed on."""
+
+    async def transfer(self, to: int, deadline: float) -> float:
+        """As if it had come back at once."""
+        seconds = await super().transfer(to, deadline)
+        self.leader = LeaderHint(self.node_id, self.url)
+        return seconds
+
+
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     """The URL of a fake node served by a thread, because schemathesis blocks."""
@@ -41,7 +52,7 @@ def url() -> Iterator[str]:
     stop: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
 
     async def run() -> None:
-        async with serve(wait_max_ms=WAIT_MS, deadline_max_ms=WAIT_MS, deadline_default_ms=WAIT_MS) as served:
+        async with serve(Alone(), wait_max_ms=WAIT_MS, deadline_max_ms=WAIT_MS, deadline_default_ms=WAIT_MS) as served:
             end = asyncio.Event()
             stop.append((asyncio.get_running_loop(), end))
             ready.append(served.url)
