@@ -69,3 +69,22 @@ async def test_one_connection_too_many_is_answered_and_closed() -> None:
         fourth = server.connect()
         await fourth.feed(GET)
         assert fourth.replies()[0].status == first.replies()[0].status
+
+
+async def test_what_a_client_has_not_taken_is_counted_until_it_is_taken_or_gone() -> None:
+    """Large reads are refused where too much waits for others, small ones and writes are not. Guard: `_out` in
+    `FastConnection.pause_writing`."""
+    async with Server(fast_path=True, answers_bytes_max=400_000) as server:
+        slow, other = server.connect(), server.connect()
+        await other.feed(request("PUT", "/v1/kv/large", body=b"v" * 100_000), request("PUT", "/v1/kv/k", body=b"v"))
+        slow.unsent = 300_000
+        for end in (slow.protocol.resume_writing, slow.close):
+            slow.protocol.pause_writing()
+            other = server.connect()
+            await other.feed(request("GET", "/v1/kv/large"))
+            assert b"limits.answers_bytes_max" in other.replies()[0].body
+            end()
+            await turns()
+            last = server.connect()
+            await last.feed(request("GET", "/v1/kv/large"), GET)
+            assert [reply.status for reply in last.replies()] == [200, 200]

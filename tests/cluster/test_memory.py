@@ -10,11 +10,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from cluster import freed_memory
 from cluster.budget import LARGE_PERCENT, SMALL_BYTES, Budget, Share
 from cluster.client_http import ResponseParser
+from cluster.freed_memory import FreedMemory
 from cluster.local_cluster import LocalCluster
 from tests.cluster.http_probe import Reply
-from tests.support import free_ports, wait_until
+from tests.support import free_ports, wait_until, wait_until_async
 
 MIB = 1 << 20
 BUDGET = 16 * MIB
@@ -209,3 +211,30 @@ def test_a_holder_that_is_alone_may_hold_more_than_the_budget() -> None:
     assert alone.hold(5_000)
     assert alone.hold(6_000)
     assert not Share(budget).hold(1)
+
+
+async def test_freed_memory_is_returned_once_at_the_end_of_each_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A budget that was high and is low again says so, once; the C library is then asked once, however often that is.
+    Guard: `Budget.add`, `FreedMemory.return_soon`."""
+    monkeypatch.setattr(freed_memory, "DELAY_S", 0.0)
+    freed, asked = FreedMemory(), 0
+
+    def trim(padding: int) -> int:
+        nonlocal asked
+        asked += 1
+        return 1
+
+    monkeypatch.setattr(freed, "_trim", trim)
+    budget = Budget(100, freed.return_soon)
+    share, other = Share(budget), Share(budget)
+    for size in (20, 5, 26, 30, 8):
+        assert share.hold(size)
+        assert freed._timer is None, size
+    for _ in range(2):
+        assert other.hold(40)
+        other.keep(0)
+        share.keep(0)
+    assert freed._timer is not None
+    await wait_until_async(lambda: asked, what="the C library is asked")
+    share.keep(0)
+    assert asked == 1
