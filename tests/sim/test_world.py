@@ -244,7 +244,7 @@ def test_a_full_disk_is_back_pressure() -> None:
     leading = leader_of(world)
     leading.disk.full = True
     answers = [told(world, leading, put(b"k", bytes(900)), for_us=300_000) for _ in range(12)]
-    assert Code.BUSY in [answer.code for answer in answers if isinstance(answer, Problem)]
+    assert Code.DISK_FULL in [answer.code for answer in answers if isinstance(answer, Problem)]
     leading.disk.full = False
     world.run_until(world.now_us + 1_000_000)
     assert isinstance(told(world, leading, put(b"k", b"v")), Applied)
