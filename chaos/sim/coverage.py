@@ -61,6 +61,7 @@ SOMETIMES: Final[dict[str, str]] = {
     "a node stops loudly": "a node refused its damaged disk, and said why",
     "a damaged log was cut": "a start set aside what was damaged, and went on under a floor, without a vote",
     "a damaged log has healed": "a node without a vote got from a new leader what it had lost, and votes again",
+    "a restored copy has everything again": "a disk was put back as it was, and got back what it had lost",
     "a damaged snapshot was set aside": "a start found a snapshot that fails its check, and did without it",
     "scrubbing found damage before a reader": "a sealed segment was damaged, and no reader had met it",
     "scrubbing found a damaged snapshot": "the newest one, and the node saved its state anew",

@@ -66,6 +66,7 @@ KINDS: Final[dict[str, tuple[int, int]]] = {
 }
 """Kinds of faults that the nemesis knows. Wearing ones (a damaged disk is lost for its world) are the rarest."""
 
+RESTORE: Final = "restore copy"
 RESTORE_PERCENT: Final = 20
 RESTORE_EVERY_US: Final = (2_000_000, 8_000_000, 20_000_000)
 """A disk is restored from a copy in so many worlds of a hundred, this often. Drawn after everything else, so that a
@@ -153,7 +154,7 @@ def draw(random: Random) -> Swarm:
     has_restores, every_us = random.randrange(100) < RESTORE_PERCENT, random.choice(RESTORE_EVERY_US)
     if nodes < 3 or not has_restores:
         return swarm
-    return replace(swarm, faults=(*swarm.faults, ("restore copy", every_us)))
+    return replace(swarm, faults=(*swarm.faults, (RESTORE, every_us)))
 
 
 def _faults(random: Random, nodes: int) -> tuple[tuple[str, int], ...]:

@@ -34,6 +34,7 @@ LEAVES: dict[str, tuple[str, ...]] = {
     "full disk": ("sometimes: a full disk waits for room", "sometimes: no room for a snapshot"),
     "wipe": ("sometimes: a node stops loudly",),
     "roll back": ("hellos refused",),
+    "restore copy": ("sometimes: a restored copy has everything again",),
     "flip bit": ("damage: log", "damage: idx", "damage: hard_state", "damage: ledger", "damage: history"),
     "flip newest": ("damage: newest data", "damage: newest header"),
     "misdirect": ("damage: log", "damage: idx", "damage: ledger", "damage: history", "damage: snapshot"),
