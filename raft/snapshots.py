@@ -8,13 +8,13 @@ How a driver uses it. *Sending*: when its own snapshot up to `mark` is durable i
 give up the log up to the end of an entry (`mark` or before it: what slow followers may still need stays behind it),
 `core.compact(mark, keep_after)`, and only then removes files. It answers each of `Ready.snapshot_fetches` with
 `core.snapshot_chunk(...)`, and keeps a snapshot that is being sent (`status().followers` says so) if it can.
-*Receiving*: it writes each of `Ready.snapshot_writes` aside, in order, and answers with
-`core.snapshot_written(write, now)`. At `Ready.snapshot_install` it (1) carries out everything durable of this and all
-earlier Readies, and applies what they gave, (2) checks the snapshot, (3) makes it durable under its name, (4) drops the whole log on disk, (5) loads its
-state, and calls `core.installed(mark, configuration, configuration_index, now)` with what its header says. A crash
+*Receiving*: it writes each of `Ready.snapshot_writes` aside, in order, and answers with `core.snapshot_written(write,
+now)`. At `Ready.snapshot_install` it (1) carries out everything durable of this and all earlier Readies, and applies
+what they gave, (2) checks the snapshot, (3) makes it durable under its name, (4) drops the whole log on disk, (5) loads
+its state, and calls `core.installed(mark, configuration, configuration_index, now)` with what its header says. A crash
 between (3) and (4) is seen at the next start by a log that has no entry (index, term) of the snapshot: the log goes.
-Where anything fails: `core.snapshot_failed(now)`, and the writes that wait are dropped. From the install to either
-call no entry comes to be appended or applied. Raft paper section 7; thesis chapter 5; pitfalls, E.
+Where anything fails: `core.snapshot_failed(now)`, and the writes that wait are dropped. From the install to either call
+no entry comes to be appended or applied. Raft paper section 7; thesis chapter 5; pitfalls, E.
 """
 
 from __future__ import annotations
