@@ -10,11 +10,11 @@ give up the log up to the end of an entry (`mark` or before it: what slow follow
 `core.snapshot_chunk(...)`, and keeps a snapshot that is being sent (`status().followers` says so) if it can.
 *Receiving*: it writes each of `Ready.snapshot_writes` aside, in order, and answers with `core.snapshot_written(write,
 now)`. At `Ready.snapshot_install` it (1) carries out everything durable of this and all earlier Readies, and applies
-what they gave, (2) checks the snapshot, (3) makes it durable under its name, (4) drops the whole log on disk, (5)
-loads its state, and calls `core.installed(mark, configuration, configuration_index, now)` with what its header says.
-A crash between (3) and (4) is seen at the next start by a log that has no entry (index, term) of the snapshot: the
-log goes. Where anything fails: `core.snapshot_failed(now)`, and the writes that wait are dropped. From the install to
-either call no entry comes to be appended or applied. Raft paper section 7; thesis chapter 5; pitfalls, E.
+what they gave, (2) checks the snapshot, (3) makes it durable under its name, (4) drops the whole log on disk, (5) loads
+its state, and calls `core.installed(mark, configuration, configuration_index, now)` with what its header says. A crash
+between (3) and (4) is seen at the next start by a log that has no entry (index, term) of the snapshot: the log goes.
+Where anything fails: `core.snapshot_failed(now)`, and the writes that wait are dropped. From the install to either call
+no entry comes to be appended or applied. Raft paper section 7; thesis chapter 5; pitfalls, E.
 """
 
 from __future__ import annotations
@@ -44,8 +44,6 @@ def feed(state: State, peer: NodeId, progress: Progress) -> None:
     """Ask the disk for the next chunks, if the window has room for one."""
     log, options = state.log, state.options
     progress.sent = max(progress.sent, log.first - 1)
-    if progress.hold is not None and not progress.hold.takes_snapshot:
-        return
     sending = progress.sending
     if sending is None:
         if progress.is_waiting or not log.snapshot.index or log.snapshot.index < log.first - 1:

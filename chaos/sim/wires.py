@@ -56,6 +56,7 @@ class Wires:
         carried: Message | bytes = encode_message(message) if world.swarm.encode else message
         parcel = (number, sender, to, world.replicas[sender].hello, carried)
         if world.dials.is_down(sender, to):
+            world.network.lost += 1
             world.trace.lost(number, world.now_us, "not connected")
         elif not world.network.send(sender, to, parcel, is_rare=not isinstance(message, FREQUENT)):
             world.trace.lost(number, world.now_us, "on the way")
