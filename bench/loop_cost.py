@@ -27,7 +27,7 @@ from bench.axes import VALUE
 from cluster import clock, logging
 from cluster.disk import Disk
 from cluster.formatting import format_cluster, new_cluster
-from cluster.http_api import build_runner
+from cluster.http_server import build_runner
 from cluster.launcher import GC_THRESHOLDS, SWITCH_INTERVAL_S, _loop_factory
 from cluster.local_cluster import free_ports
 from cluster.metrics import Metrics

@@ -18,7 +18,7 @@ from bench.control import PORT_VARIABLE, Loop, Order
 from bench.figures import Run
 from cluster import clock, launcher
 from cluster.cli import main
-from cluster.http_api import ApiRunner, build_runner
+from cluster.http_server import ApiRunner, build_runner
 from cluster.node_face import NodeFace
 from cluster.settings import Settings
 from raft.codec import Record, encode_block

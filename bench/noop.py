@@ -18,8 +18,8 @@ from aiohttp import web
 from bench import wrk
 from bench.processes import Processes
 from cluster.http_answer import Answer, Identity
-from cluster.http_api import build_runner
 from cluster.http_call import Call
+from cluster.http_server import build_runner
 from cluster.launcher import _loop_factory
 from cluster.local_cluster import free_ports
 from cluster.metrics import Metrics

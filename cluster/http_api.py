@@ -1,7 +1,6 @@
 """The HTTP server of a node: every request passes one gate, then its route; every failure becomes one problem.
 
-Built on aiohttp's low-level server: no application, no middlewares, raw paths. `build_runner` gives what
-`aiohttp.web.TCPSite` listens with.
+Built on aiohttp's low-level server: no application, no middlewares, raw paths. `cluster.http_server` starts it.
 """
 
 from __future__ import annotations
@@ -20,21 +19,18 @@ from aiohttp.web_protocol import RequestHandler
 
 from cluster import clock, wire
 from cluster.budget import SMALL_BYTES
-from cluster.consumer_lag import Lags
 from cluster.fast_head import Head, HeadParser, Kind, Short, is_ordinary, short_of
 from cluster.fast_path import FastConnection
 from cluster.fast_short import ShortWay, route_of
 from cluster.fast_turns import Turns
-from cluster.http_answer import Answer, Identity, make_problem, problem_answer
+from cluster.http_answer import Answer, make_problem, problem_answer
 from cluster.http_call import Call, Service, answers_full, is_request_id
 from cluster.http_framing import ChunkOverhead
 from cluster.http_query import authority_of
-from cluster.http_routes import Route, allowed_methods, find_route, route_lines
+from cluster.http_routes import Route, allowed_methods, find_route
 from cluster.http_stream import Stream
 from cluster.logging import get_logger
-from cluster.node_face import NodeFace
 from cluster.request_log import RequestLog
-from cluster.settings import Settings
 from cluster.wire import ApiError, Code, Principal, authorise
 
 _ANYONE: Final = Principal()
@@ -50,14 +46,11 @@ ordinary."""
 _PROBES: Final = frozenset({"/livez", "/readyz", "/metrics", "/v1/status"})
 _PROBED: Final = frozenset({200, 503})
 """What is asked again and again says nothing in the log by answering as it should; the metrics count it."""
-_KEEPALIVE_SECONDS: Final = 75.0
-_LEAVE_SECONDS: Final = 0.25
-"""Longer than a client that is busy takes from an answer to its next request, also where the machine is."""
+KEEPALIVE_SECONDS: Final = 75.0
+"""How long a connection without a request is kept, in seconds."""
 _NOT_HTTP: Final = b"\0\r\n\r\n\0"
 """What no parser takes, wherever in a request it stands."""
 _PROBE_PATHS: Final = frozenset({"/livez", "/readyz"})
-_LINGER_SECONDS: Final = 2.0
-"""How long what is left of a refused body is read and dropped, so that the client gets to see the answer."""
 _DEFAULT_NAMESPACE: Final = 0
 
 
@@ -314,7 +307,7 @@ class _Handler(RequestHandler):
 
     __slots__ = ("_api", "_front", "_overhead", "reading", "refusal")
 
-    def __init__(self, manager: _Server, front: FastConnection | None, **options: Any) -> None:
+    def __init__(self, manager: Server, front: FastConnection | None, **options: Any) -> None:
         super().__init__(manager, **options)
         self._api = manager.api
         self._front = front
@@ -374,7 +367,7 @@ class _Handler(RequestHandler):
         return answer  # type: ignore[return-value]  # has what aiohttp calls of a response
 
 
-class _Server(web.Server):
+class Server(web.Server):
     """Makes those connections; with a `parser`, each behind the fast path."""
 
     def __init__(self, api: Api, parser: HeadParser | None, **options: Any) -> None:
@@ -389,7 +382,7 @@ class _Server(web.Server):
     def __call__(self) -> RequestHandler:
         if self._parser is None:
             return self.make_handler(None)
-        fast = FastConnection(self, self.api, self._parser, _KEEPALIVE_SECONDS)
+        fast = FastConnection(self, self.api, self._parser, KEEPALIVE_SECONDS)
         return fast  # type: ignore[return-value]  # asyncio asks for no more than a protocol
 
     def make_handler(self, front: FastConnection | None) -> RequestHandler:
@@ -414,48 +407,3 @@ class _Server(web.Server):
             await super().shutdown(timeout)
         for connection in list(self.fast):
             connection.abort()
-
-
-class ApiRunner(web.ServerRunner):
-    """The server with a clean end: long polls and streams finish with what they have."""
-
-    __slots__ = ("_api",)
-
-    def __init__(self, api: Api, server: web.Server, shutdown_timeout: float) -> None:
-        super().__init__(server, shutdown_timeout=shutdown_timeout)
-        self._api = api
-
-    async def leave(self) -> None:
-        """Before `cleanup`: for a moment every answer ends its connection, so that no client sends its next request on
-        one that is about to be closed, and cannot tell whether it was taken."""
-        self._api.service.is_leaving = True
-        await asyncio.sleep(_LEAVE_SECONDS)
-
-    async def shutdown(self) -> None:
-        """Called once nothing new is taken."""
-        self._api.service.stop()
-
-    async def cleanup(self) -> None:
-        """Ends everything; what is under way gets `limits.stop_timeout_ms`."""
-        await super().cleanup()
-        await self._api.close()
-
-
-def build_runner(node: NodeFace, settings: Settings, *, fast_path: bool = True) -> ApiRunner:
-    """The HTTP server of `node`: `await runner.setup()`, then listen with `aiohttp.web.TCPSite`, then `cleanup()`.
-
-    Call it in the running event loop. `fast_path=False` is for tests and benchmarks, which compare the two.
-    """
-    limits = settings.limits
-    service = Service(
-        node, settings.http, limits, settings.options().entry_bytes_max, clock.monotonic,
-        Identity(node.log_id, node.node_id, limits.stream_stall_ms / 1000), Lags(node), routes=route_lines(),
-    )  # fmt: skip
-    api = Api(service)
-    parser = HeadParser(limits.head_bytes_max, limits.head_fields_max) if fast_path else None
-    server = _Server(
-        api, parser, access_log=None, keepalive_timeout=_KEEPALIVE_SECONDS, lingering_time=_LINGER_SECONDS,
-        auto_decompress=False, max_line_size=limits.head_bytes_max, max_field_size=limits.head_bytes_max,
-        max_headers=limits.head_fields_max,
-    )  # fmt: skip
-    return ApiRunner(api, server, limits.stop_timeout_ms / 1000)

@@ -24,8 +24,8 @@ from cluster.cluster_file import ClusterFile, split_address
 from cluster.disk import Disk
 from cluster.disk_errors import DiskError, FolderReadOnly, FormatUnknown, NoSpace
 from cluster.disk_open import Recovered
-from cluster.http_api import build_runner
 from cluster.http_listen import Door, listen
+from cluster.http_server import build_runner
 from cluster.log_file import sink
 from cluster.metrics import Metrics
 from cluster.node import Node

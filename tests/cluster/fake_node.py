@@ -14,7 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from cluster.apply import last_user_index, log_entry
-from cluster.http_api import build_runner
+from cluster.http_server import build_runner
 from cluster.metrics import Metrics
 from cluster.node_face import NodeFace
 from cluster.requests import Settled

@@ -7,7 +7,7 @@ import re
 from typing import Any, cast
 
 from cluster.client_http import ResponseParser
-from cluster.http_api import build_runner
+from cluster.http_server import build_runner
 from cluster.settings import HttpSettings, LimitSettings, Settings
 from tests.cluster.fake_node import FakeNode
 from tests.cluster.http_probe import Reply

@@ -434,15 +434,10 @@ async def test_dial_overrides_lead_through_a_proxy() -> None:
 
     async with streams_served(proxy, proxy_port):
         transport = Transport(
-            Identity(log=LOG, node=1, incarnation=f"{1:032x}", boot=3),
-            Ear(),
-            peer=PeerSettings(),
-            limits=LimitSettings(),
-            dial={2: f"127.0.0.1:{proxy_port}"},
-            silence_ms=1_000,
-            metrics=Metrics(),
+            Identity(log=LOG, node=1, incarnation=f"{1:032x}", boot=3), Ear(), peer=PeerSettings(),
+            limits=LimitSettings(), dial={2: f"127.0.0.1:{proxy_port}"}, silence_ms=1_000, metrics=Metrics(),
             logger=structlog.get_logger(),
-        )
+        )  # fmt: skip
         transport.set_members(configuration_of([port, port]))
         await wait_until_async(lambda: len(dialled) >= 2)
         await transport.close()

@@ -18,7 +18,7 @@ from raft.roles import Leader
 from raft.types import EntryKind, HardState, Mark, NodeId, Now
 from tests.raft.lab import at, configuration, extend, log_of
 from tests.raft.script_cluster import Cluster
-from tests.raft.script_text import entries_text, message_text, status_text
+from tests.raft.script_text import entries_text, message_text, progress_text, status_text
 from tests.raft.script_words import COMMANDS, Words, command, parse, parse_log
 
 
@@ -448,5 +448,4 @@ def _applied(cluster: Cluster, words: Words) -> None:
 def _progress(cluster: Cluster, words: Words) -> None:
     """`progress 1`: how that leader sees each follower."""
     for each in cluster.running(words.node()).status().followers:
-        flight = f" in flight: {each.inflight_messages} ({each.inflight_bytes} B)" if each.inflight_messages else ""
-        cluster.say(f"{each.node} {each.mode} match={each.match} sent={each.sent}{flight}")
+        cluster.say(progress_text(each))

@@ -18,7 +18,7 @@ from raft.messages import (
     TimeoutNow,
 )
 from raft.ready import SyncBatch
-from raft.status import CoreStatus
+from raft.status import CoreStatus, FollowerStatus
 from raft.types import Entry, EntryKind
 
 PLAIN = b"x"  # the data of entries that a story does not name
@@ -124,6 +124,13 @@ def batch_text(batch: SyncBatch) -> str:
     if batch.entries:
         words.append(entries_text(batch.entries))
     return ", ".join(words)
+
+
+def progress_text(follower: FollowerStatus) -> str:
+    """How a leader sees a follower."""
+    flight = f" in flight: {follower.inflight_messages} ({follower.inflight_bytes} B)"
+    shown = flight if follower.inflight_messages else ""
+    return f"{follower.node} {follower.mode} match={follower.match} sent={follower.sent}{shown}"
 
 
 def status_text(status: CoreStatus) -> str:
