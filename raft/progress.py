@@ -24,6 +24,9 @@ PACE_LOOKS: Final = 60
 FETCH_CHUNKS_MAX: Final = 4
 """Chunks of a snapshot asked from disk together: a trip to the reading thread takes longer than reading one."""
 
+FIRST_CHUNKS: Final = 4
+"""Chunks of a snapshot that leave before the first answer: with one, the window would be there two round trips later."""
+
 
 class Mode(StrEnum):
     """How the leader treats a follower."""
@@ -45,8 +48,9 @@ class Hold(NamedTuple):
 class Sending:
     """A snapshot on its way to a follower: some chunks are asked from disk, and a window of them is under way.
 
-    The window grows by a chunk with each answer. Answers that come late halve it, once a round trip. So it settles at
-    the pace of the line and of the follower's disk (by the delay, as TCP Vegas does).
+    The window begins with FIRST_CHUNKS, or with one chunk after a loss, and grows by a chunk with each answer. Answers
+    that come late halve it, once a round trip. So it settles at the pace of the line and of the follower's disk (by the
+    delay, as TCP Vegas does).
     """
 
     mark: Mark

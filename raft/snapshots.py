@@ -24,7 +24,7 @@ from raft.codec import crc32c
 from raft.configuration import Configuration
 from raft.events import FollowerNeedsSnapshot, SnapshotInstalled, SnapshotSent, SnapshotStarted
 from raft.messages import InstallSnapshot, InstallSnapshotReply
-from raft.progress import Mode, Progress, Sending
+from raft.progress import FIRST_CHUNKS, Mode, Progress, Sending
 from raft.ready import SnapshotFetch, SnapshotInstall, SnapshotWrite
 from raft.roles import Leader
 from raft.state import Receiving, State, hear_leader, ignore
@@ -48,7 +48,8 @@ def feed(state: State, peer: NodeId, progress: Progress) -> None:
     if sending is None:
         if progress.is_waiting or not log.snapshot.index or log.snapshot.index < log.first - 1:
             return
-        sending = progress.sending = Sending(log.snapshot)
+        window_bytes = min(FIRST_CHUNKS * options.snapshot_chunk_bytes, options.snapshot_window_bytes)
+        sending = progress.sending = Sending(log.snapshot, window_bytes=window_bytes)
         state.out.events.append(SnapshotStarted(peer, log.snapshot.index))
     if sending.is_silent(state.now.monotonic_ms, options):
         sending.go_to(sending.offset)
@@ -73,6 +74,8 @@ def on_chunk(state: State, role: Leader, fetch: SnapshotFetch, total: int, data:
         return
     assert fetch.offset + len(data) <= min(total, fetch.offset + fetch.bytes_max), (fetch, len(data), total)
     sending.total = total
+    if not takes_several:  # the disk was asked before that was known
+        data, sending.window_bytes = data[: state.options.snapshot_chunk_bytes], 0
     for first in range(0, len(data), state.options.snapshot_chunk_bytes):
         chunk = data[first : first + state.options.snapshot_chunk_bytes]
         offset = sending.sent
@@ -84,8 +87,6 @@ def on_chunk(state: State, role: Leader, fetch: SnapshotFetch, total: int, data:
                 done=sending.sent == total, data=chunk,
             )
         )  # fmt: skip
-    if not takes_several:
-        sending.window_bytes = 0
 
 
 def on_reply(state: State, role: Leader, message: InstallSnapshotReply) -> None:

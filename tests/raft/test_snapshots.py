@@ -7,7 +7,7 @@ from raft.core import RaftCore
 from raft.events import Event, SnapshotInstalled, SnapshotSent, SnapshotStarted
 from raft.messages import InstallSnapshot, InstallSnapshotReply
 from raft.options import Options
-from raft.progress import Mode, Progress
+from raft.progress import FIRST_CHUNKS, Mode, Progress
 from raft.roles import Leader
 from raft.types import EntryKind, Mark, NodeId
 from tests.raft.growing_lab import GrowingLab, member
@@ -196,7 +196,7 @@ def test_all_three_nodes_are_replaced_one_after_the_other() -> None:
     assert lab.applied[1][:10] == first
 
 
-def test_only_one_chunk_is_on_its_way() -> None:
+def test_only_the_first_chunks_are_on_their_way_until_one_is_answered() -> None:
     """The answer to one asks for the next: that is the flow control. Status tells how far it is."""
     lab = compacted()
     lab.heal()
@@ -209,10 +209,10 @@ def test_only_one_chunk_is_on_its_way() -> None:
         if lab.wire and not isinstance(lab.wire[0], InstallSnapshot):
             message = lab.wire.pop(0)
             lab.cores[message.to].step(message, at(lab.now_ms))
-    assert len(chunks) == 1
+    assert len(chunks) == FIRST_CHUNKS
     for _ in range(5):
         lab.work(1)
-    assert len([message for message in lab.wire if isinstance(message, InstallSnapshot)]) == 1
+    assert len([message for message in lab.wire if isinstance(message, InstallSnapshot)]) == FIRST_CHUNKS
     (told,) = [each for each in core.status().followers if each.node == 3]
     assert (told.mode, told.snapshot_index, told.snapshot_bytes) == ("snapshot", 12, 0)
     assert told.snapshot_total == len(lab.saved[1].data)

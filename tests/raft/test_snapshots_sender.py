@@ -20,8 +20,10 @@ def progress(core: RaftCore, node: NodeId) -> Progress:
     return core.state.role.progress[node]
 
 
-def sending(total: int = 6, **options: int) -> RaftCore:
-    """A leader, its log compacted to 8, that has just sent node 2 the first two of `total` bytes."""
+def sending(total: int = 6, first: bytes = b"ab", *, takes_several: bool = True, **options: int) -> RaftCore:
+    """A leader, its log compacted to 8, that has just sent node 2 the first of `total` bytes, two by two. Unless the
+    options say something else, no more may be under way."""
+    options = {"snapshot_window_bytes": len(first), **options}
     entries = log_of(configuration(3), *[1] * 10)
     core = RaftCore(
         1, Options(snapshot_chunk_bytes=2, **options), hard_state=HardState(1), configuration=configuration(3),
@@ -35,11 +37,15 @@ def sending(total: int = 6, **options: int) -> RaftCore:
     ready = core.ready()
     assert ready is not None
     (fetch,) = ready.snapshot_fetches
-    assert (fetch.peer, fetch.index, fetch.offset, fetch.bytes_max) == (2, 7, 0, 2)
-    core.snapshot_chunk(fetch, total, b"ab", at(360))
-    (message,) = drain(core, 360).to(2)
-    assert isinstance(message, InstallSnapshot)
-    assert (message.offset, message.total, message.done, message.crc) == (0, total, False, crc32c(b"ab"))
+    assert (fetch.peer, fetch.index, fetch.offset, fetch.bytes_max) == (2, 7, 0, len(first))
+    core.snapshot_chunk(fetch, total, first, at(360), takes_several=takes_several)
+    left = [
+        (each.offset, each.total, each.done, each.crc, each.data)
+        for each in drain(core, 360).to(2)
+        if isinstance(each, InstallSnapshot)
+    ]
+    chunks = [(offset, first[offset : offset + 2]) for offset in range(0, len(first) if takes_several else 2, 2)]
+    assert left == [(offset, total, False, crc32c(data), data) for offset, data in chunks]
     return core
 
 

@@ -41,46 +41,49 @@ def answer(core: RaftCore, offset: int, now_ms: int, *, accepted: bool = True) -
 
 
 def begun(*, takes_several: bool = True, **options: int) -> RaftCore:
-    """A leader that sends 60 bytes two by two; the first two left at 360 ms and were answered at 370."""
-    core = sending(total=TOTAL, **options)
+    """A leader that sends 60 bytes two by two; the first four chunks left at 360 ms, one was answered at 370."""
+    options = {"snapshot_window_bytes": 16 << 20, **options}
+    core = sending(TOTAL, b"abcdefgh", takes_several=takes_several, **options)
     answer(core, 2, 370)
-    assert send_all(core, 370, takes_several=takes_several) == [2]
+    assert send_all(core, 370, takes_several=takes_several) == ([8, 10] if takes_several else [2])
     return core
 
 
 def test_the_window_grows_with_each_answer_to_its_limit() -> None:
     """One chunk more for each that was answered in time, and never more bytes than the limit."""
-    core = begun(snapshot_window_bytes=9)
+    core = begun(snapshot_window_bytes=15)
     answer(core, 4, 380)
-    assert send_all(core, 380) == [4, 6]
+    assert send_all(core, 380) == [12, 14]
     answer(core, 6, 390)
-    assert send_all(core, 390) == [8, 10]
-    answer(core, 8, 390)
-    assert send_all(core, 390) == [12, 14]
-    answer(core, 10, 395)
-    assert send_all(core, 395) == [16]
-    assert (under_way(core).sent - under_way(core).offset, under_way(core).window_bytes) == (8, 9)
+    assert send_all(core, 390) == [16, 18]
+    answer(core, 8, 395)
+    assert send_all(core, 395) == [20]
+    assert (under_way(core).sent - under_way(core).offset, under_way(core).window_bytes) == (14, 15)
+
+
+def test_the_window_begins_with_no_more_than_its_limit() -> None:
+    """Four chunks, or as many as fit; one always."""
+    for limit, first in ((1, b"ab"), (5, b"abcd"), (7, b"abcdef"), (8, b"abcdefgh"), (9, b"abcdefgh")):
+        sent = under_way(sending(TOTAL, first, snapshot_window_bytes=limit))
+        assert (sent.sent, sent.window_bytes) == (len(first), min(8, limit))
 
 
 def test_late_answers_make_the_window_smaller() -> None:
     """They say that chunks wait on the line or for the disk: half of it, once for all that left before; down to one."""
     core = begun(snapshot_queue_ms=50)
-    for offset in (4, 6, 8, 10):
-        answer(core, offset, 380)
-        send_all(core, 380)
     sending_now = under_way(core)
     grown, ends = sending_now.window_bytes, [end for end, _ in sending_now.inflight]
-    assert (grown, ends) == (10, [12, 14, 16, 18, 20])
+    assert (grown, ends) == (10, [4, 6, 8, 10, 12])
     for end in ends:
-        answer(core, end, 380 + 61)  # the quickest took 0 ms
+        answer(core, end, 370 + 61)  # the quickest took 10 ms
     assert sending_now.window_bytes == grown // 2
-    assert send_all(core, 442) == [20, 22]
-    for end, window, now_ms in ((22, 2, 513), (24, 2, 513)):
+    assert send_all(core, 432) == [12, 14]
+    for end, window, now_ms in ((14, 2, 503), (16, 2, 503)):
         answer(core, end, now_ms)
         assert sending_now.window_bytes == window
-    assert send_all(core, 513) == [24]
-    answer(core, 26, 514)
-    assert send_all(core, 514) == [26, 28]
+    assert send_all(core, 503) == [16]
+    answer(core, 18, 504)
+    assert send_all(core, 504) == [18, 20]
 
 
 def test_an_older_follower_gets_one_chunk_at_a_time() -> None:
@@ -94,25 +97,19 @@ def test_an_older_follower_gets_one_chunk_at_a_time() -> None:
 def test_several_chunks_are_asked_from_disk_together() -> None:
     """As many as the window takes, and FETCH_CHUNKS_MAX at most; each leaves as a message of its own."""
     core = begun()
-    for offset in (4, 6, 8, 10, 12):
-        answer(core, offset, 380)
-        send_all(core, 380)
-    answer(core, 24, 390)
+    answer(core, 12, 390)
     ready = core.ready()
     assert ready is not None
     (fetch,) = ready.snapshot_fetches
     assert fetch.bytes_max == 2 * FETCH_CHUNKS_MAX
     core.snapshot_chunk(fetch, TOTAL, b"abcdefg", at(391))
     left = [(each.offset, each.data) for each in drain(core, 391).messages if isinstance(each, InstallSnapshot)]
-    assert left == [(24, b"ab"), (26, b"cd"), (28, b"ef"), (30, b"g")]
+    assert left == [(12, b"ab"), (14, b"cd"), (16, b"ef"), (18, b"g")]
 
 
 def test_one_answer_for_several_chunks_moves_the_window_once() -> None:
     """Answers may be lost: the newest says what those before it said."""
     core = begun()
-    for offset in (4, 6):
-        answer(core, offset, 380)
-        send_all(core, 380)
     answer(core, 12, 390)
     assert [end for end, _ in under_way(core).inflight] == []
     assert send_all(core, 390)[0] == 12
@@ -139,7 +136,7 @@ def test_chunks_that_are_not_answered_leave_again_from_the_first() -> None:
     """The time counts from the newest answer that was news, so a slow line is no lost chunk."""
     core = begun(snapshot_retry_ms=1_000)
     answer(core, 4, 380)
-    assert send_all(core, 380) == [4, 6]
+    assert send_all(core, 380) == [12, 14]
     answer(core, 6, 1_300)
     assert send_all(core, 1_300) == []
     under_way(core).window_bytes = 0
