@@ -149,6 +149,15 @@ def _count(state: State) -> None:
             if len(role.votes) > 1:
                 state.durable_term = state.term  # who answers was asked after the sync
             become_leader(state)
+    elif isinstance(role, Candidate) and False in role.votes.values() and _have_all_answered(state, role):
+        # It won the pre-vote and not the vote: votes were split. No answer is to come that could change it.
+        delay_ms = state.random(state.options.link_refused_delay_min_ms, state.options.link_refused_delay_max_ms)
+        role.deadline_ms = min(role.deadline_ms, state.now.monotonic_ms + delay_ms)
+
+
+def _have_all_answered(state: State, role: Candidate) -> bool:
+    """Whether each voter that is connected to this node has answered it."""
+    return all(peer in role.votes for peer in state.said if state.configuration.is_voter(peer))
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -180,7 +189,8 @@ def on_request_vote(state: State, message: RequestVote) -> None:
     may_grant = recall.may_grant(state, message.last_term, message.last_index) and not recall.is_waiting(state)
     up_to_date = may_grant and state.log.is_up_to_date(message.last_index, message.last_term)
     if message.pre:
-        granted = message.term > state.term and up_to_date and not is_bound(state, message)
+        is_later = message.term > state.term
+        granted = is_later and up_to_date and not is_bound(state, message) and not _goes_first(state, message)
         state.out.messages.append(_reply(state, message, granted=granted))  # promises nothing, changes nothing
         return
     assert message.term == state.term, (message.term, state.term)
@@ -191,6 +201,16 @@ def on_request_vote(state: State, message: RequestVote) -> None:
     if granted and isinstance(state.role, Follower):
         state.role.deadline_ms = state.now.monotonic_ms + state.role.timeout_ms
     state.out.after_sync.append(_reply(state, message, granted=granted))
+
+
+def _goes_first(state: State, message: RequestVote) -> bool:
+    """Whether two nodes with equal logs ask each other at the same time because the leader's link closed, and this one
+    has the lower number. It refuses while it waits for the other's answer: with two grants they would split the votes.
+    What it asks after a time-out is not of this kind, so a lost answer delays the other node once only."""
+    role, last = state.role, state.log.last
+    if not isinstance(role, PreCandidate) or not role.link_closed or message.sender in role.votes:
+        return False
+    return state.node < message.sender and (message.last_term, message.last_index) == (last.term, last.index)
 
 
 def refuse_vote(state: State, message: RequestVote) -> None:

@@ -22,7 +22,8 @@ class Options:
     link_closed_delay_min_ms: int = 150
     link_closed_delay_max_ms: int = 250
     # The same once the follower's own dial to the leader is refused too, while its links to enough other voters stayed
-    # open: so a killed process looks. The least wait is longer than two redials (0 to 6 ms).
+    # open: so a killed process looks. The least wait is longer than two redials (0 to 6 ms). A candidate whose votes
+    # were split waits as long before it asks again.
     link_refused_delay_min_ms: int = 10
     link_refused_delay_max_ms: int = 35
     # Give up a leadership transfer after this long and take writes again (thesis section 3.10).

@@ -25,7 +25,7 @@ FETCH_CHUNKS_MAX: Final = 4
 """Chunks of a snapshot asked from disk together: a trip to the reading thread takes longer than reading one."""
 
 FIRST_CHUNKS: Final = 4
-"""Chunks of a snapshot that leave before the first answer: with one, the window would be there two round trips later."""
+"""Chunks of a snapshot that leave before the first answer. With one, the window grows two round trips longer."""
 
 
 class Mode(StrEnum):

@@ -45,6 +45,58 @@ def test_the_followers_of_a_killed_leader_elect_the_next_one_at_once() -> None:
     assert reasons == ["leader's link closed"]
 
 
+def pre_vote(core: RaftCore, last: tuple[int, int], now_ms: int) -> bool:
+    """Whether node 1 or 3 grants the other one a pre-vote."""
+    core.step(vote_request(4 - core.state.node, core.state.node, 2, last, pre=True, link_closed=True), at(now_ms))
+    (answer,) = [each for each in drain(core, now_ms).messages if isinstance(each, RequestVoteReply)]
+    return answer.granted
+
+
+def asking(node: int, nodes: int = 3) -> RaftCore:
+    """That node of so many, connected to all, asks for pre-votes: its leader was node 2, which was killed."""
+    core = make_core(node, nodes)
+    for peer in set(range(1, nodes + 1)) - {node}:
+        core.link_opened(peer, f"{peer:032x}", 1, at(0))
+    append(core, prev=(1, 1), term=1, sender=2)
+    core.link_closed(2, at(10))
+    core.link_refused(2, at(10))
+    assert asks(core, 10 + REFUSED_MS)
+    return core
+
+
+def test_of_two_that_ask_at_the_same_time_only_the_lower_number_is_granted() -> None:
+    """With two grants both would campaign and vote for themselves. The longer log goes before the lower number, and a
+    node whose question was answered, or that asks for want of a heartbeat, has no more reason to refuse."""
+    now_ms = 10 + REFUSED_MS
+    assert pre_vote(asking(3), (1, 1), now_ms)
+    assert not pre_vote(asking(1), (1, 1), now_ms)
+    assert pre_vote(asking(1), (2, 1), now_ms)
+    core = asking(1)
+    core.step(RequestVoteReply(sender=3, to=1, term=1, request_term=2, granted=False, pre=True), at(now_ms))
+    assert pre_vote(core, (1, 1), now_ms)
+    core = asking(1)
+    assert asks(core, core.next_deadline_ms())
+    assert pre_vote(core, (1, 1), 2_000)
+
+
+def test_a_candidate_asks_again_soon_when_no_answer_is_to_come() -> None:
+    """Its votes were split: each voter that is connected has answered, one refused. While one that could grant has not
+    answered, it waits for the election timeout: that voter's disk may be slow."""
+
+    core = asking(1, 4)
+    core.link_opened(9, f"{9:032x}", 1, at(20))  # no voter: it is not asked
+    for voter in (3, 4):
+        core.step(RequestVoteReply(sender=voter, to=1, term=1, request_term=2, granted=True, pre=True), at(50))
+    drain(core, 50)
+    for voter, due_ms in ((3, 350), (4, 60 + REFUSED_MS)):
+        core.step(RequestVoteReply(sender=voter, to=1, term=2, request_term=2, granted=False, pre=False), at(60))
+        assert core.next_deadline_ms() == due_ms
+    assert asks(core, 60 + REFUSED_MS)
+    for voter in (3, 4):
+        core.step(RequestVoteReply(sender=voter, to=1, term=2, request_term=3, granted=False, pre=True), at(75))
+    assert core.next_deadline_ms() == 60 + REFUSED_MS + 300, "it did not win the pre-vote"
+
+
 def test_a_closed_link_alone_leaves_the_leader_time_to_dial_again() -> None:
     """Without a refused dial a follower asks only after the longer delay, but before the election timeout."""
     core = follower()

@@ -257,6 +257,30 @@ MUTANTS: Final = (
         story="tests/raft/scripts/link_closed_short_break_of_all_links_unseats_nobody.txt",
     ),
     Mutant(
+        name="pre_candidates_grant_each_other",
+        number=0,
+        pitfall=12,
+        title="two followers of a killed leader that ask at the same time grant each other, and split the votes",
+        source="raftlog until issue 19",
+        edits=(Edit("raft.election:_goes_first", "state.node < message.sender and", "False and"),),
+        story="tests/raft/test_links.py::test_of_two_that_ask_at_the_same_time_only_the_lower_number_is_granted",
+    ),
+    Mutant(
+        name="split_vote_waits_for_a_timeout",
+        number=0,
+        pitfall=12,
+        title="a candidate whose votes were split waits for an election timeout",
+        source="raft paper 5.2",
+        edits=(
+            Edit(
+                "raft.election:_count",
+                "role.deadline_ms = min(role.deadline_ms, state.now.monotonic_ms + delay_ms)",
+                "pass",
+            ),
+        ),
+        story="tests/sim/test_failover.py::test_followers_that_ask_at_the_same_time_do_not_wait_for_a_timeout",
+    ),
+    Mutant(
         name="leader_silent_when_a_link_opens",
         number=0,
         pitfall=10,
