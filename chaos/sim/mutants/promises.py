@@ -121,7 +121,7 @@ MUTANTS: Final = (
         pitfall=25,
         title="a node is told that its log differs from its leader's, and goes on without taking any entry",
         source="raftlog until issue 19",
-        story="tests/cluster/test_log_differs.py::test_follower_whose_log_differs_ends_and_serves_again_after_a_start",
+        story="tests/cluster/test_log_differs.py::test_a_node_that_is_told_that_its_log_differs_ends_for_damage",
         edits=(Edit("cluster.node_status:tell_events", "if isinstance(event, LogDiffers):", "if False:"),),
     ),
 )
