@@ -62,6 +62,7 @@ _ROLLED_BACK: Final = (
     "needs a disk that was rolled back or cloned, and an election or an answer at that moment; stories have both"
 )
 _BREAK: Final = "costs an election after a short break of all links, which is no verdict"
+_DIFFERS: Final = "needs a disk or a memory whose entry differs from the leader's; directed tests have both"
 _WINDOW: Final = "needs late, lost or doubled chunks while a snapshot is sent; directed tests have them"
 _TINY: Final = "needs a crash between two steps that lie microseconds apart; the simulator stops at every step"
 _STORY: Final = "needs several steps in a certain order, each within a heartbeat"
@@ -167,6 +168,8 @@ OUT_OF_SIGHT: Final[Mapping[str, str]] = {
     "snapshot_resumed_behind_what_was_sent": _WINDOW,
     "snapshot_window_ignores_the_followers_pace": _WINDOW,
     "snapshot_sent_without_a_window": _ALIVE_ONLY,
+    "differing_log_rejected_without_end": _DIFFERS,
+    "node_goes_on_though_its_log_differs": _DIFFERS,
     "ends_for_damage_while_others_are_ill": "needs a flipped bit beside a node that is down; a story has both",
 }
 """Mutant -> why no run on processes is asked to see it. The simulator or a directed story sees it (docs/mutants.md)."""
