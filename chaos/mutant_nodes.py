@@ -54,6 +54,16 @@ _HELLO: Final = "needs a hello that somebody forges, or a peer that refuses; a s
 _MEMORY: Final = (
     "needs more log in memory than its bound of 32 MiB; the simulator's worlds have bounds of a few entries"
 )
+_NEWEST: Final = (
+    "needs one thing damaged in the newest batch between a power cut and the next start; the simulator's worlds have "
+    "that, and `flip-newest` was not tried with it"
+)
+_ROLLED_BACK: Final = (
+    "needs a disk that was rolled back or cloned, and an election or an answer at that moment; stories have both"
+)
+_BREAK: Final = "costs an election after a short break of all links, which is no verdict"
+_DIFFERS: Final = "needs a disk or a memory whose entry differs from the leader's; directed tests have both"
+_WINDOW: Final = "needs late, lost or doubled chunks while a snapshot is sent; directed tests have them"
 _TINY: Final = "needs a crash between two steps that lie microseconds apart; the simulator stops at every step"
 _STORY: Final = "needs several steps in a certain order, each within a heartbeat"
 _MEMBERS: Final = "needs changes of members that overlap with partitions in a certain way; not tried"
@@ -134,6 +144,32 @@ OUT_OF_SIGHT: Final[Mapping[str, str]] = {
     "ready_though_refused": _HELLO,
     "scrubbing_pauses_by_the_wall_clock": _ALIVE_ONLY,
     "snapshot_saved_for_an_older_one": _ALIVE_ONLY,
+    "batch_mate_is_proof": _NEWEST,
+    "cut_leaves_rows_behind": _NEWEST,
+    "effects_are_no_proof": _NEWEST,
+    "newest_ledger_forgotten_beside_a_cut": _NEWEST,
+    "one_wrong_bit_is_a_torn_write": _NEWEST,
+    "repair_leaves_effects_behind": _NEWEST,
+    "rows_are_no_proof": _NEWEST,
+    "start_acts_on_a_cut_that_is_not_synced": _NEWEST,
+    "equal_boot_of_another_run_accepted": _ROLLED_BACK,
+    "floor_lifted_before_everything_is_back": _ROLLED_BACK,
+    "hint_below_match_probed_at_once": _ROLLED_BACK,
+    "progress_kept_for_a_new_process": _ROLLED_BACK,
+    "promises_forgotten_with_the_role": _ROLLED_BACK,
+    "running_floor_not_durable": _ROLLED_BACK,
+    "votes_before_peers_were_asked": _ROLLED_BACK,
+    "what_was_acknowledged_to_a_leader_is_not_remembered": _ROLLED_BACK,
+    "closed_link_taken_for_a_dead_leader": _BREAK,
+    "leader_silent_when_a_link_opens": _BREAK,
+    "refused_dial_believed_alone": _BREAK,
+    "chunks_taken_beyond_the_window": _WINDOW,
+    "late_answer_takes_a_snapshot_back": _WINDOW,
+    "snapshot_resumed_behind_what_was_sent": _WINDOW,
+    "snapshot_window_ignores_the_followers_pace": _WINDOW,
+    "snapshot_sent_without_a_window": _ALIVE_ONLY,
+    "differing_log_rejected_without_end": _DIFFERS,
+    "node_goes_on_though_its_log_differs": _DIFFERS,
     "ends_for_damage_while_others_are_ill": "needs a flipped bit beside a node that is down; a story has both",
 }
 """Mutant -> why no run on processes is asked to see it. The simulator or a directed story sees it (docs/mutants.md)."""

@@ -474,8 +474,8 @@ class FastConnection(asyncio.Protocol):
         self._head.end()
 
     def answered(self, *, is_whole: bool) -> None:
-        """aiohttp answered; `is_whole`: it has the whole body of the request, too."""
-        self._is_handling = False
+        """aiohttp answered; `is_whole`: it has the whole body of the request, too. Else what comes is no head yet."""
+        self._is_handling = not is_whole
         if self._state is _State.SLOW:
             if is_whole and not self._left:
                 # Its loop comes round to the next request within two turns, and sets its timer before.

@@ -55,5 +55,6 @@ async def passed_on(service: Service, call: Call, body: bytes) -> Answer | None:
 
 
 def _number(head: Head, name: str) -> int:
-    text = head.headers.get(name.lower(), "")
+    answered = head.headers
+    text = answered.get(name.lower(), "")
     return int(text) if text.isascii() and text.isdigit() else 0

@@ -73,8 +73,13 @@ def get_logger(**bound: Any) -> Logger:
     return logger
 
 
-_LOUD: Final = (events.PromisesLost, events.AcknowledgedLost, events.WentUnderFloor)
-"""A disk lost what it had promised: somebody should look at it."""
+_LOUD: Final[dict[type, str]] = {
+    events.PromisesLost: "A disk that was rolled back",
+    events.AcknowledgedLost: "A disk that was rolled back",
+    events.WentUnderFloor: "A disk that was rolled back",
+    events.LogDiffers: "A log that differs from its leader's",
+}
+"""A person should look at a disk or at a memory: the section of docs/operations.md that says how."""
 _QUIET: Final = (events.FollowerProbing, events.BecamePreCandidate)
 
 
@@ -85,8 +90,8 @@ def log_event(logger: Logger, event: events.Event, term: int) -> None:
     name = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in type(event).__name__)[1:]
     if isinstance(event, events.MessageIgnored):
         logger.warning(name, **values)
-    elif isinstance(event, _LOUD):
-        logger.error(name, **values, see="docs/operations.md, A disk that was rolled back")
+    elif (section := _LOUD.get(type(event))) is not None:
+        logger.error(name, **values, see=f"docs/operations.md, {section}")
     elif isinstance(event, _QUIET):
         logger.debug(name, **values)
     else:

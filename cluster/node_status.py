@@ -11,12 +11,13 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Final
 
 from cluster import clock, cut_off, node_members, node_points
+from cluster.disk_findings import FilesDamaged, Finding, State
 from cluster.logging import log_event
 from cluster.wire import FollowerStatus, LeaderHint, MemberAnswer, Members, RefusingPeer, SetDigest, Status, fingerprint
 from raft import status as raft_status
 from raft import versions
 from raft.configuration import Configuration, Member
-from raft.events import Event
+from raft.events import Event, LogDiffers
 from raft.roles import RoleName
 from raft.types import NOBODY, NodeId
 
@@ -180,11 +181,18 @@ def is_ready(node: Node) -> bool:
 
 
 def tell_events(node: Node, events: Sequence[Event]) -> None:
-    """What happened in the core: counted, a line each, and noted where it is about members."""
+    """What happened in the core: counted, a line each, and noted where it is about members. A node whose log
+    differs from its leader's ends: it takes no entry any more, and its next start reads its disk again."""
     for event in events:
         node.metrics.events.labels(type(event).__name__).inc()
         log_event(node.logger, event, node.core.state.term)
         node_members.note(node, event)
+        if isinstance(event, LogDiffers):
+            what = (
+                f"entry {event.index} has header CRC {event.here:08x} here, and {event.there:08x} at the leader, node"
+                f" {event.leader}: one of the two is damaged, or of another history"
+            )
+            node.fail(FilesDamaged([Finding("log", State.DAMAGED, what)]))
 
 
 def register_gauges(node: Node) -> None:

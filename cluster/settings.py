@@ -39,7 +39,7 @@ class NodeExit(IntEnum):
     UNKNOWN_VERSION = 14  # the log holds something that only a newer raftlog knows
     REMOVED = 15  # stopped when asked to, and no member any more: it need not be started again
     DIVERGED = 16  # its state was not that of a majority: the next start builds it anew
-    DAMAGED = 17  # what is in its files is not what was written: the next start mends it
+    DAMAGED = 17  # its files are damaged, or its log differs from its leader's: the next start reads and mends them
 
 
 class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

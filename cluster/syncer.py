@@ -48,7 +48,6 @@ class Syncer:
         self._ended = clock.monotonic()
         self._mark_idle_s = settings.mark_idle_ms / 1_000
         self._sync_s = 0.0  # how long the newest one took
-        self._is_marked = True
         self._mark_timer: asyncio.TimerHandle | None = None
         self._is_closed = False
 
@@ -92,20 +91,18 @@ class Syncer:
         """A durable mark of its own, once nothing was synced for `mark_idle_s`, or for as long as the newest sync took:
         on a slow disk a mark must not hold up the next request of every client."""
         self._mark_timer = None
-        if self._is_marked or self._is_closed:
+        if self._is_closed:
             return
         idle_s = max(self._mark_idle_s, self._sync_s)
         wait_s = self._ended + idle_s - clock.monotonic() if self.is_idle else idle_s
         if wait_s > 0:
             self._mark_after(wait_s)
             return
-        self._is_marked = True
         asyncio.ensure_future(self._disk.write_mark()).add_done_callback(self._marked)
 
     def _marked(self, done: asyncio.Future[None]) -> None:
         error = None if done.cancelled() else done.exception()
         if isinstance(error, NoSpace):
-            self._is_marked = False
             self._mark_after(NO_SPACE_RETRY_S)
         elif error is not None:
             self._failed(error)
@@ -131,7 +128,6 @@ class Syncer:
         self.look_for_room()
         self._ended = clock.monotonic()
         self._sync_s = self._ended - self.started
-        self._is_marked = False
         self._mark_after(self._mark_idle_s)
         self._metrics.sync_seconds.observe(self._sync_s)
         self._synced(batch)

@@ -137,6 +137,18 @@ class WentUnderFloor:
 
 
 @dataclass(frozen=True, slots=True)
+class LogDiffers:
+    """The entry at `index` has the same term in this follower's log and in the leader's, and two headers. One of
+    the two logs is damaged, or of another history. The follower cannot tell which, so it cuts nothing: its driver ends
+    it."""
+
+    leader: NodeId
+    index: int
+    here: int  # header CRC-32C of this follower's entry
+    there: int  # the one that the leader's next entry names
+
+
+@dataclass(frozen=True, slots=True)
 class TransferStarted:
     """Leadership is being handed to that node."""
 
@@ -201,6 +213,7 @@ Event = (
     | PromisesLost
     | AcknowledgedLost
     | WentUnderFloor
+    | LogDiffers
     | TransferStarted
     | TransferEnded
     | ConfigurationChanged

@@ -7,18 +7,23 @@ figure 2 and section 5.3; thesis 3.6.2 (commit rule), 10.2.1 (the leader's disk 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from raft import membership, recall, snapshots
 from raft.codec import previous_crc
-from raft.events import ConflictTruncated, FollowerProbing
+from raft.events import ConflictTruncated, FollowerProbing, LogDiffers
 from raft.messages import AppendEntries, AppendEntriesReply
 from raft.options import Options
 from raft.progress import Hold, Mode, Progress
 from raft.quorum import agreed
 from raft.ready import Fetch, without_void_promises
-from raft.roles import Leader
+from raft.roles import Follower, Leader
 from raft.state import State, hear_leader, ignore
-from raft.types import Entry, NodeId
+from raft.types import Entry, Mark, NodeId
+
+CHAIN_REJECTIONS_MAX: Final = 5
+"""Messages of one leader, in one term, that a follower rejects because its own entry before them has another header.
+Then the two logs differ, and asking again is no help: `LogDiffers`. A leader asks at least once per heartbeat."""
 
 # ---------------------------------------------------------------------------------------------------------------
 # The leader's side.
@@ -290,8 +295,24 @@ def _is_chain(state: State, message: AppendEntries) -> bool:
     named = previous_crc(message.entries[0])
     if mark is not None and mark.index > 0 and mark.header_crc != named:
         ignore(state, message, f"entry {mark.index} has header CRC {mark.header_crc:08x} here, {named:08x} there")
+        _count_rejection(state, message, mark, named)
         return False
     return True
+
+
+def _count_rejection(state: State, message: AppendEntries, mark: Mark, named: int) -> None:
+    """Escalates, once, where the entry at `mark` differs from the leader's: no message of this leader can follow it.
+
+    The entry is not cut for the leader's, even above the commit index: the leader may be the damaged one, and this
+    follower's copy may be what makes the entry committed.
+    """
+    role = state.role
+    assert isinstance(role, Follower), role  # of the message's sender, which it just heard
+    if role.differs_at != mark.index:
+        role.differs_at, role.rejections = mark.index, 0
+    role.rejections += 1
+    if role.rejections == CHAIN_REJECTIONS_MAX:
+        state.out.events.append(LogDiffers(message.sender, mark.index, mark.header_crc, named))
 
 
 def _skip_known(state: State, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:

@@ -35,6 +35,8 @@ class Follower:
     link_closed: bool = False  # the link from that leader closed since it was last heard
     kept: tuple[NodeId, ...] = ()  # peers whose links have stayed open since then
     hasty_ms: int | None = None  # a dial to that leader was refused: an election may start then (`raft.links`)
+    differs_at: int = 0  # the entry that has another header at the leader: what follows it is rejected
+    rejections: int = 0  # messages rejected for that
 
 
 @dataclass(slots=True)

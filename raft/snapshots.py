@@ -44,6 +44,8 @@ def feed(state: State, peer: NodeId, progress: Progress) -> None:
     """Ask the disk for the next chunks, if the window has room for one."""
     log, options = state.log, state.options
     progress.sent = max(progress.sent, log.first - 1)
+    if progress.hold is not None and not progress.hold.takes_snapshot:
+        return
     sending = progress.sending
     if sending is None:
         if progress.is_waiting or not log.snapshot.index or log.snapshot.index < log.first - 1:

@@ -197,4 +197,7 @@ def _word(answer: Response | Lost) -> str:
         return f"lost/{answer.failure}"
     problem = problem_of(answer)
     assert problem.retryable, f"a writer met an error that no retry mends: {problem}"
-    return f"{problem.outcome}/{problem.code}"
+    copy = wire.ERRORS[
+        problem.code
+    ].outcome  # of this copy; with a session `problem.outcome` is about earlier ones, too
+    return f"{copy}/{problem.code}"

@@ -33,8 +33,8 @@ def run(*words: object) -> Result:
         (["run", "--nemesis", "kill-one+fire"], "there is no nemesis 'fire'"),
         (["run", "--nodes", "4"], "3, 5 or 7"),
         (["run", "--seconds", "60", "--minutes", "1"], "not both"),
-        (["run", "--seconds", "1"], "greater than or equal to 5"),
-        (["run", "--seed", "x"], "integer"),
+        (["run", "--seconds", "1"], "is not in the range x>=5"),
+        (["run", "--seed", "x"], "is not a valid int"),
     ],
 )
 def test_usage_errors_are_2(words: list[str], why: str) -> None:

@@ -40,7 +40,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShimCluster]:
 
 def fenced_at_ms(log: Path) -> float:
     """When the node fenced itself, in Unix milliseconds, by its own log."""
-    (line,) = [line for line in log.read_text().splitlines() if '"fenced"' in line]
+    (line,) = [line for line in log.read_text().splitlines() if '"event":"fenced"' in line]
     return datetime.fromisoformat(json.loads(line)["timestamp"]).timestamp() * 1_000
 
 

@@ -336,7 +336,7 @@ async def test_idle_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> N
     also in the middle of a head; one that is being served is not."""
     from cluster import http_api
 
-    monkeypatch.setattr(http_api, "_KEEPALIVE_SECONDS", 0.2)
+    monkeypatch.setattr(http_api, "KEEPALIVE_SECONDS", 0.2)
     async with Server(fast_path=True) as server:
         silent, half, fast, slow, busy = (server.connect() for _ in range(5))
         await half.feed(PUT[:20])

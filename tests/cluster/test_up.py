@@ -15,7 +15,7 @@ from cluster import cli_local
 from cluster.cli_frame import Failed
 from cluster.demo import COMMAND
 from cluster.settings import NodeExit
-from tests.support import free_ports
+from tests.support import free_ports, wait_until
 
 pytestmark = pytest.mark.serial
 
@@ -44,6 +44,16 @@ def up(environment: dict[str, str], *arguments: str) -> Iterator[tuple["subproce
     finally:
         process.kill()
         process.communicate()
+        nodes = [Path("/proc", line.split()[-1]) for line in seen if "  pid " in line]
+        wait_until(lambda: not any(map(is_running, nodes)), what="its nodes, and their ports, are gone")
+
+
+def is_running(process: Path) -> bool:
+    """Whether the process of that folder in /proc runs: one that ended and was not waited for does not."""
+    try:
+        return ") Z " not in (process / "stat").read_text()
+    except OSError:
+        return False
 
 
 def refusal(environment: dict[str, str], *arguments: str) -> str:

@@ -65,14 +65,13 @@ def make_cluster(words: Words) -> Cluster:
 @command("node")
 def _node(cluster: Cluster, words: Words) -> None:
     """`node 2 log=1,2,3x4 term=3 vote=1 commit=2 tail=1`: start it with these entries on disk, after entry 1@1."""
-    number = words.node()
-    node = cluster.nodes[number]
+    node = cluster.nodes[words.node()]
     node.disk = log_of(cluster.members, *parse_log(words.options.get("log", "")))
     term = words.number("term", node.disk[-1].term)
     node.hard_state = HardState(term, words.number("vote"), node.hard_state.boot)
     node.commit = words.number("commit", 1)
     node.tail = words.number("tail") if "tail" in words.options else None
-    cluster.start(number)
+    cluster.start(words.node())
     cluster.told.clear()
 
 
@@ -399,8 +398,8 @@ def _transfer(cluster: Cluster, words: Words) -> None:
 def _change(cluster: Cluster, words: Words) -> None:
     """`change 1 promote=4`, `change 1 remove=2,3`: node 1 changes the members."""
     ((what, nodes),) = words.options.items()
-    named = tuple(int(node) for node in nodes.split(","))
-    change: Change = Promote(named) if what == "promote" else Remove(named)
+    kind = Promote if what == "promote" else Remove
+    change: Change = kind(tuple(int(node) for node in nodes.split(",")))
 
     def propose(core: RaftCore) -> None:
         index = core.propose_configuration(change, at(cluster.now_ms))

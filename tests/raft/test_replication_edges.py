@@ -1,16 +1,19 @@
 """Replication where something comes late, twice or from a strange disk: nothing moves that should not."""
 
-from raft.codec import entry_mark
+from dataclasses import replace
+
+from raft.codec import entry_mark, header_crc
 from raft.core import RaftCore
-from raft.events import FollowerNeedsSnapshot, MessageIgnored
+from raft.events import FollowerNeedsSnapshot, LogDiffers, MessageIgnored
 from raft.log import LogStart
 from raft.messages import AppendEntries, InstallSnapshotReply
 from raft.options import Options
 from raft.progress import Mode, Progress
 from raft.ready import Fetch
+from raft.replication import CHAIN_REJECTIONS_MAX
 from raft.roles import Leader
 from raft.types import NOBODY, HardState, TermRun
-from tests.raft.lab import at, configuration, drain, lead, log_of, make_core, reply
+from tests.raft.lab import at, configuration, drain, extend, lead, log_of, make_core, reply
 
 
 def progress(core: RaftCore, peer: int) -> Progress:
@@ -181,3 +184,41 @@ def test_a_follower_that_has_all_before_the_log_needs_no_snapshot_after_another_
     reply(core, 2, match=0, success=False, prev=11, hint=(7, 1))
     assert sent_to(core, 2) == [(7, 5)]
     assert progress(core, 2).mode is Mode.PROBE
+
+
+def differing(core: RaftCore, after: int = 2, *, sender: int = 2, term: int = 2) -> list[LogDiffers]:
+    """That leader sends an entry of its term behind the entry `after`, whose header is another one at the leader. What
+    the follower notes of it beside the rejection; it neither appends nor answers nor cuts."""
+    mark = core.state.log.mark_at(after)
+    assert mark is not None
+    entries = tuple(extend(replace(mark, header_crc=mark.header_crc ^ 1), term))
+    core.step(
+        AppendEntries(
+            sender=sender, to=1, term=term, prev_index=after, prev_term=1, commit=1, round=0, entries=entries
+        ),
+        at(0),
+    )  # fmt: skip
+    out = drain(core)
+    assert (out.entries, out.cut_after, out.to(sender)) == ([], None, [])
+    assert any("header CRC" in event.reason for event in out.events if isinstance(event, MessageIgnored))
+    return [event for event in out.events if isinstance(event, LogDiffers)]
+
+
+def test_a_follower_whose_log_differs_says_so_after_a_bounded_number_of_rejections() -> None:
+    """It says it once. Its entry stays, committed or not: the leader may be the damaged one."""
+    for commit in (1, 2):
+        core = make_core(1, 3, 1, commit=commit)
+        crc = header_crc(core.state.log.entries[1])
+        assert [differing(core) for _ in range(CHAIN_REJECTIONS_MAX - 1)] == [[]] * (CHAIN_REJECTIONS_MAX - 1)
+        assert differing(core) == [LogDiffers(leader=2, index=2, here=crc, there=crc ^ 1)]
+        assert [differing(core) for _ in range(2 * CHAIN_REJECTIONS_MAX)] == [[]] * (2 * CHAIN_REJECTIONS_MAX)
+        assert header_crc(core.state.log.entries[1]) == crc
+
+
+def test_rejections_of_another_leader_or_place_are_counted_from_nothing() -> None:
+    """One more message each is not enough: of the leader of the next term, and behind another entry."""
+    core = make_core(1, 3, 1, 1)
+    for after, sender, term in ((3, 2, 2), (3, 3, 3), (2, 3, 3), (3, 3, 3)):
+        for _ in range(CHAIN_REJECTIONS_MAX - 1):
+            assert differing(core, after, sender=sender, term=term) == []
+    assert [event.leader for event in differing(core, 3, sender=3, term=3)] == [3]

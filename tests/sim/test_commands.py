@@ -40,10 +40,10 @@ def run(*words: str) -> tuple[int, str]:
 def broken_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every election ends in an error of the core."""
 
-    def fail(state: State) -> None:
+    def fail(state: State, reason: str, *, link_closed: bool) -> None:
         raise AssertionError("planted")
 
-    monkeypatch.setattr(election, "tick", fail)
+    monkeypatch.setattr(election, "pre_campaign", fail)
 
 
 def test_a_clean_run_tells_what_it_did() -> None:

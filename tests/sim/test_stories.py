@@ -171,7 +171,9 @@ def test_figure_8() -> None:
 def commit_by_counting(state: State, role: Leader) -> None:
     """Planted bug 1: the term of the entry is not looked at."""
     index = sorted([*(progress.match for progress in role.progress.values()), state.log.persisted])
-    state.log.committed = max(state.log.committed, index[(len(index) - 1) // 2])
+    reached = max(state.log.committed, index[(len(index) - 1) // 2])
+    role.uncommitted_bytes -= state.log.bytes_between(state.log.committed, reached)
+    state.log.committed = reached
 
 
 def test_figure_8_with_entries_committed_by_counting(monkeypatch: pytest.MonkeyPatch) -> None:

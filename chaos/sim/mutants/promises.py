@@ -105,4 +105,23 @@ MUTANTS: Final = (
         story=f"{_TESTS}a_rolled_back_leader_is_told_what_others_acknowledged_to_it",
         edits=(Edit("raft.recall:led", "if state.log.term_at(match) == state.term:", "if False:"),),
     ),
+    Mutant(
+        name="differing_log_rejected_without_end",
+        number=0,
+        pitfall=25,
+        title="a follower rejects for ever what its leader puts behind an entry that differs, and says nothing more",
+        source="raftlog until issue 19",
+        story="tests/raft/test_replication_edges.py::"
+        "test_a_follower_whose_log_differs_says_so_after_a_bounded_number_of_rejections",
+        edits=(Edit("raft.replication:_count_rejection", "role.rejections == CHAIN_REJECTIONS_MAX", "False"),),
+    ),
+    Mutant(
+        name="node_goes_on_though_its_log_differs",
+        number=0,
+        pitfall=25,
+        title="a node is told that its log differs from its leader's, and goes on without taking any entry",
+        source="raftlog until issue 19",
+        story="tests/cluster/test_log_differs.py::test_a_node_that_is_told_that_its_log_differs_ends_for_damage",
+        edits=(Edit("cluster.node_status:tell_events", "if isinstance(event, LogDiffers):", "if False:"),),
+    ),
 )
