@@ -170,6 +170,8 @@ OUT_OF_SIGHT: Final[Mapping[str, str]] = {
     "snapshot_sent_without_a_window": _ALIVE_ONLY,
     "differing_log_rejected_without_end": _DIFFERS,
     "node_goes_on_though_its_log_differs": _DIFFERS,
+    "split_vote_waits_for_a_timeout": _ALIVE_ONLY,
+    "pre_candidates_grant_each_other": _ALIVE_ONLY,
     "ends_for_damage_while_others_are_ill": "needs a flipped bit beside a node that is down; a story has both",
 }
 """Mutant -> why no run on processes is asked to see it. The simulator or a directed story sees it (docs/mutants.md)."""
