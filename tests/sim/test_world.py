@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from random import SystemRandom
+from random import Random, SystemRandom
 from statistics import median
 
 import pytest
@@ -14,6 +14,7 @@ import pytest
 from chaos.sim.clocks import Clock
 from chaos.sim.replica import Replica
 from chaos.sim.requests import Applied
+from chaos.sim.swarm import Swarm, draw
 from chaos.sim.wires import Hello
 from chaos.sim.world import Failure, World, quiet, run_seed
 from cluster.wire import Code, Outcome, Problem
@@ -395,24 +396,44 @@ def answer_before_sync(state: State, message: AppendEntries, **reply: object) ->
 REAL_ANSWER = replication._answer
 
 
-# bug -> where it is planted, and a seed whose world notices it
-PLANTED: dict[str, tuple[object, str, object, int]] = {
-    "commit_by_counting": (replication, "advance_commit", commit_by_counting, 200),
-    "answer_before_sync": (replication, "_answer", answer_before_sync, 201),
-    "vote_without_looking_at_the_log": (log.Log, "is_up_to_date", lambda *_: True, 220),
-    "read_without_a_round": (reads, "agreed", lambda *_: 1 << 50, 224),
+# bug -> where it is planted
+PLANTED: dict[str, tuple[object, str, object]] = {
+    "commit_by_counting": (replication, "advance_commit", commit_by_counting),
+    "answer_before_sync": (replication, "_answer", answer_before_sync),
+    "vote_without_looking_at_the_log": (log.Log, "is_up_to_date", lambda *_: True),
+    "read_without_a_round": (reads, "agreed", lambda *_: 1 << 50),
 }
+
+
+def stranding(seed: int) -> Swarm:
+    """A world whose leaders are cut off from the others, or lose power, about four times a second, under four times the
+    load. Of the worlds that seeds draw by themselves 1 to 4 of 100 noticed some of these bugs within 6 seconds: whether
+    80 of them did was chance, and changed with each change of the core. Of these worlds 10 to 18 of 100 do."""
+    drawn = draw(Random(seed))
+    faults = (
+        ("cut node", 1_000_000), ("cut halves", 1_000_000), ("strand leader", 700_000), ("power cut", 2_000_000),
+    )  # fmt: skip
+    return replace(
+        drawn, nodes=max(3, drawn.nodes), faults=faults, loss=0, cut_max_us=2_000_000,
+        client_every_us=drawn.client_every_us // 4,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("bug", PLANTED)
 def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without this nobody knows whether the worlds see anything."""
-    where, name, wrong, first = PLANTED[bug]
+    where, name, wrong = PLANTED[bug]
     monkeypatch.setattr(where, name, wrong)
-    for seed in range(first, first + 80):
+    for seed in range(80):
         try:
-            run_seed(seed, 6)
+            run_seed(seed, SECONDS, swarm=stranding(seed))
         except AssertionError as error:
             print(f"seed {seed}: {error}")
             return
     pytest.fail(f"80 worlds did not notice: {bug}")
+
+
+def test_the_same_worlds_are_clean_without_a_planted_bug() -> None:
+    """What finds a bug in them is the bug."""
+    for seed in range(0, 80, 8):
+        assert run_seed(seed, SECONDS, swarm=stranding(seed)).stats["healed runs"] == 1
