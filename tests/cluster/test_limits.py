@@ -68,7 +68,8 @@ async def test_readers_that_wait_are_bounded(tmp_path: Path) -> None:
         assert refused.value.code is Code.BUSY
         for poll in polls:
             poll.cancel()
-        await wait_until_async(lambda: not len(leader.applier.waiters), what="the polls are gone")
+        await asyncio.gather(*polls, return_exceptions=True)
+        leader.applier.waiters.sweep()
         for _ in range(2):
             leader.read_barrier(deadline(60))
             leader.reads.start(1, 0.0)  # a round that nothing comes of
