@@ -12,6 +12,8 @@ from cluster.points import Points
 from raft.configuration import Configuration
 from raft.types import NodeId
 
+FIRST_LOOK_S: Final = 1.5
+"""Longest wait between damage that was found and the first look at the others, in seconds; drawn at random."""
 RETRY_S: Final = 3.0
 """Pause between two looks whether the others are well, give or take a half: two nodes should not end together."""
 POINT_S: Final = 2.0

@@ -17,7 +17,17 @@ from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from cluster import clock, node_kept
-from cluster.damage import LOOK_S, POINT_S, RETRY_S, Asked, Leadership, are_links_up, are_others_well, is_alone
+from cluster.damage import (
+    FIRST_LOOK_S,
+    LOOK_S,
+    POINT_S,
+    RETRY_S,
+    Asked,
+    Leadership,
+    are_links_up,
+    are_others_well,
+    is_alone,
+)
 from cluster.disk_errors import DiskError, ReadDamaged
 from cluster.disk_findings import FilesDamaged, Finding
 from cluster.disk_scrub import Scrub
@@ -163,6 +173,8 @@ class DamageWork:
     async def _wait_and_end(self) -> None:
         node = self._node
         is_told = False
+        # Nodes that scrub at the same pace find damage at the same moment. Two that look together may both end.
+        await asyncio.sleep(FIRST_LOOK_S * random.random())
         while not node.ended.done():
             free = [] if self._is_alone else await node.disk.mended_for_free(self._findings)
             if not free and not self._is_alone and await node_kept.is_kept_by_others(node):
