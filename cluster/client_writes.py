@@ -16,7 +16,7 @@ import msgspec
 
 from cluster import client_requests as requests
 from cluster import clock, wire
-from cluster.client_batch import CLOSED, WAITING_MAX, closed, crowded, unknown
+from cluster.client_batch import CLOSED, WAITING_MAX, closed, crowded, error_of, unknown
 from cluster.client_core import Call
 from cluster.client_errors import ClientError, OutcomeUnknown, Unavailable
 from cluster.client_flow import Request, Ticket
@@ -169,10 +169,10 @@ class Writes:
     def _fail(self, batch: list[_Write], error: ClientError) -> None:
         """The batch was not applied. Where no node could take it, those that waited too long behind it end as well."""
         for write in batch:
-            _fail(write, _copy(error))
+            _fail(write, error_of(error, 0, 1))
         if isinstance(error, Unavailable):
             came_before = clock.monotonic() - self._patience_s
-            self._fail_waiting(lambda: _copy(error), came_before)
+            self._fail_waiting(lambda: error_of(error, 0, 1), came_before)
 
     def _fail_waiting(self, error: Callable[[], ClientError], came_before: float = float("inf")) -> None:
         while self._waiting and self._waiting[0].came <= came_before:
@@ -187,11 +187,6 @@ def _tell(write: _Write, answer: wire.Written | Refused | None) -> None:
 def _fail(write: _Write, error: BaseException) -> None:
     if not write.waiter.done():
         write.waiter.set_exception(error)
-
-
-def _copy(error: ClientError) -> ClientError:
-    """An exception of its own for each caller."""
-    return type(error)(error.code, error.message, problem=error.problem, tried=error.tried)
 
 
 def _unknown(error: OutcomeUnknown, ticket: Ticket) -> ClientError:

@@ -49,14 +49,9 @@ async def passed_on(service: Service, call: Call, body: bytes) -> Answer | None:
         raise ApiError(Code.LEADER_LOST, f"passed on to {at}, which did not answer: {told.reason}; look at the members")
     answer = Answer(
         service.identity, told.body, _number(told.head, wire.H_INDEX), _number(told.head, wire.H_TERM),
-        status=told.head.status, content_type=_content_type(told.head),
+        status=told.head.status, content_type=told.head.content_type or wire.JSON,
     )  # fmt: skip
     return answer
-
-
-def _content_type(head: Head) -> str:
-    answered = head.headers
-    return answered.get("content-type", wire.JSON)
 
 
 def _number(head: Head, name: str) -> int:
