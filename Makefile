@@ -29,7 +29,7 @@ test: setup check ## check, then every test that does not take minutes
 check: setup-env ## formatting, lint, types, imports, house rules; never edits
 	@.ci/check
 
-fix: setup-env ## the only target that edits: formatting, safe lint repairs, the module table in docs/architecture.md
+fix: setup-env ## the only target that edits: formatting, safe lint repairs, layers and modules in docs/modules.md
 	@$(PY) -m ruff check -q --fix-only .
 	@$(PY) -m ruff format -q .
 	@$(PY) -m tests.tidy_architecture

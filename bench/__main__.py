@@ -1,7 +1,7 @@
-"""`python -m bench`: raftlog and its peers in one run, interleaved, judged by the goals, printed and saved.
+"""Runs raftlog and its peers interleaved, judges the figures by the goals, prints and saves them: `python -m bench`.
 
-Every round runs each contender once, so that what the machine does in between hits all of them; a ratio is the median
-of the rounds' ratios. Shipped defaults, separate processes, real sockets; load from wrk, h2load and raw clients.
+Every round runs each contender once, so a disturbance of the machine hits all of them. A ratio is the median of the
+rounds' ratios. Shipped defaults, separate processes, real sockets; load from wrk, h2load and raw clients.
 """
 
 from __future__ import annotations
@@ -21,41 +21,28 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from bench import (
-    axes,
-    conditions,
-    followers,
-    growth,
-    machine,
-    many,
-    openloop,
-    overload,
-    page,
-    pause,
-    rejoin,
-    report,
-    rounds,
-    snapshot_line,
-    strace,
-    tools,
-    years,
-)
-from bench.field import Field
-from bench.figures import Figure, compare
-from bench.goals import judge
-from bench.raftlog import NAME, PLAIN
+from bench.comparison import axes, page, report, rounds
+from bench.comparison.goals import judge
+from bench.contenders.field import Field
+from bench.contenders.raftlog import NAME, PLAIN
+from bench.instruments import conditions, machine, tools
+from bench.instruments.figures import Figure, compare
+from bench.loads import followers, openloop
+from bench.studies import growth, imports, many, overload, pause, rejoin, snapshot_line, strace, years
 
 FOLLOWERS, OPEN_LOOP, CHAOS = "followers", "openloop", "chaos"
 PARTS = (*axes.AXES, FOLLOWERS, OPEN_LOOP, CHAOS)
 OURS = (NAME, PLAIN, f"{NAME} JSON", f"{NAME} msgpack", f"{NAME} raw", f"{NAME} client")
 OPEN_RATE = 3_000
 ROOM_BYTES_PER_S = 2_800_000_000
-"""Disk that a second of every round takes: bulk appends by all nodes of all contenders, the part that writes most (at
-300,000 records/s); another part takes no more than a quarter."""
+"""Disk space that each second of a round takes, in bytes. Bulk appends by all nodes of all contenders write most (at
+300,000 records/s); any other part takes at most a quarter of it.
+"""
 _ROOT = Path(__file__).resolve().parent.parent
 
 app = typer.Typer(help=__doc__, add_completion=False, pretty_exceptions_enable=False)
 app.command("growth")(growth.main)
+app.command("imports")(imports.main)
 app.command("many")(many.main)
 app.command("overload")(overload.main)
 app.command("strace")(strace.main)
@@ -78,7 +65,11 @@ def chaos_smoke(folder: Path, seconds: int) -> report.Verdict:
     """The short chaos run of this very commit."""
     words = ["chaos", "run", "smoke", "--nodes", "3", "--seconds", str(seconds), "--out", str(folder), "--json"]
     done = subprocess.run(
-        [sys.executable, "-m", "cluster.cli", *words], capture_output=True, text=True, check=False, cwd=_ROOT
+        [sys.executable, "-m", "raftlog.cluster.cli.main", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=_ROOT,
     )
     try:
         told: Any = msgspec.json.decode(done.stdout)
@@ -128,9 +119,7 @@ def _axis(
             "clients": axes.clients,
         }[name]  # fmt: skip
         made = make(field, counts) if counts else make(field)
-    return [
-        figure for axis in made for figure in rounds.measure(axis, number, seconds, field.pids, console, failed)
-    ]  # fmt: skip
+    return [figure for axis in made for figure in rounds.measure(axis, number, seconds, field.pids, console, failed)]
 
 
 def parts_of(only: str) -> list[str]:

@@ -1,1 +1,1 @@
-"""The running service: the only package with asyncio, files, sockets and clocks."""
+"""Runs the service: the only package with asyncio, files, sockets and clocks."""

@@ -1,7 +1,8 @@
-"""A change of the members as a value, and the configuration that it leads to, or why not.
+"""Defines a change of the members as a value, and computes the new configuration or the reason for a refusal.
 
-Pure: from a configuration and a change to the next configuration. What a change needs of the running cluster (who
-answers, who has caught up) is asked in `raft.membership`. Thesis chapter 4; pitfalls 44 and 46.
+Pure: from a configuration and a change to the next configuration. `raftlog.raft.consensus.membership` asks the
+running cluster (which voters answer, which learners have caught up). Thesis chapter 4; pitfall 44: a joint
+configuration counted as one; pitfall 46: a wiped disk that votes under its old number.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from raft.configuration import Configuration, Member
-from raft.refusals import ConfigurationRefused, WhyRefused
-from raft.types import NodeId
+from raftlog.raft.configuration import Configuration, Member
+from raftlog.raft.refusals import ConfigurationRefused, WhyRefused
+from raftlog.raft.types import NodeId
 
 NODE_MAX = 2**31 - 1
 
@@ -43,7 +44,7 @@ class Remove:
 class Replace:
     """`member` takes the place of `old`, as a learner first; once it has caught up, one joint change does both.
 
-    With the number of `old` and another incarnation it is the same machine with a new disk: then `old` is removed
+    With the number of `old` and another incarnation, it is the same machine with a new disk. Then `old` is removed
     first, because a number cannot stand for two disks at once.
     """
 
@@ -53,12 +54,12 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class ChangeAddresses:
-    """Members listen elsewhere; who they are stays: number and incarnation are those in force."""
+    """Members listen elsewhere; their identity stays: number and incarnation are those in force."""
 
     members: tuple[Member, ...]
 
 
-Change = AddLearners | Promote | Remove | Replace | ChangeAddresses
+MemberChange = AddLearners | Promote | Remove | Replace | ChangeAddresses
 
 
 def after(configuration: Configuration, change: AddLearners | Promote | Remove | ChangeAddresses) -> Configuration:
@@ -80,8 +81,11 @@ def swapped(configuration: Configuration, old: NodeId, new: NodeId) -> Configura
 
 
 def joined(old: Configuration, new: Configuration) -> Configuration:
-    """What is appended to get from `old` to `new`: the joint configuration (thesis 4.3) where the voters differ, else
-    `new` itself, because with the same voters every majority is one of both."""
+    """The configuration to append on the way from `old` to `new`.
+
+    It is the joint configuration (thesis 4.3) when the voters differ. With the same voters it is `new` itself, because
+    every majority of one is a majority of the other.
+    """
     if old.voters == new.voters:
         return new
     members = {member.node: member for member in (*old.members, *new.members)}
@@ -90,7 +94,7 @@ def joined(old: Configuration, new: Configuration) -> Configuration:
 
 
 def left(joint: Configuration) -> Configuration:
-    """What follows a joint configuration: whoever was only in the old majority is no member any more."""
+    """The configuration that follows a joint one: a node that was only in the old majority is no member any more."""
     stay = [member for member in joint.members if member.node in joint.voters or member.node in joint.learners]
     return replace(joint, members=tuple(stay), outgoing=())
 
@@ -113,7 +117,10 @@ def check_newcomer(configuration: Configuration, member: Member) -> None:
 
 
 def check_incarnation(configuration: Configuration, member: Member) -> None:
-    """Raises ConfigurationRefused where a member has this disk: one of the two would be a copy (pitfall 46)."""
+    """Raises ConfigurationRefused if a member already has this disk.
+
+    One of the two would be a copy (pitfall 46: a wiped disk that votes under its old number).
+    """
     for other in configuration.members:
         if other.incarnation == member.incarnation:
             raise ConfigurationRefused(
@@ -155,7 +162,7 @@ def _without(configuration: Configuration, nodes: tuple[NodeId, ...]) -> Configu
         _check_member(configuration, node)
     voters = tuple([node for node in configuration.voters if node not in nodes])
     if not voters:
-        what = f"without {_several(nodes)} nobody would be left to vote"
+        what = f"without {_several(nodes)} no voter would be left"
         raise ConfigurationRefused(WhyRefused.LAST_VOTER, what, "add a voter first")
     return replace(
         configuration,

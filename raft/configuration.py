@@ -1,4 +1,4 @@
-"""Who votes, with which incarnation: configurations, joint ones and learners among them, and their pure transitions.
+"""Defines the configuration: voters, learners and their disks, joint configurations, and the pure transitions.
 
 A configuration is the data of an entry of kind CONFIGURATION. The first one is the entry at index 1, written by
 `raftlog format`. Raft paper section 6; thesis chapter 4.
@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raft.types import NodeId
+from raftlog.raft.types import NodeId
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One member: who it is, which disk it has, where it listens."""
+    """One member: its number, its disk, its addresses."""
 
     node: NodeId
     incarnation: str  # 32 hex digits, made once by `raftlog format`; a wiped disk has none, a clone is refused
@@ -58,5 +58,5 @@ class Configuration:
         return None
 
     def peers(self, node: NodeId) -> tuple[NodeId, ...]:
-        """Everyone else who receives entries, sorted."""
+        """All other nodes that receive entries, sorted."""
         return tuple(member.node for member in self.members if member.node != node)

@@ -1,4 +1,4 @@
-"""What happened inside the core, as values: the driver turns them into log lines and metrics.
+"""Defines what happened inside the core, as values: the driver turns them into log lines and metrics.
 
 The core itself never logs. Each event is one frozen dataclass; the node binds its own name and the time.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raft.types import NodeId
+from raftlog.raft.types import NodeId
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +101,13 @@ class Healed:
 
 @dataclass(frozen=True, slots=True)
 class PromisesLost:
-    """That node's disk lacks what it promised: it was rolled back or cloned, or it lied about a sync.
+    """A node's disk lacks promised entries: it was rolled back or cloned, or it lied about a sync.
 
-    Where it is not this node itself, that node is told, and goes under a floor.
+    If it is another node, that node is informed, and goes under a floor.
     """
 
     peer: NodeId  # whose disk
-    acked_term: int  # newest entry that it acknowledged to its leader, as this node or the one that told remembers
+    acked_term: int  # newest entry that it acknowledged to its leader, as this node or the reporting one remembers
     acked_index: int
     promised_term: int  # newest term in which it promised something
     last_index: int  # of what it has
@@ -125,8 +125,11 @@ class AcknowledgedLost:
 
 @dataclass(frozen=True, slots=True)
 class WentUnderFloor:
-    """This node's disk lost promises that `told_by` remembers: it has no vote until it holds an entry of the term
-    `floor` or later, or its leader says that it has everything again."""
+    """This node's disk lost promises that `told_by` remembers, so it has no vote.
+
+    It gets the vote back when it holds an entry of the term `floor` or later, or when its leader confirms that it has
+    every entry again.
+    """
 
     floor: int
     told_by: NodeId
@@ -139,8 +142,8 @@ class WentUnderFloor:
 @dataclass(frozen=True, slots=True)
 class LogDiffers:
     """The entry at `index` has the same term in this follower's log and in the leader's, and two headers. One of
-    the two logs is damaged, or of another history. The follower cannot tell which, so it cuts nothing: its driver ends
-    it."""
+    the two logs is damaged, or of another history. The follower does not know which, so it cuts nothing: its driver
+    ends it."""
 
     leader: NodeId
     index: int
@@ -183,7 +186,7 @@ class VersionRaised:
 
 @dataclass(frozen=True, slots=True)
 class ChangeGivenUp:
-    """What a change of the members was still to do is not done; what was appended of it stays."""
+    """The rest of a change of members is given up; its appended part stays."""
 
     node: NodeId
     reason: str

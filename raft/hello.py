@@ -1,9 +1,9 @@
-"""Whose disk may speak: why a peer's hello is refused and whose promises count; shared by server and simulator.
+"""Decides whether a peer's disk may speak: why its hello is refused and whether its promises count.
 
-Identity is not address (promise 8): the configuration names the incarnation of every member's disk, and of any other
-disk under that number no vote and no acknowledgement counts; the boot counter only rises, so a lower one than was met
-of the same disk is a disk that was rolled back. A program that does not know the cluster version would apply what it
-cannot know (pitfall 71): it is told so at the door.
+Identity is not address (docs/promises.md). The configuration names the incarnation of every member's disk; votes and
+acknowledgements of any other disk under that number do not count. The boot counter only rises, so a disk with a lower
+counter than before was rolled back. A program that does not know the cluster version could not apply new entries
+(pitfall 71: newer data opened by older code). The hello refuses it with that reason.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import re
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from raft.codec import INDEX_MAX, Corrupt
-from raft.configuration import Configuration
-from raft.messages import Message, is_promise
-from raft.types import NodeId
+from raftlog.raft.codec.checks import INDEX_MAX, Corrupt
+from raftlog.raft.configuration import Configuration
+from raftlog.raft.messages import Message, is_promise
+from raftlog.raft.types import NodeId
 
 START_CHARS_MAX: Final = 512
 """Longest text of a `Start` in a hello: five times what this version writes, for words that later versions add."""
@@ -36,7 +36,7 @@ class Start:
     last_index: int  # of the newest durable entry
     last_term: int  # of that entry
     term: int  # of the hard state
-    floor: int  # not 0: the node has no vote until it heals (raft.repair)
+    floor: int  # not 0: the node has no vote until it heals (raftlog.raft.wal.repair)
 
 
 class Met(NamedTuple):
@@ -73,12 +73,12 @@ def decode_start(text: str) -> Start:
 def refusal(
     *, sender: NodeId, boot: int, knows: int, node: NodeId, met: Met, version: int, run: int = 0, where: str = "?"
 ) -> str | None:
-    """Why `node` cannot take what `sender` says of itself, with the mend; None: it can.
+    """Why `node` refuses the hello of `sender`, with the fix; None: it accepts it.
 
-    `met` is the process of this disk of the sender with the highest boot counter that this process has met, `knows`
-    the newest cluster version that the sender knows, `version` the one in force here. `run` (0: the sender is too old
-    to say it) and `where`, an address for people, tell two processes with one boot counter apart. A disk that the
-    configuration does not name is heard, only not believed: see `is_believed`.
+    `met` is the process of the sender's disk with the highest boot counter that this process has met. `knows` is the
+    newest cluster version that the sender knows, `version` the one in force here. `run` distinguishes two processes
+    with one boot counter (0: the sender is too old to send it); `where` is an address for people. A disk that the
+    configuration does not name may send requests, but its promises do not count: see `is_believed`.
     """
     if sender == node:
         return f"node {sender} is no other member of this cluster: it is this one"
@@ -107,12 +107,12 @@ def refusal(
 
 def is_believed(message: Message, incarnation: str, configuration: Configuration, *, is_proved: bool = True) -> bool:
     """Whether a message from a disk of that incarnation counts at a node with this configuration. `is_proved`: the
-    sender has shown that the hello of its connection is its own (`cluster.peer_proof`).
+    sender has shown that the hello of its connection is its own (`raftlog.cluster.peers.hello_proof`).
 
-    A wiped or foreign disk can promise nothing: it has forgotten what its number promised before. Its requests are
-    taken, and so is whatever a node says that the configuration does not name: it may have joined, or got a new disk,
-    while this node was down, and lead by now; refused for ever, it could never tell (thesis 4.1: a server takes
-    requests of leaders and candidates that it does not know; found by a random walk over changes, seed 56).
+    A wiped or foreign disk can promise nothing, because it lost the promises of its number. Its requests still count.
+    So do the requests of a node that the configuration does not name. It may have joined or got a new disk while this
+    node was down, and may lead by now. If it were refused for ever, this node could never learn that (thesis 4.1: a
+    server takes requests of leaders and candidates that it does not know; found by a random walk over changes).
     """
     if not is_promise(message):
         return True

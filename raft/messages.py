@@ -1,14 +1,15 @@
-"""The messages that peers exchange: one frozen dataclass each, with a shared header.
+"""Defines the messages that peers exchange: one frozen dataclass each, with a shared header.
 
-Names are the paper's (figure 2, thesis 3.10, 6.4, 9.6). `shard` is 0 today: one Raft group, more later without a
-new format. Answers echo what they answer, so that a late one can be told from a current one (pitfall 20).
+Names are the paper's (figure 2, thesis 3.10, 6.4, 9.6). `shard` names the Raft group, of several that share nodes and
+links. Each answer repeats fields of its request, so that a late answer is distinguished from a current one (pitfall 20:
+a late reply moves the progress).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raft.types import Entry, NodeId
+from raftlog.raft.types import Entry, NodeId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,12 +30,13 @@ class RequestVote(Header):
     last_term: int
     pre: bool = False
     transfer: bool = False  # the leader asked for this campaign (TimeoutNow): overrides vote stickiness (thesis 4.2.3)
-    link_closed: bool = False  # the candidate's link to the leader closed; who saw the same may grant a pre-vote
+    # the candidate's link to the leader closed; a voter that saw the same may grant a pre-vote
+    link_closed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestVoteReply(Header):
-    """The answer. `request_term` echoes the request's term (a pre-vote's is not the voter's own: pitfall 8)."""
+    """The answer. `request_term` echoes the request's term (pitfall 8: deadlock of pre-vote and check-quorum)."""
 
     request_term: int
     granted: bool
@@ -56,9 +58,10 @@ class AppendEntries(Header):
 class AppendEntriesReply(Header):
     """The answer, sent only after what it promises is durable.
 
-    On success `match` is the end of what this message proved: prev + its entries, never the follower's own last index
-    (pitfall 17). On a mismatch `match` is 0 and (hint_index, hint_term) is the last end of an entry at or below
-    prev_index in the follower's log whose term is not above prev_term: the leader steps back to it or below.
+    On success `match` is the end of the entries that this message proved: prev + its entries, never the follower's own
+    last index (pitfall 17: a follower reports its own last index). On a mismatch `match` is 0. Then (hint_index,
+    hint_term) is the last end of an entry at or below prev_index in the follower's log whose term is not above
+    prev_term. The leader steps back to it or below.
     """
 
     success: bool
@@ -106,7 +109,7 @@ class TimeoutNow(Header):
 class Recall(Header):
     """A process asks what a peer remembers of its disk's promises, and a leader whether it has everything again.
 
-    Its `term` settles nothing (`raft.recall`), nor does that of the answer.
+    Its `term` settles nothing (`raftlog.raft.consensus.recall`), nor does that of the answer.
     """
 
     run: int  # of the process that asks, as in its hello
@@ -115,7 +118,7 @@ class Recall(Header):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecallReply(Header):
-    """The answer; also, with `is_lost`, what a leader tells a follower that lost while it ran what it acknowledged."""
+    """The answer. With `is_lost`, a leader informs a follower that lost acknowledged entries while it ran."""
 
     run: int  # echoed
     promised_term: int  # newest term in which an earlier process of that disk promised something; 0: none
@@ -145,7 +148,7 @@ def is_promise(message: Message) -> bool:
     """Whether the message is only to be believed from the disk that the receiver's configuration names: a vote or an
     acknowledgement.
 
-    Requests are taken from any disk: who campaigns is a voter by its own log, and who leads won. A node that slept
+    Requests are accepted from any disk: a candidate is a voter by its own log, and a leader has won. A node that slept
     through the replacement of its leader's disk could else never hear of it.
     """
     return isinstance(message, RequestVoteReply | AppendEntriesReply | InstallSnapshotReply)

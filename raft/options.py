@@ -1,7 +1,7 @@
-"""Tunables of the consensus core, in milliseconds, counts and bytes, validated once.
+"""Defines the tunables of the consensus core, in milliseconds, counts and bytes, validated once.
 
-Every limit has its name here; defaults follow DESIGN section 3 (a local network: heartbeat 60 ms, elections
-drawn from 300 to 600 ms).
+Every limit has its name here; defaults are for a local network: heartbeat 60 ms, elections drawn from
+300 to 600 ms.
 """
 
 from __future__ import annotations
@@ -11,21 +11,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a core may be told. Raises ValueError naming the field, its value and the bound it breaks."""
+    """The options of a core. Raises ValueError naming the field, its value and the bound it breaks."""
 
     heartbeat_ms: int = 60
     election_timeout_min_ms: int = 300
     election_timeout_max_ms: int = 600
     # After the leader's link closed, a follower waits a random time in this range for the leader's next heartbeat. A
-    # leader that lives dials again at once and sends one as soon as the link opens: the least wait must be longer than
-    # a few redials and the delays of two busy processes.
+    # live leader dials again at once and sends one as soon as the link opens. So the least wait must be longer than a
+    # few redials and the delays of two busy processes. If two heartbeats take longer than the least wait, both ends of
+    # the range move up by the difference.
     link_closed_delay_min_ms: int = 150
     link_closed_delay_max_ms: int = 250
     # The same once the follower's own dial to the leader is refused too, while its links to enough other voters stayed
-    # open: so a killed process looks. The least wait is longer than two redials (0 to 6 ms). A candidate whose votes
-    # were split waits as long before it asks again.
-    link_refused_delay_min_ms: int = 10
-    link_refused_delay_max_ms: int = 35
+    # open: a killed process looks so. The least wait is longer than one redial (1 to 2 ms). The spread is short,
+    # because equal followers that ask at the same time do not split the votes (`raftlog.raft.consensus.election`). A
+    # candidate with split votes waits as long before it asks again.
+    link_refused_delay_min_ms: int = 5
+    link_refused_delay_max_ms: int = 25
     # Give up a leadership transfer after this long and take writes again (thesis section 3.10).
     transfer_timeout_ms: int = 1_000
     # Replication: entries and bytes in one AppendEntries, and messages in flight to one follower.
@@ -33,10 +35,11 @@ class Options:
     append_entries_max: int = 4_096
     inflight_messages_max: int = 64
     inflight_bytes_max: int = 16 << 20
-    # Entries in one AppendEntries that are committed already: only a follower that is behind waits for them, and it is
-    # not to be felt by who writes meanwhile. `raft.progress` says how many of them are under way.
+    # Bytes of committed entries in one AppendEntries. Only a follower that is behind waits for them, and it must not
+    # slow down other writers. `raftlog.raft.consensus.progress` decides how many such messages are under way.
     catch_up_bytes_max: int = 256 << 10
-    # Appended but not committed: beyond it proposals are refused as busy (pitfall 29).
+    # Appended but not committed: beyond it proposals are refused as busy (pitfall 29: endless growth of an isolated
+    # leader's log).
     uncommitted_bytes_max: int = 64 << 20
     # The in-memory tail of the log; durable entries beyond it are dropped from memory, and read back where needed.
     tail_bytes_max: int = 32 << 20
@@ -45,17 +48,18 @@ class Options:
     apply_bytes_max: int = 8 << 20
     # One entry: what the driver may pack together. A request larger than this is refused at the edge.
     entry_bytes_max: int = 8 << 20
-    # A learner gets its vote after a round that was shorter than the least election timeout; after so many rounds, or
-    # so long a silence, it is given up (thesis 4.2.1; pitfall 47).
+    # A learner gets its vote after a round that was shorter than the least election timeout. After this many rounds, or
+    # this long a silence, the leader gives it up (thesis 4.2.1; pitfall 47: a slow new server that stalls commits).
     catch_up_rounds_max: int = 10
     catch_up_silence_ms: int = 10_000
-    # A snapshot for a follower: bytes in one chunk (DESIGN section 5), and after how long without an answer the chunks
+    # A snapshot for a follower: bytes in one chunk, and after how long without an answer the chunks
     # under way leave again.
     snapshot_chunk_bytes: int = 256 << 10
     snapshot_retry_ms: int = 1_000
     # Bytes of a snapshot under way to one follower, and waiting for its disk there: 160 MB/s over a line with a round
-    # trip of 100 ms. An answer later than the quickest one by more than the queue's time says that chunks wait on the
-    # line or for the disk: then fewer are sent, so that what else uses the bulk link does not wait long behind them.
+    # trip of 100 ms. An answer that is later than the quickest one by more than the queue's time means that chunks
+    # wait, on the line or for the disk. Then the leader sends fewer, so that other messages of the bulk link do not
+    # wait long behind them.
     snapshot_window_bytes: int = 16 << 20
     snapshot_queue_ms: int = 200
     # Linearizable reads waiting for their round.

@@ -1,4 +1,4 @@
-"""What a majority says: the commit index and the outcome of a vote, for one majority and for a joint pair.
+"""Counts majorities: the commit index and the outcome of a vote, for one majority and for a joint pair.
 
 Pure arithmetic on a `Configuration`; learners and strangers are never counted. Thesis sections 3.6 and 4.3.
 """
@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
-from raft.configuration import Configuration
-from raft.types import NodeId
+from raftlog.raft.configuration import Configuration
+from raftlog.raft.types import NodeId
 
 
-class Outcome(Enum):
+class VoteOutcome(Enum):
     """What the votes counted so far decide."""
 
     WON = "won"
@@ -36,25 +36,26 @@ def agreed(configuration: Configuration, values: Mapping[NodeId, int]) -> int:
 
 def _agreed(voters: tuple[NodeId, ...], values: Mapping[NodeId, int]) -> int:
     if not voters:
-        return 0  # nobody can agree to anything
+        return 0  # no voter, so no agreement
     reached = sorted([values.get(voter, 0) for voter in voters])
     return reached[len(reached) - majority(len(reached))]
 
 
-def outcome(configuration: Configuration, votes: Mapping[NodeId, bool]) -> Outcome:
-    """Whether the votes win: one per voter, however many replies came (pitfall 4)."""
+def outcome(configuration: Configuration, votes: Mapping[NodeId, bool]) -> VoteOutcome:
+    """Whether the votes win: one per voter, however many replies came (pitfall 4: duplicate vote replies counted
+    twice)."""
     sides = [_outcome(configuration.voters, votes)]
     if configuration.outgoing:
         sides.append(_outcome(configuration.outgoing, votes))
-    if Outcome.LOST in sides:
-        return Outcome.LOST
-    return Outcome.OPEN if Outcome.OPEN in sides else Outcome.WON
+    if VoteOutcome.LOST in sides:
+        return VoteOutcome.LOST
+    return VoteOutcome.OPEN if VoteOutcome.OPEN in sides else VoteOutcome.WON
 
 
-def _outcome(voters: tuple[NodeId, ...], votes: Mapping[NodeId, bool]) -> Outcome:
+def _outcome(voters: tuple[NodeId, ...], votes: Mapping[NodeId, bool]) -> VoteOutcome:
     needed = majority(len(voters))
     granted = sum(votes.get(voter, False) for voter in voters)
     refused = sum(not votes.get(voter, True) for voter in voters)
     if granted >= needed:
-        return Outcome.WON
-    return Outcome.LOST if len(voters) - refused < needed else Outcome.OPEN
+        return VoteOutcome.WON
+    return VoteOutcome.LOST if len(voters) - refused < needed else VoteOutcome.OPEN

@@ -1,8 +1,8 @@
-"""Ready, and the order in which a driver carries it out; the server and the simulator share it.
+"""Defines Ready, and the order in which a driver carries it out; the server and the simulator share it.
 
-The core fills a `Ready`; the driver sends `messages` at once, hands the rest to a `SyncQueue`, and carries out one
-`SyncBatch` at a time: persist, then promise. etcd-io/raft's Ready; thesis section 10.2.1 (the leader may write to
-its disk in parallel with replicating).
+The core fills a `Ready`. The driver sends `messages` at once and hands the rest to a `SyncQueue`. It carries out one
+`SyncBatch` at a time: persist, then promise. etcd-io/raft's Ready; thesis section 10.2.1 (the leader may write to its
+disk in parallel with replicating).
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from raft.events import Event
-from raft.messages import AppendEntriesReply, Message
-from raft.types import Entry, HardState, NodeId
+from raftlog.raft.events import Event
+from raftlog.raft.messages import AppendEntriesReply, Message
+from raftlog.raft.types import Entry, HardState, NodeId
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,11 @@ class Fetch:
 @dataclass(frozen=True, slots=True)
 class SnapshotFetch:
     """A piece of the snapshot (index, term) wanted from disk, for the follower `peer`: at most `bytes_max` bytes from
-    `offset` on. The driver answers with `RaftCore.snapshot_chunk(fetch, total, data, now)`: the bytes that follow, and
-    how many the whole snapshot has; b"" where that snapshot cannot be read any more."""
+    `offset` on.
+
+    The driver answers with `RaftCore.snapshot_chunk(fetch, total, data, now)`: the size of the whole snapshot and the
+    bytes from `offset` on. `data` is b"" if the snapshot cannot be read any more.
+    """
 
     peer: NodeId
     index: int
@@ -46,7 +49,7 @@ class SnapshotFetch:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotWrite:
-    """A checked piece of a snapshot that a leader sends, to be written aside at `offset` (0 begins anew: what was
+    """A checked piece of a snapshot that a leader sends, to be written aside at `offset` (0 begins again: data
     written aside before goes). The driver answers with `RaftCore.snapshot_written(write, now)`, or with
     `snapshot_failed(now)`. It need not be durable before the install."""
 
@@ -59,8 +62,11 @@ class SnapshotWrite:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotInstall:
-    """Everything of the snapshot (index, term) is written aside: check it, make it durable and the newest one, drop the
-    whole log on disk, and load its state. The order of doing so is in `raft.snapshots`."""
+    """Every byte of the snapshot (index, term) is written aside.
+
+    Check it, make it durable and the newest one, drop the whole log on disk, and load its state. The order is in
+    `raftlog.raft.consensus.snapshots`.
+    """
 
     index: int
     term: int
@@ -104,8 +110,10 @@ class Ready(NamedTuple):
 
 
 class SyncBatch(NamedTuple):
-    """One trip to the disk: write `hard_state` and sync it, cut, append, sync; then send `messages`, then tell the
-    core `persisted(term, index)` where `last` is not None."""
+    """One trip to the disk: write `hard_state` and sync it, cut, append, sync; then send `messages`.
+
+    At the end call the core's `persisted(term, index)` if `last` is not None.
+    """
 
     hard_state: HardState | None
     cut_after: int | None
@@ -133,8 +141,8 @@ def without_void_promises(messages: list[Message], cut_after: int) -> list[Messa
 class SyncQueue:
     """Gathers the durable part of Readies while a sync is under way, and gives it out as one batch.
 
-    A cut that falls on entries still waiting here drops them from the queue; what remains of it reaches the disk
-    only where the disk already has what is cut.
+    A cut that falls on entries still waiting here drops them from the queue. The cut itself reaches the disk only if
+    the disk already has some of the cut entries.
     """
 
     __slots__ = ("_cut_after", "_entries", "_hard_state", "_messages")
@@ -146,7 +154,7 @@ class SyncQueue:
         self._messages: list[Message] = []
 
     def add(self, ready: Ready) -> None:
-        """Queue what of `ready` must be durable, behind what waits already."""
+        """Queue the durable part of `ready`, behind the parts that wait already."""
         if ready.hard_state is not None:
             self._hard_state = ready.hard_state
         if ready.cut_after is not None:

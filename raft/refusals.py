@@ -1,13 +1,13 @@
-"""Why the core refuses a request: one exception class per reason; nothing was appended, nothing will happen.
+"""Defines the refusals of the core: one exception class per reason; nothing was appended, nothing will happen.
 
-The driver turns them into `not_applied` answers (DESIGN section 1, promise 3).
+The driver turns them into `not_applied` answers (docs/promises.md: three outcomes).
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
 
-from raft.types import NOBODY, NodeId
+from raftlog.raft.types import NOBODY, NodeId
 
 
 class Refused(Exception):
@@ -15,7 +15,7 @@ class Refused(Exception):
 
 
 class NotLeader(Refused):
-    """Only a leader does this. `leader` is who is known to lead, or NOBODY."""
+    """Only a leader does this. `leader` is the known leader, or NOBODY."""
 
     def __init__(self, leader: NodeId = NOBODY) -> None:
         super().__init__(f"not the leader; the leader is {f'node {leader}' if leader else 'not known'}")
@@ -23,7 +23,8 @@ class NotLeader(Refused):
 
 
 class Busy(Refused):
-    """`Options.uncommitted_bytes_max` is reached (pitfall 29): wait for commits."""
+    """`Options.uncommitted_bytes_max` is reached (pitfall 29: endless growth of an isolated leader's log): wait for
+    commits."""
 
 
 class ReadsFull(Refused):
@@ -31,7 +32,8 @@ class ReadsFull(Refused):
 
 
 class TransferInProgress(Refused):
-    """Leadership is being handed to `to`: a new entry would keep it from catching up (pitfall 82)."""
+    """Leadership is being handed to `to`: a new entry would keep it from catching up (pitfall 82: a transfer that
+    leaves a trace)."""
 
     def __init__(self, to: NodeId) -> None:
         super().__init__(f"leadership is being handed to node {to}")
@@ -39,13 +41,13 @@ class TransferInProgress(Refused):
 
 
 class CannotTransfer(Refused):
-    """There is nobody to hand leadership to, or that node cannot take it."""
+    """No node can take the leadership, or the named one cannot."""
 
 
 class WhyRefused(StrEnum):
     """Why a change of the members is not taken."""
 
-    INVALID = "invalid"  # it names nobody, somebody twice, or an impossible number
+    INVALID = "invalid"  # it names no node, a node twice, or an impossible number
     OVERLAPS = "overlaps"  # an earlier change is not finished
     NOT_READY = "not_ready"  # this leader has not committed an entry of its own term yet
     UNKNOWN_NODE = "unknown_node"
@@ -58,7 +60,7 @@ class WhyRefused(StrEnum):
 
 
 class ConfigurationRefused(Refused):
-    """A change of the members that is not taken; the text names what is wrong, and how to mend it."""
+    """A refused change of the members; the text names the error and the fix."""
 
     def __init__(self, why: WhyRefused, what: str, mend: str) -> None:
         super().__init__(f"{what}; {mend}")

@@ -1,4 +1,4 @@
-"""The nouns of the log: entries, their kinds, the hard state, marks and clocks.
+"""Defines the nouns of the log: entries, their kinds, the hard state, marks and clocks.
 
 Every value is frozen. Positions that the core compares (match, commit, applied, snapshot) are always ends of
 entries; see `Entry.index`. Raft paper, figure 2; thesis section 3.
@@ -21,7 +21,7 @@ class EntryKind(IntEnum):
     """What an entry's data is. Numbers are on disk for ever; 0 is invalid so that zeroed bytes are never an entry."""
 
     NOOP = 1  # empty data; the first entry of a leader's term
-    CONFIGURATION = 2  # data: `raft.codec.encode_configuration`
+    CONFIGURATION = 2  # data: `raftlog.raft.codec.configuration.encode_configuration`
     CLOCK = 3  # empty data; carries the cluster clock forward on an idle log
     COMMANDS = 4  # data: a row of request blocks
 
@@ -38,7 +38,8 @@ class Entry:
     """One element of the log: `count` records that share a term, committed or lost together.
 
     `index` is the index of its *last* record; its first is `first`. `header` is the encoded entry header
-    (`raft.codec.HEADER_SIZE` bytes) that the leader sealed once: the same bytes go to disk, peers and consumers.
+    (`raftlog.raft.codec.entry.HEADER_SIZE` bytes) that the leader sealed once: the same bytes go to disk, peers and
+    consumers.
     """
 
     index: int
@@ -73,7 +74,7 @@ class HardState:
     term: int = 0
     vote: NodeId = NOBODY
     boot: int = 0  # how often this node was started; part of the peer hello
-    floor: int = 0  # not 0: no vote until an entry of this term or later is here, or a leader lifts it (raft.recall)
+    floor: int = 0  # not 0: no vote before an entry of this term or later is here, or a leader lifts it
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,3 +101,21 @@ class TermRun:
 
     first: int
     term: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogStart:
+    """What a starting node has on disk, all of it synced.
+
+    `tail` are the newest entries, as many as the driver had at hand; it may be empty. `first` is the oldest index on
+    disk. `snapshot` is the end of the entry up to which state was restored (GENESIS without one). `base` is the end
+    before `first` if the disk has it (a segment's header does). Without it, even a follower that ends exactly there
+    needs a snapshot.
+    """
+
+    first: int
+    runs: tuple[TermRun, ...]
+    last: Mark
+    tail: tuple[Entry, ...] = ()
+    snapshot: Mark = GENESIS
+    base: Mark | None = None

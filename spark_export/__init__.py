@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spark_export.job import session
+    from raftlog.spark_export.runtime.job import session
 
 __all__ = ["session"]
 
@@ -11,7 +11,7 @@ __all__ = ["session"]
 def __getattr__(name: str) -> Any:
     """`spark_export.session`, imported when it is asked for: most of this package works without Spark."""
     if name == "session":
-        from spark_export.job import session
+        from raftlog.spark_export.runtime.job import session
 
         return session
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

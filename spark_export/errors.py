@@ -1,4 +1,4 @@
-"""Everything that can go wrong for a reader of the log, each with the exit code of the command line."""
+"""Defines the errors of a reader of the log, each with the exit code of the command line."""
 
 from typing import ClassVar, Final
 
@@ -9,7 +9,7 @@ EXIT_NOT_CHECKED: Final = 8
 
 
 class ExportError(RuntimeError):
-    """A message that names what went wrong, where, and the mend."""
+    """An error whose message says what failed, where, and what to do."""
 
     exit_code: ClassVar[int] = 1
 
@@ -35,7 +35,7 @@ class DataLossError(ExportError):
 
 
 class CannotWriteError(ExportError):
-    """The folder does not take what is to be written: it is full, or cannot be written."""
+    """The export folder cannot be written, or its disk is full."""
 
 
 class NotCheckedError(ExportError):

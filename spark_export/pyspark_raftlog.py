@@ -4,6 +4,6 @@ Installed as the top-level module `pyspark_raftlog` (Spark imports every top-lev
 and registers its `DefaultSource`), so it must stay light: it imports the source and nothing else.
 """
 
-from spark_export.source import RaftlogDataSource as DefaultSource
+from raftlog.spark_export.source.source import RaftlogDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

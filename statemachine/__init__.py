@@ -1,1 +1,1 @@
-"""What the log means: a pure, deterministic key-value state machine over committed entries."""
+"""Gives the log its meaning: a pure, deterministic key-value state machine over committed entries."""

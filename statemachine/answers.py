@@ -1,8 +1,8 @@
-"""What a client is told about its request, and its bytes: they are kept by sessions and in snapshots.
+"""Defines the answer to a client's request, and its bytes, which sessions and snapshots keep.
 
-Layout (docs/formats.md): version, result, flags, reserved, deleted, revision, first, last, current_mod; then, where
-there is a reason, a response or a consumer, a msgpack array [reason, responses], with a consumer as its third. All
-integers are little-endian.
+The state machine makes answers; the HTTP layer turns them into outcomes. Layout (docs/formats.md): version, result,
+flags, reserved, deleted, revision, first, last, current_mod. If there is a reason, a response or a consumer, a msgpack
+array [reason, responses] follows, with a consumer as its third element. All integers are little-endian.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 
-from statemachine.commands import Consumer, Result, Version
-from statemachine.effects import RequestEffect
+from raftlog.statemachine.commands import ConsumerGroup, Result, Version
+from raftlog.statemachine.effects import RequestEffect
 
 ANSWER_VERSION: Final = 1
 ANSWER_SUCCEEDED: Final = 1  # a transaction took its `then` branch
@@ -56,7 +56,7 @@ class Reason(StrEnum):
     FUTURE_INDEX = "future_index"  # trim above the index of the trim itself
 
 
-class TxnResponse(NamedTuple):
+class StepAnswer(NamedTuple):
     """What one step of a transaction's branch answered."""
 
     operation: int
@@ -74,10 +74,10 @@ class Answer(NamedTuple):
     last: int
     deleted: int = 0  # keys deleted by DELETE and DELETE_RANGE
     succeeded: bool = False  # a transaction took its `then` branch
-    responses: tuple[TxnResponse, ...] = ()
+    responses: tuple[StepAnswer, ...] = ()
     reason: Reason | None = None  # why it was refused
     current_mod: int = 0  # COMPARE_FAILED: the mod revision that the key has (0: it is missing)
-    consumer: Consumer | None = None  # CONSUMER: the group after the request, also where that was refused
+    consumer: ConsumerGroup | None = None  # CONSUMER: the group after the request, also where that was refused
 
 
 _pack_tail: Final = msgpack.Packer(use_bin_type=True).pack
@@ -115,8 +115,8 @@ def decode_answer(data: bytes) -> Answer:
     if result not in _RESULTS:
         raise UnknownAnswer(f"answer with result {result}")
     reason: Reason | None = None
-    responses: tuple[TxnResponse, ...] = ()
-    consumer: Consumer | None = None
+    responses: tuple[StepAnswer, ...] = ()
+    consumer: ConsumerGroup | None = None
     if flags & ANSWER_TAIL:
         reason, responses, consumer = _decode_tail(data[ANSWER_SIZE:], bool(flags & ANSWER_CONSUMER))
     elif len(data) != ANSWER_SIZE or flags & ANSWER_CONSUMER:
@@ -132,7 +132,7 @@ _RESULTS: Final = {int(result): result for result in Result}
 _REASONS: Final = {reason.value: reason for reason in Reason}
 
 
-def _decode_tail(data: bytes, has_consumer: bool) -> tuple[Reason | None, tuple[TxnResponse, ...], Consumer | None]:
+def _decode_tail(data: bytes, has_consumer: bool) -> tuple[Reason | None, tuple[StepAnswer, ...], ConsumerGroup | None]:
     try:
         text, rows, *consumers = msgpack.unpackb(data, raw=False, use_list=False)
         if len(consumers) != has_consumer:
@@ -148,19 +148,19 @@ def _decode_tail(data: bytes, has_consumer: bool) -> tuple[Reason | None, tuple[
     return None if text is None else _REASONS[text], responses, consumer
 
 
-def decode_consumer_row(next_: Any, generation: Any, owner: Any, time_ms: Any, clock_ms: Any) -> Consumer:
+def decode_consumer_row(next_: Any, generation: Any, owner: Any, time_ms: Any, clock_ms: Any) -> ConsumerGroup:
     """The consumer of an answer's or a snapshot's row. Raises TypeError."""
     numbers = (next_, generation, time_ms, clock_ms)
     if not all(type(number) is int and number >= 0 for number in numbers) or type(owner) is not bytes:
         raise TypeError(f"a consumer of {numbers!r}, owned by {owner!r}")
-    return Consumer(next_, generation, owner, time_ms, clock_ms)
+    return ConsumerGroup(next_, generation, owner, time_ms, clock_ms)
 
 
-def _response(row: Any) -> TxnResponse:
+def _response(row: Any) -> StepAnswer:
     operation, deleted, count, items = row
     if not all(type(number) is int for number in (operation, deleted, count)):
         raise TypeError("a response is counted in whole numbers")
-    return TxnResponse(operation, deleted, count, tuple(_item(item) for item in items))
+    return StepAnswer(operation, deleted, count, tuple(_item(item) for item in items))
 
 
 def _item(item: Any) -> tuple[bytes, Version]:

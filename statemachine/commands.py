@@ -1,7 +1,7 @@
-"""Operations, command and result types: what the bytes of a record mean.
+"""Defines operations, commands and results: the meaning of a record's bytes.
 
 The numbers are in every log for ever. What etcd calls mod_revision is `mod` here, and so on: revisions are etcd's
-(DESIGN section 6).
+(docs/promises.md).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 KEY_BYTES_MAX: Final = 4_096
 SESSION_WINDOW_MAX: Final = 1_024
-"""Sequences a session may have open at once (DESIGN section 5)."""
+"""Sequences a session may have open at once (docs/promises.md: sessions)."""
 
 
 class Operation(IntEnum):
@@ -22,7 +22,7 @@ class Operation(IntEnum):
     PUT = 2  # key, value, headers?; argument: the mod revision the key must have (0: must not exist)
     DELETE = 3  # key; argument: the mod revision the key must have
     DELETE_RANGE = 4  # key: start, value: end (exclusive; empty: to the last key)
-    TXN = 5  # value: `statemachine.txn.encode_txn`
+    TXN = 5  # value: `raftlog.statemachine.txn.encode_txn`
     COMPACT = 32  # argument: history below this revision may go
     SESSION_OPEN = 33  # argument: time to live in ms of the cluster clock
     SESSION_KEEPALIVE = 34  # argument: the session
@@ -30,7 +30,7 @@ class Operation(IntEnum):
     VOID = 36  # argument: sequence of the session named by the block; makes "not seen" final
     TRIM = 40  # argument: records below this index may go
     DIGEST_POINT = 41  # every replica reports its digest as of here; changes nothing
-    CONSUMER = 42  # key: a group's name, value: `statemachine.consumers.encode_consumer`
+    CONSUMER = 42  # key: a group's name, value: `raftlog.statemachine.consumers.encode_consumer`
 
 
 INTERNAL_FIRST: Final = 32
@@ -49,7 +49,7 @@ class Result(IntEnum):
 
 
 class Command(NamedTuple):
-    """One record of a request, decoded by the composer (`raft.codec.Record` has the same fields)."""
+    """One record of a request, decoded by the composer (`raftlog.raft.codec.block.BlockRecord` has the same fields)."""
 
     operation: int
     key: bytes | None = None
@@ -58,7 +58,7 @@ class Command(NamedTuple):
     argument: int | None = None
 
 
-class Request(NamedTuple):
+class RequestBlock(NamedTuple):
     """One request block of an entry.
 
     For a plain request (nothing but appends) `commands` is empty and `count` says how many records it has.
@@ -66,7 +66,7 @@ class Request(NamedTuple):
     other bytes is refused by it.
     """
 
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody calls on it
+    count: int  # type: ignore[assignment]  # hides tuple.count, which no code calls on it
     commands: tuple[Command, ...]
     session: int = 0
     sequence: int = 0
@@ -83,12 +83,12 @@ class LogEntry(NamedTuple):
     `requests` is empty for kinds that carry none (no-op, clock, configuration).
     """
 
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls on it
+    index: int  # type: ignore[assignment]  # hides tuple.index, which no code calls on it
     term: int
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody calls on it
+    count: int  # type: ignore[assignment]  # hides tuple.count, which no code calls on it
     time_ms: int
     clock_ms: int
-    requests: tuple[Request, ...] = ()
+    requests: tuple[RequestBlock, ...] = ()
     # A configuration entry's parameters by name (fields of `Limits`); None for every other kind.
     parameters: tuple[tuple[str, int], ...] | None = None
     version: int = 0  # a configuration entry's cluster version; 0 for every other kind
@@ -101,15 +101,15 @@ class Version(NamedTuple):
     create: int
     mod: int
     version: int
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls on it
+    index: int  # type: ignore[assignment]  # hides tuple.index, which no code calls on it
 
 
-class Consumer(NamedTuple):
-    """A consumer group: the next index that it reads, and the generation of the owner who may move it."""
+class ConsumerGroup(NamedTuple):
+    """A consumer group: the next index that it reads, and the generation of the owner that may move it."""
 
     next: int
     generation: int  # index of the record that gave it
-    owner: bytes  # what the owner said of itself
+    owner: bytes  # the owner's name, for people
     time_ms: int  # of the entry that changed it last
     clock_ms: int
 
@@ -205,7 +205,7 @@ class Limits:
         return [(name, getattr(self, name)) for name in sorted(self.__dataclass_fields__)]
 
     def with_parameters(self, parameters: tuple[tuple[str, int], ...]) -> Limits:
-        """These limits with the named ones replaced: what a configuration entry does. Raises BadParameter; whoever
+        """These limits with the named ones replaced: as a configuration entry asks. Raises BadParameter; the node that
         proposes a configuration calls this first, because a node stops at an entry that it cannot apply."""
         known = self.__dataclass_fields__
         if unknown := [name for name, _ in parameters if name not in known]:

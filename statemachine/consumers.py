@@ -1,9 +1,10 @@
-"""Consumer groups: where each named reader of the log stands, and which of its owners may say so.
+"""Keeps the consumer groups: the position of each named reader of the log, and the generation of its owner.
 
-A group has a position (the next index to read) and a generation. Whoever claims a group gets a new generation, and
-from then on a commit with an older one is refused: two owners never both move a position. A generation is the index of
-the record that gave it, as a session's id is: it only grows, and stays unlike all others when a group is deleted and
-made anew. A position goes forward, unless a reset is asked for by name. DESIGN section 6.
+The state machine calls it. A group has a position (the next index to read) and a generation. Each claim of a group
+makes a new generation. From then on a commit with an older generation is refused, so two owners never both move a
+position. A generation is the index of the record that made it, as a session's id is. It only grows, and never repeats,
+even if a group is deleted and made again. A position goes forward, unless the client asks for a reset.
+docs/promises.md: consumer groups are fenced.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from typing import Any, Final, NamedTuple
 import msgpack
 from xxhash import xxh64_intdigest
 
-from statemachine.answers import Reason
-from statemachine.commands import LIMIT_MAX, Consumer, Limits, Result
+from raftlog.statemachine.answers import Reason
+from raftlog.statemachine.commands import LIMIT_MAX, ConsumerGroup, Limits, Result
 
 CONSUMER_VERSION: Final = 1
 _ROW: Final = Struct("<QQQQQQ")  # of a group in `ConsumerTable.digest`, before its name and owner
@@ -32,12 +33,12 @@ class ConsumerAction(IntEnum):
 
 
 class ConsumerCommand(NamedTuple):
-    """The value of a CONSUMER record, whose key is the group's name; 0 and b"" stand for what is not given."""
+    """The value of a CONSUMER record, whose key is the group's name; 0 and b"" stand for absent fields."""
 
     action: int
     generation: int = 0
     next: int = 0
-    owner: bytes = b""  # words for people: who claims
+    owner: bytes = b""  # free text for people: the claimant
 
 
 class MalformedConsumer(ValueError):
@@ -87,11 +88,11 @@ def check_known(data: bytes) -> None:
         return  # it is refused when its turn comes
 
 
-class Done(NamedTuple):
+class ConsumerResult(NamedTuple):
     """What became of a command, and the group as it is now; None: there is none."""
 
     result: Result
-    consumer: Consumer | None = None
+    consumer: ConsumerGroup | None = None
     reason: Reason | None = None
     deleted: int = 0
 
@@ -102,16 +103,16 @@ class ConsumerTable:
     __slots__ = ("_groups",)
 
     def __init__(self) -> None:
-        self._groups: dict[bytes, Consumer] = {}
+        self._groups: dict[bytes, ConsumerGroup] = {}
 
     def __len__(self) -> int:
         return len(self._groups)
 
-    def get(self, name: bytes) -> Consumer | None:
+    def get(self, name: bytes) -> ConsumerGroup | None:
         """The group of that name."""
         return self._groups.get(name)
 
-    def rows(self) -> list[tuple[bytes, Consumer]]:
+    def rows(self) -> list[tuple[bytes, ConsumerGroup]]:
         """All groups as they are now, by name."""
         return sorted(self._groups.items())
 
@@ -123,7 +124,7 @@ class ConsumerTable:
         return seed
 
     def lowest(self) -> int | None:
-        """The lowest position of all groups: what somebody still wants to read begins there. None without groups."""
+        """The lowest position of all groups: some group still reads from there on. None without groups."""
         return min([group.next for group in self._groups.values()], default=None)
 
     def execute(
@@ -135,40 +136,40 @@ class ConsumerTable:
         clock_ms: int,
         limits: Limits,
         oldest: int,
-    ) -> Done:
+    ) -> ConsumerResult:
         """Carries out the command of the record at `index`: everything before that is applied, so it is the highest
         position that there can be. `oldest` is the first index that can be read: where a new group begins if its claim
         does not say."""
         action, generation, next_, owner = command
         group = self._groups.get(name)
         if not _is_name(name, limits) or len(owner) > limits.consumer_owner_bytes_max or not _is_whole(command):
-            return Done(Result.REFUSED, group, Reason.MALFORMED)
+            return ConsumerResult(Result.REFUSED, group, Reason.MALFORMED)
         if next_ > index:
-            return Done(Result.REFUSED, group, Reason.POSITION_AHEAD)
+            return ConsumerResult(Result.REFUSED, group, Reason.POSITION_AHEAD)
         if group is None:
             if action == ConsumerAction.DELETE:
-                return Done(Result.APPLIED)
+                return ConsumerResult(Result.APPLIED)
             if generation:
-                return Done(Result.REFUSED, None, Reason.NO_CONSUMER)
+                return ConsumerResult(Result.REFUSED, None, Reason.NO_CONSUMER)
             if len(self._groups) >= limits.consumers_max:
-                return Done(Result.REFUSED, None, Reason.CONSUMERS_FULL)
+                return ConsumerResult(Result.REFUSED, None, Reason.CONSUMERS_FULL)
         else:
             if generation not in (0, group.generation):
-                return Done(Result.COMPARE_FAILED, group)
+                return ConsumerResult(Result.COMPARE_FAILED, group)
             if action == ConsumerAction.DELETE:
                 del self._groups[name]
-                return Done(Result.APPLIED, deleted=1)
+                return ConsumerResult(Result.APPLIED, deleted=1)
             if action == ConsumerAction.COMMIT and next_ < group.next:
-                return Done(Result.REFUSED, group, Reason.POSITION_BACK)
+                return ConsumerResult(Result.REFUSED, group, Reason.POSITION_BACK)
             if action == ConsumerAction.CLAIM:
                 next_ = group.next
             if generation:
                 owner = group.owner
-        consumer = Consumer(next_ or oldest, generation or index, owner, time_ms, clock_ms)
+        consumer = ConsumerGroup(next_ or oldest, generation or index, owner, time_ms, clock_ms)
         self._groups[name] = consumer
-        return Done(Result.APPLIED, consumer)
+        return ConsumerResult(Result.APPLIED, consumer)
 
-    def load(self, name: Any, consumer: Consumer) -> None:
+    def load(self, name: Any, consumer: ConsumerGroup) -> None:
         """Takes back a group from a snapshot; they come in the order of their names. Raises ValueError."""
         if type(name) is not bytes:
             raise ValueError(f"a consumer named {name!r}")
@@ -187,7 +188,7 @@ def _is_name(name: bytes, limits: Limits) -> bool:
 
 
 def _is_whole(command: ConsumerCommand) -> bool:
-    """Whether the command has what its action needs."""
+    """Whether the command has the fields that its action needs."""
     match command.action:
         case ConsumerAction.CLAIM:
             return not command.generation

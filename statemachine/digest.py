@@ -1,8 +1,9 @@
-"""Digests of state and log as sets of row hashes, in a form that Spark's built-in functions repeat.
+"""Computes digests of state and log as sets of row hashes, in a form that Spark's built-in functions repeat.
 
-A row's hash is the chain h = xxh64(bytes, seed=h) from 42 over its columns: bigints as 8 little-endian bytes (signed),
-text and bytes as they are, absent columns left out. That is what Spark's `xxhash64(a, b, ...)` gives. A set of rows
-is then (count, xor of h, sum of the low halves, sum of the high halves); see DESIGN section 7 and docs/formats.md.
+The state machine, `raftlog verify` and the Spark export use it. A row's hash is the chain h = xxh64(bytes, seed=h) from
+42 over its columns. Bigints are 8 little-endian bytes (signed), text and bytes stay as they are, and absent columns are
+left out. Spark's `xxhash64(a, b, ...)` gives the same. A set of rows is then (count, xor of h, sum of the low halves,
+sum of the high halves). See docs/promises.md (the majority's digest is right) and docs/formats_state.md.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ pack_long: Final = Struct("<q").pack
 class SetDigest(NamedTuple):
     """Digest of a set of rows, whatever their order. The store keeps that of its live keys as rows come and go."""
 
-    count: int = 0  # type: ignore[assignment]  # hides tuple.count, which nobody calls on it
+    count: int = 0  # type: ignore[assignment]  # hides tuple.count, which no code calls on it
     xor: int = 0  # of the hashes
     sum_low: int = 0  # of h & 0xffffffff
     sum_high: int = 0  # of h >> 32
@@ -85,7 +86,7 @@ class ChangeRow(NamedTuple):
 class LogRow(NamedTuple):
     """One record of the log with what it did: the columns of the export, in their order. Times are Unix ms."""
 
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls on it
+    index: int  # type: ignore[assignment]  # hides tuple.index, which no code calls on it
     term: int
     time_ms: int  # column `time`
     kind: str  # noop | configuration | clock | commands
@@ -103,7 +104,7 @@ class LogRow(NamedTuple):
     prior_index: int | None  # this and the next two: of the one change of a put or delete
     create: int | None
     version: int | None
-    changes: tuple[ChangeRow, ...] | None  # explicit ones: what the command itself does not tell
+    changes: tuple[ChangeRow, ...] | None  # explicit ones: not contained in the command itself
 
 
 MASKED: Final = (
@@ -244,7 +245,7 @@ POINT_BYTES: Final = _POINT.size
 
 
 def point_value(state: tuple[int, int, int, int], rest: int) -> bytes:
-    """What a replica reports at a digest point: digest of the live keys, and a hash of what is beside them."""
+    """What a replica reports at a digest point: digest of the live keys, and a hash of the rest of the state."""
     return _POINT.pack(POINT_FORM, *state, rest)
 
 

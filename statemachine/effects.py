@@ -1,4 +1,4 @@
-"""What an entry did: results and changes, the bytes of the ledger, and change events for watchers.
+"""Defines the effects of an entry: results and changes, the bytes of the ledger, and change events for watchers.
 
 A log of commands does not say which compare failed, which branch a transaction took or which keys a range delete
 hit. Effects do; they are a pure function of the log and equal on every node, byte for byte. Layouts are in
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import google_crc32c
 
-from statemachine.commands import Result
+from raftlog.statemachine.commands import Result
 
 EFFECTS_MAGIC: Final = b"RLFX"
 EFFECTS_VERSION: Final = 1
@@ -33,7 +33,7 @@ ROW_SUCCEEDED: Final = 1  # a transaction took its `then` branch
 _CHANGE: Final = Struct("<QQQBBHI")
 CHANGE_SIZE: Final = _CHANGE.size  # 32
 CHANGE_DELETED: Final = 1
-CHANGE_EXPLICIT: Final = 2  # key and value follow, because the command's own bytes do not tell them
+CHANGE_EXPLICIT: Final = 2  # key and value follow, because the command's own bytes do not contain them
 
 
 class CorruptEffects(ValueError):
@@ -44,11 +44,11 @@ class UnknownEffects(ValueError):
     """Intact ledger bytes of a version or flag that this code does not know."""
 
 
-class Change(NamedTuple):
+class KeyChange(NamedTuple):
     """One key's change. Its mod revision is the request's revision. For a delete, value is None, create and version 0.
 
-    `is_explicit` says that the ledger carries key and value; otherwise they are the command's own (a put or delete of
-    one key), and decoding the ledger alone gives b"" and None for them.
+    `is_explicit`: the ledger carries key and value. Otherwise they are the command's own (a put or delete of one key),
+    and decoding the ledger alone gives b"" and None for them.
     """
 
     key: bytes
@@ -65,22 +65,22 @@ class Change(NamedTuple):
 
 
 class RequestEffect(NamedTuple):
-    """What one request did. `answer` is what its client is told, as `statemachine.answers.encode_answer` bytes, or b""
-    where this effect tells it all (`answers.answer_of` gives either). It is not in the ledger: it reads as b"" when
-    decoded."""
+    """What one request did. `answer` is the answer to its client, as `raftlog.statemachine.answers.encode_answer`
+    bytes, or b"" if this effect contains it all (`answers.answer_of` gives either). It is not in the ledger: it reads
+    as b"" when decoded."""
 
     result: Result
     revision: int  # store revision after the request (of the first answer, where repeated)
     succeeded: bool = False
     first_answer_index: int = 0  # repeated: the index (last record) under which it was applied the first time
-    changes: tuple[Change, ...] = ()
+    changes: tuple[KeyChange, ...] = ()
     answer: bytes = b""
 
 
 class Effects(NamedTuple):
     """What one entry did, request by request in order. Entries without requests have no rows."""
 
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls on it
+    index: int  # type: ignore[assignment]  # hides tuple.index, which no code calls on it
     revision: int
     requests: tuple[RequestEffect, ...] = ()
     is_plain: bool = False  # nothing but appends applied for the first time, if anything: `requests` is empty
@@ -117,7 +117,7 @@ class EffectsHeader(NamedTuple):
     """The head of one entry's effects in a ledger."""
 
     is_plain: bool
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls on it
+    index: int  # type: ignore[assignment]  # hides tuple.index, which no code calls on it
     revision: int
     rows: int
     payload_bytes: int
@@ -157,7 +157,7 @@ def effects_of(header: EffectsHeader, buffer: bytes | memoryview, offset: int) -
             result, flags, reserved, count, revision, first = _ROW.unpack_from(payload, row * ROW_SIZE)
             if flags & ~ROW_SUCCEEDED or reserved:
                 raise UnknownEffects(f"effects of entry {header.index}: row flags {flags:#x}")
-            changes: list[Change] = []
+            changes: list[KeyChange] = []
             for _ in range(count):
                 prior, create, version, change_flags, _, key_size, value_size = _CHANGE.unpack_from(payload, position)
                 if change_flags & ~(CHANGE_DELETED | CHANGE_EXPLICIT):
@@ -168,7 +168,9 @@ def effects_of(header: EffectsHeader, buffer: bytes | memoryview, offset: int) -
                 value = payload[position + key_size : position + key_size + value_size]
                 position += key_size + value_size
                 gone = bool(change_flags & CHANGE_DELETED)
-                changes.append(Change(key, value if explicit and not gone else None, prior, create, version, explicit))
+                changes.append(
+                    KeyChange(key, value if explicit and not gone else None, prior, create, version, explicit)
+                )
             requests.append(RequestEffect(Result(result), revision, bool(flags & ROW_SUCCEEDED), first, tuple(changes)))
     except UnknownEffects:
         raise

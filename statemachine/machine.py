@@ -1,8 +1,9 @@
-"""The state machine: committed entries in, effects out; queries, digests and snapshots beside.
+"""Applies committed entries and returns their effects; answers queries, and makes digests and snapshots.
 
-`apply` is a pure function of the state and the entry. It knows no clock but the entry's and refuses to go on where it
-cannot be sure: an entry out of order, an operation, a transaction or a parameter that this code does not know. The
-node stops then; it never skips. An entry is checked for what is not known before anything of it is carried out.
+The applier of a replica and the simulator call it. `apply` is a pure function of the state and the entry. It knows no
+clock but the entry's. It raises if it cannot be sure: at an entry out of order, or at an operation, a transaction or a
+parameter that this code does not know. The node then stops and never skips. An entry is checked for unknown operations
+before any of it is carried out.
 """
 
 from __future__ import annotations
@@ -12,16 +13,25 @@ from typing import Final
 
 from xxhash import xxh64_intdigest
 
-from statemachine import consumers, versions
-from statemachine.answers import Answer, Reason, decode_answer, encode_answer, encode_brief
-from statemachine.commands import KEY_BYTES_MAX, Command, Limits, LogEntry, Operation, Request, Result, Version
-from statemachine.consumers import ConsumerTable, MalformedConsumer, decode_consumer
-from statemachine.digest import DigestHistory, SetDigest, pack_long, point_value
-from statemachine.effects import Change, Effects, RequestEffect
-from statemachine.sessions import ReceiptState, SessionTable, Verdict
-from statemachine.snapshot import Restorer, SnapshotWalk, State
-from statemachine.store import Store
-from statemachine.txn import MalformedTxn, check_known, decode_txn, is_key, run_txn
+from raftlog.statemachine import consumers, versions
+from raftlog.statemachine.answers import Answer, Reason, decode_answer, encode_answer, encode_brief
+from raftlog.statemachine.commands import (
+    KEY_BYTES_MAX,
+    Command,
+    Limits,
+    LogEntry,
+    Operation,
+    RequestBlock,
+    Result,
+    Version,
+)
+from raftlog.statemachine.consumers import ConsumerTable, MalformedConsumer, decode_consumer
+from raftlog.statemachine.digest import DigestHistory, SetDigest, pack_long, point_value
+from raftlog.statemachine.effects import Effects, KeyChange, RequestEffect
+from raftlog.statemachine.sessions import ReceiptState, SessionTable, Verdict
+from raftlog.statemachine.snapshot import Restorer, SnapshotState, SnapshotWalk
+from raftlog.statemachine.store import Store
+from raftlog.statemachine.txn import MalformedTxn, check_known, decode_txn, is_key, run_txn
 
 _KNOWN: Final = frozenset(int(operation) for operation in Operation)
 _OF_SESSIONS: Final = (Operation.SESSION_OPEN, Operation.SESSION_KEEPALIVE, Operation.SESSION_CLOSE)
@@ -37,7 +47,7 @@ class OutOfOrder(ValueError):
 
 
 class BadEntry(ValueError):
-    """An entry whose requests are not what its header says."""
+    """An entry whose requests contradict its header."""
 
 
 class UnknownOperation(ValueError):
@@ -45,7 +55,7 @@ class UnknownOperation(ValueError):
 
 
 class HalfApplied(RuntimeError):
-    """An apply was broken off by an error: the state is that of no entry, and must be built anew."""
+    """An apply was broken off by an error: the state is that of no entry, and must be rebuilt."""
 
 
 class StateMachine:
@@ -76,7 +86,7 @@ class StateMachine:
     # -- apply ------------------------------------------------------------------------------------------------
 
     def apply(self, entry: LogEntry) -> Effects:
-        """Carries out the entry's requests and says what they did.
+        """Carries out the entry's requests and returns their effects.
 
         Raises OutOfOrder, BadEntry, UnknownOperation, UnknownTxn, UnknownConsumer, UnknownClusterVersion, BadParameter
         or HalfApplied: the node must stop.
@@ -144,7 +154,7 @@ class StateMachine:
             raise BadEntry(f"entry {index} names {count} records, its requests hold {total}")
         return is_plain
 
-    def _requests(self, requests: tuple[Request, ...], last: int) -> tuple[RequestEffect, ...]:
+    def _requests(self, requests: tuple[RequestBlock, ...], last: int) -> tuple[RequestEffect, ...]:
         """What each did; () where all are appends applied for the first time. `last`: the index before the first."""
         effects: list[RequestEffect] = []
         is_plain = True
@@ -162,7 +172,7 @@ class StateMachine:
             effects.append(effect)
         return () if is_plain else tuple(effects)
 
-    def _session_request(self, request: Request, last: int) -> RequestEffect | None:
+    def _session_request(self, request: RequestBlock, last: int) -> RequestEffect | None:
         """What a request under a session did; None for appends applied for the first time."""
         commands = request[1]
         first = last - request[0] + 1
@@ -244,7 +254,7 @@ class StateMachine:
         changes = [store.delete(key, last, True) for key in list(store.keys(start, end))]
         return self._changed(tuple(change for change in changes if change), last)
 
-    def _changed(self, deletes: tuple[Change, ...], last: int) -> RequestEffect:
+    def _changed(self, deletes: tuple[KeyChange, ...], last: int) -> RequestEffect:
         self._store.commit(last, self.limits)
         revision = self._store.revision
         answer = encode_brief(Result.APPLIED, revision, last, last, len(deletes))
@@ -265,7 +275,7 @@ class StateMachine:
         return RequestEffect(Result.APPLIED, revision, done.succeeded, 0, done.changes, answer)
 
     def _compact(self, command: Command, last: int) -> RequestEffect:
-        """What is below may go; that it is gone already is no error, so that a repetition is none either."""
+        """History below may go; if it is gone already, that is no error, so a repetition is none either."""
         store, revision = self._store, command.argument
         if revision is None or revision < 1:
             return self._refused(Reason.MALFORMED, last)
@@ -275,7 +285,7 @@ class StateMachine:
         return self._verdict(Verdict(Result.APPLIED), last, last)
 
     def _trim(self, command: Command, last: int) -> RequestEffect:
-        """Records below the index may go. It never goes back, so a repetition is no error, nor above what is applied:
+        """Records below the index may go. It never goes back, so a repetition is no error, nor above the applied index:
         the trim itself can be read. Which files that lets go of is each node's own affair."""
         before = command.argument
         if before is None or before < 1:
@@ -351,11 +361,6 @@ class StateMachine:
         """The oldest revision that can be read."""
         return self._store.compacted
 
-    @property
-    def key_count(self) -> int:
-        """Live keys."""
-        return len(self._store)
-
     def get(self, key: bytes, at: int | None = None) -> Version | None:
         """The key's version, as of revision `at` where given. Raises Compacted or FutureRevision."""
         return self._store.get(key, at)
@@ -410,11 +415,11 @@ class StateMachine:
         """The whole state as it is now, as chunks of canonical bytes; apply may go on between two of them."""
         return SnapshotWalk(self.state())
 
-    def state(self) -> State:
+    def state(self) -> SnapshotState:
         """All that it is: the very tables, not copies."""
         if self._under_way:
             raise HalfApplied(f"the apply of entry {self._under_way} was broken off: restart from snapshot and log")
-        return State(
+        return SnapshotState(
             self.limits, self.applied_index, self.applied_term, self.time_ms, self.clock_ms,
             self._store, self._sessions, self._digests, self.consumers, self.oldest, self.version,
         )  # fmt: skip
@@ -428,7 +433,7 @@ class StateMachine:
         return cls.of(restorer.finish())
 
     @classmethod
-    def of(cls, state: State) -> StateMachine:
+    def of(cls, state: SnapshotState) -> StateMachine:
         """The state machine of a restored state."""
         machine = cls(state.limits)
         machine.applied_index, machine.applied_term = state.applied_index, state.applied_term

@@ -1,9 +1,9 @@
-"""Exactly-once: the table of sessions, their windows of sequences, and the answers kept for repeated requests.
+"""Applies each request of a session exactly once: keeps sessions, their windows of sequences, and kept answers.
 
-The id of a session is the index of its registration, so an id is never used twice, and a session that has expired is
-never made anew by a late request. A session keeps a window: everything below its client's settled mark is done with;
-above it are the sequences that were applied, in any order, each with its answer and a hash of its bytes. It expires by
-the cluster clock of the entries alone. Thesis section 6.3; DESIGN section 5.
+The state machine calls it. The id of a session is the index of its registration. So an id is never used twice, and a
+late request never makes an expired session again. A session keeps a window. Everything below its client's settled mark
+is finished. Above it are the sequences that were applied, in any order, each with its answer and a hash of its bytes.
+It expires by the cluster clock of the entries alone. Thesis section 6.3; docs/promises.md: sessions.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Final, NamedTuple
 
 from xxhash import xxh64_intdigest
 
-from statemachine.answers import Answer, Reason, decode_answer
-from statemachine.commands import Limits, Request, Result
+from raftlog.statemachine.answers import Answer, Reason, decode_answer
+from raftlog.statemachine.commands import Limits, RequestBlock, Result
 
 _HASH: Final = Struct("<Q")
 _ROW: Final = Struct("<QQQQQQ")  # of a session in `SessionTable.digest`
 VOID: Final = b""
-"""What is kept for a sequence that was made void; every other has its payload hash and its answer."""
+"""The kept entry of a sequence that was made void; every other has its payload hash and its answer."""
 
 
 class ReceiptKind(StrEnum):
@@ -124,7 +124,7 @@ class SessionTable:
         return None
 
     def keep_alive(self, session: int, clock_ms: int) -> bool:
-        """Lets its time start anew; False where it is not known."""
+        """Restarts its time; False if it is unknown."""
         return self._touch(session, clock_ms) is not None
 
     def close(self, session: int) -> bool:
@@ -166,8 +166,9 @@ class SessionTable:
 
     # -- sequences --------------------------------------------------------------------------------------------
 
-    def admit(self, request: Request, clock_ms: int, limits: Limits) -> Session | Verdict:
-        """The request's session if it is to be carried out (then `keep` its answer), else what it gets instead."""
+    def admit(self, request: RequestBlock, clock_ms: int, limits: Limits) -> Session | Verdict:
+        """The request's session if the request must be carried out (then `keep` its answer), else the answer
+        instead."""
         session = self._touch(request.session, clock_ms)
         if session is None:
             return Verdict(Result.EXPIRED)
@@ -188,10 +189,10 @@ class SessionTable:
         return Verdict(Result.REPEATED, None, kept[_HASH.size :])
 
     def keep(self, session: Session, sequence: int, payload_hash: int, answer: bytes) -> None:
-        """Remembers what an admitted request was answered."""
+        """Keeps the answer to an admitted request."""
         self._keep(session, sequence, _HASH.pack(payload_hash) + answer)
 
-    def void(self, request: Request, sequence: int | None, clock_ms: int, limits: Limits) -> Verdict:
+    def void(self, request: RequestBlock, sequence: int | None, clock_ms: int, limits: Limits) -> Verdict:
         """Makes a sequence of the request's session void, if it was not applied: it never will be."""
         session = self._touch(request.session, clock_ms)
         if session is None:
@@ -254,8 +255,12 @@ class SessionTable:
         session.low = low
 
     def digest(self) -> int:
-        """A hash of the table in a few numbers of each session, for digest points: a request that was admitted here and
-        not elsewhere, a settled mark or a life that differs shows in it. The kept answers show by number and size."""
+        """A hash of the table from a few numbers of each session, for digest points.
+
+        It shows a request that was admitted here and not elsewhere, and a settled mark or an expiry that differs. It
+        covers
+        the kept answers by number and size.
+        """
         rows = [
             _ROW.pack(each.id, each.ttl_ms, each.expires_ms, each.low, len(each.kept), each.answer_bytes)
             for each in self._sessions.values()

@@ -1,10 +1,10 @@
-"""Snapshots: the whole state as canonical bytes, made in slices while apply goes on, and back.
+"""Writes the whole state as canonical bytes, in slices while apply goes on, and reads it back.
 
-A snapshot is a row of frames, each at most CHUNK_BYTES_MAX long, with magic, version, kind and CRC32C: head (indexes,
-clocks, revisions, digest, limits), then keys with the history that can still be read, sessions with their kept
-answers, remembered digests, consumer groups, and an end that counts them. Everything is in an order of its own (keys
-by key, sessions by id, sequences by number, groups by name), so equal states give equal bytes, whatever way they came
-about. Layout: docs/formats.md.
+The state machine calls it for snapshots and backups. A snapshot is a row of frames, each at most CHUNK_BYTES_MAX long,
+with magic, version, kind and CRC32C. First comes the head (indexes, clocks, revisions, digest, limits). Then come keys
+with their readable history, sessions with their kept answers, remembered digests, consumer groups, and an end that
+counts them. Each kind has an order of its own (keys by key, sessions by id, sequences by number, groups by name). So
+equal states give equal bytes, however they came about. Layout: docs/formats.md.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any, Final, NamedTuple
 import google_crc32c
 import msgpack
 
-from statemachine import versions
-from statemachine.answers import ANSWER_SIZE, decode_consumer_row
-from statemachine.commands import BadParameter, Consumer, Limits
-from statemachine.consumers import ConsumerTable
-from statemachine.digest import DigestHistory, SetDigest
-from statemachine.sessions import VOID, Session, SessionTable
-from statemachine.store import Store
-from statemachine.store_load import Loader
-from statemachine.store_walk import walk
+from raftlog.statemachine import versions
+from raftlog.statemachine.answers import ANSWER_SIZE, decode_consumer_row
+from raftlog.statemachine.commands import BadParameter, ConsumerGroup, Limits
+from raftlog.statemachine.consumers import ConsumerTable
+from raftlog.statemachine.digest import DigestHistory, SetDigest
+from raftlog.statemachine.sessions import VOID, Session, SessionTable
+from raftlog.statemachine.store import Store
+from raftlog.statemachine.store_load import Loader
+from raftlog.statemachine.store_walk import walk
 
 CHUNK_BYTES_MAX: Final = 128 << 10
 """A frame, header included: below the 256 KiB that a bulk link carries at once."""
@@ -56,6 +56,11 @@ _COUNTED: Final = 3  # what the ends of the first version count: keys, sessions,
 _MISSING: Final[dict[int, tuple[int, ...]]] = {1: (1, 1), 2: (1,), 3: ()}
 """By version, what its head lacks at the end: the oldest index, the cluster version."""
 
+_ARRAY_SHORT_MAX: Final = 15
+_ARRAY_HEAD_SHORT: Final = 1
+_ARRAY_HEAD: Final = 3
+"""Bytes in front of the items of a MessagePack array of up to 15 items, and of one of up to 65,535."""
+
 _KEPT_MIN: Final = 8 + ANSWER_SIZE  # payload hash and the shortest answer
 
 
@@ -67,7 +72,7 @@ class UnknownSnapshot(ValueError):
     """A snapshot of a version, kind or limit that this code does not know: upgrade before going on."""
 
 
-class State(NamedTuple):
+class SnapshotState(NamedTuple):
     """All that a state machine is."""
 
     limits: Limits
@@ -99,7 +104,7 @@ class SnapshotWalk:
     nothing to keep. It holds versions in memory that would otherwise be dropped, until it is exhausted or closed.
     """
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: SnapshotState) -> None:
         self._is_open = False
         self.index = state.applied_index
         self.term = state.applied_term
@@ -125,7 +130,7 @@ class SnapshotWalk:
             raise
 
     def close(self) -> None:
-        """Lets go of what it holds; it gives no more chunks."""
+        """Frees the pinned history; the walk gives no more chunks."""
         if self._is_open:
             self._is_open = False
             self._chunks.close()
@@ -142,28 +147,27 @@ class SnapshotWalk:
         self.close()
 
     def _frames(self) -> Generator[bytes, None, None]:
-        pack = msgpack.Packer(use_bin_type=True).pack
         store, sessions = self._state.store, self._state.sessions
         counts = [0, 0, 0, 0]
 
-        def packed(place: int, slices: Iterable[list[Any]]) -> Iterator[list[bytes]]:
+        def counted(place: int, slices: Iterable[list[Any]]) -> Iterator[list[Any]]:
             for rows in slices:
                 counts[place] += len(rows)
-                yield list(map(pack, rows))
+                yield rows
 
-        def one_by_one(place: int, rows: Iterable[Any]) -> Iterator[list[bytes]]:
-            return packed(place, ([row] for row in rows))
+        def one_by_one(place: int, rows: Iterable[Any]) -> Iterator[list[Any]]:
+            return counted(place, ([row] for row in rows))
 
-        framed = partial(_framed, self._state.snapshot_version)
-        yield from framed(HEAD, [[pack(self._head)]])
-        yield from framed(KEYS, packed(0, walk(store, self._compacted, self._revision)))
+        framed = partial(_framed, msgpack.Packer(use_bin_type=True).pack, self._state.snapshot_version)
+        yield from framed(HEAD, [[self._head]])
+        yield from framed(KEYS, counted(0, walk(store, self._compacted, self._revision)))
         yield from framed(SESSIONS, one_by_one(1, map(_session_row, sessions.walked(self._sessions))))
         yield from framed(DIGESTS, one_by_one(2, self._digests))
         yield from framed(CONSUMERS, one_by_one(3, map(_consumer_row, self._consumers)))
-        yield from framed(END, [[pack(counts)]])
+        yield from framed(END, [[counts]])
 
 
-def _head(state: State) -> list[Any]:
+def _head(state: SnapshotState) -> list[Any]:
     limits = [[name, number] for name, number in state.limits.named()]
     store = state.store
     head = [
@@ -178,35 +182,37 @@ def _session_row(session: Session) -> list[Any]:
     return [session.id, session.ttl_ms, session.expires_ms, session.low, kept]
 
 
-def _consumer_row(row: tuple[bytes, Consumer]) -> list[Any]:
+def _consumer_row(row: tuple[bytes, ConsumerGroup]) -> list[Any]:
     name, consumer = row
     return [name, *consumer]
 
 
-def _framed(version: int, kind: int, slices: Iterable[list[bytes]]) -> Iterator[bytes]:
+def _framed(pack: Callable[[Any], bytes], version: int, kind: int, slices: Iterable[list[Any]]) -> Iterator[bytes]:
     """Frames full of whole items, however these are sliced; an item that is longer than a frame begins one and goes on
-    in the next. An empty slice is a pause: it is passed on."""
+    in the next. An empty slice is a pause: it is passed on. One call packs a slice that the frame has room for."""
     parts: list[bytes] = []
-    size = 0
-    for items in slices:
-        if not items:
+    count = size = 0
+    for rows in slices:
+        if not rows:
             yield b""
             continue
-        length = sum(map(len, items))
-        if size + length <= PAYLOAD_BYTES_MAX and len(parts) + len(items) <= FRAME_ITEMS_MAX:
-            parts += items
-            size += length
-            continue
-        for item in items:
-            if parts and (size + len(item) > PAYLOAD_BYTES_MAX or len(parts) == FRAME_ITEMS_MAX):
+        packed = pack(rows)[_ARRAY_HEAD_SHORT if len(rows) <= _ARRAY_SHORT_MAX else _ARRAY_HEAD :]
+        is_room = count + len(rows) <= FRAME_ITEMS_MAX and size + len(packed) <= PAYLOAD_BYTES_MAX
+        for items, item in [(len(rows), packed)] if is_room else ((1, pack(row)) for row in rows):
+            if parts and (size + len(item) > PAYLOAD_BYTES_MAX or count == FRAME_ITEMS_MAX):
                 yield _frame(version, kind, 0, b"".join(parts))
                 parts.clear()
-                size = 0
+                count = size = 0
             while len(item) > PAYLOAD_BYTES_MAX:
                 yield _frame(version, kind, CONTINUED, item[:PAYLOAD_BYTES_MAX])
                 item = item[PAYLOAD_BYTES_MAX:]
             parts.append(item)
             size += len(item)
+            count += items
+        if count == FRAME_ITEMS_MAX:
+            yield _frame(version, kind, 0, b"".join(parts))
+            parts.clear()
+            count = size = 0
     if parts:
         yield _frame(version, kind, 0, b"".join(parts))
 
@@ -231,7 +237,7 @@ class Restorer:
         self._kind = 0
         self._version = 0
         self._counts = [0, 0, 0, 0]
-        self._state: State | None = None
+        self._state: SnapshotState | None = None
         self._loader: Loader | None = None
         self._digest = SetDigest()
 
@@ -267,7 +273,7 @@ class Restorer:
         self._position += offset
 
     def _take(self, kind: int, flags: int, payload: bytes, where: str) -> None:
-        if kind not in self._TAKE or flags & ~CONTINUED:
+        if kind not in _ORDER or not kind or flags & ~CONTINUED:
             raise UnknownSnapshot(f"{where} has kind {kind}, flags {flags:#x}: upgrade this code")
         before = _ORDER[self._kind]
         if _ORDER[kind] < before or self._kind == END or (self._kind == 0) != (kind == HEAD):
@@ -282,8 +288,11 @@ class Restorer:
         unpacker.feed(bytes(self._item))
         self._item.clear()
         try:
-            for row in unpacker:
-                self._TAKE[kind](self, row)
+            if kind == KEYS:
+                self._take_keys(unpacker)
+            else:
+                for row in unpacker:
+                    self._TAKE[kind](self, row)
             if unpacker.read_bytes(1):
                 raise ValueError("half an item")
         except (BadParameter, versions.UnknownClusterVersion) as error:
@@ -299,17 +308,15 @@ class Restorer:
         oldest, version = later
         self._digest = SetDigest(*digest)
         self._loader = Loader(_whole(revision), _whole(compacted))
-        self._state = State(
+        self._state = SnapshotState(
             Limits().with_parameters(limits), _whole(index), _whole(term), _whole(time_ms), _whole(clock_ms),
             Store(), SessionTable(), DigestHistory(), ConsumerTable(), _whole(oldest),
             versions.check(_whole(version), _whole(index)),
         )  # fmt: skip
 
-    def _take_keys(self, row: Any) -> None:
-        key, records = row
+    def _take_keys(self, rows: Iterable[Any]) -> None:
         assert self._loader is not None, "the head comes first"
-        self._loader.add(key, records)
-        self._counts[0] += 1
+        self._counts[0] += self._loader.add_rows(rows)
 
     def _take_session(self, row: Any) -> None:
         number, ttl_ms, expires_ms, low, parts = row
@@ -340,11 +347,11 @@ class Restorer:
             raise ValueError(f"it has {self._counts} keys, sessions, digests and consumers, its end says {row}")
 
     _TAKE: Final[dict[int, Callable[[Restorer, Any], None]]] = {
-        HEAD: _take_head, KEYS: _take_keys, SESSIONS: _take_session, DIGESTS: _take_digest, END: _take_end,
+        HEAD: _take_head, SESSIONS: _take_session, DIGESTS: _take_digest, END: _take_end,
         CONSUMERS: _take_consumer,
     }  # fmt: skip
 
-    def finish(self) -> State:
+    def finish(self) -> SnapshotState:
         """The state, once all bytes were fed. Raises CorruptSnapshot where they are not a whole snapshot."""
         if self._state is None or self._loader is None or self._kind != END or self._buffer or self._item:
             raise CorruptSnapshot(f"the snapshot is cut short after {self._position + len(self._buffer)} bytes")

@@ -1,10 +1,10 @@
-"""An ordered map of keys to their versions: etcd's revisions, ranges, time travel, and a bounded history.
+"""Maps ordered keys to their versions: etcd's revisions, ranges, time travel, and a bounded history.
 
-The newest version of a live key is one packed bytes object in a table: no Python object per field, nothing for the
-garbage collector to walk. Every revision has one step: the keys that it changed, each with the version that it
-replaced. That is the whole history: from a key's newest version the steps lead back to any older one, and trimming
-takes steps off the old end. What a read may see depends on `compacted` alone; when memory is given back (`sweep`) does
-not, so that no single request has to do it all, and a walk as of a revision can hold it back while writes go on.
+The state machine calls it. The newest version of a live key is one packed bytes object in a table: no Python object per
+field, nothing for the garbage collector to walk. Every revision has one step: the keys that it changed, each with the
+version that it replaced. That is the whole history: from a key's newest version the steps lead back to any older one,
+and trimming removes steps at the old end. `compacted` alone decides what a read may see. Freeing memory (`sweep`) does
+not change it. So no single request must free everything, and a walk as of a revision can delay it while writes go on.
 """
 
 from __future__ import annotations
@@ -18,25 +18,26 @@ from typing import Any, Final
 from sortedcontainers import SortedList
 from xxhash import xxh64_intdigest
 
-from statemachine.commands import Limits, Version
-from statemachine.digest import LOW, SEED, pack_long
-from statemachine.effects import Change
-from statemachine.table import SHIFT, Table
+from raftlog.statemachine.commands import Limits, Version
+from raftlog.statemachine.digest import LOW, SEED, pack_long
+from raftlog.statemachine.effects import KeyChange
+from raftlog.statemachine.table import SHIFT, Table
 
 # create, mod, version, log index, row hash; then the value. Version 0 is a delete: create and hash 0, no value. Of what
-# is replaced nobody asks the hash: `store_load.Loader` leaves it 0.
+# is replaced the hash is not needed: `store_load.Loader` leaves it 0.
 RECORD: Final = Struct("<QQQQQ")
 RECORD_SIZE: Final = RECORD.size
 _unpack_record: Final = RECORD.unpack_from
 _pack_record: Final = RECORD.pack
-_mod_of: Final = Struct("<8xQ").unpack_from
+mod_of: Final = Struct("<8xQ").unpack_from
+"""Of a record: its mod revision, as a tuple of one."""
 _version_of: Final = Struct("<16xQ").unpack_from
 
 STORED: Final = Struct("<QQQQ")
 STORED_SIZE: Final = STORED.size
-"""A record in a snapshot: the same without the row hash, which is computed anew."""
+"""A record in a snapshot: the same without the row hash, which is computed again."""
 
-Step = tuple[int, int, bytes | None, Any]
+RevisionStep = tuple[int, int, bytes | None, Any]
 """What made a revision: log index, bytes of history, then a key and the record that it replaced (None: there was
 none), or, where several keys changed, None and a dict of them."""
 
@@ -48,7 +49,7 @@ _PACKED_ONE: Final = pack_long(1)
 _new: Final = tuple.__new__  # a NamedTuple without the cost of its constructor
 
 
-class Compacted(LookupError):
+class RevisionCompacted(LookupError):
     """The revision is below the kept history; `oldest` is the oldest that can be read."""
 
     def __init__(self, revision: int, oldest: int) -> None:
@@ -81,8 +82,8 @@ def _unpack(record: bytes) -> Version:
 
 
 class Store:
-    """The map. Changes come in steps: `put` and `delete` under `revision + 1`, then one `commit`; queries never see
-    a step that is half done because nothing runs between them."""
+    """The map. Changes come in steps: `put` and `delete` under `revision + 1`, then one `commit`. Queries never see
+    an unfinished step, because no query runs during a step."""
 
     __slots__ = (
         "_freed", "_pins", "_start", "_step", "_step_bytes", "compacted", "gone", "head", "history_bytes", "live",
@@ -98,7 +99,7 @@ class Store:
         self.tombs = Table()  # of keys that are deleted, but still have history: the delete's
         self.live: Any = SortedList()  # the keys of head
         self.gone: Any = SortedList()  # the keys of tombs
-        self.steps: list[Step | None] = []  # of the revisions above `_start`; None where given back
+        self.steps: list[RevisionStep | None] = []  # of the revisions above `_start`; None where given back
         self._start = compacted
         self._freed = compacted  # the steps up to this revision are given back
         self._pins = 0  # walks under way: nothing is given back
@@ -114,7 +115,7 @@ class Store:
 
     # -- changes ----------------------------------------------------------------------------------------------
 
-    def put(self, key: bytes, value: bytes, index: int, is_explicit: bool = False) -> Change:
+    def put(self, key: bytes, value: bytes, index: int, is_explicit: bool = False) -> KeyChange:
         """Sets the key under the next revision; `index` is the log index of the request. `commit` ends the step."""
         mod = self.revision + 1
         key_hash = xxh64_intdigest(key, SEED)
@@ -147,9 +148,9 @@ class Store:
             self._step[key] = old
             self._step_bytes += len(key) + len(old)
         head[key] = _pack_record(create, mod, version, index, row_hash) + value
-        return _new(Change, (key, value, prior, create, version, is_explicit))
+        return _new(KeyChange, (key, value, prior, create, version, is_explicit))
 
-    def delete(self, key: bytes, index: int, is_explicit: bool = False) -> Change | None:
+    def delete(self, key: bytes, index: int, is_explicit: bool = False) -> KeyChange | None:
         """Deletes the key under the next revision; None where there is none. `commit` ends the step."""
         old = self.head.pop(key)
         if old is None:
@@ -163,11 +164,11 @@ class Store:
         self.gone.add(key)
         self._step[key] = old
         self._step_bytes += len(key) + len(old) + RECORD_SIZE
-        return _new(Change, (key, None, prior, 0, 0, is_explicit))
+        return _new(KeyChange, (key, None, prior, 0, 0, is_explicit))
 
     def commit(self, index: int, limits: Limits) -> None:
-        """Ends the step of the request at `index`: it gets its revision if it changed something, and history that the
-        limits no longer ask for is trimmed."""
+        """Ends the step of the request at `index`. It gets its revision if it changed something, and history beyond the
+        limits is trimmed."""
         step = self._step
         if not step:
             return
@@ -205,7 +206,7 @@ class Store:
             self.compacted = compacted + 1
 
     def sweep(self) -> None:
-        """Gives back what nobody can read any more: a few steps, none while a walk needs them."""
+        """Frees unreadable versions: a few steps, none while a walk needs them."""
         if self._pins:
             return
         steps, start, freed = self.steps, self._start, self._freed
@@ -225,10 +226,10 @@ class Store:
 
     @property
     def is_swept(self) -> bool:
-        """Whether all that nobody can read any more is given back."""
+        """Whether all unreadable versions are freed."""
         return self._freed == self.compacted
 
-    def _forget_tombs(self, step: Step, revision: int) -> None:
+    def _forget_tombs(self, step: RevisionStep, revision: int) -> None:
         """The deletes of that revision need no trace any more: before them nothing can be read."""
         for key in step[3] if step[2] is None else (step[2],):
             tomb = self.tombs.get(key)
@@ -239,11 +240,11 @@ class Store:
     # -- reads ------------------------------------------------------------------------------------------------
 
     def check(self, at: int) -> None:
-        """Raises Compacted or FutureRevision where the revision cannot be read."""
+        """Raises RevisionCompacted or FutureRevision where the revision cannot be read."""
         if at > self.revision:
             raise FutureRevision(at, self.revision)
         if at < self.compacted:
-            raise Compacted(at, self.compacted)
+            raise RevisionCompacted(at, self.compacted)
 
     def mod(self, key: bytes) -> int:
         """The key's mod revision, 0 where it is missing."""
@@ -251,7 +252,7 @@ class Store:
         return 0 if record is None else record_mod(record)
 
     def get(self, key: bytes, at: int | None = None) -> Version | None:
-        """The key's version, as of revision `at` where given. Raises Compacted or FutureRevision."""
+        """The key's version, as of revision `at` where given. Raises RevisionCompacted or FutureRevision."""
         if at is None:
             record = self.head.get(key)
         else:
@@ -315,7 +316,7 @@ class Store:
 
         `end` None or b"": to the last key. `after` goes on behind that key (the count stays that of the whole range).
         At most `limit`, and no more once they hold `bytes_max` bytes of keys and values (always at least one).
-        `keys_only` leaves the values empty. Raises Compacted or FutureRevision.
+        `keys_only` leaves the values empty. Raises RevisionCompacted or FutureRevision.
         """
         count = self.count(start, end, at)
         if after is not None and after >= start:
@@ -340,11 +341,11 @@ class Store:
         return found, count, False
 
     def index_of(self, revision: int) -> int:
-        """Log index of the request that made that revision. Raises FutureRevision or Compacted (for `compacted` itself
-        too: what made it is gone)."""
+        """Log index of the request that made that revision. Raises FutureRevision, or RevisionCompacted: for
+        `compacted` itself too, as the request that made it is gone."""
         self.check(revision)
         if revision == self.compacted:
-            raise Compacted(revision, self.compacted + 1)
+            raise RevisionCompacted(revision, self.compacted + 1)
         step = self.steps[revision - self._start - 1]
         assert step is not None, "a revision that can be read has its step"
         return step[0]
@@ -362,7 +363,7 @@ class Store:
 
 def record_mod(record: bytes) -> int:
     """The revision that made the record."""
-    mod: int = _mod_of(record)[0]
+    mod: int = mod_of(record)[0]
     return mod
 
 

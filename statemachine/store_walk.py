@@ -1,6 +1,7 @@
-"""Walks a store for a snapshot: every key with what can be read of it, in slices, while writes go on.
+"""Walks a store for a snapshot: every key with its readable versions, in slices, while writes go on.
 
-Most keys of a large store have one version and no more: each costs a look at its record, and no generator of its own.
+Most keys of a large store have one version that can be read. For these the loop calls no function of its own: with ten
+million keys each call costs seconds.
 """
 
 from __future__ import annotations
@@ -9,33 +10,42 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final
 
-from statemachine.store import RECORD_SIZE, STORED_SIZE, Store, is_delete, record_mod
+from xxhash import xxh64_intdigest
 
-Row = tuple[bytes, Sequence[bytes]]
+from raftlog.statemachine.digest import SEED
+from raftlog.statemachine.store import RECORD_SIZE, STORED_SIZE, Store, is_delete, mod_of, record_mod
+from raftlog.statemachine.table import SHIFT
+
+WalkRow = tuple[bytes, Sequence[bytes]]
 """A key with records of it."""
 
-SLICE_KEYS: Final = 256
-"""Keys that are looked up at once, and versions that are passed over before others run."""
+SLICE_KEYS: Final = 250
+"""Keys that are looked up at once, and versions that are passed over before others run. Whole slices fill a frame
+(`snapshot.FRAME_ITEMS_MAX`)."""
 SLICE_VERSIONS: Final = 64
 """Versions of one key that a row has."""
 SLICE_BYTES: Final = 64 << 10
 """So many bytes of records end a slice: values may be large."""
 
 
-def walk(store: Store, oldest: int, newest: int) -> Iterator[list[Row]]:
-    """Every key with what reads from `oldest` to `newest` may see of it, newest first, in key order, in slices.
+def walk(store: Store, oldest: int, newest: int) -> Iterator[list[WalkRow]]:
+    """Every key with its versions from `oldest` to `newest`, newest first, in key order, in slices.
 
     Records are bytes for `store_load.Loader.add`. A key with many versions has several rows. The store may change
-    between two slices: what comes stays as of the start, if the store was pinned then. Versions that are newer than
-    that have nothing to give, and may be far more than the others: an empty slice comes for so many of them.
+    between two slices. If it was pinned at the start, the walk still returns the versions of the start. There may be
+    far more newer versions than old ones; for many of them in a row the walk yields an empty slice.
     """
-    rows: list[Row] = []
+    rows: list[WalkRow] = []
     size = passed = 0
+    head = store.head.dicts
     keys = list(islice(store._all_keys(b"", None), SLICE_KEYS))
     while keys:
         for key in keys:
-            record = store.head.get(key)
-            if record is not None and _is_alone(store, key, record, oldest, newest):
+            record = head[xxh64_intdigest(key, SEED) >> SHIFT].get(key)
+            # Whether the key's newest record is all that a walk gives of it.
+            if record is not None and (
+                (mod := mod_of(record)[0]) <= oldest or (mod <= newest and store._older(key, mod) is None)
+            ):
                 rows.append((key, (record[:STORED_SIZE] + record[RECORD_SIZE:],)))
                 size += len(record)
             else:
@@ -57,16 +67,6 @@ def walk(store: Store, oldest: int, newest: int) -> Iterator[list[Row]]:
             yield rows
             rows, size = [], 0
         keys = list(islice(store._all_keys(keys[-1], None, inclusive=False), SLICE_KEYS))
-
-
-def _is_alone(store: Store, key: bytes, record: bytes, oldest: int, newest: int) -> bool:
-    """Whether the key's newest record is all that a walk gives of it: true of most keys of a large store."""
-    mod = record_mod(record)
-    if mod <= oldest:
-        return True
-    if mod > newest:
-        return False
-    return store._older(key, mod) is None
 
 
 def _versions(store: Store, key: bytes, oldest: int, newest: int) -> Iterator[list[bytes]]:

@@ -1,8 +1,8 @@
-"""A map of keys to bytes that grows without a pause: many small dicts, each of which moves on its own when it is full.
+"""Maps keys to bytes and grows without a pause: many small dicts, each of which is resized on its own.
 
-One dict of a million entries that grows stops everything for 60 ms while it moves them, one of ten million for half a
-second, and all nodes of a cluster at the same key. Which dict a key is in depends on this process's hashes, so the
-order of a table is nobody's business: what must be in order is sorted.
+The store uses it. Resizing one dict of a million entries stops everything for 60 ms, one of ten million for half a
+second, and on all nodes of a cluster at the same key. The dict of a key depends on this process's hashes, so no code
+may rely on the order of a table: values that need an order are sorted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 from xxhash import xxh64_intdigest
 
-from statemachine.digest import SEED
+from raftlog.statemachine.digest import SEED
 
 DICTS: Final = 256
 """Each has 40,000 entries of ten million, and moves them within 2 ms."""
@@ -21,7 +21,8 @@ SHIFT: Final = 56
 
 
 class Table:
-    """Like a dict as far as it goes; who has a key's hash finds its dict in `dicts`, by the upper bits (SHIFT)."""
+    """Like a dict as far as it goes; code that has a key's hash finds its dict in `dicts`, by the upper bits
+    (SHIFT)."""
 
     __slots__ = ("dicts",)
 
@@ -29,7 +30,7 @@ class Table:
         self.dicts: list[dict[bytes, bytes]] = [{} for _ in range(DICTS)]
 
     def get(self, key: bytes) -> bytes | None:
-        """What is kept under the key."""
+        """The value of the key."""
         return self.dicts[xxh64_intdigest(key, SEED) >> SHIFT].get(key)
 
     def pop(self, key: bytes) -> bytes | None:

@@ -1,8 +1,8 @@
-"""Transactions: their bytes, the checks they must pass, and what they do to a store.
+"""Defines transactions: their bytes, the checks that they must pass, and their effects on a store.
 
-Compares are evaluated before any write, on the state before the transaction. The branch is then staged beside the
-store, so that its reads see its own writes, and a refusal in the middle of it has changed nothing. The rules are
-etcd's (`applyTxn`, `checkTxnRequest`); see docs/decisions for the two limits that it does not have.
+The state machine calls it. Compares are evaluated before any write, on the state before the transaction. The branch is
+then staged beside the store, so that its reads see its own writes, and a refusal in the middle of it changes nothing.
+The rules are etcd's (`applyTxn`, `checkTxnRequest`); see docs/decisions for the two limits that etcd does not have.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 
-from statemachine.answers import Reason, TxnResponse
-from statemachine.commands import (
+from raftlog.statemachine.answers import Reason, StepAnswer
+from raftlog.statemachine.commands import (
     GET_OPERATION,
     KEY_BYTES_MAX,
     Compare,
@@ -28,8 +28,8 @@ from statemachine.commands import (
     TxnOperation,
     Version,
 )
-from statemachine.effects import Change
-from statemachine.store import Store
+from raftlog.statemachine.effects import KeyChange
+from raftlog.statemachine.store import Store
 
 TXN_VERSION: Final = 1
 ITEM_BYTES: Final = 64
@@ -228,12 +228,12 @@ def _compares(version: Version | None, compare: Compare) -> bool:
 # A branch.
 
 
-class Done(NamedTuple):
+class TxnDone(NamedTuple):
     """A transaction that was carried out."""
 
     succeeded: bool
-    responses: tuple[TxnResponse, ...]
-    changes: tuple[Change, ...]
+    responses: tuple[StepAnswer, ...]
+    changes: tuple[KeyChange, ...]
 
 
 class _Refused(Exception):
@@ -242,7 +242,7 @@ class _Refused(Exception):
         self.reason = reason
 
 
-def run_txn(store: Store, txn: Txn, index: int, limits: Limits) -> Done | Reason:
+def run_txn(store: Store, txn: Txn, index: int, limits: Limits) -> TxnDone | Reason:
     """Carries it out on the store, under one step, or refuses it and leaves the store as it was."""
     if reason := check_txn(txn, limits):
         return reason
@@ -255,7 +255,7 @@ def run_txn(store: Store, txn: Txn, index: int, limits: Limits) -> Done | Reason
         responses = tuple(staged.run(step) for step in (txn.then if succeeded else txn.orelse))
     except _Refused as refused:
         return refused.reason
-    return Done(succeeded, responses, staged.carry_out())
+    return TxnDone(succeeded, responses, staged.carry_out())
 
 
 class _Staged:
@@ -269,17 +269,17 @@ class _Staged:
         self._keys_left = limits.request_keys_max
         self._bytes_left = limits.answer_bytes_max
 
-    def run(self, step: TxnOperation) -> TxnResponse:
+    def run(self, step: TxnOperation) -> StepAnswer:
         """One step's answer; raises _Refused."""
         match step.operation:
             case Operation.PUT:
                 self._writes[step.key] = step.value
-                return TxnResponse(step.operation)
+                return StepAnswer(step.operation)
             case Operation.DELETE:
-                return TxnResponse(step.operation, deleted=self._delete([step.key]))
+                return StepAnswer(step.operation, deleted=self._delete([step.key]))
             case Operation.DELETE_RANGE:
                 self._pass_over(self._store.count(step.key, step.end))
-                return TxnResponse(step.operation, deleted=self._delete(list(self._store.keys(step.key, step.end))))
+                return StepAnswer(step.operation, deleted=self._delete(list(self._store.keys(step.key, step.end))))
             case _:
                 return self._get(step)
 
@@ -294,12 +294,12 @@ class _Staged:
             self._writes[key] = None
         return len(here)
 
-    def _get(self, step: TxnOperation) -> TxnResponse:
+    def _get(self, step: TxnOperation) -> StepAnswer:
         if step.end is None:
             version = self._version(step.key)
             items = [] if version is None else [(step.key, version)]
             self._answer(items)
-            return TxnResponse(step.operation, count=len(items), items=tuple(items))
+            return StepAnswer(step.operation, count=len(items), items=tuple(items))
         written = sorted(key for key in self._writes if step.key <= key and (not step.end or key < step.end))
         self._pass_over(len(written))
         count = self._store.count(step.key, step.end)
@@ -313,7 +313,7 @@ class _Staged:
             if version is not None:
                 self._answer([(key, version)])
                 items.append((key, version))
-        return TxnResponse(step.operation, count=count, items=tuple(items))
+        return StepAnswer(step.operation, count=count, items=tuple(items))
 
     def _keys(self, step: TxnOperation, written: list[bytes]) -> Iterator[bytes]:
         new = [key for key in written if not self._store.mod(key)]
@@ -338,9 +338,9 @@ class _Staged:
             return Version(value, mod, mod, 1, self._index)
         return Version(value, before.create, mod, before.version + 1, self._index)
 
-    def carry_out(self) -> tuple[Change, ...]:
+    def carry_out(self) -> tuple[KeyChange, ...]:
         """Writes to the store, in the order of the steps, and ends the step."""
-        changes: list[Change] = []
+        changes: list[KeyChange] = []
         for key, value in self._writes.items():
             if value is not None:
                 changes.append(self._store.put(key, value, self._index, True))

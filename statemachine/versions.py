@@ -1,8 +1,9 @@
-"""What each cluster version permits: apply asks here what the cluster does, never what this code could do.
+"""Says what each cluster version permits, so that all nodes do the same at the same index.
 
-The version is a field of the configuration entry, part of the state, and equal on every node at every index; it is
-raised only when every member runs code that knows it. Whatever apply or a snapshot does differently from some version
-on has a line here, and branches on it; what was before stays for logs that were written under it (pitfall 77).
+Apply and snapshots call it. The version is a field of the configuration entry, part of the state, and equal on every
+node at every index. It is raised only when every member runs code that knows it. Each difference of apply or a snapshot
+from some version on has a line here. The old behaviour stays for logs that were written under it (pitfall 77: apply
+that differs between nodes).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 CLUSTER_VERSION: Final = 2
-"""The newest that this code knows; a cluster that is formatted anew begins with it."""
+"""The newest that this code knows; a newly formatted cluster begins with it."""
 
 POINTS_COVER_LIMITS: Final = 2
 """From this version on the value of a digest point is also of the version and the limits of the state machine, which

@@ -5,8 +5,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from chaos import toxiproxy_server
-from spark_export import java
+from raftlog.chaos.deploy import toxiproxy_server
+from raftlog.spark_export.runtime import java
 from tests import support
 
 pytest_plugins = ["pytester", "tests.plugin"]
@@ -18,7 +18,7 @@ hypothesis.settings.load_profile("raftlog")
 
 @pytest.fixture
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 on which nobody listens; `tests.support.free_ports` gives several."""
+    """A free TCP port of 127.0.0.1; `tests.support.free_ports` gives several."""
     return support.free_port()
 
 

@@ -2,9 +2,9 @@
 
     python -m tests.membership_seeds
 
-A world's swarm is drawn from its seed alone (`chaos.sim.swarm`), so the record need not say what was in it: the seed
-does, for the sources of now. Seeds that were run on older sources are counted by the same drawing; where that was
-another one then, as many of a hundred had such faults. A seed counts once for each state of the sources.
+A world's swarm is drawn from its seed alone (`raftlog.chaos.sim.ground.swarm`), so the record need not list its parts.
+The seed determines them for the present sources. Seeds that ran on older sources are counted by the same drawing. If
+that was another one then, as many of a hundred had such faults. A seed counts once for each state of the sources.
 """
 
 import sys
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from chaos.sim import results, swarm
+from raftlog.chaos.sim.ground import swarm
+from raftlog.chaos.sim.runs import results
 
 KINDS = {"add", "promote", "remove", "replace"}
 """Faults that ask for a change of the members (chaos/sim/nemesis/members.py)."""
@@ -21,7 +22,7 @@ KINDS = {"add", "promote", "remove", "replace"}
 
 @dataclass(frozen=True)
 class Counted:
-    """What was run of one state of the sources."""
+    """The runs of one state of the sources."""
 
     sources: str
     seeds: int

@@ -1,10 +1,10 @@
-"""A pytest plugin: what was measured, what was skipped and why, no missing tool in CI, long tests only on request.
+"""Extends pytest: shows figures and skips, refuses missing tools in CI, and runs long tests only on request.
 
 - Tests marked `spark` or `toxiproxy` start processes, those marked `alone` measure time: they are marked `serial` too.
 - Tests marked `long` run only when the marker expression or a `file::test` argument names them.
 - With CI set, a skip whose reason is Java, Toxiproxy or Spark is a failure: there the machine is meant to have them.
 - A test that was only too slow (`tests.support.TooSlow`: a condition that did not come true in time) is run once more,
-  and both are told: the disk of a shared machine stalls now and then. No other failure gets a second chance.
+  and both runs are reported: the disk of a shared machine stalls now and then. No other failure gets a second chance.
 - What a test measures (`record_property("measured", text)`) is shown at the end, also when it passed.
 - `--rewrite` is for the stories of tests/raft/scripts (tests/raft/script.py).
 - RAFTLOG_SKIPS_FILE names a file that carries the table from one pytest run to the next (.ci/test runs three).

@@ -12,22 +12,22 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing, suppress
 from typing import TypeVar, overload
 
-from cluster.transport import stop_serving
+from raftlog.cluster.peers.transport import stop_serving
 
 T = TypeVar("T")
 
-# Below the range from which Linux takes ports for outgoing connections (32768 and up), so that nobody's connection
-# takes a port between the moment it is found here and the moment the process under test listens on it.
+# Below the range from which Linux takes ports for outgoing connections (32768 and up). So no outgoing connection takes
+# a port between the search here and the start of the process under test.
 _PORT_MIN, _PORT_MAX = 10_240, 32_000
 # Parallel workers start far from each other.
 _next_port = _PORT_MIN + os.getpid() * 97 % (_PORT_MAX - _PORT_MIN)
 
 
 def free_ports(count: int) -> list[int]:
-    """`count` different TCP ports of 127.0.0.1 on which nobody listens.
+    """`count` different free TCP ports of 127.0.0.1.
 
-    No port is given twice by one process, nor by another run of the tests while this process lives: its UDP twin, which
-    nobody here uses, stays bound as the claim. So a node that was killed finds its port free when it starts again.
+    No port is given twice by one process, nor by another run of the tests while this process lives. Its UDP twin, which
+    no test uses, stays bound as the claim. So a node that was killed finds its port free when it restarts.
     """
     global _next_port
     ports: list[int] = []
@@ -54,7 +54,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def free_port() -> int:
-    """One TCP port of 127.0.0.1 on which nobody listens."""
+    """One free TCP port of 127.0.0.1."""
     return free_ports(1)[0]
 
 

@@ -5,7 +5,7 @@ from tests.branch_coverage import ROOT, Place, check, listed, modules_without_te
 TABLE = """
 | file | place that no test reaches | why |
 | --- | --- | --- |
-| `raft/quorum.py` | `return 0  # nobody can agree to anything` | a reason |
+| `raft/quorum.py` | `return 0  # no voter, so no agreement` | a reason |
 | `raft/quorum.py` | `without a reason` | |
 | `docs/other.md` | `text` | no file of these packages |
 """
@@ -17,7 +17,7 @@ def measured(percent: float, missing: list[int]) -> dict[str, object]:
     return {"totals": totals, "files": {"raft/quorum.py": {"missing_lines": missing, "missing_branches": []}}}
 
 
-def test_a_place_is_told_once_by_its_text() -> None:
+def test_a_branch_is_listed_once_by_its_text() -> None:
     """Missing lines, and lines that are left in one direction only; not the branch that leads to a missing line."""
     lines = ["if a:", "    b", "c", "if d:", "    e"]
     found = places("raft/x.py", lines, [2], [[1, 2], [4, 5]])
@@ -27,13 +27,13 @@ def test_a_place_is_told_once_by_its_text() -> None:
 
 def test_rows_need_a_reason() -> None:
     """Only what names a file of the packages, a text and a reason is a row."""
-    assert listed(TABLE) == [Place("raft/quorum.py", "return 0  # nobody can agree to anything")]
+    assert listed(TABLE) == [Place("raft/quorum.py", "return 0  # no voter, so no agreement")]
 
 
 def test_each_finding() -> None:
     """Below the bound; not reached and not listed; listed and reached."""
     line = (ROOT / "raft/quorum.py").read_text(encoding="utf-8").splitlines()
-    number = next(i for i, text in enumerate(line, 1) if "nobody can agree" in text)
+    number = next(i for i, text in enumerate(line, 1) if "no voter, so no agreement" in text)
     assert check("raft", measured(99.0, [number]), TABLE) == []
     assert "the bound is 98 %" in check("raft", measured(97.9, [number]), TABLE)[0]
     assert "no test reaches" in check("raft", measured(99.0, [number]), "")[0]

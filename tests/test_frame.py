@@ -18,14 +18,14 @@ from tests.support import free_ports, streams_served, wait_until, wait_until_asy
 SKIPPING = """
 import pytest
 
-def test_java():
+def test_that_needs_java():
     pytest.skip("no Java: none found")
 
 @pytest.mark.skip(reason="waits for issue 9")
-def test_other():
+def test_skipped_by_its_marker():
     pass
 
-def test_fine():
+def test_that_passes():
     pass
 """
 
@@ -46,7 +46,7 @@ def _run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
     return pytester.runpytest_inprocess(*options)
 
 
-def test_skips_end_in_a_table(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_skipped_tests_are_listed_in_a_table(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without CI a skip is a skip, and the run ends with how many, where and why."""
     monkeypatch.delenv("CI", raising=False)
     monkeypatch.delenv("RAFTLOG_SKIPS_FILE", raising=False)
@@ -83,18 +83,19 @@ def test_slow_for_ever():
     again("ever")
     raise TooSlow("never in time")
 
-def test_wrong():
+def test_that_fails_at_once():
     again("wrong")
     raise AssertionError("an acknowledged write is gone")
 
-def test_counts():
+def test_runs_are_counted():
     assert times == {"once": 2, "ever": 2, "wrong": 1}
 """
 
 
-def test_only_what_was_too_slow_is_run_once_more(pytester: pytest.Pytester) -> None:
-    """A test that raises TooSlow has a second run, with fixtures of its own, and both are told; one that is too slow
-    again fails, and so does, at once, every test that fails in another way."""
+def test_only_tests_that_were_too_slow_run_once_more(pytester: pytest.Pytester) -> None:
+    """A test that raises TooSlow has a second run, with fixtures of its own, and both are reported. One that is too
+    slow again fails. A test that fails in another way fails at once.
+    """
     pytester.makepyfile(test_slow=SLOW)
     result = _run(pytester)
     result.assert_outcomes(passed=2, failed=2)
@@ -150,7 +151,7 @@ def test_table_of_two_runs_is_one(
     assert len(json.loads(shared.read_text(encoding="utf-8"))) == 3
 
 
-def test_what_was_measured_is_shown(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measured_figures_are_shown(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """The numbers of a test that passed stand at the end of the run, under the test's name."""
     monkeypatch.delenv("RAFTLOG_SKIPS_FILE", raising=False)
     pytester.makepyfile(test_m="def test_a(record_property):\n    record_property('measured', 'median 7 ms')\n")
@@ -177,8 +178,9 @@ def test_free_ports_are_different_and_free() -> None:
 
 
 def test_free_ports_are_claimed_against_other_processes() -> None:
-    """Another process that looks where this one looked is given other ports, although nobody listens on ours: else a
-    second run of the tests takes the port of a node that was just killed."""
+    """Another process that searches the same range gets other ports, although no process listens on ours. Otherwise a
+    second run of the tests could take the port of a node that was just killed.
+    """
     ours = free_ports(3)
     code = "from tests import support; support._next_port = int({!r}); print(*support.free_ports(3))"
     told = subprocess.run(
@@ -196,13 +198,13 @@ def test_free_ports_passes_over_a_busy_one() -> None:
         assert first + 1 not in free_ports(3)
 
 
-def test_wait_until_returns_what_became_true() -> None:
+def test_wait_until_returns_the_first_true_value() -> None:
     """The answer itself comes back, as soon as it is true."""
     answers = iter([None, 0, "here"])
     assert wait_until(lambda: next(answers)) == "here"
 
 
-def test_wait_until_says_what_it_waited_for() -> None:
+def test_wait_until_names_its_condition() -> None:
     """After the deadline the error names the thing and the last answer."""
     began = time.monotonic()
     with pytest.raises(AssertionError, match=r"waited 0\.05 s for: a leader; the last answer was \[\]"):
@@ -229,9 +231,10 @@ async def test_wait_until_async_lets_others_run() -> None:
 
 
 @pytest.mark.parametrize("turns", range(8))
-def test_a_server_closes_who_came_when_it_ended(turns: int) -> None:
-    """Who connected so many turns of the loop before the end of `streams_served` is closed, whatever became of the
-    connection: not yet taken, taken without a handler, with one that has not begun. One that is left fails the test."""
+def test_a_server_closes_connections_that_came_at_its_end(turns: int) -> None:
+    """A connection that came that many turns of the loop before the end of `streams_served` is closed in every state:
+    not yet accepted, accepted without a handler, or with one that has not begun. A remaining one fails the test.
+    """
 
     async def serve() -> None:
         async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:

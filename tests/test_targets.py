@@ -19,7 +19,7 @@ from tests.tidy_rules import ROOT
         ("setup", {"java", "toxiproxy"}),
     ],
 )
-def test_a_target_sets_up_what_it_needs(target: str, parts: set[str]) -> None:
+def test_a_make_target_sets_up_its_tools(target: str, parts: set[str]) -> None:
     """`make -n` shows the calls of the set-up: the demo needs no Toxiproxy, the checks need neither it nor Java."""
     done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True, timeout=30)
     calls = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith(".ci/setup")]

@@ -6,10 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests import tidy_architecture, tidy_imports, tidy_rules
+from tests import tidy_architecture, tidy_imports, tidy_names, tidy_rules, tidy_words
 from tests.tidy_rules import Finding, Rule, Source
 
-RULES: tuple[Rule, ...] = (*tidy_rules.RULES, *tidy_imports.RULES, tidy_architecture.page_lists_every_module)
+RULES: tuple[Rule, ...] = (
+    *tidy_rules.RULES, *tidy_imports.RULES, *tidy_words.RULES, *tidy_names.RULES,
+    tidy_architecture.page_lists_every_module,
+    tidy_architecture.page_shows_the_layers,
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +24,7 @@ def files() -> list[Source]:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_rule_holds(rule: Rule, files: list[Source]) -> None:
-    """No file of the project breaks the rule; each that does is printed with its line and the mend."""
+    """No file of the project breaks the rule; each breach is printed with its line and the fix."""
     findings = [str(finding) for finding in rule(files)]
     if findings:
         pytest.fail(f"{rule.__doc__}\n" + "\n".join(findings), pytrace=False)
@@ -28,6 +32,8 @@ def test_rule_holds(rule: Rule, files: list[Source]) -> None:
 
 HOST = "https://registry.example/sim" + "ple"
 GONE = "/ho" + "me/someone/raftlog"
+LAYERS = f"{tidy_architecture.LAYERS_BEGIN}\n\n{{}}\n\n{tidy_architecture.LAYERS_END}\n"
+DRAWN = tidy_architecture.layers_picture((tidy_rules.ROOT / tidy_architecture.CONTRACTS).read_text(encoding="utf-8"))
 PAGE = f"{tidy_architecture.BEGIN}\n{{}}\n{tidy_architecture.END}\n"
 
 # rule, path, a text that breaks it, a text beside it that does not
@@ -45,11 +51,11 @@ PLANTED: list[tuple[Callable[[Iterable[Source]], Iterator[Finding]], str, str, s
     (tidy_rules.pure_packages_are_deterministic, "raft/x.py", "for a in {1, 2}: ...\n", "a in {1, 2}\n"),
     (tidy_rules.pure_packages_are_deterministic, "raft/x.py", "list(set(a))\n", "sorted(set(a))\n"),
     (tidy_rules.pure_packages_are_deterministic, "raft/x.py", "hash(a)\n", "crc(a)\n"),
-    (tidy_rules.only_disk_opens_files, "cluster/node.py", "open(a)\n", "door.open()\n"),
-    (tidy_rules.only_disk_opens_files, "cluster/node.py", "path.open('rb')\n", "session.open('rest')\n"),
-    (tidy_rules.only_disk_opens_files, "cluster/node.py", "path.read_text()\n", "request.read()\n"),
-    (tidy_rules.only_clock_reads_time, "cluster/node.py", "import time\n", "from cluster import clock\n"),
-    (tidy_rules.only_clock_reads_time, "cluster/node.py", "loop.time()\n", "clock.now_ms\n"),
+    (tidy_rules.only_disk_opens_files, "cluster/replica/replica.py", "open(a)\n", "door.open()\n"),
+    (tidy_rules.only_disk_opens_files, "cluster/replica/replica.py", "path.open('rb')\n", "session.open('rest')\n"),
+    (tidy_rules.only_disk_opens_files, "cluster/replica/replica.py", "path.read_text()\n", "request.read()\n"),
+    (tidy_rules.only_clock_reads_time, "cluster/replica/replica.py", "import time\n", "from cluster import clock\n"),
+    (tidy_rules.only_clock_reads_time, "cluster/replica/replica.py", "loop.time()\n", "clock.now_ms\n"),
     (tidy_rules.decoders_are_made_at_import, "cluster/x.py", "def f(a):\n return msgspec.json.decode(a, type=T)\n",
      "D = msgspec.json.Decoder(T)\ndef f(a):\n return D.decode(a), msgspec.json.decode(a)\n"),
     (tidy_rules.decoders_are_made_at_import, "chaos/x.py", "f = lambda a: json.Decoder(T).decode(a)\n",
@@ -58,11 +64,40 @@ PLANTED: list[tuple[Callable[[Iterable[Source]], Iterator[Finding]], str, str, s
      "_D = msgspec.json.Decoder(T)\ndef f(a):\n return msgspec.convert(a, T)\n"),
     (tidy_rules.decoders_are_made_at_import, "cluster/x.py", "def f():\n return Request(answers.plain(T))\n",
      "_t = answers.plain(T)\ndef f():\n return Request(_t)\n"),
-    (tidy_imports.pure_packages_import_only_values, "raft/x.py", "import os.path\n", "from raft import log\n"),
+    (tidy_imports.pure_packages_import_only_values, "raft/x.py", "import os.path\n", "from raftlog.raft import log\n"),
     (tidy_imports.pure_packages_import_only_values, "raft/x.py", "import xxhash\n", "import msgpack\n"),
-    (tidy_imports.sim_takes_little_from_chaos, "chaos/sim/x.py", "import chaos.deployment\n", "import chaos.models\n"),
-    (tidy_imports.sim_takes_little_from_chaos, "chaos/sim/x.py", "from .. import toxiproxy\n", "from . import world\n"),
-    (tidy_architecture.page_lists_every_module, "docs/architecture.md", PAGE.format("| `raft/x.py` | Was. |"),
+    (tidy_imports.sim_takes_little_from_chaos, "chaos/sim/x.py", "import raftlog.chaos.deploy.deployment\n",
+     "import raftlog.chaos.judge.models\n"),
+    (tidy_imports.sim_takes_little_from_chaos, "chaos/sim/x.py", "from .. import runs\n", "from . import world\n"),
+    (tidy_imports.packages_are_imported_by_one_name, "tests/x.py", "from raft import log\n",
+     "import raftlog.raft.log\n"),
+    (tidy_imports.class_names_mean_one_thing, "raft/x.py", "class _A: ...\n_Ab = 1\n_Ab = dict[str, int]\n",
+     "class A: ...\nclass _A: ...\n"),
+    (tidy_imports.class_names_mean_one_thing, "cluster/x.py", "class A:\n class A: ...\n",
+     "AB = {}\nAB = {}\n"),
+    (tidy_imports.class_names_are_no_riddles, "cluster/x.py", "class NodeFace: ...\n", "class Surface: ...\n"),
+    (tidy_words.references_are_words, "raft/x.py", "# DESIGN section 3\n", "# design\n"),
+    (tidy_words.references_are_words, "raft/x.py", "# pitfall 5\n", "# (pitfall 5: field by field)\n"),
+    (tidy_words.references_are_words, "raft/x.py", '"""See pitfalls 5 and 6."""\n', "def test_pitfall_05(): ...\n"),
+    (tidy_words.references_are_words, "docs/x.md", "planted bug 27.\n", "planted bug 27: the page cache\n"),
+    (tidy_words.references_are_words, "docs/x.md", "see promise 8.\n", "[promise 8](promises.md)\n"),
+    (tidy_words.references_are_words, "docs/x.md", "since issue 19\n", "this issue\n"),
+    (tidy_words.references_are_words, "raft/x.py", "# found by seed 600391\n", "a = 'seed 600391'\n"),
+    (tidy_words.promises_are_cited_by_heading, "raft/x.py", "# docs/promises.md: no heading\n",
+     "# (docs/promises.md: identity is not\n# address)\n"),
+    (tidy_words.links_lead_somewhere, "docs/x.md", "[a](gone.md)\n", "[a](promises.md) [b](https://example.org/a)\n"),
+    (tidy_words.links_lead_somewhere, "docs/x.md", "# A b\n[a](#a)\n", "# A b, c\n[a](#a-b-c)\n"),
+    (tidy_names.names_lead_somewhere, "raft/x.py", "# `raftlog.raft.gone`\n", "# `raftlog.raft.types.NOBODY`\n"),
+    (tidy_names.names_lead_somewhere, "docs/x.md", "`raftlog.raft.types.gone`\n", "`raftlog.raft.consensus`\n"),
+    (tidy_names.names_lead_somewhere, "docs/x.md", "cluster/gone.py\n", "openraft docs/gone.md, raft/types.py\n"),
+    (tidy_names.names_lead_somewhere, "raft/x.py", "# Owner: `parts/gone`.\n", "# `parts/writes`, `sim/world`\n"),
+    (tidy_names.names_lead_somewhere, "docs/x.md", "`gone.py` waits\n", "`replica.py` waits\n"),
+    (tidy_names.names_lead_somewhere, "raft/x.py", "# `node_end.fail`\n", "# `disk_reports.Hold`, `disk_full`\n"),
+    (tidy_words.riddles_only_fall, "new/x.py", "# nobody is told\n", "# no node is informed\n"),
+    (tidy_words.riddles_only_fall, "new/x.md", "whoever asks\n", "each client that asks\n"),
+    (tidy_architecture.page_shows_the_layers, "docs/modules.md", LAYERS.format(DRAWN.replace("replica", "tables")),
+     LAYERS.format(DRAWN)),
+    (tidy_architecture.page_lists_every_module, "docs/modules.md", PAGE.format("| `raft/x.py` | Was. |"),
      PAGE.format("| module | what it is for |\n| --- | --- |")),
 ]  # fmt: skip
 
@@ -72,14 +107,14 @@ def test_rule_sees_a_planted_breach(rule: Rule, path: str, bad: str, good: str) 
     """Each rule finds what it forbids, once and in that file, and leaves the nearest harmless text alone."""
     found = list(rule([Source(path, bad)]))
     assert found
-    assert all(finding.path == path and finding.mend for finding in found)
+    assert all(finding.path in {path, path.partition("/")[0]} and finding.mend for finding in found)
     assert list(rule([Source(path, good)])) == []
 
 
 def test_a_source_archive_has_the_same_files(tmp_path: Path) -> None:
     """Without git, a walk that keeps to `.gitignore` finds what git would list: no caches, builds or environments."""
     shutil.copy(tidy_rules.ROOT / ".gitignore", tmp_path)
-    kept = {".gitignore", "raft/log.py", "docs/demo.svg", "bench/results/latest.json", "tests/data/x.py"}
+    kept = {".gitignore", "raft/consensus/log.py", "docs/demo.svg", "bench/results/latest.json", "tests/data/x.py"}
     for path in (*kept, ".venv/bin/x", "raft/__pycache__/log.pyc", "data/x", "runs/a/b", "x.egg-info/y", "a.tmp"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).touch()
@@ -88,17 +123,17 @@ def test_a_source_archive_has_the_same_files(tmp_path: Path) -> None:
 
 def test_rules_about_folders_see_a_planted_breach() -> None:
     """A test folder that is no package, and an unknown name at the top, are found by the folder's own name."""
-    lonely = [Source("tests/__init__.py", ""), Source("tests/raft/test_log.py", "")]
-    assert [finding.path for finding in tidy_rules.test_folders_are_packages(lonely)] == ["tests/raft"]
+    lonely = [Source("tests/__init__.py", ""), Source("tests/raft/consensus/test_log.py", "")]
+    assert [finding.path for finding in tidy_rules.test_folders_are_packages(lonely)] == ["tests/raft/consensus"]
     assert [finding.path for finding in tidy_rules.top_level_is_known([Source("notes.txt", "")])] == ["notes.txt"]
 
 
 def test_module_table_is_rewritten_between_its_markers() -> None:
     """The helper lists packages before modules in the order of the layout, and keeps the text around the table."""
     files = [
-        Source("raft/log.py", '"""The tail | the rest."""'),
+        Source("raft/consensus/log.py", '"""The tail | the rest."""'),
         Source("raft/__init__.py", '"""Pure."""'),
-        Source("cluster/node.py", '"""Owner."""'),
+        Source("cluster/replica/replica.py", '"""Owner."""'),
         Source("tests/x.py", '"""Not listed."""'),
     ]
     page = tidy_architecture.rewritten("above\n" + PAGE.format("old") + "below\n", files)
@@ -107,7 +142,27 @@ def test_module_table_is_rewritten_between_its_markers() -> None:
     rows = [line for line in page.splitlines() if line.startswith("| `")]
     assert rows == [
         "| `raft/` | Pure. |",
-        "| `raft/log.py` | The tail \\| the rest. |",
-        "| `cluster/node.py` | Owner. |",
+        "| `raft/consensus/log.py` | The tail \\| the rest. |",
+        "| `cluster/replica/replica.py` | Owner. |",
     ]
-    assert list(tidy_architecture.page_lists_every_module([*files, Source("docs/architecture.md", page)])) == []
+    assert list(tidy_architecture.page_lists_every_module([*files, Source("docs/modules.md", page)])) == []
+
+
+def test_layers_are_drawn_from_top_to_bottom() -> None:
+    """Each layer is a row, its rooms side by side; contracts of another type have no picture."""
+    contracts = """
+[[tool.importlinter.contracts]]
+name = "a: b over c and d"
+type = "layers"
+layers = ["b", "c | d"]
+
+[[tool.importlinter.contracts]]
+name = "a does not import e"
+type = "forbidden"
+"""
+    lines = [line.strip("| ") for line in tidy_architecture.layers_picture(contracts).splitlines()]
+    assert [line for line in lines if line and not line.startswith(("+", "`"))] == [
+        "a: b over c and d:",
+        "b",
+        "c  |  d",
+    ]

@@ -1,17 +1,23 @@
-"""Keeps the module table of docs/architecture.md equal to the first sentences of the modules.
+"""Keeps docs/modules.md equal to the code: the picture of the layers, and the table of the modules.
 
-`python -m tests.tidy_architecture` (part of `make fix`) rewrites the table between its markers; tests/test_tidy.py
-fails when it is not what this would write.
+The picture is drawn from the import contracts of pyproject.toml, the table from the first sentences of the modules.
+`python -m tests.tidy_architecture` (part of `make fix`) rewrites both between their markers; tests/test_tidy.py fails
+when they are not what this would write.
 """
 
 import sys
+import tomllib
 from collections.abc import Iterable, Iterator
 
 from tests.tidy_rules import PACKAGES, ROOT, Finding, Source, first_sentence, project_files
 
-PAGE = "docs/architecture.md"
+PAGE = "docs/modules.md"
 BEGIN = "<!-- modules: written by `make fix` -->"
 END = "<!-- modules: end -->"
+LAYERS_BEGIN = "<!-- layers: written by `make fix` -->"
+LAYERS_END = "<!-- layers: end -->"
+CONTRACTS = "pyproject.toml"
+_WIDTH = 100  # of the picture, in characters
 _MEND = "make fix"
 
 
@@ -26,7 +32,7 @@ def module_table(files: Iterable[Source]) -> str:
 
 
 def page_lists_every_module(files: Iterable[Source]) -> Iterator[Finding]:
-    """docs/architecture.md lists every module with the first sentence of its docstring, and no other."""
+    """docs/modules.md lists every module with the first sentence of its docstring, and no other."""
     files = list(files)
     page = next((source for source in files if source.path == PAGE), None)
     if page is None or BEGIN not in page.text or END not in page.text:
@@ -44,11 +50,45 @@ def page_lists_every_module(files: Iterable[Source]) -> Iterator[Finding]:
             yield Finding(PAGE, start, f"not listed: {row}", _MEND)
 
 
+def layers_picture(contracts: str) -> str:
+    """The layers of each contract of pyproject.toml, drawn one below the other: a row imports only rows below it."""
+    pictures = []
+    for contract in tomllib.loads(contracts)["tool"]["importlinter"]["contracts"]:
+        if contract["type"] == "layers":
+            line = f"+{'-' * (_WIDTH - 2)}+"
+            rows = [f"| {row:{_WIDTH - 4}} |" for row in map(_spaced, contract["layers"])]
+            boxes = "\n".join([line, *(f"{row}\n{line}" for row in rows)])
+            pictures.append(f"{contract['name']}:\n\n```text\n{boxes}\n```")
+    return "\n\n".join(pictures)
+
+
+def _spaced(layer: str) -> str:
+    """The rooms of one layer; `:` in a contract separates rooms that may import each other."""
+    return "  |  ".join(room.strip() for room in layer.split("|")).replace(" : ", " <-> ")
+
+
+def page_shows_the_layers(files: Iterable[Source]) -> Iterator[Finding]:
+    """docs/modules.md shows the layers as the contracts of pyproject.toml have them."""
+    texts = {source.path: source.text for source in files if source.path in (PAGE, CONTRACTS)}
+    contracts = texts.get(CONTRACTS) or (ROOT / CONTRACTS).read_text(encoding="utf-8")
+    page = texts.get(PAGE, "")
+    if LAYERS_BEGIN not in page or LAYERS_END not in page:
+        mend = f"write {LAYERS_BEGIN!r} and {LAYERS_END!r} on lines of their own"
+        yield Finding(PAGE, 1, "the page or its markers are missing", mend)
+    elif page.partition(LAYERS_BEGIN)[2].partition(LAYERS_END)[0].strip() != layers_picture(contracts):
+        line = page[: page.index(LAYERS_BEGIN)].count("\n") + 1
+        yield Finding(PAGE, line, f"not the layers of {CONTRACTS}", _MEND)
+
+
 def rewritten(page: str, files: Iterable[Source]) -> str:
-    """The page with its table written anew; what stands outside the markers stays."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{module_table(files)}\n\n{END}{after}"
+    """The page with its table written again; what stands outside the markers stays."""
+    return _replaced(page, BEGIN, END, module_table(files))
+
+
+def _replaced(page: str, begin: str, end: str, text: str) -> str:
+    before, _, rest = page.partition(begin)
+    _, _, after = rest.partition(end)
+    return f"{before}{begin}\n\n{text}\n\n{end}{after}"
 
 
 def _modules(files: Iterable[Source]) -> Iterator[Source]:
@@ -65,15 +105,16 @@ def _between(text: str) -> str:
 
 
 def main() -> int:
-    """Rewrites the table; 1 if the page lacks its markers."""
+    """Rewrites picture and table; 1 if the page lacks their markers."""
     page = ROOT / PAGE
     text = page.read_text(encoding="utf-8")
-    if BEGIN not in text or END not in text:
-        print(f"{PAGE} lacks its markers: {BEGIN} and {END}", file=sys.stderr)
+    if missing := [marker for marker in (BEGIN, END, LAYERS_BEGIN, LAYERS_END) if marker not in text]:
+        print(f"{PAGE} lacks its markers: {', '.join(missing)}", file=sys.stderr)
         return 1
-    if (new := rewritten(text, project_files())) != text:
+    new = _replaced(text, LAYERS_BEGIN, LAYERS_END, layers_picture((ROOT / CONTRACTS).read_text(encoding="utf-8")))
+    if (new := rewritten(new, project_files())) != text:
         page.write_text(new, encoding="utf-8")
-        print(f"rewrote the module table of {PAGE}")
+        print(f"rewrote the layers and the module table of {PAGE}")
     return 0
 
 

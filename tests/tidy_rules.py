@@ -1,4 +1,4 @@
-"""The house rules as functions: each takes the project's files and yields what breaks the rule, where, and the mend.
+"""Defines the house rules as functions: each takes the project's files and yields each breach, its place, and the fix.
 
 tests/test_tidy.py runs them. Exceptions are tables here, each with its reason: add a row, do not weaken a rule.
 """
@@ -21,44 +21,42 @@ TOP_LEVEL = {
     *PACKAGES,
     *("tests", "bench", "docs", ".ci"),
     *("pyproject.toml", "requirements.lock", "Makefile", ".gitignore"),
-    *("README.md", "CHANGELOG.md", "LICENSE"),
+    *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE"),
 }
 
 # path -> why this file is one topic although it is long
 LONG_FILES: dict[str, str] = {
-    "raft/codec.py": "every byte layout of the core side by side, so that one page answers what a file or frame holds",
-    "cluster/fast_path.py": "one connection's state machine: every state with every input on one page",
-    "cluster/wire.py": "every public request and answer, and the one table of outcomes",
+    "cluster/http/fast/connection.py": "one connection's state machine: every state with every input on one page",
 }
 
-# pattern -> why this file of cluster/ opens files although that is the work of cluster/disk.py
+# pattern -> why this file of cluster/ opens files although that is the work of cluster/disk/disk.py
 MAY_OPEN_FILES = {
-    "cluster/disk*.py": "the disk: all other files ask it",
-    "cluster/log_file.py": "the node's own log: no data, and never waited for",
-    "cluster/restore.py": "a user's tool: reads the backup that the user names",
-    "cluster/settings.py": "reads the settings file",
-    "cluster/survivor.py": "a user's tool: reads the stopped node's folder that the user names",
-    "cluster/formatting.py": "writes and reads the cluster file",
-    "cluster/local_cluster.py": "makes the settings and log files of the processes that it starts",
-    "cluster/cli*.py": "a user's tool: reads what the user names",
-    "cluster/demo*.py": "a user's tool: writes its input, reads its output",
-    "cluster/import*.py": "a user's tool: reads the input, keeps its position beside it",
+    "cluster/disk/*.py": "the disk: all other files ask it",
+    "cluster/files/*.py": "the files of one data folder: the disk and the tools for stopped nodes ask them",
+    "cluster/offline/*.py": "a user's tool: reads the files of a stopped node",
+    "cluster/runtime/log_file.py": "the node's own log: no data, and never waited for",
+    "cluster/config/settings.py": "reads the settings file",
+    "cluster/node/formatting.py": "writes and reads the cluster file",
+    "cluster/node/local_cluster.py": "makes the settings and log files of the processes that it starts",
+    "cluster/cli/*.py": "a user's tool: reads what the user names",
+    "cluster/demo/*.py": "a user's tool: writes its input, reads its output",
+    "cluster/importer/*.py": "a user's tool: reads the input, keeps its position beside it",
 }
 
-# pattern -> why this file of cluster/ reads time although that is the work of cluster/clock.py
+# pattern -> why this file of cluster/ reads time although that is the work of cluster/runtime/clock.py
 MAY_READ_TIME = {
-    "cluster/clock.py": "the file that reads time",
-    "cluster/local_cluster.py": "waits for processes",
-    "cluster/cli*.py": "a user's tool: shows rates and ages",
-    "cluster/demo*.py": "a user's tool: shows how long things took",
-    "cluster/import*.py": "a user's tool: shows a rate",
+    "cluster/runtime/clock.py": "the file that reads time",
+    "cluster/node/local_cluster.py": "waits for processes",
+    "cluster/cli/*.py": "a user's tool: shows rates and ages",
+    "cluster/demo/*.py": "a user's tool: shows how long things took",
+    "cluster/importer/*.py": "a user's tool: shows a rate",
 }
 
 
 # path -> why a function of this file may decode into a type although decoders are made at import
 MAY_DECODE_LATE = {
-    "cluster/client_answers.py": "`plain`, which makes a decoder: the rule forbids its calls in functions too",
-    "cluster/settings.py": "converts single settings: numbers, texts and lists of texts, never a Struct",
+    "cluster/client/answers.py": "`plain`, which makes a decoder: the rule forbids its calls in functions too",
+    "cluster/config/settings.py": "converts single settings: numbers, texts and lists of texts, never a Struct",
 }
 
 
@@ -95,7 +93,7 @@ class Finding:
     mend: str
 
     def __str__(self) -> str:
-        return f"{self.path}:{self.line}: {self.what}; mend: {self.mend}"
+        return f"{self.path}:{self.line}: {self.what}; fix: {self.mend}"
 
 
 Rule = Callable[[Iterable[Source]], Iterator[Finding]]
@@ -120,8 +118,10 @@ def project_files() -> list[Source]:
 def _tracked() -> set[str]:
     told = subprocess.run(
         ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, check=True, capture_output=True,
-    ).stdout.decode()  # fmt: skip
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    ).stdout.decode()
     return set(told.split("\0")) - {""}
 
 
@@ -201,7 +201,7 @@ def no_registry_is_named(files: Iterable[Source]) -> Iterator[Finding]:
 
 
 def no_path_of_a_machine(files: Iterable[Source]) -> Iterator[Finding]:
-    """No file holds an absolute path that exists only on the machine of whoever wrote it."""
+    """No file holds an absolute path that exists only on its author's machine."""
     for source in files:
         for number, line in source.lines():
             if found := _MACHINE_PATH.search(line):
@@ -272,7 +272,7 @@ def pure_packages_are_deterministic(files: Iterable[Source]) -> Iterator[Finding
 
 
 def _harmless_sets(tree: ast.Module) -> set[int]:
-    """Sets of which nobody sees the order: right of `in`, within sorted() or len(), constants at the top."""
+    """Sets whose order is never used: right of `in`, within sorted() or len(), constants at the top."""
     harmless: set[int] = set()
     for node in ast.walk(tree):
         match node:
@@ -307,7 +307,7 @@ def only_disk_opens_files(files: Iterable[Source]) -> Iterator[Finding]:
             if method == "open" and isinstance(mode, ast.Constant) and _MODE.match(str(mode.value)):
                 is_open = True
             if is_open:
-                mend = "let cluster/disk.py do it, or name the file with the reason in MAY_OPEN_FILES"
+                mend = "let cluster/disk/disk.py do it, or name the file with the reason in MAY_OPEN_FILES"
                 yield Finding(source.path, node.lineno, f"opens a file ({name})", mend)
 
 
@@ -326,7 +326,7 @@ def only_clock_reads_time(files: Iterable[Source]) -> Iterator[Finding]:
                     what = f"reads time ({_dotted(node.func)})"
                 case _:
                     continue
-            mend = "ask cluster/clock.py, or name the file with the reason in MAY_READ_TIME"
+            mend = "ask cluster/runtime/clock.py, or name the file with the reason in MAY_READ_TIME"
             yield Finding(source.path, node.lineno, what, mend)
 
 
@@ -334,7 +334,7 @@ def decoders_are_made_at_import(files: Iterable[Source]) -> Iterator[Finding]:
     """No function decodes into a type: its decoder is made when the module is imported.
 
     msgspec 0.22 builds its knowledge of a Struct at the first decoder, and other threads see it half-built: a program
-    with two threads ends with signal 11 (tests/cluster/test_first_use.py). Encoding builds nothing.
+    with two threads ends with signal 11 (tests/cluster/client/test_first_use.py). Encoding builds nothing.
     """
     for source in files:
         if not source.is_python or source.top not in PACKAGES or source.path in MAY_DECODE_LATE:
@@ -395,7 +395,7 @@ def _of_cluster(files: Iterable[Source], excepted: Iterable[str]) -> Iterator[So
 
 
 def _dotted(node: ast.expr) -> str:
-    """`a.b.c` as text; what is not a plain name is `?`."""
+    """`a.b.c` as text; any other expression is `?`."""
     match node:
         case ast.Name(id=name):
             return name

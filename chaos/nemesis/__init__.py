@@ -1,11 +1,11 @@
-"""What can be done to a cluster: one file per family of faults, and the table of all of them by name."""
+"""Breaks a cluster: one file per family of faults, and the table of all of them by name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from chaos.nemesis import (
+from raftlog.chaos.nemesis import (
     clients,
     clocks,
     disks,
@@ -19,7 +19,7 @@ from chaos.nemesis import (
     pauses,
     restarts,
 )
-from chaos.nemesis.fault import Field, Injected, Nemesis, Skipped
+from raftlog.chaos.nemesis.fault import Field, Injected, Nemesis, Skipped
 
 __all__ = ["FAMILIES", "NEMESES", "Field", "Injected", "Nemesis", "Skipped", "UnknownNemesis", "chosen"]
 

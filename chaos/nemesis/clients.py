@@ -1,19 +1,19 @@
-"""Bad links between clients and nodes: answers lost, requests lost, half answers, refused connections."""
+"""Breaks links between clients and nodes: answers lost, requests lost, half answers, refused connections."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
 
-from chaos.nemesis.fault import Field, Injected, Nemesis, Toxic, client
-from chaos.nemesis.links import refusal
+from raftlog.chaos.nemesis.fault import Field, Injected, Nemesis, Toxic, client
+from raftlog.chaos.nemesis.links import refusal
 
 LASTS_S: Final = (0.5, 2.0)
 HALF_BYTES: Final = (20, 2_000)  # within the head of an answer, and after some answers
 
 
 def _answers_lost(field: Field) -> Injected:
-    """Requests arrive and are carried out; nobody is told: the unknown outcome."""
+    """Requests arrive and are carried out, but no client gets an answer: the unknown outcome."""
     node = field.chance.choice(field.nodes)
     proof = field.place([Toxic(client(node), "timeout", "downstream", (("timeout", 0),))])
     return Injected(f"answers of node {node}", proof, field.forget)

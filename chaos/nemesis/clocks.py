@@ -1,10 +1,10 @@
-"""Wall clocks of single processes that jump and drift while they run.
+"""Makes the wall clocks of single processes jump and drift while they run.
 
-The node is started anew with a small library between it and the system's clock (chaos/shim/clock.c); then its clock
-goes wrong, in the end it comes back, and the node is started without. The monotonic clock stays true: what it counts is
-how long a process waits, and a process that waits by another clock than the kernel's hangs. libfaketime (0.9.10)
-cannot be used: with either of its libraries a node soon spins and answers nothing, though its monotonic clock was left
-true; with that faked too, not even an asyncio.sleep ends. The proof is the time that stands in the node's own log.
+The node restarts with a small library between it and the system's clock (chaos/shim/clock.c). Then its clock goes
+wrong, in the end it comes back, and the node restarts without the library. The monotonic clock stays true, because it
+counts how long a process waits: a process that waits by another clock than the kernel's hangs. libfaketime (0.9.10)
+cannot be used. With either of its libraries a node soon spins and answers nothing, though its monotonic clock was left
+true. With that clock faked too, not even an asyncio.sleep ends. The proof is the time in the node's own log.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
-from chaos.nemesis.fault import Field, Injected, Nemesis, Skipped
-from chaos.shim.clock import Clock
-from chaos.shim.library import ShimMissing
+from raftlog.chaos.nemesis.fault import Field, Injected, Nemesis, Skipped
+from raftlog.chaos.shim.clock import Clock
+from raftlog.chaos.shim.library import ShimMissing
 
 LASTS_S: Final = (2.0, 4.0)
 JUMP_S: Final = (5, 7_200)
@@ -56,7 +56,7 @@ def _wrong(change: Callable[[Field], tuple[float, float, str]]) -> Callable[[Fie
                 raise RuntimeError(f"the clock of node {node} is {_off(field, node):.1f} s off and should be {name}")
         except BaseException:
             deployment.prepare(node)
-            cluster.kill(node)  # whoever starts it next starts it without
+            cluster.kill(node)  # the next start has no library
             raise
         off_s = _off(field, node)
         pid = cluster.pid(node)
@@ -76,7 +76,7 @@ def _wrong(change: Callable[[Field], tuple[float, float, str]]) -> Callable[[Fie
 
 
 def _again(field: Field, node: int) -> int:
-    """A clean stop and a start with what was prepared; it serves when this returns how it had ended."""
+    """Stops the node cleanly and starts it as prepared; returns the exit code of the stop once the node serves."""
     cluster = field.deployment.cluster
     code = cluster.stop_node(node)
     if code not in (0, -signal.SIGKILL):  # killed: it took long to stop, on a busy machine or by its slow clock

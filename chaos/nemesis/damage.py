@@ -1,8 +1,9 @@
-"""What can happen to the files of a node that does not run: a flipped bit, a cut end, in each kind of file.
+"""Damages the files of a stopped node: a flipped bit or a cut end, in each kind of file.
 
-Only where the formats promise to notice it (docs/formats.md, Undecidable): the newest segment is hit below its newest
-durable mark, which a clean stop writes, and not in an older mark, which a start makes anew; behind that mark one bit,
-but not where only zeros follow it in its sector; a hard state in both slots, or in one of two that say the same.
+It damages only places where the formats promise to notice (docs/formats.md, Undecidable). In the newest segment that is
+below its newest durable mark, which a clean stop writes. Older marks are left alone, because a start writes them again.
+Behind the newest mark it flips one bit, unless only zeros follow in that sector. It damages a hard state in both slots,
+or in one of two equal ones.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from raft.codec import Corrupt, decode_entry
+from raftlog.raft.codec.checks import Corrupt
+from raftlog.raft.codec.entry import decode_entry
 
 Area = Literal[
     "log", "newest", "mark", "history", "ledger", "index", "hard-state", "hard-state-slot", "snapshot", "identity"
 ]
-"""`log`: the newest segment, which every start reads whole; `newest`: its entries behind the newest durable mark;
-`mark`: a durable mark of it that is not the newest; `history`: a sealed one, read when somebody asks for it."""
+"""`log`: the newest segment, which every start reads whole. `newest`: its entries behind the newest durable mark.
+`mark`: a durable mark of it that is not the newest. `history`: a sealed segment, which is read only for a reader of the
+log.
+"""
 
 MARK: Final = b"RLMK"
 MARK_BYTES: Final = 36
@@ -33,7 +37,7 @@ _SHARD: Final = "shard-0"
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """What was done to which file; `first` is the first index of the segment where it is one's, else 0."""
+    """The damage and its file; `first` is the first index of the segment if the file belongs to one, else 0."""
 
     file: Path
     what: str

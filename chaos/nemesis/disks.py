@@ -1,7 +1,8 @@
-"""Disks that fail under a running node: errors, no room, slow, hanging; kills at a named step, and the power gone.
+"""Makes disks fail under a running node: errors, no space, slow, hanging; kills at a named step, and power cuts.
 
-All of it from outside, by the preload library that every node carries (docs/chaos_shim.md); the proof is its own record
-of what it did to which call. What was not synced when a process ended is dropped, or torn, as a loss of power would.
+All faults come from outside, by the preload library that every node carries (docs/chaos_shim.md). The proof is the
+library's record of each call that it changed. Bytes that were not synced when a process ended are dropped or torn, as a
+loss of power would do.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Literal
 
-from chaos.nemesis.fault import Field, Injected, Lane, Nemesis, Skipped, Toxic, both_ways, peers
-from chaos.shim.driver import CallName
+from raftlog.chaos.nemesis.fault import Field, Injected, Lane, Nemesis, Skipped, Toxic, both_ways, peers
+from raftlog.chaos.shim.driver import CallName
 
 FENCED: Final = 13  # how a node ends whose disk failed (docs/operations.md)
 DOWN_S: Final = (0.3, 2.0)
@@ -31,8 +32,9 @@ ROOM_S: Final = 12.0
 """For the next segment to be allocated: small ones are filled in some seconds."""
 
 HANDED_OVER_S: Final = 10.0
-"""A leader without room is none any more after this long: it hands over at once where it can, tries again after three
-seconds, and is deposed where it cannot reach a majority."""
+"""Longest time in seconds until a leader without disk space is no leader any more. It hands over at once where it can,
+and tries again after three seconds. Where it cannot reach a majority, it is deposed.
+"""
 
 ENTRIES: Final = "*/log/[0-9]*.seg"
 """Where entries are written. A segment that is only being made has another name: there no room is no reason to end."""
@@ -99,8 +101,10 @@ def _up_again(field: Field, nodes: Sequence[int]) -> Callable[[], str]:
 
 
 def _failing(call: CallName, error: str, name: str = "*", times: int = 0) -> Callable[[Field], Injected]:
-    """Every such call on files of that name (or so many) fails from now on: the node fences itself and ends. What it
-    had not synced is gone."""
+    """Every such call on files of that name (or the first `times` of them) fails from now on.
+
+    The node fences itself and ends; its unsynced bytes are lost.
+    """
 
     def inject(field: Field) -> Injected:
         node = _somebody(field)
@@ -153,7 +157,7 @@ def _slow(field: Field) -> Injected:
         field.forget()
         return f"{count} syncs were late"
 
-    return Injected(f"node {node}: every sync {delay_ms} ms longer", "the library told of the first one", heal)
+    return Injected(f"node {node}: every sync {delay_ms} ms longer", "the library recorded the first one", heal)
 
 
 def _hanging(field: Field) -> Injected:
@@ -270,10 +274,10 @@ NEMESES: Final = (
     _nemesis("slow-disk", f"one node's syncs take {SLOW_MS[0]} to {SLOW_MS[1]} ms longer", _slow, LASTS_S,
              lane="quality"),
     _nemesis("hanging-disk", "the leader's syncs do not come back", _hanging, (2.0, 4.0), moves_leader=True),
-    _nemesis("kill-at-write", "killed before, in or after a write, what was not synced lost", _killed_at("pwrite")),
-    _nemesis("kill-at-sync", "killed before, in or after a sync, what was not synced lost", _killed_at("fdatasync")),
-    _nemesis("power-cut", "as many as may go lose power, what was not synced lost", _power_cut),
-    _nemesis("power-cut-all", "all nodes lose power at once, what was not synced lost", _power_cut_all,
+    _nemesis("kill-at-write", "killed before, in or after a write, unsynced bytes lost", _killed_at("pwrite")),
+    _nemesis("kill-at-sync", "killed before, in or after a sync, unsynced bytes lost", _killed_at("fdatasync")),
+    _nemesis("power-cut", "as many as may go lose power, unsynced bytes lost", _power_cut),
+    _nemesis("power-cut-all", "all nodes lose power at once, unsynced bytes lost", _power_cut_all,
              moves_leader=True),
     _nemesis("power-cut-slow", "all nodes lose power while the followers' syncs are slow",
              partial(_power_cut_slow, slow_leader=False), moves_leader=True),

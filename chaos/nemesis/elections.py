@@ -1,7 +1,7 @@
-"""Elections in which a node with a log that is not good enough stands: it must not win.
+"""Holds elections in which a node with an insufficient log is a candidate: it must not win.
 
-The leader is killed at the moment at which a node that was cut off can be heard again, so that the stale one stands
-against nodes which have what was acknowledged meanwhile.
+The leader is killed at the moment at which a cut-off node is connected again. So the stale node is a candidate against
+nodes that have later acknowledged entries.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from chaos.nemesis.fault import Field, Injected, Nemesis, Skipped, Toxic, both_ways, peers
+from raftlog.chaos.nemesis.fault import Field, Injected, Nemesis, Skipped, Toxic, both_ways, peers
 
 LASTS_S: Final = (1.0, 2.5)
 BEHIND_S: Final = (0.3, 1.0)
@@ -64,7 +64,7 @@ def _stale_candidate(field: Field) -> Injected:
 
 
 def _stale_leader(field: Field) -> Injected:
-    """A leader of before, with entries that nobody else has."""
+    """A former leader, with entries that no other node has."""
     old = field.leader()
     before = field.deployment.cluster.status(old)
     if before is None:
@@ -77,7 +77,7 @@ def _stale_leader(field: Field) -> Injected:
 
     if not field.wait(lambda: bool(others()), OTHER_LEADER_S):
         field.forget()
-        raise Skipped(f"nobody else led within {OTHER_LEADER_S:g} s")
+        raise Skipped(f"no other node led within {OTHER_LEADER_S:g} s")
     found = others()
     if not found or field.deployment.cluster.pid(found[0]) is None:
         field.forget()

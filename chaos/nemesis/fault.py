@@ -1,9 +1,9 @@
-"""What a nemesis is: a name, how long it lasts, and a function that breaks something and says how to mend it.
+"""Defines a nemesis: a name, a duration, and a function that breaks something and returns its repair.
 
-`inject` returns once the fault is there, with the proof that it is (the toxics that the server itself lists, the
-state letter of a process, an exit code, what a connection of our own met) and with what takes it away. It raises
-`Skipped` where there is nothing to do it to. Any other error leaves a fault that may be half there: it is counted as
-indeterminate, and `Field.forget` takes away what was placed.
+`inject` returns once the fault is there, with a proof and with the function that removes it. A proof is the toxics that
+the server itself lists, the state letter of a process, an exit code, or the failure of a connection of our own.
+`inject` raises `Skipped` when the fault has no target. Any other error may leave half of the fault: it counts as
+indeterminate, and `Field.forget` removes the placed parts.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from chaos.deployment import Deployment, client_proxy, peer_proxy
-from chaos.shim.driver import Shim
-from chaos.toxiproxy import Stream, ToxiproxyError
-from cluster.local_cluster import LocalClusterError
+from raftlog.chaos.deploy.deployment import Deployment, client_proxy, peer_proxy
+from raftlog.chaos.deploy.toxiproxy import Stream, ToxiproxyError
+from raftlog.chaos.shim.driver import Shim
+from raftlog.cluster.node.local_cluster import LocalClusterError
 
 Lane = Literal["network", "quality", "process"]
 """Of one lane there is one fault at a time: shapes of the network, quality of its links, processes."""
@@ -58,7 +58,7 @@ class Field:
     disabled: list[str] = field(default_factory=list)
     ended: threading.Event = field(default_factory=threading.Event)  # set when the fault is to end, for what repeats
     rules: list[int] = field(default_factory=list)  # of the preload library
-    problems: list[str] = field(default_factory=list)  # what must never be, whatever the histories say
+    problems: list[str] = field(default_factory=list)  # states that must never occur, independent of the histories
 
     @property
     def nodes(self) -> list[int]:
@@ -142,7 +142,7 @@ class Field:
         return self.proof()
 
     def forget(self) -> None:
-        """Takes away every toxic and every rule of this fault, and opens what it closed."""
+        """Removes every toxic and every rule of this fault, and opens the links that it closed."""
         if self.rules and self.deployment.shim is not None:
             self.deployment.shim.heal(*self.rules)
             self.rules.clear()
@@ -155,9 +155,9 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Injected:
-    """A fault that is there: at what it is aimed, how one knows that it took effect, and what takes it away.
+    """An installed fault: its target, the proof that it took effect, and the function that removes it.
 
-    `heal` may return a sentence: what was seen while the fault lasted.
+    `heal` may return a sentence about the effects seen while the fault lasted.
     """
 
     target: str

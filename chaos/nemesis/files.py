@@ -1,10 +1,10 @@
-"""Files of a stopped node that are damaged, and disks that come back wiped or as an old copy.
+"""Damages files of a stopped node, wipes its disk, or puts an old copy of the disk in its place.
 
-A node is stopped cleanly, its files are hit, and it is started again. In the newest segment, which every start reads,
-damage must be seen: the node says that it heals, and has healed in the end. In hard state and identity it must refuse
-with the exit code of damaged data; where only a reader looks, whatever it tells is compared with what another node
-tells. What has not healed is replaced by another disk (`members replace`), as docs/operations.md says. Never more than
-a minority of disks is lost at a time (`chaos.disk_account`).
+A node is stopped cleanly, its files are hit, and it starts again. In the newest segment, which every start reads,
+damage must be seen: the node reports that it heals, and has healed in the end. With a damaged hard state or identity it
+must refuse to start, with the exit code of damaged data. Damage elsewhere is seen only by readers, so the node's
+answers are compared with another node's. A node that has not healed gets another disk (`members replace`), as
+docs/operations.md says. At most a minority of disks is lost at a time (`raftlog.chaos.deploy.disk_account`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from typing import Final
 
 import msgspec
 
-from chaos import membership
-from chaos.nemesis.damage import Area, Hit, flip, truncate
-from chaos.nemesis.fault import Field, Injected, Nemesis, Skipped
-from cluster.wire import LogPage, LogRecord, fingerprint
+from raftlog.chaos.deploy import membership
+from raftlog.chaos.nemesis.damage import Area, Hit, flip, truncate
+from raftlog.chaos.nemesis.fault import Field, Injected, Nemesis, Skipped
+from raftlog.cluster.api.records import LogPageJson, LogRecord
+from raftlog.cluster.api.status import fingerprint
 
 DATA: Final = 11  # how a node ends whose data folder is damaged, missing or another's (docs/operations.md)
 LASTS_S: Final = (0.5, 2.0)
@@ -30,7 +31,7 @@ START_S: Final = 60.0
 """For a start to end in one way or the other, on a machine that may be busy."""
 
 HEALED_S: Final = 60.0
-"""For a node to heal once the fault is over: an election, and what it lacks."""
+"""Longest time in seconds for a node to heal once the fault is over: an election, and the missing entries."""
 
 REFUSED_S: Final = 30.0
 """For a peer to refuse a node: it dials again every second."""
@@ -43,7 +44,7 @@ TOLD_MAX: Final = 3_000
 
 ASK_S: Final = 20.0
 
-_page = msgspec.json.Decoder(LogPage).decode
+_page = msgspec.json.Decoder(LogPageJson).decode
 Damage = Callable[[Path, Area, random.Random], Hit | None]
 
 
@@ -143,8 +144,10 @@ def _damaged(areas: Sequence[Area], damage: Damage, *, refuses: bool | None) -> 
 
 
 def _newest(field: Field) -> Injected:
-    """All nodes are killed at once, and a bit of what one of them wrote last flips. It is started with a bare majority
-    first: whoever they elect, nothing that was acknowledged may be missing."""
+    """All nodes are killed at once, and a bit of the newest bytes of one of them flips.
+
+    A bare majority with that node starts first. Whichever node they elect, no acknowledged write may be missing.
+    """
     deployment, cluster = field.deployment, field.deployment.cluster
     node = field.chance.choice(field.nodes)
     refusal = deployment.disks.refusal(node, field.nodes)
@@ -192,26 +195,26 @@ def _serves(field: Field, node: int, hit: Hit) -> str:
 
 
 def _compared(field: Field, node: int, hit: Hit) -> str:
-    """What a node with damage in a segment tells of it: nothing, or what the others tell; all else is a problem."""
+    """Compares the records of a damaged node with another node's: it may refuse them; a wrong record is a problem."""
     cluster = field.deployment.cluster
     last = hit.first + TOLD_MAX
     told, why = _records(field, node, hit.first, last)
     other = next((each for each in cluster.running if each != node and cluster.status(each) is not None), None)
     if other is None or not told:
-        return f"it told {len(told)} records from index {hit.first} on{why}"
+        return f"it returned {len(told)} records from index {hit.first} on{why}"
     true, _ = _records(field, other, hit.first, last)
     there = {record.index: record for record in true}
     for record in told:
         if record.index in there and there[record.index] != record:
             field.problems.append(
-                f"node {node} tells {record} where node {other} tells {there[record.index]}: {hit.what}"
-            )  # fmt: skip
+                f"node {node} returned {record} where node {other} returned {there[record.index]}: {hit.what}"
+            )
             break
-    return f"it told {len(told)} records from index {hit.first} on, as node {other} does{why}"
+    return f"it returned {len(told)} records from index {hit.first} on, as node {other} does{why}"
 
 
 def _records(field: Field, node: int, first: int, last: int) -> tuple[list[LogRecord], str]:
-    """The records that a node itself tells, and how it ended where it did before the last."""
+    """The records that the node itself returns, and the reason if it stopped before the last one."""
     records: list[LogRecord] = []
     position = first
     while position <= last:
@@ -231,8 +234,11 @@ def _records(field: Field, node: int, first: int, last: int) -> tuple[list[LogRe
 
 
 def _wiped(field: Field) -> Injected:
-    """The disk is empty: the node must not start. Formatted again under its old identity, which an operator must not
-    do, its peers must refuse it: it has forgotten what it promised."""
+    """The disk is empty: the node must not start.
+
+    Formatted again under its old identity, which an operator must not do, its peers must refuse it: it lost its
+    promises.
+    """
     deployment, cluster = field.deployment, field.deployment.cluster
     is_formatted = field.chance.random() < 0.5
     node = _stop(field)
@@ -249,7 +255,7 @@ def _wiped(field: Field) -> Injected:
 
 
 def _rolled_back(field: Field) -> Injected:
-    """An old copy of the data folder is put back: the peers must refuse it, it has forgotten what it promised since."""
+    """An old copy of the data folder is put back: the peers must refuse it, because it lost its newer promises."""
     deployment, cluster = field.deployment, field.deployment.cluster
     node = _stop(field)
     data = cluster.data(node)
@@ -269,8 +275,11 @@ def _rolled_back(field: Field) -> Injected:
 
 
 def _meet_again(field: Field, node: int) -> None:
-    """One more start of a node that every peer meets, and a clean stop: by the count of starts that they have met peers
-    know an old disk, as long as they live. Raises Skipped, the node running, where one of them did not meet it."""
+    """Starts a node once more, so that every peer meets it, and stops it cleanly.
+
+    Peers know an old disk by the number of starts that they have met, as long as the peers live. Raises Skipped, with
+    the node running, if one of them did not meet it.
+    """
     cluster = field.deployment.cluster
     others = [each for each in field.nodes if each != node]
     since = {each: cluster.log_file(each).stat().st_size for each in others}
@@ -305,7 +314,7 @@ def _must_be_refused(field: Field, node: int, what: str) -> Injected:
             field.problems.append(f"node {node} ended with {code} after its disk was {what}: {DATA} was due")
     else:
         if not field.wait(lambda: bool(_said(field, node, "peer_refuses_this_node", "reason")), REFUSED_S):
-            field.problems.append(f"nobody refuses node {node}, whose disk was {what}")
+            field.problems.append(f"no peer refuses node {node}, whose disk was {what}")
         proof = f"refused: {_said(field, node, 'peer_refuses_this_node', 'reason')[:300]}"
 
     def heal() -> str:
@@ -327,13 +336,13 @@ NEMESES: Final[tuple[Nemesis, ...]] = (
              _damaged(["log"], flip, refuses=False)),
     _nemesis("flip-newest", "all nodes are killed, and a bit of what one of them wrote last flips: it heals", _newest,
              moves_leader=True),
-    _nemesis("flip-history", "a bit of a sealed segment or of its effects flips: nobody is told it wrong",
+    _nemesis("flip-history", "a bit of a sealed segment or of its effects flips: no reader gets wrong data",
              _damaged(["history", "ledger"], flip, refuses=None)),
     _nemesis("flip-state", "bits of both slots of a stopped node's hard state flip: it does not start",
              _damaged(["hard-state"], flip, refuses=True)),
     _nemesis("flip-identity", "a bit of a stopped node's identity flips: it does not start, or its word does not count",
              _damaged(["identity"], flip, refuses=None)),
-    _nemesis("flip-spare", "a bit of what is made anew flips: index, snapshot, old mark, one of two slots: it starts",
+    _nemesis("flip-spare", "a bit of a rebuilt file flips: index, snapshot, old mark, one of two slots: it starts",
              _damaged(["index", "snapshot", "mark", "hard-state-slot"], flip, refuses=False)),
     _nemesis("truncate", "the end of a node's newest segment is gone: it heals; of its hard state: it does not start",
              _damaged(["log", "hard-state", "identity"], truncate, refuses=True)),

@@ -1,4 +1,4 @@
-"""Processes killed with SIGKILL, all at the same moment, and started again when the fault ends."""
+"""Kills processes with SIGKILL, all at the same moment, and starts them again when the fault ends."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from chaos.nemesis.fault import Field, Injected, Nemesis, Skipped
+from raftlog.chaos.nemesis.fault import Field, Injected, Nemesis, Skipped
 
 LASTS_S: Final = (0.3, 3.0)  # down for shorter and longer than an election takes
 

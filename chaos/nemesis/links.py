@@ -1,17 +1,20 @@
-"""Bad links between peers: slow, narrow, held back and let go, cut in the middle of a message, closed, refused."""
+"""Breaks links between peers: slow, narrow, held back, cut within a message, closed, refused, all broken at once."""
 
 from __future__ import annotations
 
 import errno
 import socket
 import struct
+import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Final
 
-from chaos.nemesis.fault import Field, Injected, Nemesis, Toxic, both_ways, client, peers
+from raftlog.chaos.deploy.toxiproxy import ToxiproxyError
+from raftlog.chaos.nemesis.fault import Field, Injected, Nemesis, Skipped, Toxic, both_ways, client, peers
 
 LASTS_S: Final = (1.0, 3.0)
-HELD_S: Final = (0.8, 2.0)  # longer than an election takes: what is let go then is of an old term
+HELD_S: Final = (0.8, 2.0)  # longer than an election takes: bytes that are released then are of an old term
 CONNECT_S: Final = 2.0
 
 LATENCY_MS: Final = 75
@@ -67,6 +70,65 @@ def _reset(field: Field) -> Injected:
     return Injected(f"links of node {node}", f"{proof}; a connection met {end_of(listen)}", field.forget)
 
 
+def _broken(chosen: Callable[[Field], Sequence[tuple[int, int]]], whose: str) -> Callable[[Field], Injected]:
+    """Ends all connections on some links together, and lets the nodes dial again: one short break.
+
+    Connections of the harness show it: one stands on each link before, and has to end. A healthy leader stays: where
+    no other fault lasts, the term is the same before and after.
+    """
+
+    def inject(field: Field) -> Injected:
+        pairs = chosen(field)
+        with ExitStack() as opened:
+            own = [opened.enter_context(_dialled(field.deployment.peer_address(*pair))) for pair in pairs]
+            before, since_ns = _term(field), time.monotonic_ns()
+            field.deployment.toxiproxy.drop(peers(pairs), f"f{field.number}")
+            ended = sum(map(_has_ended, own))
+        if ended < len(own):
+            raise ToxiproxyError(f"{len(own) - ended} of {len(own)} connections outlived the break of their links")
+        took_ms = (time.monotonic_ns() - since_ns) / 1e6
+
+        def heal() -> str:
+            return f"term {before} before, {_term(field)} after"
+
+        proof = f"{ended} connections on {len(pairs)} links ended within {took_ms:.0f} ms"
+        return Injected(f"all links of {whose}", proof, heal, since_ns)
+
+    return inject
+
+
+def _all_pairs(field: Field) -> list[tuple[int, int]]:
+    return [(one, other) for one in field.nodes for other in field.nodes if one != other]
+
+
+def _leader_pairs(field: Field) -> list[tuple[int, int]]:
+    return both_ways(field.leader(), field.nodes)
+
+
+def _term(field: Field) -> int:
+    """The newest term that a node reports; 0 if no node answers."""
+    told = [field.deployment.cluster.status(node) for node in field.deployment.cluster.running]
+    return max((each.term for each in told if each is not None), default=0)
+
+
+def _dialled(address: str) -> socket.socket:
+    """A connection through that proxy. Raises Skipped if the proxy is disabled by another fault."""
+    host, _, port = address.rpartition(":")
+    try:
+        return socket.create_connection((host, int(port)), CONNECT_S)
+    except OSError as error:
+        raise Skipped(f"{address} is not open to dials: {_named(error)}") from None
+
+
+def _has_ended(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1) == b""
+    except ConnectionError:
+        return True
+    except TimeoutError:
+        return False
+
+
 def refusal(address: str) -> str:
     """What a dial meets."""
     host, _, port = address.rpartition(":")
@@ -116,4 +178,8 @@ NEMESES: Final = (
              _of_one("limit_data", lambda field: [("bytes", field.chance.randint(*HALF_BYTES))])),
     _nemesis("reset", "one node's links are closed, new ones reset", _reset),
     _nemesis("refused", "one node's links are closed, new ones refused", _refuse),
+    _nemesis("broken-all", "all links end at the same moment, and can be dialled again at once",
+             _broken(_all_pairs, "all nodes")),
+    _nemesis("broken-leader", "all links of the leader end at the same moment, and can be dialled again at once",
+             _broken(_leader_pairs, "the leader")),
 )  # fmt: skip

@@ -1,7 +1,8 @@
-"""Members that come and go while everything else happens: added, replaced, removed, and leadership handed over.
+"""Changes members while other faults go on: adds, replaces, removes, and hands leadership over.
 
-What an operator does (`chaos.membership`), past the proxies; the links of a new member go through proxies of their own.
-The proof is what the leader says of its members. In the end the same numbers vote as before, some on new disks.
+What an operator does (`raftlog.chaos.deploy.membership`), past the proxies; the links of a new member go through
+proxies of their own. The proof is what the leader says of its members. In the end the same numbers vote as before, some
+on new disks.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from chaos import membership
-from chaos.nemesis.fault import Field, Injected, Lane, Need, Nemesis, Skipped
-from cluster.client_sync import ClientError
-from cluster.wire import fingerprint
+from raftlog.chaos.deploy import membership
+from raftlog.chaos.nemesis.fault import Field, Injected, Lane, Need, Nemesis, Skipped
+from raftlog.cluster.api.status import fingerprint
+from raftlog.cluster.client.blocking.client import ClientError
 
 LASTS_S: Final = (1.0, 4.0)
 HANDED_S: Final = (0.2, 1.0)
@@ -23,7 +24,7 @@ KILLED: Final = -9
 def _voters(field: Field) -> str:
     told = membership.members(field.deployment)
     if told is None:
-        return "nobody tells who votes now"
+        return "no leader reports the voters now"
     return f"voters {[each.node for each in told.members if each.role == 'voter']} at index {told.configuration}"
 
 

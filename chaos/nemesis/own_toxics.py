@@ -1,13 +1,13 @@
-"""Links between peers that repeat, reorder or change what is sent, and requests of clients that begin with a bad byte.
+"""Makes links between peers repeat, reorder or change frames, and client requests begin with a bad byte.
 
-The stock Toxiproxy cannot do it; `chaos/toxics` can, where Go was found to build it (else these faults are skipped).
-Its toxics cut a stream in frames, so that whole frames with a right CRC come twice or late and only the node's own
-protection is left, or take it as slices of bytes, which tear frames. They count what they did: no fault counts as
-installed before it met something.
+The stock Toxiproxy cannot do it. `chaos/toxics` can, if set-up found Go to build it; otherwise these faults are
+skipped. Some of its toxics cut a stream into frames, so that whole frames with a right CRC come twice or late. Then
+only the node's own protection is left. Others cut it into slices of bytes, which tear frames. The toxics count their
+changes: no fault counts as installed before it changed something.
 
-Answers to clients are never touched, nor bodies of requests: HTTP over TCP carries no checksum of ours, so a changed
-value would be a value that somebody wrote, and a repeated request a second request. What may be changed there is the
-first byte of a request, which no node can take for one.
+The toxics never change answers to clients or bodies of requests. HTTP over TCP carries no checksum of ours. So a
+changed value would look like a value that some client wrote, and a repeated request like a second request. They may
+change only the first byte of a request, which no node can take for a request.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
-from chaos.nemesis.fault import Field, Injected, Nemesis, Skipped, Toxic, both_ways, client, peers
-from chaos.toxiproxy_server import ToxiproxyNotFoundError, own_server_path
+from raftlog.chaos.deploy.toxiproxy_server import ToxiproxyNotFoundError, own_server_path
+from raftlog.chaos.nemesis.fault import Field, Injected, Nemesis, Skipped, Toxic, both_ways, client, peers
 
 Kind = Literal["duplicate", "reorder", "corrupt"]
 Pairs = Sequence[tuple[int, int]]

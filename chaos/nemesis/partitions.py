@@ -1,19 +1,26 @@
-"""Partitions: which links between peers are cut, each direction for itself, by swallowing what is sent.
+"""Partitions the network: swallows the bytes of links between peers, each direction separately.
 
-Nobody is told: connections stay open, and what was swallowed never arrives. The shapes are those of the simulator.
+Connections stay open without an error, and swallowed bytes never arrive. The shapes are those of the simulator.
 """
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from chaos.nemesis.fault import Field, Injected, Nemesis, Skipped, Toxic, peers
-from chaos.sim import topologies
+from raftlog.chaos.nemesis.fault import Field, Injected, Nemesis, Skipped, Toxic, peers
+from raftlog.chaos.sim.ground import topologies
 
 LASTS_S: Final = (1.5, 4.0)  # from two to several election timeouts
+BEHIND_S: Final = 20.0
+"""Longest wait until a follower that is cut off needs a snapshot: several snapshots of the others."""
+
+BEHIND_LASTS_S: Final = (0.1, 1.0)
+ASK_S: Final = 2.0
+_SNAPSHOT: Final = re.compile(rb"^raftlog_snapshot_index (\S+)", re.MULTILINE)
 FLAP_S: Final = (0.05, 0.6)  # below and above an election timeout
 
 Pairs = Sequence[tuple[int, int]]
@@ -53,12 +60,12 @@ def _leader(field: Field) -> tuple[str, Pairs]:
 
 def _inward(field: Field) -> tuple[str, Pairs]:
     node = _leader_or_any(field)
-    return f"node {node} hears nobody", topologies.inbound(field.nodes, node)
+    return f"node {node} hears no peer", topologies.inbound(field.nodes, node)
 
 
 def _outward(field: Field) -> tuple[str, Pairs]:
     node = _leader_or_any(field)
-    return f"nobody hears node {node}", topologies.outbound(field.nodes, node)
+    return f"no peer hears node {node}", topologies.outbound(field.nodes, node)
 
 
 def _ring(field: Field) -> tuple[str, Pairs]:
@@ -72,7 +79,9 @@ def _bridge(field: Field) -> tuple[str, Pairs]:
 
 
 def _howard(field: Field) -> tuple[str, Pairs]:
-    """The leader among those that see only one other, so that it has to go although nobody else sees it gone."""
+    """The leader among those that see only one other node, so that it has to step down although no other node sees it
+    gone.
+    """
     leader = field.leader()
     others = field.chance.sample([node for node in field.nodes if node != leader], len(field.nodes) - 1)
     order = [*others, leader]
@@ -95,7 +104,7 @@ def _flap(field: Field) -> Injected:
                     return
                 field.place(_swallow(pairs))
                 times[0] += 1
-        except Exception as error:  # told when the fault ends
+        except Exception as error:  # reported when the fault ends
             failed.append(str(error))
 
     thread = threading.Thread(target=flap, name="flapping", daemon=True)
@@ -108,6 +117,42 @@ def _flap(field: Field) -> Injected:
         return f"cut {times[0]} times" + (f"; {failed[0]}" if failed else "")
 
     return Injected(f"node {node} comes and goes", proof, heal)
+
+
+def _left_behind(field: Field) -> Injected:
+    """Cuts one follower off until its leader no longer keeps the entries that it lacks: it will need a snapshot.
+
+    The leader keeps some log behind its newest snapshot, so two snapshots must come after the follower's last index.
+    """
+    cluster, leader = field.deployment.cluster, field.leader()
+    node = field.chance.choice([each for each in cluster.running if each != leader])
+    proof = field.place(_swallow(topologies.alone(field.nodes, node)))
+    since_ns = time.monotonic_ns()
+    told = cluster.status(node)
+    last = told.last if told is not None else 0
+    saved: dict[int, set[int]] = {each: set() for each in field.nodes if each != node}
+
+    def is_behind() -> bool:
+        for each, indexes in saved.items():
+            if (index := _snapshot_index(field, each)) > last:
+                indexes.add(index)
+        return all(len(saved[each]) >= 2 for each in cluster.running if each != node)
+
+    if not field.wait(is_behind, BEHIND_S):
+        field.forget()
+        raise Skipped(f"the others have not saved enough snapshots behind {last} within {BEHIND_S:g} s")
+    behind = f"node {node} ended at {last}; the others saved snapshots up to {max(map(max, saved.values()))}"
+    return Injected(f"follower {node} needs a snapshot", f"{proof}; {behind}", field.forget, since_ns)
+
+
+def _snapshot_index(field: Field, node: int) -> int:
+    """The end of that node's newest snapshot; 0 where it does not say."""
+    try:
+        _, body = field.deployment.cluster.ask(node, "/metrics", ASK_S)
+    except OSError:
+        return 0
+    found = _SNAPSHOT.search(body)
+    return int(float(found[1])) if found is not None else 0
 
 
 def _leader_or_any(field: Field) -> int:
@@ -134,8 +179,8 @@ NEMESES: Final = (
     _nemesis("partition-halves", "two sides that do not see each other", _halves),
     _nemesis("partition-minority", "the leader on the smaller side", _minority, moves_leader=True),
     _nemesis("partition-leader", "the leader alone", _leader, moves_leader=True),
-    _nemesis("partition-inward", "one node hears nobody, and all hear it", _inward),
-    _nemesis("partition-outward", "nobody hears one node, and it hears all", _outward),
+    _nemesis("partition-inward", "one node hears no other, and all hear it", _inward),
+    _nemesis("partition-outward", "no other node hears one, and it hears all", _outward),
     _nemesis("partition-ring", "everyone sees its two neighbours", _ring, nodes_min=4),
     _nemesis("partition-bridge", "two sides that only one node sees", _bridge, nodes_min=5),
     _nemesis("partition-howard", "two nodes see one other each; the leader is one of them", _howard, nodes_min=5,
@@ -143,5 +188,9 @@ NEMESES: Final = (
     Nemesis(
         name="partition-flapping", says="one node cut off and back again and again", lane="network", lasts_s=LASTS_S,
         inject=_flap,
+    ),
+    Nemesis(
+        name="left-behind", says="one follower cut off until it needs a snapshot", lane="network",
+        lasts_s=BEHIND_LASTS_S, inject=_left_behind, needs=frozenset(("housekeeping",)),
     ),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Processes that stand still (SIGSTOP): connections stay open and nobody answers, then they go on as if nothing was."""
+"""Pauses processes (SIGSTOP): connections stay open without answers, then the process goes on as before."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from chaos.nemesis.fault import Field, Injected, Nemesis, Skipped
+from raftlog.chaos.nemesis.fault import Field, Injected, Nemesis, Skipped
 
 SHORT_S: Final = (0.05, 0.25)  # below the shortest election timeout
 LONG_S: Final = (1.0, 3.5)  # above the longest

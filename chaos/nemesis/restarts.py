@@ -1,4 +1,4 @@
-"""Restarts: the leader stopped cleanly so that it hands over, all nodes one after the other, one again and again."""
+"""Restarts nodes: the leader cleanly so that it hands over, all nodes in turn, or one again and again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from chaos.nemesis.fault import Field, Injected, Nemesis, Skipped
+from raftlog.chaos.nemesis.fault import Field, Injected, Nemesis, Skipped
 
 LASTS_S: Final = (2.0, 4.0)
 STORM_UP_S: Final = (0.05, 0.8)  # killed while it starts, while it catches up, and while it serves
@@ -41,7 +41,7 @@ def _repeated(
         try:
             while not field.ended.is_set() and turn():
                 turns[0] += 1
-        except Exception as error:  # told when the fault ends
+        except Exception as error:  # reported when the fault ends
             failed.append(f"{type(error).__name__}: {error}")
 
     thread = threading.Thread(target=run, name=target, daemon=True)
@@ -70,9 +70,7 @@ def _storm(field: Field) -> Injected:
         cluster.kill(node)
         return True
 
-    return _repeated(
-        f"node {node}", f"pid {pid} waited for and gone", field, turn, lambda: _started(field, node)
-    )  # fmt: skip
+    return _repeated(f"node {node}", f"pid {pid} waited for and gone", field, turn, lambda: _started(field, node))
 
 
 def _rolling(field: Field) -> Injected:
@@ -96,7 +94,7 @@ def _rolling(field: Field) -> Injected:
     turn()
     return _repeated(
         f"nodes {order}", f"node {first} was pid {old} and is pid {cluster.pid(first)}", field, turn, cluster.start
-    )  # fmt: skip
+    )
 
 
 NEMESES: Final = (

@@ -1,10 +1,10 @@
-"""`python -m chaos.shim`: prints the compiler that builds the preload library; 1 and the reason where there is none."""
+"""`python -m raftlog.chaos.shim`: prints the compiler that builds the preload library, or the reason why not."""
 
 import sys
 import tempfile
 from pathlib import Path
 
-from chaos.shim.library import ShimMissing, build, compiler
+from raftlog.chaos.shim.library import ShimMissing, build, compiler
 
 if __name__ == "__main__":
     try:

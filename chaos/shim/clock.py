@@ -7,14 +7,14 @@ import time
 from pathlib import Path
 from typing import Final
 
-from chaos.shim.library import build
+from raftlog.chaos.shim.library import build
 
 SOURCE: Final = Path(__file__).with_name("clock.c")
 _NUMBERS: Final = struct.Struct("=qqqq")
 
 
 class Clock:
-    """The clock of a process that is started with `environment`; true until it is told otherwise."""
+    """The clock of a process that starts with `environment`; true until a call changes it."""
 
     def __init__(self, home: Path, name: str) -> None:
         """Builds the library in the folder `home`. Raises ShimMissing."""

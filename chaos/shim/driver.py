@@ -1,15 +1,15 @@
 """Drives the preload library: rules for the processes that carry it, proof of what they did, and a loss of power.
 
-    shim = Shim(home, [data_folder_of_node_1, …])          # builds the library; the folders as they are now are durable
+    shim = Shim(home, [data_folder_of_node_1, …])          # builds the library; the folders are durable as they are
     start each process with shim.environment added to its own, or with shim.environment_of(its folder)
-    rule = shim.inject("fdatasync", error="EIO", root=folder)   # from now on; shim.hits(rule) proves that it happened
-    shim.heal()                                            # no rules: what hung goes on
-    shim.kill_at("pwrite", 3, root=folder, when="half")    # kill -9 in the middle of the third pwrite from now on
-    shim.restore_synced(folder)                            # the process is gone: what a loss of power leaves of it
+    rule = shim.inject("fdatasync", error="EIO", root=folder)   # shim.hits(rule) proves its effect
+    shim.heal()                                            # removes all rules; hanging calls continue
+    shim.kill_at("pwrite", 3, root=folder, when="half")    # kill -9 in the middle of the third pwrite
+    shim.restore_synced(folder)                            # after the process ended: as a power cut leaves it
 
-Rules count the calls that they fit in each process by itself, from when the process first sees them: heal before a
-process that was killed is started again, or the rule kills it again. A root has one process at a time. Methods block
-for milliseconds, `restore_synced` and the constructor for as long as the folders take to copy.
+Each process counts the calls that a rule fits by itself, from the moment it first sees the rule. So heal before a
+killed process starts again, or the rule kills it again. A root has one process at a time. Methods block for
+milliseconds. `restore_synced` and the constructor block as long as the folders take to copy.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from pathlib import Path
 from random import Random
 from typing import Final, Literal
 
-from chaos.shim.library import build
-from chaos.shim.shadow import Left, Shadow
-from chaos.shim.trace import Action, Call, CallKind, Cursor, in_order, read_trace
+from raftlog.chaos.shim.library import build
+from raftlog.chaos.shim.shadow import Left, Shadow
+from raftlog.chaos.shim.trace import Action, Call, CallKind, Cursor, in_order, read_trace
 
 CallName = Literal[
     "pwrite", "write", "ftruncate", "allocate", "fsync", "fdatasync", "rename", "unlink", "create", "mkdir", "rmdir",
@@ -37,14 +37,14 @@ CALL_NAMES: Final = (*(kind.name.lower() for kind in CallKind), "any", "sync", "
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What is to happen to calls that fit."""
+    """The effect on calls that fit."""
 
     id: int
     call: str
     action: Action
     argument: int  # errno, or milliseconds
     nth: int  # from this fitting call on
-    times: int  # to so many of them; 0: to all
+    times: int  # how many of them; 0: all
     pattern: str  # of the whole path, as fnmatch
 
     def line(self) -> str:
@@ -170,12 +170,12 @@ class Shim:
     # -- what happened
 
     def calls(self) -> Iterator[Call]:
-        """Every call so far, process after process; what was before a loss of power is forgotten with it."""
+        """Every call so far, process after process; a loss of power also removes the calls before it."""
         for file in self._all_traces():
             yield from read_trace(file)
 
     def hits(self, rule: int) -> list[Call]:
-        """The calls to which that rule did something. Only what is new since it was last asked for is read."""
+        """The calls that the rule changed. Reads only the records since the last question."""
         for file in self._all_traces():
             for call in self._cursor.injected(file):
                 self._injected.setdefault(call.rule, []).append(call)
@@ -184,12 +184,13 @@ class Shim:
     # -- loss of power
 
     def restore_synced(self, root: Path, *, torn: Random | None = None) -> Left:
-        """Makes a root what it would be had the power gone when its process ended, which must be gone.
+        """Makes a root as it would be had the power gone when its process ended; the process must be gone.
 
-        What was not synced is dropped, or with `torn` any part of it is there. That is then what is durable.
+        Bytes that were not synced are dropped, or with `torn` any part of them stays. The result then counts as
+        durable.
         """
         root = root.resolve()
-        self.hits(0)  # what rules did is still to be told when the traces are gone
+        self.hits(0)  # reads the effects of rules before the traces are removed
         own = self._own_traces(root)
         files = [file for file in [*in_order(self._traces), *in_order(own)] if file not in self._replayed[root]]
         shadow = Shadow(self._durable[root], root)
@@ -202,7 +203,7 @@ class Shim:
         return left
 
     def _keep(self, root: Path) -> None:
-        """The folder as it is now is durable; what was recorded before is in it."""
+        """Takes the folder as it is now as durable; it contains the earlier recorded calls."""
         before = self._durable.get(root)
         self._replayed[root] = {*self._traces.glob("*.trace"), *self._own_traces(root).glob("*.trace")}
         number = int(before.name.partition("-")[0]) + 1 if before is not None else 1

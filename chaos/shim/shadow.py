@@ -1,9 +1,9 @@
-"""What of a folder a loss of power would leave, from what it held at first and the calls that were recorded since.
+"""Computes the part of a folder that survives a power cut, from its first content and the recorded calls.
 
-A model of a file system that keeps only what it must: bytes of a file count once fdatasync or fsync of it has returned,
-as it was when that began; names in a folder once fsync of the folder has. A sync that failed leaves what it should have
-written in doubt for good (fsyncgate): only what is written anew can become durable. What is in doubt is dropped, or
-torn: any sector of 512 bytes and any folder's names may be the old or the new ones.
+It models a file system that keeps only the bytes that it must. Bytes of a file count once fdatasync or fsync of the
+file has returned, as they were when that call began. Names in a folder count once fsync of the folder has returned.
+After a failed sync its bytes stay in doubt for good (fsyncgate): only bytes that are written again can become durable.
+Bytes in doubt are dropped, or torn: any sector of 512 bytes and any folder's names may be the old or the new ones.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from random import Random
 from typing import Final
 
-from chaos.shim.trace import Call, CallKind
+from raftlog.chaos.shim.trace import Call, CallKind
 
 SECTOR: Final = 512
 
@@ -46,7 +46,7 @@ class _Change:
 @dataclass(slots=True)
 class _File:
     source: Path | None = None  # where its first content is, until it is needed
-    content: bytearray | None = None  # what is durable
+    content: bytearray | None = None  # the durable bytes
     changes: list[_Change] = field(default_factory=list)
     dropped: int = 0  # changes before those in the list
     begun: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -107,27 +107,29 @@ class _Folder:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What a restored folder lacks of what its process had written: in doubt when the power went."""
+    """The bytes and files of a restored folder that its process had written and that were in doubt when the power
+    went.
+    """
 
     bytes_in_doubt: int
     files_in_doubt: int
 
 
 class Shadow:
-    """One folder: `first` holds what it was at first, `root` is where processes see it."""
+    """One folder: `first` holds its first content, `root` is its path for processes."""
 
     def __init__(self, first: Path, root: Path) -> None:
         self._root = str(root)
         self._top = _load(first)
 
     def replay(self, calls: Iterable[Call]) -> None:
-        """What was done, in order; calls on other folders are passed over."""
+        """Takes the calls in order; calls on other folders are ignored."""
         for call in calls:
             if call.path == self._root or call.path.startswith(f"{self._root}/"):
                 self._apply(call)
 
     def write(self, to: Path, random: Random | None) -> Left:
-        """Makes `to` the folder that a loss of power leaves; what was in it is removed. `random`: torn."""
+        """Makes `to` the folder that a loss of power leaves; earlier content is removed. `random`: torn."""
         shutil.rmtree(to, ignore_errors=True)
         changes = [change for file in _files(self._top) for change in file.changes]
         counted = Left(sum(c.length for c in changes if c.data), sum(1 for f in _files(self._top) if f.changes))

@@ -1,4 +1,4 @@
-"""What the preload library recorded: one value for each call, read back from the trace files.
+"""Reads the trace files of the preload library: one value for each call.
 
 A process that was killed may leave half a record at the end of its file: its caller never learned of that call.
 """
@@ -17,7 +17,7 @@ _BEGIN, _INJECTED, _ZEROS = 1, 2, 4
 
 
 class CallKind(IntEnum):
-    """What was called. The numbers are those of shim.c; pwritev counts as pwrite, writev as write."""
+    """The recorded calls. The numbers are those of shim.c; pwritev counts as pwrite, writev as write."""
 
     PWRITE = 1
     WRITE = 2
@@ -59,7 +59,7 @@ class Call(NamedTuple):
     rule: int  # of the driver's rules, 0: none
     action: Action
     serial: int  # joins the begin and the end of a sync
-    data: bytes | None  # what was written; None: zeros, or nothing
+    data: bytes | None  # the written bytes; None: zeros, or nothing
 
 
 def read_trace(file: Path) -> Iterator[Call]:
@@ -85,7 +85,7 @@ def _call(pid: int, head: tuple[Any, ...], rest: bytes) -> Call:
 
 
 class Cursor:
-    """Reads trace files that still grow, each from where it was left: what was injected, without the bytes written."""
+    """Reads trace files that still grow, each from its last position: the changed calls, without the bytes written."""
 
     def __init__(self) -> None:
         self._at: dict[Path, int] = {}

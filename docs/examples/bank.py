@@ -18,7 +18,8 @@ MONEY = 100 * ACCOUNTS
 
 
 class Bank:
-    """Accounts that can be overdrawn by nobody. See chaos.sim.machines.Machine for what each method must do."""
+    """Accounts that no transfer can overdraw. See raftlog.chaos.sim.world.machines.Machine for what each method must
+    do."""
 
     def __init__(self) -> None:
         self.accounts: list[int] = [100] * ACCOUNTS
@@ -41,7 +42,7 @@ class Bank:
         return self.accounts[source]
 
     def digest(self) -> str:
-        """Equal if and only if the states are. Text, not the list itself: that would change under whoever keeps it."""
+        """Equal if and only if the states are. Text, not the list itself: the list would change later."""
         return f"{self.accounts} {self.refused}"
 
     def snapshot(self) -> Iterator[bytes]:

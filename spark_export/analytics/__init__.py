@@ -1,16 +1,17 @@
 """Questions that one asks of a log, as functions from DataFrame to DataFrame.
 
-They take rows of the log (an export, a batch read, or a stream) and use Spark's built-in functions alone, so that what
-works on a table works on a stream too; the docstring says where that is not so. docs/analytics.md is the guide.
+The functions take rows of the log: an export, a batch read, or a stream. They use only Spark's built-in functions. So a
+function that works on a table works on a stream too, unless its docstring says otherwise. docs/analytics.md is the
+guide.
 """
 
-from spark_export.analytics.access_log import access_fields
-from spark_export.analytics.audit import audit, duplicates, gaps, late
-from spark_export.analytics.events import events, key_changes, user_records
-from spark_export.analytics.joins import enrich, join_within, view
-from spark_export.analytics.state import change_feed, state_at
-from spark_export.analytics.terms import terms
-from spark_export.analytics.windows import rates, sessionise, sessions, top_keys
+from raftlog.spark_export.analytics.access_log import access_fields
+from raftlog.spark_export.analytics.audit import audit, duplicates, gaps, late
+from raftlog.spark_export.analytics.events import events, key_changes, user_records
+from raftlog.spark_export.analytics.joins import enrich, join_within, view
+from raftlog.spark_export.analytics.state import change_feed, state_at
+from raftlog.spark_export.analytics.terms import terms
+from raftlog.spark_export.analytics.windows import rates, sessionise, sessions, top_keys
 
 __all__ = [
     "access_fields", "audit", "change_feed", "duplicates", "enrich", "events", "gaps", "join_within", "key_changes",

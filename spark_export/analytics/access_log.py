@@ -1,4 +1,4 @@
-"""The lines of a web server's access log as columns, by Spark's built-in functions; common and combined format."""
+"""Parses the lines of a web server's access log into columns, by Spark's functions; common and combined format."""
 
 from typing import TYPE_CHECKING, Final
 

@@ -1,4 +1,4 @@
-"""Whether a log is whole and what is odd about it: gaps, doubled rows, times that fall, repeated requests, late events.
+"""Checks a log for gaps, doubled rows, times that fall, repeated requests and late events.
 
 Tables only: each of these looks at rows in the order of their indexes.
 """
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from spark_export.analytics.events import events
-from spark_export.analytics.neighbours import BLOCK, with_highest_before, with_previous
+from raftlog.spark_export.analytics.events import events
+from raftlog.spark_export.analytics.neighbours import BLOCK, with_highest_before, with_previous
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

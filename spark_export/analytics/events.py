@@ -1,10 +1,10 @@
-"""From rows of the log to what analytics begin with: user records, events with their own time, changes of keys."""
+"""Turns rows of the log into user records, events with their own time, and changes of keys."""
 
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from spark_export.schema import USER_OPERATIONS, USER_RESULTS
+from raftlog.spark_export.columns.schema import USER_OPERATIONS, USER_RESULTS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

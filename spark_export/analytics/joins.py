@@ -1,11 +1,11 @@
-"""Streams and tables joined: two streams within a time, a stream with a table, and two tables as a kept view."""
+"""Joins streams and tables: two streams within a time, a stream with a table, and two tables as a kept view."""
 
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from spark_export.analytics.events import key_changes
-from spark_export.analytics.windows import WATERMARK
+from raftlog.spark_export.analytics.events import key_changes
+from raftlog.spark_export.analytics.windows import WATERMARK
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -16,8 +16,10 @@ _EVENT: Final = ("event_time", "index", "value")
 def join_within(
     left: "DataFrame", right: "DataFrame", within: str = "1 minute", *, how: str = "inner", watermark: str = WATERMARK
 ) -> "DataFrame":
-    """Each event of `left` with every event of `right` that has the same key and lies at most `within` after it: key,
-    left_event_time, left_index, left_value, right_…, seconds. The same record is never its own partner.
+    """Pairs each event of `left` with every event of `right` that has the same key and lies at most `within` after it.
+
+    The columns are key, left_event_time, left_index, left_value, right_…, seconds. A record is never paired with
+    itself.
 
     `how` is inner, or left for those without a partner too. A stream keeps an event as long as a partner may come.
     """
@@ -45,18 +47,22 @@ def _renamed(events: "DataFrame", side: str, watermark: str) -> "DataFrame":
 
 
 def enrich(events: "DataFrame", table: "DataFrame", on: str = "key") -> "DataFrame":
-    """Each event with its key's row of a table (a state, a file, anything static); the table's other columns are named
-    table_…, and are null for a key that it does not have. A stream is joined with the table as of each micro-batch."""
+    """Each event with its key's row of a table, for example a state or a file.
+
+    The table's other columns are named table_…; they are null for a key that the table does not have. A stream is
+    joined with the table as of each micro-batch.
+    """
     named = table.select(on, *(F.col(name).alias(f"table_{name}") for name in table.columns if name != on))
     return events.join(named, on, "left")
 
 
 def view(log: "DataFrame", left: str, right: str, *, how: str = "inner") -> "DataFrame":
-    """Two tables kept in the key-value store under the prefixes `left` and `right`, joined by the rest of the key: id,
-    left, right (the live values), left_index, right_index (of the records that wrote them).
+    """Joins two tables that lie in the key-value store under the prefixes `left` and `right`, by the rest of the key.
 
-    `how` is inner, left or full. One aggregate keeps the join current: as a stream (update or complete mode) a row
-    comes whenever either table changes it; update mode does not tell of a row that leaves the view.
+    The columns are id, left, right (the live values), left_index, right_index (of the records that wrote them).
+
+    `how` is inner, left or full. One aggregate keeps the join current. In a stream (update or complete mode) a row
+    comes whenever either table changes it. Update mode does not report a row that leaves the view.
     """
     conditions = {"inner": ("left", "right"), "left": ("left",), "full": ()}
     if how not in conditions:

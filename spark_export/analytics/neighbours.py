@@ -1,4 +1,4 @@
-"""Each row of the log with something of the rows before it, without sorting the whole log in one task.
+"""Joins each row of the log with values of the rows before it, without sorting the whole log in one task.
 
 Rows fall into blocks of so many indexes; windows run inside a block, and a small table of the blocks' ends joins them.
 """
@@ -22,7 +22,7 @@ def with_previous(log: "DataFrame", *names: str, block: int = BLOCK) -> "DataFra
     ends = blocks.groupBy("block").agg(*(F.max_by(F.struct(name), "index").alias(name) for name in names))
     before = ends.select(
         "block", *(F.lag(name).over(Window.orderBy("block"))[name].alias(f"edge_{name}") for name in names)
-    )  # fmt: skip
+    )
     is_first = F.row_number().over(inside) == 1
     looked = blocks.withColumns(
         {"is_first": is_first} | {f"previous_{name}": F.lag(name).over(inside) for name in names}

@@ -1,12 +1,12 @@
-"""The key-value state as of an index, and every change of it with what was there before."""
+"""Computes the key-value state as of an index, and every change of it with the value before."""
 
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
-from spark_export.analytics.events import key_changes
-from spark_export.digests import state
+from raftlog.spark_export.analytics.events import key_changes
+from raftlog.spark_export.export.digests import state
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -1,4 +1,4 @@
-"""The history of a log by term: how long each lasted, what it did, and how long nothing happened in between."""
+"""Sums up the log by term: how long each term lasted, how much it wrote, and how long the pauses were."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -6,19 +6,22 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
-from spark_export.analytics.neighbours import BLOCK, with_previous
-from spark_export.schema import USER_OPERATIONS, USER_RESULTS
+from raftlog.spark_export.analytics.neighbours import BLOCK, with_previous
+from raftlog.spark_export.columns.schema import USER_OPERATIONS, USER_RESULTS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
 def terms(log: "DataFrame", leaders: Mapping[int, str] | None = None, *, block: int = BLOCK) -> "DataFrame":
-    """One row per term with a record: term, leader, first_index, last_index, records, user, first_time, last_time,
-    seconds, per_second (user records over its time), longest_pause (seconds without a record within it), gap (seconds
-    from the last record of the term before).
+    """One row per term with a record.
 
-    The log does not say who led; `leaders` may (the leader of the current term is in `/v1/status`). A table's alone.
+    The columns are term, leader, first_index, last_index, records, user, first_time, last_time, seconds, per_second,
+    longest_pause and gap. `per_second` counts user records. `longest_pause` is the longest time in seconds without a
+    record within the term. `gap` is the time in seconds since the last record of the term before.
+
+    The log does not name leaders; `leaders` can (`/v1/status` names the leader of the current term). Works on tables
+    only.
     """
     is_user = F.col("operation").isin(*USER_OPERATIONS) & F.col("result").isin(*USER_RESULTS)
     rows = with_previous(log.select("index", "term", "time", is_user.alias("is_user")), "time", "term", block=block)

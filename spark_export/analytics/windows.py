@@ -1,11 +1,11 @@
-"""Events in windows of their own time: rates and percentiles, sessions, and the most frequent keys."""
+"""Groups events in windows of their own time: rates and percentiles, sessions, and the most frequent keys."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from spark_export.analytics.events import user_records
+from raftlog.spark_export.analytics.events import user_records
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, GroupedData
@@ -20,13 +20,15 @@ def rates(
     events: "DataFrame", size: str | None = None, *, slide: str | None = None, gap: str | None = None,
     by: Sequence[str] = (), measure: str = "bytes", quantiles: Sequence[float] = QUANTILES, watermark: str = WATERMARK,
 ) -> "DataFrame":  # fmt: skip
-    """How many events per window, and the spread of `measure`: start, end, the columns of `by`, records, per_second,
-    total, lowest, highest, and p50, p90, p99 (or as `quantiles` says).
+    """Counts events per window, and shows the spread of `measure`.
 
-    Windows are tumbling (`size`), sliding (`size` and `slide`), or sessions that end after more than `gap` without one
-    (of the same `by`; a stream needs one). Intervals are Spark's: "10 minutes". A quantile is the smallest value that
-    at least that share of the events does not exceed. As a stream in append mode a window comes once the watermark
-    passed its end.
+    The columns are start, end, the columns of `by`, records, per_second, total, lowest, highest, and p50, p90, p99 (or
+    as `quantiles` says).
+
+    Windows are tumbling (`size`), sliding (`size` and `slide`), or sessions, which end after more than `gap` without an
+    event of the same `by`. A stream of sessions needs a column in `by`. Intervals are Spark's: "10 minutes". A quantile
+    is the smallest value that at least that share of the events does not exceed. A stream in append mode emits a window
+    once the watermark has passed its end.
     """
     if (size is None) == (gap is None) or (slide is not None and size is None):
         raise ValueError("rates: give size, or size and slide, or gap")
@@ -75,8 +77,11 @@ def sessions(events: "DataFrame", gap: str = "30 minutes", *, watermark: str = W
 
 
 def sessionise(events: "DataFrame", gap: str = "30 minutes", *, watermark: str = WATERMARK) -> "DataFrame":
-    """Each event with its session: key, session (its first event's time), number (from 1, by time, then index),
-    seconds (since the event before it, null for the first), event_time, index, value."""
+    """Each event with its session: key, session, number, seconds, event_time, index, value.
+
+    `session` is the time of its first event. `number` counts its events from 1, by time, then index. `seconds` is the
+    time since the event before, null for the first.
+    """
     listed = _in_sessions(events, gap, watermark).agg(
         F.array_sort(F.collect_list(F.struct("event_time", "index", "value"))).alias("events")
     )

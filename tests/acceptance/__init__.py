@@ -1,1 +1,1 @@
-"""Acceptance: the whole service as processes, broken from outside, judged by what its clients were told."""
+"""Acceptance tests: the whole service as processes, broken from outside, judged by its clients' answers."""

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from chaos.deployment import Deployment
-from cluster.local_cluster import READY_S, LocalCluster
+from raftlog.chaos.deploy.deployment import Deployment
+from raftlog.cluster.node.local_cluster import READY_S, LocalCluster
 from tests.support import free_ports
 
 Measure = Callable[[str, object], None]
-"""The type of pytest's `record_property`; what is recorded as `measured` is shown at the end of the run."""
+"""The type of pytest's `record_property`; values recorded as `measured` are shown at the end of the run."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 SETTINGS = {"disk.segment_bytes": 16 << 20, "log.format": "json"}
 """Of clusters that live for minutes, on a disk that others use too."""
 
-# Starting a cluster costs seconds on two cores, so the tests of one file share one, mended before each.
+# Starting a cluster costs seconds on two cores, so the tests of one file share one, restored before each.
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def proxied(proxied_cluster: Deployment) -> Iterator[Deployment]:
 
 @contextmanager
 def own_cluster(folder: Path, settings: Mapping[str, object], ready_s: float = READY_S) -> Iterator[LocalCluster]:
-    """Three nodes of one test alone, up and ready; what they logged last is told in the end."""
+    """Three nodes of one test alone, up and ready; the ends of their logs are shown at the end."""
     with LocalCluster(folder / "nodes", settings=settings, ports=free_ports(6)) as cluster:
         cluster.start()
         cluster.wait_ready(timeout_s=ready_s)
@@ -72,7 +72,7 @@ def own_cluster(folder: Path, settings: Mapping[str, object], ready_s: float = R
 
 
 def _tell_state(cluster: LocalCluster) -> None:
-    """Pytest shows it beside a test that failed: who ran, what each said of itself, and the ends of the logs."""
+    """Pytest shows it beside a failed test: the running nodes, their statuses, and the ends of the logs."""
     for node in cluster.nodes:
         print(f"node {node}: pid {cluster.pid(node)}, {cluster.status(node)}")
     print(cluster.tails())

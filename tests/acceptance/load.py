@@ -15,11 +15,15 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from cluster import wire
-from cluster.client_connection import Connection
-from cluster.client_core import Failure
-from cluster.client_flow import Lost, Response
-from cluster.client_http import encode_request
+from raftlog.cluster.api.errors import ERRORS, Problem
+from raftlog.cluster.api.headers import H_DEADLINE, H_SEQUENCE, H_SESSION, H_SETTLED, JSON
+from raftlog.cluster.api.records import Appended
+from raftlog.cluster.api.sessions import SessionAnswer
+from raftlog.cluster.api.status import Status
+from raftlog.cluster.client.aio.connection import Connection
+from raftlog.cluster.client.decisions import Failure
+from raftlog.cluster.client.flow import Lost, Response
+from raftlog.cluster.client.http1 import encode_request
 from tests.support import TooSlow, pace, wait_until_async
 
 RETRY_S = 0.005
@@ -72,7 +76,7 @@ class Door:
             self._connection = None
 
 
-def check_no_election(before: wire.Status | None, after: wire.Status | None) -> None:
+def check_no_election(before: Status | None, after: Status | None) -> None:
     """Of the node that led at first: it leads still, in the same term.
 
     Raises TooSlow if not: what the test did may be the reason, and then it is the reason the next time too.
@@ -82,9 +86,9 @@ def check_no_election(before: wire.Status | None, after: wire.Status | None) -> 
         raise TooSlow(f"the leader changed: {before} became {after}")
 
 
-def problem_of(response: Response) -> wire.Problem:
+def problem_of(response: Response) -> Problem:
     """The problem that an answer carries."""
-    return msgspec.json.decode(response.body, type=wire.Problem)
+    return msgspec.json.decode(response.body, type=Problem)
 
 
 async def open_session(urls: Sequence[str], deadline_s: float = 10.0) -> int:
@@ -95,11 +99,11 @@ async def open_session(urls: Sequence[str], deadline_s: float = 10.0) -> int:
         for url in urls:
             door = Door(url)
             answer = await door.ask(
-                "POST", "/v1/sessions", body=b'{"ttl_ms":600000}', headers={"Content-Type": wire.JSON}, timeout_s=2.0
+                "POST", "/v1/sessions", body=b'{"ttl_ms":600000}', headers={"Content-Type": JSON}, timeout_s=2.0
             )
             door.close()
             if isinstance(answer, Response) and answer.head.status == 200:
-                return msgspec.json.decode(answer.body, type=wire.SessionAnswer).session
+                return msgspec.json.decode(answer.body, type=SessionAnswer).session
         await pace(RETRY_S)
     raise AssertionError(f"no session within {deadline_s:g} s; the last answer was {answer}")
 
@@ -162,10 +166,10 @@ class Load:
                 value = b"session %d sequence %d" % (session, sequence)
                 self.open[session] = value
                 headers = {
-                    wire.H_SESSION: str(session),
-                    wire.H_SEQUENCE: str(sequence),
-                    wire.H_SETTLED: str(sequence),
-                    wire.H_DEADLINE: str(int(self.attempt_s * 1000)),
+                    H_SESSION: str(session),
+                    H_SEQUENCE: str(sequence),
+                    H_SETTLED: str(sequence),
+                    H_DEADLINE: str(int(self.attempt_s * 1000)),
                     "Content-Type": "application/octet-stream",
                 }
                 while True:
@@ -175,7 +179,7 @@ class Load:
                         "POST", "/v1/log", body=value, headers=headers, timeout_s=self.attempt_s + 0.25
                     )
                     if isinstance(answer, Response) and answer.head.status == 200:
-                        told = msgspec.json.decode(answer.body, type=wire.Appended)
+                        told = msgspec.json.decode(answer.body, type=Appended)
                         self.answers[f"{told.outcome}/{told.result}"] += 1
                         self.acknowledged.append(Acknowledged(value, told.index, told.term, time.monotonic(), door.url))
                         del self.open[session]
@@ -196,8 +200,6 @@ def _word(answer: Response | Lost) -> str:
     if isinstance(answer, Lost):
         return f"lost/{answer.failure}"
     problem = problem_of(answer)
-    assert problem.retryable, f"a writer met an error that no retry mends: {problem}"
-    copy = wire.ERRORS[
-        problem.code
-    ].outcome  # of this copy; with a session `problem.outcome` is about earlier ones, too
+    assert problem.retryable, f"a writer met an error that no retry removes: {problem}"
+    copy = ERRORS[problem.code].outcome  # of this copy; with a session `problem.outcome` is about earlier ones, too
     return f"{copy}/{problem.code}"

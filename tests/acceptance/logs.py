@@ -1,4 +1,4 @@
-"""What is in the logs of a cluster after a run: read from every node, equal on all, each acknowledged write once."""
+"""Reads the logs of a cluster after a run from every node: equal on all, each acknowledged write once."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from cluster import wire
-from cluster.client_flow import Lost
-from cluster.local_cluster import LocalCluster
+from raftlog.cluster.api.records import LogPageJson, LogRecord
+from raftlog.cluster.client.flow import Lost
+from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.acceptance.load import Acknowledged, Door, Load
 from tests.support import wait_until
 
@@ -29,17 +29,17 @@ def settle(cluster: LocalCluster, deadline_s: float = 30.0) -> int:
     return wait_until(applied, deadline_s, what="all nodes to have applied the same")
 
 
-async def records_of(url: str, first: int, last: int) -> list[wire.LogRecord]:
-    """The records `first` to `last` as this node tells them, internal ones included."""
+async def records_of(url: str, first: int, last: int) -> list[LogRecord]:
+    """The records `first` to `last` as this node returns them, internal ones included."""
     door = Door(url)
-    records: list[wire.LogRecord] = []
+    records: list[LogRecord] = []
     position = first
     while position <= last:
         target = f"/v1/log?from={position}&to={last + 1}&limit=5000&internal=true&consistency=stale&min_index={last}"
         answer = await door.ask("GET", target, timeout_s=20)
         assert not isinstance(answer, Lost), answer
         assert answer.head.status == 200, answer.body
-        page = msgspec.json.decode(answer.body, type=wire.LogPage)
+        page = msgspec.json.decode(answer.body, type=LogPageJson)
         assert page.next > position, f"no progress at {position}: {page}"
         records += page.records
         position = page.next
@@ -48,7 +48,7 @@ async def records_of(url: str, first: int, last: int) -> list[wire.LogRecord]:
     return records
 
 
-async def equal_logs(cluster: LocalCluster, first: int = 1) -> list[wire.LogRecord]:
+async def equal_logs(cluster: LocalCluster, first: int = 1) -> list[LogRecord]:
     """The log of the cluster from `first` on, after all nodes were found to hold the same: record by record, and
     their states by the digest."""
     last = await asyncio.to_thread(settle, cluster)
@@ -61,9 +61,12 @@ async def equal_logs(cluster: LocalCluster, first: int = 1) -> list[wire.LogReco
     return logs[0]
 
 
-async def check_exactly_once(cluster: LocalCluster, load: Load) -> list[wire.LogRecord]:
-    """All nodes hold the same log; in it every acknowledged value of the load stands where its answer said, in that
-    term, and no value twice; what was open at the end is there once or not at all. Returns the log since the load."""
+async def check_exactly_once(cluster: LocalCluster, load: Load) -> list[LogRecord]:
+    """Checks that all nodes hold the same log; returns the log since the load.
+
+    Every acknowledged value of the load is at the index and in the term of its answer, and no value is there twice. A
+    value without an answer at the end is there once or not at all.
+    """
     records = await equal_logs(cluster, min(load.sessions))
     at = {record.index: record for record in records}
     applied = Counter(record.value for record in records if record.session in load.sessions and is_append(record))
@@ -80,7 +83,7 @@ async def check_exactly_once(cluster: LocalCluster, load: Load) -> list[wire.Log
     return records
 
 
-def is_append(record: wire.LogRecord) -> bool:
+def is_append(record: LogRecord) -> bool:
     """Whether the record is a user's append that was applied, not a repetition of one."""
     return record.operation == "append" and record.result == "applied"
 

@@ -13,11 +13,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cluster import wire
-from cluster.client_flow import Response
-from cluster.client_sync import SyncClient
-from cluster.local_cluster import LocalCluster
-from cluster.wire_members import ChangeIn
+from raftlog.cluster.api.headers import H_DEADLINE, H_SEQUENCE, H_SESSION
+from raftlog.cluster.api.members import ChangeIn
+from raftlog.cluster.api.records import Appended
+from raftlog.cluster.client.blocking.client import SyncClient
+from raftlog.cluster.client.flow import Response
+from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.acceptance.conftest import Measure, own_cluster
 from tests.acceptance.load import Door, open_session
 from tests.acceptance.logs import records_of, settle
@@ -36,16 +37,16 @@ def nodes(tmp_path: Path) -> Iterator[LocalCluster]:
         yield cluster
 
 
-async def once(url: str, session: int, sequence: int) -> wire.Appended:
+async def once(url: str, session: int, sequence: int) -> Appended:
     """What that node answers to one request of a session, which may be a repetition."""
-    headers = {wire.H_SESSION: str(session), wire.H_SEQUENCE: str(sequence), wire.H_DEADLINE: "20000"}
+    headers = {H_SESSION: str(session), H_SEQUENCE: str(sequence), H_DEADLINE: "20000"}
     headers["Content-Type"] = "application/octet-stream"
     door = Door(url)
     answer = await door.ask("POST", "/v1/log", body=b"once %d" % sequence, headers=headers, timeout_s=30)
     door.close()
     assert isinstance(answer, Response), answer
     assert answer.head.status == 200, answer.body
-    return msgspec.json.decode(answer.body, type=wire.Appended)
+    return msgspec.json.decode(answer.body, type=Appended)
 
 
 def replace_disk(cluster: LocalCluster, node: int) -> None:

@@ -1,4 +1,4 @@
-"""A cluster that nobody disturbs: no unknown outcome, and no leader change however much is written."""
+"""Tests a cluster without faults: no unknown outcome, and no leader change under any load."""
 
 import asyncio
 import time
@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from cluster import wire
-from cluster.client import Client, compare, step
-from cluster.local_cluster import LocalCluster
+from raftlog.cluster.api.kv import TxnIn
+from raftlog.cluster.client.aio.client import Client, compare, step
+from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.acceptance.conftest import Measure
 from tests.acceptance.load import Load, check_no_election
 from tests.acceptance.logs import check_exactly_once
@@ -30,7 +30,7 @@ async def test_a_run_without_faults_has_no_unknown(cluster: LocalCluster) -> Non
                 written = await client.put(key, b"%d" % turn)
                 outcomes[written.outcome] += 1
                 then = [step("put", key + b"-last", b"%d" % turn)]
-                txn = wire.TxnIn([compare(key, "mod", "=", written.revision)], then, [step("delete", key)])
+                txn = TxnIn([compare(key, "mod", "=", written.revision)], then, [step("delete", key)])
                 outcomes[(await client.txn(txn)).result] += 1
                 await client.get(key)
 

@@ -11,15 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from raftlog.chaos.runs.judgement import HAPPEN_EVERY_MINUTE
 from tests.acceptance.conftest import Measure
 from tests.support import wait_until
 from tests.tidy_rules import ROOT
 
 pytestmark = [pytest.mark.toxiproxy]
 
-SECONDS = 20
+SECONDS = 25
 SEED = 8
-RUN = [sys.executable, "-m", "cluster.cli", "chaos", "run", "smoke", "--nodes", "3"]
+RUN = [sys.executable, "-m", "raftlog.cluster.cli.main", "chaos", "run", "smoke", "--nodes", "3"]
 
 
 def _processes_of(folder: Path) -> list[int]:
@@ -50,7 +51,9 @@ def test_smoke(tmp_path: Path, toxiproxy_path: Path, record_property: Measure) -
     installed = [fault for fault in result["faults"] if fault["outcome"] == "installed"]
     assert {fault["lane"] for fault in installed} == {"network", "process"}
     assert all(fault["proof"] for fault in installed)
-    assert [workload["name"] for workload in result["workloads"]] == ["register", "log"]
+    assert [each["name"] for each in result["workloads"]] == ["register", "log", "direct", "direct-keys"]
+    assert min(result["happened"][kind] for kind in HAPPEN_EVERY_MINUTE) > 0
+    assert min(result["met"].values()) > 0
     assert len(result["digests"]) == 3
     assert len({json.dumps(told) for told in result["digests"].values()}) == 1
     assert (tmp_path / "latest" / "report.html").stat().st_size > 10_000
@@ -72,7 +75,7 @@ def test_families_of_single_nodes(
 ) -> None:
     """Failing disks, damaged files, changes of members and wrong clocks, two minutes each: valid, every fault that took
     effect with its proof, and the members in the end those of the beginning."""
-    run = [sys.executable, "-m", "cluster.cli", "chaos", "run", "--nemesis", family, "--nodes", str(nodes)]
+    run = [sys.executable, "-m", "raftlog.cluster.cli.main", "chaos", "run", "--nemesis", family, "--nodes", str(nodes)]
     done = subprocess.run(
         [*run, "--seconds", "120", "--out", str(tmp_path), "--json"],
         cwd=ROOT, capture_output=True, text=True, timeout=1_100,

@@ -18,11 +18,10 @@ from typing import Literal
 
 import pytest
 
-from cluster.client_errors import ClientError, NotApplied
-from cluster.client_sync import SyncClient
-from cluster.local_cluster import LocalCluster
-from cluster.wire import MemberAnswer, Members
-from cluster.wire_members import ChangeAnswer, ChangeIn
+from raftlog.cluster.api.members import ChangeAnswer, ChangeIn, MemberAnswer, Members
+from raftlog.cluster.client.blocking.client import SyncClient
+from raftlog.cluster.client.errors import ClientError, NotApplied
+from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.acceptance.conftest import SETTINGS, Measure, own_cluster
 from tests.acceptance.load import Load
 from tests.acceptance.logs import check_exactly_once, distribution
@@ -44,7 +43,7 @@ def own(tmp_path: Path) -> Iterator[LocalCluster]:
 
 def raftlog(cluster: LocalCluster, *arguments: str) -> subprocess.CompletedProcess[str]:
     """A command as an operator gives it, in the cluster's folder."""
-    command = [sys.executable, "-m", "cluster.cli", *arguments, "-e", ",".join(cluster.urls)]
+    command = [sys.executable, "-m", "raftlog.cluster.cli.main", *arguments, "-e", ",".join(cluster.urls)]
     done = subprocess.run(command, cwd=cluster.folder, capture_output=True, text=True, timeout=120, check=False)
     print(arguments, done.returncode, done.stdout, done.stderr)
     return done
@@ -178,7 +177,7 @@ async def test_leadership_is_handed_over(
     await check_exactly_once(own, load)
 
 
-def test_what_cannot_be_is_refused(own: LocalCluster) -> None:
+def test_impossible_member_changes_are_refused(own: LocalCluster) -> None:
     """With words that say what to do, on any node; a client that knows only a follower is led to the leader."""
     leader = own.leader()
     follower = next(node for node in own.nodes if node != leader)
@@ -244,7 +243,7 @@ async def test_random_changes_under_load_with_kills(
 
 
 def _change_something(cluster: LocalCluster, chance: random.Random, with_kill: bool, load: Load) -> str:
-    """One random change to its end; what was done."""
+    """Makes one random change to its end; returns its name."""
     before = settled(cluster)
     present = voters(before)
     kinds = ["replace", "wipe", "transfer"]
@@ -291,7 +290,7 @@ def _change_something(cluster: LocalCluster, chance: random.Random, with_kill: b
 
 
 def _ask(cluster: LocalCluster, change: ChangeIn) -> ChangeAnswer:
-    """Asks until it is taken; what was refused because somebody is just being missed is asked again."""
+    """Asks until it is accepted; a change refused because a node is missing is asked again."""
 
     def ask() -> ChangeAnswer | Literal[False]:
         with SyncClient(cluster.urls, deadline_s=10) as client:
@@ -335,7 +334,7 @@ def _remove(cluster: LocalCluster, node: int) -> None:
         return False
 
     wait_until(is_out, PATIENCE_S, what=f"node {node} is out", every_s=0.1)
-    # 0: it was killed when it was to be told; -15: it was just being started again, and did not listen yet
+    # 0: it was killed before the signal; -15: it was just restarting, and did not handle the signal yet
     assert cluster.dismiss(node) in (0, 15, -signal.SIGTERM)
 
 

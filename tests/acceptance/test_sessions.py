@@ -4,9 +4,10 @@ import asyncio
 
 import msgspec
 
-from cluster import wire
-from cluster.client_flow import Response
-from cluster.local_cluster import LocalCluster
+from raftlog.cluster.api.headers import H_DEADLINE, H_SEQUENCE, H_SESSION, H_SETTLED
+from raftlog.cluster.api.records import Appended
+from raftlog.cluster.client.flow import Response
+from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.acceptance.load import Door, open_session, problem_of
 from tests.acceptance.logs import equal_logs
 from tests.support import pace, wait_until_async
@@ -15,19 +16,20 @@ OPEN = 64
 
 
 async def test_64_in_flight_over_all_nodes_with_a_leader_change(cluster: LocalCluster) -> None:
-    """64 sequences of one session at once, spread over three nodes and sent again until answered, twice over: with
-    the leader killed among them each is applied once, each is answered, and with the index it has in the log."""
+    """64 sequences of one session are sent at once, over three nodes and again until answered, twice. The leader is
+    killed among them. Each is applied once, and each is answered with its index in the log.
+    """
     session = await open_session(cluster.urls)
-    answered: dict[int, wire.Appended] = {}
+    answered: dict[int, Appended] = {}
     words: list[str] = []
 
     async def send(sequence: int) -> None:
         doors = [Door(url) for url in cluster.urls]
         headers = {
-            wire.H_SESSION: str(session),
-            wire.H_SEQUENCE: str(sequence),
-            wire.H_SETTLED: str(min(set(range(1, 2 * OPEN + 1)) - set(answered))),
-            wire.H_DEADLINE: "2000",
+            H_SESSION: str(session),
+            H_SEQUENCE: str(sequence),
+            H_SETTLED: str(min(set(range(1, 2 * OPEN + 1)) - set(answered))),
+            H_DEADLINE: "2000",
             "Content-Type": "application/octet-stream",
         }
         turn = sequence
@@ -36,7 +38,7 @@ async def test_64_in_flight_over_all_nodes_with_a_leader_change(cluster: LocalCl
                 door = doors[turn % len(doors)]
                 answer = await door.ask("POST", "/v1/log", body=b"value %d" % sequence, headers=headers, timeout_s=2.25)
                 if isinstance(answer, Response) and answer.head.status == 200:
-                    answered[sequence] = msgspec.json.decode(answer.body, type=wire.Appended)
+                    answered[sequence] = msgspec.json.decode(answer.body, type=Appended)
                     return
                 words.append(problem_of(answer).code if isinstance(answer, Response) else answer.failure)
                 turn += 1

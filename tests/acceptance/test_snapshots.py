@@ -8,8 +8,8 @@ from functools import partial
 import msgspec
 import pytest
 
-from cluster.client import Client
-from cluster.local_cluster import LocalCluster
+from raftlog.cluster.client.aio.client import Client
+from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.acceptance.conftest import SETTINGS, Measure, own_cluster
 from tests.acceptance.load import Load
 from tests.acceptance.logs import is_append, records_of, settle
@@ -39,7 +39,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 def has_all(cluster: LocalCluster, node: int) -> bool:
-    """Whether that node answers, and its disk has all that may be read: it has fetched what was before its snapshot."""
+    """Whether that node answers, and its disk has all readable records: it has fetched those before its snapshot."""
     return metric(cluster, node, "raftlog_disk_oldest_index") == 1
 
 
@@ -58,8 +58,9 @@ def installs(cluster: LocalCluster, node: int) -> float:
 
 
 def wait_for_piece(cluster: LocalCluster, node: int, bytes_min: int) -> bool:
-    """Waits until that process has got so many bytes of a snapshot, or needs no more: it has put one in force, or
-    has all that the others had, by a log that was not let go yet. Whether it is half-way."""
+    """Waits until that process has received that many bytes of a snapshot, or needs no more. It needs no more if it has
+    put one in force, or has all records of the others from a log that still had them. Returns whether it is half-way.
+    """
     others = [told.committed for other in cluster.running if other != node and (told := cluster.status(other))]
 
     def is_there() -> bool:
@@ -68,8 +69,9 @@ def wait_for_piece(cluster: LocalCluster, node: int, bytes_min: int) -> bool:
 
     wait_until(
         lambda: metric(cluster, node, "raftlog_snapshot_received_bytes") > bytes_min or is_there(),
-        CATCH_UP_S, what=f"{bytes_min} bytes of a snapshot on node {node}",
-    )  # fmt: skip
+        CATCH_UP_S,
+        what=f"{bytes_min} bytes of a snapshot on node {node}",
+    )
     return not is_there()
 
 

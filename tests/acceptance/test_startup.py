@@ -1,7 +1,9 @@
-"""A node that cannot run refuses to start: with its exit code, and a message that says why and what to do."""
+"""A node that cannot run refuses to start: with its exit code, and a message that says why and what to do.
+
+The reasons that need no process of their own are in tests/cluster/node/test_process.py.
+"""
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.local_cluster import LocalCluster
-from cluster.settings import NodeExit
+from raftlog.cluster.config.exit_codes import NodeExit
+from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.acceptance.conftest import SETTINGS
 from tests.support import free_ports
 
@@ -24,11 +26,11 @@ def formatted(tmp_path: Path) -> Iterator[LocalCluster]:
         yield cluster
 
 
-def _refused(cluster: LocalCluster, *flags: str, settings: Path | None = None) -> tuple[int, str]:
+def _refused(cluster: LocalCluster, settings: Path | None = None) -> tuple[int, str]:
     """Exit code and words of node 1; it must end by itself."""
     settings = settings or cluster.settings_file(1)
-    command = [sys.executable, *flags, "-m", "cluster.cli", "node", "--config", str(settings)]
-    command += ["--set", "stop_with_stdin=false"]  # nobody holds its standard input here
+    command = [sys.executable, "-m", "raftlog.cluster.cli.main", "node", "--config", str(settings)]
+    command += ["--set", "stop_with_stdin=false"]  # no process holds its standard input here
     ended = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
     assert "Traceback" not in ended.stderr + ended.stdout
     return ended.returncode, ended.stderr + ended.stdout
@@ -39,7 +41,7 @@ def _added(cluster: LocalCluster, line: str) -> None:
     settings.write_text(settings.read_text() + line + "\n")
 
 
-def test_a_typo_in_the_settings(formatted: LocalCluster) -> None:
+def test_a_start_with_a_typo_in_the_settings_names_it(formatted: LocalCluster) -> None:
     """An unknown key is refused with the nearest one, the file is named."""
     _added(formatted, "limits.watcher_max = 5")
     code, words = _refused(formatted)
@@ -47,7 +49,7 @@ def test_a_typo_in_the_settings(formatted: LocalCluster) -> None:
     assert "node-1.toml: limits.watcher_max is no setting; did you mean limits.watchers_max?" in words
 
 
-def test_settings_that_are_no_toml_or_not_there(formatted: LocalCluster) -> None:
+def test_a_start_without_valid_settings_is_refused(formatted: LocalCluster) -> None:
     """A broken file is named with the line; a missing one with what makes one."""
     _added(formatted, "raft.heartbeat_ms = = 3")
     code, words = _refused(formatted)
@@ -56,49 +58,7 @@ def test_settings_that_are_no_toml_or_not_there(formatted: LocalCluster) -> None
     assert (code, "absent.toml" in words) == (NodeExit.SETTINGS, True)
 
 
-@pytest.mark.parametrize("which", ["peer", "api"])
-def test_an_occupied_port(formatted: LocalCluster, which: str) -> None:
-    """Somebody listens there already: the address is named."""
-    place = formatted.place(1)
-    address = place.peer if which == "peer" else place.url.removeprefix("http://")
-    host, _, port = address.rpartition(":")
-    with socket.create_server((host, int(port))):
-        code, words = _refused(formatted)
-    assert code == NodeExit.ADDRESS_IN_USE
-    assert address in words
-
-
-def test_a_data_folder_of_another_node(tmp_path: Path) -> None:
-    """The folder of node 2 given to node 1 is refused, both are named, nothing in it is changed."""
-    with LocalCluster(tmp_path / "two", 2, settings=SETTINGS, ports=free_ports(4)) as cluster:
-        other = cluster.data(2)
-        before = {path: path.stat().st_mtime_ns for path in other.rglob("*")}
-        _added(cluster, f'data = "{other.name}"')
-        code, words = _refused(cluster)
-        assert code == NodeExit.DATA
-        assert "node 2" in words
-        assert other.name in words
-        assert {path: path.stat().st_mtime_ns for path in other.rglob("*")} == before
-
-
-def test_a_data_folder_of_another_cluster(formatted: LocalCluster, tmp_path: Path) -> None:
-    """A folder whose log id is another's is refused, both ids are named."""
-    with LocalCluster(tmp_path / "another", 1, settings=SETTINGS, ports=free_ports(2)) as another:
-        _added(formatted, f'data = "{another.data(1)}"')
-        code, words = _refused(formatted)
-    assert code == NodeExit.DATA
-    assert formatted.cluster.cluster.log in words
-    assert another.cluster.cluster.log in words
-
-
-def test_a_missing_data_folder(formatted: LocalCluster) -> None:
-    """A node never makes an identity at its start: without a folder it says what does."""
-    _added(formatted, 'data = "nowhere"')
-    code, words = _refused(formatted)
-    assert (code, "nowhere" in words, "raftlog format" in words) == (NodeExit.DATA, True, True)
-
-
-def test_a_second_process_on_the_same_data(formatted: LocalCluster) -> None:
+def test_a_second_process_on_the_same_data_folder_is_refused(formatted: LocalCluster) -> None:
     """Two processes never write one folder: the second is refused, whatever ports it was given, the first serves on."""
     formatted.start_node(1)
     formatted.wait_ready()
@@ -110,7 +70,7 @@ def test_a_second_process_on_the_same_data(formatted: LocalCluster) -> None:
     assert formatted.ask(1, "/readyz")[0] == 200
 
 
-def test_a_read_only_disk(formatted: LocalCluster) -> None:
+def test_a_start_on_a_read_only_disk_is_refused(formatted: LocalCluster) -> None:
     """A data folder on a file system that is mounted read-only: named, with its own exit code."""
     if os.geteuid() != 0:
         pytest.skip("mounting a read-only tmpfs needs root")
@@ -134,17 +94,3 @@ def test_a_read_only_disk(formatted: LocalCluster) -> None:
     assert code == NodeExit.READ_ONLY
     assert data.name in words
     assert "read-only" in words.lower()
-
-
-def test_python_without_asserts(formatted: LocalCluster) -> None:
-    """Asserts are part of the design: under python -O a node does not start."""
-    code, words = _refused(formatted, "-O")
-    assert code != NodeExit.OK
-    assert "-O" in words
-
-
-def test_beyond_loopback(formatted: LocalCluster) -> None:
-    """Without tokens and TLS a node listens on loopback only."""
-    _added(formatted, 'http.listen = "0.0.0.0:0"')
-    code, words = _refused(formatted)
-    assert (code, "http.listen" in words, "loopback" in words) == (NodeExit.SETTINGS, True, True)

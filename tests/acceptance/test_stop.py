@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.local_cluster import LocalCluster
+from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.acceptance.conftest import Measure
 from tests.acceptance.load import Load
 from tests.acceptance.logs import check_exactly_once

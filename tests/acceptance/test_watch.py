@@ -4,14 +4,16 @@ import asyncio
 import signal
 from contextlib import aclosing
 
-from cluster import wire
-from cluster.client import Client, WatchEvent, step
-from cluster.local_cluster import LocalCluster
+from raftlog.cluster.api.kv import TxnIn
+from raftlog.cluster.client.aio.client import Client, WatchEvent, step
+from raftlog.cluster.node.local_cluster import LocalCluster
 
 
 async def test_a_watch_from_1_after_a_restart_of_all_nodes(cluster: LocalCluster) -> None:
-    """Puts, deletes, range deletes and transactions, before and after all nodes were killed at once, and again stopped
-    one after the other: a watch from index 1 at every node tells each change once, under its index and revision."""
+    """Puts, deletes, range deletes and transactions come before and after all nodes were killed at once, and again
+    stopped one after the other. A watch from index 1 at every node reports each change once, under its index and
+    revision.
+    """
     expected: dict[int, list[tuple[bytes, bytes | None]]] = {}
 
     async def change(turns: range) -> None:
@@ -20,7 +22,7 @@ async def test_a_watch_from_1_after_a_restart_of_all_nodes(cluster: LocalCluster
                 name, number = b"a/%d" % turn, b"%d" % turn
                 put = await client.put(name, number)
                 expected[put.index] = [(name, number)]
-                txn = await client.txn(wire.TxnIn(then=[step("put", b"b", number), step("put", b"c", number)]))
+                txn = await client.txn(TxnIn(then=[step("put", b"b", number), step("put", b"c", number)]))
                 expected[txn.index] = [(b"b", number), (b"c", number)]
                 gone = await client.delete(name)
                 expected[gone.index] = [(name, None)]
@@ -42,7 +44,7 @@ async def test_a_watch_from_1_after_a_restart_of_all_nodes(cluster: LocalCluster
         told = {node: await asyncio.wait_for(task, 20) for node, task in watching.items()}
         for node, events in told.items():
             seen = {event.index: [(change.key, change.value) for change in event.changes] for event in events}
-            assert len(seen) == len(events), f"node {node} told an index twice"
+            assert len(seen) == len(events), f"node {node} reported an index twice"
             assert seen == {index: expected[index] for index in sorted(expected) if index <= events[-1].index}
             revisions = [event.revision for event in events]
             assert revisions == list(range(2, 2 + len(events))), "every change is one step of the revision"

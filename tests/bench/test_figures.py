@@ -2,7 +2,7 @@
 
 import msgspec
 
-from bench.figures import OTHERS_MAX, Figure, Run, compare, ratio, run_of
+from bench.instruments.figures import OTHERS_MAX, Figure, Run, compare, ratio, run_of
 
 
 def figure(name: str, rates: list[float], p99_ms: float = 5.0, count: int = 64, load: str = "write") -> Figure:
@@ -47,7 +47,7 @@ def test_only_the_same_load_at_the_same_connections_is_compared() -> None:
     ]
 
 
-def test_what_a_request_carries_scales_its_rate() -> None:
+def test_records_per_request_scale_a_rate() -> None:
     """A batch of 100 counts as 100 records, on both sides of a ratio."""
     batches = msgspec.structs.replace(figure("raftlog", [10.0]), scale=100.0)
     found = ratio(batches, figure("etcd", [500.0]))

@@ -2,9 +2,9 @@
 
 import msgspec
 
-from bench.figures import Figure
-from bench.followers import Delivery
-from bench.goals import Goal, judge
+from bench.comparison.goals import Goal, judge
+from bench.instruments.figures import Figure
+from bench.loads.followers import Delivery
 from tests.bench.test_figures import figure
 
 DELIVERY = Delivery(1_000, 8_000, 8_000_000, 0, 0, 20, 90, 120, 1.0)
@@ -40,7 +40,7 @@ def test_a_busy_machine_and_noisy_rounds_judge_nothing() -> None:
     assert goal(GATEWAY, [OURS, disturbed]).is_met is None
 
 
-def test_what_was_not_measured_is_said_so() -> None:
+def test_a_goal_without_a_figure_says_so() -> None:
     """A part that was left out is no failure and no success."""
     assert goal(GATEWAY, [OURS]).note == "not measured in this run"
     assert all(each.is_met is None for each in judge([], None, is_quiet=True))

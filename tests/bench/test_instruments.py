@@ -10,11 +10,12 @@ import pytest
 import typer
 from rich.console import Console
 
-from bench import conditions, machine, openloop
+from bench.instruments import conditions, machine
+from bench.loads import openloop
 
 
 def test_a_filesystem_in_memory_is_refused() -> None:
-    """An fsync on tmpfs costs nothing: the bench says so and names the option that mends it."""
+    """An fsync on tmpfs costs nothing: the bench says so and names the option that fixes it."""
     folder = Path("/dev/shm")
     if machine.filesystem_of(folder) != "tmpfs":
         pytest.skip("no tmpfs at /dev/shm on this machine")
@@ -64,7 +65,7 @@ async def test_an_open_loop_counts_the_wait_of_requests_that_could_not_be_sent(f
     assert seen.p50_ms >= 100, "half of the requests were due during the stall"
 
 
-async def test_an_open_loop_refuses_what_is_no_address() -> None:
+async def test_an_open_loop_refuses_an_invalid_address() -> None:
     """A URL without a port is a mistake of the caller, said at once."""
     with pytest.raises(ValueError, match="host:port"):
         await openloop.offer("127.0.0.1:1", rate=1, seconds=1, connections=1)

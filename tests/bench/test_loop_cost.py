@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from bench import loop_cost
+from bench.studies import loop_cost
 
 
 @pytest.mark.parametrize("row", ["commit 1", "write 64", "read 64"])

@@ -2,9 +2,9 @@
 
 import asyncio
 
-from bench.conditions import Conditions
-from bench.machine import Disk
-from bench.many import APPENDS, GETS, PUTS, Burst, Entry, Result, burst, tell
+from bench.instruments.conditions import Conditions
+from bench.instruments.machine import Disk
+from bench.studies.many import APPENDS, GETS, PUTS, Burst, Entry, Result, burst, tell
 
 
 async def test_a_burst_counts_every_request_and_those_that_failed() -> None:

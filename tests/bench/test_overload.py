@@ -1,11 +1,11 @@
-"""The verdict on an overload, from what was seen."""
+"""Tests the verdict on an overload, from its measurements."""
 
 import msgspec
 import pytest
 
-from bench.conditions import Conditions
-from bench.machine import Disk
-from bench.overload import Asked, Phase, Result, counts, tell
+from bench.instruments.conditions import Conditions
+from bench.instruments.machine import Disk
+from bench.studies.overload import Asked, Phase, Result, counts, tell
 
 PEAK = Phase(64, 1_000.0, 0.0, {}, 5.0, 9.0)
 LOAD = Phase(12_000, 900.0, 50.0, {}, 900.0, 2_000.0)
@@ -45,8 +45,8 @@ def test_each_fault_is_named(change: dict[str, object], says: str) -> None:
     assert fault.startswith(says)
 
 
-def test_what_was_seen_is_told() -> None:
-    """Three phases, what was kept, and each question with its answers and how long they took."""
+def test_an_overload_report_lists_its_measurements() -> None:
+    """Three phases, the kept share of the rate, and each question with its answers and their times."""
     told = "\n".join(tell(GOOD))
     assert "overload   12,000 connections:      900 applied/s,      50 refused/s" in told
     assert "kept 90% of its peak (asked: 80%)" in told
@@ -54,8 +54,8 @@ def test_what_was_seen_is_told() -> None:
     assert "GET /v1/status: 80 × 200; p50 100 ms, at most 400 ms" in told
 
 
-def test_answers_are_counted_by_what_they_say() -> None:
-    """Of the node's own counters only appends count, and what is neither applied nor busy is told by its status."""
+def test_answers_are_counted_by_their_status() -> None:
+    """Of the node's own counters only appends count; answers neither applied nor busy are listed by their status."""
     name = "raftlog_http_requests_total"
     rows = [("/v1/log", 200, 5), ("/v1/log", 429, 3), ("/v1/log", 503, 2), ("/livez", 200, 9)]
     text = f"# TYPE {name} counter\n" + "".join(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import tools
+from bench.instruments import tools
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -21,7 +21,7 @@ def test_every_debian_package_is_pinned_to_a_version_and_a_hash() -> None:
     assert {"etcd-server", "nats-server", "zookeeper", "wrk", "nghttp2-client"} <= set(names)
 
 
-def test_missing_peers_are_named_with_what_mends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_peers_are_named_with_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine without any of them every one says `make peers`."""
     monkeypatch.setattr(tools, "TOOLS", tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -36,9 +36,7 @@ def test_missing_peers_are_named_with_what_mends_it(tmp_path: Path, monkeypatch:
         tools.java_archives()
 
 
-def test_what_make_peers_obtained_comes_before_what_is_installed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_peers_from_make_peers_go_before_installed_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The pinned version is the one that is measured; half an unpacking is none."""
     monkeypatch.setattr(tools, "TOOLS", tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -8,9 +8,9 @@ from collections import Counter
 
 import pytest
 
-from bench import h2load, raw, wrk
-from bench.followers import Follower, Writer
-from raft.codec import RawHeader, encode_raw_header
+from bench.loads import h2load, raw, wrk
+from bench.loads.followers import Follower, Writer
+from raftlog.raft.codec.raw import RawHeader, encode_raw_header
 
 MARKED = raw.Answers(b'"seq":', b'"error":')
 FRAMED = raw.Frames(16)
@@ -79,12 +79,12 @@ def test_a_writer_counts_answers_however_they_are_cut(size: int) -> None:
 
 
 def test_bytes_of_any_kind_go_into_a_script() -> None:
-    """wrk's script is Lua: what is not plain text is written by number."""
+    """wrk's script is Lua: bytes that are not plain text are written by number."""
     assert wrk.quoted('a"b\\') == '"a\\034b\\092"'
     assert wrk.quoted(b"\x00\xff9") == '"\\000\\2559"'
 
 
-def test_protobuf_fields() -> None:
+def test_protobuf_fields_are_encoded_and_read_back() -> None:
     """The encoding's own example: field 1 is 150; and a string in field 2."""
     assert h2load.field(1, 150) == b"\x08\x96\x01"
     assert h2load.field(2, b"testing") == b"\x12\x07testing"

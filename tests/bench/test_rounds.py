@@ -1,4 +1,4 @@
-"""The rounds are interleaved, warmed up, and go on without whoever fails."""
+"""Tests that the rounds are interleaved, warmed up, and go on without a failing contender."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from bench import growth
-from bench.figures import Run
-from bench.raftlog import Raftlog
-from bench.rounds import WARM_UP_S, Axis, Entrant, measure
+from bench.comparison.rounds import WARM_UP_S, Axis, Entrant, measure
+from bench.contenders.raftlog import Raftlog
+from bench.instruments.figures import Run
+from bench.studies import growth
 
 RUN = Run(4, 100, 50.0, 0, 1.0, 2.0, 3.0)
 
@@ -43,7 +43,7 @@ def test_every_contender_runs_once_a_round_after_an_uncounted_one() -> None:
     assert figures[0].per_second == 500.0
 
 
-def test_who_fails_is_left_out_with_the_reason() -> None:
+def test_a_failing_contender_is_left_out_with_the_reason() -> None:
     """At the warm-up or later: the others go on, and the report says why one is missing."""
 
     def never(count: int, seconds: int) -> Run:
@@ -71,8 +71,8 @@ def test_growth_puts_every_key_once() -> None:
     assert [put["key"] for body in bodies for put in body] == [f"key-{number:08d}" for number in range(950, 1_230)]
 
 
-def test_a_load_of_keys_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every TOLD_S, with the rate; what is loaded stays as it is."""
+def test_a_load_of_keys_reports_its_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every TOLD_S, with the rate; the load stays as it is."""
     clock = iter(range(0, 1_000, 4))
     monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
     lines: list[str] = []
@@ -103,10 +103,10 @@ class _Answers(BaseHTTPRequestHandler):
     ("statuses", "again_s", "asked"),
     [([200, 504, 503, 200], 60.0, [b"a", b"b", b"b", b"b"]), ([504], 0.0, [b"a"]), ([400], 60.0, [b"a"])],
 )
-def test_a_load_is_asked_again_while_nobody_leads(
+def test_a_load_is_repeated_while_no_node_leads(
     statuses: list[int], again_s: float, asked: list[bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """503 and 504 are asked again where that is allowed, of whoever leads then; any other answer ends the load."""
+    """503 and 504 are repeated where that is allowed, to the leader of the moment; any other answer ends the load."""
     monkeypatch.setattr(_Answers, "statuses", list(statuses))
     monkeypatch.setattr(_Answers, "bodies", [])
     with ThreadingHTTPServer(("127.0.0.1", 0), _Answers) as server:

@@ -10,9 +10,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from bench import growth, machine
 from bench.__main__ import PARTS, app, parts_of
-from bench.report import Report
+from bench.comparison.report import Report
+from bench.instruments import machine
+from bench.studies import growth
 
 
 @pytest.mark.serial
@@ -53,7 +54,7 @@ def test_an_unknown_part_is_named_with_those_there_are() -> None:
         parts_of("write")
 
 
-def test_growth_is_told_in_a_few_words() -> None:
+def test_growth_is_summed_up_in_a_few_words() -> None:
     """Flat means four fifths of the rate at the far end; a busy machine says nothing."""
     near = growth.Point(10_000, 1_000.0, 5.0, 50.0, 100.0, 0, 0.5)
     far = growth.Point(10_000_000, 850.0, 5.0, 50.0, 100.0, 0, 3.2)

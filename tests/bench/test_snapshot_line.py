@@ -1,8 +1,8 @@
-"""The verdicts on a snapshot over a slow line, from what was seen."""
+"""Tests the verdicts on a snapshot over a slow line, from its measurements."""
 
-from bench.conditions import Conditions
-from bench.machine import Disk
-from bench.snapshot_line import GOAL_MB_S, Result, Sent
+from bench.instruments.conditions import Conditions
+from bench.instruments.machine import Disk
+from bench.studies.snapshot_line import GOAL_MB_S, Result, Sent
 
 SEEN = Conditions(Disk("ext4", 100, 100.0, 200.0), 0.0)
 SIZE = 100_000_000
@@ -14,7 +14,7 @@ def judged(*mb_s: float, received: int = SIZE) -> list[str]:
     return Result("", SEEN, 25, 300.0, whole, Sent(SIZE, 2.0, received)).faults
 
 
-def test_the_slowest_snapshot_is_judged_and_what_came_twice() -> None:
+def test_the_slowest_snapshot_and_doubled_bytes_are_judged() -> None:
     """One below the goal is a fault, and so is a cut after which half of it came again."""
     assert judged(GOAL_MB_S + 1, 90.0, received=SIZE + SIZE // 4) == []
     assert judged(90.0, 55.0) == ["55.0 MB/s, not 60"]

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bench import machine, openloop
-from bench.spark import (
+from bench.instruments import machine
+from bench.loads import openloop
+from bench.spark.__main__ import (
     ALL,
     EXPORT,
     FILES,
@@ -17,21 +18,22 @@ from bench.spark import (
     LOCAL,
     NO_OP,
     PARQUET,
+    PROVED,
     STREAM,
     Figure,
     Report,
     goals_of,
     keep_bytecode,
     markdown,
-)  # fmt: skip
-from bench.spark_live import Held, Latency
+)
+from bench.spark.live import Held, Latency
 
 ONE, THOUSAND = "raftlog, entries of 1", "raftlog, entries of 1,000"
 
 
 def figures(rate: int, *, files: int, kafka: int) -> list[Figure]:
     """Every job of every contender at these rates; one round in three is far off, which no median shows."""
-    ours = [(name, job) for name in (ONE, THOUSAND) for job in (NO_OP, HASH, PARQUET, STREAM, EXPORT)]
+    ours = [(name, job) for name in (ONE, THOUSAND) for job in (NO_OP, HASH, PARQUET, STREAM, EXPORT, PROVED)]
     return [
         *(Figure(name + local, job, [rate, rate, 1]) for name, job in ours for local in ("", LOCAL)),
         *(Figure(name + ALL, job, [rate // 2, rate // 2, 1]) for name, job in ours if job in (NO_OP, HASH)),
@@ -55,7 +57,7 @@ def test_each_goal_is_judged_by_its_own_figure() -> None:
     fail theirs alone."""
     goals, unjudged = goals_of(figures(2_600_000, files=6_000_000, kafka=2_000_000), LATENCY, HELD, [1, 1000])
     assert unjudged == []
-    assert len(goals) == 29
+    assert len(goals) == 31
     assert all(goal.is_met for goal in goals), [goal.what for goal in goals if not goal.is_met]
 
     def missed(*told: object) -> set[str]:
@@ -73,11 +75,13 @@ def test_each_goal_is_judged_by_its_own_figure() -> None:
     held = Held(offered(3_000), offered(2_600), 7, False)
     live = missed(figures(2_600_000, files=6_000_000, kafka=2_000_000), Latency(100, 201.0, 300.0), held, [1])
     assert live == {
-        "commit to visible, p50 ms", "write rate with Spark at nice 19, of that alone", "leader changes meanwhile",
-    }  # fmt: skip
+        "commit to visible, p50 ms",
+        "write rate with Spark at nice 19, of that alone",
+        "leader changes meanwhile",
+    }
 
 
-def test_what_was_not_measured_is_named() -> None:
+def test_a_spark_goal_without_a_figure_is_named() -> None:
     """A goal without a figure is neither met nor missed: the page says that it lacks one, and why."""
     some = [figure for figure in figures(2_600_000, files=6_000_000, kafka=1) if figure.contender != KAFKA]
     goals, unjudged = goals_of(some, None, HELD, [1])
@@ -96,11 +100,12 @@ def test_what_was_not_measured_is_named() -> None:
     assert "2,800/s beside Spark at nice 19, which read the log 7 times; the same leader" in page
 
 
-def test_processes_of_the_bench_keep_what_they_compile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Also where the environment says that no bytecode is to be written: a process of Spark's would else compile its
-    packages at each start, and a streaming query's start would be measured as twice what it is."""
+def test_processes_of_the_bench_keep_their_bytecode(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """That holds even if the environment forbids bytecode. Otherwise each of Spark's processes would compile its
+    packages at its start, and a streaming query's start would be measured at twice its time.
+    """
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.setenv("PYTHONPYCACHEPREFIX", "elsewhere")
     keep_bytecode(tmp_path)
-    subprocess.run([sys.executable, "-c", "import bench.goals"], check=True, env=os.environ.copy())
+    subprocess.run([sys.executable, "-c", "import bench.comparison.goals"], check=True, env=os.environ.copy())
     assert list(tmp_path.glob("**/goals.*.pyc"))

@@ -1,11 +1,11 @@
-"""What is made of strace's lines, and that a cluster passes where strace is to be had."""
+"""Tests the reading of strace's lines, and that a cluster passes where strace is available."""
 
 import shutil
 from pathlib import Path
 
 import pytest
 
-from bench.strace import answered_at, durable_at, events, margins
+from bench.studies.strace import answered_at, durable_at, events, margins
 
 LINES = """\
 70 100.000000 pwrite64(9, "RLEN value-1.", 99, 4096) = 99 <0.000100>

@@ -1,4 +1,4 @@
-"""The verdicts on what years of writes leave behind, on a node that comes back, and on pauses, from what was seen."""
+"""Tests the verdicts on years of writes, on a node that comes back, and on pauses, from their measurements."""
 
 import time
 from datetime import UTC, datetime
@@ -7,16 +7,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench import pause, phases, rejoin, years
-from bench.conditions import Conditions
-from bench.machine import Disk
-from bench.openloop import Each, Offered
+from bench.instruments.conditions import Conditions
+from bench.instruments.machine import Disk
+from bench.loads import phases
+from bench.loads.openloop import Each, Offered
+from bench.studies import pause, rejoin, years
 
 SEEN = Conditions(Disk("ext4", 100, 100.0, 200.0), 0.0)
 
 
-def look(log_mib: float = 900.0, memory_mib: float = 500.0) -> years.Look:
-    return years.Look(1.0, 10, log_mib, log_mib + 50.0, memory_mib)
+def look(log_mib: float = 900.0, memory_mib: float = 500.0) -> years.Sample:
+    return years.Sample(1.0, 10, log_mib, log_mib + 50.0, memory_mib)
 
 
 YEARS = years.Result(
@@ -53,7 +54,7 @@ def test_a_run_in_which_all_holds_passes() -> None:
     ],
 )
 def test_each_fault_of_years_is_named(change: dict[str, object], says: str) -> None:
-    """What is over a bound, and a run that proves nothing."""
+    """A figure over a bound, and a run that proves nothing."""
     (fault,) = msgspec.structs.replace(YEARS, **change).faults
     assert fault.startswith(says)
 
@@ -92,8 +93,9 @@ def _each(began: float, *requests: tuple[float, float]) -> Each:
 
 
 def test_every_write_counts_in_the_phase_in_which_it_was_due() -> None:
-    """By the bench's own steps and by what the node logs; peers that connect once more begin nothing, and a node that
-    is ready still fetches older segments until it says that it has them."""
+    """The bench's own steps and the node's log lines begin phases. Peers that connect once more begin none. A ready
+    node still fetches older segments until it reports that it has them.
+    """
     own = [phases.Moment(10.0, rejoin.DOWN), phases.Moment(12.0, rejoin.STARTING), phases.Moment(15.0, rejoin.CALM)]
     logged = [
         phases.Moment(13.0, rejoin.LOG), phases.Moment(14.0, rejoin.BACKFILL), phases.Moment(14.5, rejoin.LOG),
@@ -108,7 +110,7 @@ def test_every_write_counts_in_the_phase_in_which_it_was_due() -> None:
 
 
 def test_moments_are_read_from_a_nodes_log(tmp_path: Path) -> None:
-    """Lines of other events, and what is no line of the logger, are passed over; times are those of the load."""
+    """Lines of other events, and lines of other programs, are ignored; times are those of the load."""
     log = tmp_path / "node.log"
     at = datetime.now(UTC)
     log.write_text(

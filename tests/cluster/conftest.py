@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster import peer_proof
-from tests.cluster.disk_folder import copy_of, template
+from raftlog.cluster.peers import hello_proof
+from tests.cluster.files.disk_folder import copy_of, template
 
 CHALLENGE = 7
 """What such a transport says to the listener at a member's address; node 2, which tests play, repeats it."""
@@ -26,5 +26,5 @@ def folder(_template: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def known_challenge(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every transport draws the challenge that `tests.cluster.test_transport.hello_of` answers."""
-    monkeypatch.setattr(peer_proof, "draw", lambda: CHALLENGE)
+    """Every transport draws the challenge that `tests.cluster.peers.test_transport.hello_of` answers."""
+    monkeypatch.setattr(hello_proof, "draw", lambda: CHALLENGE)

@@ -1,4 +1,4 @@
-"""A node without consensus, network and disk: it applies at once, and can be told to misbehave.
+"""Provides a node without consensus, network and disk: it applies at once, and can misbehave on request.
 
 Behind it is the real StateMachine, so what the HTTP layer answers from it is real.
 """
@@ -13,21 +13,27 @@ from typing import Any
 
 from aiohttp import web
 
-from cluster.apply import last_user_index, log_entry
-from cluster.http_server import build_runner
-from cluster.metrics import Metrics
-from cluster.node_face import NodeFace
-from cluster.requests import Settled
-from cluster.settings import HttpSettings, LimitSettings, Settings
-from cluster.wire import ApiError, Code, LeaderHint, MemberAnswer, Members, SetDigest, Status, fingerprint
-from cluster.wire_explain import NodeView
-from raft.changes import Change
-from raft.codec import IDX_ROW, decode_configuration, encode_configuration, entry_mark, index_rows, seal_entry
-from raft.configuration import Configuration, Member
-from raft.types import GENESIS, Entry, EntryKind, Mark
-from statemachine.commands import Limits, Result
-from statemachine.effects import Effects, RequestEffect, encode_effects
-from statemachine.machine import StateMachine
+from raftlog.cluster.api.errors import ApiError, Code
+from raftlog.cluster.api.explain import NodeView
+from raftlog.cluster.api.members import MemberAnswer, Members
+from raftlog.cluster.api.status import SetDigestHex, Status, fingerprint
+from raftlog.cluster.api.values import LeaderHint
+from raftlog.cluster.config.settings import HttpSettings, LimitSettings, Settings
+from raftlog.cluster.http.server import build_runner
+from raftlog.cluster.protocol.request import Settled
+from raftlog.cluster.records.entries import last_user_index, log_entry
+from raftlog.cluster.replica.interface import NodeInterface
+from raftlog.cluster.replica.log.log_reader import compacted
+from raftlog.cluster.runtime.metrics import Metrics
+from raftlog.raft.changes import MemberChange
+from raftlog.raft.codec.configuration import decode_configuration, encode_configuration
+from raftlog.raft.codec.entry import entry_mark, seal_entry
+from raftlog.raft.codec.index_rows import IDX_ROW, index_rows
+from raftlog.raft.configuration import Configuration, Member
+from raftlog.raft.types import GENESIS, Entry, EntryKind, Mark
+from raftlog.statemachine.commands import Limits, Result
+from raftlog.statemachine.effects import Effects, RequestEffect, encode_effects
+from raftlog.statemachine.machine import StateMachine
 
 LOG_ID = "00112233445566778899aabbccddeeff"
 START_MS = 1_700_000_000_000
@@ -46,7 +52,7 @@ class FakeRaw:
 
 
 class FakeNode:
-    """Applies what is submitted at once, one entry per request, as the one member of its cluster."""
+    """Applies submitted requests at once, one entry per request, as the one member of its cluster."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.machine = StateMachine(limits)
@@ -66,7 +72,7 @@ class FakeNode:
         self.held: asyncio.Event | None = None  # while set to an event, nothing is applied until it is set
         self.refusal: ApiError | None = None  # what the next submits fail with
         self.barriers = 0
-        self.changes: list[Change] = []
+        self.changes: list[MemberChange] = []
         self.transfers: list[int] = []
         self.barrier_held: asyncio.Event | None = None  # while set to an event, reads wait for it
         self.applied_more = asyncio.Event()
@@ -138,7 +144,7 @@ class FakeNode:
             async with asyncio.timeout_at(deadline):
                 await self.held.wait()
         except TimeoutError:
-            future.set_exception(ApiError(Code.TIMEOUT, "the write was queued, its fate unknown within the deadline"))
+            future.set_exception(ApiError(Code.TIMEOUT, "the write was queued, its outcome unknown at the deadline"))
         else:
             future.set_result(self.submit_now((block, count))[0])
 
@@ -173,6 +179,8 @@ class FakeNode:
             pass
 
     def _between(self, from_index: int, limit: int, bytes_max: int) -> list[tuple[Entry, Effects]]:
+        if from_index < self.oldest:
+            raise compacted(self.node_id, from_index, self.oldest)
         found: list[tuple[Entry, Effects]] = []
         count = size = 0
         for entry, effects in self.log:
@@ -215,7 +223,7 @@ class FakeNode:
             log=self.log_id, node=1, disk=fingerprint("ab" * 16), role="leader", term=self.term, leader=self.leader,
             last=self.applied, persisted=self.applied, committed=self.applied, applied=self.applied,
             oldest=self.oldest, last_user_index=self.last_user_index, revision=self.machine.revision,
-            state=SetDigest(*self.machine.digest().as_hex()), followers=[], sessions=self.machine.session_count,
+            state=SetDigestHex(*self.machine.digest().as_hex()), followers=[], sessions=self.machine.session_count,
             uptime_ms=1, version="0", index=self.applied,
         )  # fmt: skip
 
@@ -240,7 +248,7 @@ class FakeNode:
         """As Node.state_mark."""
         return entry_mark(self.log[-1][0]), 1, decode_configuration(self.log[0][0].data)
 
-    async def change_members(self, change: Change, deadline: float) -> int:
+    async def change_members(self, change: MemberChange, deadline: float) -> int:
         """Takes every change, and does nothing."""
         self.changes.append(change)
         return self.applied
@@ -268,7 +276,7 @@ class Served:
 
 @asynccontextmanager
 async def serve(
-    node: NodeFace | None = None, *, http: HttpSettings | None = None, fast_path: bool = True, port: int = 0,
+    node: NodeInterface | None = None, *, http: HttpSettings | None = None, fast_path: bool = True, port: int = 0,
     **limits: int,
 ) -> AsyncIterator[Served]:  # fmt: skip
     """The fake node (or the one given) behind the real HTTP server, on that port or a free one of its own."""

@@ -9,30 +9,34 @@ from typing import Any
 
 import msgspec
 
-from cluster import clock
-from cluster.cluster_file import first_entry
-from cluster.disk import Disk
-from cluster.formatting import format_cluster, new_cluster
-from cluster.logging import get_logger
-from cluster.metrics import Metrics
-from cluster.node import Node
-from cluster.requests import Settled
-from cluster.settings import load_settings
-from cluster.wire import ApiError, Code, to_b64
-from raft.codec import Record, encode_block
-from statemachine.commands import Operation
+from raftlog.cluster.api.encoding import to_b64
+from raftlog.cluster.api.errors import ApiError, Code
+from raftlog.cluster.config.cluster_file import first_entry
+from raftlog.cluster.config.settings import load_settings
+from raftlog.cluster.disk.disk import Disk
+from raftlog.cluster.node.formatting import format_cluster, new_cluster
+from raftlog.cluster.node.host import Host
+from raftlog.cluster.protocol.request import Settled
+from raftlog.cluster.replica.opening import Making
+from raftlog.cluster.replica.replica import Replica
+from raftlog.cluster.replica.state import Ending
+from raftlog.cluster.runtime import clock
+from raftlog.cluster.runtime.logging import get_logger
+from raftlog.cluster.runtime.metrics import Metrics
+from raftlog.raft.codec.block import BlockRecord, encode_block
+from raftlog.statemachine.commands import Operation
 from tests.support import free_ports, wait_until_async
 
 
 def append_block(*values: bytes, session: int = 0, sequence: int = 0) -> bytes:
     """A request that appends these values."""
-    records = [Record(Operation.APPEND, None, value) for value in values]
+    records = [BlockRecord(Operation.APPEND, None, value) for value in values]
     return encode_block(records, plain=True, session=session, sequence=sequence)
 
 
 def put_block(key: bytes, value: bytes) -> bytes:
     """A request that puts one key."""
-    return encode_block([Record(Operation.PUT, key, value)])
+    return encode_block([BlockRecord(Operation.PUT, key, value)])
 
 
 def deadline(seconds: float = 5.0) -> float:
@@ -49,6 +53,12 @@ QUICK: dict[str, Any] = {
 }
 
 
+def host_of(node: Replica) -> Host:
+    """The process of that node."""
+    assert isinstance(node.process, Host)
+    return node.process
+
+
 class Nodes:
     """The nodes of one cluster, by id; those not running are missing."""
 
@@ -61,12 +71,12 @@ class Nodes:
             self.cluster = msgspec.structs.replace(self.cluster, cluster=head)
         self.file = folder / "cluster.toml"
         self.flags = QUICK | flags
-        self.running: dict[int, Node] = {}
+        self.running: dict[int, Replica] = {}
         entry = first_entry(self.cluster)
         self.first = to_b64(entry.header + entry.data)  # for the join files of nodes that are added
         format_cluster(self.cluster, self.file, segment_bytes=self.flags["disk.segment_bytes"])
 
-    async def start(self, node: int, *, is_older: bool = False, speaks: int = 0, **flags: Any) -> Node:
+    async def start(self, node: int, *, is_older: bool = False, speaks: int = 0, **flags: Any) -> Replica:
         """Starts a node of the cluster; `flags` are further settings, with __ for the dot. `is_older`: its program
         knows cluster version 1 alone, and speaks the peer protocol of then. `speaks`: it says it speaks that version of
         the peer protocol (0: today's)."""
@@ -75,54 +85,56 @@ class Nodes:
         disk, recovered = Disk.open(
             loaded.data, log_id=self.cluster.cluster.log, node=node, segment_bytes=loaded.settings.disk.segment_bytes
         )
-        started = Node(
+        host = Host(
             loaded.settings, disk, recovered, metrics=Metrics(), logger=get_logger(node=node),
-            cluster=self.cluster,
+            cluster=self.cluster, making=Making(knows=1) if is_older else None,
         )  # fmt: skip
         if is_older:
-            started.core.state.knows = 1
             speaks = 2
         if speaks:
-            started.transport.identity = replace(started.transport.identity, speaks=speaks)
-        await started.start()
-        self.running[node] = started
-        return started
+            host.transport.identity = replace(host.transport.identity, speaks=speaks)
+        await host.start()
+        self.running[node] = host.replica
+        return host.replica
 
     async def kill(self, node: int) -> None:
-        """Ends a node without a word: no hand-over, no last answers. Who waits there hears what a client would."""
+        """Ends a node at once: no hand-over, no last answers. Waiting callers there get a client's error."""
         ended = self.running.pop(node)
-        ended.ended.cancel()
-        ended.pending.fail_all(Code.LEADER_LOST, Code.LEADER_LOST, "the connection closed")
-        ended.reads.fail_all(ApiError(Code.SHUTTING_DOWN, "the connection closed"))
-        ended.applier.waiters.fail_all(ApiError(Code.SHUTTING_DOWN, "the connection closed"))
-        ended.close_inputs()
-        await ended.transport.close()
-        await ended.disk.close()
+        state, host = ended.state, host_of(ended)
+        host.ended.cancel()
+        state.life.end(Ending.STOPPED)
+        host.replica_ended(ended)  # no further tick
+        state.writes.pending.fail_all(Code.LEADER_LOST, Code.LEADER_LOST, "the connection closed")
+        state.reads.rounds.fail_all(ApiError(Code.SHUTTING_DOWN, "the connection closed"))
+        state.applier.waiters.fail_all(ApiError(Code.SHUTTING_DOWN, "the connection closed"))
+        await ended.close(1.0)
+        await host.transport.close()
+        await state.disk.close()
 
     async def stop(self, node: int) -> None:
         """Stops a node cleanly."""
-        await self.running.pop(node).stop()
+        await host_of(self.running.pop(node)).stop()
 
-    async def leader(self) -> Node:
-        """The leader that everyone who runs follows, once the first entry of its term is applied there."""
+    async def leader(self) -> Replica:
+        """The leader that every running node follows, once the first entry of its term is applied there."""
 
-        def agreed() -> Node | None:
-            leaders = {node.core.state.leader for node in self.running.values()}
+        def agreed() -> Replica | None:
+            leaders = {node.state.core.state.leader for node in self.running.values()}
             leader = self.running.get(leaders.pop()) if len(leaders) == 1 else None
             if leader is None or not leader.is_leader:
                 return None
-            return leader if leader.core.state.log.term_at(leader.applied) == leader.term else None
+            return leader if leader.state.core.state.log.term_at(leader.applied) == leader.term else None
 
         found = await wait_until_async(agreed, what="one leader that all follow")
-        assert isinstance(found, Node)
+        assert isinstance(found, Replica)
         return found
 
-    async def followers(self) -> list[Node]:
-        """Everyone else who runs."""
+    async def followers(self) -> list[Replica]:
+        """Every other running node."""
         leader = await self.leader()
         return [node for node in self.running.values() if node is not leader]
 
-    async def append(self, node: Node, *values: bytes, seconds: float = 5.0) -> Settled:
+    async def append(self, node: Replica, *values: bytes, seconds: float = 5.0) -> Settled:
         """Appends through that node."""
         return await node.submit(append_block(*values), len(values), deadline=deadline(seconds))
 

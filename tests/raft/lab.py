@@ -8,17 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from raft.codec import encode_configuration, entry_mark, seal_entry
-from raft.configuration import Configuration, Member
-from raft.core import RaftCore
-from raft.events import Event
-from raft.invariants import check_log, check_state
-from raft.log import LogStart
-from raft.messages import AppendEntries, AppendEntriesReply, Message, RequestVote, RequestVoteReply
-from raft.options import Options
-from raft.ready import Fetch, ReadFailed, ReadReady, SyncQueue
-from raft.roles import Leader, RoleName
-from raft.types import GENESIS, Entry, EntryKind, HardState, Mark, NodeId, Now, TermRun
+from raftlog.raft.codec.configuration import encode_configuration
+from raftlog.raft.codec.entry import entry_mark, seal_entry
+from raftlog.raft.configuration import Configuration, Member
+from raftlog.raft.consensus.core import RaftCore
+from raftlog.raft.consensus.invariants import check_log, check_state
+from raftlog.raft.consensus.progress import FollowerProgress
+from raftlog.raft.consensus.roles import Leader, RoleName
+from raftlog.raft.events import Event
+from raftlog.raft.messages import AppendEntries, AppendEntriesReply, Message, RequestVote, RequestVoteReply
+from raftlog.raft.options import Options
+from raftlog.raft.ready import Fetch, ReadFailed, ReadReady, Ready, SyncQueue
+from raftlog.raft.types import GENESIS, Entry, EntryKind, HardState, LogStart, Mark, NodeId, Now, TermRun
 
 WALL_MS = 1_700_000_000_000
 
@@ -132,10 +133,18 @@ class Drained:
         return [message for message in [*self.messages, *self.after_sync] if message.to == node]
 
 
+def next_ready(core: RaftCore) -> Ready | None:
+    """The next Ready. A core that says that it has none gives none: the server does not ask it then."""
+    has_ready = core.has_ready
+    ready = core.ready()
+    assert ready is None or has_ready, f"has_ready was False, and then came {ready}"
+    return ready
+
+
 def drain(core: RaftCore, now_ms: int = 0, *, sync: bool = True, apply: bool = True) -> Drained:
     """Take every Ready; with `sync` the disk is done at once, with `apply` so is the state machine."""
     out = Drained()
-    while (ready := core.ready()) is not None:
+    while (ready := next_ready(core)) is not None:
         out.messages += ready.messages
         out.after_sync += ready.messages_after_sync
         out.hard_state = ready.hard_state or out.hard_state
@@ -166,7 +175,7 @@ def append(
     round: int = 0,
     now_ms: int = 0,
 ) -> AppendEntriesReply:
-    """Feed an AppendEntries, and give the one reply (what it promises is synced first)."""
+    """Feed an AppendEntries, and give the one reply (its promises are synced first)."""
     message = AppendEntries(
         sender=sender, to=core.state.node, term=term, prev_index=prev[0], prev_term=prev[1], commit=commit,
         round=round, entries=tuple(entries),
@@ -234,6 +243,27 @@ def lead(core: RaftCore, *, now_ms: int | None = None) -> Drained:
     return drain(core, now_ms)
 
 
+def progress(core: RaftCore, peer: NodeId) -> FollowerProgress:
+    """The leader's view of that follower."""
+    role = core.state.role
+    assert isinstance(role, Leader)
+    return role.progress[peer]
+
+
+def appends(out: Drained, to: NodeId) -> list[AppendEntries]:
+    """The AppendEntries to one follower."""
+    return [message for message in out.to(to) if isinstance(message, AppendEntries)]
+
+
+def granted(core: RaftCore, message: RequestVote, now_ms: int = 0) -> bool:
+    """Step a vote request and give the one reply's word."""
+    core.step(message, at(now_ms))
+    out = drain(core, now_ms)
+    replies = [each for each in [*out.messages, *out.after_sync] if isinstance(each, RequestVoteReply)]
+    assert len(replies) == 1, replies
+    return replies[0].granted
+
+
 class Lab:
     """A cluster in memory: messages wait in `wire` until `settle` delivers them, in order, lost only by `cuts`."""
 
@@ -264,7 +294,7 @@ class Lab:
             self.start(node)
 
     def start(self, node: NodeId, *, tail: int | None = None) -> RaftCore:
-        """(Re)start a node from what is durable; node n draws its timeouts n * 10 ms above the least."""
+        """(Re)start a node from its durable files; node n draws its timeouts n * 10 ms above the least."""
         self.applied[node] = []
         self.queues[node] = SyncQueue()
         self.cores[node] = start_core(
@@ -274,7 +304,7 @@ class Lab:
         return self.cores[node]
 
     def stop(self, node: NodeId) -> None:
-        """Kill a node: what it did not sync is gone."""
+        """Kill a node: its unsynced writes are lost."""
         del self.cores[node]
 
     def isolate(self, *nodes: NodeId) -> None:
@@ -291,31 +321,35 @@ class Lab:
     def work(self, node: NodeId) -> bool:
         """Carry out one node's Readies, disk included; whether there was anything."""
         core, did = self.cores[node], False
-        while (ready := core.ready()) is not None:
+        while (ready := next_ready(core)) is not None:
             did = True
-            self.events[node] += ready.events
-            self.wire += ready.messages
-            self.queues[node].add(ready)
-            batch = self.queues[node].take()
-            self.hard_states[node] = batch.hard_state or self.hard_states[node]
-            if batch.cut_after is not None:
-                self.disks[node] = [entry for entry in self.disks[node] if entry.index <= batch.cut_after]
-            self.disks[node] += batch.entries
-            self.wire += batch.messages
-            if batch.last is not None:
-                core.persisted(batch.last.term, batch.last.index, at(self.now_ms))
-            for fetch in ready.fetches:
-                entries = [entry for entry in self.disks[node] if fetch.after < entry.index <= fetch.to]
-                if self.inside_is_nothing and entries and entries[0].before != fetch.after:
-                    entries = []
-                core.fetched(fetch, tuple(entries[:3]), at(self.now_ms))
-            self.applied[node] += ready.committed
-            if ready.committed:
-                core.applied(ready.committed[-1].index)
-            for read in ready.reads:
-                self.reads[read.context] = read.index
+            self.carry_out(node, core, ready)
             check_state(core.state)
         return did
+
+    def carry_out(self, node: NodeId, core: RaftCore, ready: Ready) -> None:
+        """One Ready: its messages, its disk, what it reads back, and what it commits."""
+        self.events[node] += ready.events
+        self.wire += ready.messages
+        self.queues[node].add(ready)
+        batch = self.queues[node].take()
+        self.hard_states[node] = batch.hard_state or self.hard_states[node]
+        if batch.cut_after is not None:
+            self.disks[node] = [entry for entry in self.disks[node] if entry.index <= batch.cut_after]
+        self.disks[node] += batch.entries
+        self.wire += batch.messages
+        if batch.last is not None:
+            core.persisted(batch.last.term, batch.last.index, at(self.now_ms))
+        for fetch in ready.fetches:
+            entries = [entry for entry in self.disks[node] if fetch.after < entry.index <= fetch.to]
+            if self.inside_is_nothing and entries and entries[0].before != fetch.after:
+                entries = []
+            core.fetched(fetch, tuple(entries[:3]), at(self.now_ms))
+        self.applied[node] += ready.committed
+        if ready.committed:
+            core.applied(ready.committed[-1].index)
+        for read in ready.reads:
+            self.reads[read.context] = read.index
 
     def settle(self) -> int:
         """Carry out and deliver until nothing moves; how many messages arrived."""
@@ -351,7 +385,7 @@ class Lab:
         return core
 
     def leaders(self) -> list[NodeId]:
-        """Who believes to lead."""
+        """The nodes that believe to lead."""
         return [node for node, core in self.cores.items() if core.status().role is RoleName.LEADER]
 
     def propose(self, node: NodeId, count: int = 1, data: bytes = b"x") -> int:

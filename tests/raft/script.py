@@ -1,8 +1,8 @@
-"""Stories: text files in which every command is followed by what it shows; run, compared, or written anew.
+"""Runs stories: text files in which every command is followed by its output; compares them, or writes them again.
 
-A line that begins with `#` is said to the reader, `>` begins a command, blank lines part the scenes, and everything
-else is what the command above it showed. `pytest --rewrite` writes what was shown into the file; without it a
-difference fails. The form is etcd's and toydb's.
+A line that begins with `#` is for the reader, `>` begins a command, blank lines part the scenes. All other lines are
+the output of the command above. `pytest --rewrite` writes the output into the file; without it a difference fails. The
+form is etcd's and toydb's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def stories() -> list[Path]:
 
 
 def play(text: str, name: str) -> str:
-    """The story as it comes out now: its comments and commands, each with what it shows. Raises StoryError."""
+    """The story as it comes out now: its comments and commands, each with its output. Raises StoryError."""
     story = Story()
     lines: list[str] = []
     for number, line in enumerate(text.splitlines(), start=1):

@@ -1,8 +1,8 @@
-"""The cluster of a story: real cores, disks that sync when they are told to, and a wire on which messages wait.
+"""Builds the cluster of a story: real cores, disks that sync on a command, and a wire on which messages wait.
 
-Nothing happens by chance or by itself: messages arrive when a command delivers them, time passes when a command says
-so, node n draws its timeouts n * 10 ms above the least. After every input the invariants of raft/invariants.py are
-checked, one leader per term, and that nodes apply the same.
+Nothing happens by chance. Messages arrive when a command delivers them, time passes when a command says so, and node n
+draws its timeouts n * 10 ms above the least. After every input it checks the invariants of
+raft/consensus/invariants.py, one leader per term, and that nodes apply the same.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from raft.codec import header_crc
-from raft.configuration import Configuration
-from raft.core import RaftCore
-from raft.events import BecameLeader
-from raft.hello import Start
-from raft.invariants import InvariantBroken, check_log, check_state, check_step, observe
-from raft.messages import Message
-from raft.options import Options
-from raft.ready import Fetch, SyncBatch, SyncQueue
-from raft.types import Entry, HardState, NodeId
-from tests.raft.lab import at, log_of, start_core
+from raftlog.raft.codec.entry import header_crc
+from raftlog.raft.configuration import Configuration
+from raftlog.raft.consensus.core import RaftCore
+from raftlog.raft.consensus.invariants import InvariantBroken, check_log, check_state, check_step, observe
+from raftlog.raft.events import BecameLeader
+from raftlog.raft.hello import Start
+from raftlog.raft.messages import Message
+from raftlog.raft.options import Options
+from raftlog.raft.ready import Fetch, SyncBatch, SyncQueue
+from raftlog.raft.types import Entry, HardState, NodeId
+from tests.raft.lab import at, log_of, next_ready, start_core
 from tests.raft.script_text import batch_text, entries_text, event_text, message_text
 
 
 @dataclass(slots=True)
 class Node:
-    """One node: what is on its disk, and the core while it runs."""
+    """One node: its disk, and the core while it runs."""
 
     number: NodeId
     hard_state: HardState
@@ -47,7 +47,7 @@ class Cluster:
 
     def __init__(self, members: Configuration, options: Options, *, has_runs: bool = False) -> None:
         self.members = members
-        self.has_runs = has_runs  # processes say what they found at their start, and peers recall their promises
+        self.has_runs = has_runs  # processes name their start, and peers recall their promises
         self.starts: dict[NodeId, Start] = {}
         self.options = options
         self.now_ms = 0
@@ -55,7 +55,7 @@ class Cluster:
         self.wire: list[Message] = []
         self.cuts: dict[tuple[NodeId, NodeId], bool] = {}
         self.held: dict[tuple[NodeId, NodeId], bool] = {}
-        self.is_settling = False  # then only arrivals are told, not what leaves
+        self.is_settling = False  # then only arrivals are shown, not departures
         self._leaders: dict[int, NodeId] = {}
         self._applied: dict[int, int] = {}
         self.nodes = {
@@ -66,7 +66,7 @@ class Cluster:
         self.told.clear()
 
     def say(self, line: str) -> None:
-        """Tell one line."""
+        """Write one line of output."""
         self.told.append(line)
 
     def running(self, number: NodeId) -> RaftCore:
@@ -83,7 +83,7 @@ class Cluster:
     # -- life --------------------------------------------------------------------------------------------------
 
     def start(self, number: NodeId) -> None:
-        """(Re)start a node from what is durable."""
+        """(Re)start a node from its durable files."""
         node = self.nodes[number]
         node.hard_state = replace(node.hard_state, boot=node.hard_state.boot + 1)
         node.queue, node.under_way, node.applied = SyncQueue(), None, []
@@ -137,11 +137,11 @@ class Cluster:
         check_step(number, before, observe(core.state))
 
     def tick(self, number: NodeId) -> None:
-        """Tell a node the time."""
+        """Give a node the time."""
         self.feed(number, lambda core: core.tick(at(self.now_ms)))
 
     def arrive(self, message: Message) -> None:
-        """A message reaches its addressee, or nobody."""
+        """A message reaches its addressee, or is lost if that node is down."""
         self.wire.remove(message)
         line = f"{message.sender} -> {message.to}  {message_text(message)}"
         if message.to not in self.nodes or self.nodes[message.to].core is None:
@@ -151,7 +151,7 @@ class Cluster:
         self.feed(message.to, lambda core: core.step(message, at(self.now_ms)))
 
     def settle(self) -> None:
-        """Deliver until nothing moves; what is held and what stalled nodes should get stays under way."""
+        """Deliver until nothing moves; held messages and messages to stalled nodes stay under way."""
         self.is_settling = True
         while message := next((each for each in self.wire if self.is_free(each)), None):
             self.arrive(message)
@@ -191,7 +191,7 @@ class Cluster:
         """Carry out what a core wants, in the order of raft/ready.py."""
         node, core = self.nodes[number], self.running(number)
         while True:
-            while (ready := core.ready()) is not None:
+            while (ready := next_ready(core)) is not None:
                 for event in ready.events:
                     self.say(f"{number} {event_text(event)}")
                     if isinstance(event, BecameLeader) and self._leaders.setdefault(event.term, number) != number:
@@ -230,7 +230,9 @@ class Cluster:
         node.hard_state = batch.hard_state or node.hard_state
         if batch.cut_after is not None:
             node.disk = [entry for entry in node.disk if entry.index <= batch.cut_after]
-        assert not batch.entries or batch.entries[0].before == node.disk[-1].index, "entries follow what is on disk"
+        assert not batch.entries or batch.entries[0].before == node.disk[-1].index, (
+            "entries follow the last one on disk"
+        )
         node.disk += batch.entries
         if (text := batch_text(batch)) and (node.is_slow or not self.is_settling):
             self.say(f"{node.number} has on disk {text}")

@@ -1,4 +1,4 @@
-"""What a story can tell its cluster to do: one function per command, named as in the story.
+"""Defines the commands of a story: one function per command, named as in the story.
 
 A command is a row of words: plain ones (`campaign 1`), links (`1>2`, `1>` from 1, `>2` to 2) and options (`count=3`).
 """
@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from raft import messages
-from raft.changes import Change, Promote, Remove
-from raft.configuration import Configuration
-from raft.core import RaftCore
-from raft.messages import Message
-from raft.options import Options
-from raft.refusals import Refused
-from raft.roles import Leader
-from raft.types import EntryKind, HardState, Mark, NodeId, Now
+from raftlog.raft import messages
+from raftlog.raft.changes import MemberChange, Promote, Remove
+from raftlog.raft.configuration import Configuration
+from raftlog.raft.consensus.core import RaftCore
+from raftlog.raft.consensus.roles import Leader
+from raftlog.raft.messages import Message
+from raftlog.raft.options import Options
+from raftlog.raft.refusals import Refused
+from raftlog.raft.types import EntryKind, HardState, Mark, NodeId, Now
 from tests.raft.lab import at, configuration, extend, log_of
 from tests.raft.script_cluster import Cluster
 from tests.raft.script_text import entries_text, message_text, progress_text, status_text
@@ -29,7 +29,7 @@ class Story:
         self._cluster: Cluster | None = None
 
     def do(self, line: str) -> list[str]:
-        """Carry out one command. Raises ValueError for what is no command, and InvariantBroken."""
+        """Carry out one command. Raises ValueError for an unknown command, and InvariantBroken."""
         is_quiet = line.startswith("quietly ")
         name, words = parse(line.removeprefix("quietly "))
         if name == "cluster":
@@ -48,8 +48,8 @@ class Story:
 
 
 def make_cluster(words: Words) -> Cluster:
-    """`cluster nodes=3 learners=4,5 heartbeat_ms=60 …`: any field of raft.options may be set. With `runs=yes` processes
-    ask each other what they promised, once they are connected (`hello`)."""
+    """`cluster nodes=3 learners=4,5 heartbeat_ms=60 …`: any field of raftlog.raft.options may be set. With `runs=yes`
+    processes ask each other about their promises, once they are connected (`hello`)."""
     given = dict(words.options)
     nodes = int(given.pop("nodes", "3"))
     learners = [int(node) for node in given.pop("learners", "").split(",") if node]
@@ -100,8 +100,7 @@ def _hello(cluster: Cluster, words: Words) -> None:
 
 @command("rollback")
 def _rollback(cluster: Cluster, words: Words) -> None:
-    """`rollback 2 after=3 term=2 vote=0 floor=0`: the disk of a node that is down has what it had earlier; with a floor
-    a start found it damaged."""
+    """`rollback 2 after=3 term=2 vote=0 floor=0`: the disk of a stopped node gets an earlier content, and the floor."""
     node = cluster.nodes[words.node()]
     if node.core is not None:
         raise ValueError(f"node {node.number} runs")
@@ -139,7 +138,7 @@ def _wake(cluster: Cluster, words: Words) -> None:
 
 @command("campaign")
 def _campaign(cluster: Cluster, words: Words) -> None:
-    """`campaign 1`: time jumps to that node's timeout, and nobody else looks at the clock."""
+    """`campaign 1`: time jumps to that node's timeout, and no other node gets a tick."""
     core = cluster.running(words.node())
     if isinstance(core.state.role, Leader):
         raise ValueError("it leads already")
@@ -171,19 +170,19 @@ def _heartbeat(cluster: Cluster, words: Words) -> None:
 
 @command("wait")
 def _wait(cluster: Cluster, words: Words) -> None:
-    """`wait 100`: milliseconds pass, nodes do what is due, messages stay under way."""
+    """`wait 100`: milliseconds pass, nodes run their timers, messages stay under way."""
     cluster.pass_time(int(words.plain[0]), is_delivering=False)
 
 
 @command("run")
 def _run(cluster: Cluster, words: Words) -> None:
-    """`run 1000`: milliseconds pass, nodes do what is due, messages arrive."""
+    """`run 1000`: milliseconds pass, nodes run their timers, messages arrive."""
     cluster.pass_time(int(words.plain[0]), is_delivering=True)
 
 
 @command("jump")
 def _jump(cluster: Cluster, words: Words) -> None:
-    """`jump 100`: the clock goes on, and nobody looks at it."""
+    """`jump 100`: the clock goes on, and no node gets a tick."""
     cluster.now_ms += int(words.plain[0])
 
 
@@ -221,14 +220,14 @@ def _some(cluster: Cluster, words: Words) -> Iterable[Message]:
 
 @command("deliver")
 def _deliver(cluster: Cluster, words: Words) -> None:
-    """`deliver 1>2 AppendEntries nth=2`: what is chosen of the messages under way arrives; no answer to it yet."""
+    """`deliver 1>2 AppendEntries nth=2`: the chosen messages under way arrive; no answer to them yet."""
     for message in _some(cluster, words):
         cluster.arrive(message)
 
 
 @command("drop")
 def _drop(cluster: Cluster, words: Words) -> None:
-    """`drop 1>2`: what is chosen of the messages under way is lost."""
+    """`drop 1>2`: the chosen messages under way are lost."""
     for message in _some(cluster, words):
         cluster.wire.remove(message)
         cluster.say(f"{message.sender} -> {message.to}  {message_text(message)}  (lost)")
@@ -236,7 +235,7 @@ def _drop(cluster: Cluster, words: Words) -> None:
 
 @command("duplicate")
 def _duplicate(cluster: Cluster, words: Words) -> None:
-    """`duplicate 1>2`: what is chosen of the messages under way will arrive once more."""
+    """`duplicate 1>2`: the chosen messages under way will arrive once more."""
     cluster.wire += _some(cluster, words)
 
 
@@ -249,7 +248,7 @@ def _settle(cluster: Cluster, words: Words) -> None:
 
 @command("wire")
 def _wire(cluster: Cluster, words: Words) -> None:
-    """`wire`: what is under way."""
+    """`wire`: the messages under way."""
     del words
     for message in cluster.wire:
         cluster.say(f"{message.sender} ... {message.to}  {message_text(message)}")
@@ -257,7 +256,7 @@ def _wire(cluster: Cluster, words: Words) -> None:
 
 @command("inject")
 def _inject(cluster: Cluster, words: Words) -> None:
-    """`inject 9>1 TimeoutNow term=3 last_index=4`: a message that nobody of the cluster sent arrives; `log=2,2`: with
+    """`inject 9>1 TimeoutNow term=3 last_index=4`: a message that no node of the cluster sent arrives; `log=2,2`: with
     these entries after the addressee's entry at prev_index."""
     (sender, to), kind = _ends(words.plain[0]), words.plain[1]
     fields: dict[str, object] = {name: int(value) for name, value in words.options.items() if name != "log"}
@@ -278,7 +277,7 @@ def _inject(cluster: Cluster, words: Words) -> None:
 
 @command("cut")
 def _cut(cluster: Cluster, words: Words) -> None:
-    """`cut 1>2`, `cut 1-2` (both ways): from now on what is sent there is lost."""
+    """`cut 1>2`, `cut 1-2` (both ways): from now on messages there are lost."""
     for word in words.plain:
         a, b = word.replace("-", ">").split(">")
         cluster.cuts[int(a), int(b)] = True
@@ -314,7 +313,7 @@ def _heal(cluster: Cluster, words: Words) -> None:
 
 @command("hold")
 def _hold(cluster: Cluster, words: Words) -> None:
-    """`hold 1>2`: what is sent there stays under way until a command names it."""
+    """`hold 1>2`: messages there stay under way until a command names them."""
     for word in words.plain:
         sender, to = _ends(word)
         cluster.held[int(sender), int(to)] = True
@@ -322,7 +321,7 @@ def _hold(cluster: Cluster, words: Words) -> None:
 
 @command("release")
 def _release(cluster: Cluster, words: Words) -> None:
-    """`release`: nothing is held any more; what was, arrives with the next `settle`."""
+    """`release`: no link is held any more; held messages arrive with the next `settle`."""
     del words
     cluster.held.clear()
 
@@ -399,7 +398,7 @@ def _change(cluster: Cluster, words: Words) -> None:
     """`change 1 promote=4`, `change 1 remove=2,3`: node 1 changes the members."""
     ((what, nodes),) = words.options.items()
     kind = Promote if what == "promote" else Remove
-    change: Change = kind(tuple(int(node) for node in nodes.split(",")))
+    change: MemberChange = kind(tuple(int(node) for node in nodes.split(",")))
 
     def propose(core: RaftCore) -> None:
         index = core.propose_configuration(change, at(cluster.now_ms))
@@ -431,7 +430,7 @@ def _status(cluster: Cluster, words: Words) -> None:
 
 @command("log")
 def _log(cluster: Cluster, words: Words) -> None:
-    """`log`, `log 1 2`: what is on these nodes' disks."""
+    """`log`, `log 1 2`: the log on these nodes' disks."""
     for number in _named(cluster, words):
         cluster.say(f"{number} has {entries_text(cluster.nodes[number].disk)}")
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from raft import events
-from raft.messages import (
+from raftlog.raft import events
+from raftlog.raft.consensus.status import CoreStatus, FollowerView
+from raftlog.raft.messages import (
     AppendEntries,
     AppendEntriesReply,
     Message,
@@ -17,9 +18,8 @@ from raft.messages import (
     RequestVoteReply,
     TimeoutNow,
 )
-from raft.ready import SyncBatch
-from raft.status import CoreStatus, FollowerStatus
-from raft.types import Entry, EntryKind
+from raftlog.raft.ready import SyncBatch
+from raftlog.raft.types import Entry, EntryKind
 
 PLAIN = b"x"  # the data of entries that a story does not name
 
@@ -40,7 +40,7 @@ def entries_text(entries: tuple[Entry, ...] | list[Entry]) -> str:
 
 
 def message_text(message: Message) -> str:
-    """Its name and what it says, without sender and addressee."""
+    """Its name and its fields, without sender and addressee."""
     words = [type(message).__name__, f"term={message.term}"]
     match message:
         case RequestVote():
@@ -126,7 +126,7 @@ def batch_text(batch: SyncBatch) -> str:
     return ", ".join(words)
 
 
-def progress_text(follower: FollowerStatus) -> str:
+def progress_text(follower: FollowerView) -> str:
     """How a leader sees a follower."""
     flight = f" in flight: {follower.inflight_messages} ({follower.inflight_bytes} B)"
     shown = flight if follower.inflight_messages else ""

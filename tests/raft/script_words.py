@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from raft.types import NodeId
+from raftlog.raft.types import NodeId
 from tests.raft.script_cluster import Cluster
 
 

@@ -1,8 +1,8 @@
-"""Configurations as values: what cannot be one, and who counts in a joint one (changes: test_configuration_twin.py)."""
+"""Tests configurations as values: impossible ones, and voters of a joint one (changes: test_configuration_twin.py)."""
 
 import pytest
 
-from raft.configuration import Configuration, Member
+from raftlog.raft.configuration import Configuration, Member
 from tests.raft.lab import configuration
 
 ONE, TWO = (Member(node, f"{node:032x}", "", "") for node in (1, 2))

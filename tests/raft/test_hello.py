@@ -2,9 +2,9 @@
 
 import pytest
 
-from raft.codec import INDEX_MAX, Corrupt
-from raft.configuration import Configuration, Member
-from raft.hello import (
+from raftlog.raft.codec.checks import INDEX_MAX, Corrupt
+from raftlog.raft.configuration import Configuration, Member
+from raftlog.raft.hello import (
     BOOT_JUMP_MAX,
     NEVER_MET,
     Met,
@@ -14,7 +14,7 @@ from raft.hello import (
     is_believed,
     refusal,
 )
-from raft.messages import AppendEntries, AppendEntriesReply, Message, RequestVote, RequestVoteReply
+from raftlog.raft.messages import AppendEntries, AppendEntriesReply, Message, RequestVote, RequestVoteReply
 from tests.raft.lab import configuration
 
 MEMBERS = configuration(3)
@@ -39,8 +39,10 @@ def test_a_hello_is_refused_of_this_node_and_of_a_disk_that_was_rolled_back(
     assert (told is None) if words is None else (told is not None and words in told)
 
 
-def test_pitfall_71_a_program_that_does_not_know_the_cluster_version_is_told_so_at_the_door() -> None:
-    """It would apply what it cannot know; one that knows more than is in force is welcome: that is how it rises."""
+def test_pitfall_71_the_hello_of_a_program_below_the_cluster_version_is_refused() -> None:
+    """It could not apply newer entries; a program that knows a newer version is welcome: that is how the version
+    rises.
+    """
     told = {knows: refusal(sender=2, boot=4, knows=knows, node=1, met=Met(4), version=2) for knows in (1, 2, 3)}
     assert told[2] is told[3] is None
     assert told[1] is not None
@@ -60,8 +62,8 @@ def test_requests_are_taken_from_a_disk_that_is_not_named(message: Message) -> N
     assert is_believed(message, ANOTHER, MEMBERS)
 
 
-def test_a_stranger_is_believed() -> None:
-    """Its promises are counted by nobody whose configuration does not name it, and harm nothing."""
+def test_promises_of_a_node_without_configured_disk_are_accepted() -> None:
+    """No node whose configuration lacks it counts its promises, so they harm nothing."""
     assert is_believed(
         AppendEntriesReply(sender=9, to=1, term=4, success=True, match=3, prev_index=2, round=1), "", MEMBERS
     )
@@ -111,7 +113,8 @@ def test_a_second_process_with_the_same_boot_counter_is_refused_and_both_are_nam
     met: Met, run: int, is_taken: bool
 ) -> None:
     """A clone of the data folder, or an old copy that was started until its counter was high enough. A process of an
-    older program says no run: the boot counter alone tells."""
+    older program sends no run: only the boot counter shows it.
+    """
     told = refusal(sender=2, boot=4, knows=1, node=1, met=met, version=1, run=run, where="m:2")
     if is_taken:
         assert told is None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from raft.options import Options
+from raftlog.raft.options import Options
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ def test_bad_options_name_the_field(fields: dict[str, int], what: str) -> None:
         Options(**fields)
 
 
-def test_defaults_are_those_of_the_design() -> None:
+def test_default_options_are_unchanged() -> None:
     """Heartbeat 60 ms, elections drawn from 300 to 600 ms."""
     options = Options()
     assert (options.heartbeat_ms, options.election_timeout_min_ms, options.election_timeout_max_ms) == (60, 300, 600)

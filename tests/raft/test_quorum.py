@@ -3,11 +3,10 @@
 from itertools import combinations, product
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from raft.configuration import Configuration, Member
-from raft.quorum import Outcome, agreed, majority, outcome
+from raftlog.raft.configuration import Configuration, Member
+from raftlog.raft.quorum import VoteOutcome, agreed, majority, outcome
 from tests.raft.lab import configuration
 
 VALUES = st.dictionaries(st.integers(1, 7), st.integers(0, 20))
@@ -35,12 +34,12 @@ def test_pitfall_34_a_majority_is_more_than_half(voters: int, needed: int) -> No
     members = configuration(voters)
     assert agreed(members, dict.fromkeys(range(1, needed), 9)) == 0
     assert agreed(members, dict.fromkeys(range(1, needed + 1), 9)) == 9
-    assert outcome(members, dict.fromkeys(range(1, needed), True)) is not Outcome.WON
-    assert outcome(members, dict.fromkeys(range(1, needed + 1), True)) is Outcome.WON
+    assert outcome(members, dict.fromkeys(range(1, needed), True)) is not VoteOutcome.WON
+    assert outcome(members, dict.fromkeys(range(1, needed + 1), True)) is VoteOutcome.WON
 
 
 @given(st.integers(1, 7), st.lists(st.integers(1, 7), unique=True), VALUES)
-def test_agreed_is_what_some_majority_of_each_side_reached(
+def test_agreed_is_the_mark_that_a_majority_of_each_side_reached(
     incoming: int, outgoing: list[int], values: dict[int, int]
 ) -> None:
     """Equal to the twin, for one majority and for a joint pair."""
@@ -62,7 +61,7 @@ def test_a_vote_is_decided_when_no_answer_can_change_it(
     def wins(votes: dict[int, bool], default: bool) -> bool:
         return all(sum(votes.get(voter, default) for voter in side) >= majority(len(side)) for side in sides)
 
-    expected = Outcome.WON if wins(votes, False) else Outcome.OPEN if wins(votes, True) else Outcome.LOST
+    expected = VoteOutcome.WON if wins(votes, False) else VoteOutcome.OPEN if wins(votes, True) else VoteOutcome.LOST
     assert outcome(members, votes) is expected
 
 
@@ -72,8 +71,9 @@ def subsets(nodes: tuple[int, ...]) -> list[tuple[int, ...]]:
 
 
 def test_outcome_and_commit_by_brute_force_over_every_joint_configuration_of_four() -> None:
-    """Every pair of sides, every vote (granted, refused, not yet): won if it is won whatever the silent ones say, lost
-    if it is lost whatever they say. And every spread of two marks: the commit index is 1 where the votes would win."""
+    """For every pair of sides and every vote (granted, refused, not yet): won if no further answer can change that, and
+    lost likewise. For every spread of two marks: the commit index is 1 where the votes would win.
+    """
     nodes = (1, 2, 3, 4)
     for voters, outgoing in product(subsets(nodes)[1:], subsets(nodes)):
         members = Configuration(configuration(4).members, voters, outgoing)
@@ -88,19 +88,20 @@ def test_outcome_and_commit_by_brute_force_over_every_joint_configuration_of_fou
             silent = tuple(node for node, vote in zip(nodes, choice, strict=True) if vote is None)
             granted = tuple(node for node in nodes if votes.get(node))
             ends = [tuple(sorted(granted + late)) in winning for late in subsets(silent)]
-            expected = Outcome.WON if all(ends) else Outcome.OPEN if any(ends) else Outcome.LOST
+            expected = VoteOutcome.WON if all(ends) else VoteOutcome.OPEN if any(ends) else VoteOutcome.LOST
             assert outcome(members, votes) is expected, (voters, outgoing, votes)
             assert agreed(members, dict.fromkeys(granted, 1)) == (granted in winning), (voters, outgoing, granted)
 
 
 def test_no_two_disjoint_groups_can_both_decide() -> None:
-    """Two majorities of one configuration share a voter, and so do one of a joint configuration and one of either of
-    its sides: that is why nothing is decided twice while the members change (thesis 4.3)."""
+    """Two majorities of one configuration share a voter. So do a majority of a joint configuration and a majority of
+    one of its sides. Therefore no entry is decided twice while the members change (thesis 4.3).
+    """
     nodes = (1, 2, 3, 4, 5)
     everyone = configuration(5).members
 
     def wins(members: Configuration, group: tuple[int, ...]) -> bool:
-        return outcome(members, dict.fromkeys(group, True)) is Outcome.WON
+        return outcome(members, dict.fromkeys(group, True)) is VoteOutcome.WON
 
     for voters, outgoing in product(subsets(nodes)[1:], repeat=2):
         both = Configuration(everyone, voters, outgoing)
@@ -115,11 +116,11 @@ def test_learners_and_strangers_are_never_counted() -> None:
     """Only voters carry a value or a vote."""
     members = configuration(4, learners=[4])
     assert agreed(members, {1: 5, 4: 9, 9: 9}) == 0
-    assert outcome(members, {1: True, 4: True, 9: True}) is Outcome.OPEN
+    assert outcome(members, {1: True, 4: True, 9: True}) is VoteOutcome.OPEN
 
 
-def test_nobody_agrees_to_nothing() -> None:
-    """A configuration without voters commits nothing and elects nobody."""
+def test_a_configuration_without_voters_decides_nothing() -> None:
+    """A configuration without voters commits no entry and elects no leader."""
     nobody = Configuration()
     assert agreed(nobody, {1: 5}) == 0
-    assert outcome(nobody, {1: True}) is Outcome.LOST
+    assert outcome(nobody, {1: True}) is VoteOutcome.LOST

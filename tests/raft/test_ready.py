@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass, field
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from raft.codec import entry_mark
-from raft.messages import AppendEntriesReply, Message
-from raft.ready import Ready, SyncQueue, without_void_promises
-from raft.types import GENESIS, Entry, HardState
+from raftlog.raft.codec.entry import entry_mark
+from raftlog.raft.messages import AppendEntriesReply, Message
+from raftlog.raft.ready import Ready, SyncQueue, without_void_promises
+from raftlog.raft.types import GENESIS, Entry, HardState
 from tests.raft.lab import extend
 
 
@@ -17,7 +16,7 @@ def promise(match: int, *, success: bool = True) -> AppendEntriesReply:
     return AppendEntriesReply(sender=1, to=2, term=1, success=success, match=match, prev_index=0, round=0)
 
 
-def test_what_waits_behind_a_sync_becomes_one_batch() -> None:
+def test_readies_behind_a_sync_become_one_batch() -> None:
     """The newest hard state, all entries, all messages, in order; then the queue is empty."""
     first, second = extend(GENESIS, 1, 1)
     queue = SyncQueue()
@@ -43,7 +42,7 @@ def test_a_cut_on_waiting_entries_only_drops_them() -> None:
     assert (batch.cut_after, batch.entries) == (None, (entries[0], *other))
 
 
-def test_a_cut_that_reaches_what_was_taken_is_carried_out_on_disk() -> None:
+def test_a_cut_that_reaches_taken_entries_goes_to_the_disk() -> None:
     """Entries of a batch in flight are cut by the next batch, however many cuts there were meanwhile."""
     entries = extend(GENESIS, 1, 1, 1)
     queue = SyncQueue()

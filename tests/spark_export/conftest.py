@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_export.job import SparkMissingError, check_packages, session
+from raftlog.spark_export.export.arrow_engine import ArrowEngine
+from raftlog.spark_export.export.engine import Engine
+from raftlog.spark_export.runtime.job import SparkMissingError, check_packages, session
 from tests.spark_export.server import Served, serving
 
 if TYPE_CHECKING:
@@ -32,6 +34,16 @@ def spark(java_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     )
     yield started
     started.stop()
+
+
+@pytest.fixture(scope="session", params=["arrow", "spark"])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    """Each test twice: with tasks and checks in this process, and in Spark."""
+    if request.param == "arrow":
+        return ArrowEngine()
+    from raftlog.spark_export.export.spark_engine import SparkEngine
+
+    return SparkEngine(request.getfixturevalue("spark"))
 
 
 @pytest.fixture
@@ -66,4 +78,4 @@ def no_query_goes_on(request: pytest.FixtureRequest) -> Iterator[None]:
 def shortest_run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test twice: once with entries at even distances taken run by run, however few they are."""
     if request.param:
-        monkeypatch.setattr("spark_export.slab.RUN_ROWS", 1)
+        monkeypatch.setattr("raftlog.spark_export.columns.slab.RUN_ROWS", 1)

@@ -6,11 +6,27 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from cluster.apply import log_entry
-from raft import codec
-from raft.configuration import Configuration, Member
-from raft.types import GENESIS, Entry, EntryKind, Mark
-from statemachine.commands import (
+from raftlog.cluster.records.entries import log_entry
+from raftlog.raft.codec.block import (
+    BLOCK_SESSION,
+    BLOCK_TIME,
+    Block,
+    BlockRecord,
+    decode_blocks,
+    decode_headers,
+    decode_records,
+    encode_block,
+    encode_headers,
+)
+from raftlog.raft.codec.checks import crc32c
+from raftlog.raft.codec.configuration import encode_configuration
+from raftlog.raft.codec.entry import entry_mark, previous_crc, seal_entry
+from raftlog.raft.codec.index_rows import IDX_ROW, index_rows
+from raftlog.raft.codec.mark import encode_mark
+from raftlog.raft.codec.raw import RAW_SIZE, RawHeader, decode_raw_header, encode_raw_header
+from raftlog.raft.configuration import Configuration, Member
+from raftlog.raft.types import GENESIS, Entry, EntryKind, Mark
+from raftlog.statemachine.commands import (
     INTERNAL_FIRST,
     Compare,
     CompareOperator,
@@ -20,9 +36,9 @@ from statemachine.commands import (
     Txn,
     TxnOperation,
 )
-from statemachine.effects import Change, Effects, RequestEffect, decode_effects, encode_effects
-from statemachine.machine import StateMachine
-from statemachine.txn import encode_txn
+from raftlog.statemachine.effects import Effects, KeyChange, RequestEffect, decode_effects, encode_effects
+from raftlog.statemachine.machine import StateMachine
+from raftlog.statemachine.txn import encode_txn
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 START_MS = 1_700_000_000_000
@@ -43,19 +59,19 @@ class Log:
         is_plain: bool = False, term: int | None = None,
     ) -> None:  # fmt: skip
         """One entry, 7 ms after the one before, and what it did."""
-        entry = codec.seal_entry(
+        entry = seal_entry(
             self.last, term=term or max(self.last.term, 1), kind=kind, count=count,
             time_ms=max(self.last.time_ms, START_MS) + 7, clock_ms=self.last.clock_ms + 7, data=data,
         )  # fmt: skip
-        self.last = codec.entry_mark(entry)
+        self.last = entry_mark(entry)
         self.entries.append(entry)
         if requests:
             self.revision = max(self.revision, *(request.revision for request in requests))
         self.effects.append(encode_effects(Effects(entry.index, self.revision, tuple(requests), is_plain)))
 
-    def plain(self, records: Sequence[codec.Record], **block: Any) -> None:
+    def plain(self, records: Sequence[BlockRecord], **block: Any) -> None:
         """One entry with one block of appends."""
-        self.add(EntryKind.COMMANDS, codec.encode_block(records, plain=True, **block), len(records), is_plain=True)
+        self.add(EntryKind.COMMANDS, encode_block(records, plain=True, **block), len(records), is_plain=True)
 
     def chunk(
         self, first: int = 0, last: int | None = None, *, marks: bool = False, base: int = 0, brief: bool = False
@@ -66,9 +82,9 @@ class Log:
         rows, segment = [], bytearray()
         for entry in entries:
             if marks and segment:
-                mark = Mark(entry.before, entry.term, codec.previous_crc(entry))
-                segment += codec.encode_mark(mark, base + len(segment))
-            rows.append(codec.index_rows(entry, base + len(segment)))
+                mark = Mark(entry.before, entry.term, previous_crc(entry))
+                segment += encode_mark(mark, base + len(segment))
+            rows.append(index_rows(entry, base + len(segment)))
             segment += entry.header + entry.data
         return raw_chunk(
             b"".join(rows), bytes(segment), effects[0] + effects[-1] if brief else b"".join(effects), base,
@@ -88,27 +104,27 @@ def raw_chunk(
     brief: bool = False,
 ) -> bytes:
     """A raw chunk of these parts, its CRCs in order."""
-    head = codec.RawHeader(
-        len(rows) // codec.IDX_ROW.size, len(segment), len(ledger), codec.crc32c(rows), base, first, following, 1,
+    head = RawHeader(
+        len(rows) // IDX_ROW.size, len(segment), len(ledger), crc32c(rows), base, first, following, 1,
         committed, committed, brief,
     )  # fmt: skip
-    return codec.encode_raw_header(head) + rows + segment + ledger
+    return encode_raw_header(head) + rows + segment + ledger
 
 
 def progress_chunk(following: int, *, oldest: int = 1, committed: int, last_user: int | None = None) -> bytes:
     """What ends a raw answer."""
-    head = codec.RawHeader(
+    head = RawHeader(
         0, 0, 0, 0, 0, following, following, oldest, committed, committed if last_user is None else last_user
     )
-    return codec.encode_raw_header(head)
+    return encode_raw_header(head)
 
 
-def split(chunk: bytes) -> tuple[codec.RawHeader, bytes, bytes, bytes]:
+def split(chunk: bytes) -> tuple[RawHeader, bytes, bytes, bytes]:
     """A raw chunk as head, rows, segment and ledger."""
-    head = codec.decode_raw_header(chunk)
-    rows_end = codec.RAW_SIZE + head.rows * codec.IDX_ROW.size
+    head = decode_raw_header(chunk)
+    rows_end = RAW_SIZE + head.rows * IDX_ROW.size
     segment_end = rows_end + head.segment_bytes
-    return head, chunk[codec.RAW_SIZE : rows_end], chunk[rows_end:segment_end], chunk[segment_end:]
+    return head, chunk[RAW_SIZE:rows_end], chunk[rows_end:segment_end], chunk[segment_end:]
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -122,7 +138,7 @@ def appends(entries: int, per_entry: int, *, value_bytes: int = 100, first_term:
     for number in range(entries):
         log.plain(
             [
-                codec.Record(Operation.APPEND, b"key-%07d" % (number * per_entry + i), b"v" * value_bytes)
+                BlockRecord(Operation.APPEND, b"key-%07d" % (number * per_entry + i), b"v" * value_bytes)
                 for i in range(per_entry)
             ],
             time_ms=START_MS + number,
@@ -131,8 +147,9 @@ def appends(entries: int, per_entry: int, *, value_bytes: int = 100, first_term:
 
 
 def mixed(seed: int, entries: int, *, records_max: int = 1) -> Log:
-    """Every kind of entry, block, record and effect in a random row. What the effects say is not what a state machine
-    would: only that they can be told apart matters here."""
+    """Every kind of entry, block, record and effect in a random row. The effects are not those of a state machine: they
+    only need to be distinct.
+    """
     chance = random.Random(seed)
     log = Log()
     log.add(EntryKind.CONFIGURATION, b"a configuration", term=1)
@@ -149,7 +166,7 @@ def mixed(seed: int, entries: int, *, records_max: int = 1) -> Log:
             blocks, requests, count = [], [], 0
             for _ in range(chance.randint(1, 4)):
                 records, request = _request(chance, records_max, log)
-                blocks.append(codec.encode_block(records, **_block(chance)))
+                blocks.append(encode_block(records, **_block(chance)))
                 requests.append(request)
                 count += len(records)
             log.add(EntryKind.COMMANDS, b"".join(blocks), count, requests=requests)
@@ -165,7 +182,7 @@ def singles(seed: int, entries: int, *, is_plain: bool = False) -> Log:
             log.plain(_appends(chance, 1), **_block(chance))
         else:
             records, request = _request(chance, 1, log)
-            log.add(EntryKind.COMMANDS, codec.encode_block(records, **_block(chance)), requests=[request])
+            log.add(EntryKind.COMMANDS, encode_block(records, **_block(chance)), requests=[request])
     return log
 
 
@@ -185,12 +202,12 @@ def _bytes(chance: random.Random) -> bytes:
 def _headers(chance: random.Random) -> bytes | None:
     if chance.random() < 0.7:
         return None
-    return codec.encode_headers([(chance.choice(["a", "ü", ""]), _bytes(chance)) for _ in range(chance.randint(0, 3))])
+    return encode_headers([(chance.choice(["a", "ü", ""]), _bytes(chance)) for _ in range(chance.randint(0, 3))])
 
 
-def _appends(chance: random.Random, records_max: int) -> list[codec.Record]:
+def _appends(chance: random.Random, records_max: int) -> list[BlockRecord]:
     return [
-        codec.Record(
+        BlockRecord(
             Operation.APPEND,
             chance.choice([None, b"", b"k"]),
             chance.choice([None, b"", _bytes(chance)]),
@@ -201,26 +218,27 @@ def _appends(chance: random.Random, records_max: int) -> list[codec.Record]:
     ]
 
 
-def _request(chance: random.Random, records_max: int, log: Log) -> tuple[list[codec.Record], RequestEffect]:
+def _request(chance: random.Random, records_max: int, log: Log) -> tuple[list[BlockRecord], RequestEffect]:
     operation = chance.choice(list(Operation))
     revision = log.revision + chance.randint(0, 3)
     result = chance.choice(list(Result))
     if operation is Operation.APPEND:
         return _appends(chance, records_max), RequestEffect(result, revision)
-    record = codec.Record(
+    record = BlockRecord(
         operation, chance.choice([None, b"k%d" % chance.randrange(9)]), chance.choice([None, _bytes(chance)]),
         _headers(chance), chance.choice([None, 0, 17]),
     )  # fmt: skip
     if operation in (Operation.TXN, Operation.DELETE_RANGE) and chance.random() < 0.8:
         changes = tuple(
-            Change(b"k%d" % i, None, chance.randrange(9), 0, 0, True) if chance.random() < 0.4
-            else Change(b"k%d" % i, _bytes(chance), chance.randrange(9), 3, chance.randint(1, 5), True)
+            KeyChange(b"k%d" % i, None, chance.randrange(9), 0, 0, True)
+            if chance.random() < 0.4
+            else KeyChange(b"k%d" % i, _bytes(chance), chance.randrange(9), 3, chance.randint(1, 5), True)
             for i in range(chance.randint(0, 3))
-        )  # fmt: skip
+        )
         return [record], RequestEffect(result, revision, chance.random() < 0.5, 0, changes)
     if operation in (Operation.PUT, Operation.DELETE) and chance.random() < 0.7:
         version = chance.randint(1, 9) if operation is Operation.PUT else 0
-        change = Change(b"", None, chance.randrange(9), version, version, False)
+        change = KeyChange(b"", None, chance.randrange(9), version, version, False)
         record = record._replace(key=record.key or b"k", value=record.value or b"")
         return [record], RequestEffect(result, revision, False, 0, (change,))
     return [record], RequestEffect(result, revision, False, chance.randrange(3))
@@ -247,9 +265,9 @@ def naive_rows(entries: Iterable[Entry], effects: Iterable[bytes]) -> Iterator[R
             }
             continue
         index = entry.first
-        for number, block in enumerate(codec.decode_blocks(entry.data)):
+        for number, block in enumerate(decode_blocks(entry.data)):
             request = did.requests[number] if did.requests else None
-            for record in codec.decode_records(block):
+            for record in decode_records(block):
                 yield {"index": index, **base, **_record(block, record), **_effect(did, request, record)}
                 index += 1
 
@@ -264,15 +282,15 @@ def _time(ms: int) -> datetime:
     return EPOCH + timedelta(milliseconds=ms)
 
 
-def _record(block: codec.Block, record: codec.Record) -> Row:
+def _record(block: Block, record: BlockRecord) -> Row:
     is_append = record.operation == Operation.APPEND
-    time_ms = block.time_ms if block.flags & codec.BLOCK_TIME else None
+    time_ms = block.time_ms if block.flags & BLOCK_TIME else None
     if is_append and record.argument is not None:
         time_ms = record.argument
-    has_session = bool(block.flags & codec.BLOCK_SESSION)
+    has_session = bool(block.flags & BLOCK_SESSION)
     headers = None
     if record.headers is not None:
-        headers = [{"name": name, "value": value} for name, value in codec.decode_headers(record.headers)]
+        headers = [{"name": name, "value": value} for name, value in decode_headers(record.headers)]
     return {
         "operation": Operation(record.operation).name.lower(), "key": record.key, "value": record.value,
         "headers": headers, "client_time": None if time_ms is None else _time(time_ms),
@@ -281,7 +299,7 @@ def _record(block: codec.Block, record: codec.Record) -> Row:
     }  # fmt: skip
 
 
-def _effect(did: Effects, request: RequestEffect | None, record: codec.Record) -> Row:
+def _effect(did: Effects, request: RequestEffect | None, record: BlockRecord) -> Row:
     row: Row = dict.fromkeys(("succeeded", "prior_index", "create", "version", "changes"))
     if request is None:
         return row | {"result": "applied", "revision": did.revision}
@@ -301,6 +319,11 @@ def _effect(did: Effects, request: RequestEffect | None, record: codec.Record) -
         change = request.changes[0]
         row |= {"prior_index": change.prior_index, "create": change.create, "version": change.version}
     return row
+
+
+def shown(row: Row) -> Row:
+    """The row as readers show it: with the client's time, or else the leader's, as `event_time`."""
+    return row | {"event_time": row["time"] if row["client_time"] is None else row["client_time"]}
 
 
 def is_user(row: Row) -> bool:
@@ -323,13 +346,13 @@ class RealLog(Log):
 
     def commit(self, *blocks: bytes, kind: EntryKind = EntryKind.COMMANDS, data: bytes = b"") -> None:
         """One entry with these blocks, or of another kind with this data."""
-        count = sum(block.count for block in codec.decode_blocks(b"".join(blocks))) if blocks else 1
-        entry = codec.seal_entry(
+        count = sum(block.count for block in decode_blocks(b"".join(blocks))) if blocks else 1
+        entry = seal_entry(
             self.last, term=max(self.last.term, 1) + (kind is EntryKind.NOOP), kind=kind, count=count,
             time_ms=max(self.last.time_ms, START_MS) + 7, clock_ms=self.last.clock_ms + 7,
             data=b"".join(blocks) or data,
         )  # fmt: skip
-        self.last = codec.entry_mark(entry)
+        self.last = entry_mark(entry)
         self.entries.append(entry)
         self.effects.append(encode_effects(self.machine.apply(log_entry(entry))))
         self.revision = self.machine.revision
@@ -340,16 +363,16 @@ def real(rounds: int, *, batch: bool) -> RealLog:
     appends with headers, nulls and empty bytes: one request per entry, or all of a round in one."""
     log = RealLog()
     member = Member(1, "0" * 32, "127.0.0.1:1", "http://127.0.0.1:2")
-    log.commit(kind=EntryKind.CONFIGURATION, data=codec.encode_configuration(Configuration((member,), (1,))))
+    log.commit(kind=EntryKind.CONFIGURATION, data=encode_configuration(Configuration((member,), (1,))))
     log.commit(kind=EntryKind.NOOP)
-    log.commit(codec.encode_block([codec.Record(Operation.SESSION_OPEN, argument=60_000)]))
+    log.commit(encode_block([BlockRecord(Operation.SESSION_OPEN, argument=60_000)]))
     session = log.last.index
     for number in range(rounds):
         blocks = list(_round(number))
         sequence = number + 1
-        once = codec.encode_block(
-            [codec.Record(Operation.PUT, b"once", b"%d" % number)], session=session, sequence=sequence, settled=sequence
-        )  # fmt: skip
+        once = encode_block(
+            [BlockRecord(Operation.PUT, b"once", b"%d" % number)], session=session, sequence=sequence, settled=sequence
+        )
         blocks += [once, once]
         if batch:
             log.commit(*blocks)
@@ -362,7 +385,7 @@ def real(rounds: int, *, batch: bool) -> RealLog:
 
 
 def _round(number: int) -> Iterator[bytes]:
-    record, block = codec.Record, codec.encode_block
+    record, block = BlockRecord, encode_block
     name = b"k%d" % (number % 7)
     yield block([record(Operation.PUT, name, b"v%d" % number)], time_ms=START_MS + number)
     yield block([record(Operation.PUT, name, b"", argument=999_999)])  # a compare that fails
@@ -376,15 +399,16 @@ def _round(number: int) -> Iterator[bytes]:
         yield block([record(Operation.DELETE, b"missing")])
     equal = Compare(name, CompareTarget.VERSION, CompareOperator.EQUAL, 0)
     txn = Txn(
-        (equal,), (TxnOperation(Operation.PUT, b"then", b"t%d" % number), TxnOperation(Operation.PUT, b"both", b"1")),
+        (equal,),
+        (TxnOperation(Operation.PUT, b"then", b"t%d" % number), TxnOperation(Operation.PUT, b"both", b"1")),
         (TxnOperation(Operation.PUT, b"else", b""), TxnOperation(Operation.DELETE, b"both")),
-    )  # fmt: skip
+    )
     yield block([record(Operation.TXN, value=encode_txn(txn))])
     if number % 6 == 5:
         yield block([record(Operation.DELETE_RANGE, b"e", b"f")])
-    headers = codec.encode_headers([("type", b"click"), ("type", b""), ("ü", b"\xff")])
+    headers = encode_headers([("type", b"click"), ("type", b""), ("ü", b"\xff")])
     yield block(
         [record(Operation.APPEND, b"a%d" % (number % 3), b"line %d" % number, headers, START_MS - number),
-         record(Operation.APPEND, None, None), record(Operation.APPEND, b"", b"", codec.encode_headers([]))],
+         record(Operation.APPEND, None, None), record(Operation.APPEND, b"", b"", encode_headers([]))],
         plain=True,
     )  # fmt: skip

@@ -11,24 +11,14 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-from cluster.wire import (
-    DIGEST_FORMAT,
-    ERRORS,
-    H_LOG,
-    ChangeJson,
-    Code,
-    DigestAnswer,
-    KeyValue,
-    LogPage,
-    LogRecord,
-    Problem,
-    Ranged,
-    SetDigest,
-    from_b64,
-    to_b64,
-)
-from statemachine.digest import ChangeRow, LogRow, log_digest, set_digest, state_row_hash
-from statemachine.effects import EFFECTS_HEADER_SIZE
+from raftlog.cluster.api.encoding import from_b64, to_b64
+from raftlog.cluster.api.errors import ERRORS, Code, Problem
+from raftlog.cluster.api.headers import H_LOG
+from raftlog.cluster.api.kv import KeyValue, Ranged
+from raftlog.cluster.api.records import ChangeJson, LogPageJson, LogRecord
+from raftlog.cluster.api.status import DIGEST_FORMAT, DigestAnswer, SetDigestHex
+from raftlog.statemachine.digest import ChangeRow, LogRow, log_digest, set_digest, state_row_hash
+from raftlog.statemachine.effects import EFFECTS_HEADER_SIZE
 from tests.spark_export import logs
 from tests.spark_export.logs import Log, Row
 
@@ -49,7 +39,7 @@ class Served:
     brief_chunks: int = 0  # sent
     digest: DigestAnswer | Code | None = None  # None: the right one
     committed: int | None = None  # an end of an entry; None: everything is
-    kept_revision: int = 1  # the oldest revision of the state that is told
+    kept_revision: int = 1  # the oldest revision of the state that it returns
     grown: threading.Condition = field(default_factory=threading.Condition)
 
     @property
@@ -69,7 +59,7 @@ class Served:
             self.grown.notify_all()
             return self.committed
 
-    def page(self, query: dict[str, str]) -> LogPage:
+    def page(self, query: dict[str, str]) -> LogPageJson:
         """At most one record from an index or a time on, once there is one or the time to wait is over."""
         if "from_time" in query:
             times = ((row["index"], _ms(row["time"])) for row in self.rows)
@@ -82,7 +72,7 @@ class Served:
         shown = [as_record(row) for row in rows if row["index"] == start and "internal" in query]
         users = [row["index"] for row in rows if logs.is_user(row)]
         following = start + (start <= self.last)
-        return LogPage(
+        return LogPageJson(
             self.log_id, shown, following, self.oldest, self.last, max(users, default=0), self.last, self.log.last.term
         )
 
@@ -236,8 +226,8 @@ def right_digest(log: Log, index: int, log_from: int, log_id: str = LOG_ID) -> D
     )
 
 
-def _answer(digest: Any) -> SetDigest:
-    return SetDigest(*digest.as_hex())
+def _answer(digest: Any) -> SetDigestHex:
+    return SetDigestHex(*digest.as_hex())
 
 
 def log_row(row: Row) -> LogRow:

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from statemachine.answers import Answer, answer_of
-from statemachine.commands import Command, Limits, LogEntry, Operation, Request, Txn
-from statemachine.effects import Effects, decode_effects, encode_effects
-from statemachine.machine import StateMachine
-from statemachine.txn import encode_txn
+from raftlog.statemachine.answers import Answer, answer_of
+from raftlog.statemachine.commands import Command, Limits, LogEntry, Operation, RequestBlock, Txn
+from raftlog.statemachine.effects import Effects, decode_effects, encode_effects
+from raftlog.statemachine.machine import StateMachine
+from raftlog.statemachine.txn import encode_txn
 
 
 def request(
     operation: int, key: bytes | None = None, value: bytes | None = None, argument: int | None = None, *,
     session: int = 0, sequence: int = 0, settled: int = 0, payload_hash: int = 0,
-) -> Request:  # fmt: skip
+) -> RequestBlock:  # fmt: skip
     """A request of one command."""
     command = Command(operation, key, value, None, argument)
-    return Request(1, (command,), session, sequence, settled, payload_hash)
+    return RequestBlock(1, (command,), session, sequence, settled, payload_hash)
 
 
-def appends(count: int = 1, *, session: int = 0, sequence: int = 0, settled: int = 0, payload_hash: int = 0) -> Request:
+def appends(
+    count: int = 1, *, session: int = 0, sequence: int = 0, settled: int = 0, payload_hash: int = 0
+) -> RequestBlock:
     """A plain request: nothing but appends."""
-    return Request(count, (), session, sequence, settled, payload_hash)
+    return RequestBlock(count, (), session, sequence, settled, payload_hash)
 
 
 class Driver:
@@ -34,7 +36,7 @@ class Driver:
         self.clock_ms = 0
 
     def entry(
-        self, *requests: Request, parameters: tuple[tuple[str, int], ...] | None = None, version: int = 0
+        self, *requests: RequestBlock, parameters: tuple[tuple[str, int], ...] | None = None, version: int = 0
     ) -> Effects:
         """Applies one entry (without requests: a no-op) at the clock of the driver."""
         count = sum(one.count for one in requests) or 1
@@ -51,8 +53,10 @@ class Driver:
         ]
         return effects
 
-    def answer(self, one: Request) -> Answer:
-        """Applies one request in an entry of its own; what its client is told (for a repetition: the first answer)."""
+    def answer(self, one: RequestBlock) -> Answer:
+        """Applies one request in an entry of its own; returns the client's answer (for a repetition: the first
+        answer).
+        """
         effects = self.entry(one)
         last = effects.index
         effect = effects.requests[0] if effects.requests else None

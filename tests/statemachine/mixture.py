@@ -6,21 +6,21 @@ import hashlib
 
 from xxhash import xxh64_intdigest
 
-from statemachine.commands import (
+from raftlog.statemachine.commands import (
     GET_OPERATION,
     Compare,
     CompareOperator,
     CompareTarget,
     Limits,
     Operation,
-    Request,
+    RequestBlock,
     Txn,
     TxnOperation,
 )
-from statemachine.consumers import ConsumerAction, ConsumerCommand, encode_consumer
-from statemachine.effects import encode_effects
-from statemachine.machine import StateMachine
-from statemachine.txn import encode_txn
+from raftlog.statemachine.consumers import ConsumerAction, ConsumerCommand, encode_consumer
+from raftlog.statemachine.effects import encode_effects
+from raftlog.statemachine.machine import StateMachine
+from raftlog.statemachine.txn import encode_txn
 from tests.statemachine.driver import Driver, appends, request, snapshot_bytes
 
 CLAIM, COMMIT, RESET, DELETE = ConsumerAction
@@ -50,12 +50,12 @@ def driven(entries: int) -> Driver:
         if dice.below(15) == 0:
             sessions[dice.below(2)] = driver.entry(request(Operation.SESSION_OPEN, argument=3_000)).index
         driver.entry(*(_request(dice, driver, sessions) for _ in range(dice.below(4))))
-        if other_dice.below(2):  # its own dice: what everything else draws stays what it was
+        if other_dice.below(2):  # its own dice, so that all other draws stay as they were
             driver.entry(_consumer(other_dice, driver))
     return driver
 
 
-def _request(dice: _Dice, driver: Driver, sessions: list[int]) -> Request:
+def _request(dice: _Dice, driver: Driver, sessions: list[int]) -> RequestBlock:
     key, value = b"key-%d" % dice.below(20), b"v" * dice.below(40)
     session, sequence, settled = 0, 0, 0
     parts: tuple[bytes | None, bytes | None]
@@ -90,7 +90,7 @@ def _request(dice: _Dice, driver: Driver, sessions: list[int]) -> Request:
     )
 
 
-def _consumer(dice: _Dice, driver: Driver) -> Request:
+def _consumer(dice: _Dice, driver: Driver) -> RequestBlock:
     name, action = b"group-%d" % dice.below(5), (CLAIM, CLAIM, COMMIT, COMMIT, RESET, DELETE)[dice.below(6)]
     known = driver.machine.consumers.get(name)
     generation = dice.below(2) if known is None or action == CLAIM else known.generation

@@ -2,31 +2,30 @@
 
 import msgpack
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from statemachine.answers import (
+from raftlog.statemachine.answers import (
     ANSWER_SIZE,
     Answer,
     CorruptAnswer,
     Reason,
-    TxnResponse,
+    StepAnswer,
     UnknownAnswer,
     answer_of,
     decode_answer,
     encode_answer,
     encode_brief,
 )
-from statemachine.commands import Consumer, Operation, Result, Version
-from statemachine.effects import RequestEffect
+from raftlog.statemachine.commands import ConsumerGroup, Operation, Result, Version
+from raftlog.statemachine.effects import RequestEffect
 
 PUT = Answer(Result.APPLIED, 3, 7, 7)
 FAILED = Answer(Result.COMPARE_FAILED, 9, 12, 12, current_mod=4)
 REFUSED = Answer(Result.REFUSED, 2, 5, 6, reason=Reason.MALFORMED)
-FENCED = Answer(Result.COMPARE_FAILED, 2, 9, 9, consumer=Consumer(5, 7, b"host", 1_000, 10))
+FENCED = Answer(Result.COMPARE_FAILED, 2, 9, 9, consumer=ConsumerGroup(5, 7, b"host", 1_000, 10))
 TXN = Answer(
     Result.APPLIED, 5, 8, 8, succeeded=True,
-    responses=(TxnResponse(0, count=1, items=((b"a", Version(b"v", 2, 3, 2, 6)),)), TxnResponse(Operation.DELETE, 1)),
+    responses=(StepAnswer(0, count=1, items=((b"a", Version(b"v", 2, 3, 2, 6)),)), StepAnswer(Operation.DELETE, 1)),
 )  # fmt: skip
 
 GOLDEN = {
@@ -55,7 +54,7 @@ def test_the_brief_way_gives_the_same_bytes() -> None:
 
 
 def test_the_answer_of_a_request_comes_from_its_effect() -> None:
-    """Plain effects and effects without answer bytes tell it themselves; others carry it."""
+    """Plain effects and effects without answer bytes imply it; others carry it."""
     assert answer_of(None, 4, 7, 9) == Answer(Result.APPLIED, 4, 7, 9)
     assert answer_of(RequestEffect(Result.APPLIED, 5), 4, 7, 7) == Answer(Result.APPLIED, 5, 7, 7)
     repeated = RequestEffect(Result.REPEATED, 3, first_answer_index=7, answer=encode_answer(PUT))
@@ -64,8 +63,8 @@ def test_the_answer_of_a_request_comes_from_its_effect() -> None:
 
 numbers = st.integers(0, 2**53 - 1)
 items = st.tuples(st.binary(max_size=5), st.builds(Version, st.binary(max_size=5), numbers, numbers, numbers, numbers))
-responses = st.builds(TxnResponse, st.integers(0, 4), numbers, numbers, st.lists(items, max_size=2).map(tuple))
-consumers = st.builds(Consumer, numbers, numbers, st.binary(max_size=5), numbers, numbers)
+responses = st.builds(StepAnswer, st.integers(0, 4), numbers, numbers, st.lists(items, max_size=2).map(tuple))
+consumers = st.builds(ConsumerGroup, numbers, numbers, st.binary(max_size=5), numbers, numbers)
 answers = st.builds(
     Answer, st.sampled_from(Result), numbers, numbers, numbers, st.integers(0, 2**32 - 1), st.booleans(),
     st.lists(responses, max_size=3).map(tuple), st.one_of(st.none(), st.sampled_from(Reason)), numbers,
@@ -105,7 +104,7 @@ def test_noise_raises_its_own_errors_and_nothing_else(noise: bytes) -> None:
         (3, 1, UnknownAnswer),
     ],
 )
-def test_what_is_unknown_is_not_guessed(place: int, byte: int, error: type[Exception]) -> None:
+def test_unknown_answers_are_refused(place: int, byte: int, error: type[Exception]) -> None:
     """Another version, result or flag is named as unknown; so is a reason of a later version."""
     data = bytearray(encode_answer(PUT))
     data[place] = byte
@@ -142,6 +141,6 @@ HEAD_WITH_TAIL = encode_answer(REFUSED)[:ANSWER_SIZE]
     ],
 )
 def test_a_tail_of_other_types_is_corrupt(tail: object) -> None:
-    """Whole numbers, bytes and text are told apart: what is answered again years later must not change its type."""
+    """Whole numbers, bytes and text stay distinct: an answer repeated years later must not change its type."""
     with pytest.raises(CorruptAnswer, match="reason and responses"):
         decode_answer(HEAD_WITH_TAIL + msgpack.packb(tail, use_bin_type=True))

@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import pytest
 
-from statemachine.commands import (
+from raftlog.statemachine.commands import (
     INTERNAL_FIRST,
     BadParameter,
     CompareOperator,
@@ -44,7 +44,7 @@ def test_limits_out_of_range_are_refused(name: str, value: int) -> None:
 
 
 def test_an_unknown_parameter_is_refused_by_name() -> None:
-    """The error names what is unknown and what there is."""
+    """The error names the unknown parameter and the known ones."""
     with pytest.raises(BadParameter, match=r"no such limit: session_max; there are .*sessions_max"):
         Limits().with_parameters((("session_max", 5),))
     with pytest.raises(BadParameter, match="lower the one or raise the other"):

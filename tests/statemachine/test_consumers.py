@@ -1,15 +1,14 @@
-"""Consumer groups: who may move a position, where to, and what is left after a snapshot."""
+"""Tests consumer groups: owners that may move a position, allowed positions, and the groups after a snapshot."""
 
 from __future__ import annotations
 
 import msgpack
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from statemachine.answers import Answer, Reason
-from statemachine.commands import Consumer, Limits, Operation, Request, Result
-from statemachine.consumers import (
+from raftlog.statemachine.answers import Answer, Reason
+from raftlog.statemachine.commands import ConsumerGroup, Limits, Operation, RequestBlock, Result
+from raftlog.statemachine.consumers import (
     ConsumerAction,
     ConsumerCommand,
     MalformedConsumer,
@@ -18,7 +17,7 @@ from statemachine.consumers import (
     decode_consumer,
     encode_consumer,
 )
-from statemachine.machine import StateMachine
+from raftlog.statemachine.machine import StateMachine
 from tests.statemachine.driver import Driver, appends, request, snapshot_bytes
 
 CLAIM, COMMIT, RESET, DELETE = ConsumerAction
@@ -27,7 +26,7 @@ CLAIM, COMMIT, RESET, DELETE = ConsumerAction
 def asked(
     action: int, name: bytes | None = b"g", *, generation: int = 0, next: int = 0, owner: bytes = b"",
     session: int = 0, sequence: int = 0,
-) -> Request:  # fmt: skip
+) -> RequestBlock:  # fmt: skip
     """A request of one consumer command."""
     value = encode_consumer(ConsumerCommand(action, generation, next, owner))
     return request(Operation.CONSUMER, name, value, session=session, sequence=sequence, payload_hash=len(value))
@@ -38,7 +37,7 @@ def told(answer: Answer) -> tuple[Result, Reason | None]:
     return answer.result, answer.reason
 
 
-def claimed(driver: Driver, next: int = 0) -> Consumer:
+def claimed(driver: Driver, next: int = 0) -> ConsumerGroup:
     """The group after a claim that must succeed."""
     answer = driver.answer(asked(CLAIM, next=next))
     assert answer.result is Result.APPLIED
@@ -56,25 +55,25 @@ def test_a_claim_makes_a_group_and_every_further_one_fences_the_owner_before() -
     driver = Driver()
     read_up_to(driver, 10)
     first = claimed(driver, next=4)
-    assert first == Consumer(4, 11, b"", 1_000, 0)
+    assert first == ConsumerGroup(4, 11, b"", 1_000, 0)
     driver.clock_ms = 7
     answer = driver.answer(asked(CLAIM, next=1, owner=b"host-2"))
-    assert answer.consumer == Consumer(4, 12, b"host-2", 1_007, 7)
+    assert answer.consumer == ConsumerGroup(4, 12, b"host-2", 1_007, 7)
     old = driver.answer(asked(COMMIT, generation=first.generation, next=5))
     assert told(old) == (Result.COMPARE_FAILED, None)
     assert old.consumer == answer.consumer
     new = driver.answer(asked(COMMIT, generation=12, next=6))
-    assert new.consumer == Consumer(6, 12, b"host-2", 1_007, 7)
+    assert new.consumer == ConsumerGroup(6, 12, b"host-2", 1_007, 7)
     assert driver.machine.consumers.get(b"g") == new.consumer
 
 
-def test_a_new_group_begins_at_the_first_index_if_nobody_says_where() -> None:
+def test_a_new_group_without_a_position_begins_at_the_first_index() -> None:
     """A claim without a position."""
     assert claimed(Driver()).next == 1
 
 
 def test_a_new_group_begins_at_the_oldest_index_of_a_trimmed_log() -> None:
-    """What is trimmed cannot be read: a claim that names no place is one of the first record that can."""
+    """Trimmed records cannot be read: a claim without a position begins at the first record that can."""
     driver = Driver()
     read_up_to(driver, 10)
     driver.trim(6)
@@ -110,7 +109,7 @@ def test_a_reset_without_a_generation_fences_the_owner() -> None:
     assert len(driver.machine.consumers) == 2
 
 
-def test_no_position_is_beyond_what_is_applied() -> None:
+def test_no_position_is_beyond_the_applied_index() -> None:
     """The index of the command's own record is the highest: everything before it is applied."""
     driver = Driver()
     read_up_to(driver, 3)
@@ -121,7 +120,7 @@ def test_no_position_is_beyond_what_is_applied() -> None:
         assert driver.answer(asked(action, b"new", next=99)).reason is Reason.POSITION_AHEAD
 
 
-def test_a_group_made_anew_is_not_the_old_one() -> None:
+def test_a_recreated_group_is_not_the_old_one() -> None:
     """The generation of a deleted group is never given again, so its owner stays fenced."""
     driver = Driver()
     generation = claimed(driver).generation
@@ -166,10 +165,10 @@ def test_a_full_table_refuses_and_never_evicts() -> None:
         request(Operation.CONSUMER, b"g", msgpack.packb([1, 1, 0, 2**53, b""])),
         request(Operation.CONSUMER, b"g", msgpack.packb([1, 1, 0, 0, "text"])),
         request(Operation.CONSUMER, b"g", msgpack.packb(["1", 1, 0, 0, b""])),
-        Request(2, asked(CLAIM).commands * 2),
+        RequestBlock(2, asked(CLAIM).commands * 2),
     ],
 )
-def test_what_is_malformed_is_refused_and_changes_nothing(one: Request) -> None:
+def test_malformed_consumer_commands_are_refused_and_change_nothing(one: RequestBlock) -> None:
     """Names over `consumer_name_bytes_max`, owners over `consumer_owner_bytes_max`, commands that lack something."""
     driver = Driver(Limits(consumer_name_bytes_max=4, consumer_owner_bytes_max=4))
     assert told(driver.answer(one)) == (Result.REFUSED, Reason.MALFORMED)
@@ -185,7 +184,7 @@ def test_a_command_of_a_later_version_stops_the_node(fields: list[object]) -> No
     assert driver.machine.applied_index == 0
 
 
-def test_a_repeated_commit_is_told_its_first_answer() -> None:
+def test_a_repeated_commit_gets_its_first_answer() -> None:
     """Under a session, although the group has moved on: the answer that is kept has the group as it was."""
     driver = Driver()
     session = driver.open(60_000)
@@ -198,7 +197,7 @@ def test_a_repeated_commit_is_told_its_first_answer() -> None:
     assert first.consumer.next == 2
 
 
-def test_the_lowest_position_is_what_somebody_still_wants() -> None:
+def test_the_lowest_position_is_that_of_the_slowest_group() -> None:
     """None without groups."""
     driver = Driver()
     read_up_to(driver, 9)

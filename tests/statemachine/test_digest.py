@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from xxhash import xxh64_intdigest
 
-from statemachine.digest import (
+from raftlog.statemachine.digest import (
     EMPTY,
     MASKED,
     SEED,
@@ -125,7 +125,7 @@ def _other(value: Any) -> Any:
             return value[:1]
 
 
-def test_the_mask_tells_which_column_holds_a_value() -> None:
+def test_the_mask_shows_which_columns_hold_a_value() -> None:
     """The same bytes in another column, or an empty value instead of none, give another hash."""
     as_key = PUT._replace(key=b"x", value=None)
     as_value = PUT._replace(key=None, value=b"x")
@@ -152,7 +152,7 @@ def test_set_digest_is_shown_as_hex() -> None:
 
 
 def test_a_doubled_row_is_seen() -> None:
-    """Two equal rows more leave the xor as it was, and the count and the sums tell."""
+    """Two equal rows more leave the xor as it was, but the count and the sums change."""
     row_hash = log_row_hash(APPEND)
     once, thrice = set_digest([row_hash]), set_digest([row_hash] * 3)
     assert once.xor == thrice.xor
@@ -169,7 +169,7 @@ def test_digests_are_remembered_at_the_ends_of_the_newest_entries() -> None:
     with pytest.raises(Inside) as inside:
         history.at(6)
     assert (inside.value.before, inside.value.after) == (4, 9)
-    with pytest.raises(TooOld) as too_old:
+    with pytest.raises(TooOld, match="is no longer kept: the oldest is at") as too_old:
         history.at(0)
     assert too_old.value.oldest == 1
     with pytest.raises(NotYet) as not_yet:

@@ -4,15 +4,14 @@ from struct import Struct
 
 import google_crc32c
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from statemachine.commands import Result
-from statemachine.effects import (
+from raftlog.statemachine.commands import Result
+from raftlog.statemachine.effects import (
     EFFECTS_HEADER_SIZE,
-    Change,
     CorruptEffects,
     Effects,
+    KeyChange,
     RequestEffect,
     UnknownEffects,
     decode_effects,
@@ -27,15 +26,17 @@ MIXED = Effects(
     12,
     9,
     (
-        RequestEffect(Result.APPLIED, 8, changes=(Change(b"", None, 3, 2, 4, False),)),
+        RequestEffect(Result.APPLIED, 8, changes=(KeyChange(b"", None, 3, 2, 4, False),)),
         RequestEffect(Result.REPEATED, 5, True, 6),
         RequestEffect(
-            Result.APPLIED, 9, True,
-            changes=(Change(b"a", b"value", 0, 9, 1, True), Change(b"b", None, 8, 0, 0, True)),
+            Result.APPLIED,
+            9,
+            True,
+            changes=(KeyChange(b"a", b"value", 0, 9, 1, True), KeyChange(b"b", None, 8, 0, 0, True)),
         ),
         RequestEffect(Result.COMPARE_FAILED, 9),
     ),
-)  # fmt: skip
+)
 
 GOLDEN_PLAIN = bytes.fromhex(
     "524c4658 01 01 0000 e803000000000000 0700000000000000 00000000 00000000 00000000".replace(" ", "")
@@ -47,10 +48,12 @@ GOLDEN_MIXED_PAYLOAD = bytes.fromhex(
         "01 01 0000 02000000 0900000000000000 0000000000000000"
         "03 00 0000 00000000 0900000000000000 0000000000000000"
         "0300000000000000 0200000000000000 0400000000000000 00 00 0000 00000000"
-        "0000000000000000 0900000000000000 0100000000000000 02 00 0100 05000000" + b"avalue".hex() +
-        "0800000000000000 0000000000000000 0000000000000000 03 00 0100 00000000" + b"b".hex()
+        "0000000000000000 0900000000000000 0100000000000000 02 00 0100 05000000"
+        + b"avalue".hex()
+        + "0800000000000000 0000000000000000 0000000000000000 03 00 0100 00000000"
+        + b"b".hex()
     ).replace(" ", "")
-)  # fmt: skip
+)
 
 
 def test_golden_bytes() -> None:
@@ -61,7 +64,7 @@ def test_golden_bytes() -> None:
     assert encode_effects(MIXED)[EFFECTS_HEADER_SIZE:] == GOLDEN_MIXED_PAYLOAD
 
 
-def test_what_goes_in_comes_out() -> None:
+def test_effects_decode_to_the_encoded_values() -> None:
     """Decoding gives the effects back, also from the middle of a ledger."""
     assert decode_effects(encode_effects(PLAIN)) == PLAIN
     ledger = encode_effects(PLAIN) + encode_effects(MIXED)
@@ -70,7 +73,7 @@ def test_what_goes_in_comes_out() -> None:
 
 
 changes = st.builds(
-    lambda key, value, prior, create, gone: Change(
+    lambda key, value, prior, create, gone: KeyChange(
         key, None if gone else value, prior, 0 if gone else create, 0 if gone else 3, True
     ),
     st.binary(min_size=1, max_size=9), st.binary(max_size=9), st.integers(0, 2**53 - 1), st.integers(1, 2**53 - 1),
@@ -145,7 +148,7 @@ def change(flags: int = 0, key: int = 0, value: int = 0) -> bytes:
         (sealed(row() + b"x", 1), CorruptEffects, "1 bytes too many"),
     ],
 )
-def test_sealed_bytes_that_say_what_cannot_be(encoded: bytes, error: type[Exception], words: str) -> None:
+def test_impossible_effects_with_a_good_crc_are_corrupt(encoded: bytes, error: type[Exception], words: str) -> None:
     """What a later version might say is unknown, everything else is corrupt; both name the entry."""
     with pytest.raises(error, match=words) as caught:
         decode_effects(encoded)

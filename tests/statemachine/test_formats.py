@@ -6,23 +6,23 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from statemachine.answers import Answer, Reason, TxnResponse, encode_answer
-from statemachine.commands import (
+from raftlog.statemachine.answers import Answer, Reason, StepAnswer, encode_answer
+from raftlog.statemachine.commands import (
     GET_OPERATION,
     Compare,
     CompareOperator,
     CompareTarget,
-    Consumer,
+    ConsumerGroup,
     Operation,
     Result,
     Txn,
     TxnOperation,
     Version,
 )
-from statemachine.consumers import ConsumerAction, ConsumerCommand, encode_consumer
-from statemachine.digest import ChangeRow, LogRow, log_row_hash, state_row_hash
-from statemachine.snapshot import FRAME_SIZE
-from statemachine.txn import encode_txn
+from raftlog.statemachine.consumers import ConsumerAction, ConsumerCommand, encode_consumer
+from raftlog.statemachine.digest import ChangeRow, LogRow, log_row_hash, state_row_hash
+from raftlog.statemachine.snapshot import FRAME_SIZE
+from raftlog.statemachine.txn import encode_txn
 from tests.statemachine.driver import Driver, request
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "formats_state.md"
@@ -39,7 +39,7 @@ def _txn() -> bytes:
 
 
 def _answer_of_txn() -> bytes:
-    read = TxnResponse(GET_OPERATION, count=1, items=((b"a", Version(b"v", 2, 3, 2, 6)),))
+    read = StepAnswer(GET_OPERATION, count=1, items=((b"a", Version(b"v", 2, 3, 2, 6)),))
     return encode_answer(Answer(Result.APPLIED, 5, 8, 8, succeeded=True, responses=(read,)))
 
 
@@ -101,7 +101,7 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
     "answer of a refused request": lambda: encode_answer(Answer(Result.REFUSED, 2, 5, 6, reason=Reason.MALFORMED)),
     "answer of a transaction": _answer_of_txn,
     "answer of a fenced commit": lambda: encode_answer(
-        Answer(Result.COMPARE_FAILED, 2, 9, 9, consumer=Consumer(5, 7, b"host", 1_000, 10))
+        Answer(Result.COMPARE_FAILED, 2, 9, 9, consumer=ConsumerGroup(5, 7, b"host", 1_000, 10))
     ),
     "consumer command": lambda: _consumer(ConsumerAction.COMMIT, 8),
     "snapshot frame": lambda: _frames()[-1],
@@ -142,5 +142,5 @@ def test_the_page_has_golden_bytes_for_each_format() -> None:
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_golden_bytes(name: str) -> None:
-    """What is written now is what the page says, for ever."""
+    """The code writes exactly the bytes of the page, for ever."""
     assert WRITTEN[name]().hex() == golden()[name].hex()

@@ -1,4 +1,4 @@
-"""The state machine as a whole: order, what is unknown, the operations, determinism."""
+"""Tests the state machine as a whole: order, unknown operations, known operations, determinism."""
 
 import hashlib
 import subprocess
@@ -7,14 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from statemachine.answers import Answer, Reason
-from statemachine.commands import BadParameter, Command, Limits, LogEntry, Operation, Request, Result, Version
-from statemachine.digest import EMPTY, Inside, NotYet, TooOld
-from statemachine.effects import Change, Effects, RequestEffect
-from statemachine.machine import BadEntry, HalfApplied, OutOfOrder, StateMachine, UnknownOperation
-from statemachine.store import Compacted, FutureRevision
-from statemachine.txn import UnknownTxn
-from statemachine.versions import CLUSTER_VERSION, UnknownClusterVersion
+from raftlog.statemachine.answers import Answer, Reason
+from raftlog.statemachine.commands import (
+    BadParameter,
+    Command,
+    Limits,
+    LogEntry,
+    Operation,
+    RequestBlock,
+    Result,
+    Version,
+)
+from raftlog.statemachine.digest import EMPTY, Inside, NotYet, TooOld
+from raftlog.statemachine.effects import Effects, KeyChange, RequestEffect
+from raftlog.statemachine.machine import BadEntry, HalfApplied, OutOfOrder, StateMachine, UnknownOperation
+from raftlog.statemachine.store import FutureRevision, RevisionCompacted
+from raftlog.statemachine.txn import UnknownTxn
+from raftlog.statemachine.versions import CLUSTER_VERSION, UnknownClusterVersion
 from tests.statemachine import mixture
 from tests.statemachine.driver import Driver, appends, request, snapshot_bytes
 
@@ -40,26 +49,28 @@ def test_appends_with_keys_are_appends_all_the_same() -> None:
     """However a request of nothing but appends was taken apart, its effects are plain."""
     driver = Driver()
     append = Command(Operation.APPEND, b"k", b"v")
-    assert driver.entry(Request(2, (append, append))).is_plain
+    assert driver.entry(RequestBlock(2, (append, append))).is_plain
     assert (driver.machine.revision, driver.machine.applied_index) == (1, 2)
 
 
 def test_put_and_delete_and_their_effects() -> None:
-    """The effect of a put or delete names what it replaced; key and value are the command's own, so not explicit."""
+    """The effect of a put or delete names the version that it replaced. Key and value are the command's own, so not
+    explicit.
+    """
     driver = Driver()
     assert driver.entry(request(Operation.PUT, b"a", b"1")).requests == (
-        RequestEffect(Result.APPLIED, 2, changes=(Change(b"a", b"1", 0, 2, 1, False),)),
+        RequestEffect(Result.APPLIED, 2, changes=(KeyChange(b"a", b"1", 0, 2, 1, False),)),
     )
     assert driver.put(b"a", b"") == Answer(Result.APPLIED, 3, 2, 2)
     assert driver.machine.get(b"a") == Version(b"", 2, 3, 2, 2)
     effects = driver.entry(request(Operation.DELETE, b"a"))
-    assert effects.requests[0].changes == (Change(b"a", None, 2, 0, 0, False),)
+    assert effects.requests[0].changes == (KeyChange(b"a", None, 2, 0, 0, False),)
     assert driver.delete(b"a") == Answer(Result.APPLIED, 4, 4, 4)
     assert driver.put(b"a", b"2").revision == 5
 
 
 def test_compare_and_set_by_the_mod_revision() -> None:
-    """A put or delete with the key's mod revision is applied, with any other it fails and tells the one that is."""
+    """A put or delete with the key's mod revision is applied; with any other it fails and returns the present one."""
     driver = Driver()
     assert driver.put(b"a", b"1", 0).result is Result.APPLIED
     failed = driver.put(b"a", b"2", 0)
@@ -79,11 +90,11 @@ def test_delete_range_deletes_all_its_keys_as_one_revision() -> None:
     for key in (b"a", b"b", b"c"):
         driver.put(key, b"v")
     effects = driver.entry(request(Operation.DELETE_RANGE, b"a", b"c"))
-    assert effects.requests[0].changes == (Change(b"a", None, 1, 0, 0, True), Change(b"b", None, 2, 0, 0, True))
+    assert effects.requests[0].changes == (KeyChange(b"a", None, 1, 0, 0, True), KeyChange(b"b", None, 2, 0, 0, True))
     assert driver.machine.revision == 5
     assert driver.delete_range(b"a", b"c") == Answer(Result.APPLIED, 5, 5, 5)
     assert driver.delete_range(b"", b"").deleted == 1
-    assert driver.machine.key_count == 0
+    assert driver.machine.range(b"", None, 1)[1] == 0
 
 
 def test_a_range_too_large_to_delete_at_once_is_refused_whole() -> None:
@@ -117,12 +128,12 @@ def test_a_range_too_large_to_delete_at_once_is_refused_whole() -> None:
         request(Operation.TRIM, argument=0),
         request(Operation.DIGEST_POINT, b"k"),
         request(Operation.DIGEST_POINT, None, b"v"),
-        Request(2, (Command(Operation.PUT, b"a", b"1"), Command(Operation.PUT, b"b", b"1"))),
-        Request(2, (Command(Operation.APPEND, b"a", b"1"), Command(Operation.PUT, b"b", b"1"))),
-        Request(2, (Command(Operation.VOID), Command(Operation.SESSION_OPEN))),
+        RequestBlock(2, (Command(Operation.PUT, b"a", b"1"), Command(Operation.PUT, b"b", b"1"))),
+        RequestBlock(2, (Command(Operation.APPEND, b"a", b"1"), Command(Operation.PUT, b"b", b"1"))),
+        RequestBlock(2, (Command(Operation.VOID), Command(Operation.SESSION_OPEN))),
     ],
 )
-def test_malformed_requests_are_refused_and_change_nothing(one: Request) -> None:
+def test_malformed_requests_are_refused_and_change_nothing(one: RequestBlock) -> None:
     """Bad input has an outcome of its own, the same on every node; it never stops one."""
     driver = Driver()
     answer = driver.answer(one)
@@ -149,7 +160,7 @@ def test_compaction_moves_the_oldest_revision_and_no_other() -> None:
     assert driver.machine.compacted_revision == 4
     beyond = driver.compact(7)
     assert (beyond.result, beyond.reason) == (Result.REFUSED, Reason.FUTURE_REVISION)
-    with pytest.raises(Compacted):
+    with pytest.raises(RevisionCompacted):
         driver.machine.range(b"", None, 1, 3)
     with pytest.raises(FutureRevision):
         driver.machine.get(b"a", 7)
@@ -175,9 +186,10 @@ def test_a_trim_moves_the_oldest_index_forward_and_never_above_itself() -> None:
 
 
 def test_pitfall_80_no_change_is_lost_at_the_edge_of_a_compaction() -> None:
-    """Guard: changes come from effects, which are those of the entry whatever is compacted, and `index_of` refuses the
-    compacted revision itself by name: a watch begins after a revision that can be read, or not at all. Nothing between
-    the state read at a revision and the changes after it is missing, also when the last change was a delete."""
+    """Guard: changes come from effects, which a compaction does not change. `index_of` refuses the compacted revision
+    itself by name: a watch begins after a readable revision, or not at all. No change is missing between the state read
+    at a revision and the changes after it, also when the last change was a delete.
+    """
     driver = Driver()
     driver.put(b"a", b"1")
     driver.put(b"b", b"1")
@@ -188,7 +200,7 @@ def test_pitfall_80_no_change_is_lost_at_the_edge_of_a_compaction() -> None:
     driver.compact(deleted_at)
     state = {key: one.value for key, one in driver.machine.range(b"", None, 9, deleted_at)[0]}
     assert driver.machine.index_of(deleted_at + 1) == 4
-    with pytest.raises(Compacted) as compacted:
+    with pytest.raises(RevisionCompacted) as compacted:
         driver.machine.index_of(deleted_at)
     assert compacted.value.oldest == deleted_at + 1
     assert driver.machine.index_of(driver.machine.revision + 1) == driver.machine.applied_index + 1
@@ -230,7 +242,7 @@ def test_an_apply_that_broke_off_is_not_taken_for_a_state(monkeypatch: pytest.Mo
     def fail(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("statemachine.store.Store.commit", fail)
+    monkeypatch.setattr("raftlog.statemachine.store.Store.commit", fail)
     with pytest.raises(MemoryError):
         driver.put(b"a", b"2")
     monkeypatch.undo()
@@ -246,17 +258,17 @@ def test_an_apply_that_broke_off_is_not_taken_for_a_state(monkeypatch: pytest.Mo
         (LogEntry(2, 1, 1, 0, 0, (request(43, b"k"),)), UnknownOperation),
         (LogEntry(2, 1, 1, 0, 0, (request(0),)), UnknownOperation),
         (
-            LogEntry(4, 1, 3, 0, 0, (request(2, b"k", b"v"), Request(2, (Command(1), Command(99)))), None),
+            LogEntry(4, 1, 3, 0, 0, (request(2, b"k", b"v"), RequestBlock(2, (Command(1), Command(99)))), None),
             UnknownOperation,
         ),
         (LogEntry(3, 1, 2, 0, 0, (request(2, b"k", b"v"), request(5, None, b"\x94\x02\x90\x90\x90"))), UnknownTxn),
         (LogEntry(2, 1, 1, 0, 9, (), (("no_such_limit", 1),)), BadParameter),
         (LogEntry(2, 1, 1, 0, 9, (), (("sessions_max", 0),)), BadParameter),
         (LogEntry(3, 1, 2, 0, 0, (request(2, b"k", b"v"),)), BadEntry),
-        (LogEntry(3, 1, 2, 0, 0, (Request(2, (Command(1),)),)), BadEntry),
+        (LogEntry(3, 1, 2, 0, 0, (RequestBlock(2, (Command(1),)),)), BadEntry),
     ],
 )
-def test_pitfall_77_what_is_not_known_stops_the_node_before_anything_is_changed(
+def test_pitfall_77_an_unknown_operation_stops_the_node_before_any_change(
     entry: LogEntry, error: type[Exception]
 ) -> None:
     """Guard: `StateMachine._check`, the version gate. Nodes of different versions must not do different things with

@@ -1,28 +1,27 @@
 """Exactly-once as stories: sessions through the state machine, entry by entry."""
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from statemachine.answers import Answer, Reason
-from statemachine.commands import Limits, LogEntry, Operation, Request, Result, Txn, TxnOperation
-from statemachine.machine import StateMachine
-from statemachine.sessions import ReceiptKind, ReceiptState
-from statemachine.txn import encode_txn
+from raftlog.statemachine.answers import Answer, Reason
+from raftlog.statemachine.commands import Limits, LogEntry, Operation, RequestBlock, Result, Txn, TxnOperation
+from raftlog.statemachine.machine import StateMachine
+from raftlog.statemachine.sessions import ReceiptKind, ReceiptState
+from raftlog.statemachine.txn import encode_txn
 from tests.statemachine.driver import Driver, appends, request, snapshot_bytes
 
 PUT, VOID = Operation.PUT, Operation.VOID
 
 
-def put(session: int, sequence: int, key: bytes = b"a", value: bytes = b"v", settled: int = 0) -> Request:
+def put(session: int, sequence: int, key: bytes = b"a", value: bytes = b"v", settled: int = 0) -> RequestBlock:
     """A put under a session; its payload hash is that of its bytes."""
     return request(
         PUT, key, value, session=session, sequence=sequence, settled=settled, payload_hash=len(key) * 1000 + len(value)
     )
 
 
-def void(session: int, sequence: int | None) -> Request:
+def void(session: int, sequence: int | None) -> RequestBlock:
     """Makes a sequence void."""
     return request(VOID, argument=sequence, session=session)
 
@@ -133,7 +132,7 @@ def test_settled_answers_are_forgotten_and_refused() -> None:
     assert driver.machine.receipt(session, 4).state is ReceiptKind.SETTLED
 
 
-def test_a_settled_mark_far_ahead_costs_no_more_than_what_is_kept() -> None:
+def test_a_settled_mark_far_ahead_costs_no_more_than_the_kept_answers() -> None:
     """A jump of the mark over 2**52 sequences that were never used drops the few that were."""
     driver = Driver()
     session = driver.open()
@@ -147,7 +146,9 @@ def test_a_settled_mark_far_ahead_costs_no_more_than_what_is_kept() -> None:
 
 @pytest.mark.parametrize(("sequence", "settled"), [(0, 0), (3, 4), (0, 5)])
 def test_senseless_sequences_are_malformed(sequence: int, settled: int) -> None:
-    """Sequences start at 1, and nobody can have the answer of what is only being asked; nothing is settled by it."""
+    """Sequences start at 1. A client cannot have the answer of a request that it is only sending; such a request
+    settles nothing.
+    """
     driver = Driver()
     session = driver.open()
     driver.answer(put(session, 1))
@@ -174,7 +175,7 @@ def test_kept_answers_are_bounded_in_bytes() -> None:
     """One session's answers, and those of all, have a limit; what goes out of the window makes room."""
     big = Txn((), (TxnOperation(0, b"big"),), ())
 
-    def read(session: int, sequence: int, settled: int = 0) -> Request:
+    def read(session: int, sequence: int, settled: int = 0) -> RequestBlock:
         return request(Operation.TXN, None, encode_txn(big), session=session, sequence=sequence, settled=settled)
 
     driver = Driver(Limits(answer_bytes_max=2_000, session_answers_bytes_max=3_000))
@@ -237,7 +238,7 @@ def test_pitfall_74_sessions_expire_by_the_clock_of_the_entries_alone() -> None:
     assert snapshot_bytes(machine) == snapshot_bytes(replica)
 
 
-def test_pitfall_75_an_expired_session_is_never_made_anew() -> None:
+def test_pitfall_75_an_expired_session_is_never_recreated() -> None:
     """Guard: `SessionTable.admit` answers EXPIRED for every id it does not know, and ids are indexes, so a request of
     a dead session finds neither its own place again nor that of another. Closed and invented ones are the same."""
     driver = Driver()
@@ -258,8 +259,8 @@ def test_pitfall_75_an_expired_session_is_never_made_anew() -> None:
     assert driver.machine.receipt(session, 1) == ReceiptState(ReceiptKind.EXPIRED)
 
 
-def test_being_heard_of_keeps_a_session_alive() -> None:
-    """A keepalive, a request, a repetition and a void each let the time start anew."""
+def test_any_use_of_a_session_keeps_it_alive() -> None:
+    """A keepalive, a request, a repetition and a void each restart the time."""
     driver = Driver()
     session = driver.open(10_000)
     calls = [request(Operation.SESSION_KEEPALIVE, argument=session), put(session, 1), put(session, 1), void(session, 2)]
@@ -274,7 +275,7 @@ def test_being_heard_of_keeps_a_session_alive() -> None:
 
 
 def test_the_next_expiry_is_the_earliest_of_all() -> None:
-    """Whoever is heard of, closed or opened: the clock at which something falls due is the least of the live ones."""
+    """A session is used, closed or opened: the next due clock is the least of the live ones."""
     driver = Driver()
     early, late = driver.open(5_000), driver.open(50_000)
     assert driver.machine.next_expiry_ms == 5_000
@@ -291,7 +292,7 @@ def test_the_next_expiry_is_the_earliest_of_all() -> None:
 
 
 def test_void_makes_not_seen_final() -> None:
-    """A sequence made void is never applied when it comes late; what was applied cannot be made void."""
+    """A sequence made void is never applied when it comes late; an applied sequence cannot be made void."""
     driver = Driver()
     session = driver.open()
     driver.answer(put(session, 1))
@@ -320,7 +321,7 @@ def test_void_makes_not_seen_final() -> None:
         request(Operation.SESSION_CLOSE),
     ],
 )
-def test_misplaced_session_requests_are_malformed(one: Request) -> None:
+def test_misplaced_session_requests_are_malformed(one: RequestBlock) -> None:
     """A void needs a session and no sequence; open, keepalive and close need no session but name it."""
     driver = Driver()
     assert driver.open() == 1

@@ -1,16 +1,18 @@
 """Snapshots: whole, canonical, as of their start while writes go on, and believed only when every check holds."""
 
 import gc
+from typing import Any
 
+import msgpack
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from statemachine.commands import Limits, Operation
-from statemachine.digest import SetDigest
-from statemachine.machine import StateMachine
-from statemachine.sessions import ReceiptKind
-from statemachine.snapshot import (
+from raftlog.statemachine import snapshot
+from raftlog.statemachine.commands import Limits, Operation
+from raftlog.statemachine.digest import SetDigest
+from raftlog.statemachine.machine import StateMachine
+from raftlog.statemachine.sessions import ReceiptKind
+from raftlog.statemachine.snapshot import (
     CHUNK_BYTES_MAX,
     FRAME_SIZE,
     SNAPSHOT_MAGIC,
@@ -18,7 +20,7 @@ from statemachine.snapshot import (
     Restorer,
     UnknownSnapshot,
 )
-from statemachine.store import Compacted
+from raftlog.statemachine.store import RevisionCompacted
 from tests.statemachine import mixture
 from tests.statemachine.driver import Driver, appends, request, snapshot_bytes
 
@@ -59,8 +61,9 @@ HEAD = bytes.fromhex("99 00 00 00 00 01 01 94 00 00 00 00 9e") + b"".join(
 
 def test_pitfall_58_everything_that_apply_looks_at_is_in_the_snapshot() -> None:
     """Guard: the SESSIONS, DIGESTS and HEAD frames of `SnapshotWalk`. Sessions with windows, voids, kept answers and
-    expiry, history, limits, clocks and remembered digests come back; what is applied after it has the same effects
-    and ends in the same bytes."""
+    expiry, history, limits, clocks and remembered digests come back. Later commands have the same effects and end in
+    the same bytes.
+    """
     driver = mixture.driven(150)
     restored = StateMachine.restore(driver.machine.snapshot())
     assert snapshot_bytes(restored) == snapshot_bytes(driver.machine)
@@ -154,7 +157,7 @@ def test_chunks_are_bounded_and_a_large_value_has_several() -> None:
 
 
 def test_an_unfinished_walk_lets_go_when_it_is_closed_or_dropped() -> None:
-    """What it held in memory is given back after close, at the end, and when nobody has it any more."""
+    """It frees its memory after close, at the end, and when no object refers to it any more."""
     driver = Driver(Limits(history_revisions_max=5))
 
     def held() -> int:
@@ -205,7 +208,7 @@ def test_history_comes_back_as_far_as_it_could_be_read() -> None:
         assert restored.range(b"", None, 99, at) == machine.range(b"", None, 99, at)
         if at > machine.compacted_revision:
             assert restored.index_of(at) == machine.index_of(at)
-    with pytest.raises(Compacted):
+    with pytest.raises(RevisionCompacted):
         restored.get(b"k1", machine.compacted_revision - 1)
 
 
@@ -247,7 +250,7 @@ def test_noise_is_no_snapshot(noise: bytes) -> None:
 
 
 def test_another_version_or_limit_is_unknown_and_named() -> None:
-    """A snapshot of a later version is told from damage, with what to do."""
+    """A snapshot of a later version is distinguished from damage, with the fix."""
     frames = list(SMALL.snapshot())
     with pytest.raises(UnknownSnapshot, match="version 4: this code knows 1 to 3, upgrade"):
         StateMachine.restore([frames[0][:4] + b"\x04" + frames[0][5:]])
@@ -259,3 +262,25 @@ def test_bytes_after_the_end_are_refused() -> None:
         StateMachine.restore([*SMALL.snapshot(), b"x" * FRAME_SIZE])
     with pytest.raises(CorruptSnapshot, match="cut short"):
         StateMachine.restore([*SMALL.snapshot(), b"x"])
+
+
+@given(
+    st.lists(st.integers(0, 40), max_size=40),
+    st.lists(st.integers(0, 12), max_size=10),
+)
+def test_frames_do_not_depend_on_how_their_items_are_sliced(sizes: list[int], slices: list[int]) -> None:
+    """One call packs a slice for which the frame has room, and other slices are packed item by item: the frames are
+    those of a walk that gives one item at a time. Limits are small, so that items are longer than a frame, too."""
+    rows = [[bytes(size)] for size in sizes]
+    sliced, rest = list[list[Any]](), list[Any](rows)
+    for length in slices:
+        sliced.append(rest[:length])
+        rest = rest[length:]
+    sliced.append(rest)
+    pack = msgpack.Packer(use_bin_type=True).pack
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(snapshot, "PAYLOAD_BYTES_MAX", 32)
+        patch.setattr(snapshot, "FRAME_ITEMS_MAX", 5)
+        one_by_one = list(snapshot._framed(pack, 3, snapshot.KEYS, ([row] for row in rows)))
+        frames = [frame for frame in snapshot._framed(pack, 3, snapshot.KEYS, sliced) if frame]
+    assert frames == one_by_one

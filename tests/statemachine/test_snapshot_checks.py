@@ -8,8 +8,8 @@ import google_crc32c
 import msgpack
 import pytest
 
-from statemachine.machine import StateMachine
-from statemachine.snapshot import (
+from raftlog.statemachine.machine import StateMachine
+from raftlog.statemachine.snapshot import (
     CHUNK_BYTES_MAX,
     CONSUMERS,
     CONTINUED,
@@ -23,7 +23,7 @@ from statemachine.snapshot import (
     CorruptSnapshot,
     UnknownSnapshot,
 )
-from statemachine.versions import CLUSTER_VERSION
+from raftlog.statemachine.versions import CLUSTER_VERSION
 from tests.statemachine import mixture
 
 _HEAD = Struct("<4sBBHI")
@@ -126,8 +126,8 @@ WRONG: dict[str, tuple[list[Frame], str]] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_frames_that_say_what_cannot_be_are_corrupt(what: str) -> None:
-    """Nothing of it is believed, and the words tell what."""
+def test_impossible_frames_are_corrupt(what: str) -> None:
+    """No part of it is used, and the message names the fault."""
     frames, words = WRONG[what]
     with pytest.raises(CorruptSnapshot, match=words):
         restore(frames)
@@ -151,7 +151,7 @@ def test_a_snapshot_of_the_first_version_is_read() -> None:
         (with_head(limits=[["a_limit_of_a_later_version", 5]]), "a_limit_of_a_later_version"),
     ],
 )
-def test_what_a_later_version_may_say_is_unknown(frames: list[Frame], words: str) -> None:
+def test_frames_of_a_later_version_are_unknown(frames: list[Frame], words: str) -> None:
     """Another kind of frame, flag or limit is no damage: upgrade."""
     with pytest.raises(UnknownSnapshot, match=words):
         restore(frames)

@@ -2,11 +2,10 @@
 
 import msgpack
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from statemachine.answers import Reason
-from statemachine.commands import (
+from raftlog.statemachine.answers import Reason
+from raftlog.statemachine.commands import (
     GET_OPERATION,
     Compare,
     CompareOperator,
@@ -17,7 +16,7 @@ from statemachine.commands import (
     Txn,
     TxnOperation,
 )
-from statemachine.txn import MalformedTxn, UnknownTxn, check_known, decode_txn, encode_txn
+from raftlog.statemachine.txn import MalformedTxn, UnknownTxn, check_known, decode_txn, encode_txn
 from tests.statemachine.driver import Driver, keys_of, request
 
 PUT, DELETE, DELETE_RANGE, GET = Operation.PUT, Operation.DELETE, Operation.DELETE_RANGE, GET_OPERATION
@@ -67,9 +66,11 @@ compares = st.one_of(
     ),
 )  # fmt: skip
 txns = st.builds(
-    Txn, st.lists(compares, max_size=3).map(tuple), st.lists(operations, max_size=3).map(tuple),
+    Txn,
+    st.lists(compares, max_size=3).map(tuple),
     st.lists(operations, max_size=3).map(tuple),
-)  # fmt: skip
+    st.lists(operations, max_size=3).map(tuple),
+)
 
 
 @settings(max_examples=60)
@@ -96,7 +97,7 @@ def test_noise_is_malformed_or_applies_and_nothing_else(noise: bytes) -> None:
 @settings(max_examples=150)
 @given(txns)
 def test_any_transaction_is_applied_or_refused_whole(txn: Txn) -> None:
-    """Applied: at most one revision more, all changes under it. Refused: nothing changed. The digest tells."""
+    """Applied: at most one revision more, all changes under it. Refused: nothing changed, as the digest shows."""
     driver = Driver()
     for key in (b"", b"a", b"\x00", b"b", b"\x00\x00"):
         driver.put(key, b"v")
@@ -296,7 +297,7 @@ def test_limits_refuse_by_name_and_change_nothing(txn: Txn, reason: Reason) -> N
 
 
 def test_a_transaction_of_a_later_version_is_not_malformed_but_unknown() -> None:
-    """Unknown versions stop the node; only what is no transaction of any version is refused."""
+    """Unknown versions stop the node; only bytes that are no transaction of any version are refused."""
     for later in (b"\x94\x02\x90\x90\x90", b"\x95\x02\x90\x90\x90\x01", b"\xdc\x00\x01\x07"):
         with pytest.raises(UnknownTxn, match="version"):
             check_known(later)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from statemachine import versions
-from statemachine.versions import CLUSTER_VERSION, UnknownClusterVersion, check
+from raftlog.statemachine import versions
+from raftlog.statemachine.versions import CLUSTER_VERSION, UnknownClusterVersion, check
 
 
 def test_a_version_that_this_code_knows_is_passed_on() -> None:
@@ -18,7 +18,7 @@ def test_pitfall_71_a_newer_version_is_refused_by_name() -> None:
 
 
 def test_every_line_of_the_table_is_of_a_version_that_there_is() -> None:
-    """Each begins behind the first version, and a cluster formatted anew has all of them."""
+    """Each begins behind the first version, and a newly formatted cluster has all of them."""
     since = {name: value for name, value in vars(versions).items() if name.isupper() and name != "CLUSTER_VERSION"}
     assert set(since) == {"POINTS_COVER_LIMITS", "SNAPSHOTS_NAME_VERSION"}
     assert all(1 < value <= CLUSTER_VERSION for value in since.values())

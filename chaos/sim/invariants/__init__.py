@@ -1,5 +1,5 @@
-"""What must hold in a world: one file per property, with its paper section; `Witness` feeds them all."""
+"""Checks a world: one file per property, with its paper section; `Witness` feeds them all."""
 
-from chaos.sim.invariants.witness import Witness
+from raftlog.chaos.sim.invariants.witness import Witness
 
 __all__ = ["Witness"]

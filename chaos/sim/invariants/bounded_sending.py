@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from raft.invariants import InvariantBroken
-from raft.messages import AppendEntries, Message, Recall, RecallReply
-from raft.types import NodeId
+from raftlog.raft.consensus.invariants import InvariantBroken
+from raftlog.raft.messages import AppendEntries, Message, Recall, RecallReply
+from raftlog.raft.types import NodeId
 
 PROPERTY = "nobody sends the same again without end"
-SECTION = "issue 19"
+SECTION = "promises.md: bounded"
 
 SECOND_US: Final = 1_000_000
 PER_HEARTBEAT: Final = 4  # the heartbeat, a probe, a message that seems lost, a question about promises

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from raft.invariants import InvariantBroken
-from raft.options import Options
-from raft.quorum import agreed
-from raft.roles import Leader
-from raft.state import State
-from raft.types import NodeId
+from raftlog.raft.consensus.invariants import InvariantBroken
+from raftlog.raft.consensus.roles import Leader
+from raftlog.raft.consensus.state import State
+from raftlog.raft.options import Options
+from raftlog.raft.quorum import agreed
+from raftlog.raft.types import NodeId
 
 PROPERTY = "check-quorum"
 SECTION = "thesis 6.2"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from chaos.sim.invariants.known import Known, is_quorum
-from raft.configuration import Configuration
-from raft.invariants import InvariantBroken
-from raft.log import Log
-from raft.types import NodeId
+from raftlog.chaos.sim.invariants.known import Known, is_quorum
+from raftlog.raft.configuration import Configuration
+from raftlog.raft.consensus.invariants import InvariantBroken
+from raftlog.raft.consensus.log import Log
+from raftlog.raft.types import NodeId
 
 PROPERTY = "committed entries are durable on a quorum"
 IMMUTABLE = "committed entries are immutable"

@@ -5,12 +5,12 @@ Looked at where a configuration entry is made, and where a node's configuration 
 
 from __future__ import annotations
 
-from chaos.sim.invariants.known import Known
-from raft.configuration import Configuration
-from raft.invariants import InvariantBroken
-from raft.log import Log
-from raft.state import State
-from raft.types import Entry, NodeId
+from raftlog.chaos.sim.invariants.known import Known
+from raftlog.raft.configuration import Configuration
+from raftlog.raft.consensus.invariants import InvariantBroken
+from raftlog.raft.consensus.log import Log
+from raftlog.raft.consensus.state import State
+from raftlog.raft.types import Entry, NodeId
 
 PROPERTY = "configuration safety"
 SECTION = "thesis 4.1"

@@ -1,4 +1,4 @@
-"""Consumer groups: a fenced owner moves nothing, and no position goes back, or beyond the log, unasked (DESIGN 6).
+"""Consumer groups: a fenced owner moves nothing, and no position goes back, or beyond the log, unasked.
 
 A naive twin of the table looks at each entry when it is applied for the first time, and knows what the table was after
 any of them: a state machine that comes from a snapshot must have just that.
@@ -9,18 +9,18 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Any
 
-from raft.codec import BLOCK_PLAIN, decode_blocks, decode_records
-from raft.invariants import InvariantBroken
-from raft.types import Entry, EntryKind, NodeId
-from statemachine.answers import decode_answer
-from statemachine.commands import Consumer, Operation, Result
-from statemachine.consumers import ConsumerAction, ConsumerCommand, decode_consumer
-from statemachine.effects import Effects, RequestEffect
+from raftlog.raft.codec.block import BLOCK_PLAIN, decode_blocks, decode_records
+from raftlog.raft.consensus.invariants import InvariantBroken
+from raftlog.raft.types import Entry, EntryKind, NodeId
+from raftlog.statemachine.answers import decode_answer
+from raftlog.statemachine.commands import ConsumerGroup, Operation, Result
+from raftlog.statemachine.consumers import ConsumerAction, ConsumerCommand, decode_consumer
+from raftlog.statemachine.effects import Effects, RequestEffect
 
 PROPERTY = "consumer groups"
-SECTION = "DESIGN 6"
+SECTION = "promises.md: consumer groups are fenced"
 
-Rows = dict[bytes, Consumer]
+Rows = dict[bytes, ConsumerGroup]
 
 
 class ConsumerGroups:

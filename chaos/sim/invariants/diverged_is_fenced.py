@@ -1,20 +1,21 @@
-"""Diverged is fenced: who was told by a majority that its state is another one answers nobody any more (DESIGN 7).
+"""Diverged is fenced: a node whose state differs from that of a majority answers no request any more.
 
-A naive twin of `cluster.points`: it counts what each process reported and was told, over the voters of its own
-configuration. That a sound state is never fenced, and a wrong one always found out in the end, is the world's to see.
+A naive twin of `raftlog.cluster.protocol.digest_points`: it counts what each process reported and was told, over the
+voters of its own configuration. That a sound state is never fenced, and a wrong one always found out in the end, is the
+world's to see.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cluster.points import POINTS_KEPT
-from raft.configuration import Configuration
-from raft.invariants import InvariantBroken
-from raft.types import NodeId
+from raftlog.cluster.protocol.digest_points import POINTS_KEPT
+from raftlog.raft.configuration import Configuration
+from raftlog.raft.consensus.invariants import InvariantBroken
+from raftlog.raft.types import NodeId
 
 PROPERTY = "diverged is fenced"
-SECTION = "DESIGN 7"
+SECTION = "promises.md: the majority's digest is right"
 
 
 class DivergedIsFenced:
@@ -56,6 +57,6 @@ class DivergedIsFenced:
 
 
 def _forget(values: dict[int, bytes]) -> None:
-    """A node remembers the newest points of each replica, and can judge by those alone (seed 611177)."""
+    """A node remembers the newest points of each replica, and can judge by those alone."""
     for index in sorted(values)[:-POINTS_KEPT]:
         del values[index]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from chaos.sim.invariants.known import Durable
-from raft.invariants import InvariantBroken
-from raft.log import Log
-from raft.types import NodeId
+from raftlog.chaos.sim.invariants.known import Durable
+from raftlog.raft.consensus.invariants import InvariantBroken
+from raftlog.raft.consensus.log import Log
+from raftlog.raft.types import NodeId
 
 PROPERTY = "what counts as durable is synced"
 SECTION = "thesis 10.2.1"

@@ -1,14 +1,14 @@
-"""Equal effects: the same log gives the same effects and state on every node, byte for byte (thesis 3.2; DESIGN 5)."""
+"""Equal effects: the same log gives the same effects and state on every node, byte for byte (thesis 3.2)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from raft.invariants import InvariantBroken
-from raft.types import NodeId
+from raftlog.raft.consensus.invariants import InvariantBroken
+from raftlog.raft.types import NodeId
 
 PROPERTY = "equal effects and digests"
-SECTION = "DESIGN 1"
+SECTION = "promises.md: deterministic"
 
 
 class EqualEffects:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from raft.codec import BLOCK_PLAIN, BLOCK_SESSION, Block, decode_blocks, decode_records
-from raft.invariants import InvariantBroken
-from raft.types import Entry, EntryKind, NodeId
-from statemachine.commands import Operation, Result
-from statemachine.effects import Effects, RequestEffect
+from raftlog.raft.codec.block import BLOCK_PLAIN, BLOCK_SESSION, Block, decode_blocks, decode_records
+from raftlog.raft.consensus.invariants import InvariantBroken
+from raftlog.raft.types import Entry, EntryKind, NodeId
+from raftlog.statemachine.commands import Operation, Result
+from raftlog.statemachine.effects import Effects, RequestEffect
 
 PROPERTY = "exactly-once sessions"
 SECTION = "thesis 6.3"

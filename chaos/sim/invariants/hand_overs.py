@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cluster.disk_reports import Handover, Why
-from raft.invariants import InvariantBroken
-from raft.types import NodeId
+from raftlog.cluster.protocol.disk_reports import Handover, Why
+from raftlog.raft.consensus.invariants import InvariantBroken
+from raftlog.raft.types import NodeId
 
 PROPERTY = "hand-overs for a disk are rare"
 SECTION = "docs/decisions/0018"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from chaos.sim.invariants.known import Durable, Known
-from raft.invariants import InvariantBroken
-from raft.types import NodeId
+from raftlog.chaos.sim.invariants.known import Durable, Known
+from raftlog.raft.consensus.invariants import InvariantBroken
+from raftlog.raft.types import NodeId
 
 PROPERTY = "a log that lost entries has no vote"
-SECTION = "pitfall 66"
+SECTION = "pitfall 66: a damaged node that wins an election"
 
 
 def votes(known: Known, node: NodeId, term: int, candidate: NodeId, disk: Durable, log: tuple[int, int] | None) -> None:

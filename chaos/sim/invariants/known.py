@@ -1,4 +1,4 @@
-"""What the properties know together: every entry ever appended, the committed ones in order, every configuration.
+"""Keeps the knowledge that properties share: every appended entry, the committed ones in order, configurations.
 
 Entries are told apart by the CRC of their header, which chains through the CRC of the one before: equal CRCs mean equal
 logs up to there.
@@ -10,10 +10,11 @@ from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from raft.codec import decode_configuration, header_crc
-from raft.configuration import Configuration
-from raft.log import Log
-from raft.types import Entry, EntryKind, HardState, NodeId
+from raftlog.raft.codec.configuration import decode_configuration
+from raftlog.raft.codec.entry import header_crc
+from raftlog.raft.configuration import Configuration
+from raftlog.raft.consensus.log import Log
+from raftlog.raft.types import Entry, EntryKind, HardState, NodeId
 
 
 class Durable(Protocol):
@@ -53,7 +54,8 @@ class Known:
         self.disks: dict[NodeId, Durable] = {}
         # whose disk is no longer the one that made the node's promises, and the entries that it held then
         self.lost: dict[NodeId, frozenset[tuple[int, int]]] = {}
-        self.rolled_back: dict[NodeId, None] = {}  # whose disk forgot promises without damage, once at least
+        # whose disk forgot promises without damage, and up to which term its peers remember some
+        self.rolled_back: dict[NodeId, int] = {}
 
     @property
     def newest(self) -> tuple[int, int]:

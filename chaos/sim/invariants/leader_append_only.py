@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from raft.invariants import InvariantBroken
-from raft.log import Log
-from raft.types import Mark, NodeId
+from raftlog.raft.consensus.invariants import InvariantBroken
+from raftlog.raft.consensus.log import Log
+from raftlog.raft.types import Mark, NodeId
 
 PROPERTY = "leader append-only"
 SECTION = "figure 3"

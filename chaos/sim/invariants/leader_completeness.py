@@ -1,11 +1,11 @@
-"""Leader completeness: whoever is elected holds every entry committed before (raft paper figure 3, section 5.4)."""
+"""Leader completeness: an elected leader holds every entry committed before (raft paper figure 3, section 5.4)."""
 
 from __future__ import annotations
 
-from chaos.sim.invariants.known import Known
-from raft.invariants import InvariantBroken
-from raft.log import Log
-from raft.types import NodeId
+from raftlog.chaos.sim.invariants.known import Known
+from raftlog.raft.consensus.invariants import InvariantBroken
+from raftlog.raft.consensus.log import Log
+from raftlog.raft.types import NodeId
 
 PROPERTY = "leader completeness"
 SECTION = "figure 3"

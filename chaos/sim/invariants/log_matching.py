@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from chaos.sim.invariants.known import Known
-from raft.codec import header_crc
-from raft.invariants import InvariantBroken
-from raft.log import Log
-from raft.types import Entry, NodeId
+from raftlog.chaos.sim.invariants.known import Known
+from raftlog.raft.codec.entry import header_crc
+from raftlog.raft.consensus.invariants import InvariantBroken
+from raftlog.raft.consensus.log import Log
+from raftlog.raft.types import Entry, NodeId
 
 PROPERTY = "log matching"
 SECTION = "figure 3"

@@ -1,16 +1,16 @@
-"""Marks at ends: every position that nodes compare is the end of an entry (DESIGN section 3; raft paper 5.3).
+"""Marks at ends: every position that nodes compare is the end of an entry (raft paper 5.3).
 
-A node's own marks are looked at by `raft.invariants.check_state`; here are those that travel.
+A node's own marks are looked at by `raftlog.raft.consensus.invariants.check_state`; here are those that travel.
 """
 
 from __future__ import annotations
 
-from chaos.sim.invariants.known import Known
-from raft.invariants import InvariantBroken
-from raft.messages import AppendEntries, AppendEntriesReply
+from raftlog.chaos.sim.invariants.known import Known
+from raftlog.raft.consensus.invariants import InvariantBroken
+from raftlog.raft.messages import AppendEntries, AppendEntriesReply
 
 PROPERTY = "marks are ends of entries"
-SECTION = "DESIGN 3"
+SECTION = "promises.md: marks are ends of entries"
 
 
 def appends(known: Known, message: AppendEntries) -> None:

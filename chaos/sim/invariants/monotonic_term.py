@@ -1,12 +1,12 @@
 """Monotonic term: a node's term never falls, whatever becomes of its process (raft paper figure 2, section 5.1).
 
-Within one process `raft.invariants.check_step` sees to it; here is what a restart must not forget.
+Within one process `raftlog.raft.consensus.invariants.check_step` sees to it; here is what a restart must not forget.
 """
 
 from __future__ import annotations
 
-from raft.invariants import InvariantBroken
-from raft.types import NodeId
+from raftlog.raft.consensus.invariants import InvariantBroken
+from raftlog.raft.types import NodeId
 
 PROPERTY = "the term never falls"
 SECTION = "figure 2"

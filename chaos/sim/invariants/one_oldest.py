@@ -1,15 +1,15 @@
-"""One oldest index: what may be read is one fact of the cluster, and no record that may be read is deleted (DESIGN 4).
+"""One oldest index: what may be read is one fact of the cluster, and no record that may be read is deleted.
 
 A node whose log begins later got a snapshot instead: then its log begins right behind that.
 """
 
 from __future__ import annotations
 
-from raft.invariants import InvariantBroken
-from raft.types import NodeId
+from raftlog.raft.consensus.invariants import InvariantBroken
+from raftlog.raft.types import NodeId
 
 PROPERTY = "one oldest index"
-SECTION = "DESIGN 4"
+SECTION = "promises.md: one oldest index"
 
 
 class OneOldest:

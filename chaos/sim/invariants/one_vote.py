@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from raft.invariants import InvariantBroken
-from raft.types import NodeId
+from raftlog.raft.consensus.invariants import InvariantBroken
+from raftlog.raft.types import NodeId
 
 PROPERTY = "one vote per term"
 SECTION = "5.2"

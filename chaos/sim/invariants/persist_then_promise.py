@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from chaos.sim.invariants.known import Durable
-from raft.invariants import InvariantBroken
-from raft.messages import AppendEntriesReply, Message
-from raft.types import HardState, NodeId
+from raftlog.chaos.sim.invariants.known import Durable
+from raftlog.raft.consensus.invariants import InvariantBroken
+from raftlog.raft.messages import AppendEntriesReply, Message
+from raftlog.raft.types import HardState, NodeId
 
 PROPERTY = "persist, then promise"
 SECTION = "thesis 3.8"

@@ -1,14 +1,14 @@
-"""Pre-vote: who campaigns was told by a majority that it could win, or was asked to by its leader (thesis 9.6, 3.10).
+"""Pre-vote: a candidate had the pre-votes of a majority, or its leader asked it to campaign (thesis 9.6, 3.10).
 
 Without it a node that hears no leader raises the term again and again, and unseats whoever leads when it returns.
 """
 
 from __future__ import annotations
 
-from chaos.sim.invariants.known import Known, is_quorum
-from raft.invariants import InvariantBroken
-from raft.messages import RequestVote, RequestVoteReply, TimeoutNow
-from raft.types import NodeId
+from raftlog.chaos.sim.invariants.known import Known, is_quorum
+from raftlog.raft.consensus.invariants import InvariantBroken
+from raftlog.raft.messages import RequestVote, RequestVoteReply, TimeoutNow
+from raftlog.raft.types import NodeId
 
 PROPERTY = "pre-vote"
 SECTION = "thesis 9.6"

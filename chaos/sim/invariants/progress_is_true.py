@@ -1,17 +1,17 @@
 """Progress is true: what a leader takes for proved at a follower was answered in its term, and is durable there.
 
 It never falls (raft paper figure 2, section 5.3; thesis 3.5), but to 0 for a new process of the follower, or one that
-lost what it acknowledged (`raft.recall`).
+lost what it acknowledged (`raftlog.raft.consensus.recall`).
 """
 
 from __future__ import annotations
 
-from chaos.sim.invariants.known import Known
-from raft.invariants import InvariantBroken
-from raft.log import Log
-from raft.messages import AppendEntriesReply
-from raft.roles import Leader
-from raft.types import NodeId
+from raftlog.chaos.sim.invariants.known import Known
+from raftlog.raft.consensus.invariants import InvariantBroken
+from raftlog.raft.consensus.log import Log
+from raftlog.raft.consensus.roles import Leader
+from raftlog.raft.messages import AppendEntriesReply
+from raftlog.raft.types import NodeId
 
 PROPERTY = "progress is true"
 SECTION = "figure 2"

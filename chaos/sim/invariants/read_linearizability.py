@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from chaos.sim.invariants.known import Known
-from raft.invariants import InvariantBroken
-from raft.types import NodeId
+from raftlog.chaos.sim.invariants.known import Known
+from raftlog.raft.consensus.invariants import InvariantBroken
+from raftlog.raft.types import NodeId
 
 PROPERTY = "read linearizability"
 SECTION = "thesis 6.4"

@@ -1,11 +1,11 @@
-"""Snapshot safety: a snapshot covers what is applied and committed, and taking one loses nothing (section 7)."""
+"""Snapshot safety: a snapshot covers only applied, committed entries, and taking one loses nothing (section 7)."""
 
 from __future__ import annotations
 
-from chaos.sim.invariants.known import Known
-from raft.invariants import InvariantBroken
-from raft.log import Log
-from raft.types import Mark, NodeId
+from raftlog.chaos.sim.invariants.known import Known
+from raftlog.raft.consensus.invariants import InvariantBroken
+from raftlog.raft.consensus.log import Log
+from raftlog.raft.types import Mark, NodeId
 
 PROPERTY = "snapshot safety"
 SECTION = "section 7"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from chaos.sim.invariants.known import Known
-from raft.codec import header_crc
-from raft.invariants import InvariantBroken
-from raft.types import Entry, NodeId
+from raftlog.chaos.sim.invariants.known import Known
+from raftlog.raft.codec.entry import header_crc
+from raftlog.raft.consensus.invariants import InvariantBroken
+from raftlog.raft.types import Entry, NodeId
 
 PROPERTY = "state machine safety"
 SECTION = "figure 3"

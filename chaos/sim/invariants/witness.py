@@ -1,7 +1,7 @@
 """The facade that the world calls: it sees every event and hands it to the properties that it concerns.
 
 Only what changed is looked at, so that a check after every step stays cheap. A breach raises
-`raft.invariants.InvariantBroken` with node, property, section and evidence.
+`raftlog.raft.consensus.invariants.InvariantBroken` with node, property, section and evidence.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from xxhash import xxh3_128_digest
 
-from chaos.sim.invariants import (
+from raftlog.chaos.sim.invariants import (
     committed_is_durable,
     configuration_safety,
     durable_first,
@@ -23,27 +23,37 @@ from chaos.sim.invariants import (
     persist_then_promise,
     snapshot_safety,
 )
-from chaos.sim.invariants.check_quorum import CheckQuorum
-from chaos.sim.invariants.consumer_groups import ConsumerGroups
-from chaos.sim.invariants.diverged_is_fenced import DivergedIsFenced
-from chaos.sim.invariants.election_safety import ElectionSafety
-from chaos.sim.invariants.equal_effects import EqualEffects
-from chaos.sim.invariants.exactly_once import ExactlyOnce
-from chaos.sim.invariants.hand_overs import HandOvers
-from chaos.sim.invariants.known import Durable, Known
-from chaos.sim.invariants.leader_append_only import LeaderAppendOnly
-from chaos.sim.invariants.monotonic_term import MonotonicTerm
-from chaos.sim.invariants.one_oldest import OneOldest
-from chaos.sim.invariants.one_vote import OneVote
-from chaos.sim.invariants.pre_vote import PreVote
-from chaos.sim.invariants.progress_is_true import ProgressIsTrue
-from chaos.sim.invariants.read_linearizability import ReadLinearizability
-from chaos.sim.invariants.state_machine_safety import StateMachineSafety
-from cluster.disk_reports import Handover
-from raft.configuration import Configuration
-from raft.core import RaftCore
-from raft.invariants import InvariantBroken, Observed, check_leader, check_log, check_state, check_step, observe
-from raft.messages import (
+from raftlog.chaos.sim.invariants.check_quorum import CheckQuorum
+from raftlog.chaos.sim.invariants.consumer_groups import ConsumerGroups
+from raftlog.chaos.sim.invariants.diverged_is_fenced import DivergedIsFenced
+from raftlog.chaos.sim.invariants.election_safety import ElectionSafety
+from raftlog.chaos.sim.invariants.equal_effects import EqualEffects
+from raftlog.chaos.sim.invariants.exactly_once import ExactlyOnce
+from raftlog.chaos.sim.invariants.hand_overs import HandOvers
+from raftlog.chaos.sim.invariants.known import Durable, Known
+from raftlog.chaos.sim.invariants.leader_append_only import LeaderAppendOnly
+from raftlog.chaos.sim.invariants.monotonic_term import MonotonicTerm
+from raftlog.chaos.sim.invariants.one_oldest import OneOldest
+from raftlog.chaos.sim.invariants.one_process import OneProcess
+from raftlog.chaos.sim.invariants.one_vote import OneVote
+from raftlog.chaos.sim.invariants.pre_vote import PreVote
+from raftlog.chaos.sim.invariants.progress_is_true import ProgressIsTrue
+from raftlog.chaos.sim.invariants.read_linearizability import ReadLinearizability
+from raftlog.chaos.sim.invariants.state_machine_safety import StateMachineSafety
+from raftlog.cluster.protocol.disk_reports import Handover
+from raftlog.raft.configuration import Configuration
+from raftlog.raft.consensus.core import RaftCore
+from raftlog.raft.consensus.invariants import (
+    InvariantBroken,
+    Observed,
+    check_leader,
+    check_log,
+    check_state,
+    check_step,
+    observe,
+)
+from raftlog.raft.consensus.roles import Leader, RoleName
+from raftlog.raft.messages import (
     AppendEntries,
     AppendEntriesReply,
     InstallSnapshot,
@@ -52,9 +62,8 @@ from raft.messages import (
     RequestVoteReply,
     TimeoutNow,
 )
-from raft.roles import Leader, RoleName
-from raft.types import Entry, EntryKind, Mark, NodeId
-from statemachine.effects import Effects
+from raftlog.raft.types import Entry, EntryKind, Mark, NodeId
+from raftlog.statemachine.effects import Effects
 
 
 class Witness:
@@ -62,8 +71,8 @@ class Witness:
 
     __slots__ = (
         "_append_only", "_asked", "_cores", "_diverged", "_effects", "_elections", "_groups", "_hand_overs",
-        "_machines", "_oldest", "_once", "_persisted", "_pictures", "_pre_votes", "_progress", "_quorum",
-        "_reads", "_seen", "_terms", "_votes", "checks", "known",
+        "_machines", "_oldest", "_once", "_one_process", "_persisted", "_pictures", "_pre_votes", "_progress",
+        "_quorum", "_reads", "_seen", "_terms", "_votes", "checks", "known",
     )  # fmt: skip
 
     def __init__(self, configuration: Configuration, first: Entry) -> None:
@@ -89,6 +98,7 @@ class Witness:
         self._oldest = OneOldest()
         self._groups = ConsumerGroups()
         self._hand_overs = HandOvers()
+        self._one_process = OneProcess()
 
     @property
     def committed(self) -> list[tuple[int, int]]:
@@ -119,6 +129,23 @@ class Witness:
         self._look_at_disk(core)
         committed_is_durable.still_held(known, node)
 
+    def switched(self, core: RaftCore, disk: Durable, mark: Mark, machine: Any) -> None:
+        """Another process of that node is reached from now on, which began before: it stands where it stood."""
+        state, node = core.state, core.state.node
+        self.known.disks[node] = disk
+        self._reads.crashed(node)
+        self._diverged.began(node)
+        self._cores[node], self._seen[node], self._persisted[node] = core, observe(state), -1
+        self._pictures.pop(node, None)
+        self._append_only.started(node)
+        self.restored(node, mark, machine)
+        self._look_at_disk(core)
+        committed_is_durable.still_held(self.known, node)
+
+    def believes(self, peer: tuple[NodeId, int], disk: tuple[NodeId, str], boot: int, run: int) -> None:
+        """A process of a peer (its node and life) takes the hello of a process of that disk."""
+        self._one_process.believes(peer, disk, boot, run)
+
     def handed_over(self, node: NodeId, life: int, handover: Handover, now_ms: int, pause_ms: int) -> None:
         """That process begins to hand leadership over because of its disk."""
         self._hand_overs.began(node, life, handover, now_ms, pause_ms)
@@ -128,8 +155,12 @@ class Witness:
         self._reads.crashed(node)
         seen, disk = self._seen.get(node), self.known.disks.get(node)
         if seen is not None and disk is not None and seen.role is RoleName.LEADER:
-            if disk.durable_hard_state.term < seen.term:  # it may lead that term again
+            # A disk that lied may lose the hard state and keep entries of that term: a start finds the term in them.
+            newest = disk.between(disk.durable_last - 1, disk.durable_last)
+            durable = max(disk.durable_hard_state.term, *(entry.term for entry in newest), 0)
+            if max(durable, self.known.rolled_back.get(node, 0)) < seen.term:  # it may lead that term again
                 log_matching.forgotten(self.known, seen.term)
+                self._elections.forgotten(seen.term)
 
     def lost(self, node: NodeId) -> None:
         """That node's disk no longer is the one that made its promises: wiped, rolled back, or beyond repair.
@@ -144,7 +175,7 @@ class Witness:
     def rolled_back(self, node: NodeId, promised: int) -> None:
         """That node's disk is an older one, as far as it can tell itself. What its peers remember of its promises is
         of terms up to `promised`: a later vote was never counted, and may be given again."""
-        self.known.rolled_back[node] = None
+        self.known.rolled_back[node] = promised
         self._votes.forget(node, promised)
         self._terms.promised.pop(node, None)
 
@@ -185,7 +216,7 @@ class Witness:
         self._seen[node] = after
         if after.role is RoleName.LEADER:
             if before.role is not after.role or before.term != after.term:
-                self._elections.became_leader(node, after.term)
+                self._elections.became_leader(node, after.term, state.run)
                 leader_completeness.became_leader(self.known, node, after.term, log)
             self._append_only.leads(node, after.term, log)
         if after.committed > before.committed:
@@ -251,10 +282,11 @@ class Witness:
         self._terms.promises(node, term)
 
     def delivered(self, message: Message) -> None:
-        """A peer took a message: not from a disk that has forgotten what it promised (DESIGN section 1, promise 8)."""
+        """A peer took a message: not from a disk that has forgotten what it promised (docs/promises.md: identity is not
+        address)."""
         if message.sender in self.known.lost:
             evidence = f"node {message.to} believes {type(message).__name__} of term {message.term}"
-            raise InvariantBroken(message.sender, "a lost disk takes no part", "DESIGN 1", evidence)
+            raise InvariantBroken(message.sender, "a lost disk takes no part", "identity is not address", evidence)
 
     # -- applying, reading, snapshots --------------------------------------------------------------------------
 

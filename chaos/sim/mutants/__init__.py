@@ -8,47 +8,55 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Final
 
-from chaos.sim.mutants import (
+from raftlog.chaos.sim.mutants import (
     bad_disks,
     damage,
     disks,
     elections,
     http,
+    keeping,
     links,
     members,
     memory,
     points,
     promises,
     reads,
+    replica,
     replication,
+    serving,
     sessions,
     snapshots,
     versions,
 )
-from chaos.sim.mutants.mutant import CannotPlant, Edit, Mutant
+from raftlog.chaos.sim.mutants.mutant import CannotPlant, Edit, Mutant
 
 __all__ = ["MUTANTS", "CannotPlant", "Edit", "Mutant", "named", "plant"]
+
+_MODULES: Final = (
+    elections,
+    replication,
+    reads,
+    replica,
+    disks,
+    bad_disks,
+    damage,
+    members,
+    links,
+    memory,
+    sessions,
+    snapshots,
+    points,
+    promises,
+    versions,
+    http,
+    keeping,
+    serving,
+)
 
 MUTANTS: Final[dict[str, Mutant]] = {
     mutant.name: mutant
     for mutant in sorted(
-        (
-            *elections.MUTANTS,
-            *replication.MUTANTS,
-            *reads.MUTANTS,
-            *disks.MUTANTS,
-            *bad_disks.MUTANTS,
-            *damage.MUTANTS,
-            *members.MUTANTS,
-            *links.MUTANTS,
-            *memory.MUTANTS,
-            *sessions.MUTANTS,
-            *snapshots.MUTANTS,
-            *points.MUTANTS,
-            *promises.MUTANTS,
-            *versions.MUTANTS,
-            *http.MUTANTS,
-        ),
+        (mutant for module in _MODULES for mutant in module.MUTANTS),
         key=lambda mutant: (mutant.number or 100 + mutant.pitfall, mutant.name),
     )
 }

@@ -1,8 +1,8 @@
-"""`python -m chaos.sim.mutants`: list, find, or run the command line with a mistake planted.
+"""`python -m raftlog.chaos.sim.mutants`: list, find, or run the command line with a mistake planted.
 
-python -m chaos.sim.mutants                          the list
-python -m chaos.sim.mutants NAME -- node …           `raftlog node …` with that mistake, in this process
-python -m chaos.sim.mutants --find [NAME …]          random seeds until each is found; writes docs/mutants.md
+python -m raftlog.chaos.sim.mutants                          the list
+python -m raftlog.chaos.sim.mutants NAME -- node …           `raftlog node …` with that mistake, in this process
+python -m raftlog.chaos.sim.mutants --find [NAME …]          random seeds until each is found; writes docs/mutants.md
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from __future__ import annotations
 import sys
 from importlib.metadata import entry_points
 
-from chaos.sim.mutants import MUTANTS, CannotPlant, named
+from raftlog.chaos.sim.mutants import MUTANTS, CannotPlant, named
 
 
 def main(arguments: list[str]) -> int:
     """Runs one of the three; the exit code."""
     if not arguments:
         for mutant in MUTANTS.values():
-            print(f"{mutant.number or '':>2}  {mutant.name}: {mutant.title}" + _waiting(mutant.waits_for))
+            print(f"{mutant.number or '':>2}  {mutant.name}: {mutant.title}")
         return 0
     if arguments[0] in {"--find", "--page"}:
-        from chaos.sim.mutants import find  # the simulator is needed only here
+        from raftlog.chaos.sim.mutants import find  # the simulator is needed only here
 
         return find.find_all(arguments[1:]) if arguments[0] == "--find" else find.make_page()
     name, rest = arguments[0], arguments[1:]
     if rest[:1] != ["--"]:
-        print(f"write `python -m chaos.sim.mutants {name} -- …`, with what follows `raftlog` after the dashes")
+        print(f"write `python -m raftlog.chaos.sim.mutants {name} -- …`, with what follows `raftlog` after the dashes")
         return 2
     try:
         with named(name).plant():
@@ -38,10 +38,6 @@ def main(arguments: list[str]) -> int:
         print(error, file=sys.stderr)
         return 2
     return 0
-
-
-def _waiting(feature: str) -> str:
-    return f" (waits for {feature})" if feature else ""
 
 
 if __name__ == "__main__":

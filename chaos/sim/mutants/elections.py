@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from chaos.sim.mutants.mutant import Edit, Mutant
+from raftlog.chaos.sim.mutants.mutant import Edit, Mutant
 
 MUTANTS: Final = (
     Mutant(
@@ -15,7 +15,7 @@ MUTANTS: Final = (
         source="raft-java #57",
         edits=(
             Edit(
-                "raft.election:on_request_vote",
+                "raftlog.raft.consensus.election:on_request_vote",
                 "state.out.after_sync.append(_reply(state, message, granted=granted))",
                 "state.out.messages.append(_reply(state, message, granted=granted))",
             ),
@@ -29,7 +29,7 @@ MUTANTS: Final = (
         source="raft-java #57; barge #5",
         edits=(
             Edit(
-                "raft.election:on_request_vote",
+                "raftlog.raft.consensus.election:on_request_vote",
                 "state.vote = message.sender\n        state.out.hard_state = True",
                 "state.vote = message.sender",
             ),
@@ -42,7 +42,7 @@ MUTANTS: Final = (
         source="hashicorp/raft #661",
         edits=(
             Edit(
-                "raft.journal:Journal.set_hard_state",
+                "raftlog.raft.wal.journal:Journal.set_hard_state",
                 "self.slot = Slot(self.slot.sequence + 1, state, cut)\n    return keep_slot(self.log, self.slot)",
                 "half = HardState(self.slot.state.term, state.vote, state.boot)\n"
                 "    first = keep_slot(self.log, Slot(self.slot.sequence + 1, half, cut))\n"
@@ -60,16 +60,20 @@ MUTANTS: Final = (
         source="PySyncObj #202",
         edits=(
             Edit(
-                "raft.core:RaftCore.__init__",
+                "raftlog.raft.consensus.core:RaftCore.__init__",
                 "term=hard_state.term, vote=hard_state.vote,",
                 "term=log.last.term, vote=NOBODY,",
             ),
             Edit(
-                "raft.core:RaftCore.__init__",
+                "raftlog.raft.consensus.core:RaftCore.__init__",
                 "become_follower(self.state, hard_state.term,",
                 "become_follower(self.state, log.last.term,",
             ),
-            Edit("raft.core:RaftCore.__init__", "durable_term=hard_state.term", "durable_term=log.last.term"),
+            Edit(
+                "raftlog.raft.consensus.core:RaftCore.__init__",
+                "durable_term=hard_state.term",
+                "durable_term=log.last.term",
+            ),
         ),
     ),
     Mutant(
@@ -78,7 +82,9 @@ MUTANTS: Final = (
         pitfall=3,
         title="stepping down within a term forgets its vote",
         source="CCF #5891",
-        edits=(Edit("raft.state:become_follower", "if term > state.term:", "if term >= state.term:"),),
+        edits=(
+            Edit("raftlog.raft.consensus.state:become_follower", "if term > state.term:", "if term >= state.term:"),
+        ),
     ),
     Mutant(
         name="vote_cleared_by_pre_vote",
@@ -87,7 +93,7 @@ MUTANTS: Final = (
         source="CCF",
         edits=(
             Edit(
-                "raft.state:become_pre_candidate",
+                "raftlog.raft.consensus.state:become_pre_candidate",
                 "deadline_ms = state.now.monotonic_ms",
                 "state.vote = NOBODY\n    deadline_ms = state.now.monotonic_ms",
             ),
@@ -101,7 +107,7 @@ MUTANTS: Final = (
         source="Howard 2020; Cloudflare 2020",
         edits=(
             Edit(
-                "raft.election:pre_campaign",
+                "raftlog.raft.consensus.election:pre_campaign",
                 "become_pre_candidate(state, reason, link_closed=link_closed)\n"
                 "    _ask(state, pre=True, link_closed=link_closed)\n"
                 "    _count(state)",
@@ -117,7 +123,7 @@ MUTANTS: Final = (
         source="Howard 2020; Cloudflare 2020",
         edits=(
             Edit(
-                "raft.election:_tick_leader",
+                "raftlog.raft.consensus.election:_tick_leader",
                 "if now_ms - heard_ms > options.election_timeout_max_ms:",
                 "if now_ms < heard_ms:",
             ),
@@ -131,7 +137,7 @@ MUTANTS: Final = (
         source="openraft a48a3282",
         edits=(
             Edit(
-                "raft.log:Log.is_up_to_date",
+                "raftlog.raft.consensus.log:Log.is_up_to_date",
                 "(last_term, last_index) >= (self.last.term, self.last.index)",
                 "last_index >= self.last.index",
             ),
@@ -145,7 +151,7 @@ MUTANTS: Final = (
         source="openraft a48a3282",
         edits=(
             Edit(
-                "raft.log:Log.is_up_to_date",
+                "raftlog.raft.consensus.log:Log.is_up_to_date",
                 "(last_term, last_index) >= (self.last.term, self.last.index)",
                 "last_term >= self.last.term",
             ),
@@ -153,13 +159,12 @@ MUTANTS: Final = (
     ),
     Mutant(
         name="vote_without_looking_at_the_log",
-        number=0,
         pitfall=5,
         title="the vote goes to whoever asks first",
         source="raft paper 5.4.1",
         edits=(
             Edit(
-                "raft.log:Log.is_up_to_date",
+                "raftlog.raft.consensus.log:Log.is_up_to_date",
                 "(last_term, last_index) >= (self.last.term, self.last.index)",
                 "True",
             ),
@@ -167,13 +172,12 @@ MUTANTS: Final = (
     ),
     Mutant(
         name="votes_counted_by_reply",
-        number=0,
         pitfall=4,
         title="a doubled grant counts twice",
         source="PySyncObj; raftos; coyote-samples #8",
         edits=(
             Edit(
-                "raft.election:on_vote_reply",
+                "raftlog.raft.consensus.election:on_vote_reply",
                 "role.votes[message.sender] = message.granted",
                 "if message.sender in role.votes and message.granted:\n"
                 "        others = [peer for peer in state.configuration.voters if peer not in role.votes]\n"
@@ -184,43 +188,40 @@ MUTANTS: Final = (
     ),
     Mutant(
         name="repeated_vote_request_refused",
-        number=0,
         pitfall=6,
         title="a candidate whose grant was lost is refused when it asks again",
         source="nebula #2419",
         edits=(
             Edit(
-                "raft.election:on_request_vote",
+                "raftlog.raft.consensus.election:on_request_vote",
                 "(state.vote == message.sender or (state.vote == NOBODY and state.leader == NOBODY))",
                 "state.vote == NOBODY and state.leader == NOBODY",
             ),
         ),
-        story="tests/raft/test_election.py::test_pitfall_06_a_repeated_request_gets_the_same_grant",
+        story="tests/raft/consensus/election/test_election.py::test_pitfall_06_a_repeated_request_gets_the_same_grant",
     ),
     Mutant(
         name="any_vote_granted_again",
-        number=0,
         pitfall=1,
         title="a second candidate of the term gets a vote too",
         source="raft paper 5.2",
         edits=(
             Edit(
-                "raft.election:on_request_vote",
+                "raftlog.raft.consensus.election:on_request_vote",
                 "(state.vote == message.sender or (state.vote == NOBODY and state.leader == NOBODY))",
                 "state.leader == NOBODY",
             ),
-            Edit("raft.election:on_request_vote", "granted and state.vote == NOBODY", "granted"),
+            Edit("raftlog.raft.consensus.election:on_request_vote", "granted and state.vote == NOBODY", "granted"),
         ),
     ),
     Mutant(
         name="pre_vote_raises_the_term",
-        number=0,
         pitfall=7,
         title="a pre-vote request moves the receiver into its term",
         source="salt PR #69087",
         edits=(
             Edit(
-                "raft.core:_meet_term",
+                "raftlog.raft.consensus.core:_meet_term",
                 "if isinstance(message, RequestVote) and message.pre:\n        return True",
                 "if isinstance(message, RequestVote) and message.pre and message.term <= state.term:\n"
                 "        return True",
@@ -229,64 +230,63 @@ MUTANTS: Final = (
     ),
     Mutant(
         name="closed_link_taken_for_a_dead_leader",
-        number=0,
         pitfall=10,
         title="a follower asks for votes 0 to 40 ms after its leader's link closed, whether or not it can be dialled",
-        source="raftlog until issue 19",
+        source="this project, until it was fixed",
         edits=(
             Edit(
-                "raft.links:closed",
-                "state.random(state.options.link_closed_delay_min_ms, state.options.link_closed_delay_max_ms)",
+                "raftlog.raft.consensus.links:closed",
+                "late_ms + state.random(options.link_closed_delay_min_ms, options.link_closed_delay_max_ms)",
                 "state.random(0, 40)",
             ),
         ),
     ),
     Mutant(
         name="refused_dial_believed_alone",
-        number=0,
         pitfall=10,
         title="a follower whose dial was refused asks for votes, though its links to other voters closed as well",
-        source="found while issue 19 was done",
+        source="found in this project",
         edits=(
             Edit(
-                "raft.election:_is_leader_gone",
-                "return role.link_closed and outcome(state.configuration, reached) is Outcome.WON",
+                "raftlog.raft.consensus.election:_is_leader_gone",
+                "return role.link_closed and outcome(state.configuration, reached) is VoteOutcome.WON",
                 "return role.link_closed and bool(reached)",
             ),
         ),
-        story="tests/raft/scripts/link_closed_short_break_of_all_links_unseats_nobody.txt",
+        story="tests/raft/scripts/link_closed_short_break_of_all_links_unseats_no_leader.txt",
     ),
     Mutant(
         name="pre_candidates_grant_each_other",
-        number=0,
         pitfall=12,
         title="two followers of a killed leader that ask at the same time grant each other, and split the votes",
-        source="raftlog until issue 19",
-        edits=(Edit("raft.election:_goes_first", "state.node < message.sender and", "False and"),),
-        story="tests/raft/test_links.py::test_of_two_that_ask_at_the_same_time_only_the_lower_number_is_granted",
+        source="this project, until it was fixed",
+        edits=(Edit("raftlog.raft.consensus.election:_goes_first", "state.node < message.sender and", "False and"),),
+        story="tests/raft/consensus/test_links.py::test_of_two_simultaneous_candidates_only_the_lower_number_is_granted",
     ),
     Mutant(
         name="split_vote_waits_for_a_timeout",
-        number=0,
         pitfall=12,
         title="a candidate whose votes were split waits for an election timeout",
         source="raft paper 5.2",
         edits=(
             Edit(
-                "raft.election:_count",
+                "raftlog.raft.consensus.election:_count",
                 "role.deadline_ms = min(role.deadline_ms, state.now.monotonic_ms + delay_ms)",
                 "pass",
             ),
         ),
-        story="tests/sim/test_failover.py::test_followers_that_ask_at_the_same_time_do_not_wait_for_a_timeout",
+        story="tests/sim/world/test_failover.py::test_followers_that_ask_at_the_same_time_do_not_wait_for_a_timeout",
     ),
     Mutant(
         name="leader_silent_when_a_link_opens",
-        number=0,
         pitfall=10,
         title="a leader whose link opens again says nothing until its next heartbeat",
-        source="raftlog until issue 19",
-        edits=(Edit("raft.links:opened", "replication.heartbeat_to(state, role, peer, progress)", "pass"),),
-        story="tests/raft/scripts/link_closed_short_break_of_all_links_unseats_nobody.txt",
+        source="this project, until it was fixed",
+        edits=(
+            Edit(
+                "raftlog.raft.consensus.links:opened", "replication.heartbeat_to(state, role, peer, progress)", "pass"
+            ),
+        ),
+        story="tests/raft/scripts/link_closed_short_break_of_all_links_unseats_no_leader.txt",
     ),
 )

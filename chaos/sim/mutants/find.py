@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import SystemRandom
 
-from chaos.sim.failure import Failure
-from chaos.sim.mutants import MUTANTS, Mutant, plant
-from chaos.sim.world import run_seed
+from raftlog.chaos.sim.ground.failure import Failure
+from raftlog.chaos.sim.mutants import MUTANTS, Mutant, plant
+from raftlog.chaos.sim.world.world import run_seed
 
 DOCS = Path(__file__).resolve().parent.parent.parent.parent / "docs"
 DATA = DOCS / "mutants.json"
@@ -74,15 +74,15 @@ def find(mutant: str, first: int, *, seconds: int = SECONDS, minutes: float = 10
 
 
 def find_all(arguments: list[str]) -> int:
-    """`--find`: 0 if every mutant asked for that can be planted was found."""
-    parser = argparse.ArgumentParser(prog="python -m chaos.sim.mutants --find")
-    parser.add_argument("names", nargs="*", help="mutants; all that can be planted, if none is named")
+    """`--find`: 0 if every mutant asked for was found."""
+    parser = argparse.ArgumentParser(prog="python -m raftlog.chaos.sim.mutants --find")
+    parser.add_argument("names", nargs="*", help="mutants; all, if none is named")
     parser.add_argument("--minutes", type=float, default=10, help="at most so much of one core's time for each")
     parser.add_argument("--seconds", type=int, default=SECONDS, help="simulated seconds of each world")
     parser.add_argument("--first", type=int, help="the first seed; random, if not given")
     parser.add_argument("--dry", action="store_true", help="write nothing")
     options = parser.parse_args(arguments)
-    names = options.names or [name for name, mutant in MUTANTS.items() if not mutant.waits_for]
+    names = options.names or list(MUTANTS)
     missed = 0
     for name in names:
         first = SystemRandom().randrange(1 << 32) if options.first is None else options.first
@@ -122,7 +122,7 @@ Each row is a mistake that a real implementation made, planted as a change of a 
 one process (`chaos/sim/mutants/`), and the property that broke in the first random world that saw it. The same seed is
 clean without the mutant. "Worlds" are consecutive seeds from a random one on, 60 simulated seconds each unless said
 otherwise; "seconds" are those of one core. `raftlog sim --replay SEED --mutant NAME` shows it again as long as the
-simulator draws its worlds as it did then; `python -m chaos.sim.mutants --find [NAME …]` makes this page
+simulator draws its worlds as it did then; `python -m raftlog.chaos.sim.mutants --find [NAME …]` makes this page
 anew from random seeds (data: mutants.json).
 
 """
@@ -146,9 +146,7 @@ def _table(mutants: list[Mutant], data: dict[str, dict[str, int | str]]) -> str:
         row = data.get(mutant.name, {})
         number = mutant.number or mutant.pitfall
         seed = ""
-        if mutant.waits_for:
-            found = f"waits for {mutant.waits_for}"
-        elif "property" in row:
+        if "property" in row:
             found = str(row["property"])
             seed = str(row["seed"]) + (f" ({row['seconds']} s)" if "seconds" in row else "")
         elif mutant.story:

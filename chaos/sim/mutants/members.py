@@ -1,10 +1,10 @@
-"""Mutants of membership: who counts, and from when on."""
+"""Plants mutants of membership: which nodes count, and from when on."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from chaos.sim.mutants.mutant import Edit, Mutant
+from raftlog.chaos.sim.mutants.mutant import Edit, Mutant
 
 MUTANTS: Final = (
     Mutant(
@@ -15,7 +15,7 @@ MUTANTS: Final = (
         source="etcd confchange_v1_remove_leader",
         edits=(
             Edit(
-                "raft.replication:advance_commit",
+                "raftlog.raft.consensus.replication:advance_commit",
                 "index = agreed(state.configuration, matches)",
                 "index = agreed(state.configuration, matches)\n"
                 "    if not state.configuration.is_voter(state.node):\n"
@@ -33,13 +33,13 @@ MUTANTS: Final = (
         source="etcd #10998",
         edits=(
             Edit(
-                "raft.election:on_request_vote",
+                "raftlog.raft.consensus.election:on_request_vote",
                 "up_to_date = may_grant and state.log.is_up_to_date(message.last_index, message.last_term)",
                 "up_to_date = may_grant and state.log.is_up_to_date(message.last_index, message.last_term)\n"
                 "    up_to_date = up_to_date and state.configuration.is_voter(state.node)",
             ),
         ),
-        story="tests/raft/test_election.py::test_pitfall_11_a_learner_votes_when_it_is_asked",
+        story="tests/raft/consensus/election/test_election.py::test_pitfall_11_a_learner_votes_when_it_is_asked",
     ),
     Mutant(
         name="two_changes_in_flight",
@@ -49,7 +49,7 @@ MUTANTS: Final = (
         source="raft-dev 2015; braft #182",
         edits=(
             Edit(
-                "raft.membership:check_calm",
+                "raftlog.raft.consensus.membership:check_calm",
                 "if index > log.committed or configuration.outgoing or role.next_change is not None:",
                 "if configuration.outgoing or role.next_change is not None:",
             ),
@@ -62,9 +62,9 @@ MUTANTS: Final = (
         title="a configuration is in force at the leader from its append on, at followers from its commit on",
         source="etcd #2397, #7625",
         edits=(
-            Edit("raft.replication:on_append", "        membership.take_effect(state, fresh)\n", ""),
+            Edit("raftlog.raft.consensus.replication:on_append", "        membership.take_effect(state, fresh)\n", ""),
             Edit(
-                "raft.replication:on_append",
+                "raftlog.raft.consensus.replication:on_append",
                 "        log.committed = commit\n",
                 "        membership.take_effect(state, log.between(log.committed, commit))\n"
                 "        log.committed = commit\n",
@@ -73,13 +73,12 @@ MUTANTS: Final = (
     ),
     Mutant(
         name="change_before_the_first_own_commit",
-        number=0,
         pitfall=40,
         title="a new leader changes the members before it has committed in its term",
         source="raft-dev 2015; hydro #3192; axon-server #120",
         edits=(
             Edit(
-                "raft.membership:check_calm",
+                "raftlog.raft.consensus.membership:check_calm",
                 "if log.term_at(log.committed) != state.term:",
                 "if log.committed < 0:",
             ),
@@ -87,28 +86,26 @@ MUTANTS: Final = (
     ),
     Mutant(
         name="change_not_rolled_back",
-        number=0,
         pitfall=41,
         title="a configuration stays in force although its entry was cut",
         source="canonical/raft #250",
         edits=(
             Edit(
-                "raft.replication:_cut",
+                "raftlog.raft.consensus.replication:_cut",
                 "    membership.roll_back(state, replacement.before)\n",
                 "",
             ),
         ),
-        story="tests/raft/test_membership.py::test_a_cut_brings_the_configuration_before_back",
+        story="tests/raft/consensus/members/test_membership.py::test_a_cut_brings_the_configuration_before_back",
     ),
     Mutant(
         name="joint_configuration_counted_as_one",
-        number=0,
         pitfall=44,
         title="of a joint configuration only the new majority is asked",
         source="openraft d882e743, a10d9906",
         edits=(
             Edit(
-                "raft.quorum:agreed",
+                "raftlog.raft.quorum:agreed",
                 "return min(value, _agreed(configuration.outgoing, values)) if configuration.outgoing else value",
                 "return value",
             ),

@@ -1,23 +1,22 @@
-"""Mistakes about what leaves the memory of the log, and what is read back: the bounds of an outside review."""
+"""Plants mutants of the log's memory: which entries leave it, and which are read back."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from chaos.sim.mutants.mutant import Edit, Mutant
+from raftlog.chaos.sim.mutants.mutant import Edit, Mutant
 
 _SOURCE: Final = "this project, while the bound was made"
 
 MUTANTS: Final = (
     Mutant(
         name="only_applied_entries_leave_memory",
-        number=0,
         pitfall=29,
         title="durable entries stay in memory until they are applied",
         source="this project: a follower held 128 MiB with a bound of 32 MiB",
         edits=(
             Edit(
-                "raft.log:Log.trim",
+                "raftlog.raft.consensus.log:Log.trim",
                 "free = bisect_right(self.ends, self.persisted)",
                 "free = bisect_right(self.ends, min(self.applied, self.persisted))",
             ),
@@ -25,28 +24,30 @@ MUTANTS: Final = (
     ),
     Mutant(
         name="freed_entries_are_not_counted",
-        number=0,
         pitfall=29,
         title="an uncommitted entry that left memory is never taken off a leader's uncommitted bytes",
         source=_SOURCE,
         edits=(
             Edit(
-                "raft.log:Log.bytes_between",
+                "raftlog.raft.consensus.log:Log.bytes_between",
                 "return freed + sum([entry.size for entry in self.between(after, to)])",
                 "return sum([entry.size for entry in self.between(after, to)])",
             ),
         ),
-        story="tests/raft/scripts/busy_leader_counts_what_left_its_memory.txt",
+        story="tests/raft/scripts/busy_leader_counts_entries_that_left_its_memory.txt",
     ),
     Mutant(
         name="freed_entries_are_not_read_back",
-        number=0,
         pitfall=29,
         title="entries that left memory before they were applied are passed over",
         source=_SOURCE,
         edits=(
-            Edit("raft.log:Log.take_committed", "or self.given < self.start.index ", ""),
-            Edit("raft.core:_fetch_committed", "state.log.unapplied_bytes >= state.options.apply_bytes_max", "True"),
+            Edit("raftlog.raft.consensus.log:Log.take_committed", "or self.given < self.start.index ", ""),
+            Edit(
+                "raftlog.raft.consensus.core:_fetch_committed",
+                "state.log.unapplied_bytes >= state.options.apply_bytes_max",
+                "True",
+            ),
         ),
     ),
 )

@@ -18,7 +18,7 @@ from types import CodeType, FunctionType
 
 
 class CannotPlant(Exception):
-    """The mutant does not fit production as it is now, or waits for a feature."""
+    """The mutant does not fit production as it is now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +35,14 @@ class Edit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """One known mistake. `number` is that of the list of planted bugs, 0 for one of docs/pitfalls.md alone."""
+    """One known mistake. `number` is its row in the first table of docs/mutants.md; 0: it has a pitfall only."""
 
     name: str
-    number: int
+    number: int = 0
     title: str
     source: str  # who made it
     edits: tuple[Edit, ...] = ()
     pitfall: int = 0  # its number in docs/pitfalls.md
-    waits_for: str = ""  # the feature that is not there yet
     story: str = ""  # the directed test that finds it, where random worlds are not expected to
 
     @contextmanager
@@ -61,8 +60,6 @@ class Mutant:
 
     def planned(self) -> Iterator[tuple[FunctionType, CodeType]]:
         """Every function that changes, with its changed code. Raises CannotPlant."""
-        if self.waits_for:
-            raise CannotPlant(f"{self.name} waits for {self.waits_for}")
         by_target: dict[str, list[Edit]] = {}
         for edit in self.edits:
             by_target.setdefault(edit.target, []).append(edit)

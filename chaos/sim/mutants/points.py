@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from chaos.sim.mutants.mutant import Edit, Mutant
+from raftlog.chaos.sim.mutants.mutant import Edit, Mutant
 
 MUTANTS: Final = (
     Mutant(
@@ -14,7 +14,7 @@ MUTANTS: Final = (
         source="NATS #7556",
         edits=(
             Edit(
-                "cluster.points:Points.judge",
+                "raftlog.cluster.protocol.digest_points:DigestPoints.judge",
                 "right = right_value(configuration, values)",
                 "right = values.get(leader)",
             ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from chaos.sim.mutants.mutant import Edit, Mutant
+from raftlog.chaos.sim.mutants.mutant import Edit, Mutant
 
 MUTANTS: Final = (
     Mutant(
@@ -15,7 +15,7 @@ MUTANTS: Final = (
         source="etcd #20418",
         edits=(
             Edit(
-                "raft.state:_leave_leadership",
+                "raftlog.raft.consensus.state:_leave_leadership",
                 "failed = [ReadFailed(context) for opened in role.reads_open for context in opened.contexts]\n"
                 "    state.out.reads_failed += failed",
                 "state.out.reads += [\n"
@@ -31,7 +31,13 @@ MUTANTS: Final = (
         pitfall=33,
         title="a read asked again after a pause takes the late answer of its first round",
         source="etcd #20418, PR #21399",
-        edits=(Edit("cluster.waiting:Reads.start", "self._number += 1", "self._number += bool(self._rounds)"),),
+        edits=(
+            Edit(
+                "raftlog.cluster.protocol.waiters:Reads.start",
+                "self._number += 1",
+                "self._number += bool(self._rounds)",
+            ),
+        ),
     ),
     Mutant(
         name="read_without_a_round",
@@ -40,7 +46,11 @@ MUTANTS: Final = (
         title="a leader answers reads from its commit index, a lease in disguise",
         source="Consul 2014",
         edits=(
-            Edit("raft.reads:confirm", "confirmed = agreed(state.configuration, rounds)", "confirmed = role.round"),
+            Edit(
+                "raftlog.raft.consensus.reads:confirm",
+                "confirmed = agreed(state.configuration, rounds)",
+                "confirmed = role.round",
+            ),
         ),
     ),
     Mutant(
@@ -51,7 +61,7 @@ MUTANTS: Final = (
         source="etcd #7331",
         edits=(
             Edit(
-                "raft.reads:open_round",
+                "raftlog.raft.consensus.reads:open_round",
                 "if not role.reads_new or log.term_at(log.committed) != state.term:",
                 "if not role.reads_new:",
             ),
@@ -59,13 +69,12 @@ MUTANTS: Final = (
     ),
     Mutant(
         name="read_confirmed_by_a_minority",
-        number=0,
         pitfall=34,
         title="one echo less than a majority confirms a read",
         source="openraft d60f1e85",
         edits=(
             Edit(
-                "raft.reads:confirm",
+                "raftlog.raft.consensus.reads:confirm",
                 "confirmed = agreed(state.configuration, rounds)",
                 "echoes = sorted(rounds.get(voter, 0) for voter in state.configuration.voters)\n"
                 "    confirmed = echoes[-max(1, len(echoes) // 2)]",

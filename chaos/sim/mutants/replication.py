@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from chaos.sim.mutants.mutant import Edit, Mutant
+from raftlog.chaos.sim.mutants.mutant import Edit, Mutant
 
 MUTANTS: Final = (
     Mutant(
@@ -15,7 +15,7 @@ MUTANTS: Final = (
         source="LogCabin #44; raft paper figure 8",
         edits=(
             Edit(
-                "raft.replication:advance_commit",
+                "raftlog.raft.consensus.replication:advance_commit",
                 "index <= log.committed or log.term_at(index) != state.term",
                 "index <= log.committed",
             ),
@@ -29,7 +29,7 @@ MUTANTS: Final = (
         source="NATS #7564; many users of openraft",
         edits=(
             Edit(
-                "raft.replication:_answer",
+                "raftlog.raft.consensus.replication:_answer",
                 "if match <= state.log.persisted and state.term == state.durable_term:",
                 "if state.term >= state.durable_term:",
             ),
@@ -43,12 +43,12 @@ MUTANTS: Final = (
         source="etcd #14370",
         edits=(
             Edit(
-                "raft.replication:advance_commit",
+                "raftlog.raft.consensus.replication:advance_commit",
                 "matches[state.node] = log.persisted",
                 "matches[state.node] = log.last.index",
             ),
             Edit(
-                "raft.core:RaftCore.ready",
+                "raftlog.raft.consensus.core:RaftCore.ready",
                 "replication.replicate(state, role)",
                 "replication.advance_commit(state, role)\n        replication.replicate(state, role)",
             ),
@@ -62,7 +62,7 @@ MUTANTS: Final = (
         source="openraft 9540c904; PySyncObj",
         edits=(
             Edit(
-                "raft.replication:_skip_known",
+                "raftlog.raft.consensus.replication:_skip_known",
                 "if entry.index > last or (entry.index > log.committed and log.term_at(entry.index) != entry.term):",
                 "if entry.index > last or entry.index > log.committed:",
             ),
@@ -75,9 +75,13 @@ MUTANTS: Final = (
         title="a follower commits up to its own last entry, not the last that the message proved",
         source="copycat #265; scylladb #9965; ra #508",
         edits=(
-            Edit("raft.replication:_send", "commit = min(log.committed, proved)", "commit = log.committed"),
             Edit(
-                "raft.replication:on_append",
+                "raftlog.raft.consensus.replication:_send",
+                "commit = min(log.committed, proved)",
+                "commit = log.committed",
+            ),
+            Edit(
+                "raftlog.raft.consensus.replication:on_append",
                 "commit = min(message.commit, proved)",
                 "commit = log.last_end(message.commit, state.term)[0]",
             ),
@@ -91,7 +95,7 @@ MUTANTS: Final = (
         source="etcd-io/raft #149",
         edits=(
             Edit(
-                "raft.progress:Progress.note_match",
+                "raftlog.raft.consensus.progress:FollowerProgress.note_match",
                 "if is_news:\n        self.match = match",
                 "self.match = match\n    if is_news:",
             ),
@@ -105,7 +109,7 @@ MUTANTS: Final = (
         source="openraft a80579ef, #584",
         edits=(
             Edit(
-                "raft.core:_meet_term",
+                "raftlog.raft.consensus.core:_meet_term",
                 "if message.term < state.term:\n",
                 "if message.term < state.term and isinstance(message, AppendEntriesReply):\n        return True\n"
                 "    if message.term < state.term:\n",
@@ -120,7 +124,7 @@ MUTANTS: Final = (
         source="a mistake of batched entries",
         edits=(
             Edit(
-                "raft.log:Log.last_end",
+                "raftlog.raft.consensus.log:Log.last_end",
                 "position = bisect_right(self.ends, index)\n"
                 "        return (self.ends[position - 1] if position else self.start.index), True",
                 "return index, True",
@@ -130,13 +134,12 @@ MUTANTS: Final = (
     ),
     Mutant(
         name="success_reports_the_own_last_index",
-        number=0,
         pitfall=17,
         title="a follower reports its own last entry, not what the message proved",
         source="raftos",
         edits=(
             Edit(
-                "raft.replication:on_append",
+                "raftlog.raft.consensus.replication:on_append",
                 "_answer(state, message, success=True, match=proved)",
                 "_answer(state, message, success=True, match=log.last.index)",
             ),
@@ -144,43 +147,56 @@ MUTANTS: Final = (
     ),
     Mutant(
         name="late_write_acknowledges_a_newer_entry",
-        number=0,
         pitfall=21,
         title="the acknowledgement of a write whose entries were cut counts for those written anew",
         source="etcd async_storage_writes_append_aba_race.txt",
         edits=(
             Edit(
-                "raft.log:Log.acknowledge",
+                "raftlog.raft.consensus.log:Log.acknowledge",
                 "    if index <= self.doubtful_index and term < self.doubtful_term:\n        return False\n",
                 "",
             ),
         ),
-        story="tests/raft/test_replication.py::"
+        story="tests/raft/consensus/replication/test_replication.py::"
         "test_pitfall_21_an_acknowledged_write_that_was_cut_meanwhile_proves_nothing",
     ),
     Mutant(
         name="empty_append_checks_nothing",
-        number=0,
         pitfall=26,
         title="a conflict is looked for only where entries come",
         source="openraft 6202138f",
         edits=(
             Edit(
-                "raft.replication:on_append",
+                "raftlog.raft.consensus.replication:on_append",
                 "if prev > log.committed and log.term_at(prev) != message.prev_term:",
                 "if message.entries and prev > log.committed and log.term_at(prev) != message.prev_term:",
             ),
         ),
     ),
     Mutant(
+        name="faster_follower_gets_less_again",
+        pitfall=47,
+        title="a follower that catches up fast enough gets fewer messages again, and stays behind while others write",
+        source="found in this project",
+        edits=(
+            Edit(
+                "raftlog.raft.consensus.progress:FollowerProgress.look_at_pace",
+                "        self.pace_lag, self.pace_ms = lag",
+                "        elif self.pace_lag is not None:\n"
+                "            self.behind_messages_max = max(1, self.behind_messages_max // 2)\n"
+                "        self.pace_lag, self.pace_ms = lag",
+            ),
+        ),
+        story="tests/raft/consensus/replication/test_progress.py::test_a_follower_behind_a_long_line_catches_up_while_others_write",
+    ),
+    Mutant(
         name="void_promise_kept",
-        number=0,
         pitfall=21,
         title="an acknowledgement of entries that were cut before they reached the disk is sent all the same",
         source="this project",
         edits=(
             Edit(
-                "raft.ready:without_void_promises",
+                "raftlog.raft.ready:without_void_promises",
                 "if not (isinstance(message, AppendEntriesReply) and message.success and message.match > cut_after)",
                 "if message is not None",
             ),

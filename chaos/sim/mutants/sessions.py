@@ -1,10 +1,10 @@
-"""Mutants of what clients are told: sessions, answers and their outcomes."""
+"""Plants mutants of answers to clients: sessions, kept answers and outcomes."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from chaos.sim.mutants.mutant import Edit, Mutant
+from raftlog.chaos.sim.mutants.mutant import Edit, Mutant
 
 MUTANTS: Final = (
     Mutant(
@@ -15,7 +15,7 @@ MUTANTS: Final = (
         source="thesis 5.1; dragonboat #60",
         edits=(
             Edit(
-                "statemachine.machine:StateMachine.state",
+                "raftlog.statemachine.machine:StateMachine.state",
                 "self._store, self._sessions, self._digests,",
                 "self._store, SessionTable(), self._digests,",
             ),
@@ -29,7 +29,7 @@ MUTANTS: Final = (
         source="thesis 6.3; etcd #18424",
         edits=(
             Edit(
-                "statemachine.sessions:SessionTable.admit",
+                "raftlog.statemachine.sessions:SessionTable.admit",
                 "kept = session.kept.get(sequence)",
                 "kept = None",
             ),
@@ -41,17 +41,22 @@ MUTANTS: Final = (
         pitfall=30,
         title="a write whose fate is unknown at its deadline is told as not applied",
         source="a classic; openraft 43dd8b6f",
-        edits=(Edit("cluster.pending:Pending._expire", "request, Code.TIMEOUT,", "request, Code.DEADLINE,"),),
+        edits=(
+            Edit(
+                "raftlog.cluster.protocol.proposals:Pending._expire",
+                "request, Code.TIMEOUT,",
+                "request, Code.DEADLINE,",
+            ),
+        ),
     ),
     Mutant(
         name="expired_session_told_as_not_applied",
-        number=0,
         pitfall=75,
         title="of a request whose session has expired the answer says not_applied, although a copy of it was applied",
         source="raftlog itself, found by a review",
         edits=(
             Edit(
-                "cluster.wire:outcome_of",
+                "raftlog.cluster.api.errors:outcome_of",
                 "    return Outcome.UNKNOWN if",
                 "    if code is Code.SESSION_EXPIRED:\n"
                 "        return Outcome.NOT_APPLIED\n"
@@ -61,13 +66,12 @@ MUTANTS: Final = (
     ),
     Mutant(
         name="settled_sequence_told_as_not_applied",
-        number=0,
         pitfall=75,
         title="of a request below its settled mark the answer says not_applied, although a copy of it was applied",
         source="raftlog itself, found by a review",
         edits=(
             Edit(
-                "cluster.wire:outcome_of",
+                "raftlog.cluster.api.errors:outcome_of",
                 "    return Outcome.UNKNOWN if",
                 "    if code is Code.SEQUENCE_SETTLED:\n"
                 "        return Outcome.NOT_APPLIED\n"
@@ -77,11 +81,10 @@ MUTANTS: Final = (
     ),
     Mutant(
         name="refused_copy_told_as_not_applied",
-        number=0,
         pitfall=75,
         title="a copy that a busy or leaderless node refuses is told not_applied, although the first one was applied",
         source="raftlog itself, found by a review",
-        edits=(Edit("cluster.wire:outcome_of", "has_session and code not in DECIDED", "False"),),
+        edits=(Edit("raftlog.cluster.api.errors:outcome_of", "has_session and code not in DECIDED", "False"),),
     ),
     Mutant(
         name="only_the_last_sequence_kept",
@@ -90,7 +93,7 @@ MUTANTS: Final = (
         source="thesis 6.3, with pipelining",
         edits=(
             Edit(
-                "statemachine.sessions:SessionTable.admit",
+                "raftlog.statemachine.sessions:SessionTable.admit",
                 "kept = session.kept.get(sequence)",
                 "newest = max(session.kept, default=0)\n"
                 "    if sequence < newest and session.kept[newest] != VOID:\n"
@@ -107,22 +110,22 @@ MUTANTS: Final = (
         source="thesis 6.3",
         edits=(
             Edit(
-                "statemachine.machine:StateMachine.apply",
+                "raftlog.statemachine.machine:StateMachine.apply",
                 "self._sessions.expire(clock_ms)",
                 "self._sessions.expire(time_ms)",
             ),
             Edit(
-                "statemachine.machine:StateMachine._session_request",
+                "raftlog.statemachine.machine:StateMachine._session_request",
                 "admitted = self._sessions.admit(request, self.clock_ms, self.limits)",
                 "admitted = self._sessions.admit(request, self.time_ms, self.limits)",
             ),
             Edit(
-                "statemachine.machine:StateMachine._open_session",
+                "raftlog.statemachine.machine:StateMachine._open_session",
                 "self._sessions.open(last, command.argument, self.clock_ms, self.limits)",
                 "self._sessions.open(last, command.argument, self.time_ms, self.limits)",
             ),
             Edit(
-                "statemachine.machine:StateMachine._keep_session",
+                "raftlog.statemachine.machine:StateMachine._keep_session",
                 "self._sessions.keep_alive(command.argument, self.clock_ms)",
                 "self._sessions.keep_alive(command.argument, self.time_ms)",
             ),
@@ -130,13 +133,12 @@ MUTANTS: Final = (
     ),
     Mutant(
         name="repetition_gets_a_fresh_answer",
-        number=0,
         pitfall=76,
         title="a repeated request is answered with its own place, not with the first one's",
         source="thesis 6.3",
         edits=(
             Edit(
-                "statemachine.machine:StateMachine._verdict",
+                "raftlog.statemachine.machine:StateMachine._verdict",
                 "return RequestEffect(result, original.revision, original.succeeded, original.last, (), answer)",
                 "fresh = original._replace(revision=self._store.revision, first=first, last=last); "
                 "return RequestEffect(result, fresh.revision, fresh.succeeded, last, (), encode_answer(fresh))",
@@ -145,13 +147,12 @@ MUTANTS: Final = (
     ),
     Mutant(
         name="consumers_missing_from_the_snapshot",
-        number=0,
         pitfall=58,
         title="the snapshot has no consumer groups",
         source="as sessions_missing_from_the_snapshot",
         edits=(
             Edit(
-                "statemachine.machine:StateMachine.state",
+                "raftlog.statemachine.machine:StateMachine.state",
                 "self._digests, self.consumers,",
                 "self._digests, ConsumerTable(),",
             ),
@@ -159,13 +160,12 @@ MUTANTS: Final = (
     ),
     Mutant(
         name="fenced_owner_commits",
-        number=0,
         pitfall=79,
         title="a consumer group's owner moves it although somebody claimed it since",
         source="etcd #11457: a lease without fencing",
         edits=(
             Edit(
-                "statemachine.consumers:ConsumerTable.execute",
+                "raftlog.statemachine.consumers:ConsumerTable.execute",
                 "if generation not in (0, group.generation):",
                 "if generation > group.generation:",
             ),

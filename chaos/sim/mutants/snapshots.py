@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from chaos.sim.mutants.mutant import Edit, Mutant
+from raftlog.chaos.sim.mutants.mutant import Edit, Mutant
 
 MUTANTS: Final = (
     Mutant(
@@ -14,12 +14,12 @@ MUTANTS: Final = (
         source="etcd #10308",
         edits=(
             Edit(
-                "raft.snapshots:on_reply",
+                "raftlog.raft.consensus.snapshots:on_reply",
                 "progress.probe(sending.mark.index)",
                 "progress.need_snapshot(sending.mark.index)",
             ),
         ),
-        story="tests/sim/test_mutant_stories.py::test_a_follower_is_streamed_to_after_its_snapshot",
+        story="tests/sim/invariants/test_mutant_stories.py::test_a_follower_is_streamed_to_after_its_snapshot",
     ),
     Mutant(
         name="second_snapshot_panics",
@@ -28,12 +28,12 @@ MUTANTS: Final = (
         source="etcd #18055",
         edits=(
             Edit(
-                "raft.snapshots:on_install",
+                "raftlog.raft.consensus.snapshots:on_install",
                 "    if state.is_installing:\n        return  # the answer follows when that is done\n",
                 "",
             ),
         ),
-        story="tests/sim/test_mutant_stories.py::test_a_newer_snapshot_waits_while_one_is_installed",
+        story="tests/sim/invariants/test_mutant_stories.py::test_a_newer_snapshot_waits_while_one_is_installed",
     ),
     Mutant(
         name="snapshot_drops_a_valid_suffix",
@@ -43,12 +43,12 @@ MUTANTS: Final = (
         source="thesis 5.1; etcd-io/raft #110",
         edits=(
             Edit(
-                "raft.snapshots:_has_all",
+                "raftlog.raft.consensus.snapshots:_has_all",
                 "if log.term_at(index) != term:",
                 "if log.term_at(index) != term or log.last.index > index:",
             ),
         ),
-        story="tests/raft/test_snapshots_receiver.py::test_pitfall_53_a_valid_suffix_is_kept",
+        story="tests/raft/consensus/snapshots/test_snapshots_receiver.py::test_pitfall_53_a_valid_suffix_is_kept",
     ),
     Mutant(
         name="older_snapshot_accepted",
@@ -58,53 +58,78 @@ MUTANTS: Final = (
         source="thesis 5.1; openraft 71a290cd",
         edits=(
             Edit(
-                "raft.snapshots:_has_all",
+                "raftlog.raft.consensus.snapshots:_has_all",
                 "if index <= log.committed:\n        return True\n    if log.term_at(index) != term:",
                 "if index == log.last.index:\n        return True\n"
                 "    if log.term_at(index) != term or index < log.committed:",
             ),
         ),
-        story="tests/raft/test_snapshots_receiver.py::test_pitfall_53_an_older_snapshot_is_answered_and_nothing_changes",
+        story="tests/raft/consensus/snapshots/test_snapshots_receiver.py::test_pitfall_53_an_older_snapshot_is_answered_and_nothing_changes",
     ),
     Mutant(
         name="configuration_kept_over_a_snapshot",
-        number=0,
         pitfall=42,
         title="an installed snapshot leaves the old configuration in force",
         source="openraft #1808",
         edits=(
             Edit(
-                "raft.snapshots:on_installed",
+                "raftlog.raft.consensus.snapshots:on_installed",
                 "state.configurations = [(configuration_index, configuration)]",
                 "pass",
             ),
         ),
-        story="tests/raft/test_snapshots.py::test_pitfall_42_the_configuration_in_the_snapshot_takes_effect",
+        story="tests/raft/consensus/snapshots/test_snapshots.py::test_pitfall_42_the_configuration_in_the_snapshot_takes_effect",
+    ),
+    Mutant(
+        name="installing_follower_rejects_entries",
+        pitfall=54,
+        title="a follower that installs a snapshot rejects entries, so that its leader probes and streams without end",
+        source="this project, until it was fixed",
+        edits=(
+            Edit(
+                "raftlog.raft.consensus.replication:on_append",
+                "    if entries and state.is_installing:\n        return",
+                "    if entries and state.is_installing and log.term_at(prev) == message.prev_term:\n        return",
+            ),
+        ),
+        story="tests/raft/consensus/snapshots/test_snapshots_receiver.py::test_a_follower_that_installs_rejects_no_entries_so_its_leader_waits_for_the_next_heartbeat",
+    ),
+    Mutant(
+        name="installing_follower_answers_no_heartbeat",
+        pitfall=54,
+        title="a follower that installs a snapshot does not answer heartbeats, so that its leader closes the link",
+        source="this project, until it was fixed",
+        edits=(
+            Edit(
+                "raftlog.raft.consensus.replication:on_append",
+                "    if entries and state.is_installing:\n        return",
+                "    if state.is_installing and (entries or log.term_at(prev) != message.prev_term):\n        return",
+            ),
+        ),
+        story="tests/raft/consensus/snapshots/test_snapshots_receiver.py::test_a_follower_that_installs_answers_each_heartbeat_also_where_its_log_does_not_fit",
     ),
     Mutant(
         name="chunk_taken_at_any_offset",
-        number=0,
         pitfall=55,
         title="a chunk is taken wherever it begins",
         source="LogCabin #174; openraft 2eccb9e1",
         edits=(
             Edit(
-                "raft.snapshots:on_install",
+                "raftlog.raft.consensus.snapshots:on_install",
                 "elif message.offset != receiving.ahead:",
                 "elif message.offset > receiving.ahead:",
             ),
         ),
-        story="tests/raft/test_snapshots_receiver.py::test_pitfall_55_chunks_out_of_place_are_answered_with_the_place_to_go_on",
+        story="tests/raft/consensus/snapshots/test_snapshots_receiver.py::test_pitfall_55_chunks_out_of_place_are_answered_with_the_place_to_go_on",
     ),
     Mutant(
         name="snapshot_sent_without_a_window",
-        number=0,
         pitfall=55,
         title="a leader sends chunk after chunk, whatever was answered",
-        source="found while issue 19 was done",
+        source="found in this project",
         edits=(
             Edit(
-                "raft.progress:Sending.has_room",
+                "raftlog.raft.consensus.progress:Sending.has_room",
                 "return not self.inflight or "
                 "self.sent - self.offset + options.snapshot_chunk_bytes <= self.window_bytes",
                 "return True",
@@ -113,62 +138,58 @@ MUTANTS: Final = (
     ),
     Mutant(
         name="snapshot_window_ignores_the_followers_pace",
-        number=0,
         pitfall=55,
         title="the window grows with every answer, however late it comes",
-        source="found while issue 19 was done",
+        source="found in this project",
         edits=(
             Edit(
-                "raft.progress:Sending.note_written",
+                "raftlog.raft.consensus.progress:Sending.note_written",
                 "if took_ms <= self.quickest_ms + options.snapshot_queue_ms:",
                 "if took_ms >= 0:",
             ),
         ),
-        story="tests/raft/test_snapshots_window.py::test_late_answers_make_the_window_smaller",
+        story="tests/raft/consensus/snapshots/test_snapshots_window.py::test_late_answers_make_the_window_smaller",
     ),
     Mutant(
         name="late_answer_takes_a_snapshot_back",
-        number=0,
         pitfall=55,
         title="an answer from before takes the leader back to what it says",
-        source="found while issue 19 was done",
+        source="found in this project",
         edits=(
             Edit(
-                "raft.snapshots:on_reply",
+                "raftlog.raft.consensus.snapshots:on_reply",
                 "elif sending.is_doubted and message.offset < sending.offset:",
                 "elif message.offset < sending.offset:",
             ),
         ),
-        story="tests/raft/test_snapshots_sender.py::test_an_answer_asks_for_the_next_chunk_and_an_old_one_for_nothing",
+        story="tests/raft/consensus/snapshots/test_snapshots_sender.py::test_an_answer_asks_for_the_next_chunk_and_an_old_one_for_nothing",
     ),
     Mutant(
         name="snapshot_resumed_behind_what_was_sent",
-        number=0,
         pitfall=55,
         title="after a cut the leader goes on behind what it sent, not behind what was answered",
-        source="found while issue 19 was done",
+        source="found in this project",
         edits=(
             Edit(
-                "raft.snapshots:on_bulk_opened",
+                "raftlog.raft.consensus.snapshots:on_bulk_opened",
                 "progress.sending.go_to(progress.sending.offset)",
                 "progress.sending.go_to(progress.sending.sent)",
             ),
         ),
-        story="tests/raft/test_snapshots_window.py::test_a_link_that_was_made_anew_goes_on_behind_what_was_answered",
+        story="tests/raft/consensus/snapshots/test_snapshots_window.py::test_a_new_link_continues_behind_the_answered_chunks",
     ),
     Mutant(
         name="chunks_taken_beyond_the_window",
-        number=0,
         pitfall=55,
         title="a follower keeps whatever comes, however much waits for its disk",
-        source="found while issue 19 was done",
+        source="found in this project",
         edits=(
             Edit(
-                "raft.snapshots:on_install",
+                "raftlog.raft.consensus.snapshots:on_install",
                 "elif not receiving.writes or end - receiving.offset <= state.options.snapshot_window_bytes:",
                 "else:",
             ),
         ),
-        story="tests/raft/test_snapshots_window.py::test_a_follower_keeps_no_more_than_the_window",
+        story="tests/raft/consensus/snapshots/test_snapshots_window.py::test_a_follower_keeps_no_more_than_the_window",
     ),
 )

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from chaos.sim.mutants.mutant import Edit, Mutant
+from raftlog.chaos.sim.mutants.mutant import Edit, Mutant
 
 MUTANTS: Final = (
     Mutant(
         name="version_raised_by_a_majority",
-        number=0,
         pitfall=77,
         title="the cluster version rises once a majority knows it; who does not is led into what it cannot apply",
         source="etcd #13654; LogCabin's version gate",
         edits=(
             Edit(
-                "raft.versions:known_to_all",
+                "raftlog.raft.versions:known_to_all",
                 "    newest = knows\n",
                 "    told = sorted([knows, *(its for _, its in said.values())])\n"
                 "    return told[-min(len(told), len(configuration.voters) // 2 + 1)]\n"
@@ -25,13 +24,12 @@ MUTANTS: Final = (
     ),
     Mutant(
         name="version_missing_from_the_snapshot",
-        number=0,
         pitfall=77,
         title="a state restored from a snapshot is applied to by the rules of version 1",
         source="etcd #13654",
         edits=(
             Edit(
-                "statemachine.machine:StateMachine.of",
+                "raftlog.statemachine.machine:StateMachine.of",
                 "machine.oldest, machine.version = state.oldest, state.version",
                 "machine.oldest = state.oldest",
             ),

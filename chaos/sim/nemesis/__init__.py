@@ -1,4 +1,4 @@
-"""What goes wrong in a world, and when: one stream of trouble for each kind of fault that the seed's swarm has.
+"""Injects faults into a world: one stream for each kind of fault in the seed's swarm.
 
 Each stream draws from its own Random, everything before it asks `World.fault`, which numbers and records a fault and
 may say no: so a run with one fault left out (shrinking) stays as like the first one as it can. One file per family.
@@ -11,11 +11,23 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from chaos.sim.nemesis import breaks, clocks, damage, disks, members, network, operators, processes, states, strand
-from chaos.sim.nemesis.network import close_links
+from raftlog.chaos.sim.nemesis import (
+    breaks,
+    clocks,
+    damage,
+    disks,
+    members,
+    network,
+    operators,
+    processes,
+    promises,
+    states,
+    strand,
+)
+from raftlog.chaos.sim.nemesis.network import close_links
 
 if TYPE_CHECKING:
-    from chaos.sim.world import World
+    from raftlog.chaos.sim.world.world import World
 
 __all__ = ["FAULTS", "close_links", "heal", "unleash"]
 
@@ -25,18 +37,20 @@ FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {
     **processes.FAULTS,
     **disks.FAULTS,
     **damage.FAULTS,
+    **promises.FAULTS,
     **clocks.FAULTS,
     **operators.FAULTS,
     **members.FAULTS,
     **strand.FAULTS,
     **states.FAULTS,
 }
-"""Kind (as in `chaos.sim.swarm.KINDS`) -> what does it, once."""
+"""Kind (as in `raftlog.chaos.sim.ground.swarm.KINDS`) -> what does it, once."""
 
 
 def heal(world: World) -> None:
     """What lasts until somebody ends it: disks have room and their own pace, and what is beyond repair goes away."""
     disks.heal(world)
+    promises.heal(world)
     damage.heal(world)
 
 

@@ -10,16 +10,16 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from chaos.sim.failure import Failure
-from chaos.sim.nemesis.network import break_link
-from chaos.sim.nemesis.targets import anyone
-from chaos.sim.topologies import Links
-from raft.roles import Follower, Leader
-from raft.types import NodeId
+from raftlog.chaos.sim.ground.failure import Failure
+from raftlog.chaos.sim.ground.topologies import Links
+from raftlog.chaos.sim.nemesis.network import break_link
+from raftlog.chaos.sim.nemesis.targets import anyone
+from raftlog.raft.consensus.roles import Follower, Leader
+from raftlog.raft.types import NodeId
 
 if TYPE_CHECKING:
-    from chaos.sim.replica import Replica
-    from chaos.sim.world import World
+    from raftlog.chaos.sim.replica.node import Node
+    from raftlog.chaos.sim.world.world import World
 
 REFUSED_US: Final = (0, 0, 4_000, 20_000)
 """For so long after a break of all links every dial is refused."""
@@ -54,8 +54,10 @@ def break_links(world: World, random: Random) -> None:
         break_link(world, random, sender, to)
 
 
-def _healthy_leader(world: World) -> Replica | None:
-    """The leader that all nodes follow and hear, in a world that delays, loses and cuts nothing; else None."""
+def _healthy_leader(world: World) -> Node | None:
+    """The leader that all nodes follow and answer, in a world that delays, loses and cuts nothing; else None.
+
+    A follower whose disk hangs does not answer. The leader of two nodes then gives up soon, with or without a break."""
     swarm, leading = world.swarm, world.leading()
     if leading is None or swarm.loss or swarm.slow_message or swarm.delay_max_us > DELAY_MAX_US:
         return None
@@ -65,12 +67,14 @@ def _healthy_leader(world: World) -> Replica | None:
             continue
         if not isinstance(role, Follower) or role.leader != leading.node or role.link_closed:
             return None
+        if not leading.is_answering(replica.node):
+            return None
     nodes = list(world.replicas)
     is_whole = all(not world.network.is_hindered(one, other) for one in nodes for other in nodes if one != other)
     return leading if is_whole else None
 
 
-def _judge(world: World, leading: Replica, within_us: int) -> None:
+def _judge(world: World, leading: Node, within_us: int) -> None:
     """Look twice whether that node still leads its term, if nothing else went wrong meanwhile."""
     assert leading.core is not None
     term, faults, lives = leading.core.state.term, len(world.faults), _lives(world)

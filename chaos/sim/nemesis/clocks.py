@@ -6,11 +6,11 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from chaos.sim.clocks import RATE
-from chaos.sim.nemesis.targets import anyone, for_a_while
+from raftlog.chaos.sim.ground.clocks import RATE
+from raftlog.chaos.sim.nemesis.targets import anyone, for_a_while
 
 if TYPE_CHECKING:
-    from chaos.sim.world import World
+    from raftlog.chaos.sim.world.world import World
 
 HOUR_MS: Final = 3_600_000
 

@@ -1,4 +1,4 @@
-"""What damages a disk for good: flipped bits, misdirected and stale blocks, and a disk that comes back empty.
+"""Damages a disk for good: flipped bits, misdirected and stale blocks, and a disk that comes back empty.
 
 The atlas is asked first: of everything promised enough intact copies stay, so that whatever is damaged, the healed
 cluster goes on with what it acknowledged. A damaged log is cut at the next start, and heals from the others. A node
@@ -11,17 +11,18 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from chaos.sim import disk_newest
-from chaos.sim.disk_faults import AREAS, FATAL
-from chaos.sim.nemesis.targets import anyone, for_a_while, several
-from chaos.sim.wires import NOBODY_YET
-from raft.hello import NEVER_MET
-from raft.journal import segment_name
-from raft.operations import Delete
-from raft.types import NodeId
+from raftlog.chaos.sim.disk import newest as disk_newest
+from raftlog.chaos.sim.disk.faults import AREAS, FATAL
+from raftlog.chaos.sim.ground.wires import NOBODY_YET
+from raftlog.chaos.sim.nemesis.promises import LOOK_US, Peers, start_until_taken, take_away, watch
+from raftlog.chaos.sim.nemesis.targets import anyone, for_a_while, several
+from raftlog.raft.hello import NEVER_MET
+from raftlog.raft.types import NodeId
+from raftlog.raft.wal.formats import segment_name
+from raftlog.raft.wal.operations import Delete
 
 if TYPE_CHECKING:
-    from chaos.sim.world import World
+    from raftlog.chaos.sim.world.world import World
 
 AROUND_US: Final = 2_000_000
 """How long a machine with an old copy of its disk stays at most."""
@@ -32,15 +33,12 @@ CHECKED_US: Final = 3_000_000
 NEWEST_AREAS: Final = {"row": "idx", "effects": "ledger"}
 """What the atlas calls a region of what was written last; the others are of the log."""
 
-LOOK_US: Final = 500
-"""Shorter than any process is down: its peers' ends are noticed before one of them is back."""
-
 
 def heal(world: World) -> None:
     """Operators check every disk: a node beyond repair is taken away, one with damage is started anew, and mends it."""
     for node, disk in sorted(world.disks.items()):
         if world.atlas.is_beyond_repair(node):
-            _take_away(world, node)
+            take_away(world, node)
         elif disk.damaged and not world.replicas[node].is_retired:
             _check_disk(world, node)
 
@@ -58,7 +56,7 @@ def _check_disk(world: World, node: NodeId) -> None:
     replica.is_paused = replica.is_held = False
     world.restart(node)
     if disk.refused:
-        _take_away(world, node)
+        take_away(world, node)
 
 
 def flip_bit(world: World, random: Random) -> None:
@@ -74,7 +72,7 @@ def flip_newest(world: World, random: Random) -> None:
 
     def look() -> None:
         replica = world.replicas[node]
-        if world.now_us < until_us and (replica.core is None or replica.work.is_marked or replica.disk.is_busy):
+        if world.now_us < until_us and (replica.core is None or replica.is_marked or replica.disk.is_busy):
             for_a_while(world, LOOK_US, look)
         else:
             for_a_while(world, later_us, hit)
@@ -130,6 +128,8 @@ def roll_back(world: World, random: Random) -> None:
         replica = world.replicas[node]
         boot, peers = image.view.hard_state.boot + 2, [peer for peer in world.replicas.values() if peer is not replica]
         disk = (node, world.disks[node].incarnation)
+        if node in world.dials.behind:
+            return
         if replica.core is None or any(peer.met.get(disk, NEVER_MET).boot < boot for peer in peers):
             return  # there are those whom an old copy could deceive
         if not _may_hit(world, node, "roll_back") or not world.fault("roll back", node, f"by {ago_us} us", AROUND_US):
@@ -143,7 +143,7 @@ def roll_back(world: World, random: Random) -> None:
 
         def look() -> None:
             if lives != [each.life for each in everyone] or world.now_us - began_us > AROUND_US:
-                _take_away(world, node)
+                take_away(world, node)
             elif not replica.is_retired:
                 world.after(LOOK_US, look)
 
@@ -167,47 +167,23 @@ def restore(world: World, random: Random) -> None:
     replica, disk = world.replicas[node], world.disks[node]
     if replica.core is None or disk.damaged or disk.is_busy:
         return
-    image = disk.copy()
-    peers = [peer for peer in world.replicas.values() if peer is not replica and not peer.is_retired]
-    lives = [peer.life for peer in peers]
-    incarnation = disk.incarnation
-
-    def are_reachable() -> bool:
-        return disk.incarnation == incarnation and all(
-            peer.life == life
-            and peer.core is not None
-            and not (peer.is_paused or world.network.is_cut(peer.node, node) or world.network.is_cut(node, peer.node))
-            for peer, life in zip(peers, lives, strict=True)
-        )
+    image, peers = disk.copy(), Peers(world, node)
 
     def bring_back() -> None:
-        key = (node, incarnation)
-        promises = [peer.core.state.memories.get(key) for peer in peers if peer.core is not None]
         is_whole = not (disk.damaged or disk.view.is_healing or disk.refused)
-        if replica.core is None or not (peers and is_whole and are_reachable()) or len(peers) + 1 < len(world.replicas):
+        is_there = replica.core is not None and world.replicas[node] is replica and node not in world.dials.behind
+        if not (is_there and is_whole and peers.can_tell()):
             return
         if not _may_hit(world, node, "log") or not world.fault("restore copy", node, f"of {ago_us} us ago", AROUND_US):
             return
-        replica.crash(f"restored as it was {ago_us} us ago", power=False)
-        world.witness.rolled_back(node, max([max(each.term, each.term_now) for each in promises if each], default=0))
+        what = f"restored as it was {ago_us} us ago"
+        replica.crash(what, power=False)
+        peers.forgets()
         held = disk.view.entries[: disk.view.synced]
         disk.roll_back(image)
         disk.view.lost(held)
-        met = max(peer.met.get(key, NEVER_MET).boot for peer in peers)
-        while disk.view.hard_state.boot < met:  # each start counts
-            disk.open()
-            disk.crash(power=False)
-        replica.start()
-        look()
-
-    def look() -> None:
-        if not disk.view.is_healing or replica.is_retired:
-            world.sometimes("a restored copy has everything again")
-        elif not are_reachable() or world.is_healed:
-            world.atlas.hit(node, "roll_back", f"restored as it was {ago_us} us ago")
-            _take_away(world, node)
-        else:
-            world.after(LOOK_US, look)
+        start_until_taken(world, node)
+        watch(world, node, peers, what, "a restored copy has everything again")
 
     for_a_while(world, ago_us, bring_back)
 
@@ -220,13 +196,6 @@ def _lose(world: World, node: NodeId, area: str, what: str, *, power: bool) -> N
     replica.hello = NOBODY_YET
     world.witness.lost(node)
     world.atlas.hit(node, area, what)
-
-
-def _take_away(world: World, node: NodeId) -> None:
-    replica = world.replicas[node]
-    replica.is_retired = True
-    if replica.core is not None:
-        replica.crash("taken away: its disk is beyond repair", power=False)
 
 
 def _damage(world: World, random: Random, kind: str) -> None:

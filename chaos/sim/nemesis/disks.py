@@ -11,10 +11,10 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from chaos.sim.nemesis.targets import anyone, for_a_while, several
+from raftlog.chaos.sim.nemesis.targets import anyone, for_a_while, several
 
 if TYPE_CHECKING:
-    from chaos.sim.world import World
+    from raftlog.chaos.sim.world.world import World
 
 HANGS_US: Final = 2_000_000
 """A sync of a hanging disk takes this long: more than three election timeouts."""

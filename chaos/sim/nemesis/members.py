@@ -1,8 +1,8 @@
 """Changes of the members while things go wrong: nodes join as learners, are promoted, removed and replaced.
 
 An operator asks whoever leads, and gives up where that refuses; what was begun goes on by itself
-(raft/reconfiguration.py) or is given up with its leader. A node that the committed configuration no longer names is
-stopped for good some time later; until then it may disturb.
+(raft/consensus/reconfiguration.py) or is given up with its leader. A node that the committed configuration no
+longer names is stopped for good some time later; until then it may disturb.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import replace as replace_fields
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from raft.changes import AddLearners, Change, ChangeAddresses, Promote, Remove, Replace
-from raft.configuration import Configuration
-from raft.core import RaftCore
-from raft.types import NodeId, Now
+from raftlog.raft.changes import AddLearners, ChangeAddresses, MemberChange, Promote, Remove, Replace
+from raftlog.raft.configuration import Configuration
+from raftlog.raft.consensus.core import RaftCore
+from raftlog.raft.types import NodeId, Now
 
 if TYPE_CHECKING:
-    from chaos.sim.replica import Replica
-    from chaos.sim.world import World
+    from raftlog.chaos.sim.replica.node import Node
+    from raftlog.chaos.sim.world.world import World
 
 NODES_MAX: Final = 9
 """Nodes that a world ever has, those that left included."""
@@ -31,14 +31,14 @@ RETIRE_US: Final = 5_000_000
 """How long a node that left may go on at most."""
 
 
-def _leading(world: World) -> tuple[Replica, Configuration] | None:
+def _leading(world: World) -> tuple[Node, Configuration] | None:
     leading = world.leading()
     if leading is None or leading.core is None:
         return None
     return leading, leading.core.state.configuration
 
 
-def _ask(world: World, random: Random, leading: Replica, kind: str, node: NodeId, change: Change) -> bool:
+def _ask(world: World, random: Random, leading: Node, kind: str, node: NodeId, change: MemberChange) -> bool:
     hasty = random.randint(7_002, 7_999) if random.randrange(2) else 0
     if not world.fault(kind, node, str(change)):
         return False

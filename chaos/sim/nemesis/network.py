@@ -6,13 +6,13 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from chaos.sim import topologies
-from chaos.sim.nemesis.targets import anyone, for_a_while
-from chaos.sim.topologies import Links
-from raft.types import NodeId
+from raftlog.chaos.sim.ground import topologies
+from raftlog.chaos.sim.ground.topologies import Links
+from raftlog.chaos.sim.nemesis.targets import anyone, for_a_while
+from raftlog.raft.types import NodeId
 
 if TYPE_CHECKING:
-    from chaos.sim.world import World
+    from raftlog.chaos.sim.world.world import World
 
 NOTICED_US: Final = 5_000
 """How long it takes at most until a node hears that a connection closed."""

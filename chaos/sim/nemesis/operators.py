@@ -1,4 +1,4 @@
-"""What operators and housekeeping do while things go wrong: hand leadership over, upgrade, make snapshots, trim."""
+"""Acts as operators and housekeeping during faults: hand-overs, upgrades, snapshots, trims."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from raft.codec import Record, encode_block
-from raft.configuration import Configuration
-from raft.core import RaftCore
-from raft.retention import Policy, piece_of, trim_before
-from raft.types import NOBODY, NodeId, Now
-from statemachine.commands import Operation
-from statemachine.versions import CLUSTER_VERSION
+from raftlog.raft.codec.block import BlockRecord, encode_block
+from raftlog.raft.configuration import Configuration
+from raftlog.raft.consensus.core import RaftCore
+from raftlog.raft.types import NOBODY, NodeId, Now
+from raftlog.raft.wal.retention import RetentionPolicy, piece_of, trim_before
+from raftlog.statemachine.commands import Operation
+from raftlog.statemachine.versions import CLUSTER_VERSION
 
 if TYPE_CHECKING:
-    from chaos.sim.world import World
+    from raftlog.chaos.sim.world.world import World
 
 
 def transfer(world: World, random: Random) -> None:
@@ -39,23 +39,21 @@ def compact(world: World, random: Random) -> None:
 def retain(world: World, random: Random) -> None:
     """A node is asked to trim the log: as a policy decides, or below any index, ones too high among them. And some node
     deletes what was trimmed before: housekeeping, no fault."""
-    replicas = list(world.replicas.values())
-    replica, other = random.choice(replicas), random.choice(replicas)
+    replica = random.choice(list(world.replicas.values()))
     kept, age_ms, jump = random.choice((2, 3, 6)), random.choice((0, 2_000, 20_000)), random.randint(-2, 60)
     by_policy, deadline_us = random.randrange(2) == 0, world.now_us + 3_000_000
-    other.delete_trimmed()
     if replica.core is None or replica.is_paused:
         return
     machine, size = replica.machine, world.swarm.segment_bytes
     before: int | None = max(1, machine.applied_index - jump)
     if by_policy:
         lowest = machine.consumers.lowest()
-        policy = Policy(bytes=kept * size, age_ms=age_ms, held_bytes=(kept + 2) * size)
+        policy = RetentionPolicy(bytes=kept * size, age_ms=age_ms, held_bytes=(kept + 2) * size)
         pieces = [piece_of(replica.disk.files, segment) for segment in replica.disk.running().journal.segments]
         before = trim_before(policy, pieces, machine.oldest, machine.time_ms, size, lowest)
     if before is not None:
         world.count("trims asked for")
-        block = encode_block([Record(int(Operation.TRIM), argument=before)])
+        block = encode_block([BlockRecord(int(Operation.TRIM), argument=before)])
         replica.submit(block, 1, 0, 0, deadline_us, lambda _: None)
 
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from chaos.sim.nemesis.targets import anyone, for_a_while, several
-from raft.types import NodeId
+from raftlog.chaos.sim.nemesis.targets import anyone, for_a_while, several
+from raftlog.raft.types import NodeId
 
 if TYPE_CHECKING:
-    from chaos.sim.world import World
+    from raftlog.chaos.sim.world.world import World
 
 
 def end(world: World, kind: str, nodes: Iterable[NodeId], *, power: bool) -> None:

@@ -10,17 +10,18 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from chaos.sim.failure import Failure
-from chaos.sim.nemesis.targets import anyone
-from raft.codec import Record, encode_block
-from raft.divergence import NOTE
-from statemachine.commands import Operation
-from statemachine.digest import LOW, state_row_hash
-from statemachine.store import RECORD, RECORD_SIZE
+from raftlog.chaos.sim.ground.failure import Failure
+from raftlog.chaos.sim.nemesis.targets import anyone
+from raftlog.raft.codec.block import BlockRecord, encode_block
+from raftlog.raft.wal.divergence import NOTE
+from raftlog.statemachine.commands import Operation
+from raftlog.statemachine.digest import LOW, state_row_hash
+from raftlog.statemachine.store import RECORD, RECORD_SIZE
 
 if TYPE_CHECKING:
-    from chaos.sim.replica import Replica
-    from chaos.sim.world import World
+    from raftlog.chaos.sim.replica.life import Life
+    from raftlog.chaos.sim.replica.node import Node
+    from raftlog.chaos.sim.world.world import World
 
 KEPT: Final = b"\0kept"
 AGAIN_US: Final = 500_000
@@ -28,7 +29,8 @@ PATIENCE_US: Final = 2_000_000
 
 
 def begin(world: World) -> None:
-    """Have the key written, as soon as somebody takes it."""
+    """Writes the key, as soon as a leader takes it. A write whose answer is late may be applied after the one that
+    follows it, and after the state went wrong: so each writes only where the key is not there."""
 
     def settled(answer: object) -> None:
         if hasattr(answer, "code"):
@@ -39,7 +41,7 @@ def begin(world: World) -> None:
         if replica is None:
             world.after(AGAIN_US, put)
         else:
-            block = encode_block([Record(Operation.PUT, KEPT, b"as it was")])
+            block = encode_block([BlockRecord(Operation.PUT, KEPT, b"as it was", argument=0)])
             replica.submit(block, 1, 0, 0, world.now_us + PATIENCE_US, settled)
 
     world.after(AGAIN_US, put)
@@ -49,7 +51,7 @@ def corrupt(world: World, random: Random) -> None:
     """The value differs on one replica from now on. The atlas is asked: a majority stays right."""
     node = anyone(world, random)
     replica = world.replicas[node]
-    if replica.core is None or replica.is_retired or replica.corrupted or replica.snapshots.is_saving:
+    if replica.core is None or replica.is_retired or replica.corrupted or replica.is_saving:
         return
     if KEPT not in replica.machine._store.head or not world.atlas.may_hit(node, "state"):
         return
@@ -77,7 +79,7 @@ def flip(machine: Any, key: bytes, value: bytes) -> None:
 # -- what follows ------------------------------------------------------------------------------------------------
 
 
-def sound(world: World, replica: Replica) -> None:
+def sound(world: World, replica: Life) -> None:
     """That node has another state than before: gone, or made from its disk or a leader's."""
     replica.corrupted = 0
     if NOTE not in replica.disk.damaged:  # else its next start may be refused
@@ -85,7 +87,7 @@ def sound(world: World, replica: Replica) -> None:
     world.witness.another_state(replica.node)
 
 
-def fenced(world: World, replica: Replica, error: Exception) -> None:
+def fenced(world: World, replica: Node, error: object) -> None:
     """A process found that its state is wrong, and ends. Raises Failure where it is not."""
     if not replica.corrupted:
         raise Failure("only a wrong state is fenced", f"node {replica.node}: {error}")
@@ -95,7 +97,7 @@ def fenced(world: World, replica: Replica, error: Exception) -> None:
     world.note(replica.node, "fenced", str(error))
 
 
-def refused(world: World, replica: Replica, reason: str) -> None:
+def refused(world: World, replica: Node, reason: str) -> None:
     """A disk could not be opened: where its note says that the state was wrong, the node is beyond repair."""
     if NOTE in replica.disk.damaged:
         world.atlas.hit(replica.node, "state", reason)

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from chaos.sim import topologies
-from chaos.sim.nemesis.targets import for_a_while
-from raft.codec import Record, encode_block
-from statemachine.commands import Operation
+from raftlog.chaos.sim.ground import topologies
+from raftlog.chaos.sim.nemesis.targets import for_a_while
+from raftlog.raft.codec.block import BlockRecord, encode_block
+from raftlog.statemachine.commands import Operation
 
 if TYPE_CHECKING:
-    from chaos.sim.replica import Replica
-    from chaos.sim.world import World
+    from raftlog.chaos.sim.replica.node import Node
+    from raftlog.chaos.sim.world.world import World
 
 
 def strand_leader(world: World, random: Random) -> None:
@@ -47,8 +47,8 @@ def strand_leader(world: World, random: Random) -> None:
     for_a_while(world, us, heal)
 
 
-def _writes(world: World, replica: Replica, count: int) -> Callable[[], None]:
-    block = encode_block([Record(Operation.APPEND, None, b"stranded")] * count, plain=True)
+def _writes(world: World, replica: Node, count: int) -> Callable[[], None]:
+    block = encode_block([BlockRecord(Operation.APPEND, None, b"stranded")] * count, plain=True)
 
     def write() -> None:
         replica.submit(block, count, 0, 0, world.now_us + 2_000_000, lambda _: world.count("stranded writes told"))

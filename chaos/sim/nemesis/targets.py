@@ -6,10 +6,10 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
-from raft.types import NodeId
+from raftlog.raft.types import NodeId
 
 if TYPE_CHECKING:
-    from chaos.sim.world import World
+    from raftlog.chaos.sim.world.world import World
 
 
 def anyone(world: World, random: Random) -> NodeId:

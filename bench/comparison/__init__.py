@@ -1,0 +1,1 @@
+"""Compares the contenders: axes, rounds, goals and the report."""

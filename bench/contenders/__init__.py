@@ -1,0 +1,1 @@
+"""Starts each server that takes part: raftlog and its peers."""

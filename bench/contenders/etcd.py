@@ -1,0 +1,139 @@
+"""Runs etcd as a peer: three nodes on loopback, asked through the JSON gateway and through gRPC.
+
+Debian's (3.4) and the newest, as `make peers` obtains them. It syncs its log before it answers, as raftlog does.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import urllib.request
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from bench.instruments.processes import Processes
+from bench.instruments.tools import Program
+from bench.loads import h2load, wrk
+from raftlog.cluster.node.local_cluster import free_ports
+
+KEY = b"bench"
+TXN_OPERATIONS_MAX = 128
+"""etcd's own limit (--max-txn-ops)."""
+
+
+class Etcd:
+    """Three etcd processes under one folder, started by `start`, ended by `stop`."""
+
+    def __init__(self, program: Program, folder: Path, nodes: int = 3) -> None:
+        self._program = program
+        self._processes = Processes(folder)
+        ports = free_ports(2 * nodes)
+        self._clients, self._peers = ports[:nodes], ports[nodes:]
+        self._leader = 0
+
+    @property
+    def name(self) -> str:
+        """Name and version, as in "etcd 3.4.23"."""
+        done = subprocess.run([self._program.path, "--version"], capture_output=True, text=True, check=True)
+        return "etcd " + done.stdout.split("etcd Version:", 1)[1].split()[0]
+
+    @property
+    def pids(self) -> list[int]:
+        """The process ids of all nodes."""
+        return self._processes.pids
+
+    @property
+    def url(self) -> str:
+        """Where clients find the leader."""
+        return f"http://127.0.0.1:{self._leader}"
+
+    def start(self, deadline_s: float = 30.0) -> None:
+        """Start all nodes and wait until they have a leader. Raises RuntimeError after the deadline."""
+        cluster = ",".join(f"n{k}=http://127.0.0.1:{port}" for k, port in enumerate(self._peers))
+        for k, (own, other) in enumerate(zip(self._clients, self._peers, strict=True)):
+            client, peer = f"http://127.0.0.1:{own}", f"http://127.0.0.1:{other}"
+            command = [
+                self._program.path, "--name", f"n{k}", "--data-dir", f"etcd-{k}",
+                "--listen-client-urls", client, "--advertise-client-urls", client,
+                "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
+                "--initial-cluster", cluster, "--initial-cluster-state", "new", "--log-level", "error",
+                "--snapshot-count", "100000", "--quota-backend-bytes", str(8 << 30),
+            ]  # fmt: skip
+            self._processes.start(f"n{k}", command, self._program.full_environment())
+        self._leader = self._processes.wait("etcd has a leader", self._find_leader, deadline_s=deadline_s)
+
+    def _find_leader(self) -> int | None:
+        for port in self._clients:
+            with suppress(OSError, ValueError, LookupError):
+                status = self.ask("/v3/maintenance/status", {}, port)
+                if status.get("leader") and status["leader"] == status["header"]["member_id"]:
+                    return port
+        return None
+
+    def stop(self) -> None:
+        """End all nodes."""
+        self._processes.stop()
+
+    def ask(self, path: str, body: dict[str, Any], port: int = 0) -> Any:
+        """One call of the JSON gateway, of the leader unless said otherwise. Raises OSError."""
+        url = f"http://127.0.0.1:{port or self._leader}{path}"
+        request = urllib.request.Request(url, json.dumps(body).encode(), method="POST")
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            return json.load(answer)
+
+    @property
+    def _url(self) -> str:
+        return f"http://127.0.0.1:{self._leader}"
+
+    def prepare(self, value: bytes, keys: int = 0) -> None:
+        """Put the key that the read load asks for, and `keys` more in order, for the range."""
+        self.ask("/v3/kv/put", {"key": _b64(KEY), "value": _b64(value)})
+        for first in range(0, keys, 100):
+            puts = [
+                {"request_put": {"key": _b64(b"log/%09d" % k), "value": _b64(value)}}
+                for k in range(first, min(keys, first + 100))
+            ]
+            self.ask("/v3/kv/txn", {"success": puts})
+
+    def gateway_put(self, value: bytes) -> wrk.Load:
+        """Put one key."""
+        body = json.dumps({"key": _b64(KEY), "value": _b64(value)})
+        return wrk.Load(f"{self._url}/v3/kv/put", "POST", body, "application/json")
+
+    def gateway_get(self) -> wrk.Load:
+        """A linearizable range of one key."""
+        return wrk.Load(f"{self._url}/v3/kv/range", "POST", json.dumps({"key": _b64(KEY)}), "application/json")
+
+    def grpc_put(self, value: bytes) -> h2load.Load:
+        """Put one key."""
+        return h2load.Load(f"{self._url}/etcdserverpb.KV/Put", put_message(KEY, value))
+
+    def grpc_get(self) -> h2load.Load:
+        """A linearizable range of one key."""
+        return h2load.Load(f"{self._url}/etcdserverpb.KV/Range", h2load.field(1, KEY))
+
+    def grpc_txn(self, value: bytes, count: int) -> h2load.Load:
+        """So many puts in one transaction, at most TXN_OPERATIONS_MAX."""
+        puts = (put_message(b"bulk/%03d" % k, value) for k in range(count))
+        message = b"".join(h2load.field(2, h2load.field(2, put)) for put in puts)
+        return h2load.Load(f"{self._url}/etcdserverpb.KV/Txn", message)
+
+    def grpc_range(self, count: int) -> h2load.Load:
+        """`count` of the keys of `prepare`, with their values."""
+        message = h2load.field(1, b"log/") + h2load.field(2, b"log0") + h2load.field(3, count)
+        return h2load.Load(f"{self._url}/etcdserverpb.KV/Range", message)
+
+    def revision(self) -> int:
+        """How many changes the store has seen: what the load really did."""
+        return int(self.ask("/v3/kv/range", {"key": _b64(KEY)})["header"]["revision"])
+
+
+def put_message(key: bytes, value: bytes) -> bytes:
+    """etcdserverpb.PutRequest."""
+    return h2load.field(1, key) + h2load.field(2, value)
+
+
+def _b64(data: bytes) -> str:
+    return base64.b64encode(data).decode()

@@ -1,0 +1,138 @@
+"""Starts contenders as an axis needs them, and lists those that cannot take part, with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from rich.console import Console
+
+from bench.contenders.etcd import Etcd
+from bench.contenders.nats import Nats
+from bench.contenders.noop import Noop
+from bench.contenders.pysyncobj import PySyncObj
+from bench.contenders.raftlog import Raftlog
+from bench.contenders.redis import Redis
+from bench.contenders.zookeeper import ZooKeeper
+from bench.instruments import tools
+
+
+class Contender(Protocol):
+    """What the field needs of a cluster."""
+
+    @property
+    def name(self) -> str:
+        """Name and version."""
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of all nodes."""
+
+    def start(self) -> None:
+        """All nodes, until they serve."""
+
+    def stop(self) -> None:
+        """End all nodes."""
+
+
+C = TypeVar("C", bound=Contender)
+
+
+class Field:
+    """The contenders of one axis; a context manager that ends them all."""
+
+    def __init__(self, folder: Path, console: Console, skipped: dict[str, str], *, peers: bool = True) -> None:
+        self.folder = folder
+        self._console = console
+        self._skipped = skipped
+        self._peers = peers
+        self._stack = ExitStack()
+        self._running: list[Contender] = []
+        self.names: set[str] = set()
+
+    def __enter__(self) -> Field:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def pids(self) -> list[int]:
+        """Of everybody that runs."""
+        return [pid for contender in self._running for pid in contender.pids]
+
+    def _start(self, make: Callable[[Path], C], what: str) -> list[C]:
+        """In a list, which is empty when it cannot be had."""
+        place = self.folder / what.replace(" ", "-")
+        place.mkdir(parents=True)
+        try:
+            contender = make(place)
+            self._stack.callback(contender.stop)
+            contender.start()
+        except (tools.MissingTool, RuntimeError, OSError) as error:
+            self._skipped[what] = " ".join(str(error).split())[:400]
+            self._console.print(f"skipped {what}: {error}", markup=False)
+            return []
+        self._running.append(contender)
+        self.names.add(contender.name)
+        return [contender]
+
+    def raftlog(self, *, fast_path: bool = True, nodes: int = 3) -> Raftlog:
+        """Ours: without it nothing can be said. Raises RuntimeError."""
+        place = self.folder / ("raftlog" if fast_path else "raftlog-aiohttp")
+        ours = Raftlog(place, nodes, fast_path=fast_path)
+        self._stack.callback(ours.stop)
+        ours.start()
+        self._running.append(ours)
+        return ours
+
+    def floors(self) -> list[Noop]:
+        """The two servers that do nothing."""
+        return [each for kind in ("plain", "fast") for each in self._start(partial(Noop, kind=kind), f"no-op {kind}")]
+
+    def etcds(self, nodes: int = 3) -> list[Etcd]:
+        """Debian's and the newest."""
+        if not self._peers:
+            return []
+        return [
+            *self._start(lambda at: Etcd(tools.debian("etcd", "etcd-server"), at, nodes), "etcd of Debian"),
+            *self._start(lambda at: Etcd(tools.built("etcd"), at, nodes), "etcd newest"),
+        ]
+
+    def nats(self, *, older: bool = True, synced: bool = True) -> list[Nats]:
+        """Debian's (2.9), the newest, and that with `sync_interval: always`."""
+        if not self._peers:
+            return []
+        debian, newest, always = "NATS of Debian", "NATS newest", "NATS newest, sync always"
+        found: list[Nats] = []
+        if older:
+            found += self._start(lambda at: Nats(tools.debian("nats-server", "nats-server"), at), debian)
+        found += self._start(lambda at: Nats(tools.built("nats-server"), at), newest)
+        if synced:
+            found += self._start(lambda at: Nats(tools.built("nats-server"), at, sync_always=True), always)
+        return found
+
+    def redis(self) -> list[Redis]:
+        """Debian's."""
+        if not self._peers:
+            return []
+        return self._start(lambda at: Redis(tools.debian("redis-server", "redis-server"), at), "Redis")
+
+    def zookeeper(self) -> list[ZooKeeper]:
+        """Debian's."""
+        return self._start(lambda at: ZooKeeper(tools.java_archives(), at), "ZooKeeper") if self._peers else []
+
+    def pysyncobj(self) -> list[PySyncObj]:
+        """PyPI's, in both of its ways to send: one is ahead with few commits in flight, the other with many."""
+        if not self._peers:
+            return []
+
+        def make(at: Path, *, batches: bool) -> PySyncObj:
+            return PySyncObj(tools.python_packages("pysyncobj"), at, batches=batches)
+
+        return [
+            *self._start(partial(make, batches=False), "PySyncObj"),
+            *self._start(partial(make, batches=True), "PySyncObj, batches"),
+        ]

@@ -1,0 +1,1 @@
+"""Measures and records: figures, the machine, conditions, plots, processes."""

@@ -1,0 +1,1 @@
+"""Makes load on a server: closed loops, open loops, streams, followers."""

@@ -1,0 +1,1 @@
+"""Measures how fast Spark reads the log."""

@@ -1,0 +1,119 @@
+"""Runs the jobs that the Spark bench times, over any DataFrame; also alone, as a script for another version of Spark.
+
+    python bench/spark/jobs.py kafka '{"servers": …, "topic": …, "heap": …, …}'
+
+runs the jobs over a Kafka topic: one for each line of its input that has a job's name. It answers each with a line of
+JSON. It imports only pyspark, so it runs in the rival's own environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+WARM_UP = 2
+"""Default number of rounds that run without being counted: the JVM first compiles its hot code."""
+
+
+def no_op(frame: DataFrame) -> None:
+    """Every row of every column is made, and thrown away."""
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def hashed(frame: DataFrame) -> None:
+    """Every byte of every column is looked at."""
+    from pyspark.sql import functions as F
+
+    frame.agg(F.bit_xor(F.xxhash64(*frame.columns))).collect()
+
+
+def parquet_into(folder: Path) -> Callable[[DataFrame], None]:
+    """Every row is written."""
+
+    def job(frame: DataFrame) -> None:
+        frame.write.mode("overwrite").parquet(str(folder))
+
+    return job
+
+
+def stream_no_op(stream: DataFrame, folder: Path) -> None:
+    """As no_op, as a streaming query that ends when it has read all; start and checkpoint count."""
+    shutil.rmtree(folder, ignore_errors=True)
+    query = (
+        stream.writeStream.format("noop").trigger(availableNow=True).option("checkpointLocation", str(folder)).start()
+    )
+    query.awaitTermination()
+
+
+def seconds(job: Callable[[], object]) -> float:
+    """How long it takes."""
+    started = time.perf_counter()
+    job()
+    return time.perf_counter() - started
+
+
+def java_options(heap: str) -> str:
+    """A heap of fixed size: a growing one costs a third, and not on both sides alike."""
+    return f"-Xms{heap} -XX:+AlwaysPreTouch"
+
+
+def _kafka(wanted: dict[str, Any]) -> dict[str, Callable[[], object]]:
+    from pyspark.sql import SparkSession
+
+    jars, heap = wanted["jars"], wanted["heap"]
+    spark: SparkSession = (
+        SparkSession.builder.appName("bench").master(wanted["master"])
+        .config("spark.driver.extraClassPath", f"{jars}/*")
+        .config("spark.driver.memory", heap)
+        .config("spark.driver.extraJavaOptions", java_options(heap))
+        .config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
+        .config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )  # fmt: skip
+    spark.sparkContext.setLogLevel("ERROR")
+    options = {
+        "kafka.bootstrap.servers": wanted["servers"],
+        "subscribe": wanted["topic"],
+        "startingOffsets": "earliest",
+        "kafka.max.poll.records": "5000",
+    }
+    folder = Path(wanted["folder"])
+    table = spark.read.format("kafka").options(**options).load()
+    stream = spark.readStream.format("kafka").options(**options).load()
+    return {
+        "no-op": lambda: no_op(table),
+        "hash": lambda: hashed(table),
+        "parquet": lambda: parquet_into(folder / "parquet")(table),
+        "stream no-op": lambda: stream_no_op(stream, folder / "checkpoint"),
+    }
+
+
+def _serve(wanted: dict[str, Any]) -> None:
+    """Runs the requested jobs until the input ends; Spark's own output goes to standard error."""
+    answers = sys.stdout
+    with contextlib.redirect_stdout(sys.stderr):
+        known = _kafka(wanted)
+        print(json.dumps({"jobs": list(known)}), file=answers, flush=True)
+        for line in sys.stdin:
+            try:
+                known[line.strip()]()
+                told: dict[str, str] = {}
+            except Exception as error:
+                told = {"error": f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:300]}"}
+            print(json.dumps(told), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] != ["kafka"]:
+        sys.exit(__doc__)
+    _serve(json.loads(sys.argv[2]))

@@ -1,0 +1,1 @@
+"""Studies one question of raftlog each: growth, overload, pauses, years of writes."""

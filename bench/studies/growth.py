@@ -1,0 +1,245 @@
+"""Measures how cost grows with entries, keys, size of values, nodes and connections: `python -m bench growth`.
+
+Each curve runs raftlog alone and changes one thing. The default is short; `--full` goes to 10 M entries and keys.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+
+from bench.contenders.raftlog import Raftlog
+from bench.instruments import conditions, machine, plots
+from bench.loads import wrk
+
+CURVES = ("entries", "keys", "values", "nodes", "connections")
+SHORT = {
+    "entries": (10_000, 100_000, 300_000), "keys": (1, 10_000, 100_000), "values": (16, 4_096, 1 << 18),
+    "nodes": (3, 5), "connections": (1, 64, 1_024),
+}  # fmt: skip
+FULL = {
+    "entries": (10_000, 100_000, 1_000_000, 10_000_000), "keys": (1, 1_000, 100_000, 1_000_000, 10_000_000),
+    "values": (16, 256, 4_096, 1 << 16, 1 << 20), "nodes": (3, 5, 7), "connections": (1, 4, 16, 64, 256, 1_024),
+}  # fmt: skip
+FLAT_SHARE = 0.8
+"""Cost is called flat if the rate at the far end is at least this much of that at the near one."""
+RESTART_S = 5.0
+_BATCH = 1_000
+PUTS = 100
+AGAIN_S = 30.0
+"""Longest time in seconds to repeat a load's transaction without a leader. Its keys are its own, so a repeat does no
+harm.
+"""
+TOLD_S = 10.0
+"""A load says how far it is this often."""
+_VALUE = b"x" * 256
+
+
+class Point(msgspec.Struct, frozen=True):
+    """One place on a curve, medians of the rounds; `restart_s` where the curve looks at that."""
+
+    x: int
+    per_second: float
+    p99_ms: float
+    cpu_us_per_operation: float
+    memory_mib: float
+    bad: int
+    restart_s: float | None = None
+
+
+class Grown(msgspec.Struct, frozen=True):
+    """One run, as it is saved."""
+
+    when: str
+    conditions: conditions.Conditions
+    curves: dict[str, list[Point]]
+
+
+def _point(ours: Raftlog, x: int, load: wrk.Load, count: int, rounds: int, seconds: int, folder: Path) -> Point:
+    before = machine.cpu_seconds(ours.pids)
+    runs = [wrk.run(load, connections=count, seconds=seconds, folder=folder) for _ in range(rounds)]
+    cpu = machine.cpu_seconds(ours.pids) - before
+    done = max(1, sum(run.requests for run in runs))
+    return Point(
+        x, round(median(run.per_second for run in runs), 1), round(median(run.p99_ms for run in runs), 2),
+        round(cpu / done * 1e6, 1), round(machine.memory_mib(ours.pids), 1), sum(run.bad for run in runs),
+    )  # fmt: skip
+
+
+def _restart(ours: Raftlog) -> float:
+    """All nodes stopped and started again: seconds until all serve."""
+    ours.cluster.stop()
+    began = time.monotonic()
+    ours.start()
+    return round(time.monotonic() - began, 2)
+
+
+def _fill_log(ours: Raftlog, records: int) -> None:
+    body = msgspec.msgpack.encode([_VALUE] * _BATCH)
+    ours.ask_all("POST", "/v1/log", [body] * (records // _BATCH), "application/msgpack")
+
+
+def puts(first: int, end: int, value_bytes: int = 32) -> Iterator[bytes]:
+    """Transactions that put keys first..end-1."""
+    for start in range(first, end, PUTS):
+        puts = [
+            {"operation": "put", "key": f"key-{number:08d}", "value": "v" * value_bytes}
+            for number in range(start, min(end, start + PUTS))
+        ]
+        yield msgspec.json.encode({"then": puts})
+
+
+def with_progress(bodies: Iterable[bytes], first: int, end: int, say: Callable[[str], None]) -> Iterator[bytes]:
+    """The bodies, each of PUTS keys; while they are taken it says how far that is."""
+    began = at = time.monotonic()
+    for number, body in enumerate(bodies):
+        if (now := time.monotonic()) - at >= TOLD_S:
+            at, done = now, number * PUTS
+            say(f"{first + done:,} of {end:,} keys loaded, {done / (now - began):,.0f} a second")
+        yield body
+
+
+def load_keys(ours: Raftlog, first: int, end: int, say: Callable[[str], None]) -> None:
+    """Puts keys first..end-1."""
+    bodies = with_progress(puts(first, end), first, end, say)
+    ours.ask_all("POST", "/v1/kv/txn", bodies, "application/json", again_s=AGAIN_S)
+
+
+def curve(
+    name: str, steps: tuple[int, ...], folder: Path, rounds: int, seconds: int, say: Callable[[str], None]
+) -> Iterator[Point]:
+    """The points of one curve, each measured when it is reached."""
+    if name == "nodes":
+        for nodes in steps:
+            ours = Raftlog(folder / f"nodes-{nodes}", nodes)
+            try:
+                ours.start()
+                yield _point(ours, nodes, ours.write(_VALUE), 64, rounds, seconds, folder)
+            finally:
+                ours.stop()
+        return
+    ours = Raftlog(folder / name)
+    try:
+        ours.start()
+        reached = 0
+        for step in steps:
+            load, count = ours.write(_VALUE), 64
+            restart = None
+            if name == "entries":
+                reached = int(msgspec.json.decode(ours.ask("GET", "/v1/status"))["applied"])
+                _fill_log(ours, max(0, step - reached))
+                restart = _restart(ours)
+                load = ours.write(_VALUE)
+            elif name == "keys":
+                load_keys(ours, reached, step, say)
+                reached = step
+                load = wrk.Load(f"{ours.url}/v1/kv/key-00000000", "PUT", b"v" * 32)
+            elif name == "values":
+                load, count = ours.write(b"x" * step), 16
+            else:
+                count = step
+            point = _point(ours, step, load, count, rounds, seconds, folder)
+            yield msgspec.structs.replace(point, restart_s=restart)
+    finally:
+        ours.stop()
+
+
+def told(path: Path) -> str:
+    """What the last growth run, if there is one, says of its goals, in a few words."""
+    try:
+        grown = msgspec.json.decode(path.read_bytes(), type=Grown)
+    except (OSError, msgspec.DecodeError):
+        return ""
+    return verdict(grown.curves.get("entries", []), is_quiet=grown.conditions.is_quiet)
+
+
+def verdict(points: list[Point], *, is_quiet: bool) -> str:
+    """Of the curve over entries: whether the rate stayed, and how long a restart took at its end."""
+    if len(points) < 2:
+        return ""
+    if not is_quiet:
+        return "growth: the machine was busy"
+    first, last = points[0], points[-1]
+    share = last.per_second / max(first.per_second, 1e-9)
+    flat = "flat" if share >= FLAT_SHARE else "NOT flat"
+    restart = "" if last.restart_s is None else f"; restart {last.restart_s:.1f} s (≤ {RESTART_S:g})"
+    return f"{flat}: {share:.2f} of the rate from {first.x:,} to {last.x:,} entries{restart}"
+
+
+def markdown(grown: Grown) -> str:
+    """The curves as tables."""
+    quiet = "" if grown.conditions.is_quiet else " (BUSY: the figures say little)"
+    lines = ["# How cost grows", "", f"{grown.when}; machine {grown.conditions.busy_before:.0%} busy before{quiet}."]
+    for name, points in grown.curves.items():
+        lines += ["", f"## {name.capitalize()}", ""]
+        lines += ["| " + name + " | ops/s | p99 ms | CPU µs/op | MiB | bad | restart s |", "| --- " * 7 + "|"]
+        lines += [
+            f"| {point.x:,} | {point.per_second:,.0f} | {point.p99_ms:.2f} | {point.cpu_us_per_operation:.1f} | "
+            f"{point.memory_mib:,.0f} | {point.bad} | {'' if point.restart_s is None else point.restart_s} |"
+            for point in points
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def html(grown: Grown) -> str:
+    """The curves as plots, on a page that needs nothing from elsewhere."""
+    drawn = [
+        plots.lines(
+            f"writes over {name}: per second, and p99 in ms",
+            {
+                "raftlog, per second": [(point.x, point.per_second) for point in points],
+                "p99 ms": [(point.x, point.p99_ms) for point in points],
+            },
+        )
+        for name, points in grown.curves.items()
+    ]
+    return (
+        f'<!doctype html><meta charset="utf-8"><title>How cost grows</title><h1>How cost grows</h1>{"".join(drawn)}\n'
+    )
+
+
+def main(
+    only: Annotated[str, typer.Option(help=f"curves, by commas: {', '.join(CURVES)}; all unless said")] = "",
+    full: Annotated[bool, typer.Option("--full", help="to 10 M entries and keys; 20 GB of disk")] = False,
+    rounds: Annotated[int, typer.Option(min=1, help="runs of each point")] = 3,
+    seconds: Annotated[int, typer.Option(min=1, help="length of one run")] = 2,
+    data: Annotated[Path | None, typer.Option(help="folder on a real disk for the data")] = None,
+    save: Annotated[Path, typer.Option(help="where the results go; .md and .html beside it")] = Path(
+        "bench/results/growth.json"
+    ),
+) -> None:
+    """How the cost of a write grows with entries, keys, values, nodes, connections. About 3 minutes; --full longer."""
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    chosen = [name.strip() for name in only.split(",") if name.strip()] or list(CURVES)
+    if unknown := [name for name in chosen if name not in CURVES]:
+        raise typer.BadParameter(f"--only: there is no {unknown[0]!r}; there are {', '.join(CURVES)}")
+    curves: dict[str, list[Point]] = {}
+    with tempfile.TemporaryDirectory(prefix="raftlog-growth-", dir=data) as place:
+        seen = conditions.look(Path(place), console)
+
+        def say(line: str) -> None:
+            console.print(f"    {line}")
+
+        for name in chosen:
+            for point in curve(name, (FULL if full else SHORT)[name], Path(place), rounds, seconds, say):
+                curves.setdefault(name, []).append(point)
+                console.print(
+                    f"  {name} {point.x:,}: {point.per_second:,.0f} ops/s, p99 {point.p99_ms:.1f} ms, "
+                    f"{point.cpu_us_per_operation:.0f} µs/op, {point.memory_mib:,.0f} MiB"
+                    + ("" if point.restart_s is None else f", restart {point.restart_s:.1f} s")
+                )
+    grown = Grown(time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), seen, curves)
+    save.parent.mkdir(parents=True, exist_ok=True)
+    save.write_bytes(msgspec.json.format(msgspec.json.encode(grown), indent=1) + b"\n")
+    save.with_suffix(".md").write_text(markdown(grown), encoding="utf-8")
+    save.with_suffix(".html").write_text(html(grown), encoding="utf-8")
+    console.print(f"saved to {save}, {save.with_suffix('.md')} and {save.with_suffix('.html')}")

@@ -1,0 +1,379 @@
+"""Defines the commands that break a real cluster: `raftlog chaos run`, `list` and `report`.
+
+Toxiproxy's client, the cluster and the checkers are imported only when a command runs, so that no other command waits
+for their import.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from enum import IntEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from raftlog.chaos.runs import results
+
+if TYPE_CHECKING:
+    from raftlog.chaos.runs.runner import Told
+    from raftlog.chaos.runs.scenarios import Scenario
+    from raftlog.chaos.runs.schedule import Planned
+
+SECONDS: Final = 60.0
+SECONDS_MIN: Final = 5.0
+TIMES: Final = 100
+"""Losses of each outcome in a fail-over run."""
+
+OUT: Final = Path("runs/chaos")
+PIPE_EVERY_S: Final = 10.0
+"""Time in seconds between lines of progress when the output is no terminal."""
+
+BROKEN: Final = 8
+_EXITS: Final = {"valid": 0, "invalid": 1, "unknown": 6}
+_STYLES: Final = {"valid": "bold green", "invalid": "bold red", "unknown": "bold yellow"}
+
+
+class Nodes(IntEnum):
+    """Sizes of clusters that are tried."""
+
+    THREE = 3
+    FIVE = 5
+    SEVEN = 7
+
+
+def register(chaos: typer.Typer) -> None:
+    """Adds the commands."""
+    chaos.command("run")(run_command)
+    chaos.command("list")(list_command)
+    chaos.command("report")(report_command)
+
+
+def run_command(
+    scenario: Annotated[str, typer.Argument(help="What to do to it: see `raftlog chaos list`.")] = "all",
+    nodes: Annotated[int, typer.Option("--nodes", "-n", help="3, 5 or 7.")] = 5,
+    seconds: Annotated[float | None, typer.Option(min=SECONDS_MIN, help="How long the load lasts: 60.")] = None,
+    minutes: Annotated[float | None, typer.Option(min=SECONDS_MIN / 60, help="The same in minutes.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Draws the schedule; a fresh one, if not given.")] = None,
+    nemesis: Annotated[str | None, typer.Option(metavar="A+B", help="These nemeses or families instead.")] = None,
+    times: Annotated[int, typer.Option(min=1, help="With failover: losses of each outcome.")] = TIMES,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="With failover: count the losses of that run, lose the rest.")
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the folder of the run is made.")] = OUT,
+    base_port: Annotated[
+        int | None, typer.Option(min=1024, max=65000, help="Ports from here on; free ones, if not given.")
+    ] = None,
+    mutant: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Nodes with this planted bug: the verdict should be invalid.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of every node; may be repeated.")
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the nodes' data also when the verdict is valid.")] = False,
+    record: Annotated[bool, typer.Option("--record", help=f"Keep the run in {results.RESULTS}.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+) -> None:
+    """Break a real cluster on purpose: exit code 0 valid, 1 invalid, 6 unknown, 8 if the run could not be made."""
+    from raftlog.chaos.nemesis import UnknownNemesis
+    from raftlog.chaos.runs.scenarios import UnknownScenario, nemeses_of, scenario_of
+
+    if nodes not in {each.value for each in Nodes}:
+        raise typer.BadParameter(f"{nodes}: clusters of 3, 5 or 7 nodes are tried", param_hint="--nodes")
+    if seconds is not None and minutes is not None:
+        raise typer.BadParameter("give --seconds or --minutes, not both", param_hint="--minutes")
+    lasts_s = seconds if seconds is not None else 60 * minutes if minutes is not None else SECONDS
+    try:
+        chosen = scenario_of(scenario)
+        kinds = nemeses_of(chosen, tuple(nemesis.split("+")) if nemesis else (), nodes)
+    except UnknownScenario as error:
+        raise typer.BadParameter(str(error), param_hint="SCENARIO") from error
+    except UnknownNemesis as error:
+        raise typer.BadParameter(str(error), param_hint="--nemesis") from error
+    command = _node_command(mutant)
+    settings = _settings(set_ or [])
+    drawn = seed if seed is not None else secrets.randbelow(1_000_000)
+    words = ["raftlog", "chaos", "run", scenario, "--nodes", str(nodes), "--seed", str(drawn)]
+    words += ["--nemesis", nemesis] if nemesis else []
+    words += ["--mutant", mutant] if mutant else []
+    words += [word for each in set_ or [] for word in ("--set", each)]
+    from raftlog.chaos.runs.scenarios import FAILOVER
+    from raftlog.chaos.runs.schedule import schedule
+
+    with _broken_is_no_verdict():
+        if chosen.name == FAILOVER:
+            from raftlog.chaos.runs import failover
+
+            planned = failover.plan(drawn, times)
+            if resume is not None:
+                failover.losses_of(resume)  # reports a broken line before any process starts
+            words += ["--times", str(times)]
+        else:
+            heavy = [each.name for each in kinds if each.is_heavy]
+            planned = schedule(
+                drawn, lasts_s, {each.name: (each.lane, each.lasts_s) for each in kinds}, heavy, chosen.always
+            )
+            words += ["--seconds", f"{lasts_s:g}"]
+        result = _run(
+            chosen, planned, nodes, lasts_s, drawn, resume, out, base_port, keep, words, as_json, command, settings
+        )
+        if record:
+            results.keep(result, datetime.now(UTC))
+    raise typer.Exit(_EXITS[result["verdict"]])
+
+
+def _node_command(mutant: str | None) -> tuple[str, ...]:
+    """What runs each node."""
+    if mutant is None:
+        from raftlog.chaos.deploy.deployment import NODE_COMMAND
+
+        return NODE_COMMAND
+    from raftlog.chaos.deploy.mutant_nodes import CannotPlant, command_of
+
+    try:
+        return command_of(mutant)
+    except CannotPlant as error:
+        raise typer.BadParameter(str(error), param_hint="--mutant") from error
+
+
+def _settings(words: list[str]) -> dict[str, Any]:
+    """`raft.heartbeat_ms=50` as a key and a value of the settings file."""
+    settings: dict[str, Any] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not key or not equals:
+            raise typer.BadParameter(f"{word!r} is not KEY=VALUE", param_hint="--set")
+        try:
+            settings[key] = json.loads(value)
+        except ValueError:
+            settings[key] = value
+    return settings
+
+
+def _run(
+    scenario: Scenario,
+    planned: tuple[Planned, ...],
+    nodes: int,
+    seconds: float,
+    seed: int,
+    resume: Path | None,
+    out: Path,
+    base_port: int | None,
+    keep: bool,
+    words: list[str],
+    as_json: bool,
+    command: tuple[str, ...],
+    settings: dict[str, Any],
+) -> dict[str, Any]:
+    from raftlog.chaos.deploy import toxiproxy_server
+    from raftlog.chaos.deploy.ports import Ports
+    from raftlog.chaos.etcd import binary, run as etcd_run
+    from raftlog.chaos.runs import aftermath, failover, report, run_folder
+    from raftlog.chaos.runs.judgement import judge_run
+    from raftlog.chaos.runs.runner import Run, execute
+    from raftlog.chaos.runs.scenarios import ETCD, ETCD_STALE, FAILOVER
+    from raftlog.chaos.workloads.workload import Arena
+
+    toxiproxy_server.server_path()
+    is_etcd = scenario.name in (ETCD, ETCD_STALE)
+    if is_etcd:
+        binary.etcd_path()
+    ports = Ports(base_port)
+    folder = run_folder.new_folder(out, scenario.name, nodes, seed)
+    if resume is not None:
+        shutil.copy(resume / failover.LOSSES, folder)
+    console = Console(stderr=as_json, highlight=False, soft_wrap=True)
+    console.print(f"seed {seed}, {len(planned)} faults planned; again: [bold]{escape(' '.join(words))}[/bold]")
+    with _Progress(console, seconds, len(planned)) as progress:
+        common: Any = {
+            "nodes": nodes, "seconds": seconds, "seed": seed, "folder": folder, "ports": ports, "tell": progress.tell,
+        }  # fmt: skip
+        raftlog: Any = {"command": command, "settings": settings}
+
+        async def carry_out() -> Run:
+            if is_etcd:
+                stale = scenario.name == ETCD_STALE
+                return await etcd_run.execute(scenario, planned, serializable=stale, **common)
+            if scenario.name == FAILOVER:
+                arena = Arena(seed, pace=scenario.pace, policy=failover.POLICY, all_bound=True)
+                drive = failover.lose_leaders
+                return await execute(scenario, planned, drive=drive, arena=arena, **raftlog, **common)
+            return await execute(scenario, planned, **raftlog, **common)
+
+        try:
+            run = asyncio.run(carry_out())
+        except Exception:
+            if not (failures := aftermath.failures(folder / "nodes")):
+                raise
+            run = Run(scenario, seed, nodes, seconds, folder, [], [], Arena(seed))  # that is a finding, not an error
+            run.aftermath.problems += failures
+        progress.say("judging")
+        judgement = judge_run(run)
+        result = run_folder.save(run, judgement, words)
+        page = report.write_page(folder)
+    if result["verdict"] == "valid" and not keep:
+        shutil.rmtree(folder / "nodes" / "data", ignore_errors=True)
+    if as_json:
+        print(json.dumps(result, ensure_ascii=False))
+    else:
+        show(result, console)
+        console.print(f"report: {page}", soft_wrap=True)
+    return result
+
+
+def list_command() -> None:
+    """The scenarios, and the nemeses that each family has."""
+    from raftlog.chaos.nemesis import FAMILIES
+    from raftlog.chaos.runs.scenarios import SCENARIOS
+
+    console = Console(highlight=False)
+    scenarios = Table("scenario", "what it does", box=None, pad_edge=False)
+    for each in SCENARIOS.values():
+        scenarios.add_row(each.name, each.says)
+    console.print(scenarios, "")
+    nemeses = Table("nemesis", "family", "lane", "lasts", "what it does", box=None, pad_edge=False)
+    for family, members in FAMILIES.items():
+        for one in members:
+            least = f" (from {one.nodes_min} nodes on)" if one.nodes_min > 3 else ""
+            lasts = f"{one.lasts_s[0]:g}-{one.lasts_s[1]:g} s"
+            nemeses.add_row(one.name, family, one.lane, lasts, f"{one.says}{least}")
+    console.print(nemeses)
+
+
+def report_command(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run, such as runs/chaos/latest.")],
+) -> None:
+    """Write the page of a run again and show its result: exit code as that of the run, 8 if it cannot be read."""
+    from raftlog.chaos.runs import report, run_folder
+
+    with _broken_is_no_verdict():
+        result = run_folder.load(folder)
+        page = report.write_page(folder)
+        console = Console(highlight=False, soft_wrap=True)
+        show(result, console)
+        console.print(f"report: {page}")
+    raise typer.Exit(_EXITS[result["verdict"]])
+
+
+@contextmanager
+def _broken_is_no_verdict() -> Iterator[None]:
+    """What goes wrong ends the process with a line on standard error, and never with the exit code of a verdict."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        _say("interrupted: there is no verdict")
+    except (asyncio.CancelledError, Exception) as error:
+        _say(_first_of(error))
+    else:
+        return
+    raise typer.Exit(BROKEN)
+
+
+def _first_of(error: BaseException) -> str:
+    """What went wrong, for people; of several at once the first."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, RuntimeError | ValueError | OSError) and str(error):
+        return str(error)
+    return f"the harness failed, there is no verdict: {type(error).__name__}: {error}"
+
+
+def _say(text: str) -> None:
+    Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]error:[/red] {escape(text)}")
+
+
+class _Progress:
+    """How a run is going: a live line on a terminal, a line now and then in a pipe."""
+
+    def __init__(self, console: Console, seconds: float, faults: int) -> None:
+        self._console = console
+        self._seconds = seconds
+        self._faults = faults
+        self._status = console.status("") if console.is_terminal else None
+        self._next = 0.0
+
+    def __enter__(self) -> _Progress:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def tell(self, told: Told) -> None:
+        """Shows it, unless it is too soon for another line."""
+        leader = "no leader" if told.leader is None else f"leader {told.leader[0]} of term {told.leader[1]}"
+        active = f"; now {', '.join(told.active)}" if told.active else ""
+        text = (
+            f"{told.phase} {told.elapsed_s:.0f} s: {told.operations:,} operations, {told.faults} of {self._faults} "
+            f"faults, {leader}{active}"
+        )
+        if self._status is not None:
+            self._status.update(escape(text))
+        elif time.monotonic() >= self._next:
+            self._next = time.monotonic() + PIPE_EVERY_S
+            self.say(text)
+
+    def say(self, text: str) -> None:
+        """Shows a phase."""
+        if self._status is not None:
+            self._status.update(escape(text))
+        else:
+            self._console.print(escape(text))
+            sys.stdout.flush()
+
+
+def _met(result: dict[str, Any], kind: str) -> str:
+    """At how many of these events a direct request was under way."""
+    return f" ({result['met'][kind]} met by requests)" if kind in result["met"] else ""
+
+
+def show(result: dict[str, Any], console: Console) -> None:
+    """The result for people: the verdict first, then why, then numbers."""
+    installed = [each for each in result["faults"] if each["outcome"] == "installed"]
+    kinds = len({each["nemesis"] for each in installed})
+    console.print(
+        f"[{_STYLES[result['verdict']]}]{result['verdict']}[/]: {result['operations']:,} operations in "
+        f"{result['load_s']:.0f} s, {len(installed)} of {len(result['faults'])} faults of {kinds} kinds, up to "
+        f"{result['overlapping_max']} at once, {len(result['leaders'])} leaders, "
+        f"{result['without_leader_s']:.1f} s without one"
+    )
+    if result["happened"]:
+        told = (f"{count} {kind}{_met(result, kind)}" for kind, count in result["happened"].items())
+        console.print(f"  inside the nodes: {', '.join(told)}")
+    for text in result["problems"]:
+        console.print(f"  [red]{escape(text)}[/red]")
+    for text in result["missing"]:
+        console.print(f"  [yellow]too little happened: {escape(text)}[/yellow]")
+    for each in result["workloads"]:
+        ok, fail, info = (sum(by.get(word, 0) for by in each["counts"].values()) for word in ("ok", "fail", "info"))
+        settled = each["settled"]
+        console.print(
+            f"  {each['name']}: [{_STYLES[each['verdict']]}]{each['verdict']}[/], {ok:,} ok, {fail:,} failed, "
+            f"{info:,} unknown (by the log {settled['applied']} were applied), checked in "
+            f"{each['check']['seconds']:.2f} s"
+        )
+        for text in [*each["log_problems"], *each["check"]["problems"]]:
+            console.print(f"    [red]{escape(text)}[/red]")
+    if result["recovery_s"]:
+        told = result["recovery_s"]
+        console.print(f"  from a fault's end to the next write: p50 {told['p50']:.3f} s, p99 {told['p99']:.3f} s")
+    for row in result["failover"]:
+        goal = {True: ", within the goal", False: ", [yellow]beyond the goal[/yellow]"}.get(row.get("within_goal"), "")
+        console.print(
+            f"  leader lost ({row['loss']}), {row['count']} times: to the next write "
+            + ", ".join(f"{name} {1000 * row[f'{name}_s']:.0f} ms" for name in ("p50", "p90", "p99", "max"))
+            + goal
+        )

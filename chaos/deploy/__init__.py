@@ -1,0 +1,1 @@
+"""Starts a cluster of real processes behind proxies, and ends it."""

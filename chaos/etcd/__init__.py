@@ -1,0 +1,1 @@
+"""Runs the same faults and checks against a real etcd."""

@@ -1,0 +1,1 @@
+"""Judges histories: models, checkers and their verdicts."""

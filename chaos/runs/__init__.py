@@ -1,0 +1,1 @@
+"""Runs faults against a cluster, judges the outcome, and keeps it."""

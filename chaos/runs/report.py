@@ -1,0 +1,182 @@
+"""Renders the page of a run from its folder: one HTML file without outside resources.
+
+`chaos/runs/report.html` is the page; this module puts the data in: result.json, and the operations of all histories as
+rows. The page has every operation that did not end well, and every operation of keys that are not valid. If the others
+are more than `ROWS_MAX`, it has every nth of them, and says so. Rates and quantiles are those of all operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from raftlog.chaos.judge.history import BadHistory, Operation, read_history
+from raftlog.chaos.judge.model import text_of
+from raftlog.chaos.runs.availability import quantile
+from raftlog.chaos.runs.failover import losses_of
+from raftlog.chaos.runs.run_folder import history_file, load
+from raftlog.chaos.workloads.observer import Stretch, without_leader
+
+PAGE: Final = "report.html"
+ROWS_MAX: Final = 40_000
+TEXT_MAX: Final = 60
+BINS_MAX: Final = 1_200
+BIN_MIN_US: Final = 100_000
+SHARES: Final = (0.5, 0.9, 0.99, 1.0)
+
+Row = tuple[int, int, int, int, int, int, int, str]
+"""Workload, key, process, function, outcome (each a number of a table), beginning and end in µs, text."""
+
+OUTCOMES: Final = ("ok", "fail", "info")
+
+
+class _Names(dict[str, int]):
+    """Words as small numbers."""
+
+    def __missing__(self, word: str) -> int:
+        self[word] = number = len(self)
+        return number
+
+
+def write_page(folder: Path) -> Path:
+    """Writes the page of the run in that folder. Raises BadFolder, BadHistory."""
+    page = folder / PAGE
+    page.write_text(page_of(folder), encoding="utf-8")
+    return page
+
+
+def page_of(folder: Path) -> str:
+    """The page as text."""
+    template = Path(__file__).with_name(PAGE).read_text(encoding="utf-8")
+    data = msgspec.json.encode(data_of(folder)).decode()
+    return template.replace("{{DATA}}", data.replace("<", "\\u003c").replace("\u2028", "\\u2028"))
+
+
+def data_of(folder: Path) -> dict[str, Any]:
+    """What the page shows."""
+    result = load(folder)
+    load_us = int(1e6 * result["load_s"])
+    words: dict[str, _Names] = {name: _Names() for name in ("workloads", "keys", "processes", "functions")}
+    rows: list[Row] = []
+    bad: list[dict[str, Any]] = []
+    rates = _Rates(load_us)
+    latency: list[dict[str, Any]] = []
+    histories = {workload["name"]: read_file(folder, workload["name"]) for workload in result["workloads"]}
+    total = sum(map(len, histories.values()))
+    step = max(1, -(-total // ROWS_MAX))
+    for workload in result["workloads"]:
+        name = workload["name"]
+        keys = {_key(name, key["key"]) for key in workload["check"]["keys"]}
+        operations = histories[name]
+        rows += _rows(name, operations, keys, words, step)
+        latency += _latency(name, operations)
+        rates.add(operations)
+        for key in workload["check"]["keys"]:
+            impossible = key["impossible"]
+            bad.append(
+                {
+                    "key": words["keys"][_key(name, key["key"])],
+                    "verdict": key["verdict"],
+                    "impossible": None if impossible is None else _text_of_row(operations, impossible["lines"][0]),
+                    "order": _order(operations, key["prefix"]),
+                }
+            )
+    stretches = [Stretch(**each) for each in result["stretches"]]
+    return {
+        "result": result,
+        "tables": {table: list(names) for table, names in words.items()},
+        "outcomes": OUTCOMES,
+        "rows": rows,
+        "bad": bad,
+        "total": total,
+        "rates": rates.told,
+        "latency": latency,
+        "leaderless": [[start // 1000, end // 1000] for start, end in without_leader(stretches, load_us * 1000)],
+        "losses": msgspec.to_builtins(losses_of(folder)),
+    }
+
+
+class _Rates:
+    """How many operations ended in each of many short stretches of time, well and otherwise."""
+
+    def __init__(self, load_us: int) -> None:
+        self._bin_us = max(BIN_MIN_US, -(-load_us // BINS_MAX))
+        bins = load_us // self._bin_us + 1
+        self._ok, self._other = [0] * bins, [0] * bins
+
+    def add(self, operations: Iterable[Operation]) -> None:
+        """Counts them; what ended after the load is left out."""
+        for each in operations:
+            at = (each.returned_ns or 0) // 1000 // self._bin_us
+            if each.returned_ns is not None and at < len(self._ok):
+                (self._ok if each.outcome == "ok" else self._other)[at] += 1
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """For the page."""
+        return {"bin_us": self._bin_us, "ok": self._ok, "other": self._other}
+
+
+def _latency(name: str, operations: Iterable[Operation]) -> Iterator[dict[str, Any]]:
+    """Per function the quantiles of those that were carried out, in µs."""
+    took: dict[str, list[int]] = {}
+    for each in operations:
+        if each.outcome == "ok" and each.called_ns is not None and each.returned_ns is not None:
+            took.setdefault(each.f, []).append((each.returned_ns - each.called_ns) // 1000)
+    for f, values in took.items():
+        yield {"workload": name, "function": f, "us": [quantile(values, share) for share in SHARES]}
+
+
+def read_file(folder: Path, workload: str) -> list[Operation]:
+    """The operations of a workload. Raises BadHistory naming the file."""
+    path = history_file(folder, workload)
+    try:
+        if path.stat().st_size == 0:
+            return []  # a workload that asked nothing
+        return read_history(path).operations()
+    except OSError as error:
+        raise BadHistory(f"{path}: {error.strerror or error}") from error
+    except BadHistory as error:
+        raise error if str(error).startswith(str(path)) else BadHistory(f"{path}: {error}") from error
+
+
+def _key(workload: str, key: Any) -> str:
+    return workload if key is None else f"{workload} {key if isinstance(key, str) else text_of(key)}"
+
+
+def _rows(
+    name: str, operations: Iterable[Operation], bad: set[str], words: dict[str, _Names], step: int
+) -> Iterator[Row]:
+    for number, each in enumerate(operations):
+        key = _key(name, each.key)
+        if number % step and each.outcome == "ok" and key not in bad:
+            continue
+        began = (each.called_ns or 0) // 1000
+        ended = (each.returned_ns if each.returned_ns is not None else each.called_ns or 0) // 1000
+        yield (
+            words["workloads"][name], words["keys"][key], words["processes"][str(each.process)],
+            words["functions"][each.f], OUTCOMES.index(each.outcome), began, ended, _text(each),
+        )  # fmt: skip
+
+
+def _text(operation: Operation) -> str:
+    text = str(operation).partition(": ")[2].rpartition(" (line")[0]
+    if operation.key is not None:
+        text = text.replace(f" of {text_of(operation.key)}", "", 1)  # the page shows it by its key
+    return text if len(text) <= TEXT_MAX else f"{text[: TEXT_MAX - 1]}…"
+
+
+def _order(operations: Iterable[Operation], prefix: Iterable[dict[str, Any]]) -> list[tuple[str, int]]:
+    """Process and beginning in µs of the operations of the longest prefix that makes sense, in its order."""
+    places = {each.called: (str(each.process), (each.called_ns or 0) // 1000) for each in operations}
+    return [places[each["lines"][0]] for each in prefix if each["lines"][0] in places]
+
+
+def _text_of_row(operations: Iterable[Operation], line: int) -> dict[str, Any] | None:
+    for each in operations:
+        if each.called == line:
+            return {"text": str(each), "at": (each.called_ns or 0) // 1000, "process": str(each.process)}
+    return None

@@ -1,0 +1,310 @@
+"""Runs once: a cluster behind proxies, its load, its faults by schedule, and the final judgement.
+
+Everything that waits is here, and nothing is judged: `raftlog.chaos.runs.judgement` does that from the `Run`. Toxiproxy
+and processes are driven from threads, the clients from one event loop, so the order of a history is the order of time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+from raftlog.chaos.deploy import membership
+from raftlog.chaos.deploy.deployment import NODE_COMMAND, Deployment
+from raftlog.chaos.deploy.ports import Ports
+from raftlog.chaos.deploy.toxiproxy import ToxiproxyError
+from raftlog.chaos.nemesis import NEMESES, Field, Skipped
+from raftlog.chaos.runs.aftermath import Aftermath, examine
+from raftlog.chaos.runs.node_events import NodeEvent, NodeEvents
+from raftlog.chaos.runs.scenarios import Scenario
+from raftlog.chaos.runs.schedule import Planned
+from raftlog.chaos.workloads.bank import Bank
+from raftlog.chaos.workloads.direct import DirectLog, DirectStore
+from raftlog.chaos.workloads.lists import Lists
+from raftlog.chaos.workloads.log import Appends
+from raftlog.chaos.workloads.observer import Observer, Stretch
+from raftlog.chaos.workloads.register import Registers
+from raftlog.chaos.workloads.set import Sets
+from raftlog.chaos.workloads.tracer import Tracer
+from raftlog.chaos.workloads.workload import Arena, Recorder, Workload
+from raftlog.cluster.client.aio.client import Client, ClientError
+
+SETTINGS: Final[dict[str, Any]] = {"disk.segment_bytes": 16 << 20, "log.format": "json"}
+HOUSEKEEPING: Final[dict[str, Any]] = {
+    "disk.segment_bytes": 1 << 17, "limits.snapshot_log_bytes": 1 << 17, "limits.snapshot_log_percent": 1,
+    "limits.trailing_log_bytes": 1 << 15, "limits.trailing_log_percent": 1,
+}  # fmt: skip
+"""Under the load of all workloads: a sealed segment each second, a snapshot every two. A follower that lacks a second
+of the log gets the snapshot instead."""
+
+KEPT_SEGMENTS: Final = 12
+"""Size of the log that is kept for readers, in segments: about ten seconds of all workloads."""
+
+TELL_EVERY_S: Final = 1.0
+FINAL_S: Final = 30.0
+"""After every fault is healed each node has to write and read within it."""
+
+RESTORE_S: Final = 120.0
+
+_MAKERS: Final[dict[str, Callable[[Arena, Recorder], Workload]]] = {
+    "register": Registers,
+    "set": Sets,
+    "bank": Bank,
+    "lists": Lists,
+}
+
+
+@dataclass(slots=True)
+class FaultRun:
+    """What became of one planned fault."""
+
+    planned: Planned
+    outcome: Literal["due", "installed", "skipped", "indeterminate"] = "due"
+    target: str = ""
+    proof: str = ""
+    note: str = ""
+    began_ns: int | None = None
+    healed_ns: int | None = None
+
+
+@dataclass(slots=True)
+class Run:
+    """The complete outcome of a run, for the parts that judge and show it."""
+
+    scenario: Scenario
+    seed: int
+    nodes: int
+    seconds: float
+    folder: Path
+    faults: list[FaultRun]
+    workloads: list[Workload]
+    arena: Arena
+    stretches: list[Stretch] = field(default_factory=list)
+    load_ns: int = 0  # how long the load lasted
+    aftermath: Aftermath = field(default_factory=Aftermath)
+    events: Sequence[NodeEvent] = ()  # what happened inside the nodes
+    losses: dict[str, list[float]] = field(default_factory=dict)  # seconds to the next write, where it was measured
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """How a run is going."""
+
+    phase: str
+    elapsed_s: float
+    operations: int
+    active: tuple[str, ...] = ()
+    faults: int = 0
+    leader: tuple[int, int] | None = None
+
+
+Teller = Callable[[Told], None]
+Drive = Callable[[Run, Deployment, Observer, Teller], Awaitable[None]]
+
+
+async def execute(
+    scenario: Scenario,
+    planned: Sequence[Planned],
+    *,
+    nodes: int,
+    seconds: float,
+    seed: int,
+    folder: Path,
+    ports: Ports,
+    tell: Teller,
+    drive: Drive | None = None,
+    arena: Arena | None = None,
+    command: Sequence[str] = NODE_COMMAND,
+    settings: Mapping[str, Any] = MappingProxyType({}),
+) -> Run:
+    """Carries a run out.
+
+    `drive` replaces the load and the faults by the clock, in an `arena` made for it. `command` runs each node (one with
+    a planted bug). `settings` are more keys of its settings file.
+
+    Raises errors that prevent the run: no Toxiproxy, a taken port, a node that does not start. Later failures of the
+    cluster are recorded in the `Run`. Leaves no process behind.
+    """
+    needs = {need for each in planned for need in NEMESES[each.nemesis].needs}
+    deployment = Deployment(
+        folder / "nodes", ports, nodes=nodes, spares=int("spare" in needs), has_shim="shim" in needs,
+        settings=_settings(settings, is_small="housekeeping" in needs), command=command,
+    )  # fmt: skip
+    with deployment:
+        tell(Told("starting", 0.0, 0))
+        await asyncio.to_thread(deployment.start)
+        arena = arena or Arena(seed=seed, pace=scenario.pace)
+        arena.urls = deployment.dial
+        urls = {node: deployment.cluster.url(node) for node in deployment.cluster.nodes}
+        tracer = Tracer(urls)
+        workloads = [_workload(name, arena, tracer) for name in scenario.workloads]
+        run = Run(scenario, seed, nodes, seconds, folder, [FaultRun(each) for each in planned], workloads, arena)
+        observer = Observer(arena, urls)
+        events = NodeEvents(arena, {node: deployment.cluster.log_file(node) for node in urls})
+        try:
+            for each in workloads:
+                await each.prepare()
+            arena.began_ns = time.monotonic_ns()
+            watching = [asyncio.create_task(each.run()) for each in (observer, tracer, events)]
+            try:
+                await (drive or load)(run, deployment, observer, tell)
+                tell(told_of(run, "healing", observer))
+                await asyncio.to_thread(_restore, deployment, run)
+                last = await _final(run, deployment)
+                for each in workloads:
+                    await each.finish(last)
+            finally:
+                for task in watching:
+                    task.cancel()
+                ended = await asyncio.gather(*watching, return_exceptions=True)
+            for error in ended:
+                if isinstance(error, Exception):
+                    raise error
+            run.stretches, run.events = observer.stretches, events.seen
+        finally:
+            await asyncio.wait_for(arena.close(), FINAL_S)
+            await tracer.direct.close()
+        tell(told_of(run, "reading all logs", observer))
+        found = await asyncio.to_thread(examine, deployment, tracer)
+        found.problems[:0] = run.aftermath.problems
+        run.aftermath = found
+        return run
+
+
+def _settings(asked: Mapping[str, Any], *, is_small: bool) -> dict[str, Any]:
+    """The settings of every node; `is_small`: with a short log, small segments and many snapshots."""
+    settings = {**SETTINGS, **(HOUSEKEEPING if is_small else {}), **asked}
+    if is_small:
+        settings.setdefault("retention.bytes", KEPT_SEGMENTS * settings["disk.segment_bytes"])
+    return settings
+
+
+def _workload(name: str, arena: Arena, tracer: Tracer) -> Workload:
+    """The workload of that name; those that ask directly share the connections and the truth of the tracer."""
+    recorder = Recorder(arena)
+    match name:
+        case "direct":
+            return DirectLog(arena, recorder, tracer.urls, tracer)
+        case "direct-keys":
+            nodes = sorted(tracer.urls)
+            stores = [(DirectStore(tracer.urls[node], tracer.direct), node) for node in nodes]
+            return Registers(
+                arena, recorder, name, prefix="d/", processes=len(nodes), open=lambda number: stores[number]
+            )
+        case "log":
+            return Appends(arena, recorder, oldest=lambda: tracer.oldest)
+    return _MAKERS[name](arena, recorder)
+
+
+async def load(run: Run, deployment: Deployment, observer: Observer, tell: Teller) -> None:
+    """Load and faults side by side, for as long as the run is to last."""
+    locks = {each.planned.lane: asyncio.Lock() for each in run.faults}
+    async with asyncio.TaskGroup() as group:
+        for each in run.workloads:
+            group.create_task(each.run())
+        faults = [group.create_task(_fault(run, fault, deployment, locks[fault.planned.lane])) for fault in run.faults]
+        end = run.arena.began_ns + run.seconds * 1e9
+        while (now_ns := time.monotonic_ns()) < end or not all(task.done() for task in faults):
+            tell(told_of(run, "running", observer))
+            await asyncio.sleep(min(TELL_EVERY_S, max(0.01, (end - now_ns) / 1e9)))
+        run.load_ns = run.arena.now_ns()
+        run.arena.stopping.set()
+
+
+async def _fault(run: Run, fault: FaultRun, deployment: Deployment, lane: asyncio.Lock) -> None:
+    planned, arena = fault.planned, run.arena
+    await asyncio.sleep(max(0.0, planned.at_s - arena.now_ns() / 1e9))
+    async with lane:
+        if arena.now_ns() / 1e9 + planned.lasts_s > run.seconds:
+            fault.outcome, fault.note = "skipped", "those before it took so long that the run would be over"
+            return
+        here = Field(deployment, planned.number, random.Random(planned.draw))
+        fault.began_ns = arena.now_ns()
+        try:
+            injected = await asyncio.to_thread(NEMESES[planned.nemesis].inject, here)
+        except Skipped as why:
+            fault.outcome, fault.note, fault.healed_ns = "skipped", str(why), arena.now_ns()
+            return
+        except Exception as error:  # any error: half of the fault may be there
+            fault.outcome, fault.note = "indeterminate", _said(error)
+            await heal_fault(fault, lambda: here.forget())
+        else:
+            fault.outcome, fault.target, fault.proof = "installed", injected.target, injected.proof
+            await asyncio.sleep(planned.lasts_s)
+            await heal_fault(fault, injected.heal)
+        fault.healed_ns = arena.now_ns()
+        run.aftermath.problems += here.problems
+        if fault.outcome == "indeterminate" and planned.lane == "process":
+            await heal_fault(fault, lambda: _whole(deployment, is_heavy=NEMESES[planned.nemesis].is_heavy))
+
+
+async def heal_fault(fault: FaultRun, heal: Callable[[], str | None]) -> None:
+    """Ends a fault; what goes wrong makes it indeterminate."""
+    try:
+        fault.note = "; ".join(part for part in (fault.note, await asyncio.to_thread(heal)) if part)
+    except Exception as error:  # the end of the run removes the remaining parts
+        fault.outcome = "indeterminate"
+        fault.note = "; ".join(part for part in (fault.note, f"not healed: {_said(error)}") if part)
+
+
+def _whole(deployment: Deployment, *, is_heavy: bool) -> None:
+    """After half a fault: every node runs whose disk may be trusted, and the members are those of the beginning."""
+    deployment.cluster.start(node for node in deployment.cluster.nodes if node not in deployment.disks.lost)
+    if is_heavy:
+        membership.settle(deployment)
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+
+
+def _restore(deployment: Deployment, run: Run) -> None:
+    """Nothing cut, all nodes up and ready; a node that does not come back is a finding, not an error."""
+    try:
+        deployment.heal()
+        if deployment.shim is not None:
+            deployment.shim.heal()
+        for node in deployment.cluster.nodes:
+            deployment.prepare(node)
+        _whole(deployment, is_heavy=any(NEMESES[each.planned.nemesis].is_heavy for each in run.faults))
+        deployment.cluster.restore(RESTORE_S)
+    except ToxiproxyError:
+        raise  # of the harness itself: there is no verdict
+    except Exception as error:
+        run.aftermath.problems.append(f"after the last fault the cluster did not come back: {error}")
+
+
+async def _final(run: Run, deployment: Deployment) -> int:
+    """Each node accepts a write and returns it: the last record that any client wrote. Returns its index."""
+    appends = next((each for each in run.workloads if isinstance(each, Appends)), None)
+    last = 0
+    for node in deployment.cluster.nodes:
+        async with Client(deployment.url(node), bound=True, deadline_s=FINAL_S) as client:
+            try:
+                if appends is not None:
+                    told = await appends.append(client, f"final-{node}", node, f"final-{node}:1")
+                    if told is None:
+                        raise TimeoutError("its append was not acknowledged")
+                    last = max(last, told.index or 0)
+                key = f"final/{node}".encode()
+                await client.put(key, b"2")
+                item = await client.get(key)
+                if item is None or item.value != b"2":
+                    raise ValueError(f"it read {item} after it had written 2")
+            except (ClientError, TimeoutError, ValueError) as error:
+                run.aftermath.problems.append(f"the final write and read at node {node} failed: {error}")
+    return last
+
+
+def told_of(run: Run, phase: str, observer: Observer) -> Told:
+    """How it is going."""
+    active = tuple(each.planned.nemesis for each in run.faults if each.outcome == "installed" and not each.healed_ns)
+    operations = sum(len(each.recorder.history) for each in run.workloads) // 2
+    begun = sum(each.began_ns is not None for each in run.faults)
+    return Told(phase, run.arena.now_ns() / 1e9, operations, active, begun, observer.leader)

@@ -1,0 +1,1 @@
+"""Simulates clients, and judges what they were answered."""

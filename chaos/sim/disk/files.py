@@ -1,0 +1,410 @@
+"""A folder in memory with a page cache: executes `raft.wal.operations`, can lose power, be killed, fill up and fail.
+
+Bytes are durable once their file is synced; before, a power cut loses them, keeps them or tears them at the borders of
+sectors (sometimes inside one: the new bytes up to somewhere, the old ones behind). Names are durable in the order in
+which they were changed once a folder is synced; before, a power cut keeps any number of the first changes. A killed
+process loses nothing: the page cache stays.
+
+One image is kept of each file, what a reader sees, and for what is not synced what was there before: a sync then costs
+nothing. Only after a failed sync are there two, because the cache counts as clean what the disk has never got.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable
+from random import Random
+from typing import Protocol
+
+from raftlog.raft.wal.formats import LOG_FOLDER
+from raftlog.raft.wal.operations import (
+    Allocate,
+    Create,
+    Delete,
+    DeleteFolder,
+    FileOperation,
+    MakeFolder,
+    Rename,
+    Sync,
+    SyncFolder,
+    Truncate,
+    Write,
+    Zero,
+)
+
+SECTOR = 512
+
+
+_Change = tuple[int, bytes | bytearray, bytes | None]
+"""One write that is not synced: its position, what was there before (shorter where the file grew), what is there now.
+
+Where the last is None the file was cut at the position, and what was behind it is the second.
+"""
+
+
+class Lie(Protocol):
+    """One sync that the disk answers without doing it (`raftlog.chaos.sim.disk.lies`)."""
+
+    def takes(self, name: str, inode: Inode) -> bool:
+        """Whether the sync of that file is the one."""
+
+    def comes_out(self) -> bool:
+        """The power fails: whether what was not done is lost; else the disk has it by now."""
+
+    def make_good(self) -> None:
+        """The disk has done what it said."""
+
+    def lost(self) -> None:
+        """It is lost: the file holds what the disk has."""
+
+
+class Inode:
+    """The content of one file, whatever its name is."""
+
+    __slots__ = ("changes", "disk", "lied", "seen", "wounds")
+
+    def __init__(self, content: bytes | bytearray = b"") -> None:
+        self.seen = bytearray(content)
+        self.changes: list[_Change] = []
+        self.disk: bytearray | None = None  # what is durable, where it is not `seen` less `changes`
+        self.lied: bytearray | None = None  # what the disk has in truth since it answered a sync that it did not do
+        self.wounds: list[tuple[int, bytes]] = []  # what was there before damage, and where
+
+    def write(self, position: int, data: bytes) -> None:
+        """The page cache takes it."""
+        seen = self.seen
+        size = len(seen)
+        if position < size:
+            end = position + len(data)
+            self.changes.append((position, seen[position:end], data))
+            seen[position:end] = data
+            return
+        if position > size:
+            data = bytes(position - size) + data
+        self.changes.append((size, b"", data))
+        seen += data
+
+    def cut(self, size: int) -> None:
+        """A file made that long."""
+        if size < len(self.seen):
+            self.changes.append((size, self.seen[size:], None))
+            del self.seen[size:]
+        elif size > len(self.seen):
+            self.write(len(self.seen), bytes(size - len(self.seen)))
+
+    def sync(self) -> None:
+        """What was written is durable; what an earlier sync failed to bring to the disk is not."""
+        if self.disk is not None:
+            for change in self.changes:
+                _redo(self.disk, change)
+            if self.disk == self.seen:
+                self.disk = None
+        if self.lied is not None:
+            for change in self.changes:
+                _redo(self.lied, change)
+            if self.lied == self.seen:
+                self.lied = None
+        self.changes.clear()
+
+    def lie(self) -> None:
+        """A sync is answered, and the disk has nothing of what was written since the one before. Later syncs bring what
+        is written later."""
+        assert self.disk is None, "a sync that failed is another fault"
+        if self.lied is None:
+            self.lied = self.durable()
+        self.changes.clear()
+
+    def fail_sync(self) -> None:
+        """As the kernel does it: the pages count as clean, though they never reached the disk."""
+        self.disk = self.durable()
+        self.changes.clear()
+
+    def hit(self, position: int, data: bytes) -> None:
+        """On the disk and, as nobody has it in memory, in what is read from it."""
+        assert self.is_durable, "only what is at rest is hit"
+        self.lied = None  # one fault at a time: by now the disk has done what it said
+        end = position + len(data)
+        self.wounds.append((position, bytes(self.seen[position:end])))
+        self.seen[position:end] = data
+
+    @property
+    def is_mended(self) -> bool:
+        """Whether what was hit reads as before: a start wrote it anew."""
+        return all(self.seen[position : position + len(before)] == before for position, before in self.wounds)
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether what a reader sees is what the disk has."""
+        return not self.changes and self.disk is None
+
+    def durable(self) -> bytearray:
+        """What the disk has for certain."""
+        if self.disk is not None:
+            return bytearray(self.disk)
+        content = bytearray(self.seen)
+        for position, old, new in reversed(self.changes):
+            content[position : position + len(new or b"")] = old
+        return content
+
+    def lose_power(self, random: Random, torn_percent: int, *, is_whole: bool = False) -> None:
+        """Of what was not synced anything may be left: of each write nothing, all, or some sectors."""
+        if self.is_durable and self.lied is None:
+            return
+        changes, content = self.changes, self.durable() if self.lied is None else self.lied
+        for change in changes:
+            position, _, new = change
+            if new is None or random.randrange(100) >= torn_percent:
+                if random.randrange(2):
+                    _redo(content, change)
+            else:
+                _tear(content, position, new, random, is_whole=is_whole)
+        self.seen, self.changes, self.disk, self.lied = content, [], None, None
+
+    def copy(self) -> Inode:
+        """The same once more."""
+        twin = Inode(self.seen)
+        twin.changes = list(self.changes)
+        twin.wounds = list(self.wounds)
+        twin.disk = None if self.disk is None else bytearray(self.disk)
+        return twin
+
+
+def _redo(content: bytearray, change: _Change) -> None:
+    position, _, new = change
+    if new is None:
+        del content[position:]
+    else:
+        _put(content, position, new)
+
+
+def _put(content: bytearray, position: int, data: bytes) -> None:
+    if len(content) < position:
+        content.extend(bytes(position - len(content)))
+    content[position : position + len(data)] = data
+
+
+def _tear(content: bytearray, position: int, data: bytes, random: Random, *, is_whole: bool) -> None:
+    """Some of the sectors of a write reach the disk, some do not, and one now and then does with its first bytes."""
+    start, end = position, position + len(data)
+    while start < end:
+        stop = min(end, (start // SECTOR + 1) * SECTOR)
+        fate = random.randrange(8)
+        if fate >= 4:
+            upto = start + random.randrange(stop - start) if fate == 7 and not is_whole else stop
+            _put(content, start, data[start - position : upto - position])
+        start = stop
+
+
+class MemoryFiles:
+    """Files by relative name: `raftlog.raft.wal.operations.Files`, and `execute`. A copy has what readers see, and no
+    lies."""
+
+    __slots__ = ("_after", "_before", "allocations", "folders", "is_full", "lie", "nodes", "torn_percent", "whole")
+
+    def __init__(self, content: dict[str, bytes] | None = None, *, torn_percent: int = 50) -> None:
+        self.nodes = {name: Inode(data) for name, data in (content or {}).items()}  # as a reader sees them
+        # Names are durable as they were before the changes of `_after`; None: there are no such changes.
+        self._before: dict[str, Inode] | None = None
+        self._after: list[tuple[tuple[str, Inode | None], ...]] = []
+        self.folders: set[str] = set()
+        self.torn_percent = torn_percent
+        self.is_full = False  # nothing can be allocated, no file can grow
+        self.whole: set[str] = set()  # files whose sectors are written whole or not at all
+        self.lie: Lie | None = None  # about a sync to come, or one that was answered and not done
+        self.allocations = 0
+
+    # -- reading
+
+    def names(self, folder: str) -> list[str]:
+        """The names of what is in a folder, sorted."""
+        prefix = f"{folder}/" if folder else ""
+        found = {name[len(prefix) :].partition("/")[0] for name in self.nodes if name.startswith(prefix)}
+        found |= {name[len(prefix) :].partition("/")[0] for name in self.folders if name.startswith(prefix)}
+        return sorted(found - {""})
+
+    def size(self, name: str) -> int:
+        """Bytes in a file; -1 where it does not exist."""
+        inode = self.nodes.get(name)
+        return -1 if inode is None else len(inode.seen)
+
+    def read(self, name: str, position: int, size: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file. The operating system refuses negative numbers."""
+        assert position >= 0 <= size, (name, position, size)
+        inode = self.nodes.get(name)
+        return b"" if inode is None else bytes(inode.seen[position : position + size])
+
+    def content(self) -> dict[str, bytes]:
+        """Every file as a reader sees it."""
+        return {name: bytes(inode.seen) for name, inode in self.nodes.items()}
+
+    # -- writing
+
+    def execute(self, operations: Iterable[FileOperation]) -> None:
+        """Carries out operations in order. Raises OSError at the first that fails."""
+        for operation in operations:
+            self.carry_out(operation)
+
+    def carry_out(self, operation: FileOperation) -> None:
+        """Carries out one. Raises OSError: ENOSPC where there is no room, ENOENT where there is no such file."""
+        if isinstance(operation, Write):
+            inode = self._inode(operation.name)
+            if self.is_full and operation.position + len(operation.data) > len(inode.seen):
+                raise _no_space(operation.name)
+            inode.write(operation.position, operation.data)
+        elif isinstance(operation, Sync):
+            inode = self._inode(operation.name)
+            if self.lie is not None and self.lie.takes(operation.name, inode):
+                inode.lie()
+            else:
+                inode.sync()
+        else:
+            self._carry_out_rare(operation)
+
+    def _carry_out_rare(self, operation: FileOperation) -> None:
+        match operation:
+            case Zero(name, start, end):
+                self._inode(name).write(start, bytes(end - start))
+            case Create(name, data):
+                if self.is_full:
+                    raise _no_space(name)
+                if name in self.nodes:
+                    self.nodes[name].cut(0)
+                else:
+                    self._names((name, Inode()))
+                if data:
+                    self.nodes[name].write(0, data)
+            case Allocate(name, size):
+                if self.size(name) < size:
+                    if self.is_full:
+                        raise _no_space(name)
+                    self.allocations += 1
+                    self._names((name, Inode(bytes(size))))
+            case Truncate(name, size):
+                if name in self.nodes:
+                    self.nodes[name].cut(size)
+            case Rename(name, to):
+                self._rename(name, to)
+            case Delete(name):
+                if name in self.nodes:
+                    self._names((name, None))
+            case SyncFolder():
+                self._settle(len(self._after))
+            case MakeFolder(name):
+                self.folders.add(name)
+            case DeleteFolder(name):
+                self.folders.discard(name)
+                for known in [known for known in self.nodes if known.startswith(f"{name}/")]:
+                    self._names((known, None))
+
+    def _inode(self, name: str) -> Inode:
+        inode = self.nodes.get(name)
+        if inode is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", name)
+        return inode
+
+    def _rename(self, name: str, to: str) -> None:
+        if name in self.nodes:
+            self._names((to, self.nodes[name]), (name, None))
+            return
+        if name not in self.folders:
+            raise FileNotFoundError(errno.ENOENT, "no such file or folder", name)
+        self.folders.discard(name)
+        self.folders.add(to)
+        below = [(known, inode) for known, inode in self.nodes.items() if known.startswith(f"{name}/")]
+        changes: list[tuple[str, Inode | None]] = [(to + known[len(name) :], inode) for known, inode in below]
+        self._names(*changes, *((known, None) for known, _ in below))
+
+    def _names(self, *changes: tuple[str, Inode | None]) -> None:
+        """Names that change together: all of them are durable, or none."""
+        if self._before is None:
+            self._before = dict(self.nodes)
+        self._after.append(changes)
+        _rename_all(self.nodes, changes)
+
+    def _settle(self, count: int) -> None:
+        """The first `count` changes of names are durable."""
+        if self._before is None:
+            return
+        if count == len(self._after):
+            self._before = None
+            self._after.clear()
+            return
+        for changes in self._after[:count]:
+            _rename_all(self._before, changes)
+        del self._after[:count]
+
+    # -- trouble
+
+    def fail_sync(self, name: str) -> None:
+        """What a failed fdatasync leaves: readers see what was written, the disk has it not, and no sync will help."""
+        self._inode(name).fail_sync()
+
+    def lose_power(self, random: Random) -> None:
+        """From now on this is what the disk had at this moment."""
+        lie, self.lie = self.lie, None
+        was_told = lie is not None and lie.comes_out()
+        if self._before is not None:
+            self._settle(random.randint(0, len(self._after)))
+        if self._before is not None:
+            self.nodes, self._before = self._before, None
+            self._after.clear()
+        for name, inode in self.nodes.items():
+            inode.lose_power(random, self.torn_percent, is_whole=name in self.whole)
+        if lie is not None and was_told:
+            lie.lost()
+        self.folders = {folder for folder in self.folders if any(n.startswith(f"{folder}/") for n in self.nodes)}
+        self.folders |= {name.rpartition("/")[0] for name in self.nodes if name.count("/") > 1}
+
+    def copy(self) -> MemoryFiles:
+        """The same disk once more, its page cache too."""
+        twin = MemoryFiles(torn_percent=self.torn_percent)
+        twins: dict[int, Inode] = {}
+
+        def of(inode: Inode) -> Inode:
+            return twins.setdefault(id(inode), inode.copy())
+
+        twin.nodes = {name: of(inode) for name, inode in self.nodes.items()}
+        if self._before is not None:
+            twin._before = {name: of(inode) for name, inode in self._before.items()}
+        twin._after = [tuple((name, inode and of(inode)) for name, inode in changes) for changes in self._after]
+        twin.folders = set(self.folders)
+        twin.whole = set(self.whole)
+        twin.is_full = self.is_full
+        return twin
+
+
+def _rename_all(nodes: dict[str, Inode], changes: Iterable[tuple[str, Inode | None]]) -> None:
+    for name, inode in changes:
+        if inode is None:
+            nodes.pop(name, None)
+        else:
+            nodes[name] = inode
+
+
+def _no_space(name: str) -> OSError:
+    return OSError(errno.ENOSPC, "no space left", name)
+
+
+class ScrubbedFiles:
+    """The same as scrubbing reads them: `raftlog.cluster.files.scrub.ScrubFiles`."""
+
+    __slots__ = ("_files", "bytes", "names", "size")
+
+    def __init__(self, files: MemoryFiles) -> None:
+        self._files = files
+        self.names, self.size = files.names, files.size
+        self.bytes = 0
+
+    def read(self, name: str, position: int, size: int) -> bytes:
+        """As MemoryFiles."""
+        data = self._files.read(name, position, size)
+        self.bytes += len(data)
+        return data
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def is_segment(name: str) -> bool:
+    """Whether that is a segment of the log: not one that is prepared, or fetched from a peer."""
+    return name.startswith(LOG_FOLDER) and name.endswith(".seg") and name[len(LOG_FOLDER) + 1 : -4].isdigit()

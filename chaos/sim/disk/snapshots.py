@@ -1,0 +1,118 @@
+"""Snapshots on a simulated disk: saved, sent and received in pieces, installed; and the log that goes for them.
+
+Each is a row of the production's operations (`raftlog.raft.wal.storage`, `raftlog.raft.wal.snapshot_files`); the name
+of each is given before it is executed, so that a crash may come between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from typing import TYPE_CHECKING
+
+from raftlog.chaos.sim.disk.errors import DiskFull
+from raftlog.raft.configuration import Configuration
+from raftlog.raft.types import Mark
+from raftlog.raft.wal.journal import ImpossibleBatch
+from raftlog.raft.wal.snapshot_files import (
+    Received,
+    SnapshotDamaged,
+    SnapshotPlan,
+    StoredSnapshot,
+    drop_old,
+    open_snapshot,
+    snapshot_folder,
+)
+from raftlog.raft.wal.storage import StepKind
+
+if TYPE_CHECKING:
+    from raftlog.chaos.sim.disk.disk import SimDisk
+
+
+def save(
+    disk: SimDisk, mark: Mark, configuration: Configuration, configuration_index: int, chunks: Iterable[bytes]
+) -> Generator[str, None, None]:
+    """Keeps the state after the entry of `mark`, in one row of operations. Raises ImpossibleBatch where log or ledger
+    do not reach it yet, DiskFull (nothing is left behind) or DiskFailed."""
+    disk.check()
+    storage = disk.running()
+    yield from disk.steps(storage.flush())
+    reached = min(storage.journal.indexed, storage.ledger.last)
+    if reached < mark.index:
+        raise ImpossibleBatch(f"a snapshot of {mark.index}: log and ledger reach {reached}")
+    yield from disk.steps(storage.sync_ledgers())
+    plan = SnapshotPlan(disk.log, mark.index)
+    try:
+        yield from disk.execute(StepKind.SPARES, plan.begin())
+        for chunk in chunks:
+            yield from disk.execute(StepKind.SPARES, plan.add(chunk))
+        disk.view.snapshots[mark.index] = mark
+        yield from name(disk, plan, mark, configuration, configuration_index)
+    except DiskFull:
+        disk.files.execute(plan.abandon())
+        raise
+
+
+def compact(disk: SimDisk, keep_after: int) -> Generator[str, None, None]:
+    """Removes the segments that end at or before `keep_after`, which a durable snapshot must cover."""
+    disk.check()
+    while disk.is_busy:
+        yield "wait"
+    yield from disk.steps(disk.running().compact(keep_after))
+
+
+def write_piece(disk: SimDisk, index: int, offset: int, data: bytes) -> Generator[str, None, None]:
+    """Writes a piece that came aside: offset 0 begins again. Raises SnapshotDamaged, DiskFull or DiskFailed."""
+    disk.check()
+    if offset == 0:
+        disk.received = Received(disk.log, index)
+        yield from disk.execute(StepKind.SPARES, disk.received.begin())
+    received = disk.received
+    if received is None or received.folder != snapshot_folder(index) or received.size != offset:
+        raise SnapshotDamaged(f"bytes from {offset} of the snapshot of {index} do not follow")
+    try:
+        yield from disk.execute(StepKind.SPARES, received.add(data))
+    except DiskFull:
+        disk.files.execute(received.begin()[:1])
+        disk.received = None
+        raise
+
+
+def install(disk: SimDisk, received: Received, mark: Mark) -> Generator[str, None, None]:
+    """Makes a received snapshot that was checked the newest one, and drops the whole log for it. Raises
+    ImpossibleBatch, DiskFull or DiskFailed."""
+    disk.check()
+    while disk.is_busy:
+        yield "wait"
+    view = disk.view
+    view.snapshots[mark.index] = view.installing = mark
+    disk.is_busy = True
+    try:
+        for nth, (part, operations) in enumerate(disk.running().install(received)):
+            yield from disk.execute(part, operations)
+            if nth == 0:
+                view.installed(mark)
+        disk.received = None
+    finally:
+        disk.is_busy = False
+
+
+def name(
+    disk: SimDisk, plan: SnapshotPlan, mark: Mark, configuration: Configuration, configuration_index: int
+) -> Generator[str, None, None]:
+    """Gives a snapshot that was written aside its name, and removes older ones."""
+    yield from disk.execute(StepKind.SPARES, plan.finish(mark, configuration, configuration_index))
+    aside = disk.received.begin()[0] if disk.received is not None else None
+    yield from disk.execute(StepKind.SPARES, [each for each in drop_old(disk.files) if each != aside])
+
+
+def check_saved(disk: SimDisk, index: int) -> None:
+    """Reads a snapshot whole. Raises SnapshotDamaged."""
+    open_snapshot(disk.files, disk.log, index)
+
+
+def check_received(disk: SimDisk, index: int) -> tuple[Received, StoredSnapshot]:
+    """Reads all that was written aside. Raises SnapshotDamaged."""
+    received = disk.received
+    if received is None or received.folder != snapshot_folder(index):
+        raise SnapshotDamaged(f"no snapshot of {index} was begun")
+    return received, received.check(disk.files)

@@ -1,0 +1,150 @@
+"""Keeps the expected content of a simulated disk without decoding it, and compares it with each opening.
+
+What was synced is found again, what was not written is not; in between anything may be found.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from raftlog.chaos.sim.disk.files import MemoryFiles
+from raftlog.raft.codec.entry import entry_mark
+from raftlog.raft.types import GENESIS, Entry, HardState, Mark
+from raftlog.raft.wal.formats import HARD_STATE, segment_name
+from raftlog.raft.wal.opening import OpenedShard
+
+
+class SilentlyWrong(AssertionError):
+    """The production's recovery gave something that was never promised to be there, or lost what was; or it refused
+    files that nothing had happened to."""
+
+
+@dataclass(slots=True)
+class View:
+    """What should be on the disk. `entries[:synced]` are durable; of the others any prefix may be found."""
+
+    entries: list[Entry]
+    ends: list[int]
+    synced: int
+    hard_state: HardState
+    coming: HardState | None = None  # written, perhaps not synced
+    snapshots: dict[int, Mark] = field(default_factory=dict)  # that were begun to get their name
+    base: Mark = GENESIS  # the end before `entries`: of the snapshot that was installed
+    installing: Mark | None = None  # a snapshot for which the log may have been dropped
+    floor: int = 0  # in the newest durable hard state: it rises when entries are lost, and falls when they are back
+    forgotten: frozenset[tuple[int, int]] = frozenset()  # what was durable before that, until it has healed
+    is_healing: bool = False  # until then neither its copies nor its vote count, though nothing be forgotten
+
+    def copy(self) -> View:
+        """The same once more."""
+        return View(
+            self.entries[:], self.ends[:], self.synced, self.hard_state, self.coming, dict(self.snapshots), self.base,
+            self.installing, self.floor, self.forgotten, self.is_healing,
+        )  # fmt: skip
+
+    @property
+    def durable_last(self) -> int:
+        """The end of the newest durable entry."""
+        return self.ends[self.synced - 1] if self.synced else self.base.index
+
+    def entries_synced(self) -> None:
+        """All entries are durable. With one of the floor's term or a later one it has all that it had again."""
+        self.synced = len(self.ends)
+        self._may_heal()
+
+    def hard_state_synced(self, state: HardState) -> None:
+        """That hard state is durable. Raises SilentlyWrong where it lifts a floor too early."""
+        self.hard_state, self.coming = state, None
+        if self.is_healing and self.floor and not state.floor and not self._is_whole:
+            raise SilentlyWrong(f"lifts the floor {self.floor} at {self._last}, and held {self._newest_forgotten}")
+        self.floor = state.floor
+        self._may_heal()
+
+    def lost(self, entries: Iterable[Entry]) -> None:
+        """Those entries were durable, and are gone without a trace."""
+        self.is_healing = True
+        self.forgotten |= {(entry.index, entry.term) for entry in entries}
+        self._may_heal()
+
+    @property
+    def _last(self) -> tuple[int, int]:
+        """Term and index of the newest durable entry."""
+        return (self.entries[self.synced - 1].term if self.synced else self.base.term), self.durable_last
+
+    @property
+    def _newest_forgotten(self) -> tuple[int, int]:
+        return max(((term, index) for index, term in self.forgotten), default=(0, 0))
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether all that was forgotten and can be committed is there again: logs are equal up to an equal entry, and
+        an entry of a newer term came from a leader that had it."""
+        return self._last >= self._newest_forgotten
+
+    def _may_heal(self) -> None:
+        if self.is_healing and self._is_whole and self._last[0] >= self.floor:
+            self.is_healing, self.forgotten, self.floor = False, frozenset(), 0
+
+    def has(self, index: int, term: int) -> bool:
+        """Whether the entry (index, term) is durable, in the log or in the snapshot that came instead of it."""
+        if index <= self.base.index:
+            return index < self.base.index or term == self.base.term
+        position = bisect_right(self.ends, index) - 1
+        return 0 <= position < self.synced and self.ends[position] == index and self.entries[position].term == term
+
+    def between(self, after: int, to: int) -> list[Entry]:
+        """The entries after the end `after`, up to the end `to`."""
+        return self.entries[bisect_right(self.ends, after) : bisect_right(self.ends, to)]
+
+    def installed(self, mark: Mark) -> None:
+        """The log was dropped for a snapshot up to `mark`."""
+        self.entries, self.ends, self.synced = [], [], 0
+        self.base, self.installing = mark, None
+        self._may_heal()
+
+    def compare(self, opened: OpenedShard, files: MemoryFiles, *, was_hit: bool) -> None:
+        """Raises SilentlyWrong unless what was found is what may be there; then takes it over.
+
+        Header CRCs chain, so an equal end means an equal log. What was durable may be missing only under a new floor,
+        and that only where something `was_hit`.
+        """
+        last, state = opened.log.last, opened.hard_state
+        may_be = [each for each in (self.hard_state, self.coming) if each is not None]
+        is_mended = opened.floor > max(self.floor, *(each.floor for each in may_be))
+        if is_mended:
+            if not was_hit:
+                raise SilentlyWrong(f"mends what nothing had happened to: {opened.notices}")
+            self.floor, self.is_healing = opened.floor, True
+            self.forgotten |= {(entry.index, entry.term) for entry in self.entries[: self.synced]}
+        if is_mended and opened.snapshot is not None and last == opened.snapshot.mark == opened.log.base:
+            self.installed(last)
+        if self.installing is not None and opened.snapshot is not None and opened.snapshot.mark == self.installing:
+            self.installed(self.installing)
+        self.installing = None
+        position = bisect_right(self.ends, last.index) - 1
+        wanted = entry_mark(self.entries[position]) if position >= 0 else self.base
+        if (wanted.index, wanted.header_crc) != (last.index, last.header_crc) or (
+            position + 1 < self.synced and not is_mended
+        ):
+            raise SilentlyWrong(f"found a log up to {last}; durable is {self.durable_last}, and the end there {wanted}")
+        is_reached = last.term >= self.floor or any(not each.floor for each in may_be)
+        if self.is_healing and opened.floor < self.floor and not is_reached:
+            raise SilentlyWrong(f"forgot that it must not vote below {self.floor}: the floor is {opened.floor}")
+        known = [(each.term, each.vote) for each in may_be]
+        if was_hit and is_mended and last.term > self.hard_state.term:
+            known.append((last.term, state.vote))  # the log knows a term that the hard state forgot
+        if (state.term, state.vote) not in known or state.boot <= self.hard_state.boot:
+            raise SilentlyWrong(f"found {state}, durable is {self.hard_state}")
+        if opened.snapshot is not None and self.snapshots.get(opened.snapshot.mark.index) != opened.snapshot.mark:
+            raise SilentlyWrong(f"found the snapshot {opened.snapshot}, which was never saved")
+        del self.entries[position + 1 :], self.ends[position + 1 :]
+        self.synced = min(self.synced, position + 1)
+        nodes = files.nodes
+        if all(nodes[segment_name(segment.first)].is_durable for segment in opened.journal.segments):
+            self.entries_synced()
+        if nodes[HARD_STATE].is_durable:
+            self.hard_state_synced(state)
+        else:
+            self.coming = state

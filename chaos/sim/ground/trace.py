@@ -1,0 +1,315 @@
+"""Records the events of a world: a digest for every run, and a full record for the run under inspection.
+
+`World` calls one `Trace`. `DigestTrace` only hashes, as every run does; `Recorder` also keeps the events, for the text
+(one line each, in fixed columns, after TigerBeetle's simulator) and for the diagram. Both give the same digest, so a
+seed that is looked at is known to be the seed that failed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple, Protocol
+
+import xxhash
+
+from raftlog.raft.consensus.core import RaftCore
+from raftlog.raft.consensus.roles import RoleName
+from raftlog.raft.messages import (
+    AppendEntries,
+    AppendEntriesReply,
+    InstallSnapshot,
+    InstallSnapshotReply,
+    Message,
+    RequestVote,
+    RequestVoteReply,
+)
+from raftlog.raft.types import NodeId
+
+EVERYONE: Final = 0
+"""The node of an event that is no single node's."""
+
+LINES_AT_ONCE: Final = 256
+"""How many lines are hashed together: one call each would cost as much as making the line."""
+
+EVENTS_MAX: Final = 1_000_000
+"""How many events a Recorder keeps: some minutes of a busy cluster of seven. The oldest go first."""
+
+DOWN: Final = "-"
+ROLE_MARKS: Final = {
+    RoleName.FOLLOWER: ".",
+    RoleName.PRE_CANDIDATE: "p",
+    RoleName.CANDIDATE: "C",
+    RoleName.LEADER: "L",
+}
+"""How the column `cluster` shows a node; DOWN when it does not run."""
+
+
+class Trace(Protocol):
+    """What a world tells. Times are virtual microseconds; `number` of a message is its running number in the run.
+
+    Everything said becomes part of the digest, so only say what the seed alone decides.
+    """
+
+    def line(self, now_us: int, node: NodeId, what: str, *words: object) -> None:
+        """Something happened at `node` (EVERYONE: at no single one); `words` are numbers and text."""
+
+    def sent(self, number: int, now_us: int, message: Message) -> None:
+        """A message left its sender. `number` is new; each copy of it arrives or is lost under that number."""
+
+    def delivered(self, number: int, now_us: int) -> None:
+        """That message, or a copy of it, arrived."""
+
+    def lost(self, number: int, now_us: int, why: str) -> None:
+        """That message, or a copy of it, will not arrive."""
+
+    def state(self, now_us: int, node: NodeId, core: RaftCore | None) -> None:
+        """What became of `node`, told after each of its turns; None when its process has ended, or has yet to begin."""
+
+    def fault(
+        self, now_us: int, number: int, kind: str, nodes: tuple[NodeId, ...], detail: str, lasts_us: int = 0
+    ) -> None:
+        """The nemesis did something to `nodes`. `lasts_us` is 0 for what is over at once or whose end is open."""
+
+    def digest(self) -> str:
+        """16 hex digits over all that was told so far."""
+
+
+class DigestTrace:
+    """Hashes what happens, and keeps nothing."""
+
+    __slots__ = ("_hash", "_lines")
+
+    def __init__(self) -> None:
+        self._hash = xxhash.xxh64()
+        self._lines: list[str] = []
+
+    def _add(self, line: str) -> None:
+        self._lines.append(line)
+        if len(self._lines) >= LINES_AT_ONCE:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._hash.update("\n".join([*self._lines, ""]).encode())
+        self._lines.clear()
+
+    def line(self, now_us: int, node: NodeId, what: str, *words: object) -> None:
+        self._add(f"{now_us} {node} {what} {words}" if words else f"{now_us} {node} {what}")
+
+    def sent(self, number: int, now_us: int, message: Message) -> None:
+        self._add(f"{now_us} > {number} {type(message).__name__} {message.sender} {message.to} {message.term}")
+
+    def delivered(self, number: int, now_us: int) -> None:
+        self._add(f"{now_us} < {number}")
+
+    def lost(self, number: int, now_us: int, why: str) -> None:
+        self._add(f"{now_us} x {number} {why}")
+
+    def state(self, now_us: int, node: NodeId, core: RaftCore | None) -> None:
+        if core is None:
+            self._add(f"{now_us} {node} down")
+            return
+        state = core.state
+        log = state.log
+        last = log.last
+        self._add(f"{now_us} {node} {state.term} {state.vote} {log.applied} {log.committed} {last.index} {last.term}")
+
+    def fault(
+        self, now_us: int, number: int, kind: str, nodes: tuple[NodeId, ...], detail: str, lasts_us: int = 0
+    ) -> None:
+        self._add(f"{now_us} ! {number} {kind} {nodes} {detail} {lasts_us}")
+
+    def digest(self) -> str:
+        self._flush()
+        return self._hash.hexdigest()
+
+
+class View(NamedTuple):
+    """A node as its last `state` showed it."""
+
+    mark: str  # of ROLE_MARKS, or DOWN
+    term: int
+    applied: int
+    committed: int
+    first: int
+    persisted: int
+    last: int
+
+
+NEVER_SEEN: Final = View(DOWN, 0, 0, 0, 0, 0, 0)
+
+
+class Event(NamedTuple):
+    """One event, with what its node looked like at that moment.
+
+    `kind` is line, sent, delivered, lost, state or fault. `number` is that of the message or the fault, `nodes` are
+    the two ends of a message or those hit by a fault, `text` is for people.
+    """
+
+    time_us: int
+    kind: str
+    node: NodeId
+    text: str
+    number: int
+    nodes: tuple[NodeId, ...]
+    lasts_us: int
+    view: View
+    cluster: str  # one mark per node
+
+
+class Recorder:
+    """Keeps what happens (the newest EVENTS_MAX events), and hands each readable line to `show` as it comes."""
+
+    def __init__(self, show: Callable[[str], None] | None = None, *, events_max: int = EVENTS_MAX) -> None:
+        self.events: deque[Event] = deque(maxlen=events_max)
+        self.show = show
+        self._inner = DigestTrace()
+        self._views: dict[NodeId, View] = {}
+        self._cluster = ""
+        self._messages: dict[int, tuple[str, NodeId, NodeId]] = {}  # name, sender, to
+        if show is not None:
+            show(header())
+
+    def digest(self) -> str:
+        """The same as a DigestTrace gives for the same run."""
+        return self._inner.digest()
+
+    @property
+    def end_us(self) -> int:
+        """When the newest event was; 0 without any."""
+        return self.events[-1].time_us if self.events else 0
+
+    def line(self, now_us: int, node: NodeId, what: str, *words: object) -> None:
+        """See Trace."""
+        self._inner.line(now_us, node, what, *words)
+        self._keep(now_us, "line", node, " ".join([what, *map(str, words)]))
+
+    def sent(self, number: int, now_us: int, message: Message) -> None:
+        """See Trace."""
+        self._inner.sent(number, now_us, message)
+        self._messages[number] = (type(message).__name__, message.sender, message.to)
+        text = f"-> {message.to} {describe(message)} #{number}"
+        self._keep(now_us, "sent", message.sender, text, number, (message.sender, message.to))
+
+    def delivered(self, number: int, now_us: int) -> None:
+        """See Trace."""
+        self._inner.delivered(number, now_us)
+        name, sender, to = self._messages[number]
+        self._keep(now_us, "delivered", to, f"<- {sender} {name} #{number}", number, (sender, to))
+
+    def lost(self, number: int, now_us: int, why: str) -> None:
+        """See Trace."""
+        self._inner.lost(number, now_us, why)
+        name, sender, to = self._messages[number]
+        self._keep(now_us, "lost", to, f"x  {sender} {name} #{number} lost: {why}", number, (sender, to))
+
+    def state(self, now_us: int, node: NodeId, core: RaftCore | None) -> None:
+        """See Trace. Kept only when what the columns show has changed."""
+        self._inner.state(now_us, node, core)
+        is_new = node not in self._views
+        before = self._views.setdefault(node, NEVER_SEEN)
+        if core is None:
+            view = before._replace(mark=DOWN)
+        else:
+            status = core.status()
+            log = core.state.log
+            mark = ROLE_MARKS[status.role]
+            last = status.last.index
+            view = View(mark, status.term, status.applied, status.commit, log.first, status.persisted, last)
+        if view == before and not is_new:
+            return
+        self._views[node] = view
+        self._cluster = "".join(self._views[each].mark for each in sorted(self._views))
+        if (view.mark, view.term) != (before.mark, before.term):
+            name = "down" if core is None else core.status().role.value
+            self._keep(now_us, "state", node, f"is {name} in term {view.term}")
+        else:
+            self._keep(now_us, "state", node, "")
+
+    def fault(
+        self, now_us: int, number: int, kind: str, nodes: tuple[NodeId, ...], detail: str, lasts_us: int = 0
+    ) -> None:
+        """See Trace."""
+        self._inner.fault(now_us, number, kind, nodes, detail, lasts_us)
+        whom = ", ".join(map(str, nodes)) or "everyone"
+        lasting = f" for {lasts_us / 1e6:.3f} s" if lasts_us else ""
+        text = f"FAULT {number} {kind} on {whom}{lasting} {detail}".rstrip()
+        node = nodes[0] if len(nodes) == 1 else EVERYONE
+        self._keep(now_us, "fault", node, text, number, nodes, lasts_us)
+
+    def _keep(
+        self,
+        time_us: int,
+        kind: str,
+        node: NodeId,
+        text: str,
+        number: int = 0,
+        nodes: tuple[NodeId, ...] = (),
+        lasts_us: int = 0,
+    ) -> None:
+        view = self._views.get(node, NEVER_SEEN)
+        event = Event(time_us, kind, node, text, number, nodes, lasts_us, view, self._cluster)
+        self.events.append(event)
+        if self.show is not None and text:
+            self.show(row(event))
+
+
+def header() -> str:
+    """The names of the columns."""
+    return _columns("time", "n", "cluster", "term", "applied/commit", "log first..persisted/last", "what")
+
+
+def row(event: Event) -> str:
+    """One event in fixed columns: when, which node, every node's role, and of this node term, commit and log range."""
+    when = f"{event.time_us / 1e6:.6f}"
+    if event.node == EVERYONE:
+        return _columns(when, "*", event.cluster, "", "", "", event.text)
+    view = event.view
+    commit = f"{view.applied}/{view.committed}"
+    log = f"{view.first}..{view.persisted}/{view.last}"
+    return _columns(when, str(event.node), event.cluster, str(view.term), commit, log, event.text)
+
+
+def _columns(when: str, node: str, cluster: str, term: str, commit: str, log: str, what: str) -> str:
+    return f"{when:>11}  {node}  {cluster:<9}  {term:>4}  {commit:>14}  {log:>25}  {what}"
+
+
+def rows(events: Iterable[Event]) -> Iterator[str]:
+    """The text of those events, with the names of the columns first."""
+    yield header()
+    for event in events:
+        if event.text:
+            yield row(event)
+
+
+def describe(message: Message) -> str:
+    """A message as words: its name, its term, and the fields that matter to the protocol."""
+    name = type(message).__name__
+    match message:
+        case AppendEntries():
+            entries = f" +{len(message.entries)} to {message.entries[-1].index}" if message.entries else ""
+            after = f"after {message.prev_index}@{message.prev_term}"
+            return f"{name} t{message.term} {after}{entries} commit {message.commit} round {message.round}"
+        case AppendEntriesReply():
+            hint = f"hint {message.hint_index}@{message.hint_term}"
+            said = (
+                f"match {message.match} after {message.prev_index}"
+                if message.success
+                else f"no {message.prev_index}, {hint}"
+            )
+            return f"{name} t{message.term} {said} round {message.round}"
+        case RequestVote():
+            pre = " pre" if message.pre else ""
+            return f"{name} t{message.term}{pre} last {message.last_index}@{message.last_term}"
+        case RequestVoteReply():
+            pre = " pre" if message.pre else ""
+            said = "granted" if message.granted else "refused"
+            return f"{name} t{message.term}{pre} {said} for t{message.request_term}"
+        case InstallSnapshot():
+            mark = f"{message.snapshot_index}@{message.snapshot_term}"
+            return f"{name} t{message.term} {mark} bytes {message.offset}+{len(message.data)} of {message.total}"
+        case InstallSnapshotReply():
+            mark = f"{message.snapshot_index}@{message.snapshot_term}"
+            return f"{name} t{message.term} {mark} {'has' if message.accepted else 'refuses'} {message.offset}"
+        case _:
+            return f"{name} t{message.term}"

@@ -1,0 +1,114 @@
+"""The consensus links of a world: each message with the hello of its process, as an object or as bytes.
+
+Who is sent to compares the hello of a process once, as cluster/peers/accepted.py does with a connection's. In some
+worlds messages are bytes: they go through the production's frames, and are damaged now and then; the CRC must tell.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from raftlog.chaos.sim.ground.failure import Failure
+from raftlog.chaos.sim.invariants.bounded_sending import BoundedSending
+from raftlog.raft.codec.checks import Corrupt
+from raftlog.raft.codec.frame import FrameDecoder
+from raftlog.raft.codec.message import decode_message, encode_message
+from raftlog.raft.hello import Start, is_believed
+from raftlog.raft.messages import AppendEntries, AppendEntriesReply, Message
+from raftlog.raft.types import NodeId
+
+if TYPE_CHECKING:
+    from raftlog.chaos.sim.world.world import World
+
+FREQUENT: Final = (AppendEntries, AppendEntriesReply)
+
+
+class Hello(NamedTuple):
+    """What a process says of itself when it connects."""
+
+    incarnation: str  # of its disk
+    boot: int  # its counter
+    knows: int = 1  # the newest cluster version that its program knows
+    start: Start | None = None  # what it found on its disk; None: a program that is too old to say it
+
+    @property
+    def run(self) -> int:
+        """The number of the process; 0: its program is too old to say it."""
+        return 0 if self.start is None else self.start.run
+
+
+NOBODY_YET: Final = Hello("", 0)
+
+Parcel = tuple[int, NodeId, NodeId, int, Hello, Message | bytes]
+"""Number of the message, sender, addressee and the number of its process (`Dials.face`), the sender's hello, the
+message."""
+
+
+class Wires:
+    """Sends and delivers; `raftlog.chaos.sim.ground.network` says when, how often and whether at all."""
+
+    __slots__ = ("_bounded", "_number", "world")
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._number = 0
+        self._bounded = BoundedSending(world.swarm.options.heartbeat_ms)
+
+    def send(self, message: Message) -> None:
+        """A message leaves its sender."""
+        world, sender, to = self.world, message.sender, message.to
+        if not world.dials.is_refused(sender, to):
+            world.witness.sends(message, world.disks[sender])
+        self._bounded.sends(message, world.now_us)
+        self._number = number = self._number + 1
+        world.trace.sent(number, world.now_us, message)
+        carried: Message | bytes = encode_message(message) if world.swarm.encode else message
+        parcel = (number, sender, to, world.dials.face(to), world.replicas[sender].hello, carried)
+        if world.dials.is_down(sender, to):
+            world.network.lost += 1
+            world.trace.lost(number, world.now_us, "not connected")
+        elif not world.network.send(sender, to, parcel, is_rare=not isinstance(message, FREQUENT)):
+            world.trace.lost(number, world.now_us, "on the way")
+
+    def carry(self, delay_us: int, parcel: Parcel) -> None:
+        """The network lets a parcel arrive later."""
+        self.world.after(delay_us, self._deliver, *parcel)
+
+    def _deliver(
+        self, number: int, sender: NodeId, to: NodeId, face: int, hello: Hello, carried: Message | bytes
+    ) -> None:
+        world = self.world
+        replica = world.replicas[to]
+        if face != world.dials.face(to):
+            world.network.lost += 1
+            world.trace.lost(number, world.now_us, "another process is reached")
+        elif world.network.is_cut(sender, to):
+            world.network.lost += 1
+            world.trace.lost(number, world.now_us, "cut")
+        elif replica.core is None:
+            world.trace.lost(number, world.now_us, "down")
+        elif replica.greeted.get(sender) != hello and not replica.greet(sender, hello):
+            world.trace.lost(number, world.now_us, "refused")
+        else:
+            world.trace.delivered(number, world.now_us)
+            message = self._decoded(carried) if isinstance(carried, bytes) else carried
+            if message is not None and is_believed(message, hello.incarnation, replica.core.state.configuration):
+                if world.replicas[sender].hello == hello:  # not what a process said that has ended since
+                    world.witness.delivered(message)
+                replica.deliver(message)
+
+    def _decoded(self, data: bytes) -> Message | None:
+        """Bytes on a link: one frame in a few hundred is damaged on the way, and must be refused for it."""
+        world = self.world
+        random = world.network_random
+        if not world.is_healed and random.getrandbits(9) == 0:
+            damaged = bytearray(data)
+            damaged[random.randrange(8, len(data))] ^= 1 << random.getrandbits(3)  # the length: the decoder waits
+            try:
+                frames = FrameDecoder().feed(bytes(damaged))
+            except Corrupt:
+                world.count("damaged frames refused")
+                return None
+            raise Failure("damaged bytes on a link are refused", (data, damaged, frames))
+        (frame,) = FrameDecoder().feed(data)
+        return decode_message(frame)

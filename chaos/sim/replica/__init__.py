@@ -1,0 +1,1 @@
+"""Drives the real core and state machine of one simulated node."""

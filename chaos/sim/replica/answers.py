@@ -1,0 +1,58 @@
+"""Defines what a simulated client is told, and the settings of a simulated node."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from raftlog.cluster.api.errors import Problem
+from raftlog.cluster.config.settings import LimitSettings, RaftSettings, RetentionSettings, Settings
+from raftlog.raft.types import NodeId
+from raftlog.statemachine.effects import RequestEffect
+
+if TYPE_CHECKING:
+    from raftlog.chaos.sim.world.world import World
+
+NEVER_BYTES: Final = 1 << 40
+"""So much log never comes in a world."""
+
+
+def url_of(node: NodeId) -> str:
+    """The URL that a node advertises."""
+    return f"http://node-{node}:7000"
+
+
+class Applied(NamedTuple):
+    """This node applied the request: its indexes, the entry's term, and its effect (which may be nothing)."""
+
+    first: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which no code calls on it
+    term: int
+    effect: RequestEffect
+
+
+Answer = Applied | Problem
+"""What a client is told of a write."""
+
+
+def settings_of(world: World) -> Settings:
+    """The settings of every node of a world: limits small enough to be reached now and then."""
+    random, segment_bytes = world.random_of("settings"), world.swarm.segment_bytes
+    snapshot_bytes = random.choice((segment_bytes, 4 * segment_bytes, NEVER_BYTES))
+    trailing_bytes = random.choice((0, 500, segment_bytes, NEVER_BYTES))
+    trailing_percent = random.choice((0, 100))
+    limits = LimitSettings(
+        inbox_requests_max=64, inbox_bytes_max=64 << 10, inflight_requests_max=256,
+        batch_bytes_max=1_900,  # below `Options.entry_bytes_max` of the swarm
+        batch_records_max=64, batch_eager_bytes=1_000, waiters_max=256,
+        recent_bytes_max=random.choice((400, 4_000, 32 << 10)),
+        ledger_queue_bytes_max=random.choice((1_000, 64 << 10)),
+        digest_point_entries=world.point_entries,
+        snapshot_log_bytes=snapshot_bytes if world.swarm.compact_every_us else NEVER_BYTES,
+        snapshot_log_percent=100,
+        trailing_log_bytes=trailing_bytes if world.swarm.compact_every_us else 0,
+        trailing_log_percent=trailing_percent if world.swarm.compact_every_us else 0,
+    )  # fmt: skip
+    kept, keeps_all = random.choice((3, 6, 12)), random.randrange(2) == 0 or not world.swarm.trim_every_us
+    retention = RetentionSettings() if keeps_all else RetentionSettings(bytes=kept * segment_bytes)
+    return Settings(node=0, limits=limits, retention=retention, raft=RaftSettings(**asdict(world.swarm.options)))

@@ -1,0 +1,401 @@
+"""Gives a simulated process its disk: the methods of `raftlog.cluster.disk.disk.Disk`, in steps of virtual time.
+
+Errors are those of the server. The operations are those of `raftlog.chaos.sim.disk.disk.SimDisk`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from raftlog.chaos.sim.disk import snapshots as disk_snapshots
+from raftlog.chaos.sim.disk.errors import DiskFull
+from raftlog.chaos.sim.disk.files import ScrubbedFiles
+from raftlog.chaos.sim.disk.reading import read_entries
+from raftlog.chaos.sim.replica.fetched import FillFiles, FillSurroundings, FillWorker
+from raftlog.chaos.sim.replica.scrubbing import Scrubbing
+from raftlog.chaos.sim.replica.threads import Steps, Thread
+from raftlog.cluster.disk.disk import FINISH_S, DiskStatistics
+from raftlog.cluster.disk.older_segments import Backfill
+from raftlog.cluster.files.errors import DiskFenced, NoSpace, ReadDamaged
+from raftlog.cluster.files.findings import FileHealth, Finding
+from raftlog.cluster.files.scrub import Looker, derived, mended_for_free
+from raftlog.cluster.files.snapshot_files import Chunks, each
+from raftlog.raft.configuration import Configuration
+from raftlog.raft.ready import SnapshotWrite, SyncBatch
+from raftlog.raft.types import Entry, Mark
+from raftlog.raft.wal import snapshot_files
+from raftlog.raft.wal.divergence import NOTE, DivergenceNote
+from raftlog.raft.wal.formats import segment_name
+from raftlog.raft.wal.journal import ImpossibleBatch
+from raftlog.raft.wal.reading import RawSlice
+from raftlog.raft.wal.recovery import Damage
+from raftlog.raft.wal.retention import SegmentFiles, may_go, piece_of, trailing_end
+from raftlog.raft.wal.snapshot_files import Received, StoredSnapshot
+from raftlog.raft.wal.storage import StepKind
+from raftlog.statemachine.effects import decode_effects_header
+
+if TYPE_CHECKING:
+    from raftlog.chaos.sim.replica.node import Node
+RARE: Final = 40
+"""How much likelier a crash is at a step that comes only with elections: there are far fewer of them."""
+
+ROOMY: Final = 1 << 30
+"""Free bytes of a disk that is not full."""
+
+QUEUE_BYTES: Final = 4_000
+"""Effects that wait for the next trip to the disk; beyond it `write_effects` makes a trip of its own. Small: most
+worlds reach it."""
+
+FAILS_ONE_IN: Final = 50
+"""A read of entries fails that often, while there is trouble."""
+
+
+class Reserve:
+    """The room that a disk keeps for itself. A simulated disk is full or it is not: the reserve only says which."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self.bytes = 1
+        self.keep(may_make=True)
+
+    def keep(self, *, may_make: bool) -> None:
+        """Makes it again where the disk has room."""
+        if may_make and not self._node.disk.full:
+            self.bytes = 1
+
+    def give_up(self) -> None:
+        """The disk has no room."""
+        self.bytes = 0
+
+    @property
+    def free_bytes(self) -> int:
+        """Room on the disk."""
+        return 0 if self._node.disk.full else ROOMY
+
+    @property
+    def lacks_bytes(self) -> int:
+        """Room that it lacks."""
+        return int(self._node.disk.full or not self.bytes)
+
+
+class NodeDisk:
+    """The disk of one process: gone with it. What is awaited belongs to its loop."""
+
+    def __init__(self, node: Node, snapshot_bytes: int) -> None:
+        self._node, self._disk = node, node.disk
+        self._journal, self._storage = node.disk.running().journal, node.disk.running()
+        self._write, self._read = Thread(node), Thread(node)
+        self.reserve = Reserve(node)
+        self.snapshot_bytes = snapshot_bytes
+        files: Any = FillFiles(node)
+        around: Any = FillSurroundings(node)
+        worker: Any = FillWorker(node, self._read)
+        self.backfill = Backfill(
+            self._journal, files, files, worker, around, around, free=lambda: self.reserve.free_bytes,
+            begin_worker=lambda: worker,
+        )  # fmt: skip
+        self._queued_bytes = self._effects_last = 0
+        self._finish_timer: asyncio.TimerHandle | None = None
+        self._received: Received | None = None
+        self._told: set[str] = set()  # files that scrubbing told of in this round
+
+    def end(self) -> None:
+        """The process is gone."""
+        self._write.close()
+        self._read.close()
+
+    def _check(self) -> None:
+        if self._disk.failed is not None:
+            raise DiskFenced(str(self._disk.failed))
+
+    # -- what must be durable
+
+    def carry_out(self, batch: SyncBatch) -> asyncio.Future[None]:
+        """See `Disk.carry_out`."""
+        if batch.hard_state is None and batch.cut_after is None and not batch.entries:
+            return self._write.run(partial(_nothing, self._disk))
+        job = partial(self._carry_out, batch)
+        if batch.hard_state is not None or batch.cut_after is not None:
+            self._queued_bytes = 0
+            return self._write.run(job, self._disk.finish, RARE)
+        if self._finish_timer is None:
+            self._finish_timer = asyncio.get_running_loop().call_later(FINISH_S, self._finish)
+        return self._write.run(job)
+
+    def _carry_out(self, batch: SyncBatch) -> Steps:
+        try:
+            yield from self._disk.carry_out(batch)
+        except DiskFull:
+            self._node.world.sometimes("a full disk waits for room")
+            self.reserve.give_up()
+            raise
+        yield "after the sync"
+
+    def _finish(self) -> None:
+        self._finish_timer = None
+        self._queued_bytes = 0
+        self._write.post(self._disk.finish)
+
+    def write_effects(self, frames: Sequence[bytes]) -> asyncio.Future[None]:
+        """See `Disk.write_effects`."""
+        self._check()
+        for frame in frames:
+            index = decode_effects_header(frame, 0).index
+            self._storage.frames.append((index, frame))
+            self._effects_last = max(self._effects_last, index)
+            self._queued_bytes += len(frame)
+        if self._queued_bytes > QUEUE_BYTES:
+            return self._flush()
+        taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        taken.set_result(None)
+        return taken
+
+    def _flush(self) -> asyncio.Future[None]:
+        self._queued_bytes = 0
+        return self._write.run(self._disk.flush)
+
+    async def write_mark(self) -> None:
+        """See `Disk.write_mark`."""
+        if self._journal.marked != self._journal.last.index or self._storage.has_frames:
+            self._queued_bytes = 0
+            await self._write.run(self._disk.mark, self._disk.finish)
+
+    async def write_divergence(self, note: DivergenceNote) -> None:
+        """See `Disk.write_divergence`."""
+        self._disk.damaged[NOTE] = "the state was wrong"  # explains a refusal; gone with the note
+        await self._write.run(partial(self._noting, self._storage.diverged(note)))
+
+    def _noting(self, steps: Any) -> Steps:
+        self._disk.check()
+        for name in self._disk.steps(steps):
+            yield f"noting: {name}"
+
+    # -- damage
+
+    def scrub(
+        self, found: Callable[[list[Finding]], None], failed: Callable[[Exception], None], *, bytes_per_second: int,
+        pause_s: float,
+    ) -> Scrubbing:  # fmt: skip
+        """See `Disk.scrub`."""
+        return Scrubbing(
+            self._node, Looker(ScrubbedFiles(self._disk.files), self._journal, self._storage.ledger), found
+        )
+
+    async def look_closer(self, damage: Damage) -> list[Finding]:
+        """See `Disk.look_closer`."""
+        looker = Looker(ScrubbedFiles(self._disk.files), self._journal, self._storage.ledger)
+        found = await asyncio.to_thread(looker.closer, damage.file)
+        return found or [Finding(damage.file, FileHealth.DAMAGED, damage.reason, None, damage.index)]
+
+    async def mended_for_free(self, findings: Sequence[Finding]) -> list[Finding]:
+        """See `Disk.mended_for_free`."""
+        snapshots: list[int] = await self._read.run(partial(_reading, self._disk.snapshots))
+        return mended_for_free(findings, self._disk.first_index, snapshots)
+
+    async def leave_to_start(self, findings: Sequence[Finding]) -> None:
+        """See `Disk.leave_to_start`."""
+        await self._write.run(partial(self._noting, self._storage.leave_to_start(derived(findings))))
+
+    # -- snapshots
+
+    async def save_snapshot(
+        self, mark: Mark, configuration: Configuration, chunks: Chunks, configuration_index: int = 0
+    ) -> None:
+        """See `Disk.save_snapshot`."""
+        node, world = self._node, self._node.world
+        if node.corrupted:  # what a snapshot of a wrong state does to others: docs/decisions/0010
+            raise NoSpace(f"node {node.node}: its state is wrong, so it keeps none")
+        await self._flush()
+        reached = min(self._journal.indexed, self._storage.ledger.last)
+        if reached < mark.index:
+            raise ImpossibleBatch(f"a snapshot of {mark.index}: log and ledger reach {reached}")
+        disk, kept = self._disk, []
+        plan = snapshot_files.SnapshotPlan(disk.log, mark.index)
+        try:
+            await self._read.run(partial(disk.steps, self._storage.sync_ledgers()))
+            await self._read.run(partial(disk.execute, StepKind.SPARES, plan.begin()))
+            async for chunk in each(chunks):
+                kept.append(chunk)
+                await self._read.run(partial(disk.execute, StepKind.SPARES, plan.add(chunk)))
+            disk.view.snapshots[mark.index] = mark
+            await self._read.run(lambda: disk_snapshots.name(disk, plan, mark, configuration, configuration_index))
+        except NoSpace:
+            world.sometimes("no room for a snapshot")
+            self.reserve.give_up()
+            disk.files.execute(plan.abandon())
+            raise
+        except asyncio.CancelledError:
+            if self._node.is_this_life(self):
+                disk.files.execute(plan.abandon())
+            raise
+        self.snapshot_bytes = sum(map(len, kept))
+        if configuration.outgoing:
+            world.sometimes("snapshot during a joint configuration")
+        node.saved(mark, b"".join(kept))
+
+    async def read_snapshot(self, index: int, term: int, offset: int, bytes_max: int) -> tuple[int, bytes]:
+        """See `Disk.read_snapshot`."""
+        read = partial(self._disk.snapshot_piece, index, term, offset, bytes_max)
+        piece: tuple[int, bytes] = await self._read.run(partial(_reading, read))
+        return piece
+
+    async def check_snapshot(self, index: int) -> None:
+        """See `Disk.check_snapshot`."""
+        await self._read.run(partial(_reading, partial(disk_snapshots.check_saved, self._disk, index)))
+
+    async def write_pieces(self, writes: Sequence[SnapshotWrite]) -> None:
+        """See `Disk.write_pieces`."""
+        self._check()
+        for write in writes:
+            try:
+                await self._read.run(
+                    partial(disk_snapshots.write_piece, self._disk, write.index, write.offset, write.data)
+                )
+            except NoSpace:
+                self.reserve.give_up()
+                raise
+
+    async def check_received(self, index: int) -> tuple[Received, StoredSnapshot]:
+        """See `Disk.check_received`."""
+        found: tuple[Received, StoredSnapshot]
+        found = await self._read.run(partial(_reading, partial(disk_snapshots.check_received, self._disk, index)))
+        return found
+
+    async def received_chunks(self, stored: StoredSnapshot) -> AsyncIterator[bytes]:
+        """See `Disk.received_chunks`."""
+        chunks = self._disk.chunks(stored)
+        while chunk := await self._read.run(partial(_reading, partial(next, chunks, b""))):
+            yield chunk
+
+    async def install(self, received: Received, stored: StoredSnapshot) -> None:
+        """See `Disk.install`."""
+        await self._flush()
+        await self._write.run(lambda: self._installing(received, stored))
+        self.snapshot_bytes = stored.size
+        self._effects_last = stored.mark.index
+
+    def _installing(self, received: Received, stored: StoredSnapshot) -> Steps:
+        try:
+            for name in disk_snapshots.install(self._disk, received, stored.mark):
+                self._node.world.may_crash(f"installing: {name}", RARE)
+                yield name
+        except DiskFull:
+            self.reserve.give_up()
+            raise
+
+    # -- segments
+
+    async def pieces(self) -> list[SegmentFiles]:
+        """See `Disk.pieces`."""
+        found: list[SegmentFiles] = await self._read.run(partial(_reading, self._pieces))
+        return found
+
+    async def end_before(self, index: int, bytes_kept: int) -> int:
+        """See `Disk.end_before`."""
+
+        def look() -> int:
+            return trailing_end(self._pieces(), self._journal.segments[0].previous.index, index, bytes_kept)
+
+        end: int = await self._read.run(partial(_reading, look))
+        return end
+
+    def _pieces(self) -> list[SegmentFiles]:
+        return [piece_of(self._disk.files, each) for each in self._journal.segments]
+
+    async def compact(self, oldest: int, needed: int) -> int:
+        """See `Disk.compact`."""
+        if self._journal.segments[0].last.index >= min(oldest, needed) or len(self._journal.segments) == 1:
+            return 0
+        before = len(self._journal.segments)
+        keep_after = may_go(oldest, needed, self._disk.snapshots())
+        await self._write.run(partial(disk_snapshots.compact, self._disk, keep_after))
+        return before - len(self._journal.segments)
+
+    def has_trimmed(self, oldest: int) -> bool:
+        """See `Disk.has_trimmed`."""
+        return len(self._journal.segments) > 1 and self._journal.segments[0].last.index < oldest
+
+    @property
+    def reserve_bytes(self) -> int:
+        """See `Disk.reserve_bytes`."""
+        return self.reserve.bytes
+
+    def keep_reserve(self, *, may_make: bool = True) -> None:
+        """See `Disk.keep_reserve`."""
+        self.reserve.keep(may_make=may_make)
+
+    # -- reading
+
+    async def read_entries(self, after: int, to: int, bytes_max: int) -> tuple[Entry, ...]:
+        """See `Disk.read_entries`."""
+        node = self._node
+        if node.random.randrange(FAILS_ONE_IN) == 0 and not node.world.is_healed:
+            await asyncio.sleep(0.001)
+            raise OSError(errno.EIO, "the read fails")
+        if to > self._journal.indexed:
+            await self._flush()
+        entries: tuple[Entry, ...]
+        entries = await self._read.run(partial(_reading, partial(read_entries, self._disk, after, to, bytes_max)))
+        return entries
+
+    async def read_raw(self, from_index: int, to_index: int, bytes_max: int) -> RawSlice:
+        """See `Disk.read_raw`."""
+        if self._storage.ledger.last < min(to_index, self._effects_last):
+            await self._flush()
+        read = partial(self._disk.reader().raw, from_index, to_index, bytes_max)
+        raw: RawSlice = await self._read.run(partial(_reading, read))
+        return raw
+
+    async def find_time(self, time_ms: int) -> int:
+        """See `Disk.find_time`."""
+        if self._journal.last.index > self._journal.indexed:
+            await self._flush()
+        index: int = await self._read.run(partial(_reading, partial(self._disk.reader().find_time, time_ms)))
+        return index
+
+    def damaged_at(self, index: int, error: ValueError) -> ReadDamaged:
+        """See `Disk.damaged_at`."""
+        segments = self._journal.segments
+        first = next((each.first for each in segments if each.first <= index <= each.last.index), 0)
+        return ReadDamaged(Damage(segment_name(first), 0, index - 1, str(error)))
+
+    # -- state
+
+    @property
+    def oldest(self) -> int:
+        """See `Disk.oldest`."""
+        return self._journal.first
+
+    @property
+    def segment_bytes(self) -> int:
+        """See `Disk.segment_bytes`."""
+        return sum(segment.size for segment in self._journal.segments)
+
+    @property
+    def is_fenced(self) -> bool:
+        """See `Disk.is_fenced`."""
+        return self._disk.failed is not None
+
+    def stalled_ms(self) -> int:
+        """See `Disk.stalled_ms`."""
+        since_us = self._write.since_us
+        return 0 if since_us < 0 else (self._node.world.now_us - since_us) // 1_000
+
+    def statistics(self) -> DiskStatistics:
+        """See `Disk.statistics`: the syncs of the writing thread."""
+        write = self._write
+        return DiskStatistics(write.syncs, write.sync_us / 1e6, len(self._journal.segments), rolls=0)
+
+
+def _nothing(disk: Any) -> Steps:
+    disk.check()
+    yield "nothing"
+
+
+def _reading(read: Callable[[], Any]) -> Steps:
+    yield "read"
+    return read()

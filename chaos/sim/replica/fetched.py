@@ -1,0 +1,75 @@
+"""Gives `raftlog.cluster.disk.older_segments.Backfill` the files and the thread of a simulated disk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from raftlog.chaos.sim.disk import faults
+from raftlog.chaos.sim.replica.threads import Steps, Thread
+from raftlog.cluster.files.errors import DiskFenced
+from raftlog.raft.wal.operations import FileOperation, Write
+
+if TYPE_CHECKING:
+    from raftlog.chaos.sim.replica.node import Node
+
+
+class FillFiles:
+    """The files of a segment that is fetched: `raftlog.cluster.files.shard_files.ShardFiles` for a Filling."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def write(self, name: str, position: int, data: bytes) -> None:
+        """Writes bytes of one file."""
+        self.execute([Write(name, position, data)])
+
+    def execute(self, operations: Sequence[FileOperation]) -> None:
+        """Carries out operations; the process may die before each. Raises OSError."""
+        for operation in operations:
+            self._node.world.may_crash(f"fetching: {type(operation).__name__}")
+            disk = self._node.disk
+            disk.files.carry_out(operation)
+            if disk.damaged:
+                faults.carried_out(disk, operation)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class FillWorker:
+    """A thread of the disk that runs plain functions, while no other thread changes the list of segments."""
+
+    def __init__(self, node: Node, thread: Thread) -> None:
+        self._node, self._thread = node, thread
+
+    def run(self, job: Callable[[], Any]) -> asyncio.Future[Any]:
+        """Does a job; the future has its result."""
+        return self._thread.run(partial(self._when_free, job))
+
+    def _when_free(self, job: Callable[[], Any]) -> Steps:
+        yield "read"
+        while self._node.disk.is_busy:
+            yield "wait"
+        return job()
+
+
+class FillSurroundings:
+    """What a Backfill uses of the writing thread and of the segments' lock."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self.structure: AbstractContextManager[None] = nullcontext()
+        self.reader = node.disk.reader()
+
+    def check(self) -> None:
+        """Raises DiskFenced once anything has failed."""
+        if self._node.disk.failed is not None:
+            raise DiskFenced(str(self._node.disk.failed))
+
+    def fail(self, error: OSError) -> NoReturn:
+        """Fences the disk."""
+        raise DiskFenced(str(self._node.disk.fence(error)))

@@ -1,0 +1,77 @@
+"""Gives a simulated process its links: consensus messages and bulk frames go over the world's network."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from raftlog.cluster.peers.hello import CLUSTER_VERSIONS
+from raftlog.cluster.peers.transport import LinkSeen
+from raftlog.raft.configuration import Configuration, Member
+from raftlog.raft.messages import Message
+from raftlog.raft.types import NodeId
+
+if TYPE_CHECKING:
+    from raftlog.chaos.sim.replica.node import Node
+
+
+class NodeLinks:
+    """The `raftlog.cluster.replica.ports.Links` of one process."""
+
+    def __init__(self, node: Node) -> None:
+        self._node, self._life = node, node.life
+
+    @property
+    def refused_lately(self) -> Collection[tuple[float, str, str]]:
+        """None are told."""
+        return ()
+
+    def set_members(
+        self, configuration: Configuration, known: Sequence[Member] = (), leaving: Collection[NodeId] = ()
+    ) -> None:
+        """All nodes of a world are connected, members or not."""
+
+    def send(self, message: Message) -> None:
+        """A consensus message leaves; the process may die behind it."""
+        node = self._node
+        if node.life == self._life:
+            node.sends(message)
+
+    def send_bulk(self, to: NodeId, frame: bytes) -> bool:
+        """A frame leaves on the bulk link."""
+        node = self._node
+        return node.life == self._life and node.world.links.send(node.node, to, frame)
+
+    def flush(self) -> None:
+        """All has left already."""
+
+    def version_of(self, peer: NodeId) -> int:
+        """The peer protocol that both programs speak; 0: the peer has not connected."""
+        node = self._node
+        said = node.greeted.get(peer)
+        if said is None:
+            return 0
+        knows = min(said.knows, node.hello.knows)
+        return max(spoken for spoken, known in CLUSTER_VERSIONS.items() if known <= knows)
+
+    def is_bulk_up(self, to: NodeId) -> bool:
+        """Whether the bulk link to that peer is connected."""
+        return self._node.world.links.is_up(self._node.node, to)
+
+    def is_answering(self, peer: NodeId, within_s: float) -> bool:
+        """Whether that peer was heard lately."""
+        node, within_us = self._node, int(within_s * 1e6)
+        return node.world.now_us - node.heard_us.get(peer, -within_us) < within_us
+
+    def links_seen(self) -> Mapping[NodeId, LinkSeen]:
+        """The consensus links."""
+        node = self._node
+        return {
+            peer: LinkSeen(not node.world.dials.is_down(node.node, peer), "", "", None)
+            for peer in node.world.replicas
+            if peer != node.node
+        }
+
+    def refused_of(self, node: NodeId) -> str:
+        """No reason is kept."""
+        return ""

@@ -1,0 +1,127 @@
+"""Serves simulated clients with the server's replica: requests, linearizable reads, and reads of the log.
+
+What a client is told is the server's answer (`raftlog.cluster.api.problems`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from raftlog.chaos.sim.replica.answers import Answer, Applied, url_of
+from raftlog.chaos.sim.replica.life import Life
+from raftlog.cluster.api.errors import ApiError, Problem
+from raftlog.cluster.api.problems import make_problem
+from raftlog.cluster.api.values import LeaderHint
+from raftlog.cluster.protocol.request import Settled
+from raftlog.cluster.replica.replica import Replica
+from raftlog.raft.types import NOBODY
+
+if TYPE_CHECKING:
+    pass
+
+
+class Serving(Life):
+    """What clients may ask a node."""
+
+    def submit(
+        self, block: bytes, count: int, session: int, sequence: int, deadline_us: int, done: Callable[[Answer], None]
+    ) -> None:
+        """A client's request block of `count` records arrives here. `deadline_us` is world time.
+
+        `done` is called once, in an event of its own; never, if this process ends before.
+        """
+        if self.core is not None:
+            self._input(self._submit, block, count, session, sequence, deadline_us, done)
+
+    def _submit(
+        self, block: bytes, count: int, session: int, sequence: int, deadline_us: int, done: Callable[[Answer], None]
+    ) -> None:
+        assert self.replica is not None
+        try:
+            future = self.replica.submit(
+                block, count, deadline=self.seconds(deadline_us), session=session, sequence=sequence
+            )
+        except ApiError as error:
+            self.world.answered(self.node, 0, done, self.problem(error, has_session=bool(sequence)))
+        else:
+            future.add_done_callback(partial(self._settled, done, bool(sequence)))
+
+    def _settled(self, done: Callable[[Answer], None], has_session: bool, future: asyncio.Future[Settled]) -> None:
+        error = future.exception()
+        if error is None:
+            if self.state.life.is_over:
+                return  # it ended before this answer left: the client hears that its connection closed
+            settled = future.result()
+            self._check(self.world.answered, self.node, settled.last, done, Applied(*settled))
+        elif isinstance(error, ApiError):
+            self.world.answered(self.node, 0, done, self.problem(error, has_session=has_session))
+        else:
+            raise error
+
+    def read_barrier(self, done: Callable[[int | Problem], None], deadline_us: int) -> None:
+        """A client's linearizable read arrives here: `done` gets the index as of which `machine` may be read, in the
+        event in which it is called. Otherwise as `submit`."""
+        if self.core is not None:
+            self._input(self._read_barrier, self.world.acknowledged, done, deadline_us)
+
+    def _read_barrier(self, floor: int, done: Callable[[int | Problem], None], deadline_us: int) -> None:
+        assert self.replica is not None
+        try:
+            future = self.replica.read_barrier(self.seconds(deadline_us))
+        except ApiError as error:
+            self.world.answered(self.node, 0, done, self.problem(error))
+        else:
+            future.add_done_callback(partial(self._read, floor, done))
+
+    def _read(self, floor: int, done: Callable[[int | Problem], None], future: asyncio.Future[int]) -> None:
+        error = future.exception()
+        if error is None:
+            if self.state.life.is_over:
+                return  # as above
+            index = future.result()
+            self._check(self.world.read_done, self.node, floor, index)
+            self._check(self.world.answered, self.node, index, done, index)
+        elif isinstance(error, ApiError):
+            self.world.answered(self.node, 0, done, self.problem(error))
+        else:
+            raise error
+
+    def serve(self, work: Callable[[Replica], Any], done: Callable[[Any], None]) -> None:
+        """A client's request that a coroutine of the server answers: `done` gets its result, or the Problem."""
+        if self.core is not None:
+            self._input(self._serve, work, done)
+
+    def _serve(self, work: Callable[[Replica], Any], done: Callable[[Any], None]) -> None:
+        assert self.loop is not None
+        assert self.replica is not None
+        task = self.loop.create_task(work(self.replica))
+        task.add_done_callback(partial(self._served, done))
+
+    def _served(self, done: Callable[[Any], None], task: asyncio.Task[Any]) -> None:
+        if task.cancelled():
+            return
+        error = task.exception()
+        if isinstance(error, ApiError):
+            self.world.after(0, done, self.problem(error))
+        elif error is not None:
+            raise error
+        else:
+            self.world.after(0, done, task.result())
+
+    def problem(self, error: ApiError, *, has_session: bool = False) -> Problem:
+        """The error as its client sees it; `has_session`: of a write that names a session."""
+        leader = self.leader
+        hint = LeaderHint(leader, url_of(leader)) if leader != NOBODY else None
+        term = self.core.state.term if self.core is not None else 0
+        return make_problem(
+            error, node=self.node, request_id="", leader=hint, index=self.applied_index, term=term,
+            has_session=has_session,
+        )  # fmt: skip
+
+    def seconds(self, deadline_us: int) -> float:
+        """A deadline in world time by this node's clock: a request says how long is left, not until when."""
+        now_us = self.world.now_us
+        return (self.clock.monotonic_us(now_us) + deadline_us - now_us) / 1e6

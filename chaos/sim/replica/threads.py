@@ -1,0 +1,172 @@
+"""Runs the jobs of one thread of a simulated disk, operation by operation in virtual time.
+
+A job is a row of operations: the process may die before any of them, and a sync takes its time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from raftlog.chaos.sim.disk.errors import DiskFailed, DiskFull
+from raftlog.chaos.sim.ground.loop import ProcessEnded
+from raftlog.cluster.files.errors import DiskFenced, NoSpace, ReadDamaged, StoredSnapshotDamaged
+from raftlog.raft.codec.checks import UnknownVersion
+from raftlog.raft.wal import snapshot_files
+from raftlog.raft.wal.formats import ForeignFile
+from raftlog.raft.wal.recovery import Damaged
+
+if TYPE_CHECKING:
+    from raftlog.chaos.sim.replica.node import Node
+Steps = Generator[str, None, Any]
+"""The names of operations, each given before it is carried out; its end has the result."""
+WAIT_US: Final = 500
+"""How often a job looks whether another one has freed the disk, in microseconds."""
+
+STILL_US: Final = 5_000
+"""How often the disk of a process that stands still looks whether it goes on, in microseconds."""
+
+READ_US: Final = (50, 3_000)
+"""How long a read takes, in microseconds."""
+
+
+class _Job(NamedTuple):
+    do: Callable[[], Steps]
+    future: asyncio.Future[Any] | None
+    then: Callable[[], Steps] | None
+    weight: int
+
+
+class Thread:
+    """One thread of the disk: its jobs, one after the other."""
+
+    def __init__(self, node: Node) -> None:
+        self._node, self._life = node, node.life
+        self._jobs: deque[_Job] = deque()
+        self._steps: Generator[int, None, None] | None = None
+        self._is_running = False  # a step of the current job, in this event
+        self.since_us = -1  # when the current job, or its newest sync, began; -1: none runs
+        self.syncs = self.sync_us = 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a job runs or waits."""
+        return self._steps is not None or bool(self._jobs)
+
+    def run(
+        self, job: Callable[[], Steps], then: Callable[[], Steps] | None = None, weight: int = 1
+    ) -> asyncio.Future[Any]:
+        """Does a job; the future has its result. `then` is done behind it."""
+        loop = self._node.loop
+        assert loop is not None
+        future: asyncio.Future[Any] = loop.create_future()
+        self._put(job, future, then, weight)
+        return future
+
+    def post(self, job: Callable[[], Steps]) -> None:
+        """Does a job whose result nothing waits for."""
+        self._put(job, None, None, 1)
+
+    def close(self) -> None:
+        """The process is gone: nothing more is done."""
+        self._jobs.clear()
+        steps, self._steps = self._steps, None
+        if steps is not None and not self._is_running:
+            steps.close()
+
+    def _put(
+        self, job: Callable[[], Steps], future: asyncio.Future[Any] | None, then: Callable[[], Steps] | None,
+        weight: int,
+    ) -> None:  # fmt: skip
+        if self._node.life != self._life:
+            return
+        self._jobs.append(_Job(job, future, then, weight))
+        if self._steps is None and len(self._jobs) == 1:
+            self._node.world.after(0, self._next)
+
+    def _next(self) -> None:
+        if self._node.life == self._life and self._steps is None and self._jobs:
+            self.since_us = self._node.world.now_us
+            self._steps = self._whole(*self._jobs.popleft())
+            self._advance()
+
+    def _whole(
+        self, job: Callable[[], Steps], future: asyncio.Future[Any] | None, then: Callable[[], Steps] | None,
+        weight: int,
+    ) -> Generator[int, None, None]:  # fmt: skip
+        result: Any = None
+        try:
+            result = yield from self._timed(job(), weight)
+        except Exception as error:
+            if future is None:
+                self._node.posted_failed(error)
+            elif not future.done():
+                future.set_exception(_told(error))
+        else:
+            if future is not None and not future.done():
+                future.set_result(result)
+        if then is not None:
+            yield 0
+            try:
+                yield from self._timed(then(), 1)
+            except Exception as error:
+                self._node.posted_failed(error)
+
+    def _timed(self, steps: Steps, weight: int) -> Generator[int, None, Any]:
+        """The steps with the microseconds that each takes. The process may die before any of them."""
+        world, disk = self._node.world, self._node.disk
+        while True:
+            try:
+                name = next(steps)
+            except StopIteration as stop:
+                return stop.value
+            world.may_crash(name, weight)
+            if name == "Sync":
+                took_us, self.since_us = world.sync_us() + disk.slow_us, world.now_us  # the server prepares files ahead
+                yield took_us
+                self.syncs, self.sync_us = self.syncs + 1, self.sync_us + took_us
+            elif name == "wait":
+                yield WAIT_US
+            elif name == "read":
+                yield self._node.random.randint(*READ_US)
+
+    def _advance(self) -> None:
+        node = self._node
+        if node.life != self._life:
+            return
+        if node.is_behind:
+            node.world.after(STILL_US, self._advance)
+            return
+        assert self._steps is not None
+        self._is_running = True
+        try:
+            delay_us = next(self._steps, None)
+        except ProcessEnded as end:
+            node.crash(str(end), power=node.world.step_cuts_power())
+            return
+        finally:
+            self._is_running = False
+        if node.life != self._life:
+            return
+        if delay_us is not None:
+            node.world.after(delay_us, self._advance)
+            return
+        self._steps, self.since_us = None, -1
+        if self._jobs:
+            node.world.after(0, self._next)
+
+
+def _told(error: Exception) -> Exception:
+    """The error as the server's disk raises it."""
+    match error:
+        case DiskFailed():
+            return DiskFenced(str(error))
+        case DiskFull():
+            return NoSpace(str(error))
+        case Damaged():
+            return ReadDamaged(error.damage)
+        case snapshot_files.SnapshotDamaged() | UnknownVersion() | ForeignFile():
+            return StoredSnapshotDamaged(str(error))
+    return error

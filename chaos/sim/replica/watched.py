@@ -1,0 +1,218 @@
+"""Watches the server's replica from outside: its core, its applier and itself, as subclasses that tell the node.
+
+No rule of the server is changed here: each method calls the server's own, and then shows the world what happened.
+A process may die before or after some of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from raftlog.cluster.protocol.digest_points import POINT_BLOCK
+from raftlog.cluster.protocol.request import Settled
+from raftlog.cluster.replica.log.applier import Applier
+from raftlog.cluster.replica.replica import Replica
+from raftlog.raft.changes import MemberChange
+from raftlog.raft.configuration import Configuration
+from raftlog.raft.consensus.core import Proposed, RaftCore
+from raftlog.raft.messages import Message
+from raftlog.raft.ready import Fetch, Ready, SnapshotFetch, SnapshotWrite, SyncBatch
+from raftlog.raft.refusals import Refused
+from raftlog.raft.types import Entry, EntryKind, Mark, NodeId, Now
+from raftlog.statemachine.commands import LogEntry
+from raftlog.statemachine.effects import Effects
+from raftlog.statemachine.machine import StateMachine
+
+if TYPE_CHECKING:
+    from raftlog.chaos.sim.replica.node import Node
+
+SLICE_S: Final = 1.0
+"""A slice of applying ends only with its entries: time stands still in a simulated callback."""
+
+
+class WatchedCore(RaftCore):
+    """The server's core; the witness looks at it after every input and at every Ready."""
+
+    __slots__ = ("node",)
+    node: Node
+
+    def tick(self, now: Now) -> None:
+        super().tick(now)
+        self.node.stepped(self)
+
+    def step(self, message: Message, now: Now) -> None:
+        super().step(message, now)
+        self.node.stepped(self)
+
+    def propose(self, kind: EntryKind, count: int, data: bytes, now: Now) -> Proposed:
+        try:
+            proposed = super().propose(kind, count, data, now)
+        except Refused as refusal:
+            self.node.world.count(f"refused {type(refusal).__name__}")
+            raise
+        if kind is EntryKind.CLOCK:
+            self.node.world.count("clock entries")
+        elif data == POINT_BLOCK:
+            self.node.world.count("digest points")
+        self.node.stepped(self)
+        return proposed
+
+    def propose_configuration(self, change: MemberChange, now: Now) -> int:
+        index = super().propose_configuration(change, now)
+        self.node.stepped(self)
+        return index
+
+    def read(self, context: int, now: Now) -> None:
+        super().read(context, now)
+        self.node.witness().read_began(node=self.node.node, context=context)
+        self.node.stepped(self)
+
+    def transfer(self, to: NodeId, now: Now) -> NodeId:
+        found = super().transfer(to, now)
+        self.node.stepped(self)
+        return found
+
+    def compact(self, mark: Mark, keep_after: int | None = None) -> None:
+        super().compact(mark, keep_after)
+        self.node.stepped(self)
+        self.node.compacted(mark)
+
+    def snapshot_chunk(
+        self, fetch: SnapshotFetch, total: int, data: bytes, now: Now, *, takes_several: bool = True
+    ) -> None:
+        super().snapshot_chunk(fetch, total, data, now, takes_several=takes_several)
+        self.node.stepped(self)
+
+    def snapshot_written(self, write: SnapshotWrite, now: Now) -> None:
+        super().snapshot_written(write, now)
+        self.node.stepped(self)
+
+    def snapshot_failed(self, now: Now) -> None:
+        super().snapshot_failed(now)
+        self.node.stepped(self)
+
+    def installed(self, mark: Mark, configuration: Configuration, configuration_index: int, now: Now) -> None:
+        log = self.state.log
+        before, had = (log.committed, log.last.index), log.term_at(mark.index) == mark.term
+        super().installed(mark, configuration, configuration_index, now)
+        self.node.installed(mark, before, had, configuration)
+        self.node.stepped(self)
+
+    def persisted(self, term: int, index: int, now: Now) -> None:
+        self.node.may_crash("before persisted")
+        super().persisted(term, index, now)
+        self.node.stepped(self)
+
+    def fetched(self, fetch: Fetch, entries: tuple[Entry, ...], now: Now) -> None:
+        super().fetched(fetch, entries, now)
+        self.node.stepped(self)
+
+    def applied(self, index: int) -> None:
+        self.node.may_crash("before applied")
+        super().applied(index)
+        self.node.stepped(self)
+
+    def ready(self) -> Ready | None:
+        ready = super().ready()
+        if ready is not None:
+            self.node.took(ready)
+            self.node.stepped(self)
+        return ready
+
+
+class WatchedApplier(Applier):
+    """The server's applier. On a node with a slow state machine it applies one entry at a time."""
+
+    node: Node
+
+    def run(self) -> bool:
+        node = self.node
+        if not self.waiting or node.must_apply_later():
+            return False
+        node.may_crash("before applying")
+        self._slice_s = 0.0 if node.applies_slowly else SLICE_S
+        return super().run()
+
+    def _apply(self, entry: Entry) -> tuple[LogEntry, Effects]:
+        command, effects = super()._apply(entry)
+        self.node.applied(entry, command, effects)
+        return command, effects
+
+    def installed(self, machine: StateMachine, mark: Mark, last_user: int) -> None:
+        super().installed(machine, mark, last_user)
+        self.node.restored(mark)
+
+
+class WatchedReplica(Replica):
+    """The server's replica."""
+
+    node: Node
+
+    def synced(self, batch: SyncBatch) -> None:
+        self.node.sending = "sending what was promised"
+        try:
+            super().synced(batch)
+        finally:
+            self.node.sending = "sending"
+
+    def submit(
+        self, block: bytes, count: int, *, deadline: float, session: int = 0, sequence: int = 0
+    ) -> asyncio.Future[Settled]:
+        if block == POINT_BLOCK:
+            self.node.looks_at_others()
+        return super().submit(block, count, deadline=deadline, session=session, sequence=sequence)
+
+
+class SimMetrics:
+    """Stands in for `raftlog.cluster.runtime.metrics.Metrics`: of all series a world counts the forwards alone."""
+
+    def __init__(self, forwarded: Callable[[], None]) -> None:
+        self.forwards = Forwards(forwarded)
+
+    def __getattr__(self, name: str) -> SimMetrics:
+        return self
+
+    def labels(self, *_: str) -> SimMetrics:
+        """Every series is the same."""
+        return self
+
+    def inc(self, number: float = 1) -> None:
+        """Nothing."""
+
+    def observe(self, number: float) -> None:
+        """Nothing."""
+
+
+class Forwards:
+    """The counter of writes that were passed on, by way."""
+
+    def __init__(self, forwarded: Callable[[], None], way: str = "") -> None:
+        self._forwarded, self._way = forwarded, way
+
+    def labels(self, way: str) -> Forwards:
+        """The series of that way."""
+        return Forwards(self._forwarded, way)
+
+    def inc(self, number: float = 1) -> None:
+        """Counts a frame that was sent."""
+        if self._way == "sent":
+            self._forwarded()
+
+
+class SimLogger:
+    """The log of one process: lines that the world watches go to `told`, all others nowhere."""
+
+    def __init__(self, told: Callable[[str, dict[str, Any]], None], watched: frozenset[str]) -> None:
+        self._told, self._watched = told, watched
+
+    def _line(self, event: str, **values: Any) -> None:
+        if event in self._watched or "exc_info" in values:
+            self._told(event, values)
+
+    debug = info = warning = error = _line
+
+    def bind(self, **_: Any) -> SimLogger:
+        """A logger of a part."""
+        return self

@@ -1,0 +1,178 @@
+"""Shows the witness what the watched parts of a replica do, and counts what its log says.
+
+`raftlog.chaos.sim.replica.watched` calls it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from raftlog.chaos.sim.ground.failure import Failure
+from raftlog.chaos.sim.nemesis import states
+from raftlog.chaos.sim.replica.serving import Serving
+from raftlog.chaos.sim.world.machines import Shown
+from raftlog.cluster.protocol.disk_reports import Handover, Why
+from raftlog.raft.configuration import Configuration
+from raftlog.raft.consensus.core import RaftCore
+from raftlog.raft.ready import Ready
+from raftlog.raft.types import Entry, Mark, NodeId
+from raftlog.statemachine.commands import LogEntry
+from raftlog.statemachine.effects import Effects
+
+if TYPE_CHECKING:
+    pass
+LOGGED: Final = frozenset({
+    "log_deleted", "snapshot_not_saved", "note_not_written", "damage_stays", "handing_over", "followers_held",
+    "digest_point_agreed", "states_differ", "file_damaged", "backfill_segment", "backfill_wrong", "disk_hangs",
+})  # fmt: skip
+"""Lines of the server's log that a world counts."""
+
+
+class Watching(Serving):
+    """What the parts of a replica tell their node."""
+
+    def _follow_yours(self) -> None:
+        """A state machine of your own goes on beside the state that was restored."""
+        machine = self.state.applier.machine
+        if self.world.yours is not None:
+            assert isinstance(machine, Shown)
+            self._yours = self.world.yours.beside(machine)
+
+    def stepped(self, core: RaftCore) -> None:
+        """The core took an input."""
+        if core is self.core:
+            self._check(self.world.witness.stepped, core)
+
+    def took(self, ready: Ready) -> None:
+        """The replica took a Ready, and carries it out next."""
+        self._check(self._took, ready)
+
+    def _took(self, ready: Ready) -> None:
+        world = self.world
+        world.coverage.ready(self, ready)
+        if ready.entries:
+            world.witness.appended(self.node, ready.entries)
+        for event in ready.events:
+            world.happened(self.node, event)
+        for read in ready.reads:
+            world.witness.read_ready(self.node, read.context, read.index)
+
+    def applied(self, entry: Entry, command: LogEntry, effects: Effects) -> None:
+        """The state machine applied an entry."""
+        self._check(self._applied, entry, command, effects)
+
+    def _applied(self, entry: Entry, command: LogEntry, effects: Effects) -> None:
+        world = self.world
+        if self._yours is not None:
+            self._yours.follow(entry, effects)
+        machine = self.machine
+        world.witness.applied(self.node, entry, effects, machine, is_sound=not self.corrupted)
+        world.coverage.applied(entry, command.requests, effects)
+        if world.clients is not None:
+            world.clients.applied(entry, effects)
+        if machine.point != self._point:
+            self._point = machine.point
+            world.witness.point_applied(self.node, machine.point)
+        if self.apply_us:
+            self._apply_due_us = world.now_us + self.apply_us
+
+    @property
+    def applies_slowly(self) -> bool:
+        """Whether it applies one entry at a time."""
+        return bool(self.apply_us) and not self.world.is_healed
+
+    def must_apply_later(self) -> bool:
+        """Whether the entry before still takes its time."""
+        if self.world.now_us >= self._apply_due_us or self.world.is_healed:
+            return False
+        self.world.at(self._apply_due_us, self._apply_later, self.life)
+        return True
+
+    def _apply_later(self, life: int) -> None:
+        if life == self.life and self.replica is not None and not self.is_behind:
+            self.replica.wake()
+
+    def restored(self, mark: Mark) -> None:
+        """A leader's snapshot took the place of the state."""
+        self._check(self._restored, mark)
+
+    def _restored(self, mark: Mark) -> None:
+        world = self.world
+        self._follow_yours()
+        self._point = self.state.applier.machine.point
+        states.sound(world, self)
+        world.witness.restored(self.node, mark, self.machine)
+        world.sometimes("snapshot installed")
+
+    def installed(self, mark: Mark, before: tuple[int, int], had: bool, configuration: Configuration) -> None:
+        """The core took a leader's snapshot."""
+        if configuration.outgoing:
+            self.world.sometimes("snapshot during a joint configuration")
+        self._check(self.world.witness.installed, self.node, mark, before, had)
+
+    def saved(self, mark: Mark, data: bytes) -> None:
+        """A snapshot of the state after `mark` has its name."""
+        self.world.count("snapshots")
+        self._check(self.world.witness.saved, self.node, mark, data)
+
+    def compacted(self, mark: Mark) -> None:
+        """The core's log may begin after `mark`."""
+        self._check(self.world.witness.compacted, self.node, mark)
+
+    def looks_at_others(self) -> None:
+        """The server asks for a digest point, to see whether all others are well."""
+        self._ill = self._others_ill()
+
+    def _others_ill(self) -> dict[NodeId, int]:
+        """The others that are down, or have still to heal; each with its life."""
+        return {
+            each.node: each.life
+            for each in self.world.replicas.values()
+            if each.node != self.node and (each.core is None or each.disk.view.is_healing or each.core.state.floor)
+        }
+
+    def _check_end_for_damage(self) -> None:
+        core = self.core
+        assert core is not None
+        if self.state.damage.is_stuck:
+            return  # it waited for a calm time instead
+        still = [node for node, life in self._others_ill().items() if self._ill.get(node) == life]
+        voters = [node for node in still if core.state.configuration.is_voter(node)]
+        if voters:
+            text = f"node {self.node} while {voters} are down or heal"
+            raise Failure("a node ends for damage only while the others are well", text)
+
+    def _logged(self, event: str, values: dict[str, Any]) -> None:
+        """A line of the server's log that the world counts; an error that no code expects ends the world."""
+        world, error = self.world, values.get("exc_info")
+        if isinstance(error, Exception):
+            self._breach(error)
+        match event:
+            case "log_deleted":
+                world.sometimes("trimmed segments deleted")
+                kept = (self.disk.first_index, self.state.machine.oldest, self.disk.view.base.index)
+                self._check(world.witness.kept, self.node, *kept)
+            case "handing_over" if "why" in values:
+                self._hands_over()
+            case "damage_stays":
+                alone = "one or two voters" in values["mend"]
+                world.sometimes(f"damage stays: {'nobody could heal it' if alone else 'mending it would cost history'}")
+            case "followers_held":
+                world.sometimes("a full follower is sent no entries")
+            case "digest_point_agreed":
+                world.count("digest points agreed")
+            case "states_differ":
+                world.sometimes("nothing is written because no majority has one state")
+            case "note_not_written":
+                world.count("ended without a note")
+            case _:
+                world.count(f"logged: {event}")
+
+    def _hands_over(self) -> None:
+        view = self.state.disks
+        assert view.handed_over is not None
+        handover: Handover = view.handed_over[0]
+        is_full = handover.why is Why.FULL
+        self.world.sometimes("a full leader hands over" if is_full else "a leader with a slow disk hands over")
+        pause_ms = view.rules.full_pause_ms if is_full else view.rules.slow_pause_ms
+        self._check(self.world.witness.handed_over, self.node, self.life, handover, view.handed_over[1], pause_ms)

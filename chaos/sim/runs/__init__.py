@@ -1,0 +1,1 @@
+"""Runs many seeds, shrinks those that fail, and reports."""

@@ -1,0 +1,249 @@
+"""Defines `raftlog sim`: run seeds on all cores, replay one, shrink one, and add up recorded runs.
+
+Exit codes are those of `raftlog chaos`: see Exit. docs/simulator.md tells how to read what is printed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import takewhile
+from pathlib import Path
+from random import SystemRandom
+from types import FrameType
+from typing import Annotated, Any, Final
+
+import typer
+
+from raftlog.chaos.sim.ground.trace import Recorder
+from raftlog.chaos.sim.runs import ending, report, results
+from raftlog.chaos.sim.runs.invocation import REPORTS, Exit, Wanted
+from raftlog.chaos.sim.runs.progress import Display
+from raftlog.chaos.sim.runs.ranges import SEEDS_MAX, numbers, seed_range
+from raftlog.chaos.sim.runs.runner import (
+    SECONDS,
+    Job,
+    cores,
+    may_import_from_here,
+    planted,
+    run_job,
+    run_jobs,
+    settle_collector,
+)
+from raftlog.chaos.sim.runs.summary import Summary
+from raftlog.chaos.sim.world.coverage import SOMETIMES
+from raftlog.chaos.sim.world.machines import load_machine
+from raftlog.chaos.sim.world.world import MACHINE
+
+SEEDS: Final = "0:100"
+
+
+def register(app: typer.Typer) -> None:
+    """Put the command into the command line."""
+    app.command("sim")(sim)
+
+
+def sim(
+    seeds: Annotated[
+        str | None, typer.Option(metavar="A:B", help=f"The seeds, B not included; A: has no end. {SEEDS} unless given.")
+    ] = None,
+    seconds: Annotated[int, typer.Option(min=1, help="Simulated seconds of trouble in each world.")] = SECONDS,
+    minutes: Annotated[
+        float | None, typer.Option(min=0.01, help="Stop after so many real minutes; without --seeds, fresh seeds.")
+    ] = None,
+    replay: Annotated[int | None, typer.Option(min=0, metavar="SEED", help="Run this seed alone, here.")] = None,
+    trace: Annotated[bool, typer.Option("--trace", help="Print every event; one process.")] = False,
+    shrinking: Annotated[bool, typer.Option("--shrink", help="Find which faults the first failure needs.")] = False,
+    skip: Annotated[str, typer.Option(metavar="N,N-N", help="Faults to leave out, by number.")] = "",
+    mutant: Annotated[str | None, typer.Option(metavar="NAME", help="Plant this bug first; `list` lists them.")] = None,
+    machine: Annotated[
+        str, typer.Option("--state-machine", metavar="MODULE:CLASS", help="Your own state machine.")
+    ] = MACHINE,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; one per core unless given.")] = None,
+    reports: Annotated[Path, typer.Option("--report", metavar="DIR", help="Where failures are written.")] = REPORTS,
+    record: Annotated[
+        bool | None,
+        typer.Option(
+            "--record/--no-record", help=f"Keep the run in {results.RESULTS}; from one simulated hour on unless given."
+        ),
+    ] = None,
+    hours: Annotated[bool, typer.Option("--hours", help="Only add up the runs that were kept.")] = False,
+) -> None:
+    """Run whole clusters in one process, under a seeded clock, network, disks and faults, with everything checked.
+
+    Exit codes: 0 every property held; 1 one is broken; 2 usage; 6 too little happened; 8 the simulator failed.
+    """
+    if not __debug__:
+        raise typer.BadParameter("asserts are part of the checks: do not run Python with -O")
+    if hours:
+        raise typer.Exit(_guarded(ending.show_hours))
+    may_import_from_here()
+    wanted = Wanted(
+        seeds=_seeds(seeds, minutes, replay),
+        seconds=seconds,
+        minutes=minutes,
+        is_replay=replay is not None,
+        trace=trace,
+        shrink=shrinking,
+        skip=_checked("--skip", numbers, skip),
+        mutant=_mutant(mutant),
+        machine=_checked("--state-machine", _machine, machine),
+        jobs=jobs or cores(),
+        reports=reports,
+        record=record,
+    )
+    raise typer.Exit(_guarded(lambda: _sim(wanted)))
+
+
+def _seeds(text: str | None, minutes: float | None, replay: int | None) -> range:
+    if replay is not None:
+        return range(replay, replay + 1)
+    if text is None and minutes is not None:
+        first = SystemRandom().randrange(1 << 40)
+        return range(first, SEEDS_MAX)
+    wanted: range = _checked("--seeds", seed_range, text or SEEDS)
+    if wanted.stop == SEEDS_MAX and minutes is None:
+        raise typer.BadParameter("seeds without an end need --minutes", param_hint="--seeds")
+    return wanted
+
+
+def _checked(option: str, reader: Callable[[str], Any], text: str) -> Any:
+    try:
+        return reader(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
+
+
+def _mutant(name: str | None) -> str | None:
+    if name is None:
+        return None
+    from raftlog.chaos.sim.mutants import MUTANTS
+
+    if name == "list":
+        for each, mutant in MUTANTS.items():
+            typer.echo(f"{each:<40} {mutant.title}")
+        raise typer.Exit
+    if name not in MUTANTS:
+        raise typer.BadParameter(f"there is no {name!r}: see --mutant list", param_hint="--mutant")
+    return name
+
+
+def _machine(name: str) -> str:
+    load_machine(name)
+    return name
+
+
+def _guarded(act: Callable[[], Exit]) -> Exit:
+    """What nobody expected is INTERNAL, never BROKEN: 1 must mean that raftlog is wrong."""
+    try:
+        return act()
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+    except BrokenPipeError:
+        return _nobody_reads()
+    except Exception:
+        traceback.print_exc()
+        return Exit.INTERNAL
+
+
+def _nobody_reads() -> Exit:
+    """The reader of standard output is gone (`| head`): no words, and none at exit either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return Exit.INTERRUPTED
+
+
+def _show(line: str) -> None:
+    """One line of the trace. Raises KeyboardInterrupt if nobody reads: an Exception would count as the seed's."""
+    try:
+        typer.echo(line)
+    except BrokenPipeError as error:
+        _nobody_reads()
+        raise KeyboardInterrupt from error
+
+
+def _sim(wanted: Wanted) -> Exit:
+    settle_collector()
+    return _replay(wanted) if wanted.is_replay or wanted.trace else _run(wanted)
+
+
+# -- one seed, or a few, in this process -------------------------------------------------------------------------
+
+
+def _replay(wanted: Wanted) -> Exit:
+    summary = Summary(wanted.seconds)
+    for seed in wanted.seeds:
+        job = wanted.job(seed)
+        with planted(wanted.mutant):
+            result = run_job(job, Recorder(_show, events_max=1) if wanted.trace else None)
+        summary.add(result)
+        if result.broken is not None:
+            return ending.failed(summary, wanted)
+        typer.echo(f"seed {seed}: every property held, {result.took_s:.1f} s")
+        for name, number in result.stats.items():
+            typer.echo(f"  {name}: {number}")
+        typer.echo(f"  trace digest: {result.digest}")
+    if wanted.is_replay and wanted.reports != REPORTS:  # asked for
+        written = report.write(wanted.job(wanted.seeds.start), wanted.reports)
+        typer.echo(f"  trace: {written.trace}\n  diagram: {written.diagram}")
+    return Exit.OK
+
+
+# -- many seeds, on all cores ------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Stop:
+    """Why no more seeds are begun. The first Ctrl-C lets those under way end, the second does not."""
+
+    minutes: float | None
+    began: float = field(default_factory=lambda: time.monotonic())
+    has_failed: bool = False
+    is_interrupted: bool = False
+
+    def __call__(self) -> bool:
+        is_over = self.minutes is not None and time.monotonic() - self.began >= self.minutes * 60
+        return is_over or self.has_failed or self.is_interrupted
+
+    def interrupt(self, number: int, frame: FrameType | None) -> None:
+        if self.is_interrupted:
+            raise KeyboardInterrupt
+        self.is_interrupted = True
+
+
+def _run(wanted: Wanted) -> Exit:
+    summary = Summary(wanted.seconds, tuple(SOMETIMES))
+    sources = results.sources_hash() if wanted.is_plain else ""
+    stop = _Stop(wanted.minutes)
+    end = len(wanted.seeds) if wanted.seeds.stop < SEEDS_MAX else None
+    display = Display(end)
+    todo: Iterator[Job] = (wanted.job(seed) for seed in takewhile(lambda _: not stop(), wanted.seeds))
+    most = wanted.failures_max
+    before = signal.signal(signal.SIGINT, stop.interrupt)
+    if end is None:
+        display.say(f"seeds from {wanted.seeds.start} on")
+    is_whole = True
+    try:
+        with display:
+            for result in run_jobs(todo, wanted.jobs, mutant=wanted.mutant):
+                summary.add(result)
+                stop.has_failed = len(summary.failures) >= most
+                display.update(summary)
+                if result.broken is not None:
+                    display.say(f"seed {result.job.seed}: {result.broken.property}; repeat: {result.job.command}")
+    except KeyboardInterrupt:
+        is_whole = False
+    finally:
+        signal.signal(signal.SIGINT, before)
+    code = ending.tell(summary, wanted, display.elapsed_s)
+    if is_whole:
+        ending.record(summary, wanted, sources)
+    if stop.is_interrupted:
+        rest = range(wanted.seeds.start + summary.seeds, wanted.seeds.stop)
+        typer.echo(f"interrupted; go on with --seeds {rest.start}:{rest.stop if end is not None else ''}")
+        return Exit.INTERRUPTED if code is Exit.OK else code
+    return code

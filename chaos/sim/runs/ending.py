@@ -1,0 +1,140 @@
+"""Prints, writes and records the result of `raftlog sim`."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import typer
+
+from raftlog.chaos.sim.runs import report, results
+from raftlog.chaos.sim.runs.invocation import Exit, Wanted
+from raftlog.chaos.sim.runs.progress import Display, speed_text
+from raftlog.chaos.sim.runs.runner import Result, planted, run_job
+from raftlog.chaos.sim.runs.shrink import Shrinking, shrink
+from raftlog.chaos.sim.runs.summary import Summary, medians_text, rarest
+
+SHRINK_S: Final = 120
+"""How long shrinking may take: some hundred runs of a seed."""
+
+
+def tell(summary: Summary, wanted: Wanted, elapsed_s: float) -> Exit:
+    """The summary, and the reports of what failed."""
+    code = failed(summary, wanted) if summary.failures else Exit.OK
+    held = summary.seeds - len(summary.failures)
+    typer.echo(
+        f"{summary.seeds} seeds of {summary.seconds} s, {len(summary.failures)} failed, in {elapsed_s:.1f} s: "
+        + speed_text(summary, elapsed_s)
+    )
+    if wanted.mutant is not None:
+        if summary.failures:
+            typer.echo(f"mutant {wanted.mutant}: found, by the {_nth(summary.seeds_until_failure)} seed")
+        else:
+            typer.echo(f"mutant {wanted.mutant}: NOT found")
+    if not held:
+        return code
+    typer.echo(f"medians per simulated minute: {medians_text(summary)}")
+    if summary.states:
+        never = summary.never_reached
+        typer.echo(
+            f"sometimes: {len(summary.states) - len(never)} of {len(summary.states)} states reached"
+            + (f"; rarest, with their seeds: {rarest(summary)}" if summary.reached else "")
+            + (f"; never: {', '.join(never)}" if never else "")
+        )
+    typer.echo(f"digest of all traces: {summary.digest}")
+    if code is Exit.OK and wanted.is_plain and summary.too_little:
+        typer.secho(f"too little happened: {'; '.join(summary.too_little)}", fg="red")
+        return Exit.TOO_LITTLE
+    return code
+
+
+def _nth(number: int) -> str:
+    """1st, 2nd, 3rd, 4th …"""
+    ending = "th" if number % 100 in {11, 12, 13} else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+def record(summary: Summary, wanted: Wanted, sources: str) -> None:
+    is_wanted = wanted.record if wanted.record is not None else summary.hours >= results.HOURS_MIN
+    if not is_wanted or not summary.seeds:
+        return
+    if not wanted.is_plain:
+        if wanted.record:
+            typer.echo("not kept: only runs of raftlog itself, without mutants and skipped faults, add up")
+        return
+    try:
+        path = results.append(summary, wanted.seeds, sources)
+    except (results.NoCheckout, OSError) as error:
+        typer.echo(f"not kept: {error}")
+    else:
+        typer.echo(f"kept in {path}")
+
+
+def show_hours() -> Exit:
+    """The runs that were kept, added up: what was executed now first."""
+    try:
+        told = results.sums(results.read())
+    except ValueError as error:
+        typer.echo(str(error), err=True)
+        return Exit.INTERNAL
+    now = results.sources_hash()
+    if not any(each.sources == now for each in told):
+        typer.echo(f"sources {now} (as they are now): no run yet")
+    for each in told:
+        typer.echo(
+            f"sources {each.sources}{' (as they are now)' if each.sources == now else ''}: "
+            f"{each.clean_hours:.1f} clean simulated hours in {each.runs} runs of {each.seeds} seeds, "
+            f"{each.failed_seeds} failed; newest {each.newest}, commits {', '.join(each.commits)}"
+        )
+    return Exit.OK
+
+
+# -- failures ----------------------------------------------------------------------------------------------------
+
+
+def failed(summary: Summary, wanted: Wanted) -> Exit:
+    """Print each failure, write its report, and shrink the first if that is wanted."""
+    for nth, result in enumerate(summary.failures[: wanted.failures_max]):
+        broken = result.broken
+        assert broken is not None
+        for line in report.short(result, broken):
+            typer.secho(line, fg="red" if "BROKEN" in line else None)
+        if broken.property in {"seed ends", "worker lives"}:  # running it here would hang, or end, this process
+            continue
+        written = report.write(result.job, wanted.reports)
+        again = written.again
+        typer.echo(f"  story: {written.story}\n  trace: {written.trace}\n  diagram: {written.diagram}")
+        if again.broken is None or (again.broken.property, again.digest) != (broken.property, result.digest):
+            typer.secho("  NOT REPEATED: the second run of this seed went another way", fg="red")
+            return Exit.INTERNAL
+        if nth == 0 and wanted.shrink:
+            _shrink(result, wanted)
+        elif nth == 0 and broken.faults:
+            typer.echo(f"  which faults it needs: {result.job.command} --shrink")
+    is_internal = all(result.broken is not None and result.broken.is_internal for result in summary.failures)
+    return Exit.INTERNAL if is_internal else Exit.BROKEN
+
+
+def _shrink(result: Result, wanted: Wanted) -> None:
+    ends = time.monotonic() + SHRINK_S
+    display = Display(None)
+
+    def show(found: Shrinking) -> None:
+        if display.console.is_terminal:
+            display.console.print(_shrunk_text(found), end="\r", markup=False)
+
+    with planted(wanted.mutant):
+        found = shrink(result, run_job, lambda: time.monotonic() < ends, show)
+    typer.echo(f"  shrunk to {_shrunk_text(found)}" + (", out of time" if found.is_out_of_time else ""))
+    for _, text in found.faults:
+        typer.echo(f"    {text}")
+    typer.echo(f"  repeat: {found.best.job.command}")
+    if found.best is not result:
+        written = report.write(found.best.job, wanted.reports)
+        typer.echo(f"  trace: {written.trace}\n  diagram: {written.diagram}")
+
+
+def _shrunk_text(found: Shrinking) -> str:
+    first = found.first.broken
+    of = len(first.faults) if first is not None else 0
+    return f"{len(found.faults)} of {of} faults, {found.best.job.seconds} s, after {found.tries} runs"

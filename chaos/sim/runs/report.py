@@ -1,0 +1,132 @@
+"""Writes the folder of a failed seed: the failure in words, every event as text, and the diagram.
+
+The seed is run once more for it, this time with a Recorder; that it fails the same way again is checked and said.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from textwrap import shorten, wrap
+from typing import Final
+
+from raftlog.chaos.sim.ground.trace import Recorder
+from raftlog.chaos.sim.runs import diagram
+from raftlog.chaos.sim.runs.runner import Broken, Job, Result, planted, run_job
+
+FAULTS_SHOWN: Final = 12
+"""How many of the newest faults are printed to the terminal; the folder has them all."""
+
+DETAIL_MAX: Final = 600
+"""How many characters of what was seen: effects and histories are long."""
+
+WIDTH: Final = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Where the report of a seed lies, and what came out when it ran again."""
+
+    folder: Path
+    again: Result
+
+    @property
+    def trace(self) -> Path:
+        """Every event, one line each."""
+        return self.folder / "trace.txt"
+
+    @property
+    def diagram(self) -> Path:
+        """The space-time diagram."""
+        return self.folder / "diagram.html"
+
+    @property
+    def history(self) -> Path:
+        """What clients were told about keys: `raftlog chaos check` judges it."""
+        return self.folder / "history.jsonl"
+
+    @property
+    def story(self) -> Path:
+        """The failure in words."""
+        return self.folder / "failure.txt"
+
+
+def folder_of(job: Job, parent: Path) -> Path:
+    """Where the report of that job goes."""
+    name = f"seed-{job.seed}"
+    if job.mutant is not None:
+        name += f"-{job.mutant}"
+    if job.skip:
+        name += f"-without-{len(job.skip)}"
+    return parent / name
+
+
+def write(job: Job, parent: Path) -> Written:
+    """Run that job once more and write its report below `parent`. Raises OSError."""
+    folder = folder_of(job, parent)
+    folder.mkdir(parents=True, exist_ok=True)
+    written = Written(folder, Result(job, 0.0))
+    with written.trace.open("w", encoding="utf-8") as file:
+        recorder = Recorder(lambda line: print(line, file=file))
+        with planted(job.mutant):
+            again = run_job(job, recorder)
+        if again.broken is not None:
+            print(
+                f"{again.broken.at_us / 1e6:11.6f}  BROKEN  {again.broken.property}: {again.broken.detail}", file=file
+            )
+    if again.broken is not None:
+        written.history.write_bytes(again.broken.history)
+    facts = story(again)
+    written.story.write_text("\n".join(facts) + "\n", encoding="utf-8")
+    written.diagram.write_text(diagram.page(recorder.events, caption(again, facts)), encoding="utf-8")
+    return replace(written, again=again)
+
+
+def caption(result: Result, facts: list[str]) -> diagram.Caption:
+    """What the diagram's page says of this run."""
+    job, broken = result.job, result.broken
+    if broken is None:
+        title = f"seed {job.seed}: every property held"
+        return diagram.Caption(title, job.command, facts)
+    title = f"seed {job.seed}: broken: {broken.property}"
+    at_us = broken.at_us
+    return diagram.Caption(title, job.command, facts, (at_us, broken.property, broken.detail))
+
+
+def story(result: Result) -> list[str]:
+    """The run in words, all of it."""
+    job, broken = result.job, result.broken
+    lines = [f"seed {job.seed}, {job.seconds} simulated seconds of trouble", f"repeat: {job.command}", ""]
+    if broken is None:
+        return [*lines, "every property held", *(f"  {name}: {number}" for name, number in result.stats.items())]
+    lines += [f"broken: {broken.property}", f"at {broken.at_us / 1e6:.6f} s", broken.detail, ""]
+    if broken.world:
+        lines += ["this world:", *(f"  {line}" for line in broken.world), ""]
+    if broken.atlas:
+        lines += ["what disks hold (the fault atlas):", *(f"  {line}" for line in broken.atlas), ""]
+    lines += [f"faults, {len(broken.faults)} of them:", *(f"  {text}" for _, text in broken.faults), ""]
+    return [*lines, "where:", broken.traceback]
+
+
+def _wrapped(text: str) -> list[str]:
+    return wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ") or ["  "]
+
+
+def short(result: Result, broken: Broken) -> list[str]:
+    """The failure as it is printed: what broke, in which world, the newest faults, the atlas, and how to repeat it."""
+    job = result.job
+    lines = [
+        f"seed {job.seed}: BROKEN: {broken.property} (at {broken.at_us / 1e6:.6f} s of {job.seconds} s)",
+        *_wrapped(shorten(broken.detail, DETAIL_MAX, placeholder=" …")),
+    ]
+    if broken.world:
+        lines += _wrapped("world: " + "; ".join(broken.world))
+    faults = broken.faults[-FAULTS_SHOWN:]
+    if faults:
+        of = f", the last {len(faults)} of {len(broken.faults)}" if len(faults) < len(broken.faults) else ""
+        lines += [f"  faults{of}:", *(f"    {text}" for _, text in faults)]
+    if broken.atlas:
+        lines += ["  what disks hold (the fault atlas):", *(f"    {line}" for line in broken.atlas)]
+    if broken.is_internal:
+        lines += ["  the simulator itself stumbled:", *(f"    {line}" for line in broken.traceback.splitlines())]
+    return [*lines, f"  repeat: {job.command}"]

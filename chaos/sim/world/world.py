@@ -1,0 +1,448 @@
+"""A seeded world: a few nodes under one virtual clock, a bad network, bad disks and a nemesis, watched at every step.
+
+`run_seed` runs one seed: trouble for some simulated seconds, then everything is healed and the cluster must make
+progress and agree. Everything that happens is told to a trace; its digest is equal for equal seeds, on every run
+and Python hash seed.
+"""
+
+from __future__ import annotations
+
+import gc
+import heapq
+from collections.abc import Callable, Collection, Sequence
+from random import Random
+from typing import Any
+
+from raftlog.chaos.sim import nemesis
+from raftlog.chaos.sim.clients.clients import Clients
+from raftlog.chaos.sim.disk.disk import SimDisk
+from raftlog.chaos.sim.ground.dials import Dials
+from raftlog.chaos.sim.ground.failure import Failure, NoProgress, failure_of
+from raftlog.chaos.sim.ground.loop import ProcessEnded
+from raftlog.chaos.sim.ground.network import Network
+from raftlog.chaos.sim.ground.outcome import Fault, Outcome
+from raftlog.chaos.sim.ground.swarm import Swarm, draw, quiet
+from raftlog.chaos.sim.ground.trace import EVERYONE, DigestTrace, Trace
+from raftlog.chaos.sim.ground.wires import Wires
+from raftlog.chaos.sim.invariants import Witness
+from raftlog.chaos.sim.replica.answers import settings_of, url_of
+from raftlog.chaos.sim.replica.node import Node
+from raftlog.chaos.sim.replica.scrubbing import PAUSES_US
+from raftlog.chaos.sim.world.agreement import agree, find_out
+from raftlog.chaos.sim.world.atlas import Atlas
+from raftlog.chaos.sim.world.bad_disks import with_bad_disks
+from raftlog.chaos.sim.world.coverage import Coverage
+from raftlog.chaos.sim.world.links import Links
+from raftlog.chaos.sim.world.machines import Host, Shown, feed, load_machine
+from raftlog.raft.codec.block import BlockRecord, encode_block
+from raftlog.raft.codec.configuration import encode_configuration
+from raftlog.raft.codec.entry import seal_entry
+from raftlog.raft.configuration import Configuration, Member
+from raftlog.raft.events import BecameLeader, ConflictTruncated, Event, MessageIgnored
+from raftlog.raft.refusals import Refused
+from raftlog.raft.types import GENESIS, Entry, EntryKind, NodeId
+from raftlog.raft.wal.formats import LogIdentity
+from raftlog.statemachine.commands import Operation
+
+__all__ = ["Failure", "Fault", "NoProgress", "Outcome", "World", "quiet", "run_seed"]
+
+PATIENCE_US = 3_000_000
+"""How long a client of the world's own waits for an answer."""
+
+MACHINE = "raftlog.statemachine.machine:StateMachine"
+
+
+class World:
+    """Virtual time, the nodes, and what clients saw."""
+
+    def __init__(
+        self, seed: int, swarm: Swarm | None = None, trace: Trace | None = None, *,
+        skip: frozenset[int] = frozenset(), machine: str = MACHINE,
+    ) -> None:  # fmt: skip
+        self.seed = seed
+        self.random = self.random_of("world")
+        self.swarm = swarm or draw(self.random_of("swarm"))
+        self.trace: Trace = trace or DigestTrace()
+        self.skip = skip
+        self.now_us = 0
+        self.is_healed = False
+        self.stats: dict[str, int] = {}
+        self.faults: list[Fault] = []
+        self._fault_number = 0
+        self._events: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._sequence = 0
+        found = load_machine(machine)
+        self.yours = found if isinstance(found, Host) else None
+        self.machine_class = Shown if isinstance(found, Host) else found
+        self.breach: Exception | None = None  # the first that a watched part found
+        self.patience_us = PATIENCE_US
+        self.point_entries = self.random_of("points").choice((5, 20, 50))
+        self.settings = settings_of(self)
+        self.scrub_us = self.random_of("scrub").choice(PAUSES_US)
+        nodes = tuple(range(1, self.swarm.nodes + 1))
+        for node in nodes:
+            self.trace.state(0, node, None)
+        version, self.knows = nemesis.operators.programs(self.random_of("programs"), nodes)
+        members = tuple(Member(node, self.incarnation_of(node), f"node-{node}:7001", url_of(node)) for node in nodes)
+        self.configuration = Configuration(members, nodes, version=version)
+        data = encode_configuration(self.configuration)
+        self.first: Entry = seal_entry(
+            GENESIS, term=1, kind=EntryKind.CONFIGURATION, count=1, time_ms=0, clock_ms=0, data=data
+        )
+        self.network_random = self.random_of("network")
+        self.crash_random = self.random_of("crash")
+        self.wires = Wires(self)
+        self.send = self.wires.send
+        self.network = Network(self.network_random, self.swarm, self.wires.carry)
+        self.links = Links(self)
+        self.dials = Dials(self)
+        self.disks = {node: self._formatted(node) for node in nodes}
+        self.coverage = Coverage(self)
+        self.witness = Witness(self.configuration, self.first)
+        self.replicas = {node: Node(self, node, self.disks[node]) for node in nodes}
+        self._atlas = Atlas(self.disks, self.configuration)
+        self.clients: Clients | None = None
+        self.acknowledged = 0  # the highest index that a client knows to be committed
+
+    def random_of(self, purpose: str) -> Random:
+        """A source of chance for one purpose only, so that what one part draws changes nothing for the others."""
+        return Random(f"{self.seed} {purpose}")
+
+    def _formatted(self, node: NodeId) -> SimDisk:
+        """A new disk for that node; the first entry of the log names the first members."""
+        return SimDisk(
+            node, LogIdentity(self.seed.to_bytes(16, "big")), self.first, incarnation=self.incarnation_of(node),
+            random=self.random_of(f"disk {node}"), segment_bytes=self.swarm.segment_bytes,
+        )  # fmt: skip
+
+    def newcomer(self) -> Member:
+        """A member that this world has not seen yet."""
+        node = max(self.replicas) + 1
+        return Member(node, self.incarnation_of(node), f"node-{node}:7001", url_of(node))
+
+    def join(self, member: Member) -> None:
+        """A new machine with a new disk starts, and waits to be told that it is a member."""
+        node = member.node
+        self.disks[node] = self._formatted(node)
+        self.knows[node] = max(self.knows.values())  # an older one would be refused
+        self.replicas[node] = Node(self, node, self.disks[node])
+        self.replicas[node].start()
+
+    def retire(self, node: NodeId) -> None:
+        """That node, no member any more, is stopped for good."""
+        replica = self.replicas[node]
+        if not replica.is_retired:
+            replica.is_retired = True
+            self.sometimes("a removed node was stopped")
+            if replica.core is not None:
+                replica.crash("retired", power=False)
+
+    def incarnation_of(self, node: NodeId) -> str:
+        """The incarnation that `raftlog format` would have made for that node."""
+        return f"{node:032x}"
+
+    # -- time --------------------------------------------------------------------------------------------------
+
+    def at(self, time_us: int, action: Callable[..., None], *arguments: Any) -> None:
+        """Do something at a virtual time."""
+        self._sequence += 1
+        heapq.heappush(self._events, (time_us, self._sequence, action, arguments))
+
+    def after(self, delay_us: int, action: Callable[..., None], *arguments: Any) -> None:
+        """Do something later."""
+        self._sequence += 1
+        heapq.heappush(self._events, (self.now_us + delay_us, self._sequence, action, arguments))
+
+    def run_until(self, end_us: int, done: Callable[[], bool] | None = None) -> bool:
+        """Let things happen until then, or until `done` (asked every 10 ms); whether it ended by `done`."""
+        ask_us = self.now_us
+        events, pop = self._events, heapq.heappop
+        while events and events[0][0] <= end_us:
+            self.now_us, _, action, arguments = pop(events)
+            action(*arguments)
+            if done is not None and self.now_us >= ask_us:
+                if done():
+                    return True
+                ask_us = self.now_us + 10_000
+        self.now_us = end_us
+        return False
+
+    # -- what the nodes use ------------------------------------------------------------------------------------
+
+    def sync_us(self) -> int:
+        """How long one write with its sync takes."""
+        random, swarm = self.random, self.swarm
+        if not self.is_healed and swarm.slow_sync and random.randrange(1_000) < swarm.slow_sync:
+            return random.randint(swarm.sync_max_us, 900_000)
+        return random.randint(swarm.sync_min_us, swarm.sync_max_us)
+
+    def may_crash(self, step: str, weight: int = 1) -> None:
+        """Raises ProcessEnded now and then: a crash can fall on any step of carrying out a Ready. `weight` makes up for
+        steps that are rare themselves."""
+        chance = self.swarm.crash_at_step
+        if chance and not self.is_healed and self.crash_random.getrandbits(20) * 100_000 >> 20 < chance * weight:
+            self.count(f"crash {step}")
+            raise ProcessEnded(step)
+
+    def step_cuts_power(self) -> bool:
+        """Whether a crash at a step is a power cut."""
+        return self.crash_random.randrange(1_000) < self.swarm.step_power_cut
+
+    def started(self, replica: Node, notices: Sequence[str]) -> None:
+        """A process began; `notices` is what recovery mended."""
+        core = replica.core
+        assert core is not None
+        nemesis.states.sound(self, replica)
+        self.trace.line(self.now_us, replica.node, "starts", core.state.term, core.state.log.last.index)
+        self.witness.restored(replica.node, replica.mark, replica.machine)
+        self.witness.started(core, replica.disk)
+        self.coverage.started(replica, notices)
+        self.links.started(replica.node)
+        self.dials.started(replica.node)
+
+    def refused(self, replica: Node, reason: str) -> None:
+        """A disk refused to be opened: that node is down for good, and says why."""
+        self.sometimes("a node stops loudly")
+        nemesis.states.refused(self, replica, reason)
+        self.trace.line(self.now_us, replica.node, "refuses", reason)
+        self.trace.state(self.now_us, replica.node, None)
+
+    def crashed(self, replica: Node, why: str) -> None:
+        """A process died: its connections close, which its peers hear, and it comes back later."""
+        self.count("crashes")
+        self.coverage.crashed(replica.node, why)
+        self.trace.line(self.now_us, replica.node, "crashes", why)
+        self.trace.state(self.now_us, replica.node, None)
+        self.witness.crashed(replica.node)
+        self.links.ended(replica.node)
+        self.dials.ended(replica.node)
+        nemesis.close_links(self, replica.node)
+        if self.clients is not None:
+            self.clients.ended(replica.node)
+        self.after(self.crash_random.randint(1_000, self.swarm.down_max_us), self.restart, replica.node)
+
+    def restart(self, node: NodeId) -> None:
+        """Start that node, if it is down."""
+        replica = self.replicas[node]
+        if replica.core is None and not (replica.disk.refused or replica.is_retired or replica.is_held):
+            replica.start()
+
+    def attempt(self, node: NodeId, ask: Callable[[], object]) -> object:
+        """Ask a core for something; False if it refuses."""
+        try:
+            return ask()
+        except Refused as refusal:
+            self.note(node, "refuses", type(refusal).__name__)
+            self.count(f"refused {type(refusal).__name__}")
+            return False
+
+    def happened(self, node: NodeId, event: Event) -> None:
+        """An event of a core."""
+        self.coverage.happened(node, event)
+        match event:
+            case BecameLeader():
+                self.count("leaders")
+            case ConflictTruncated():
+                self.count("conflicts cut")
+            case MessageIgnored(reason=reason) if "header CRC" in reason or "does not follow" in reason:
+                raise Failure("messages between healthy nodes make sense", f"node {node}: {event}")
+        self.trace.line(self.now_us, node, repr(event))
+
+    # -- clients -----------------------------------------------------------------------------------------------
+
+    def answered(self, node: NodeId, index: int, done: Callable[[Any], None], answer: object) -> None:
+        """A node answers a client: what is in `index` is known outside from now on."""
+        self.acknowledged = max(self.acknowledged, index)
+        self.witness.answers(node, index)
+        self.trace.line(self.now_us, node, "answers", index)
+        self.after(0, done, answer)
+
+    def read_done(self, node: NodeId, floor: int, index: int) -> None:
+        """A read may be answered as of `index`, `floor` was known outside before it began."""
+        self.count("reads answered")
+        if index < floor:
+            raise Failure(
+                "reads are linearizable", f"node {node}: read as of {index}, {floor} was known before it began"
+            )
+
+    def write(self) -> None:
+        """A write by nobody's client, to whoever leads."""
+        block = encode_block([BlockRecord(Operation.APPEND, None, b"written")], plain=True)
+        replica = self.leading() or self.random.choice(list(self.replicas.values()))
+        replica.submit(block, 1, 0, 0, self.now_us + self.patience_us, lambda _: None)
+
+    def leading(self) -> Node | None:
+        """Whoever leads the newest term, as far as it believes."""
+        newest, leading = 0, None
+        for replica in self.replicas.values():
+            state = replica.core.state if replica.core is not None else None
+            if state is not None and state.leader == replica.node and state.term > newest:
+                newest, leading = state.term, replica
+        return leading
+
+    # -- the record --------------------------------------------------------------------------------------------
+
+    def note(self, node: NodeId, *words: object) -> None:
+        """One line of the trace."""
+        self.trace.line(self.now_us, node, *words)  # type: ignore[arg-type]
+
+    def fault(self, kind: str, nodes: NodeId | Sequence[NodeId], detail: str = "", lasts_us: int = 0) -> bool:
+        """A fault is about to happen: recorded under a running number; False if it is to be left out (shrinking)."""
+        self._fault_number = number = self._fault_number + 1
+        if number in self.skip:
+            return False
+        hit = (nodes,) if isinstance(nodes, int) else tuple(nodes)
+        self.faults.append(Fault(number, self.now_us, kind, hit, detail))
+        self.trace.fault(self.now_us, number, kind, hit, detail, lasts_us)
+        self.count("faults")
+        self.count(f"fault: {kind}")
+        return True
+
+    def count(self, what: str) -> None:
+        """Something worth counting happened."""
+        self.stats[what] = self.stats.get(what, 0) + 1
+
+    def sometimes(self, what: str) -> None:
+        """A state that many seeds together must reach, or they prove little."""
+        self.count(f"sometimes: {what}")
+
+    def end(self) -> None:
+        """The world ends: no process goes on."""
+        for replica in (*self.replicas.values(), *self.dials.behind.values()):
+            replica.vanish()
+
+    def outcome(self) -> Outcome:
+        """The run as numbers."""
+        self.coverage.finished()
+        stats = self.stats | {
+            "checks": self.witness.checks,
+            "messages sent": self.network.sent,
+            "messages lost": self.network.lost,
+            "messages doubled": self.network.doubled,
+            "messages replayed": self.network.replayed,
+            "nodes": self.swarm.nodes,
+            "simulated ms": self.now_us // 1_000,
+        }
+        history = getattr(self.clients, "history", None)
+        return Outcome(self.seed, self.trace.digest(), dict(sorted(stats.items())), tuple(self.faults), history)
+
+    # -- agreement ---------------------------------------------------------------------------------------------
+
+    @property
+    def atlas(self) -> Atlas:
+        """Which disks may be hit, as of the configurations that may be in force now."""
+        self._atlas.configured(*self.witness.known.possible())
+        return self._atlas
+
+    def quorum(self) -> list[NodeId]:
+        """Members that are not lost and can go on alone: a majority of every configuration that may be in force.
+
+        All of them where there is a learner: the change that it came with may go on, to voters that are not known here.
+        """
+        possible = self.witness.known.possible()
+        sides = [side for each in possible for side in (each.voters, each.outgoing)]
+        kept = [node for node in self.replicas if not self._atlas.is_lost(node)]
+        if any(each.learners for each in possible) or self._atlas.unsound:
+            return kept  # of two states that differ a third one tells which is right
+        for node in self.random.sample(kept, len(kept)):
+            fewer = [other for other in kept if other != node]
+            if all(2 * sum(voter in fewer for voter in side) > len(side) for side in sides if side):
+                kept = fewer
+        return kept
+
+    def heal(self, nodes: Collection[NodeId] | None = None) -> None:
+        """The end of all trouble, for those nodes (all); the others stay down."""
+        self.is_healed = True
+        self.trace.line(self.now_us, EVERYONE, "healed", *(nodes or ()))
+        self.network.heal_all()
+        nemesis.heal(self)
+        for node, replica in self.replicas.items():
+            replica.is_paused = False
+            replica.is_held = nodes is not None and node not in nodes
+            if not replica.is_held:
+                self.restart(node)
+                replica.wake()
+            elif replica.core is not None:
+                replica.crash("held down", power=False)
+
+    def has_agreed(self, least: int) -> bool:
+        """Whether every member that can run does, and has applied one and the same index, at least `least`."""
+        leading = self.leading()
+        if leading is None or leading.core is None:
+            return False
+        is_partial = any(replica.is_held for replica in self.replicas.values())
+        if not is_partial and leading.core.status().is_changing:
+            return False
+        applied: list[int] = []
+        configuration = leading.core.state.configuration
+        if nemesis.operators.may_rise(self, configuration):
+            return False
+        for member in configuration.members:
+            replica = self.replicas[member.node]
+            if replica.disk.refused or replica.is_held or replica.is_retired:
+                continue
+            if replica.core is None or replica.core.state.floor:
+                return False
+            log = replica.core.state.log
+            if log.applied != log.last.index:
+                return False
+            applied.append(log.applied)
+        return min(applied, default=0) == max(applied, default=0) >= least
+
+
+def run_seed(
+    seed: int,
+    seconds: int = 60,
+    *,
+    swarm: Swarm | None = None,
+    trace: Trace | None = None,
+    skip: frozenset[int] = frozenset(),
+    machine: str = MACHINE,
+) -> Outcome:
+    """One world: `seconds` of trouble, then agreement. Raises Failure, which has the seed and the world.
+
+    `skip` are numbers of faults to leave out; `machine` is the state machine as module:Class.
+    """
+    was_collecting = gc.isenabled()
+    gc.disable()  # a world ends soon, and what it leaves is collected then
+    try:
+        world = World(seed, swarm, trace, skip=skip, machine=machine)
+        try:
+            return _run(world, seconds)
+        except Exception as error:
+            failure = failure_of(error)
+            failure.seed, failure.world = seed, world
+            raise failure from failure.__cause__
+        finally:
+            world.end()
+    finally:
+        if was_collecting:
+            gc.enable()
+            gc.collect()
+
+
+def _run(world: World, seconds: int) -> Outcome:
+    swarm = world.swarm
+    world.clients = Clients(world, world.random_of("clients"), swarm.clients, swarm.client_every_us)
+    for replica in world.replicas.values():
+        replica.start()
+    nemesis.unleash(world)
+    feed(world)
+    world.run_until(seconds * 1_000_000)
+    written = world.stats.get("writes acknowledged", 0)
+    if world.random.randrange(3) == 0 and len(quorum := world.quorum()) < len(world.replicas):
+        world.heal(quorum)  # first no more than must do
+        world.sometimes("a bare quorum went on alone")
+        agree(world)
+    world.heal()
+    agree(world)
+    find_out(world)
+    with_bad_disks(world)
+    world.clients.check()
+    world.witness.finished()
+    world.count("healed runs")
+    for replica in world.replicas.values():
+        if replica.core is not None:
+            world.trace.line(world.now_us, replica.node, "state", repr(replica.machine.digest()))
+    world.stats["writes acknowledged in trouble"] = written
+    return world.outcome()

@@ -1,0 +1,1 @@
+"""Loads a cluster, and records what clients and consumers were answered."""

@@ -1,0 +1,107 @@
+"""Watches every node's own view during a run, past the proxies: the leader of each term, several times a second."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from raftlog.chaos.workloads.workload import Arena
+from raftlog.cluster.client.aio.client import Client, ClientError
+
+EVERY_S: Final = 0.1
+ASK_S: Final = 0.3
+"""A node without an answer for this many seconds is recorded as silent."""
+
+SILENT: Final = "silent"
+
+
+@dataclass(slots=True)
+class Stretch:
+    """What one node said of itself for a while."""
+
+    node: int
+    role: str
+    term: int
+    from_ns: int
+    until_ns: int
+
+
+@dataclass(slots=True)
+class Observer:
+    """The views of all nodes so far. `urls` are the nodes' own addresses."""
+
+    arena: Arena
+    urls: Mapping[int, str]
+    stretches: list[Stretch] = field(default_factory=list)
+    _last: dict[int, Stretch] = field(default_factory=dict)
+
+    async def run(self) -> None:
+        """Until the task is cancelled."""
+        await asyncio.gather(*(self._watch(node, url) for node, url in self.urls.items()))
+
+    async def _watch(self, node: int, url: str) -> None:
+        async with Client(url, bound=True, sessions=False, deadline_s=ASK_S) as client:
+            while True:
+                asked_ns = self.arena.now_ns()
+                try:
+                    told = await client.status()
+                except ClientError:
+                    self._heard(node, asked_ns, None)
+                else:
+                    self._heard(node, asked_ns, (told.role, told.term))
+                await asyncio.sleep(EVERY_S)
+
+    def _heard(self, node: int, asked_ns: int, told: tuple[str, int] | None) -> None:
+        """What came of a question: role and term, late ones after a time of silence; None: nothing came."""
+        if told is None or self.arena.now_ns() - asked_ns > ASK_S * 1e9:
+            last = self._last.get(node)
+            self._saw(node, SILENT, last.term if last else 0)
+        if told is not None:
+            self._saw(node, *told)
+
+    def _saw(self, node: int, role: str, term: int) -> None:
+        now_ns = self.arena.now_ns()
+        last = self._last.get(node)
+        from_ns = now_ns
+        if last is not None:
+            if role == SILENT and last.role != SILENT:
+                from_ns = last.until_ns  # it was not heard of since then
+            else:
+                last.until_ns = now_ns
+            if (last.role, last.term) == (role, term):
+                return
+        self._last[node] = stretch = Stretch(node, role, term, from_ns, now_ns)
+        self.stretches.append(stretch)
+
+    @property
+    def leader(self) -> tuple[int, int] | None:
+        """Node and term of the newest leader that answers."""
+        leaders = [(each.term, each.node) for each in self._last.values() if each.role == "leader"]
+        return (max(leaders)[1], max(leaders)[0]) if leaders else None
+
+
+def leaders_of(stretches: Sequence[Stretch]) -> list[tuple[int, int]]:
+    """Term and node of every leader that was seen, by term."""
+    return sorted({(each.term, each.node) for each in stretches if each.role == "leader"})
+
+
+def without_leader(stretches: Sequence[Stretch], until_ns: int) -> list[tuple[int, int]]:
+    """From when to when no node said that it leads."""
+    gaps: list[tuple[int, int]] = []
+    reached = 0
+    for start, end in sorted((each.from_ns, each.until_ns) for each in stretches if each.role == "leader"):
+        if start >= until_ns:
+            break
+        if start > reached:
+            gaps.append((reached, start))
+        reached = max(reached, end)
+    if reached < until_ns:
+        gaps.append((reached, until_ns))
+    return gaps
+
+
+def without_leader_s(stretches: Sequence[Stretch], until_ns: int) -> float:
+    """Seconds in which no node said that it leads."""
+    return sum(end - start for start, end in without_leader(stretches, until_ns)) / 1e9

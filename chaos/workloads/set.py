@@ -1,0 +1,158 @@
+"""Adds elements one by one and reads all at once, while a watch must see each of them arrive.
+
+An element is a key of its own, a read a range of all keys of the set. Sets change after a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from raftlog.chaos.judge.checks import Changes
+from raftlog.chaos.judge.history import Operation
+from raftlog.chaos.judge.log_truth import LogTruth
+from raftlog.chaos.workloads.consumers import Route, hopping, is_within, steady, unfounded
+from raftlog.chaos.workloads.workload import Arena, Recorder, Told
+from raftlog.cluster.client.aio.client import Client, Compacted, WatchEvent, prefix_end
+
+PREFIX: Final = "s/"
+PROCESSES: Final = 4
+SET_ELEMENTS: Final = 150
+"""Elements until another set is used: a read returns all of them."""
+
+READ_SHARE: Final = 0.25
+THINK_S: Final = 0.06
+FINISH_S: Final = 30.0
+
+
+@dataclass(slots=True)
+class Watch:
+    """A watch of everything, from the first index on, and the changes that it received."""
+
+    name: str
+    route: Route
+    watched: list[tuple[int, str, str | None]] = field(default_factory=list)
+    position: int = 0
+    # from, to (not in it): the node answered that these are trimmed
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+
+    async def run(self) -> None:
+        """Until the task is cancelled."""
+        await self.route.forever(self._follow)
+
+    async def _follow(self, client: Client) -> None:
+        try:
+            async for each in client.watch(prefix=PREFIX.encode(), from_index=self.position + 1):
+                if isinstance(each, WatchEvent):
+                    self.watched += [
+                        (each.index, change.key.decode(), None if change.value is None else change.value.decode())
+                        for change in each.changes
+                    ]
+                    self.position = each.index
+        except Compacted as error:
+            if error.problem is not None and (oldest := error.problem.oldest or 0) > self.position + 1:
+                self.gaps.append((self.position + 1, oldest))
+                self.position = oldest - 1
+            raise
+
+    def compared(self, log: LogTruth) -> list[str]:
+        """The difference between its changes and the log, except for changes trimmed before they arrived."""
+        if problem := unfounded(self.name, self.gaps, log):
+            return [problem]
+        changed = [each for each in log.values(PREFIX) if not is_within(each[0], self.gaps)]
+        if self.watched == changed:
+            return []
+        number = next(
+            (at for at, (one, other) in enumerate(zip(self.watched, changed, strict=False)) if one != other),
+            min(len(self.watched), len(changed)),
+        )
+        was = self.watched[number] if number < len(self.watched) else "nothing"
+        should = changed[number] if number < len(changed) else "nothing"
+        return [f"event {number + 1} of {self.name} was {was}, and the log's change is {should}"]
+
+
+@dataclass(slots=True)
+class Sets:
+    """The workload, and the changes that its watches received."""
+
+    arena: Arena
+    recorder: Recorder
+    name: str = "set"
+    model: str = "set"
+    init: Any = None
+    added: int = 0
+    watches: list[Watch] = field(default_factory=list)
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list)
+
+    async def prepare(self) -> None:
+        """The watches begin before the first element."""
+        for name, route in (("the steady watch", steady), ("the hopping watch", hopping)):
+            self.watches.append(Watch(name, route(self.arena, name)))
+        self._tasks = [asyncio.create_task(each.run()) for each in self.watches]
+
+    async def run(self) -> None:
+        """All processes."""
+        await asyncio.gather(*(self._process(number) for number in range(PROCESSES)))
+
+    async def _process(self, number: int) -> None:
+        client, node = self.arena.client(number)
+        process = f"set-{number}"
+        chance = self.arena.chance(process)
+        while not self.arena.stopping.is_set():
+            name = f"{PREFIX}{self.added // SET_ELEMENTS}/"
+            if chance.random() < READ_SHARE:
+                await self.recorder.run(process, "read", lambda: _read(client, name), key=name, node=node, writes=False)  # noqa: B023
+            else:
+                self.added += 1
+                element = f"{self.added:06d}"
+                await self.recorder.run(
+                    process, "add", lambda: _add(client, name, element), key=name, value=element, node=node  # noqa: B023
+                )  # fmt: skip
+            await self.arena.think(chance, THINK_S)
+
+    def marks(self, operation: Operation) -> Sequence[str]:
+        """The element's key."""
+        return (f"{operation.key}{operation.value}",) if operation.f == "add" else ()
+
+    def places(self, log: LogTruth) -> Mapping[str, Sequence[int]]:
+        """Every key that was put."""
+        places: dict[str, list[int]] = {}
+        for index, key, _ in log.values(PREFIX):
+            places.setdefault(key, []).append(index)
+        return places
+
+    def changes(self, log: LogTruth) -> Changes | None:
+        """Reads are of whole sets."""
+        return None
+
+    async def finish(self, last_index: int) -> None:
+        """Waits until the watches have seen an element that is put for them now, after everything else."""
+        client, _ = self.arena.client(0)
+        told = await self.recorder.run(
+            "set-last", "add", lambda: _add(client, f"{PREFIX}last/", "last"), key=f"{PREFIX}last/", value="last"
+        )
+        end = asyncio.get_running_loop().time() + FINISH_S
+        while told is not None and any(each.position < (told.index or 0) for each in self.watches):
+            if asyncio.get_running_loop().time() > end or all(task.done() for task in self._tasks):
+                break
+            await asyncio.sleep(0.02)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def judge(self, log: LogTruth) -> list[str]:
+        """The watches saw every change once, in order."""
+        return [problem for each in self.watches for problem in each.compared(log)]
+
+
+async def _read(client: Client, name: str) -> Told:
+    page = await client.range_page(name.encode(), prefix_end(name.encode()), limit=10 * SET_ELEMENTS)
+    assert page.continuation is None
+    return Told([item.key.decode().removeprefix(name) for item in page.items], index=page.index)
+
+
+async def _add(client: Client, name: str, element: str) -> Told:
+    done = await client.put(f"{name}{element}".encode(), b"1")
+    return Told(element, index=done.index, term=done.term, repeated=done.result == "repeated")

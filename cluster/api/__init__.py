@@ -1,0 +1,1 @@
+"""Defines the public API: requests, answers, errors, and the description in openapi.yaml."""

@@ -1,0 +1,28 @@
+"""Names the headers and media types of requests and answers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Request headers.
+H_SESSION: Final = "Raftlog-Session"
+H_SEQUENCE: Final = "Raftlog-Sequence"
+H_SETTLED: Final = "Raftlog-Settled"  # the client's lowest unanswered sequence
+H_DEADLINE: Final = "Raftlog-Deadline-Ms"  # how long the client waits, from now
+H_REQUEST_ID: Final = "Raftlog-Request-Id"
+H_KEY: Final = "Raftlog-Key"  # key of a raw appended record, percent-encoded
+H_TIME: Final = "Raftlog-Time-Ms"  # client event time of a raw appended record
+H_PASSED_ON: Final = "Raftlog-Passed-On"  # the node that passed the request on to this one, which answers by itself
+# Answer headers (every answer that has them in its body repeats them here, raw streams have them only here).
+H_INDEX: Final = "Raftlog-Index"
+H_TERM: Final = "Raftlog-Term"
+H_LOG: Final = "Raftlog-Log"
+H_NODE: Final = "Raftlog-Node"
+H_NEXT: Final = "Raftlog-Next"
+JSON: Final = "application/json"
+NDJSON: Final = "application/x-ndjson"
+MSGPACK: Final = "application/msgpack"
+RAW: Final = "application/vnd.raftlog.raw"
+BACKUP: Final = "application/vnd.raftlog.backup"
+SSE: Final = "text/event-stream"
+PROBLEM: Final = "application/problem+json"

@@ -1,0 +1,184 @@
+"""Defines the requests and answers of the log: records, pages, streams, watches, trims.
+
+JSON and msgpack forms of one thing stand side by side. docs/http_api.md shows examples.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from raftlog.cluster.api.errors import Outcome, Problem
+from raftlog.cluster.api.values import Number
+
+
+class RecordIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A record to append. Text or base64, not both; all may be absent except that some value is usual."""
+
+    value: str | None = None
+    value_b64: str | None = None
+    key: str | None = None
+    key_b64: str | None = None
+    headers: list[tuple[str, str]] | None = None  # values as text
+    time_ms: Number | None = None  # the client's event time
+
+
+class Appended(msgspec.Struct, frozen=True):
+    """The answer to an append. The records have the indexes first..last. `index` = last."""
+
+    outcome: Outcome
+    result: str  # applied | repeated
+    first: int
+    last: int
+    count: int
+    index: int
+    term: int
+
+
+class ChangeJson(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One key's change: in a log record, and in a message of a watch (which alone has `prior_index`)."""
+
+    deleted: bool
+    create: int
+    mod: int
+    version: int
+    key: str | None = None
+    key_b64: str | None = None
+    value: str | None = None
+    value_b64: str | None = None
+    prior_index: int | None = None  # log index of the request that wrote the version replaced; 0: there was none
+
+
+class ChangePacked(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One key's change in msgpack."""
+
+    deleted: bool
+    create: int
+    mod: int
+    version: int
+    key: bytes
+    value: bytes | None = None
+
+
+class LogRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A committed record as JSON. `headers` are text where every value is UTF-8, else `headers_b64`."""
+
+    index: int
+    term: int
+    time_ms: int
+    kind: str  # noop | configuration | clock | commands
+    operation: str  # append | put | delete | delete_range | txn | ... ; "" where the kind has none
+    result: str = "applied"
+    key: str | None = None
+    key_b64: str | None = None
+    value: str | None = None
+    value_b64: str | None = None
+    headers: list[tuple[str, str]] | None = None
+    headers_b64: list[tuple[str, str]] | None = None
+    client_time_ms: int | None = None
+    argument: int | None = (
+        None  # if_revision of a put or delete, ttl of a session, …; see raftlog.statemachine.commands
+    )
+    session: int | None = None
+    sequence: int | None = None
+    revision: int | None = None
+    succeeded: bool | None = None  # transactions
+    prior_index: int | None = None  # a put or delete that applied: index of the version it replaced (0: none)
+    create: int | None = None
+    version: int | None = None
+    changes: list[ChangeJson] | None = None  # what the command's own bytes do not tell: transactions, range deletes
+
+
+class LogRecordPacked(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The same as msgpack: bytes are bytes."""
+
+    index: int
+    term: int
+    time_ms: int
+    kind: str
+    operation: str
+    result: str = "applied"
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: list[tuple[str, bytes]] | None = None
+    client_time_ms: int | None = None
+    argument: int | None = None
+    session: int | None = None
+    sequence: int | None = None
+    revision: int | None = None
+    succeeded: bool | None = None
+    prior_index: int | None = None
+    create: int | None = None
+    version: int | None = None
+    changes: list[ChangePacked] | None = None
+
+
+class LogPageJson(msgspec.Struct, frozen=True):
+    """One page of the log (format=json)."""
+
+    log: str
+    records: list[LogRecord]
+    next: int  # read on from here
+    oldest: int
+    committed: int
+    last_user_index: int
+    index: int  # applied index of the answering node
+    term: int
+
+
+class LogPagePacked(msgspec.Struct, frozen=True):
+    """One page of the log (format=msgpack)."""
+
+    log: str
+    records: list[LogRecordPacked]
+    next: int
+    oldest: int
+    committed: int
+    last_user_index: int
+    index: int
+    term: int
+
+
+class LogProgress(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line of an NDJSON stream that is no record (it has no `operation`): how far it is. The last line is one."""
+
+    log: str
+    next: int
+    oldest: int
+    committed: int
+    last_user_index: int
+    index: int
+    term: int
+    problem: Problem | None = None  # why the stream ends here: a slow reader, a stop, a compaction
+
+
+class WatchMessage(msgspec.Struct, frozen=True):
+    """All changes of one index, in order. Its event id is the index."""
+
+    index: int
+    term: int
+    time_ms: int
+    revision: int
+    changes: list[ChangeJson]
+
+
+class WatchProgress(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Everything up to this index has been told; the first message of a watch is one."""
+
+    progress: int
+    problem: Problem | None = None
+
+
+class TrimIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Records of the log below `before` may go."""
+
+    before: Number
+
+
+class Trimmed(msgspec.Struct, frozen=True):
+    """The answer to a trim of the log; `note` says when the disk space is freed."""
+
+    outcome: Outcome
+    oldest: int
+    index: int
+    term: int
+    note: str = ""  # empty from a node of an older version

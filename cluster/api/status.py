@@ -1,0 +1,147 @@
+"""Defines the answers of operation: the status of a node, digests, the fingerprint of a disk."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+import msgspec
+
+from raftlog.cluster.api.values import LeaderHint, Position
+
+
+class SetDigestHex(msgspec.Struct, frozen=True):
+    """Digest of a set of rows: count, xor and the two half sums of their 64-bit hashes, the last three as hex."""
+
+    count: int
+    xor: str  # 16 hex digits
+    sum_low: str  # hex
+    sum_high: str  # hex
+
+
+DIGEST_FORMAT: Final = 1
+"""Which columns and chains the digests are made of (raftlog.statemachine.digest)."""
+
+
+class DigestAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """State digest at the end of entry `index`; where `log_from` was asked also the log digest of [log_from, index].
+
+    With `log_from`, `state` is None where it is no longer remembered, or `index` lies inside an entry: digests of parts
+    of the log are answered for any range.
+    """
+
+    log: str
+    index: int
+    term: int
+    revision: int
+    state: SetDigestHex | None
+    format: int  # of both digests: DIGEST_FORMAT
+    log_from: int | None = None
+    log_digest: SetDigestHex | None = None
+
+
+FINGERPRINT_CHARS: Final = 8
+"""Of a disk's fingerprint: enough to tell the disks of one cluster apart."""
+
+
+def fingerprint(incarnation: str) -> str:
+    """A disk as people are shown it: it tells two disks apart, and a hello cannot be forged with it."""
+    return hashlib.sha256(incarnation.encode()).hexdigest()[:FINGERPRINT_CHARS]
+
+
+class FollowerStatus(msgspec.Struct, frozen=True):
+    """The leader's view of one follower."""
+
+    node: int
+    state: str  # probe | replicate | snapshot
+    match: int
+    lag: int | None  # entries' records behind the leader's last index; None: not known, for the leader refuses it
+    lag_seconds: float | None  # age of the oldest record it lacks; None as above
+    last_contact_ms: int  # since its last answer; -1: never
+    snapshot_index: int = 0  # of the snapshot on its way there; 0: none is
+    snapshot_bytes: int = 0  # of it that are written there
+    snapshot_total: int = 0
+    refused: str = ""  # why the leader refuses its connections; empty: it does not
+
+
+class RefusingPeer(msgspec.Struct, frozen=True):
+    """A member that refuses the connections of the node which says so."""
+
+    node: int
+    reason: str
+
+
+class ConsumerStatus(msgspec.Struct, frozen=True):
+    """One group, and how far behind it is."""
+
+    name: str
+    position: Position
+    generation: int
+    owner: str
+    lag: int  # records from the position to the newest user record, internal ones among them; 0: there is none to read
+    lag_seconds: float | None  # age of the oldest user record that it has not read; None: it could not be looked up
+    updated_ms: int  # time of the entry that changed it last
+
+
+class DigestStatus(msgspec.Struct, frozen=True):
+    """What digest points say of this node's state."""
+
+    points: int = 0  # applied since the start
+    newest: int = 0  # index of the newest of them; 0: none
+    agreed: int = 0  # of the newest at which this state was a majority's; 0: none since the start
+    age_ms: int = -1  # since that was found; -1: never
+    differ: int = 0  # of the newest at which no majority has one state: nothing is written; 0: there is none
+
+
+class ScrubStatus(msgspec.Struct, frozen=True):
+    """How far this node has read its own files, and what is wrong with them."""
+
+    rounds: int = 0  # through all of them, finished since the start
+    bytes: int = 0  # read since the start
+    file: str = ""  # that is being read; empty: none is, until the next round
+    age_ms: int = -1  # since the newest round was finished; -1: none was
+    damage: str = ""  # what is damaged: it is mended by a start, which waits until the other nodes are well
+
+
+class BackfillStatus(msgspec.Struct, frozen=True):
+    """How far a node that was built from a snapshot has fetched the log before it from the others."""
+
+    missing: int = 0  # records that may be read and that only others have; 0: it has all
+    segments: int = 0  # fetched since the start
+    bytes: int = 0  # written for them
+    waits: str = ""  # why it does not go on just now; empty: it does, or has all
+
+
+class Status(msgspec.Struct, frozen=True):
+    """`GET /v1/status`: one node's view."""
+
+    log: str
+    node: int
+    disk: str  # fingerprint of its data folder's incarnation: no hello can be forged with it
+    role: str  # leader | follower | candidate | pre_candidate | learner | joining | removed | healing | fenced
+    term: int
+    leader: LeaderHint | None
+    last: int  # last index in this node's log
+    persisted: int
+    committed: int
+    applied: int
+    oldest: int
+    last_user_index: int
+    revision: int
+    state: SetDigestHex
+    followers: list[FollowerStatus]  # empty unless leader
+    sessions: int
+    uptime_ms: int
+    version: str
+    index: int
+    voters: list[int] = []  # of the configuration in force here; while it is joint, the new majority
+    outgoing: list[int] = []  # the old majority of a joint configuration; empty: it is not joint
+    learners: list[int] = []
+    consumers: list[ConsumerStatus] = []  # the groups that are the most records behind (limits.consumers_shown_max)
+    digests: DigestStatus = DigestStatus()
+    scrub: ScrubStatus = ScrubStatus()
+    backfill: BackfillStatus = BackfillStatus()
+    cluster_version: int = 1  # in force: what every member knew when the leader raised it
+    known_version: int = 1  # the newest that this node's raftlog knows
+    refused_by: list[RefusingPeer] = []  # members that refuse this node's connections
+    is_cut_off: bool = False  # they are the leader, or leave no majority: nothing that this node says counts

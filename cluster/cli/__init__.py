@@ -1,0 +1,1 @@
+"""Defines the commands of the command line."""

@@ -1,0 +1,280 @@
+"""Defines the commands about the cluster itself: status, digest, sessions and receipts, settings."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from raftlog.cluster.api.members import Members
+from raftlog.cluster.api.status import Status
+from raftlog.cluster.api.text import as_row
+from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
+from raftlog.cluster.cli.frame.output import Column, Format, View, lines_of
+from raftlog.cluster.client import requests
+from raftlog.cluster.client.blocking.client import SyncClient
+from raftlog.cluster.client.decisions import Policy, normal_url
+from raftlog.cluster.client.errors import ClientError
+from raftlog.cluster.config.cluster_file import SettingsError
+from raftlog.cluster.config.settings import load_settings
+from raftlog.cluster.protocol import cut_off
+
+ASK_S: Final = 1.0
+"""Longest wait for the status of one node, in seconds: a paused node must not hold up the others."""
+
+NODE: Final = View(
+    (
+        Column("node"), Column("role"), Column("term"), Column("committed"), Column("applied"), Column("match"),
+        Column("lag"), Column("lag_seconds"), Column("last_contact_ms"), Column("url"),
+    ),
+    lines_of("url"),
+)  # fmt: skip
+DIGEST: Final = View(
+    (
+        Column("index"),
+        Column("revision"),
+        Column("keys", lambda row: row["state"]["count"]),
+        Column("state", lambda row: row["state"]["xor"]),
+        Column("log", lambda row: (row.get("log_digest") or {}).get("xor")),
+    ),
+    lambda row: (row["state"]["xor"] + "\n").encode(),
+)
+SESSION: Final = View((Column("session"), Column("ttl_ms"), Column("index")), lines_of("session"))
+RECEIPT: Final = View(
+    (
+        Column("session"), Column("sequence"), Column("state"), Column("result"), Column("first"), Column("last"),
+        Column("revision"),
+    ),
+    lines_of("state"),
+)  # fmt: skip
+SETTING: Final = View((Column("key"), Column("value")), lines_of("value"))
+SETTING_WITH_ORIGIN: Final = View((Column("key"), Column("value"), Column("origin")), lines_of("value"))
+
+
+def ask_all(urls: Iterable[str], timeout_s: float = ASK_S) -> dict[str, Status | ClientError]:
+    """The status of each node as it reports it, or the reason why it has none."""
+
+    def ask(url: str) -> Status | ClientError:
+        # One attempt: a node that is down now is shown as down.
+        policy = Policy(unreachable_ms=1)
+        try:
+            with SyncClient(url, bound=True, deadline_s=timeout_s, policy=policy) as client:
+                return client.status()
+        except ClientError as error:
+            return error
+
+    urls = list(urls)
+    with ThreadPoolExecutor(max(1, len(urls))) as threads:
+        return dict(zip(urls, threads.map(ask, urls), strict=True))
+
+
+def member_urls(client: SyncClient, endpoints: Sequence[str]) -> dict[int, str]:
+    """The nodes' URLs as the cluster reports them. Raises ClientError if no node answers."""
+    members: Members = client.members()
+    return {member.node: member.url for member in members.members}
+
+
+def overview(urls: dict[int, str], told: dict[str, Status | ClientError]) -> dict[str, Any]:
+    """The cluster as one mapping: the leader, and a row per node with the leader's facts about it."""
+    statuses = [status for status in told.values() if isinstance(status, Status)]
+    leaders = [status for status in statuses if status.role == "leader"]
+    leader = max(leaders, key=lambda status: status.term, default=None)
+    followers = {each.node: each for each in leader.followers} if leader is not None else {}
+    nodes: list[dict[str, Any]] = []
+    for node, url in sorted(urls.items()):
+        status = told.get(url)
+        row: dict[str, Any] = {"node": node, "url": url}
+        if isinstance(status, Status):
+            row |= {"role": status.role, "term": status.term, "committed": status.committed, "applied": status.applied}
+            row |= {"known_version": status.known_version}
+            if status.is_cut_off:
+                row |= {"cut_off": cut_off.words({each.node: each.reason for each in status.refused_by})}
+        else:
+            row |= {"role": "unreachable", "reason": str(status)}
+        if leader is not None and node == leader.node:
+            row |= {"match": leader.last, "lag": 0, "lag_seconds": 0.0}
+        elif node in followers:
+            seen = followers[node]
+            row |= {"state": seen.state, "match": seen.match, "lag": seen.lag, "lag_seconds": seen.lag_seconds}
+            row |= {"last_contact_ms": None if seen.last_contact_ms < 0 else seen.last_contact_ms}
+            if "cut_off" in row or seen.refused:
+                row |= {"lag": None, "lag_seconds": None}
+                row.setdefault("cut_off", f"the leader refuses it: {seen.refused}")
+        nodes.append(row)
+    newest = leader or max(statuses, key=lambda status: status.committed, default=None)
+    shown: dict[str, Any] = {"leader": None if leader is None else leader.node, "nodes": nodes}
+    if newest is not None:
+        shown = {
+            "log": newest.log, **shown, "term": newest.term, "committed": newest.committed, "oldest": newest.oldest,
+            "last_user_index": newest.last_user_index, "revision": newest.revision, "keys": newest.state.count,
+            "sessions": newest.sessions, "version": newest.version, "cluster_version": newest.cluster_version,
+        }  # fmt: skip
+    return shown
+
+
+def status_command(
+    cli: Cli,
+    watch: Annotated[bool, typer.Option("-w", "--watch", help="Again and again, until Ctrl-C.")] = False,
+    interval: Annotated[float, typer.Option("--interval", help="With --watch: seconds between.", min=0.1)] = 1.0,
+    count: Annotated[int | None, typer.Option("--count", help="With --watch: stop after so many times.", min=1)] = None,
+) -> None:
+    """Show the leader, and each node's term, commit, match, lag in records and seconds, and last contact.
+
+    Exit code 5 if there is no leader.
+    """
+    with cli.client() as client:
+        urls = member_urls(client, cli.endpoints)
+    dialled = {node: _dialled(url) for node, url in urls.items()}
+    if not watch:
+        shown = overview(dialled, ask_all(dialled.values()))
+        _print_status(cli, shown)
+        if shown["leader"] is None:
+            raise Failed("there is no leader now", Exit.UNREACHABLE, "Watch for one with: raftlog status --watch")
+        return
+    from rich.console import Console  # here: rich takes long to import
+    from rich.live import Live
+
+    from raftlog.cluster.cli.frame.status_table import status_table
+
+    console = Console(highlight=False)
+    is_live = cli.printer.format is Format.TABLE and console.is_terminal
+    with_json = cli.printer.format in (Format.JSON, Format.JSONL)
+
+    def again_and_again() -> Iterator[dict[str, Any]]:
+        for number in itertools.count(1):
+            yield overview(dialled, ask_all(dialled.values()))
+            if number == count:
+                return
+            time.sleep(interval)
+
+    if not is_live:
+        rows = (row for shown in again_and_again() for row in ([shown] if with_json else shown["nodes"]))
+        cli.printer.each(rows, NODE)
+        return
+    with Live(console=console, auto_refresh=False, transient=False) as live:
+        for shown in again_and_again():
+            live.update(status_table(shown), refresh=True)
+
+
+def _dialled(url: str) -> str:
+    try:
+        return normal_url(url)
+    except ValueError as error:
+        raise Failed(f"the cluster names a node's URL that cannot be used: {error}") from error
+
+
+def _print_status(cli: Cli, shown: dict[str, Any]) -> None:
+    if cli.printer.format in (Format.JSON, Format.JSONL):
+        cli.printer.one(shown, NODE)
+    elif cli.printer.format is Format.TABLE:
+        from raftlog.cluster.cli.frame.status_table import print_status
+
+        print_status(shown)
+    else:
+        cli.printer.all(shown["nodes"], NODE)
+
+
+def digest_command(
+    cli: Cli,
+    index: Annotated[
+        int | None, typer.Option("--index", help="At the end of this entry; now if not given.", min=1)
+    ] = None,
+    log_from: Annotated[
+        int | None, typer.Option("--log-from", help="Also of the log rows from this index on.", min=1)
+    ] = None,
+) -> None:
+    """Show the digest of the state, by which replicas and exports are compared."""
+    with cli.client() as client:
+        cli.printer.one(as_row(client.digest(index, log_from=log_from)), DIGEST)
+
+
+SessionNumber = Annotated[int, typer.Argument(help="The session.", min=1)]
+SequenceNumber = Annotated[int, typer.Argument(help="The sequence.", min=1)]
+
+
+def session_open_command(
+    cli: Cli,
+    ttl_ms: Annotated[int, typer.Option("--ttl-ms", help="How long it lives without a sign.", min=1)] = 600_000,
+) -> None:
+    """Open a session for writes with --session and --sequence, each applied once however often it is sent."""
+    with cli.client() as client:
+        cli.printer.one(as_row(client.open_session(ttl_ms)), SESSION)
+
+
+def session_keep_command(cli: Cli, session: SessionNumber) -> None:
+    """Keep a session alive for another of its times to live."""
+    with cli.client() as client:
+        cli.printer.one(as_row(client.call(requests.keep_session(session))), SESSION)
+
+
+def session_close_command(cli: Cli, session: SessionNumber) -> None:
+    """End a session."""
+    with cli.client() as client:
+        cli.printer.one(as_row(client.call(requests.close_session(session))), SESSION)
+
+
+def session_receipt_command(cli: Cli, session: SessionNumber, sequence: SequenceNumber) -> None:
+    """Show the result of a sequence: applied, not_seen, voided or settled."""
+    with cli.client() as client:
+        cli.printer.one(as_row(client.receipt(session, sequence)), RECEIPT)
+
+
+def session_void_command(cli: Cli, session: SessionNumber, sequence: SequenceNumber) -> None:
+    """Void a sequence that was not seen, so that it never applies."""
+    with cli.client() as client:
+        cli.printer.one(as_row(client.void(session, sequence)), RECEIPT)
+
+
+def settings_show_command(
+    cli: Cli,
+    config: Annotated[Path | None, typer.Option("--config", help="A node's settings file, or a cluster file.")] = None,
+    node: Annotated[
+        int | None, typer.Option("--node", help="The node, where the file is a cluster file.", min=1)
+    ] = None,
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", help="KEY=VALUE, over file and environment.")
+    ] = None,
+    origin: Annotated[bool, typer.Option("--origin", help="Where each value comes from, too.")] = False,
+) -> None:
+    """Show every setting of a node as it would start."""
+    try:
+        loaded = load_settings(config, os.environ, node_flags(node, assignments))
+    except SettingsError as error:
+        raise Failed(str(error), Exit.USAGE) from error
+    rows = [{"key": each.key, "value": each.value, "origin": each.origin} for each in loaded.origins]
+    if not origin:
+        rows = [{"key": row["key"], "value": row["value"]} for row in rows]
+    cli.printer.all(rows, SETTING_WITH_ORIGIN if origin else SETTING)
+
+
+def node_flags(node: int | None, assignments: list[str] | None) -> dict[str, Any]:
+    """The settings that flags give: `--node` and `--set KEY=VALUE`."""
+    flags: dict[str, Any] = {} if node is None else {"node": node}
+    for each in assignments or ():
+        key, equals, value = each.partition("=")
+        if not equals:
+            raise Failed(f"--set {each!r}: write KEY=VALUE, as in limits.watchers_max=10", Exit.USAGE)
+        flags[key] = value
+    return flags
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    command(app, "status")(status_command)
+    command(app, "digest")(digest_command)
+    session = typer.Typer(no_args_is_help=True, help="Sessions and receipts: was a write applied?")
+    command(session, "open")(session_open_command)
+    command(session, "keep")(session_keep_command)
+    command(session, "close")(session_close_command)
+    command(session, "receipt")(session_receipt_command)
+    command(session, "void")(session_void_command)
+    app.add_typer(session, name="session")
+    settings = typer.Typer(no_args_is_help=True, help="The settings of a node.")
+    command(settings, "show")(settings_show_command)
+    app.add_typer(settings, name="settings")

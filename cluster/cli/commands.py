@@ -1,0 +1,193 @@
+"""Lists every command with its module and its help, and builds the command line from them.
+
+Only the module of the requested command is imported. This table is enough for `raftlog --help`, for the completion of
+names and for a misspelt name. Importing every module takes ten times as long as most commands.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Annotated, Final, NamedTuple
+
+import typer
+
+HELP: Final = """raftlog: a replicated log, with a key-value store on it.
+
+Start a cluster with [bold]raftlog up[/bold]; in another terminal try [bold]raftlog put hello world[/bold]."""
+
+
+class CommandHelp(NamedTuple):
+    """A command, or a group of commands: its name, and the first paragraph of its help."""
+
+    name: str
+    help: str
+    is_group: bool = False
+
+
+MODULES: Final[Mapping[str, tuple[CommandHelp, ...]]] = {
+    "raftlog.cluster.cli.kv": (
+        CommandHelp("put", "Write one key."),
+        CommandHelp(
+            "get", "Read one key. Exit code 3 if it is not there. With -o raw: the value's bytes and nothing else."
+        ),
+        CommandHelp(
+            "del", "Delete one key or many; `deleted` says how many there were. Exit code 3 if there was none."
+        ),
+        CommandHelp("range", "List keys and values in order, all as of one moment."),
+        CommandHelp(
+            "txn",
+            "Compare, then carry out one of two branches, at once. Both branches exit with 0; `succeeded` says which "
+            "ran.",
+        ),
+        CommandHelp("watch", "Print changes as they happen, until Ctrl-C. Goes on by itself when a node is lost."),
+        CommandHelp("compact", "Let go of the history of keys below a revision."),
+    ),
+    "raftlog.cluster.cli.log": (
+        CommandHelp("append", "Append records: all of them, one after the other, or none."),
+        CommandHelp("log", "Print the log in order. With -o raw: the values, one a line.", is_group=True),
+    ),
+    "raftlog.cluster.cli.importing": (
+        CommandHelp(
+            "import",
+            "Append the lines of files, exactly once and in order: when it is killed, start it again in the same way.",
+        ),
+    ),
+    "raftlog.cluster.cli.admin": (
+        CommandHelp(
+            "status",
+            "Show the leader, and each node's term, commit, match, lag in records and seconds, and last contact.",
+        ),
+        CommandHelp("digest", "Show the digest of the state, by which replicas and exports are compared."),
+        CommandHelp("session", "Sessions and receipts: was a write applied?", is_group=True),
+        CommandHelp("settings", "The settings of a node.", is_group=True),
+    ),
+    "raftlog.cluster.cli.consumers": (
+        CommandHelp("consumers", "Consumer groups: positions, owners and lags of named readers.", is_group=True),
+    ),
+    "raftlog.cluster.cli.members": (
+        CommandHelp("members", "The members: list, add, promote, remove, replace, move.", is_group=True),
+        CommandHelp("leader", "The leader: hand leadership over.", is_group=True),
+    ),
+    "raftlog.cluster.cli.nodes": (
+        CommandHelp("up", "Run a cluster on this machine until Ctrl-C, and show its state."),
+        CommandHelp("node", "Run one node until SIGTERM or Ctrl-C. Logs to standard error."),
+        CommandHelp(
+            "format", "Make the data folders that a cluster file names, or that of the new node of a join file."
+        ),
+    ),
+    "raftlog.cluster.cli.disk": (CommandHelp("disk", "Check or print the files of a stopped node.", is_group=True),),
+    "raftlog.cluster.cli.backup": (
+        CommandHelp("backup", "Save the whole state of a running cluster, as of one index, into one checked file."),
+        CommandHelp("restore", "Make the data folders of a new cluster from a backup; then start its nodes."),
+        CommandHelp("recover", "Make a new cluster from the remaining folders after a majority was lost for good."),
+    ),
+    "raftlog.cluster.cli.explain": (
+        CommandHelp("explain", "Explain why there is no leader or no progress, or what happened to a record."),
+    ),
+    "raftlog.cluster.cli.demo": (
+        CommandHelp(
+            "demo",
+            "Show the whole job: import, a killed leader, the table, an export through Spark, and the proof of it all.",
+        ),
+    ),
+    # Packages above this one. They are named as text, so that no import points upwards.
+    "raftlog.chaos.commands.check": (
+        CommandHelp("chaos", "Breaks clusters on purpose, and judges what their clients saw.", is_group=True),
+    ),
+    "raftlog.spark_export.commands.export": (
+        CommandHelp(
+            "verify",
+            "Prove that an export is what the cluster committed: from its files and the cluster's digests alone.",
+        ),
+        CommandHelp(
+            "export",
+            "Export the log to Parquet files or a Delta table, with a manifest that `raftlog verify` proves.",
+            is_group=True,
+        ),
+        CommandHelp("analyze", "Answers questions about an export, or a running cluster, with Spark.", is_group=True),
+    ),
+    "raftlog.chaos.sim.runs.commands": (
+        CommandHelp(
+            "sim",
+            "Run whole clusters in one process, under a seeded clock, network, disks and faults, with everything "
+            "checked.",
+        ),
+    ),
+}
+"""The commands of each module. Its function `register(app)` adds them in this order."""
+
+
+def asked_for(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
+    """The requested command, or the one whose options the shell completes; "" for none."""
+    if "_RAFTLOG_COMPLETE" in environment:
+        line = environment.get("COMP_WORDS") or environment.get("_TYPER_COMPLETE_ARGS", "")
+        arguments = line.split()[1:]
+    return next((word for word in arguments if not word.startswith("-")), "")
+
+
+def build(name: str | None = None) -> typer.Typer:
+    """Builds the command line. With the name of a command it has only that one, and without a name all commands.
+
+    With any other name it lists all commands, but none can be run.
+    """
+    app = typer.Typer(
+        no_args_is_help=True,
+        add_completion=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"], "obj": _find_endpoints},
+        help=HELP,
+    )
+    app.callback()(_main)
+    of = {entry.name: module for module, entries in MODULES.items() for entry in entries}
+    if name is None or name in of:
+        for module in MODULES if name is None else [of[name]]:
+            register: Callable[[typer.Typer], None] = import_module(module).register
+            register(app)
+        if name is not None:  # typer inspects every parameter of every command that it has
+            app.registered_commands = [each for each in app.registered_commands if each.name == name]
+            app.registered_groups = [each for each in app.registered_groups if each.name == name]
+    else:
+        for entry in itertools.chain.from_iterable(MODULES.values()):
+            _list(app, entry)
+    return app
+
+
+def _list(app: typer.Typer, entry: CommandHelp) -> None:
+    """Adds a command that is listed and cannot be run."""
+    if entry.is_group:
+        app.add_typer(typer.Typer(help=entry.help, callback=_listed, invoke_without_command=True), name=entry.name)
+    else:
+        app.command(entry.name, help=entry.help)(_listed)
+
+
+def _listed() -> None:
+    """Never called: a requested command is built from its module."""
+    raise AssertionError
+
+
+def _find_endpoints(given: str | None) -> tuple[tuple[str, ...], str]:
+    """Where the cluster is: the commands of other packages find this function in the context of the command line."""
+    from raftlog.cluster.cli.frame.common import ended, find_endpoints
+
+    found: list[tuple[tuple[str, ...], str]] = []
+    ended(lambda: found.append(find_endpoints(given)))
+    return found[0]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        import importlib.metadata
+
+        print(f"raftlog {importlib.metadata.version('raftlog')}")
+        raise typer.Exit
+
+
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    """Does nothing: `--version` is handled when it is parsed."""

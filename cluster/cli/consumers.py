@@ -1,0 +1,133 @@
+"""Defines the commands of consumer groups: consumers list, show, claim, commit, reset, delete."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+import typer
+
+from raftlog.cluster.api.consumers import PositionIn
+from raftlog.cluster.api.text import as_row, as_time
+from raftlog.cluster.api.values import SHARD
+from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
+from raftlog.cluster.cli.frame.output import Column, Format, View
+from raftlog.cluster.client import consumers as requests
+from raftlog.cluster.client.blocking.client import SyncClient
+
+
+def _next(row: Mapping[str, Any]) -> Any:
+    return row["position"]["next"][SHARD]
+
+
+_NEXT: Final = Column("next", _next)
+CONSUMER: Final = View(
+    (
+        Column("name"), _NEXT, Column("lag"), Column("lag_seconds"), Column("generation"), Column("owner"),
+        Column("updated", lambda row: as_time(row["updated_ms"])),
+    ),
+    lambda row: f"{_next(row)}\n".encode(),
+)  # fmt: skip
+MOVED: Final = View(
+    (Column("name"), _NEXT, Column("generation"), Column("owner"), Column("index"), Column("result")),
+    lambda row: f"{row['generation']}\n".encode(),
+)
+DELETED: Final = View((Column("name"), Column("deleted"), Column("index")), lambda row: f"{row['deleted']}\n".encode())
+
+Name = Annotated[str, typer.Argument(help="The group's name.")]
+To = Annotated[int, typer.Option("--to", help="The next index that it is to read.", min=1)]
+Owner = Annotated[
+    str | None, typer.Option("--owner", help="The owner's name, for people. [default: this program on this host]")
+]
+
+
+def owner_here() -> str:
+    """The name of this process as an owner."""
+    return f"raftlog on {socket.gethostname()}, process {os.getpid()}"
+
+
+def list_command(cli: Cli) -> None:
+    """List the consumer groups with position, lag and owner."""
+    with cli.client() as client:
+        found = client.call(requests.consumers())
+    if cli.printer.format is Format.JSON:
+        cli.printer.one(as_row(found), CONSUMER)
+    else:
+        cli.printer.all([as_row(each) for each in found.consumers], CONSUMER)
+
+
+def show_command(cli: Cli, name: Name) -> None:
+    """Show one consumer group. With -o raw: the next index that it reads."""
+    with cli.client() as client:
+        cli.printer.one(as_row(client.consumer(name).status()), CONSUMER)
+
+
+def claim_command(
+    cli: Cli,
+    name: Name,
+    start: Annotated[
+        int | None, typer.Option("--start", help="Where a new group begins; the oldest index if not given.", min=1)
+    ] = None,
+    owner: Owner = None,
+) -> None:
+    """Become the owner of a group, which is made if it is not there; the owner before is fenced.
+
+    With -o raw: the generation, which `consumers commit` wants.
+    """
+    with cli.client() as client:
+        cli.printer.one(as_row(client.consumer(name).claim(owner=_owner(owner), start=start)), MOVED)
+
+
+def commit_command(
+    cli: Cli,
+    name: Name,
+    to: To,
+    generation: Annotated[int, typer.Option("--generation", help="What the claim answered.", min=1)],
+) -> None:
+    """Move a group forward, as its owner: everything before --to is done with."""
+    with cli.client() as client:
+        cli.printer.one(as_row(client.call(requests.commit(name, _position(client, to), generation))), MOVED)
+
+
+def reset_command(cli: Cli, name: Name, to: To, owner: Owner = None) -> None:
+    """Move a group to any position, whatever its owner: that owner is fenced. Makes a missing group."""
+    with cli.client() as client:
+        request = requests.commit(name, _position(client, to), None, reset=True, owner=_owner(owner))
+        cli.printer.one(as_row(client.call(request)), MOVED)
+
+
+def delete_command(
+    cli: Cli,
+    name: Name,
+    generation: Annotated[
+        int | None, typer.Option("--generation", help="Only if this is still the owner's.", min=1)
+    ] = None,
+) -> None:
+    """Delete a group: nothing is kept for it any more."""
+    with cli.client() as client:
+        done = client.call(requests.delete(name, generation))
+    if not done.deleted:
+        raise Failed(f"there is no consumer group {name!r}: raftlog consumers list", Exit.NOT_FOUND)
+    cli.printer.one(as_row(done), DELETED)
+
+
+def _position(client: SyncClient, index: int) -> PositionIn:
+    return requests.position_of(client.status().log, index)
+
+
+def _owner(given: str | None) -> str:
+    return owner_here() if given is None else given
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    consumers = typer.Typer(no_args_is_help=True, help="Consumer groups: positions, owners and lags of named readers.")
+    command(consumers, "list")(list_command)
+    command(consumers, "show")(show_command)
+    command(consumers, "claim")(claim_command)
+    command(consumers, "commit")(commit_command)
+    command(consumers, "reset")(reset_command)
+    command(consumers, "delete")(delete_command)
+    app.add_typer(consumers, name="consumers")

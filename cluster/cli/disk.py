@@ -1,0 +1,208 @@
+"""Defines the commands that read the files of a stopped node: disk check, disk dump."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from raftlog.cluster.api.text import as_time
+from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
+from raftlog.cluster.cli.frame.output import Column, Format, Printer, View, lines_of
+from raftlog.cluster.files.errors import DiskError
+from raftlog.cluster.files.findings import FileHealth, Finding, Report
+
+FINDING: Final = View(
+    (Column("file"), Column("state"), Column("what"), Column("position"), Column("index"), Column("mend")),
+    lines_of("what"),
+)
+_TIME: Final = Column("time", lambda row: as_time(row["time_ms"]), 24)
+VIEWS: Final = {
+    "entries": View(
+        (
+            Column("index", width=9), Column("count", width=5), Column("term", width=5), Column("kind", width=13),
+            _TIME, Column("bytes", width=7), Column("file", width=28), Column("position", width=9),
+            Column("crc", width=8), Column("previous_crc", width=8),
+        ),
+        lines_of("index"),
+    ),
+    "records": View(
+        (
+            Column("index", width=9), _TIME, Column("operation", lambda row: row["operation"] or row["kind"], 13),
+            Column("result", width=8), Column("key", width=20), Column("value"),
+        ),
+        lines_of("value"),
+    ),
+    "marks": View(
+        (
+            Column("index", width=9), Column("term", width=5), Column("crc", width=8), Column("file", width=28),
+            Column("position", width=9),
+        ),
+        lines_of("index"),
+    ),
+    "segments": View(
+        (
+            Column("file", width=28), Column("first", width=9), Column("bytes", width=9),
+            Column("after_term", width=10), Column("after_crc", width=9),
+        ),
+        lines_of("file"),
+    ),
+    "state": View(
+        (
+            Column("slot", width=4), Column("sequence", width=8), Column("term", width=6), Column("vote", width=6),
+            Column("boot", width=6), Column("cut", width=6),
+        ),
+        lines_of("term"),
+    ),
+    "snapshots": View(
+        (
+            Column("index", width=9), Column("term", width=5), _TIME, Column("chunks", width=6),
+            Column("bytes", width=11), Column("configuration_index", width=9),
+        ),
+        lines_of("index"),
+    ),
+}  # fmt: skip
+
+Directory = Annotated[Path, typer.Argument(help="The data folder of one node: the one with identity.json.")]
+Checked = Annotated[Path, typer.Argument(help="The data folder of one node (with identity.json), or a backup file.")]
+AsJson = Annotated[bool, typer.Option("--json", help="As -o json.")]
+
+
+def check_command(cli: Cli, directory: Checked, as_json: AsJson = False) -> None:
+    """Read every byte of a stopped node's folder, or of a backup file, and report damage; changes nothing.
+
+    Exit code 0 intact, 1 damaged, 8 if it could not be read: a running node, a missing folder, a newer version.
+    """
+    from raftlog.cluster.offline.check import check_folder
+    from raftlog.cluster.offline.check_backup import check_backup_file
+
+    if as_json:
+        cli = dataclasses.replace(cli, printer=Printer(Format.JSON))
+    with _looking(), _bar() as progress:
+        is_backup = directory.is_file()
+        report = check_backup_file(directory, progress) if is_backup else check_folder(directory, progress)
+    if cli.printer.format is Format.JSON:
+        print(json.dumps(as_object(report), ensure_ascii=False, indent=2))
+    else:
+        cli.printer.all((dataclasses.asdict(finding) for finding in report.findings), FINDING)
+        for line in told(report):
+            print(line, file=sys.stderr)
+    if report.state is FileHealth.NEWER:
+        raise typer.Exit(Exit.NOT_CHECKED)
+    if report.state is FileHealth.DAMAGED:
+        raise typer.Exit(Exit.FAILURE)
+
+
+def as_object(report: Report) -> dict[str, Any]:
+    """The report as a JSON value."""
+    findings = [_without_nothing(finding) for finding in report.findings]
+    return {
+        "folder": report.folder,
+        "state": str(report.state),
+        "node": report.node,
+        "log": report.log_id,
+        "first": report.first,
+        "last": report.last,
+        "starts": not report.refusal,
+        "refusal": report.refusal or None,
+        "repair": report.repair or None,
+        "findings": findings,
+    }
+
+
+def _without_nothing(finding: Finding) -> dict[str, Any]:
+    return {name: value for name, value in dataclasses.asdict(finding).items() if value not in (None, "")}
+
+
+def told(report: Report) -> Iterator[str]:
+    """The report in sentences."""
+    if Path(report.folder).is_file():
+        for finding in report.findings:
+            yield f"{report.folder}: {finding.state}: {finding.what}"
+            if finding.mend:
+                yield f"  {finding.mend}"
+        return
+    whose = f"node {report.node}" if report.node else "a node without an identity"
+    if not report.troubles:
+        yield f"{report.folder}: {whose}, records {report.first} to {report.last}: every byte was read, all is intact"
+    for finding in report.troubles:
+        at = "" if finding.position is None else f" at byte {finding.position}"
+        after = "" if finding.index is None else f", after index {finding.index}"
+        yield f"{finding.file}: {finding.state}{at}{after}: {finding.what}"
+        if finding.mend:
+            yield f"  {finding.mend}"
+    if report.troubles:
+        starts = f"no: {report.refusal}" if report.refusal else f"yes, and {report.repair}" if report.repair else "yes"
+        yield f"A node would start on this folder: {starts}"
+
+
+def dump_command(
+    cli: Cli,
+    directory: Directory,
+    what: Annotated[str, typer.Argument(help=f"One of {', '.join(VIEWS)}.", metavar="[WHAT]")] = "entries",
+    first: Annotated[int, typer.Option("--from", help="From this index on.", min=1)] = 1,
+    to: Annotated[int | None, typer.Option("--to", help="Up to, not including, this index.", min=1)] = None,
+    limit: Annotated[int | None, typer.Option("--limit", help="Stop after so many rows.", min=1)] = None,
+    force_read: Annotated[
+        bool, typer.Option("--force-read", help="Read also while a node has it open; the end may be half-written.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print the content of a stopped node's files: entries, records with their effects, marks, hard state, snapshots.
+
+    Exit code 0, 1 if a part could not be read, 8 if nothing could be read.
+    """
+    from raftlog.cluster.files.stopped_folder import held
+    from raftlog.cluster.offline.dump import Dump, DumpPart
+
+    if what not in VIEWS:
+        raise Failed(f"{what!r}: it must be one of {', '.join(VIEWS)}", Exit.USAGE)
+    if as_json:
+        cli = dataclasses.replace(cli, printer=Printer(Format.JSON))
+    with _looking(), held(directory, even_if_locked=force_read), closing(Dump(directory, first, to)) as dump:
+        rows = islice(dump.rows(DumpPart(what)), limit)
+        if cli.printer.format in (Format.TABLE, Format.JSON):
+            cli.printer.all(rows, VIEWS[what])
+        else:
+            cli.printer.each(rows, VIEWS[what])
+    if dump.troubles:
+        raise Failed("; ".join(dump.troubles), Exit.FAILURE, "`raftlog disk check` says what to do.")
+
+
+@contextmanager
+def _looking() -> Iterator[None]:
+    try:
+        yield
+    except DiskError as error:
+        raise Failed(str(error), Exit.NOT_CHECKED) from error
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[int, int], None] | None]:
+    """A bar on standard error, if that is a terminal."""
+    from rich.console import Console  # here: rich takes long to import
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("reading", total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=max(done, total))
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    disk = typer.Typer(no_args_is_help=True, help="Check or print the files of a stopped node.")
+    command(disk, "check")(check_command)
+    command(disk, "dump")(dump_command)
+    app.add_typer(disk, name="disk")

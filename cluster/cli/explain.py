@@ -1,0 +1,134 @@
+"""Defines the command that explains a missing leader, missing progress, or a record, from all nodes that it reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated, Final
+
+import msgspec
+import typer
+
+from raftlog.cluster.api.diagnosis import diagnose, leader_of, tell_record
+from raftlog.cluster.api.explain import EntryView, Leaderless, NodeView
+from raftlog.cluster.api.text import as_row, as_time
+from raftlog.cluster.cli.admin import ASK_S
+from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
+from raftlog.cluster.cli.frame.output import Column, Format, View, lines_of
+from raftlog.cluster.client import requests
+from raftlog.cluster.client.blocking.client import SyncClient
+from raftlog.cluster.client.decisions import Policy, normal_url
+from raftlog.cluster.client.errors import ClientError
+
+CAUSE: Final = View((Column("code"), Column("node"), Column("peer"), Column("words")), lines_of("words"))
+REPLICA: Final = View(
+    (Column("node"), Column("role"), Column("match"), Column("is_durable"), Column("is_applied")), lines_of("node")
+)
+
+
+def explain_command(
+    cli: Cli,
+    what: Annotated[
+        str, typer.Argument(help="`leader`: why there is none, or no progress; an index: what happened to that record.")
+    ] = "leader",
+) -> None:
+    """Explain why there is no leader or no progress, or what happened to a record.
+
+    Asks every node that it reaches, and needs no leader. Exit code 5 if there is no leader, or no node answers.
+    """
+    if what == "leader":
+        told = explain_leader(cli)
+        _print_leader(cli, told)
+        if not told.leader:
+            raise Failed("there is no leader now", Exit.UNREACHABLE)
+    elif what.isascii() and what.isdigit() and int(what) > 0:
+        _print_record(cli, explain_record(cli, int(what)))
+    else:
+        raise Failed(f"{what!r}: write `leader`, or the index of a record", Exit.USAGE)
+
+
+def explain_leader(cli: Cli) -> Leaderless:
+    """The views of all nodes that can be reached, as one. Raises ClientError if there is none."""
+    asked: dict[str, Leaderless | ClientError] = {}
+    waiting = [normal_url(url) for url in cli.endpoints]
+    while waiting:  # nodes that the views name are asked too
+        asked |= _ask_all(waiting)
+        known = [peer.url for view in _views(asked) for peer in view.peers]
+        waiting = [url for url in dict.fromkeys(map(normal_url, known)) if url not in asked]
+    views = {view.node: view for view in _views(asked)}
+    if not views:
+        raise next(error for error in asked.values() if isinstance(error, ClientError))
+    places = {peer.node: normal_url(peer.url) for view in views.values() for peer in view.peers}
+    unreachable = {node: _reason(asked[url]) for node, url in places.items() if node not in views}
+    return diagnose(list(views.values()), unreachable)
+
+
+def explain_record(cli: Cli, index: int) -> EntryView:
+    """The leader's facts, if it can be reached, else any node's; with the applied indexes of the others."""
+    views = explain_leader(cli).nodes
+    urls = {peer.node: normal_url(peer.url) for view in views for peer in view.peers}
+    urls |= {} if len(views) > 1 else {views[0].node: normal_url(cli.endpoints[0])}
+    leader = leader_of(views) or views[0]
+    with SyncClient(urls.get(leader.node, cli.endpoints[0]), bound=True, deadline_s=cli.deadline_s) as client:
+        told = client.call(requests.explain_index(index))
+    applied = {view.node: view.applied >= index for view in views}
+    replicas = [
+        msgspec.structs.replace(each, is_applied=applied.get(each.node, each.is_applied)) for each in told.replicas
+    ]
+    when = "" if told.record is None else as_time(told.record.time_ms)
+    words = tell_record(index, told.state, told.record, when, replicas, told.groups_past, told.groups_before)
+    return msgspec.structs.replace(told, replicas=replicas, words=words)
+
+
+def _views(asked: dict[str, Leaderless | ClientError]) -> list[NodeView]:
+    return [view for told in asked.values() if isinstance(told, Leaderless) for view in told.nodes]
+
+
+def _ask_all(urls: Iterable[str]) -> dict[str, Leaderless | ClientError]:
+    """One attempt at each node: a node that is down now is shown as down."""
+
+    def ask(url: str) -> Leaderless | ClientError:
+        try:
+            with SyncClient(url, bound=True, deadline_s=ASK_S, policy=Policy(unreachable_ms=1)) as client:
+                return client.call(requests.explain_leaderless())
+        except ClientError as error:
+            return error
+
+    urls = list(urls)
+    with ThreadPoolExecutor(max(1, len(urls))) as threads:
+        return dict(zip(urls, threads.map(ask, urls), strict=True))
+
+
+def _reason(told: Leaderless | ClientError) -> str:
+    if isinstance(told, Leaderless):
+        return f"another node, {told.nodes[0].node}, answers at its URL"
+    return str(told).removeprefix("no node answered. ")
+
+
+def _print_leader(cli: Cli, told: Leaderless) -> None:
+    printer = cli.printer
+    if printer.format in (Format.JSON, Format.JSONL):
+        printer.one(as_row(told), CAUSE)
+        return
+    if printer.format is Format.TABLE:
+        print(told.summary)
+        for cause in told.causes:
+            print(f"- {cause.words}")
+        return
+    printer.all([as_row(cause) for cause in told.causes], CAUSE)
+
+
+def _print_record(cli: Cli, told: EntryView) -> None:
+    printer = cli.printer
+    if printer.format in (Format.JSON, Format.JSONL):
+        printer.one(as_row(told), REPLICA)
+        return
+    if printer.format is Format.TABLE:
+        for line in told.words:
+            print(line)
+    printer.all([as_row(each) for each in told.replicas], REPLICA)
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    command(app, "explain")(explain_command)

@@ -1,0 +1,1 @@
+"""Holds what all commands share: options, the client, output, and the last cluster."""

@@ -1,0 +1,266 @@
+"""Gives every command its common options, its client, and its exit codes.
+
+A command is a function that takes a `Cli` first; `command` gives it the options below and turns errors into one line
+on standard error and an exit code (docs/cli.md).
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Annotated, Any, Final, NoReturn
+
+import typer
+
+from raftlog.cluster.api.encoding import Encoding, from_b64
+from raftlog.cluster.api.errors import ApiError
+from raftlog.cluster.cli.frame.last_cluster import DEFAULT_ENDPOINTS, Ambiguous, remembered
+from raftlog.cluster.cli.frame.output import Format, Printer
+from raftlog.cluster.client.blocking.client import SyncClient
+from raftlog.cluster.client.decisions import Policy
+from raftlog.cluster.client.errors import (
+    ClientError,
+    CompareFailed,
+    ConsumerFenced,
+    ConsumerNotFound,
+    KeyNotFound,
+    OutcomeUnknown,
+    SequenceSettled,
+    SessionExpired,
+    Unavailable,
+)
+
+SESSION_TTL_MS: Final = 60_000
+"""Time to live of one command's session: it is closed at the end, and soon gone if the command is killed."""
+
+UNREACHABLE_MS: Final = 2_000
+"""How long a command looks for a cluster if no process listens at all."""
+
+
+_ENDPOINTS_VARIABLE: Final = "RAFTLOG_ENDPOINTS"
+_NEAR: Final = 0.9  # likeness of a variable's name: one letter more, less or different
+
+
+class Exit(IntEnum):
+    """The exit codes of commands."""
+
+    OK = 0
+    FAILURE = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    COMPARE_FAILED = 4
+    UNREACHABLE = 5  # or no leader
+    UNKNOWN = 6  # the write may or may not have been applied
+    NOT_VERIFIED = 7
+    NOT_CHECKED = 8
+    INTERRUPTED = 130
+
+
+class Failed(Exception):
+    """A command failed: message, exit code, and a hint on what to try."""
+
+    def __init__(self, message: str, code: Exit = Exit.FAILURE, hint: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.hint = hint
+
+
+OutputOption = Annotated[
+    Format | None,
+    typer.Option("-o", "--output", help="How to print: a table on a terminal, TSV in a pipe, if not given."),
+]
+EncodingOption = Annotated[
+    str, typer.Option("--encoding", help="Bytes in the output: auto (text where valid UTF-8) or base64.")
+]
+EndpointsOption = Annotated[
+    str | None,
+    typer.Option("-e", "--endpoints", envvar=_ENDPOINTS_VARIABLE, help="URLs of nodes, with commas between them."),
+]
+DeadlineOption = Annotated[float, typer.Option("--deadline", help="Seconds until a request is given up.", min=0.001)]
+Base64Option = Annotated[bool, typer.Option("--base64", help="Keys and values are given as base64.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Cli:
+    """The common options of one run of a command."""
+
+    printer: Printer
+    endpoints: tuple[str, ...]
+    origin: str  # of the endpoints
+    deadline_s: float
+
+    def client(self, *, sessions: bool = True, bound: bool = False, deadline_s: float | None = None) -> SyncClient:
+        """A client of the cluster."""
+        return SyncClient(
+            self.endpoints,
+            deadline_s=self.deadline_s if deadline_s is None else deadline_s,
+            sessions=sessions,
+            session_ttl_ms=SESSION_TTL_MS,
+            bound=bound,
+            policy=Policy(unreachable_ms=UNREACHABLE_MS),
+        )
+
+
+def command(app: typer.Typer, name: str, **settings: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Adds a function that takes a Cli first as a command with the common options."""
+
+    def add(function: Callable[..., None]) -> Callable[..., None]:
+        app.command(name, **settings)(_with_common(function))
+        return function
+
+    return add
+
+
+def command_group(app: typer.Typer, name: str, function: Callable[..., None]) -> typer.Typer:
+    """Adds a function that takes a Cli first as a command with subcommands: it runs if none of them is given."""
+    run = _with_common(function)
+
+    def alone(context: typer.Context, **given: Any) -> None:
+        if context.invoked_subcommand is None:
+            run(**given)
+
+    own = inspect.signature(run)
+    context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+    alone.__signature__ = own.replace(parameters=[context, *own.parameters.values()])  # type: ignore[attr-defined]
+    below = typer.Typer(invoke_without_command=True, help=function.__doc__)
+    below.callback()(alone)
+    app.add_typer(below, name=name)
+    return below
+
+
+def _with_common(function: Callable[..., None]) -> Callable[..., None]:
+    own = inspect.signature(function, eval_str=True)
+    common = _common_options()
+
+    @functools.wraps(function)
+    def run(**given: Any) -> None:
+        options = {option: given.pop(option) for option in common.parameters}
+        with_json = options["output"] in (Format.JSON, Format.JSONL)
+        ended(lambda: function(_common(**options), **given), with_json)
+
+    run.__signature__ = own.replace(  # type: ignore[attr-defined]
+        parameters=[*list(own.parameters.values())[1:], *common.parameters.values()], return_annotation=None
+    )
+    return run
+
+
+@functools.cache
+def _common_options() -> inspect.Signature:
+    return inspect.signature(_common, eval_str=True)
+
+
+def _common(
+    *,
+    output: OutputOption = None,
+    encoding: EncodingOption = "auto",
+    endpoints: EndpointsOption = None,
+    deadline: DeadlineOption = 10.0,
+) -> Cli:
+    """The common options; their names, types and defaults are taken from here."""
+    if encoding not in ("auto", "base64"):
+        raise Failed(f"--encoding is {encoding!r}: it must be auto or base64", Exit.USAGE)
+    urls, origin = find_endpoints(endpoints)
+    chosen: Encoding = "base64" if encoding == "base64" else "auto"
+    return Cli(Printer(output, chosen), urls, origin, deadline)
+
+
+def find_endpoints(given: str | None) -> tuple[tuple[str, ...], str]:
+    """The cluster's URLs and their source: the flag or variable, a running `raftlog up`, else the default ports."""
+    if given is not None:
+        urls = tuple(part.strip() for part in given.split(",") if part.strip())
+        if not urls:
+            raise Failed("--endpoints is empty: write http://HOST:PORT, several with commas between them", Exit.USAGE)
+        return urls, "--endpoints or RAFTLOG_ENDPOINTS"
+    if near := difflib.get_close_matches(_ENDPOINTS_VARIABLE, os.environ, 1, _NEAR):
+        raise Failed(f"the environment has {near[0]}, which nothing reads: say {_ENDPOINTS_VARIABLE}", Exit.USAGE)
+    try:
+        urls = remembered()
+    except Ambiguous as error:
+        hint = f"Name it: -e {error.endpoints[0]}, or export {_ENDPOINTS_VARIABLE}={error.endpoints[0]}"
+        raise Failed(str(error), Exit.UNREACHABLE, hint) from error
+    if urls:
+        return urls, "the running `raftlog up`"
+    return DEFAULT_ENDPOINTS, "the default ports"
+
+
+def ended(work: Callable[[], None], with_json: bool = False) -> None:
+    """Runs a command's work; errors become a message on standard error and the exit code."""
+    try:
+        work()
+    except ClientError as error:
+        _fail(error, _exit_of(error), _hint_of(error), with_json)
+    except Failed as error:
+        _fail(error, error.code, error.hint, with_json)
+    except BrokenPipeError:  # the reader of the output has closed it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(Exit.OK) from None
+    except ValueError as error:
+        _fail(error, Exit.USAGE, "", with_json)
+    except OSError as error:
+        told = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+        _fail(OSError(told), Exit.FAILURE, "", with_json)
+    except KeyboardInterrupt:
+        raise typer.Exit(Exit.INTERRUPTED) from None
+
+
+def _fail(error: Exception, code: Exit, hint: str, with_json: bool) -> NoReturn:
+    if with_json:
+        told: dict[str, Any] = {"error": str(error), "exit": int(code), "code": code.name.lower()}
+        if isinstance(error, ClientError):
+            told |= {"code": str(error.code), "outcome": str(error.outcome), "tried": list(error.tried)}
+        if isinstance(error, OutcomeUnknown) and error.session:
+            told |= {"session": error.session, "sequence": error.sequence}
+        print(json.dumps(told, ensure_ascii=False), file=sys.stderr)
+    else:
+        print(f"raftlog: {error}", file=sys.stderr)
+        if hint:
+            print(hint, file=sys.stderr)
+    raise typer.Exit(code) from error
+
+
+def _exit_of(error: ClientError) -> Exit:
+    match error:
+        case KeyNotFound() | ConsumerNotFound():
+            return Exit.NOT_FOUND
+        case CompareFailed() | ConsumerFenced():
+            return Exit.COMPARE_FAILED
+        case Unavailable():
+            return Exit.UNREACHABLE
+        case OutcomeUnknown():
+            return Exit.UNKNOWN
+        case _:
+            return Exit.FAILURE
+
+
+def _hint_of(error: ClientError) -> str:
+    if isinstance(error, Unavailable) and error.problem is None:
+        return (
+            f"No node answers at {', '.join(error.tried)}. Start a cluster with `raftlog up`, or name its nodes with "
+            "--endpoints or RAFTLOG_ENDPOINTS."
+        )
+    if isinstance(error, SessionExpired | SequenceSettled) and error.session:
+        return (
+            f"If it was applied, its records have session {error.session} and sequence {error.sequence}: "
+            f"raftlog log --from {error.session} -o jsonl"
+        )
+    if isinstance(error, OutcomeUnknown) and error.session:
+        return (
+            f"To find out: raftlog session receipt {error.session} {error.sequence}   "
+            f"(to make sure that it never applies: raftlog session void {error.session} {error.sequence})"
+        )
+    return ""
+
+
+def bytes_of(text: str, is_base64: bool, what: str) -> bytes:
+    """The bytes of a key or value from the command line."""
+    try:
+        return from_b64(text, what) if is_base64 else os.fsencode(text)
+    except ApiError as error:
+        raise Failed(error.message, Exit.USAGE) from error

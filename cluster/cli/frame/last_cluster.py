@@ -1,0 +1,111 @@
+"""Remembers the cluster of `raftlog up`, so that the next command in another terminal finds it."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+DEFAULT_PORT: Final = 7001
+DEFAULT_ENDPOINTS: Final = tuple(f"http://127.0.0.1:{DEFAULT_PORT + number}" for number in range(3))
+"""The default ports of `raftlog up` with three nodes."""
+
+
+class Running(msgspec.Struct, frozen=True):
+    """A cluster that a `raftlog up` runs, as long as that process lives."""
+
+    pid: int
+    started: str  # when that process began, by the kernel: the pid may be reused
+    endpoints: list[str]
+    is_beside: bool = False  # true: an older cluster ran, to which commands go by default
+
+
+class Ambiguous(Exception):
+    """The cluster that commands found by default has ended, and others run. `endpoints` are theirs."""
+
+    def __init__(self, endpoints: list[str]) -> None:
+        super().__init__(
+            f"the cluster that commands use by themselves has ended; another one runs at {', '.join(endpoints)}"
+        )
+        self.endpoints = endpoints
+
+
+_decode = msgspec.json.Decoder(Running).decode
+
+
+def state_folder() -> Path:
+    """The folder with a file for each `raftlog up`: below the user's state folder (XDG_STATE_HOME)."""
+    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(base) / "raftlog" / "clusters"
+
+
+def remember(endpoints: list[str]) -> tuple[str, ...]:
+    """This process runs a cluster there. Raises OSError.
+
+    Returns the URLs of an older cluster, to which commands still go; none if they go to this one.
+    """
+    file = _own_file()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pid = os.getpid()
+    others = [each for each in _alive() if each.pid != pid]
+    first = next((tuple(each.endpoints) for each in others if not each.is_beside), ())
+    aside = file.with_suffix(".aside")
+    running = Running(pid, _started(pid), endpoints, is_beside=bool(first))
+    aside.write_bytes(msgspec.json.encode(running) + b"\n")
+    aside.replace(file)
+    return first
+
+
+def forget() -> None:
+    """The cluster of this process has ended. Leaves another's entry alone."""
+    _own_file().unlink(missing_ok=True)
+
+
+def remembered() -> tuple[str, ...]:
+    """The URLs of the running cluster; None if there is none.
+
+    Of several the oldest counts, so that starting another one changes nothing. Raises Ambiguous if only clusters run
+    that were started beside one that has ended.
+    """
+    alive = _alive()
+    for running in alive:
+        if not running.is_beside:
+            return tuple(running.endpoints)
+    if alive:
+        raise Ambiguous([each.endpoints[0] for each in alive])
+    return ()
+
+
+def _alive() -> list[Running]:
+    """The running clusters, the oldest first. Removes the files of those that were killed."""
+    alive: list[tuple[int, Running]] = []
+    for file in state_folder().glob("*.json"):
+        with suppress(OSError):
+            running = _read(file)
+            if running is not None and _started(running.pid) == running.started:
+                alive.append((file.stat().st_mtime_ns, running))
+            else:
+                file.unlink()
+    return [running for _, running in sorted(alive, key=lambda each: each[0])]
+
+
+def _own_file() -> Path:
+    return state_folder() / f"{os.getpid()}.json"
+
+
+def _read(file: Path) -> Running | None:
+    try:
+        return _decode(file.read_bytes())
+    except (OSError, msgspec.MsgspecError):
+        return None  # no file, or a foreign one: no cluster is remembered
+
+
+def _started(pid: int) -> str:
+    """Field 22 of /proc/PID/stat; "" if there is no such process (or no /proc: then any pid counts as alive)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return "" if Path("/proc/self/stat").exists() else "unknown"

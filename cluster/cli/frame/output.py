@@ -1,0 +1,214 @@
+"""Prints the rows of a command as table, JSON, JSON lines, TSV or raw bytes.
+
+Bytes are text if they are valid UTF-8. In JSON other bytes go into a twin field ending in `_b64`, as in the HTTP API.
+In tables and TSV every byte that is not printable text is an escape (`\\t`, `\\n`, `\\\\`, `\\xff`), so a line is a
+row.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, BinaryIO, Final
+
+from raftlog.cluster.api.encoding import Encoding, as_text, to_b64
+
+Row = Mapping[str, Any]
+
+UNBOUNDED: Final = 100_000
+"""Width of a table in a file or a pipe: large enough that nothing is folded or cut."""
+
+
+class Format(StrEnum):
+    """The format of results."""
+
+    TABLE = "table"
+    JSON = "json"
+    JSONL = "jsonl"
+    TSV = "tsv"
+    RAW = "raw"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of tables and TSV; `width` is its width in a table that is printed row by row."""
+
+    name: str
+    of: Callable[[Row], object] | None = None
+    width: int = 10
+
+    def value(self, row: Row) -> object:
+        """The content of the column in that row."""
+        return row.get(self.name) if self.of is None else self.of(row)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The layout of rows of one kind: their columns, and the field for raw output (None: no raw output)."""
+
+    columns: tuple[Column, ...]
+    raw: Callable[[Row], bytes | None]
+
+
+_ESCAPES: Final = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
+
+
+def cell(value: object, encoding: Encoding = "auto") -> str:
+    """One value as text without tabs and line ends. The value can be recovered from the text."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "true" if value else "false"
+        case bytes():
+            text = to_b64(value) if encoding == "base64" else value.decode("utf-8", "surrogateescape")
+            return "".join(_ESCAPES.get(each) or (each if each.isprintable() else _escaped(each)) for each in text)
+        case str():
+            return "".join(_ESCAPES.get(each) or (each if each.isprintable() else _escaped(each)) for each in value)
+        case float():
+            return f"{value:.3f}".rstrip("0").rstrip(".")
+        case list() | tuple() | Mapping():
+            return json.dumps(jsonable(value, encoding), ensure_ascii=False, separators=(",", ":"))
+        case _:
+            return str(value)
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that is no UTF-8, as surrogateescape decodes it
+        return f"\\x{code - 0xDC00:02x}"
+    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogatepass"))
+
+
+def jsonable(value: Any, encoding: Encoding = "auto") -> Any:
+    """The value with its bytes as JSON carries them; fields that are None are left out."""
+    match value:
+        case Mapping():
+            shown: dict[str, Any] = {}
+            for name, each in value.items():
+                if isinstance(each, bytes):
+                    text = as_text(each, encoding)
+                    shown |= {f"{name}_b64": to_b64(each)} if text is None else {name: text}
+                elif name == "headers" and each is not None:
+                    shown |= _headers(each, encoding)
+                elif each is not None:
+                    shown[name] = jsonable(each, encoding)
+            return shown
+        case list() | tuple():
+            return [jsonable(each, encoding) for each in value]
+        case _:
+            return value
+
+
+def _headers(pairs: Iterable[tuple[str, bytes]], encoding: Encoding) -> dict[str, Any]:
+    """Record headers as in the HTTP API: text if all of them are UTF-8."""
+    pairs = [(name, bytes(value)) for name, value in pairs]
+    texts = [(name, as_text(value, encoding)) for name, value in pairs]
+    if all(text is not None for _, text in texts):
+        return {"headers": texts}
+    return {"headers_b64": [(name, to_b64(value)) for name, value in pairs]}
+
+
+class Printer:
+    """Prints the results of one command."""
+
+    def __init__(self, format: Format | None, encoding: Encoding = "auto", stdout: BinaryIO | None = None) -> None:
+        self.format = format or (Format.TABLE if sys.stdout.isatty() else Format.TSV)
+        self.encoding: Encoding = encoding
+        self._out = stdout or sys.stdout.buffer
+
+    def one(self, row: Row, view: View) -> None:
+        """A single result: JSON is an object, not a list of one."""
+        if self.format is Format.JSON:
+            self._line(json.dumps(jsonable(row, self.encoding), ensure_ascii=False, indent=2))
+        else:
+            self.all([row], view)
+
+    def all(self, rows: Iterable[Row], view: View) -> None:
+        """Prints rows that are complete."""
+        if self.format is Format.TABLE:
+            self._table(rows, view)
+        elif self.format is Format.JSON:
+            shown = [jsonable(row, self.encoding) for row in rows]
+            self._line(json.dumps(shown, ensure_ascii=False, indent=2))
+        else:
+            self.each(rows, view)
+
+    def each(self, rows: Iterable[Row], view: View) -> None:
+        """Prints rows as they come, for results without an end. JSON is an array with one row a line.
+
+        The end of the array is printed also if the rows break off. JSON lines have no array around them.
+        """
+        if self.format is Format.JSON:
+            self._array(rows)
+            return
+        if self.format is Format.TABLE:
+            self._line("  ".join(f"{column.name:<{column.width}}" for column in view.columns).rstrip())
+        elif self.format is Format.TSV:
+            self._line("\t".join(column.name for column in view.columns))
+        for row in rows:
+            match self.format:
+                case Format.TABLE:
+                    cells = (f"{cell(column.value(row), self.encoding):<{column.width}}" for column in view.columns)
+                    self._line("  ".join(cells).rstrip())
+                case Format.TSV:
+                    self._line("\t".join(cell(column.value(row), self.encoding) for column in view.columns))
+                case Format.JSONL:
+                    self._line(json.dumps(jsonable(row, self.encoding), ensure_ascii=False))
+                case Format.RAW:
+                    if (raw := view.raw(row)) is not None:
+                        self._out.write(raw)
+                        self._out.flush()
+
+    def _array(self, rows: Iterable[Row]) -> None:
+        before = b"["
+        try:
+            for row in rows:
+                shown = json.dumps(jsonable(row, self.encoding), ensure_ascii=False)
+                self._out.write(before + b"\n" + shown.encode("utf-8", "surrogatepass"))
+                self._out.flush()
+                before = b","
+        finally:
+            self._line("[]" if before == b"[" else "\n]")
+
+    def _table(self, rows: Iterable[Row], view: View) -> None:
+        from rich.console import Console  # here: most commands print no table, and rich takes long to import
+        from rich.table import Table
+
+        rows = list(rows)
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for column in view.columns:
+            is_number = all(isinstance(column.value(row), int | float | None) for row in rows)
+            table.add_column(column.name, justify="right" if rows and is_number else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*(_markless(cell(column.value(row), self.encoding)) for column in view.columns))
+        width = None if sys.stdout.isatty() else UNBOUNDED
+        console = Console(file=sys.stdout, highlight=False, width=width)
+        with console.capture() as captured:
+            console.print(table)
+        self._out.write(captured.get().encode("utf-8", "replace"))
+        self._out.flush()
+
+    def _line(self, text: str) -> None:
+        self._out.write(text.encode("utf-8", "surrogatepass") + b"\n")
+        self._out.flush()
+
+
+def _markless(text: str) -> str:
+    """The text, escaped so that rich finds no markup in it."""
+    return text.replace("[", "\\[")
+
+
+def lines_of(name: str) -> Callable[[Row], bytes | None]:
+    """Prints that field's bytes and a line end."""
+
+    def raw(row: Row) -> bytes | None:
+        value = row.get(name)
+        if value is None:
+            return None
+        return (value if isinstance(value, bytes) else str(value).encode()) + b"\n"
+
+    return raw

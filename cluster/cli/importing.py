@@ -1,0 +1,288 @@
+"""Defines the command `raftlog import`: options, decisions, progress, and the preview."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from raftlog.cluster.api.text import as_row, as_time
+from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
+from raftlog.cluster.cli.frame.output import Column, Format, Row, View, lines_of
+from raftlog.cluster.client.blocking.client import SyncClient
+from raftlog.cluster.client.errors import ClientError
+from raftlog.cluster.importer import importer
+from raftlog.cluster.importer.lines import InputError, InputFormat, Rejected
+from raftlog.cluster.importer.session_file import SessionFileError, read_session
+
+IMPORTED: Final = View(
+    (
+        Column("records"), Column("rejected"), Column("without_time"), Column("lines"), Column("first"),
+        Column("last"), Column("seconds"), Column("rate"),
+    ),
+    lines_of("last"),
+)  # fmt: skip
+
+
+def _time_of(row: Row) -> str | None:
+    return None if row["time_ms"] is None else as_time(row["time_ms"])
+
+
+def _headers_of(row: Row) -> str:
+    return " ".join(f"{name}={value.decode('utf-8', 'replace')}" for name, value in row["headers"] or ())
+
+
+PREVIEW: Final = View(
+    (
+        Column("line", width=5), Column("time", _time_of, 24), Column("key", width=20), Column("headers", _headers_of),
+        Column("value"), Column("reason"),
+    ),
+    lines_of("value"),
+)  # fmt: skip
+IMPORT_DEADLINE_S: Final = 60.0
+PREVIEW_RECORDS: Final = 10
+TELL_EVERY_S: Final = 10.0
+"""Seconds between two lines of progress where standard error is no terminal."""
+
+
+def import_command(
+    cli: Cli,
+    sources: Annotated[
+        list[str], typer.Argument(help="Files, folders or patterns; or - for standard input.", metavar="FILE…")
+    ],
+    key: Annotated[
+        str | None,
+        typer.Option(
+            "--key",
+            help="The field that becomes the key: JSON field (a.b goes inside), column, or of an access log host, "
+            "user, method, path, status, referer, agent; of syslog host, app, severity, ….",
+        ),
+    ] = None,
+    time_field: Annotated[
+        str | None, typer.Option("--time", help="JSON field or column with the event's time.", metavar="FIELD")
+    ] = None,
+    time_format: Annotated[
+        str | None,
+        typer.Option(
+            "--time-format", help="Form of the times: iso, s, ms, us, ns, or as '%d.%m.%Y %H:%M'. Guessed if not given."
+        ),
+    ] = None,
+    time_zone: Annotated[
+        str | None, typer.Option("--time-zone", help="Zone of times without one: Europe/Berlin, +02:00. UTC.")
+    ] = None,
+    headers: Annotated[
+        str | None, typer.Option("--headers", help="Fields that become headers of the record.", metavar="FIELD,…")
+    ] = None,
+    select: Annotated[
+        str | None, typer.Option("--select", help="The value is JSON of only these fields.", metavar="FIELD,…")
+    ] = None,
+    format: Annotated[
+        InputFormat | None, typer.Option("--format", help="By the file's name and first lines if not given.")
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option("--columns", help="Names of the columns of CSV without them.", metavar="NAME,…")
+    ] = None,
+    delimiter: Annotated[
+        str | None, typer.Option("--delimiter", help="One character, or tab. Guessed if not given.")
+    ] = None,
+    header: Annotated[
+        bool | None, typer.Option("--header/--no-header", help="Whether the first line of CSV names the columns.")
+    ] = None,
+    charset: Annotated[
+        str | None, typer.Option("--charset", help="Of the input: utf-8, windows-1252, …. Guessed if not given.")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Wait for more, also after the file was rotated, until Ctrl-C.")
+    ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Stop at the first line that is rejected or has no time.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the first records as they would be stored; write nothing.")
+    ] = False,
+    rejected: Annotated[
+        bool, typer.Option("--rejected", help="Import the lines that an import of FILE rejected, once corrected.")
+    ] = False,
+    batch: Annotated[int, typer.Option("--batch", help="Lines in one request.", min=1)] = importer.BATCH_LINES,
+    state: Annotated[
+        Path | None, typer.Option("--state", help="The session file. FILE.raftlog-import if not given.")
+    ] = None,
+    rejects: Annotated[
+        Path | None, typer.Option("--rejects", help="Where rejected lines go. FILE.rejected if not given.")
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Begin again, regardless of the session file.")] = False,
+    from_line: Annotated[int, typer.Option("--from-line", help="Begin at this line of the file.", min=1)] = 1,
+) -> None:
+    """Append the lines of files, exactly once and in order: when it is killed, start it again in the same way.
+
+    NDJSON, JSON, CSV, access logs, syslog, plain lines, Parquet, Arrow; gzip and zstd. docs/import.md has examples.
+    """
+    source = sources[0]
+    name = "raftlog-stdin" if source == importer.STDIN else _file_name(source)
+    state, rejects = state or Path(f"{name}.raftlog-import"), rejects or Path(f"{name}.rejected")
+    shared: dict[str, Any] = {
+        "batch_lines": batch, "again": again, "from_line": from_line, "strict": strict, "tell": _tell,
+    }  # fmt: skip
+    if rejected:
+        given = (key, time_field, time_format, time_zone, headers, select, format, columns, delimiter, header, charset)
+        if any(each is not None for each in given) or follow or len(sources) > 1:
+            raise Failed("--rejected reads the lines as the import of FILE did: give no such option", Exit.USAGE)
+        plan = importer.ImportPlan(
+            str(rejects), Path(f"{rejects}.raftlog-import"), Path(f"{rejects}.rejected"), rejected_of=state, **shared
+        )
+    else:
+        plan = importer.ImportPlan(
+            source, state, rejects, format, key, time_field, more=tuple(sources[1:]), time_format=time_format,
+            time_zone=time_zone, headers=_names(headers), select=_names(select), columns=_names(columns),
+            delimiter=delimiter, header=header, charset=charset, follow=follow, **shared,
+        )  # fmt: skip
+    if from_line > 1 and (plan.more or Path(source).is_dir()):
+        raise Failed("--from-line is of one file: import the others by themselves", Exit.USAGE)
+    try:
+        if dry_run:
+            cli.printer.all([*_preview(plan)], PREVIEW)
+            return
+        with cli.client(deadline_s=max(cli.deadline_s, IMPORT_DEADLINE_S)) as client:
+            _run_import(cli, plan, client)
+    except (SessionFileError, InputError) as error:
+        raise Failed(str(error)) from error
+
+
+def _file_name(source: str) -> str:
+    """The name beside which the import keeps its files: of a pattern without its signs, of a folder beside it."""
+    return "".join("_" if each in "*?[]" else each for each in source.rstrip("/"))
+
+
+def _names(given: str | None) -> tuple[str, ...]:
+    return () if given is None else tuple(each.strip() for each in given.split(",") if each.strip())
+
+
+def _tell(notice: str) -> None:
+    print(notice, file=sys.stderr)
+
+
+def _preview(plan: importer.ImportPlan) -> Iterator[Row]:
+    for line, found in importer.preview(plan, sys.stdin.buffer, PREVIEW_RECORDS):
+        if isinstance(found, Rejected):
+            yield {"line": line, "time_ms": None, "key": None, "headers": None, "value": found.data} | {
+                "reason": found.reason
+            }
+        else:
+            yield {
+                "line": line, "time_ms": found.time_ms, "key": found.key, "headers": [*found.headers] or None,
+                "value": found.value, "reason": None,
+            }  # fmt: skip
+
+
+def _run_import(cli: Cli, plan: importer.ImportPlan, client: SyncClient) -> None:
+    started = time.monotonic()
+    note = None if plan.again else read_session(plan.state)
+    before = note.acknowledged.records if note is not None else 0
+    newest: importer.ImportProgress | None = None
+
+    def rows() -> Iterator[Row]:
+        nonlocal newest, before
+        with _shown(plan) as show:
+            for progress in importer.run(plan, client, sys.stdin.buffer):
+                newest = progress
+                if progress.result == "repeated":  # sent by the earlier run, which had no time to note the answer
+                    before = progress.records
+                row = _progress_row(progress, before, time.monotonic() - started)
+                show(progress, row["rate"])
+                yield row
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        if cli.printer.format is Format.JSONL:
+            cli.printer.each(rows(), IMPORTED)
+        else:
+            deque(rows(), maxlen=0)
+    except KeyboardInterrupt:
+        raise Failed(f"interrupted: {_standing(plan, newest)}", Exit.INTERRUPTED) from None
+    except (ClientError, InputError, OSError):
+        if newest is not None:
+            print(_standing(plan, newest), file=sys.stderr)
+        raise
+    if newest is None:
+        raise Failed(f"{plan.source} has no line to import beyond its first")
+    cli.printer.one(_progress_row(newest, before, time.monotonic() - started) | {"done": True}, IMPORTED)
+    if before:
+        print(f"{before:,} of these records were imported by an earlier run", file=sys.stderr)
+    if newest.without_time:
+        print(f"{newest.without_time:,} records have no time, because theirs could not be read", file=sys.stderr)
+    if newest.rejected:
+        print(f"{newest.rejected} rejected lines are in {plan.rejects}", file=sys.stderr)
+
+
+def _standing(plan: importer.ImportPlan, newest: importer.ImportProgress | None) -> str:
+    """How much is in the log, and how to continue."""
+    if newest is None:
+        note = read_session(plan.state)
+        done = "" if note is None or not note.acknowledged.records else f"{note.acknowledged.records:,} records"
+    else:
+        done = f"{newest.records:,} records (index {newest.first} to {newest.last}), up to line {newest.lines}"
+    if plan.source == importer.STDIN:
+        return f"{done or 'at most one batch'} of standard input is in the log; a pipe cannot be continued"
+    return f"{done or 'at most one batch'} of {plan.source} is in the log; the same command continues"
+
+
+def _progress_row(progress: importer.ImportProgress, before: int, seconds: float) -> dict[str, Any]:
+    rate = round((progress.records - before) / max(seconds, 0.001))
+    row = {name: value for name, value in as_row(progress).items() if name != "share"}
+    return {**row, "before": before, "seconds": round(seconds, 3), "rate": rate, "done": False}
+
+
+@contextmanager
+def _shown(plan: importer.ImportPlan) -> Iterator[Callable[[importer.ImportProgress, int], None]]:
+    """Shows progress on standard error: a bar on a terminal, else a line every `TELL_EVERY_S`."""
+    from rich.console import Console  # here: rich takes long to import
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _lines_of_progress()
+        return
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    with Progress(
+        TextColumn("{task.fields[records]:,} records"), BarColumn(), TaskProgressColumn(),
+        TextColumn("{task.fields[rate]:,}/s"), TimeRemainingColumn(), console=console, transient=True,
+    ) as bar:  # fmt: skip
+        task = bar.add_task("import", total=None, records=0, rate=0)
+
+        def show(progress: importer.ImportProgress, rate: int) -> None:
+            total = None if progress.share is None else 1.0
+            bar.update(task, total=total, completed=progress.share or 0, records=progress.records, rate=rate)
+
+        yield show
+
+
+def _lines_of_progress() -> Callable[[importer.ImportProgress, int], None]:
+    started = told = time.monotonic()
+    share: float | None = None
+
+    def show(progress: importer.ImportProgress, rate: int) -> None:
+        nonlocal told, share
+        now = time.monotonic()
+        share = progress.share if share is None else share  # that of the first batch: an earlier run may have begun
+        if now - told < TELL_EVERY_S:
+            return
+        told = now
+        left = ""
+        if progress.share is not None and share is not None and progress.share > share:
+            seconds = (now - started) * (1 - progress.share) / (progress.share - share)
+            left = f", {100 * progress.share:.0f} %, about {seconds:,.0f} s left"
+        print(f"{progress.records:,} records, {rate:,}/s{left}", file=sys.stderr, flush=True)
+
+    return show
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    command(app, "import")(import_command)

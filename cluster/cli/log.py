@@ -1,0 +1,122 @@
+"""Defines the commands of the log: append, log, log trim."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import closing
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Annotated, Final
+
+import typer
+
+from raftlog.cluster.api.text import as_row, as_time
+from raftlog.cluster.cli.consumers import owner_here
+from raftlog.cluster.cli.frame.common import Base64Option, Cli, Exit, Failed, bytes_of, command, command_group
+from raftlog.cluster.cli.frame.output import Column, Format, View, lines_of
+from raftlog.cluster.cli.kv import NoSession, Sequence, SessionOption, value_of, write
+from raftlog.cluster.client.requests import NewRecord, append, trim
+
+APPENDED: Final = View(
+    (Column("outcome"), Column("result"), Column("first"), Column("last"), Column("count")), lines_of("last")
+)
+RECORD: Final = View(
+    (
+        Column("index", width=9), Column("time", lambda row: as_time(row["time_ms"]), 24),
+        Column("operation", lambda row: row["operation"] or row["kind"], 13), Column("result", width=8),
+        Column("key", width=20), Column("value"),
+    ),
+    lines_of("value"),
+)  # fmt: skip
+TRIMMED: Final = View((Column("outcome"), Column("oldest"), Column("index")), lines_of("oldest"))
+
+
+def append_command(
+    cli: Cli,
+    values: Annotated[list[str] | None, typer.Argument(help="One record each; standard input as one if none.")] = None,
+    key: Annotated[str | None, typer.Option("--key", help="The key of every record.")] = None,
+    headers: Annotated[list[str] | None, typer.Option("--header", help="NAME=VALUE; may be given again.")] = None,
+    time_ms: Annotated[int | None, typer.Option("--time", help="The event's time in Unix ms.", min=0)] = None,
+    session: SessionOption = None,
+    sequence: Sequence = None,
+    no_session: NoSession = False,
+    base64: Base64Option = False,
+) -> None:
+    """Append records: all of them, one after the other, or none."""
+    name = None if key is None else bytes_of(key, base64, "--key")
+    pairs = tuple(_header(each) for each in headers or ())
+    bodies = [bytes_of(each, base64, "VALUE") for each in values] if values else [value_of(None, base64)]
+    request = append([NewRecord(body, name, pairs, time_ms) for body in bodies])
+    cli.printer.one(as_row(write(cli, request, session, sequence, no_session)), APPENDED)
+
+
+def _header(text: str) -> tuple[str, bytes]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise Failed(f"--header {text!r}: write NAME=VALUE", Exit.USAGE)
+    return name, os.fsencode(value)
+
+
+def log_command(
+    cli: Cli,
+    from_index: Annotated[
+        int | None, typer.Option("--from", help="First index. The oldest if not given.", min=1)
+    ] = None,
+    to: Annotated[int | None, typer.Option("--to", help="Up to, not including, this index.", min=1)] = None,
+    from_time: Annotated[
+        str | None, typer.Option("--from-time", help="From this time on: Unix ms or ISO 8601 (UTC if it has no zone).")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", help="Stop after so many records.", min=1)] = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Wait for more, until Ctrl-C.")] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="Internal records, too.")] = False,
+    group: Annotated[
+        str | None, typer.Option("--group", help="Claim this consumer group, go on where it stands, and commit.")
+    ] = None,
+) -> None:
+    """Print the log in order. With -o raw: the values, one a line."""
+    if group is not None:
+        if (from_index, to, from_time) != (None, None, None):
+            raise Failed("--group goes on where the group stands: move it with raftlog consumers reset", Exit.USAGE)
+        with cli.client() as client:
+            consumer = client.consumer(group)
+            consumer.claim(owner=owner_here(), start=client.status().oldest)
+            found = consumer.records(follow=follow, limit=limit, internal=internal)
+            with closing(found):
+                cli.printer.each((as_row(record) for record in found), RECORD)
+        return
+    if from_index is not None and from_time is not None:
+        raise Failed("give --from or --from-time, not both", Exit.USAGE)
+    time_ms = None if from_time is None else _unix_ms(from_time)
+    with cli.client() as client:
+        start = from_index or client.status().oldest
+        records = client.log(start, to=to, from_time_ms=time_ms, follow=follow, internal=internal)
+        cli.printer.each((as_row(record) for record in islice(records, limit)), RECORD)
+
+
+def trim_command(
+    cli: Cli,
+    before: Annotated[int, typer.Option("--before", help="The oldest index to keep.", metavar="INDEX", min=1)],
+) -> None:
+    """Let go of the records below an index, on every node and for good."""
+    with cli.client() as client:
+        done = client.call(trim(before))
+    cli.printer.one(as_row(done), TRIMMED)
+    if done.note and cli.printer.format not in (Format.JSON, Format.JSONL):
+        print(done.note, file=sys.stderr)
+
+
+def _unix_ms(text: str) -> int:
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise Failed(f"--from-time {text!r}: write Unix ms or ISO 8601, as in 2026-01-31T12:00", Exit.USAGE) from error
+    return round((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    command(app, "append")(append_command)
+    command(command_group(app, "log", log_command), "trim")(trim_command)

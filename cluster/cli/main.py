@@ -1,0 +1,45 @@
+"""Starts the command line: `main` is the console script `raftlog`.
+
+It imports very little before it can end cleanly on Ctrl-C and on an extra that is not installed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Final
+
+INTERRUPTED: Final = 130
+NOT_CHECKED: Final = 8
+"""Exit codes of `raftlog.cluster.cli.frame.common.Exit`, which takes long to import."""
+
+EXTRAS: Final = {"toxiproxy": "chaos", "pyspark": "spark", "pyarrow": "arrow"}
+"""Packages that only some commands need, with the extra of pyproject.toml that brings each."""
+
+
+def main() -> None:
+    """The console script `raftlog`."""
+    sys.argv[0] = "raftlog"  # also when started as python -m raftlog.cluster.cli.main
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the process that started this one (`>&-`)
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
+    try:
+        from raftlog.cluster.cli.commands import asked_for, build
+
+        build(asked_for(sys.argv[1:], os.environ))()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        print(
+            f"raftlog: this command needs the package {package}, which is not installed: "
+            f"pip install 'raftlog[{EXTRAS[package]}]'",
+            file=sys.stderr,
+        )
+        sys.exit(NOT_CHECKED)
+
+
+if __name__ == "__main__":
+    main()

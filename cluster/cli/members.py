@@ -1,0 +1,224 @@
+"""Defines the commands that change members and the leader: list, add, promote, remove, replace, address, transfer."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from raftlog.cluster.api.members import ChangeAnswer, ChangeIn, MemberAnswer, Members, TransferAnswer
+from raftlog.cluster.api.text import as_row
+from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
+from raftlog.cluster.cli.frame.output import Column, Format, View, lines_of
+from raftlog.cluster.client.blocking.client import SyncClient
+from raftlog.cluster.client.errors import ClientError
+from raftlog.raft.refusals import WhyRefused
+
+POLL_S: Final = 0.1
+
+MEMBER: Final = View(
+    (
+        Column("node"), Column("role"), Column("catching_up"), Column("lag"), Column("url"), Column("peer"),
+        Column("disk"), Column("given_up"),
+    ),
+    lines_of("url"),
+)  # fmt: skip
+CHANGE: Final = View((Column("change"), Column("node"), Column("index"), Column("is_changing")), lines_of("index"))
+TRANSFER: Final = View(
+    (Column("old"), Column("leader", lambda row: row["leader"]["node"]), Column("elapsed_ms"), Column("term")),
+    lambda row: f"{row['leader']['node']}\n".encode(),
+)
+
+Node = Annotated[int, typer.Argument(help="The node's number.", min=1)]
+Peer = Annotated[str | None, typer.Option("--peer", help="HOST:PORT on which its peers reach it.")]
+Url = Annotated[str | None, typer.Option("--url", help="http://HOST:PORT on which clients reach it.")]
+JoinFile = Annotated[
+    Path | None, typer.Option("--join-file", help="Where to write the join file. [default: join-NODE.toml]")
+]
+Wait = Annotated[float, typer.Option("--wait", help="Seconds to wait for its end; 0: not at all.", min=0)]
+
+
+def list_command(cli: Cli) -> None:
+    """List the members with their roles, and the leader's facts about each."""
+    with cli.client() as client:
+        members = client.members()
+    if cli.printer.format is Format.JSON:
+        cli.printer.one(as_row(members), MEMBER)
+    else:
+        cli.printer.all([as_row(member) for member in members.members], MEMBER)
+
+
+def add_command(
+    cli: Cli,
+    node: Node,
+    peer: Annotated[str, typer.Option("--peer", help="HOST:PORT on which its peers reach it.")],
+    url: Annotated[str, typer.Option("--url", help="http://HOST:PORT on which clients reach it.")],
+    join_file: JoinFile = None,
+    learner: Annotated[bool, typer.Option("--learner", help="It stays a learner until it is promoted.")] = False,
+) -> None:
+    """Add a new node, and write the join file from which its data folder is made.
+
+    It becomes a voter as soon as it has caught up; started later than 10 seconds after this, by `members promote`.
+    """
+    change = ChangeIn("add", node, peer=peer, url=url, incarnation=secrets.token_hex(16), promote=not learner)
+    _join(cli, change, node, join_file)
+
+
+def replace_command(
+    cli: Cli,
+    node: Node,
+    by: Annotated[int | None, typer.Option("--by", help="Another number for the new node.", min=1)] = None,
+    peer: Peer = None,
+    url: Url = None,
+    join_file: JoinFile = None,
+) -> None:
+    """Give a node's place to a new disk: under the same number at the same addresses, or to another node (--by)."""
+    change = ChangeIn("replace", node, peer=peer, url=url, incarnation=secrets.token_hex(16), by=by)
+    _join(cli, change, by or node, join_file)
+
+
+def promote_command(
+    cli: Cli,
+    node: Node,
+    now: Annotated[bool, typer.Option("--now", help="At once, or not at all.")] = False,
+    wait: Wait = 30.0,
+) -> None:
+    """Make a learner a voter, as soon as it has caught up."""
+    _change(cli, ChangeIn("promote", node, promote=not now), wait)
+
+
+def remove_command(cli: Cli, node: Node, wait: Wait = 30.0) -> None:
+    """Remove a member; a leader hands over first. The removed node may be stopped then."""
+    _change(cli, ChangeIn("remove", node), wait)
+
+
+def address_command(cli: Cli, node: Node, peer: Peer = None, url: Url = None, wait: Wait = 30.0) -> None:
+    """Change the addresses of a member; its disk and its data stay."""
+    if peer is None and url is None:
+        raise Failed("nothing changes: give --peer, --url or both", Exit.USAGE)
+    _change(cli, ChangeIn("address", node, peer=peer, url=url), wait)
+
+
+def transfer_command(
+    cli: Cli,
+    to: Annotated[
+        int | None, typer.Option("--to", help="The node; the voter that has most, if not given.", min=1)
+    ] = None,
+) -> None:
+    """Hand leadership over, and wait until the new leader leads."""
+    with cli.client() as client:
+        members = client.members()
+        if to is not None and members.leader is not None and members.leader.node == to:
+            typer.echo(f"nothing to do: node {to} leads already", err=True)
+            answer = TransferAnswer(to, members.leader, 0.0, members.index, members.term)
+        else:
+            answer = client.transfer_leadership(to)
+    cli.printer.one(as_row(answer), TRANSFER)
+    if to is not None and answer.leader.node != to:
+        raise Failed(f"node {answer.leader.node} leads now, not node {to}: it was faster; try again")
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Helpers.
+
+
+def _join(cli: Cli, change: ChangeIn, node: int, join_file: Path | None) -> None:
+    """Begins the change and writes the join file. Prints the next steps to standard error."""
+    file = join_file or Path(f"join-{node}.toml")
+    if file.exists():
+        raise Failed(f"{file} is there already: name another --join-file, or remove it", Exit.USAGE)
+    with cli.client() as client:
+        answer = client.change_members(change)
+    assert answer.join is not None
+    file.write_text(answer.join, encoding="utf-8")
+    _print(cli, answer)
+    typer.echo(
+        f"Next, on the machine of node {node}:\n"
+        f"  raftlog format --join {file} --data FOLDER\n"
+        f"  raftlog node --config {file}\n"
+        f"then, if raftlog members list still says learner:\n"
+        f"  raftlog members promote {node}",
+        err=True,
+    )
+
+
+def _change(cli: Cli, change: ChangeIn, wait_s: float) -> None:
+    """Begins the change and waits for its end. A change that is already made is no error: a script may repeat it."""
+    with cli.client() as client:
+        try:
+            answer = client.change_members(change)
+        except ClientError as error:
+            if not _is_made(change, error):
+                raise
+            members = client.members()
+            answer = ChangeAnswer(
+                change.change, change.node, members.is_changing, members.configuration, members.term, None
+            )
+            typer.echo(f"nothing to do: {error.problem.message if error.problem else error}", err=True)
+        if wait_s:
+            members = _wait(client, change, wait_s)
+            answer = ChangeAnswer(
+                answer.change, answer.node, members.is_changing, answer.index, answer.term, answer.join, answer.outcome
+            )
+    _print(cli, answer)
+
+
+def _is_made(change: ChangeIn, error: ClientError) -> bool:
+    """Whether the change was refused because the members are already as it would make them."""
+    why = None if error.problem is None else error.problem.why
+    return why == WhyRefused.NOTHING_CHANGES or (change.change == "remove" and why == WhyRefused.UNKNOWN_NODE)
+
+
+def _print(cli: Cli, answer: ChangeAnswer) -> None:
+    cli.printer.one({name: value for name, value in as_row(answer).items() if name != "join"}, CHANGE)
+
+
+def _wait(client: SyncClient, change: ChangeIn, wait_s: float) -> Members:
+    """The members once the change is done. Raises Failed."""
+    end = time.monotonic() + wait_s
+    while True:
+        try:
+            members = client.members()
+        except ClientError:
+            members = None  # between two leaders
+        if members is not None:
+            member = next((each for each in members.members if each.node == change.node), None)
+            if not members.is_changing and _is_done(change, member):
+                return members
+            if member is not None and member.given_up:
+                mend = f"Say it again: raftlog members {change.change} {change.node}"
+                raise Failed(f"node {change.node}: given up: {member.given_up}", hint=mend)
+        if time.monotonic() >= end:
+            raise Failed(
+                f"{change.change} of node {change.node} has begun and was not done within {wait_s:g} s",
+                hint="It goes on by itself; how far it is: raftlog members list",
+            )
+        time.sleep(POLL_S)
+
+
+def _is_done(change: ChangeIn, member: MemberAnswer | None) -> bool:
+    match change.change:
+        case "promote":
+            return member is not None and member.role == "voter"
+        case "remove":
+            return member is None
+        case _:
+            return member is not None
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    members = typer.Typer(no_args_is_help=True, help="The members: list, add, promote, remove, replace, move.")
+    command(members, "list")(list_command)
+    command(members, "add")(add_command)
+    command(members, "promote")(promote_command)
+    command(members, "remove")(remove_command)
+    command(members, "replace")(replace_command)
+    command(members, "address")(address_command)
+    app.add_typer(members, name="members")
+    leader = typer.Typer(no_args_is_help=True, help="The leader: hand leadership over.")
+    command(leader, "transfer")(transfer_command)
+    app.add_typer(leader, name="leader")

@@ -1,0 +1,324 @@
+"""Defines the commands that run nodes on this machine: up, node, format, demo."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import urlsplit
+
+import typer
+
+from raftlog.cluster.cli.admin import ask_all, node_flags, overview
+from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command, ended
+from raftlog.cluster.cli.frame.last_cluster import DEFAULT_PORT, forget, remember
+from raftlog.cluster.cli.frame.output import Column, View, lines_of
+from raftlog.cluster.client.decisions import normal_url
+from raftlog.cluster.config.cluster_file import SettingsError
+from raftlog.cluster.config.exit_codes import NodeExit
+from raftlog.cluster.config.settings import DiskSettings, load_settings
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+PEER_PORT_OFFSET: Final = 100
+"""Added to the port of a node's API for its peers: node 1 of `--port 7001` listens for peers on 7101."""
+NODES: Final = 3
+LEAVING_S: Final = 3.0
+"""Longest wait for the end of the nodes of a killed `up`, in seconds; after it their ports count as taken."""
+MENDED_BY_A_START: Final = (NodeExit.DIVERGED, NodeExit.DAMAGED)
+STARTS_AGAIN_MAX: Final = 5
+"""Most restarts of one node by `raftlog up`; then an operator must look at its disk."""
+
+FORMATTED: Final = View((Column("data"),), lines_of("data"))
+
+
+def up_command(
+    nodes: Annotated[
+        int | None, typer.Option("--nodes", help=f"How many nodes. [default: {NODES}]", min=1, max=9)
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="Keep the data in this folder. Without it nothing is left behind.")
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", help="Port of the first node's API, the others follow; peers use those 100 above. "
+                     f"[default: {DEFAULT_PORT}, or free ones if those are taken]", min=1, max=65_000),
+    ] = None,
+    assignments: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE, a setting of every node.")] = None,
+) -> None:  # fmt: skip
+    """Run a cluster on this machine until Ctrl-C, and show its state."""
+    ended(lambda: _up(nodes, data, port, node_flags(None, assignments)))
+
+
+def _up(nodes: int | None, data: Path | None, port: int | None, settings: dict[str, Any]) -> None:
+    _say(f"starting nodes: {NODES if nodes is None else nodes}" if data is None else f"starting the cluster in {data}")
+    from rich.console import Console  # here: rich takes long to import, and `raftlog node` does not need it
+
+    from raftlog.cluster.files.errors import DiskError
+    from raftlog.cluster.node.local_cluster import CLUSTER_FILE, LocalCluster, LocalClusterError
+
+    stop = threading.Event()
+    is_up = False
+
+    def end(*_: object) -> None:
+        stop.set()
+        if not is_up:
+            raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end)
+    console = Console(highlight=False)
+    with nullcontext(data) if data else tempfile.TemporaryDirectory(prefix="raftlog-") as where, _held(where) as folder:
+        is_old = (folder / CLUSTER_FILE).exists()
+        count = NODES if nodes is None else nodes
+        ports = () if is_old else choose_ports(count, port)
+        try:
+            cluster = LocalCluster(folder, count, settings=settings, ports=ports)
+        except (SettingsError, DiskError) as error:
+            raise Failed(str(error), Exit.USAGE) from error
+        urls = {node: normal_url(cluster.place(node).url) for node in cluster.nodes}
+        first = next(iter(urls.values()))
+        if is_old:
+            if nodes not in (None, len(cluster.nodes)):
+                raise Failed(f"{folder} holds a cluster of {len(cluster.nodes)} nodes; leave --nodes out", Exit.USAGE)
+            if port not in (None, urlsplit(first).port):
+                raise Failed(f"{folder} holds a cluster that is at {first}; leave --port out", Exit.USAGE)
+            _await_ports([address for each in cluster.cluster.node for address in (each.peer, each.url)])
+        with cluster:
+            began = time.monotonic()
+            other: tuple[str, ...] = ()
+            try:
+                cluster.start()
+                for node, url in urls.items():
+                    cluster.wait_ready([node])
+                    _say(f"node {node} serves at {url} after {time.monotonic() - began:.1f} s")
+            except LocalClusterError as error:
+                raise Failed(str(error)) from error
+            is_up = True
+            try:
+                other = remember(list(urls.values()))
+            except OSError as error:
+                print(
+                    f"{error.filename}: {error.strerror}: other commands will not find this cluster by themselves; "
+                    f"give them -e {first}",
+                    file=sys.stderr,
+                )
+            try:
+                note = f"data in {folder}" if data else "data is removed at the end"
+                _show_until(stop, console, cluster, urls, note, other)
+            finally:
+                with suppress(OSError):
+                    forget()
+        console.print("stopped" + (f"; start again with: raftlog up --data {data}" if data else ""))
+
+
+def _say(what: str) -> None:
+    """Prints the current step at once."""
+    print(what, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _held(where: Path | str) -> Iterator[Path]:
+    """The folder, locked for this `raftlog up` alone. Raises Failed."""
+    folder = Path(where)
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Failed(
+                f"another `raftlog up` runs the cluster in {folder}: use that one (raftlog status), "
+                "or give another --data"
+            ) from None
+        yield folder
+    finally:
+        os.close(descriptor)
+
+
+def _await_ports(addresses: list[str]) -> None:
+    """Waits a moment until no process listens at the old cluster's ports. Raises Failed.
+
+    Otherwise its nodes could not start, and other processes that answer there would be taken for them.
+    """
+    end = time.monotonic() + LEAVING_S
+    for address in addresses:
+        port = urlsplit(address if "//" in address else f"//{address}").port
+        while port and not _is_free(port):
+            if time.monotonic() >= end:
+                raise Failed(
+                    f"port {port} is in use, where this cluster has a node: if it is this very node, stop it "
+                    "(it was started by `raftlog node`), else stop what listens there"
+                )
+            time.sleep(0.05)
+
+
+def choose_ports(nodes: int, port: int | None) -> list[int]:
+    """The peers' ports, then the APIs'. Raises Failed if requested ones are taken."""
+    from raftlog.cluster.node.local_cluster import free_ports
+
+    base = DEFAULT_PORT if port is None else port
+    ports = [base + PEER_PORT_OFFSET + number for number in range(nodes)] + [base + number for number in range(nodes)]
+    taken = [each for each in ports if not _is_free(each)]
+    if not taken:
+        return ports
+    if port is not None:
+        raise Failed(f"port {taken[0]} is in use: stop what listens there, or give another --port")
+    print(f"port {taken[0]} is in use: taking free ones", file=sys.stderr)
+    return free_ports(2 * nodes)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return True
+    return False
+
+
+def _show_until(
+    stop: threading.Event, console: Console, cluster: Any, urls: dict[int, str], note: str, other: Sequence[str] = ()
+) -> None:
+    """Shows the table of nodes until Ctrl-C; without a terminal once, and then each end of a node.
+
+    `other`: the cluster to which commands go unless they are given a URL of this one.
+    """
+    from rich.console import Group
+    from rich.live import Live
+    from rich.text import Text
+
+    from raftlog.cluster.cli.frame.status_table import status_table
+
+    own = next(iter(urls.values()))
+    tips = Text(
+        "\nIn another terminal:\n"
+        + (
+            f"  export RAFTLOG_ENDPOINTS={own}\n"
+            f"  # without it they go to the cluster at {other[0]}, which ran before this one\n"
+            if other
+            else ""
+        )
+        + "  raftlog put hello world      raftlog get hello        raftlog append 'a record'\n"
+        "  raftlog log --follow         raftlog watch            raftlog status --watch\n"
+        f"  curl {own}/        ({note}; Ctrl-C stops the cluster)"
+    )
+    if not console.is_terminal:
+        for node, url in urls.items():
+            console.print(f"node {node}  {url}  pid {cluster.pid(node)}")
+        console.print(tips, soft_wrap=True)
+        sys.stdout.flush()
+    gone: set[int] = set()
+    started_again = dict.fromkeys(cluster.nodes, 0)
+    with Live(console=console, auto_refresh=False) as live:
+        while not stop.is_set():
+            for node in cluster.nodes:
+                if cluster.pid(node) is not None or node in gone:
+                    continue
+                if (code := cluster.exit_code(node)) in MENDED_BY_A_START and started_again[node] < STARTS_AGAIN_MAX:
+                    started_again[node] += 1
+                    told = f"node {node} has ended with exit code {code}: it is started again and repairs its files"
+                    console.print(f"{told}; its log: {cluster.log_file(node)}", style="yellow", soft_wrap=True)
+                    cluster.start_node(node)
+                else:
+                    gone.add(node)
+                    console.print(_obituary(cluster, node), style="red", soft_wrap=True)
+            if len(gone) == len(cluster.nodes):
+                raise Failed("every node of this cluster has ended: see their logs")
+            if console.is_terminal:
+                shown = overview(urls, ask_all(urls.values(), 0.5))
+                live.update(Group(status_table(shown), tips), refresh=True)
+            stop.wait(0.5)
+
+
+def _obituary(cluster: Any, node: int) -> str:
+    """Why a node ended, and how to start it again."""
+    code = cluster.exit_code(node)
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"has ended with exit code {code}"
+    again = f"raftlog node --config {cluster.settings_file(node)} --set stop_with_stdin=false"
+    return f"node {node} {how}; its log: {cluster.log_file(node)}; start it again with: {again}"
+
+
+def node_command(
+    config: Annotated[
+        Path | None, typer.Option("--config", help="The node's settings file, or a cluster file.")
+    ] = None,
+    node: Annotated[int | None, typer.Option("--node", help="Which node of the cluster file this is.", min=1)] = None,
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", help="KEY=VALUE, over file and environment.")
+    ] = None,
+) -> None:
+    """Run one node until SIGTERM or Ctrl-C. Logs to standard error.
+
+    Exit codes: 0 stopped as asked, 2 settings, 10 address in use, 11 data folder, 12 read-only, 13 disk error while
+    running, 14 data of a newer version, 15 stopped as asked and no member any more, 16 its state differed from the
+    others', 17 its files are damaged: after these two start it again: it repairs its files.
+    """
+    from raftlog.cluster.node.process import run_node
+
+    def run() -> None:
+        try:
+            loaded = load_settings(config, os.environ, node_flags(node, assignments))
+        except SettingsError as error:
+            raise Failed(str(error), Exit.USAGE) from error
+        raise typer.Exit(run_node(loaded))
+
+    ended(run)
+
+
+def format_command(
+    cli: Cli,
+    file: Annotated[
+        Path | None, typer.Argument(help="The cluster file (TOML), as `raftlog up --data` makes one.")
+    ] = None,
+    join: Annotated[
+        Path | None, typer.Option("--join", help="Instead: a join file, as `raftlog members add` writes one.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="With --join: the new data folder; its path is written to the file.")
+    ] = None,
+    nodes: Annotated[
+        list[int] | None, typer.Option("--node", help="Only this node; may be given again.", min=1)
+    ] = None,
+    segment_bytes: Annotated[
+        int, typer.Option("--segment-bytes", help="Size of a segment.", min=1 << 16)
+    ] = DiskSettings().segment_bytes,
+) -> None:
+    """Make the data folders that a cluster file names, or that of the new node of a join file.
+
+    Done once; a folder with something in it is never touched.
+    """
+    from raftlog.cluster.files.errors import DiskError
+    from raftlog.cluster.node.formatting import format_file, format_join
+
+    try:
+        if join is not None:
+            if file is not None or nodes:
+                raise Failed("--join FILE goes without a cluster file and without --node", Exit.USAGE)
+            folders = [format_join(join, data, segment_bytes=segment_bytes)]
+        elif file is None or data is not None:
+            raise Failed("name a cluster file, or a join file: --join FILE [--data FOLDER]", Exit.USAGE)
+        else:
+            folders = format_file(file, segment_bytes=segment_bytes, nodes=nodes or ())
+    except SettingsError as error:
+        raise Failed(str(error), Exit.USAGE) from error
+    except DiskError as error:
+        raise Failed(str(error)) from error
+    cli.printer.all([{"data": str(folder)} for folder in folders], FORMATTED)
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    app.command("up")(up_command)
+    app.command("node")(node_command)
+    command(app, "format")(format_command)

@@ -1,0 +1,245 @@
+"""Implements one kept-alive HTTP/1.1 connection of the asyncio client, and the pool that holds them.
+
+The carrier uses the pool. A connection carries one request at a time, so requests in flight use several connections.
+Reading a stream is bounded: while the reader is slow, the socket is not read, and the node closes a slow reader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict, deque
+from typing import Final, cast
+
+from raftlog.cluster.client.decisions import Failure
+from raftlog.cluster.client.flow import Lost, Response
+from raftlog.cluster.client.http1 import BadResponse, ResponseHead, ResponseParser
+from raftlog.cluster.runtime import clock
+
+_IDLE_S: Final = 10.0
+"""Seconds after which an unused connection is not used again: the node (75 s) or a proxy may close it just then."""
+
+_STREAM_BYTES_MAX: Final = 1 << 20
+_BODY_BYTES_MAX: Final = 64 << 20
+
+
+class Connection(asyncio.Protocol):
+    """A connection to one node."""
+
+    def __init__(self) -> None:
+        self.idle_since = 0.0
+        self._transport: asyncio.Transport | None = None
+        self._parser: ResponseParser | None = None
+        self._waiter: asyncio.Future[Response | Lost] | None = None
+        self._body: list[bytes] = []
+        self._size = 0
+        self._is_stream = False
+        self._blocks: deque[bytes] = deque()  # blocks of an open stream
+        self._ended: Lost | None = None  # why the stream or connection ended
+        self._news: asyncio.Future[None] | None = None
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it can carry another request."""
+        return (
+            self._ended is None
+            and self._parser is None
+            and self._transport is not None
+            and not self._transport.is_closing()
+        )
+
+    def send(self, data: bytes, *, stream: bool) -> asyncio.Future[Response | Lost]:
+        """Sends a request. The future gets the whole response; of an accepted stream only the head."""
+        assert self._transport is not None
+        assert self._parser is None, "one request at a time"
+        self._parser = ResponseParser()
+        self._is_stream = stream
+        self._body = []
+        self._size = 0
+        self._waiter = asyncio.get_running_loop().create_future()
+        self._transport.write(data)
+        return self._waiter
+
+    async def block(self, timeout_s: float) -> bytes | Lost | None:
+        """The next bytes of the stream. None at its proper end; Lost if it broke off or was silent for too long."""
+        while not self._blocks:
+            if self._parser is None:
+                return None
+            if self._ended is not None:
+                return self._ended
+            self._news = asyncio.get_running_loop().create_future()
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._news
+            except TimeoutError:
+                return Lost(Failure.TIMED_OUT, f"a stream that said nothing for {timeout_s:g} s")
+            finally:
+                self._news = None
+        block = self._blocks.popleft()
+        self._size -= len(block)
+        if self._transport is not None and self._size <= _STREAM_BYTES_MAX // 2:
+            self._transport.resume_reading()
+        return block
+
+    def close(self) -> None:
+        """Ends the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's class has the same methods
+
+    def data_received(self, data: bytes) -> None:
+        parser = self._parser
+        if parser is None:
+            self._end(Lost(Failure.GARBLED, "bytes without a request"))
+            return
+        try:
+            body = parser.feed(data)
+        except BadResponse as error:
+            self._end(Lost(Failure.GARBLED, str(error)))
+            return
+        head = parser.head
+        if head is None:
+            return
+        if self._is_stream and head.status == 200:
+            self._settle(Response(head, b""))
+            if body:
+                self._push(body)
+        elif body:
+            self._body.append(body)
+            self._size += len(body)
+            if self._size > _BODY_BYTES_MAX:
+                self._end(Lost(Failure.GARBLED, f"an answer of more than {_BODY_BYTES_MAX} bytes"))
+                return
+        if parser.is_done:
+            self._complete(head, parser)
+
+    def eof_received(self) -> bool:
+        return False  # closes the connection; connection_lost handles the rest
+
+    def connection_lost(self, error: Exception | None) -> None:
+        parser = self._parser
+        if parser is not None:
+            try:
+                parser.feed_eof()
+            except BadResponse:
+                pass
+            else:
+                assert parser.head is not None
+                self._complete(parser.head, parser)
+        self._end(Lost(Failure.BROKEN, f"the connection ended before the answer ({error or 'closed by the node'})"))
+
+    def _complete(self, head: ResponseHead, parser: ResponseParser) -> None:
+        self._parser = None
+        if not parser.keeps_alive and self._transport is not None:
+            self._transport.close()
+        if not self._is_stream or head.status != 200:
+            self._settle(Response(head, b"".join(self._body)))
+        self._wake()
+
+    def _push(self, data: bytes) -> None:
+        self._blocks.append(data)
+        self._size += len(data)
+        if self._size > _STREAM_BYTES_MAX and self._transport is not None:
+            self._transport.pause_reading()
+        self._wake()
+
+    def _settle(self, response: Response | Lost) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(response)
+
+    def _wake(self) -> None:
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
+
+    def _end(self, lost: Lost) -> None:
+        if self._ended is None and self._parser is not None:
+            self._settle(lost)
+        if self._ended is None:
+            self._ended = lost if self._parser is not None else Lost(Failure.BROKEN, "closed")
+        self.close()
+        self._wake()
+
+
+class Pool:
+    """The connections to the nodes of one client. `raftlog.cluster.client.aio.line` bounds the requests under way."""
+
+    def __init__(self) -> None:
+        self._idle: defaultdict[str, list[Connection]] = defaultdict(list)
+        self._open: set[Connection] = set()
+        self._is_closed = False
+
+    async def send(self, url: str, data: bytes, timeout_s: float) -> Response | Lost:
+        """Sends a request and waits for its whole answer."""
+        connection = await self._connection(url, timeout_s)
+        if isinstance(connection, Lost):
+            return connection
+        answer = await self._answer(connection, data, timeout_s, stream=False)
+        self._put_back(url, connection)
+        return answer
+
+    async def open(self, url: str, data: bytes, timeout_s: float) -> tuple[Response | Lost, Connection | None]:
+        """Opens a stream. The connection belongs to the caller, which gives it to `release`."""
+        connection = await self._connection(url, timeout_s)
+        if isinstance(connection, Lost):
+            return connection, None
+        answer = await self._answer(connection, data, timeout_s, stream=True)
+        if isinstance(answer, Response) and answer.head.status == 200:
+            return answer, connection
+        self.release(connection)
+        return answer, None
+
+    def release(self, connection: Connection) -> None:
+        """Ends a stream's connection."""
+        self._open.discard(connection)
+        connection.close()
+
+    def close(self) -> None:
+        """Ends all connections. The connection of a later request ends with its answer."""
+        self._is_closed = True
+        for connection in self._open:
+            connection.close()
+        self._open.clear()
+        self._idle.clear()
+
+    async def _connection(self, url: str, timeout_s: float) -> Connection | Lost:
+        idle = self._idle[url]
+        fresh = clock.monotonic() - _IDLE_S
+        while idle:
+            connection = idle.pop()  # the newest, so that the others may expire
+            if connection.is_usable and connection.idle_since > fresh:
+                return connection
+            self.release(connection)
+        host, _, port = url.partition("://")[2].rpartition(":")
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(timeout_s):
+                _, connection = await loop.create_connection(Connection, host.strip("[]"), int(port))
+        except TimeoutError:
+            return Lost(Failure.NOT_SENT, f"no connection within {timeout_s:g} s")
+        except ConnectionRefusedError:
+            return Lost(Failure.NOT_SENT, "connection refused")
+        except OSError as error:
+            return Lost(Failure.NOT_SENT, f"no connection: {error}")
+        self._open.add(connection)
+        return connection
+
+    async def _answer(self, connection: Connection, data: bytes, timeout_s: float, *, stream: bool) -> Response | Lost:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await connection.send(data, stream=stream)
+        except TimeoutError:
+            self.release(connection)
+            return Lost(Failure.TIMED_OUT, f"no answer within {timeout_s:g} s")
+        except BaseException:  # cancelled: an unread answer must not meet the next request
+            self.release(connection)
+            raise
+
+    def _put_back(self, url: str, connection: Connection) -> None:
+        if connection.is_usable and not self._is_closed:
+            connection.idle_since = clock.monotonic()
+            self._idle[url].append(connection)
+        else:
+            self.release(connection)

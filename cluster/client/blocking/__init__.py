@@ -1,0 +1,1 @@
+"""Carries requests out for programs without an event loop."""

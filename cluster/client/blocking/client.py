@@ -1,0 +1,427 @@
+"""Offers the blocking client: the same requests, decisions and answers as `cluster.client.aio.client`, over sockets.
+
+    with SyncClient("http://127.0.0.1:7001") as client:
+        client.append(b"hello")
+        print(client.get(b"a"))
+
+May be used from several threads; each request in flight has a connection of its own.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Self, TypeVar, cast
+
+from raftlog.cluster.api.kv import TxnIn, Written
+from raftlog.cluster.api.members import ChangeAnswer, ChangeIn, Members, TransferAnswer
+from raftlog.cluster.api.records import Appended
+from raftlog.cluster.api.sessions import Receipt, SessionAnswer
+from raftlog.cluster.api.status import DigestAnswer, Status
+from raftlog.cluster.client import requests
+from raftlog.cluster.client.answers import Item, LogPage, Page, Record, TxnResult, WatchEvent
+from raftlog.cluster.client.arguments import checked_methods
+from raftlog.cluster.client.batch import RECORDS_MAX, UnknownInBatch
+from raftlog.cluster.client.blocking.batch import SyncBatcher
+from raftlog.cluster.client.blocking.sockets import SyncConnection, SyncPool
+from raftlog.cluster.client.consumers import SyncConsumer
+from raftlog.cluster.client.cursors import SILENCE_S, BadStream, Cursor, LogCursor, RawChunk, RawCursor, WatchCursor
+from raftlog.cluster.client.decisions import Policy, Routes, SessionBook, learn_leader, learn_url, pause_ms, penalise
+from raftlog.cluster.client.errors import (
+    ClientError,
+    Compacted,
+    CompareFailed,
+    KeyNotFound,
+    NotApplied,
+    OutcomeUnknown,
+    SequenceSettled,
+    SessionExpired,
+    Unavailable,
+    window_full,
+)
+from raftlog.cluster.client.flow import ApiRequest, ClientState, Flow, Lost, Response, Send, Sleep, Ticket, exchange
+from raftlog.cluster.client.http1 import BadResponse
+from raftlog.cluster.client.requests import Consistency, NewRecord, compare, prefix_end, step
+from raftlog.cluster.runtime import clock
+
+__all__ = [
+    "ClientError", "Compacted", "CompareFailed", "Item", "KeyNotFound", "LogPage", "NewRecord", "NotApplied",
+    "OutcomeUnknown", "Page", "Policy", "RawChunk", "Record", "SequenceSettled", "SessionBook", "SessionExpired",
+    "SyncClient", "Ticket", "TxnResult", "Unavailable", "UnknownInBatch", "WatchEvent", "compare", "prefix_end", "step",
+]  # fmt: skip
+
+T = TypeVar("T")
+
+
+@checked_methods
+class SyncClient:
+    """A blocking client of one cluster; its arguments are those of `raftlog.cluster.client.aio.client.Client`."""
+
+    def __init__(
+        self,
+        endpoints: str | Sequence[str],
+        *,
+        deadline_s: float = 10.0,
+        sessions: bool = True,
+        session_ttl_ms: int = 600_000,
+        bound: bool = False,
+        dial: Mapping[int, str] | None = None,
+        policy: Policy | None = None,
+        batch_records_max: int = RECORDS_MAX,
+    ) -> None:
+        urls = (endpoints,) if isinstance(endpoints, str) else tuple(endpoints)
+        routes = Routes(urls, bound=bound, dial=dict(dial or {}))
+        self.state = ClientState(routes, policy or Policy(), random.SystemRandom().randint)
+        self.deadline_s = deadline_s
+        self._pool = SyncPool()
+        self._ttl_ms = session_ttl_ms
+        self._uses_sessions = sessions
+        self._book: SessionBook | None = None
+        self._guard = threading.Condition()  # guards _book and its content
+        self._turn = threading.Lock()  # guards `state`: one thread decides at a time, none while it waits or sends
+        self._closed = threading.Event()
+        self._batcher = SyncBatcher(self._append_batch, batch_records_max) if batch_records_max > 1 else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the session, if one was opened and a node can be reached, and all connections."""
+        if self._batcher is not None:
+            self._batcher.close()
+        self._closed.set()
+        book, self._book = self._book, None
+        if book is not None and book.is_idle:
+            try:
+                self.call(requests.close_session(book.session), deadline_s=min(1.0, self.deadline_s))
+            except ClientError:
+                pass  # the session expires by itself
+        self._pool.close()
+
+    @property
+    def index(self) -> int:
+        """The highest index seen in an answer: the read-your-writes token."""
+        return self.state.index
+
+    @property
+    def session(self) -> int | None:
+        """The session of the newest writes, if one is open."""
+        book = self._book  # the keepalive thread may find it expired
+        return None if book is None else book.session
+
+    def discover(self) -> Members:
+        """Asks for the members, and remembers their URLs and the leader."""
+        members = self.call(requests.members())
+        with self._turn:
+            for member in members.members:
+                learn_url(self.state.routes, member.node, member.url)
+            learn_leader(self.state.routes, members.leader, members.term)
+        return members
+
+    # Log.
+
+    def append(
+        self,
+        value: bytes,
+        *,
+        key: bytes | None = None,
+        headers: Sequence[tuple[str, bytes]] = (),
+        time_ms: int | None = None,
+        deadline_s: float | None = None,
+    ) -> Appended:
+        """Appends one record, in one request with other threads' appends."""
+        record = NewRecord(value, key, tuple(headers), time_ms)
+        if headers:
+            requests.check_record(record)
+        if self._batcher is None:
+            return self.append_many([record], deadline_s=deadline_s)
+        deadline = clock.monotonic() + (self.deadline_s if deadline_s is None else deadline_s)
+        return self._batcher.append(record, deadline)
+
+    def append_many(self, records: Sequence[NewRecord], *, deadline_s: float | None = None) -> Appended:
+        """Appends records as one request: all of them consecutively, or none."""
+        return self.call(requests.append(records), deadline_s=deadline_s)
+
+    def _append_batch(
+        self, records: Sequence[NewRecord], deadline_s: float, took: Callable[[Ticket], None]
+    ) -> Appended:
+        return self.call(requests.append(records), deadline_s=deadline_s, took=took)
+
+    def log_page(
+        self, from_index: int, *, to: int | None = None, limit: int | None = None, wait_ms: int = 0,
+        internal: bool = False, consistency: Consistency = "linearizable", min_index: int | None = None,
+    ) -> LogPage:  # fmt: skip
+        """One page of the log from an index on. `wait_ms`: longest wait for a record."""
+        request = requests.log_page(
+            from_index, to=to, limit=limit, wait_ms=wait_ms, internal=internal, consistency=consistency,
+            min_index=self._at_least(consistency, min_index),
+        )  # fmt: skip
+        return self.call(request, deadline_s=self.deadline_s + wait_ms / 1000)
+
+    def log(
+        self,
+        from_index: int = 1,
+        *,
+        to: int | None = None,
+        from_time_ms: int | None = None,
+        follow: bool = False,
+        internal: bool = False,
+    ) -> Iterator[Record]:
+        """The records from an index (or time) on, in order and each once, even if nodes fail meanwhile."""
+        cursor = LogCursor(
+            from_index, to=to, from_time_ms=from_time_ms, follow=follow, internal=internal, min_index=self.index
+        )
+        return (told for told in self.stream(cursor) if isinstance(told, Record))
+
+    def log_raw(self, from_index: int, to: int, *, min_index: int | None = None) -> Iterator[RawChunk]:
+        """Whole entries that hold the records [from_index, to), and their effects, as they are on disk; unchecked."""
+        return self.stream(RawCursor(from_index, to, self.index if min_index is None else min_index))
+
+    # Key-value store.
+
+    def get(
+        self,
+        key: bytes,
+        *,
+        at: int | None = None,
+        consistency: Consistency = "linearizable",
+        min_index: int | None = None,
+    ) -> Item | None:
+        """A key's value, now or at a revision; None if it is not there."""
+        at_least = self._at_least(consistency, min_index)
+        try:
+            return self.call(requests.get(key, at=at, consistency=consistency, min_index=at_least))
+        except KeyNotFound:
+            return None
+
+    def put(
+        self, key: bytes, value: bytes, *, if_revision: int | None = None, deadline_s: float | None = None
+    ) -> Written:
+        """Writes a key; with `if_revision` only if its mod revision is that (0: only if it is not there)."""
+        return self.call(requests.put(key, value, if_revision=if_revision), deadline_s=deadline_s)
+
+    def delete(self, key: bytes, *, if_revision: int | None = None, deadline_s: float | None = None) -> Written:
+        """Deletes a key; `deleted` is 0 if it was not there."""
+        return self.call(requests.delete(key, if_revision=if_revision), deadline_s=deadline_s)
+
+    def delete_range(self, start: bytes, end: bytes | None, *, deadline_s: float | None = None) -> Written:
+        """Deletes the keys [start, end); None: to the last key."""
+        return self.call(requests.delete_range(start, end), deadline_s=deadline_s)
+
+    def range_page(
+        self, start: bytes = b"", end: bytes | None = None, *, limit: int | None = None,
+        continuation: str | None = None, at: int | None = None, keys_only: bool = False,
+        consistency: Consistency = "linearizable", min_index: int | None = None,
+    ) -> Page:  # fmt: skip
+        """One page of the keys [start, end); None: to the last key."""
+        request = requests.range_page(
+            start, end, limit=limit, continuation=continuation, at=at, keys_only=keys_only, consistency=consistency,
+            min_index=self._at_least(consistency, min_index),
+        )  # fmt: skip
+        return self.call(request)
+
+    def range(
+        self, start: bytes = b"", end: bytes | None = None, *, at: int | None = None, keys_only: bool = False
+    ) -> Iterator[Item]:
+        """The keys [start, end), page after page, all as they were at the first."""
+        continuation: str | None = None
+        while True:
+            page = self.range_page(start, end, continuation=continuation, at=at, keys_only=keys_only)
+            yield from page.items
+            if (continuation := page.continuation) is None:
+                return
+
+    def txn(self, transaction: TxnIn, *, deadline_s: float | None = None) -> TxnResult:
+        """Compares, then carries out `then` or `orelse`, at once."""
+        return self.call(requests.txn(transaction), deadline_s=deadline_s)
+
+    def watch(
+        self, *, prefix: bytes | None = None, key: bytes | None = None, from_index: int | None = None,
+        from_revision: int | None = None,
+    ) -> Iterator[WatchEvent]:  # fmt: skip
+        """Changes, one event per index, each once; from an index, a revision, or from now on. Has no end."""
+        cursor = WatchCursor(prefix, key, from_index, from_revision)
+        return (told for told in self.stream(cursor) if isinstance(told, WatchEvent))
+
+    # Consumer groups, sessions, and operations.
+
+    def consumer(self, name: str) -> SyncConsumer:
+        """A handle for a consumer group: claim it, then commit positions."""
+        return SyncConsumer(self, name)
+
+    def open_session(self, ttl_ms: int | None = None) -> SessionAnswer:
+        """Opens a session for the caller, beside that of this client's writes."""
+        return self.call(requests.open_session(ttl_ms or self._ttl_ms))
+
+    def receipt(self, session: int, sequence: int) -> Receipt:
+        """The result of a sequence."""
+        return self.call(requests.receipt(session, sequence))
+
+    def void(self, session: int, sequence: int) -> Receipt:
+        """Makes a "not seen" final. Returns the result of the sequence."""
+        return self.call(requests.void(session, sequence))
+
+    def digest(self, index: int | None = None, *, log_from: int | None = None) -> DigestAnswer:
+        """The state digest at an index (None: now); with `log_from` also the digest of the log from there."""
+        return self.call(requests.digest(index, log_from=log_from))
+
+    def status(self) -> Status:
+        """The status of the node that answers."""
+        return self.call(requests.status())
+
+    def members(self) -> Members:
+        """The members of the cluster."""
+        return self.call(requests.members())
+
+    def change_members(self, change: ChangeIn) -> ChangeAnswer:
+        """Begins a change of the members; the rest follows by itself. Not sent again once it may have begun."""
+        return self.call(requests.change_members(change))
+
+    def transfer_leadership(self, to: int | None = None) -> TransferAnswer:
+        """Hands leadership to that node (None: the voter with the longest log), and waits until it leads."""
+        return self.call(requests.transfer_leadership(to))
+
+    # Any request.
+
+    def call(
+        self, request: ApiRequest[T], *, deadline_s: float | None = None, ticket: Ticket | None = None,
+        took: Callable[[Ticket], None] | None = None,
+    ) -> T:  # fmt: skip
+        """Carries out any request of `raftlog.cluster.client.requests`. With a `ticket` the session is the caller's.
+        Otherwise `took` is called with each ticket that is taken for it."""
+        now_ms = _now_ms()
+        deadline_ms = now_ms + int(1000 * (self.deadline_s if deadline_s is None else deadline_s))
+        if ticket is not None or not (request.writes and self._uses_sessions):
+            return self._run(exchange(self.state, request, ticket, now_ms=now_ms, deadline_ms=deadline_ms))
+        ticket = self._ticket(deadline_ms)
+        book, is_answered = ticket.book, False
+        if took is not None:
+            took(ticket)
+        try:
+            answer = self._run(exchange(self.state, request, ticket, now_ms=_now_ms(), deadline_ms=deadline_ms))
+            is_answered = True
+        except NotApplied:
+            is_answered = True
+            raise
+        except OutcomeUnknown as error:
+            error.session, error.sequence = book.session, ticket.sequence
+            if isinstance(error, SessionExpired):
+                with self._guard:
+                    if self._book is book:
+                        self._book = None  # later writes open a new session; this one is never sent again
+            raise
+        else:
+            return answer
+        finally:
+            with self._guard:
+                settle = book.answer if is_answered else book.give_up
+                settle(ticket.sequence)
+                self._guard.notify_all()
+
+    def stream(self, cursor: Cursor[T]) -> Iterator[T]:
+        """The items of a cursor. A stream that breaks off is opened again at another node."""
+        breaks = 0  # consecutive ones without a byte read
+        while not cursor.is_done():
+            connection, block = self._open(cursor.request())
+            try:
+                while True:
+                    for told in cursor.feed(block):
+                        breaks = 0
+                        yield told
+                    if cursor.is_done():
+                        return
+                    if connection.parser.is_done:
+                        cursor.end()
+                        break
+                    block = connection.read(SILENCE_S)
+            except (BadStream, BadResponse, OSError):
+                with self._turn:
+                    penalise(self.state.routes, self.state.policy, connection.url, _now_ms())
+            finally:
+                connection.close()
+            if not cursor.is_done():
+                breaks += 1
+                self._pause(pause_ms(self.state.policy, breaks, self.state.random))
+
+    def _open(self, request: ApiRequest[None]) -> tuple[SyncConnection, bytes]:
+        """Opens a stream at some node."""
+        opened: list[tuple[SyncConnection, bytes]] = []
+
+        def send(command: Send) -> Response | Lost:
+            happened, connection, body = self._pool.open(command.url, command.data, command.timeout_ms / 1000)
+            if connection is not None:
+                opened.append((connection, body))
+            return happened
+
+        now_ms = _now_ms()
+        deadline_ms = now_ms + int(1000 * self.deadline_s)
+        self._run(exchange(self.state, request, None, now_ms=now_ms, deadline_ms=deadline_ms), send)
+        return opened[-1]
+
+    def _send(self, command: Send) -> Response | Lost:
+        return self._pool.send(command.url, command.data, command.timeout_ms / 1000)
+
+    def _run(self, flow: Flow[T], send: Callable[[Send], Response | Lost] | None = None) -> T:
+        send = send or self._send
+        happened: Response | Lost | None = None
+        try:
+            with self._turn:
+                command = next(flow)
+            while True:
+                if isinstance(command, Sleep):
+                    self._pause(command.ms)
+                    happened = None
+                else:
+                    happened = send(command)
+                with self._turn:
+                    command = flow.send((_now_ms(), happened))
+        except StopIteration as done:
+            return cast(T, done.value)
+
+    def _pause(self, ms: int) -> None:
+        threading.Event().wait(ms / 1000)
+
+    def _ticket(self, deadline_ms: int) -> Ticket:
+        """The next sequence of the session. Opens a session if there is none."""
+        with self._guard:
+            while True:
+                if self._book is not None and self._book.is_stuck:
+                    self._book = None  # receipts stay available until it expires
+                if self._book is None:
+                    request = requests.open_session(self._ttl_ms)
+                    flow = exchange(self.state, request, None, now_ms=_now_ms(), deadline_ms=deadline_ms)
+                    answer = self._run(flow)  # others that want a session wait for it, too
+                    self._book = SessionBook(answer.session)
+                    keeper = threading.Thread(target=self._keep_alive, args=(self._book, answer.ttl_ms), daemon=True)
+                    keeper.start()
+                if self._book.has_room:
+                    return Ticket(self._book, self._book.take(), is_new=True)
+                if not self._guard.wait((deadline_ms - _now_ms()) / 1000):
+                    raise window_full(self._book.session, self._book.window_max)
+
+    def _keep_alive(self, book: SessionBook, ttl_ms: int) -> None:
+        while not self._closed.wait(ttl_ms / 3000) and self._book is book:
+            try:
+                self.call(requests.keep_session(book.session))
+            except SessionExpired:
+                with self._guard:
+                    if self._book is book:
+                        self._book = None
+            except ClientError:
+                pass  # the next keepalive, or the next write, shows the error
+
+    def _at_least(self, consistency: Consistency, min_index: int | None) -> int:
+        """A stale read of this client sees at least what it has seen before (pitfall 39: a client that sees time go
+        backward)."""
+        if min_index is not None:
+            return min_index
+        return self.index if consistency == "stale" else 0
+
+
+def _now_ms() -> int:
+    return int(clock.monotonic() * 1000)

@@ -1,0 +1,245 @@
+"""Runs one request from its first byte to its answer, as a generator that both clients drive.
+
+The generator yields commands (`Send`, `Sleep`) and gets their results with the time. `raftlog.cluster.client.decisions`
+decides, `raftlog.cluster.client.http1` makes the bytes. So the two clients differ only in how they wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+import msgspec
+
+from raftlog.cluster.api.errors import Problem
+from raftlog.cluster.api.headers import H_DEADLINE, H_INDEX, H_LOG, H_SEQUENCE, H_SESSION, H_SETTLED, H_TERM, JSON
+from raftlog.cluster.api.values import LeaderHint
+from raftlog.cluster.client.decisions import (
+    Attempt,
+    CallDone,
+    ClientCall,
+    Failure,
+    GiveUp,
+    Policy,
+    Random,
+    Routes,
+    Safety,
+    SessionBook,
+    Step,
+    answered,
+    begin,
+    failed,
+    refused,
+)
+from raftlog.cluster.client.http1 import ResponseHead, encode_request
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ApiRequest(Generic[T]):
+    """A request without its node, session and deadline. `target` is the raw path and query."""
+
+    method: str
+    target: str
+    decode: Callable[[ResponseHead, bytes], T]
+    body: bytes | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+    accept: str = JSON
+    writes: bool = False  # changes something: takes a session and sequence if the client has one
+    is_plain: bool = False  # changes something outside sessions: never sent again once it may have happened
+    hold_ms: int = 0  # how long the node may hold the answer back (long poll)
+
+
+@dataclass(slots=True)
+class ClientState:
+    """The facts that one client remembers, shared by all its requests."""
+
+    routes: Routes
+    policy: Policy
+    random: Random
+    index: int = 0  # the highest index seen in any answer: the read-your-writes token
+    log: str = ""  # the id of the log that answered first; answers of another log are errors
+
+    def saw(self, head: ResponseHead) -> None:
+        """Remembers the index of an answer, and the log of the first one."""
+        if not self.log and head.status < 300:
+            self.log = head.headers.get(_LOG, "")
+        index = head.headers.get(_INDEX, "")
+        if index.isascii() and index.isdigit():
+            self.index = max(self.index, int(index))
+
+
+_INDEX = H_INDEX.lower()
+_LOG = H_LOG.lower()
+_TERM = H_TERM.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A sequence of a session, for one request. `is_new`: taken for this request, which was never sent before."""
+
+    book: SessionBook
+    sequence: int
+    is_new: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Wait for that time."""
+
+    ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send these bytes to that node, and wait that long for the whole response (of a stream: for its head)."""
+
+    url: str
+    data: bytes
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A complete answer. Of an accepted stream, the body is still to come and `body` is empty."""
+
+    head: ResponseHead
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """No answer."""
+
+    failure: Failure
+    reason: str
+
+
+Happened = tuple[int, Response | Lost | None]
+"""The time in monotonic ms after a command, and its result (None after a Sleep)."""
+
+Flow = Generator[Send | Sleep, Happened, T]
+
+
+def exchange(
+    state: ClientState, request: ApiRequest[T], ticket: Ticket | None, *, now_ms: int, deadline_ms: int
+) -> Flow[T]:
+    """Carries the request out. Returns the decoded answer; raises ClientError."""
+    safety = Safety.FREE
+    if request.writes or request.is_plain:
+        safety = Safety.PLAIN if ticket is None else Safety.ONCE
+    call, step = begin(
+        state.routes, _policy(state, request), safety, now_ms=now_ms, deadline_ms=deadline_ms, random=state.random,
+        maybe=safety is Safety.ONCE and ticket is not None and not ticket.is_new,
+    )  # fmt: skip
+    result, _ = yield from _carry_on(state, request, ticket, call, step)
+    return result
+
+
+def exchange_batch(
+    state: ClientState, request: ApiRequest[T], *, now_ms: int, deadline_ms: int
+) -> Flow[tuple[T, ClientCall]]:
+    """Carries out a request whose body has a session and a sequence for each of its writes. Raises ClientError.
+
+    Also returns the call, with which `resume` continues a write whose answer was a problem.
+    """
+    call, step = begin(
+        state.routes, state.policy, Safety.ONCE, now_ms=now_ms, deadline_ms=deadline_ms, random=state.random
+    )
+    return (yield from _carry_on(state, request, None, call, step))
+
+
+def resume(
+    state: ClientState, request: ApiRequest[T], ticket: Ticket, call: ClientCall, problem: Problem, *, now_ms: int
+) -> Flow[T]:
+    """Continues one write of a batch, whose answer was `problem`: alone, under the same sequence.
+
+    Raises as `exchange`.
+    """
+    call, step = refused(state.routes, state.policy, call, problem, now_ms=now_ms, random=state.random)
+    result, _ = yield from _carry_on(state, request, ticket, call, step)
+    return result
+
+
+def _policy(state: ClientState, request: ApiRequest[T]) -> Policy:
+    policy = state.policy
+    return replace(policy, attempt_ms=policy.attempt_ms + request.hold_ms) if request.hold_ms else policy
+
+
+def _carry_on(
+    state: ClientState, request: ApiRequest[T], ticket: Ticket | None, call: ClientCall, step: Step
+) -> Flow[tuple[T, ClientCall]]:
+    """Carries out each step until the request is answered or given up."""
+    policy = _policy(state, request)
+    while True:
+        match step:
+            case Attempt():
+                pass
+            case GiveUp(error):
+                raise error
+            case CallDone():
+                raise AssertionError("the answer was not returned")
+        if step.wait_ms:
+            yield Sleep(step.wait_ms)
+        data = _bytes_of(state, request, ticket, step)
+        now_ms, happened = yield Send(step.url, data, step.timeout_ms)
+        if isinstance(happened, Response):
+            state.saw(happened.head)
+            if 200 <= happened.head.status < 300:
+                try:
+                    result = request.decode(happened.head, happened.body)
+                except (msgspec.MsgspecError, ValueError, KeyError) as error:
+                    happened = Lost(Failure.GARBLED, f"an answer that cannot be read: {error}")
+                else:
+                    term = happened.head.headers.get(_TERM, "")
+                    leader = getattr(result, "leader", None)
+                    answered(
+                        state.routes,
+                        call,
+                        leader=leader if isinstance(leader, LeaderHint) else None,
+                        term=int(term) if term.isascii() and term.isdigit() else None,
+                    )
+                    return result, call
+        call, step = _after(state, policy, call, happened, now_ms)
+
+
+def _after(
+    state: ClientState, policy: Policy, call: ClientCall, happened: Response | Lost | None, now_ms: int
+) -> tuple[ClientCall, Step]:
+    match happened:
+        case Response(head, body):
+            try:
+                problem = _problem(body)
+            except msgspec.MsgspecError:
+                lost = Lost(Failure.GARBLED, f"HTTP {head.status} that is not raftlog's: {_glimpse(body)}")
+            else:
+                return refused(state.routes, policy, call, problem, now_ms=now_ms, random=state.random)
+        case Lost():
+            lost = happened
+        case None:
+            raise AssertionError("a Send was answered as a Sleep")
+    return failed(state.routes, policy, call, lost.failure, lost.reason, now_ms=now_ms, random=state.random)
+
+
+_problem = msgspec.json.Decoder(Problem).decode
+
+
+def _glimpse(body: bytes) -> str:
+    text = body[:80].decode("utf-8", "replace").strip()
+    return repr(text) if text else "an empty body"
+
+
+def _bytes_of(state: ClientState, request: ApiRequest[T], ticket: Ticket | None, attempt: Attempt) -> bytes:
+    headers = [("Accept", request.accept), *request.headers, (H_DEADLINE, str(attempt.node_ms))]
+    if state.log:
+        headers.append((H_LOG, state.log))
+    if ticket is not None:
+        headers += [
+            (H_SESSION, str(ticket.book.session)),
+            (H_SEQUENCE, str(ticket.sequence)),
+            (H_SETTLED, str(ticket.book.settled)),
+        ]
+    host = attempt.url.partition("://")[2]
+    return encode_request(request.method, request.target, host, headers, request.body)

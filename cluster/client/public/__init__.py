@@ -1,0 +1,82 @@
+"""The public interface of raftlog: the two clients, their types and their errors.
+
+    from raftlog import Client, SyncClient
+
+Each name is imported when it is asked for, so `import raftlog` costs nothing, and the blocking client needs no asyncio.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from raftlog.cluster.client.aio.client import Client
+    from raftlog.cluster.client.answers import (
+        Change,
+        Item,
+        LogPage,
+        Page,
+        Progress,
+        Record,
+        TxnResponse,
+        TxnResult,
+        WatchEvent,
+    )
+    from raftlog.cluster.client.batch import UnknownInBatch
+    from raftlog.cluster.client.blocking.client import SyncClient
+    from raftlog.cluster.client.consumers import Consumer, SyncConsumer
+    from raftlog.cluster.client.decisions import Policy, SessionBook
+    from raftlog.cluster.client.errors import (
+        ClientError,
+        Compacted,
+        CompareFailed,
+        ConnectionsBusy,
+        ConsumerFenced,
+        ConsumerNotFound,
+        KeyNotFound,
+        NotApplied,
+        OutcomeUnknown,
+        SequenceSettled,
+        SessionExpired,
+        Unavailable,
+    )
+    from raftlog.cluster.client.flow import Ticket
+    from raftlog.cluster.client.requests import Consistency, KeyWrite, NewRecord, compare, prefix_end, step
+
+__all__ = [
+    "Change", "Client", "ClientError", "Compacted", "CompareFailed", "ConnectionsBusy", "Consistency", "Consumer",
+    "ConsumerFenced", "ConsumerNotFound", "Item", "KeyNotFound", "KeyWrite", "LogPage", "NewRecord", "NotApplied",
+    "OutcomeUnknown", "Page", "Policy", "Progress", "Record", "SequenceSettled", "SessionBook", "SessionExpired",
+    "SyncClient", "SyncConsumer", "Ticket", "TxnResponse", "TxnResult", "Unavailable", "UnknownInBatch", "WatchEvent",
+    "compare", "prefix_end", "sources", "step",
+]  # fmt: skip
+
+_PLACES = {
+    "aio.client": ("Client",),
+    "answers": ("Change", "Item", "LogPage", "Page", "Progress", "Record", "TxnResponse", "TxnResult", "WatchEvent"),
+    "batch": ("UnknownInBatch",),
+    "blocking.client": ("SyncClient",),
+    "consumers": ("Consumer", "SyncConsumer"),
+    "decisions": ("Policy", "SessionBook"),
+    "errors": (
+        "ClientError", "Compacted", "CompareFailed", "ConnectionsBusy", "ConsumerFenced", "ConsumerNotFound",
+        "KeyNotFound", "NotApplied", "OutcomeUnknown", "SequenceSettled", "SessionExpired", "Unavailable",
+    ),
+    "flow": ("Ticket",),
+    "requests": ("Consistency", "KeyWrite", "NewRecord", "compare", "prefix_end", "step"),
+}  # fmt: skip
+_MODULES = {name: f"raftlog.cluster.client.{module}" for module, names in _PLACES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """The public name, from the module that defines it. Raises AttributeError for any other name."""
+    if name == "sources":  # named as text, so that no import points upwards
+        return import_module("raftlog.cluster.importer.sources")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(_MODULES[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    """The public names, for completion."""
+    return sorted({*globals(), *__all__})

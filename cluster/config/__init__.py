@@ -1,0 +1,1 @@
+"""Reads what a person configures: the settings of a node and the cluster file."""

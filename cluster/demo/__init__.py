@@ -1,0 +1,1 @@
+"""Shows the whole job once, on real input."""

@@ -1,0 +1,153 @@
+"""Brings batches to the disk, one at a time, and calls back when each is durable.
+
+A replica has one. `raftlog.raft.ready.SyncQueue` collects entries that come during a sync. If the disk is full, the
+batch is tried again until there is space. `has_space` is true while no batch waits for space and the disk has its
+reserve (`raftlog.cluster.files.reserve`). Soon after the last sync it writes a durable mark.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from raftlog.cluster.config.settings import DiskSettings
+from raftlog.cluster.disk.disk import Disk
+from raftlog.cluster.files.errors import NoSpace
+from raftlog.cluster.runtime import clock
+from raftlog.cluster.runtime.logging import Logger
+from raftlog.cluster.runtime.metrics import Metrics
+from raftlog.raft.ready import Ready, SyncBatch, SyncQueue
+
+NO_SPACE_RETRY_S: Final = 0.2
+
+
+class Syncer:
+    """Syncs batches. Calls `synced` with each durable batch, and `failed` with an error that cannot be retried."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        settings: DiskSettings,
+        *,
+        synced: Callable[[SyncBatch], None],
+        failed: Callable[[BaseException], None],
+        metrics: Metrics,
+        logger: Logger,
+    ) -> None:
+        self.has_space = True
+        self.is_waiting = False  # for disk space
+        self._disk = disk
+        self._synced = synced
+        self._failed = failed
+        self._metrics = metrics
+        self._logger = logger
+        self._queue = SyncQueue()
+        self._batch: SyncBatch | None = None
+        self.started = 0.0  # start of the newest sync
+        self._ended = clock.monotonic()
+        self._mark_idle_s = settings.mark_idle_ms / 1_000
+        self._sync_s = 0.0  # how long the newest sync took
+        self._mark_timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a sync is under way."""
+        return self._batch is not None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything is durable."""
+        return self._batch is None and self._queue.is_empty
+
+    def add(self, ready: Ready) -> None:
+        """Queues the durable part of a Ready."""
+        self._queue.add(ready)
+
+    def start(self) -> SyncBatch | None:
+        """Begins the next sync unless one is under way. Returns a batch at once if it needs no disk."""
+        if self._batch is not None or self._queue.is_empty:
+            return None
+        batch = self._queue.take()
+        if batch.hard_state is None and batch.cut_after is None and not batch.entries:
+            return batch
+        self._batch = batch
+        self.started = clock.monotonic()
+        self._carry_out()
+        return None
+
+    def close(self) -> None:
+        """Begins no further sync."""
+        self._is_closed = True
+        if self._mark_timer is not None:
+            self._mark_timer.cancel()
+
+    def _mark_after(self, wait_s: float) -> None:
+        if self._mark_timer is None and not self._is_closed:
+            self._mark_timer = asyncio.get_running_loop().call_later(wait_s, self._mark_if_idle)
+
+    def _mark_if_idle(self) -> None:
+        """Writes a durable mark once nothing was synced for `mark_idle_s`, or for as long as the newest sync took.
+
+        On a slow disk a mark must not delay the next request of every client.
+        """
+        self._mark_timer = None
+        if self._is_closed:
+            return
+        idle_s = max(self._mark_idle_s, self._sync_s)
+        wait_s = self._ended + idle_s - clock.monotonic() if self.is_idle else idle_s
+        if wait_s > 0:
+            self._mark_after(wait_s)
+            return
+        asyncio.ensure_future(self._disk.write_mark()).add_done_callback(self._marked)
+
+    def _marked(self, done: asyncio.Future[None]) -> None:
+        error = None if done.cancelled() else done.exception()
+        if isinstance(error, NoSpace):
+            self._mark_after(NO_SPACE_RETRY_S)
+        elif error is not None:
+            self._failed(error)
+
+    def _carry_out(self) -> None:
+        if self._batch is not None and not self._is_closed:
+            asyncio.ensure_future(self._disk.carry_out(self._batch)).add_done_callback(self._done)
+
+    def _done(self, done: asyncio.Future[None]) -> None:
+        batch = self._batch
+        if done.cancelled() or self._is_closed or batch is None:
+            return
+        error = done.exception()
+        if isinstance(error, NoSpace):
+            self.is_waiting = True
+            self._full(str(error))
+            asyncio.get_running_loop().call_later(NO_SPACE_RETRY_S, self._carry_out)
+            return
+        self._batch, self.is_waiting = None, False
+        if error is not None:
+            self._failed(error)
+            return
+        self.look_for_disk_space()
+        self._ended = clock.monotonic()
+        self._sync_s = self._ended - self.started
+        self._mark_after(self._mark_idle_s)
+        self._metrics.sync_seconds.observe(self._sync_s)
+        self._synced(batch)
+
+    def look_for_disk_space(self) -> None:
+        """Logs once when the disk has become full, and once when it has space again."""
+        if self._disk.reserve_bytes == 0:
+            self._full("the reserve file is used up")
+        elif not self.has_space and not self.is_waiting:
+            self.has_space = True
+            self._logger.info("disk_has_room_again")
+
+    def _full(self, reason: str) -> None:
+        if self.has_space:
+            self.has_space = False
+            self._logger.error(
+                "disk_full",
+                reason=reason,
+                mend="free disk space, then the node goes on by itself; until then it only accepts requests that free "
+                "space: `raftlog log trim`",
+            )

@@ -1,0 +1,225 @@
+"""Opens, reads, writes, syncs and deletes the files of one shard, as journal operations ask.
+
+The disk, the tools for stopped nodes and the scrubber use it. One object belongs to one thread. Errors of the operating
+system stay OSError; the caller decides what they mean.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+from raftlog.raft.wal.operations import (
+    Allocate,
+    Create,
+    Delete,
+    DeleteFolder,
+    FileOperation,
+    MakeFolder,
+    Rename,
+    Sync,
+    SyncFolder,
+    Truncate,
+    Write,
+    Zero,
+)
+
+OPEN_FILES_MAX: Final = 16
+ZEROS: Final = bytes(1 << 20)
+ALLOCATION_SYNC_BYTES: Final = 4 << 20
+"""Bytes of zeros of a new file between two syncs, if a write waits for the file. Syncing all at once (64 MiB, 30 to
+90 ms) would delay every sync on the same disk. In parts it takes a third longer, and other syncs wait a few ms."""
+
+
+class ShortWrite(OSError):
+    """The operating system wrote fewer bytes than asked."""
+
+    def __init__(self, name: str, written: int, size: int) -> None:
+        super().__init__(errno.EIO, f"{written} of {size} bytes were written", name)
+
+
+class ShardFiles:
+    """The files below one folder, by relative name. Keeps the last few open."""
+
+    __slots__ = ("_flags", "_open", "on_sync", "root")
+
+    def __init__(self, root: Path, *, on_sync: Callable[[str], None] | None = None, read_only: bool = False) -> None:
+        self.root = root
+        self._open: OrderedDict[str, int] = OrderedDict()
+        self._flags = os.O_CLOEXEC | (os.O_RDONLY if read_only else os.O_RDWR)
+        self.on_sync = on_sync or self.sync  # callers measure syncs here
+
+    # -- reading (raftlog.raft.wal.operations.Files)
+
+    def names(self, folder: str) -> list[str]:
+        """The names in a folder, sorted; [] where it does not exist."""
+        try:
+            return sorted(os.listdir(self.root / folder))
+        except FileNotFoundError:
+            return []
+
+    def size(self, name: str) -> int:
+        """Bytes in a file; -1 where it does not exist."""
+        try:
+            return os.stat(self.root / name).st_size
+        except FileNotFoundError:
+            return -1
+
+    def read(self, name: str, position: int, size: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file, none where it does not exist."""
+        try:
+            descriptor = self._descriptor(name)
+        except FileNotFoundError:
+            return b""
+        data = os.pread(descriptor, size, position)
+        if len(data) == size or not data:
+            return data
+        parts = [data]  # a read may be short before the end of the file
+        got = len(data)
+        while got < size and (data := os.pread(descriptor, size - got, position + got)):
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    # -- writing
+
+    def execute(self, operations: Iterable[FileOperation]) -> None:
+        """Carries out operations in order. Raises OSError at the first that fails."""
+        for operation in operations:
+            match operation:
+                case Write(name, position, data):
+                    self.write(name, position, data)
+                case Sync(name):
+                    self.on_sync(name)
+                case Zero(name, start, end):
+                    for position in range(start, end, len(ZEROS)):
+                        self.write(name, position, ZEROS[: end - position])
+                case Create(name, data):
+                    self.close(name)
+                    flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+                    self._keep(name, os.open(self.root / name, flags, 0o644))
+                    self.write(name, 0, data)
+                case Allocate(name, size):
+                    if self.size(name) < size:
+                        allocation = Allocation(self.root / name, size)
+                        while not allocation.step():
+                            pass
+                case Truncate(name, size):
+                    if self.size(name) >= 0:
+                        os.ftruncate(self._descriptor(name), size)
+                case Rename(name, to):
+                    self.close(to)
+                    self._close_below(name)
+                    if (descriptor := self._open.pop(name, None)) is not None:
+                        self._keep(to, descriptor)
+                    os.rename(self.root / name, self.root / to)
+                case Delete(name):
+                    self.close(name)
+                    (self.root / name).unlink(missing_ok=True)
+                case SyncFolder(name):
+                    sync_folder(self.root / name)
+                case MakeFolder(name):
+                    (self.root / name).mkdir(parents=True, exist_ok=True)
+                case DeleteFolder(name):
+                    self._close_below(name)
+                    if (folder := self.root / name).exists():
+                        shutil.rmtree(folder)
+
+    def write(self, name: str, position: int, data: bytes) -> None:
+        """Writes with one pwrite; raises ShortWrite if not all of it was written."""
+        if (written := os.pwrite(self._descriptor(name), data, position)) != len(data):
+            raise ShortWrite(name, written, len(data))
+
+    def sync(self, name: str) -> None:
+        """fdatasync of a file."""
+        os.fdatasync(self._descriptor(name))
+
+    def close(self, name: str | None = None) -> None:
+        """Closes one file, or all of them."""
+        for known in [name] if name is not None else list(self._open):
+            if (descriptor := self._open.pop(known, None)) is not None:
+                os.close(descriptor)
+
+    def _close_below(self, folder: str) -> None:
+        for known in [known for known in self._open if known.startswith(f"{folder}/")]:
+            self.close(known)
+
+    def _descriptor(self, name: str) -> int:
+        if (descriptor := self._open.get(name)) is not None:
+            self._open.move_to_end(name)
+            return descriptor
+        return self._keep(name, os.open(self.root / name, self._flags))
+
+    def _keep(self, name: str, descriptor: int) -> int:
+        while len(self._open) >= OPEN_FILES_MAX:
+            os.close(self._open.popitem(last=False)[1])
+        self._open[name] = descriptor
+        return descriptor
+
+
+class Allocation:
+    """Makes a file of zero bytes step by step, so that other jobs of its thread run in between.
+
+    The zeros are really written: fdatasync of a file that only had its space reserved costs twice as much. They are
+    synced every ALLOCATION_SYNC_BYTES, and if `is_gentle` after each step.
+    """
+
+    __slots__ = ("_descriptor", "_path", "_position", "_size", "is_gentle")
+
+    def __init__(self, path: Path, size: int, *, is_gentle: bool = False) -> None:
+        self._path, self._size, self._position, self.is_gentle = path, size, 0, is_gentle
+        path.unlink(missing_ok=True)  # a file that was renamed meanwhile must not be written
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+
+    def step(self) -> bool:
+        """Writes some more zeros; the last step syncs the file. Returns whether it is done.
+
+        Raises OSError; the file is removed then.
+        """
+        try:
+            if self._position == 0:
+                os.posix_fallocate(self._descriptor, 0, self._size)  # fails at once if there is no space
+            if self._position < self._size:
+                part = ZEROS[: self._size - self._position]
+                if (written := os.pwrite(self._descriptor, part, self._position)) != len(part):
+                    raise ShortWrite(str(self._path), written, len(part))
+                self._position += len(part)
+                if self.is_gentle or self._position % ALLOCATION_SYNC_BYTES == 0:
+                    os.fsync(self._descriptor)
+                return False
+            os.fsync(self._descriptor)
+        except OSError:
+            self.abandon()
+            raise
+        os.close(self._descriptor)
+        return True
+
+    def abandon(self) -> None:
+        """Closes and removes the unfinished file."""
+        os.close(self._descriptor)
+        self._path.unlink(missing_ok=True)
+
+
+def sync_folder(path: Path) -> None:
+    """Syncs a folder, so that its names are durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_new(path: Path, data: bytes) -> None:
+    """Writes a new file and syncs it; its name is durable only after `sync_folder`."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        if (written := os.write(descriptor, data)) != len(data):
+            raise ShortWrite(str(path), written, len(data))
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,441 @@
+"""Represents one request being served: its raw target, headers, deadline and body, each read only on demand."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import re
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
+
+import msgspec
+from aiohttp import StreamReader, web
+
+from raftlog.cluster.api.errors import ApiError, Code
+from raftlog.cluster.api.headers import (
+    H_DEADLINE,
+    H_KEY,
+    H_LOG,
+    H_PASSED_ON,
+    H_REQUEST_ID,
+    H_SEQUENCE,
+    H_SESSION,
+    H_SETTLED,
+    H_TIME,
+)
+from raftlog.cluster.api.values import NUMBER_MAX
+from raftlog.cluster.config.settings import HttpSettings, LimitSettings
+from raftlog.cluster.http.exchange.answer import HttpAnswer, ServerIdentity, StreamedAnswer, encode_answer
+from raftlog.cluster.http.exchange.budget import SMALL_BYTES, Budget, Share, bodies_full
+from raftlog.cluster.http.exchange.consumer_lag import Lags
+from raftlog.cluster.http.exchange.follow import LogTail
+from raftlog.cluster.http.exchange.query import NO_PARAMETERS, Query, nearest_name, parse_number
+from raftlog.cluster.replica.interface import NodeInterface
+from raftlog.cluster.runtime.freed_memory import FreedMemory
+
+T = TypeVar("T")
+_REQUEST_ID: Final = re.compile(r"[!-~]{1,128}")
+_OWN_NAMES: Final = (
+    H_SESSION, H_SEQUENCE, H_SETTLED, H_DEADLINE, H_REQUEST_ID, H_KEY, H_TIME,
+    H_LOG, H_PASSED_ON,
+)  # fmt: skip
+_OWN_HEADERS: Final = frozenset(name.lower() for name in _OWN_NAMES)
+_TRUNCATED: Final = "Input data was truncated"
+CONSISTENCY: Final = ("linearizable", "stale")
+READ_PARAMETERS: Final = frozenset({"consistency", "min_index"})
+
+
+@dataclass(slots=True)
+class Service:
+    """The objects that all handlers share."""
+
+    node: NodeInterface
+    http: HttpSettings
+    limits: LimitSettings
+    entry_bytes_max: int
+    clock: Callable[[], float]  # seconds of the event loop
+    identity: ServerIdentity
+    lags: Lags
+    open_requests: int = 0
+    open_streams: int = 0
+    open_digests: int = 0
+    open_backups: int = 0
+    is_leaving: bool = False  # every answer closes its connection
+    is_stopping: bool = False  # new requests are refused
+    routes: list[str] = field(default_factory=list)  # the list that `/` answers
+    tail: LogTail = field(init=False)
+    bodies: Budget = field(init=False)  # bytes of the bodies of unanswered requests
+    answers: Budget = field(init=False)  # bytes of answers that clients have not read yet
+    freed: FreedMemory = field(init=False)
+    _waits: set[asyncio.Future[None]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        limits = self.limits
+        self.freed = FreedMemory()
+        self.bodies = Budget(limits.bodies_bytes_max, self.freed.return_soon)
+        self.answers = Budget(limits.answers_bytes_max, self.freed.return_soon)
+        self.tail = LogTail(
+            self.node, self.clock, self.wait_beyond, limits.stream_gather_ms / 1000, limits.progress_ms / 1000
+        )
+
+    def answer(self, body: Any, index: int | None = None, term: int | None = None) -> HttpAnswer:
+        """A struct as JSON; index and term are the node's if they are not given."""
+        node = self.node
+        return encode_answer(
+            self.identity, body, node.applied if index is None else index, node.term if term is None else term
+        )
+
+    async def wait_beyond(self, index: int, deadline: float) -> None:
+        """Waits until something after `index` is applied, or the deadline. Raises ApiError shutting_down at a stop."""
+        self.refuse_when_stopping()
+        wait = asyncio.ensure_future(self.node.wait_beyond(index, deadline))
+        self._waits.add(wait)
+        try:
+            await wait
+        except asyncio.CancelledError:
+            self.refuse_when_stopping()
+            raise
+        finally:
+            self._waits.discard(wait)
+            wait.cancel()
+
+    def refuse_when_stopping(self) -> None:
+        """Raises ApiError shutting_down once `stop` was called."""
+        if self.is_stopping:
+            raise ApiError(Code.SHUTTING_DOWN, "this node is being stopped: ask another one")
+
+    def stop(self) -> None:
+        """Refuses new requests; long polls and streams end with what they have."""
+        self.is_stopping = True
+        for wait in self._waits:
+            wait.cancel()
+
+
+class BodyConnection(Protocol):
+    """The fields of its connection that a body needs (`raftlog.cluster.http.gate`)."""
+
+    refusal: ApiError | None  # why no further bytes are read
+    reading: StreamReader | None  # the body that a request waits for
+
+
+class SessionHeaders(NamedTuple):
+    """The session fields of a request; all 0 without a session."""
+
+    session: int = 0
+    sequence: int = 0
+    settled: int = 0
+
+
+NO_SESSION: Final = SessionHeaders()
+
+
+class Call:
+    """One request: aiohttp's, or one with its whole body already here (`raftlog.cluster.http.fast.connection`)."""
+
+    request_id = ""
+    route = "none"  # its pattern, for metrics
+    parts: tuple[str, ...] = ()  # the raw variable parts of the path, without the key
+    started = deadline = 0.0  # seconds of the event loop's clock
+    stream: StreamedAnswer | None = None  # once its head has been sent
+    held: dict[Budget, Share] | None = None  # what it has of the budgets
+
+    def __init__(
+        self, method: str, target: str, path: str, query_text: str, headers: Mapping[str, str],
+        request: web.BaseRequest | None = None, whole: bytes | None = None, has_options: bool = True, key: str = "",
+    ) -> None:  # fmt: skip
+        """Either aiohttp's `request` or the `whole` body. `has_options` and `key` come from the fast path's parser
+        alone:
+        see `raftlog.cluster.http.fast.head.RequestHead`."""
+        self._request = request
+        self.whole = whole
+        self.has_options = has_options
+        self.method = method
+        self.target = target
+        self.path = path
+        self.query_text = query_text
+        self.headers = headers
+        self.key = key  # raw, of /v1/kv/{key}
+
+    @property
+    def request(self) -> web.BaseRequest:
+        """aiohttp's request, which every stream has."""
+        assert self._request is not None, "the fast path serves no streams"
+        return self._request
+
+    @property
+    def has_session(self) -> bool:
+        """Whether it is a write that names a session, so that a copy of it may have been sent before."""
+        return self.method not in ("GET", "HEAD") and H_SESSION in self.headers
+
+    def set_deadline(self, service: Service) -> None:
+        """From the header, else the default. Raises ApiError bad_request."""
+        text = self.headers.get(H_DEADLINE)
+        limits = service.limits
+        ms = (
+            limits.deadline_default_ms
+            if text is None
+            else parse_number(text, f"header {H_DEADLINE}", 1, limits.deadline_max_ms)
+        )
+        self.deadline = service.clock() + ms / 1000
+
+    def check_log(self, log_id: str) -> None:
+        """A client that names a log means only that log. After a restore, another log with the same keys and indexes
+        may
+        have the same address. Raises ApiError foreign_log."""
+        named = self.headers.get(H_LOG)
+        if named is not None and named != log_id:
+            raise ApiError(
+                Code.FOREIGN_LOG,
+                f"header {H_LOG} names log {named[:40]!r}, this is log {log_id}: it is another cluster, or a "
+                "new one in its place (restore, recover). Positions and sessions of the old log are not valid here",
+            )
+
+    def query(self, known: Collection[str] = ()) -> Query:
+        """The query parameters. Raises ApiError for one that is not in `known`."""
+        return Query(self.query_text, known) if self.query_text else NO_PARAMETERS
+
+    def session(self) -> SessionHeaders:
+        """The session headers. Raises ApiError bad_request if one of session and sequence is missing."""
+        headers = self.headers
+        session = headers.get(H_SESSION)
+        sequence = headers.get(H_SEQUENCE)
+        settled = headers.get(H_SETTLED)
+        if session is None and sequence is None and settled is None:
+            return NO_SESSION
+        if session is None or sequence is None:
+            raise ApiError(
+                Code.BAD_REQUEST,
+                f"{H_SESSION}, {H_SEQUENCE} go together ({H_SETTLED} is optional): give both or none",
+            )
+        number = parse_number(sequence, f"header {H_SEQUENCE}", 1)
+        return SessionHeaders(
+            parse_number(session, f"header {H_SESSION}", 1),
+            number,
+            0 if settled is None else parse_number(settled, f"header {H_SETTLED}", 0, number),
+        )
+
+    def check_framing(self) -> None:
+        """Raises ApiError for a transfer coding other than chunked: the body would be stored compressed (RFC 9112,
+        section 6.1)."""
+        coding = self.headers.get("Transfer-Encoding")
+        if coding is None:
+            return
+        if coding.strip().lower() != "chunked":
+            raise ApiError(
+                Code.UNSUPPORTED,
+                f"Transfer-Encoding {coding[:60]!r}: send the body as it is, with Content-Length or chunked alone",
+            )
+        if self.request.version.minor == 0:
+            raise ApiError(Code.BAD_REQUEST, "Transfer-Encoding in an HTTP/1.0 request: send Content-Length")
+
+    def check_own_headers(self) -> None:
+        """Raises ApiError for an unknown raftlog header, and for one given twice. A misspelt session header must not
+        turn
+        exactly-once into at-least-once without an error."""
+        if self._request is None:  # the fast path hands requests with an unknown raftlog header to aiohttp
+            return
+        seen: set[str] = set()
+        for name, _ in self.headers.items():  # noqa: PERF102  # the keys alone would leave out repetitions
+            lower = name.lower()
+            if not lower.startswith("raftlog-"):
+                continue
+            if lower not in _OWN_HEADERS:
+                raise ApiError(Code.BAD_REQUEST, f"unknown header {name[:60]!r}: {nearest_name(name, _OWN_NAMES)}")
+            if lower in seen:
+                raise ApiError(Code.BAD_REQUEST, f"header {name} is given twice: give it once")
+            seen.add(lower)
+
+    def time_ms(self) -> int | None:
+        """The client's time header, if any."""
+        text = self.headers.get(H_TIME)
+        return None if text is None else parse_number(text, f"header {H_TIME}", 0, NUMBER_MAX)
+
+    def media_type(self) -> str:
+        """The body's media type in lower case without parameters."""
+        return _media_type(self.headers.get("Content-Type", ""))
+
+    async def body(self, service: Service) -> bytes:
+        """The whole body. Raises ApiError too_large, busy, bad_request (cut short) or deadline."""
+        bytes_max = service.limits.body_bytes_max
+        if (coding := self.headers.get("Content-Encoding")) is not None and coding.lower() != "identity":
+            raise ApiError(Code.UNSUPPORTED_MEDIA_TYPE, f"Content-Encoding {coding[:40]!r}: send the body as it is")
+        if self.whole is not None:
+            return self.whole
+        length = self.headers.get("Content-Length")
+        if length is not None and int(length) > bytes_max:  # aiohttp's parser accepts only digits
+            raise _body_too_large(length, bytes_max)
+        content = self.request.content
+        if content.is_eof():
+            whole = content.read_nowait()
+            if len(whole) > bytes_max:
+                raise _body_too_large(str(len(whole)), bytes_max)
+            if not self.hold(service.bodies, len(whole)):
+                raise bodies_full(service.bodies)
+            return whole
+        parts: list[bytes] = []
+        try:
+            await self._read(service, parts, bytes_max)
+            return b"".join(parts)
+        finally:
+            parts.clear()  # an exception's traceback would hold the parts until the garbage collector runs
+
+    async def drop_body(self, service: Service) -> None:
+        """Reads and drops the body of a request whose route needs none. Unread it would stay in memory until the
+        answer,
+        which a long poll delays. Raises as `body` does."""
+        if not self.request.content.is_eof():
+            await self._read(service, None, service.limits.body_bytes_max)
+
+    async def _read(self, service: Service, parts: list[bytes] | None, bytes_max: int) -> None:
+        """Reads the body into `parts`, and counts it in the budget until `release`; without `parts` drops it."""
+        content = self.request.content
+        size = since = 0
+        stall_s = service.limits.body_stall_ms / 1_000
+        due = service.clock() + stall_s
+        if self.headers.get("Expect", "").lower() == "100-continue" and self.request.transport is not None:
+            self.request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        connection: BodyConnection = cast(Any, self.request.protocol)
+        if connection.refusal is not None:
+            raise connection.refusal
+        connection.reading = content
+        try:
+            async with asyncio.timeout_at(min(self.deadline, due)) as timeout:
+                while part := await content.readany():
+                    size += len(part)
+                    since += len(part)
+                    if size > bytes_max:
+                        raise _body_too_large(f"more than {bytes_max}", bytes_max)
+                    if parts is not None:
+                        if not self.hold(service.bodies, size):
+                            raise bodies_full(service.bodies)
+                        parts.append(part)
+                    if since >= SMALL_BYTES:
+                        since, due = 0, service.clock() + stall_s
+                        timeout.reschedule(min(self.deadline, due))
+        except TimeoutError:
+            why = "the deadline passed while the body was read"
+            if due < self.deadline:
+                why = f"less than {SMALL_BYTES} bytes of the body came in limits.body_stall_ms"
+            raise ApiError(Code.DEADLINE, f"{why}, after {size} bytes") from None
+        except (web.RequestPayloadError, asyncio.IncompleteReadError) as error:
+            if connection.refusal is not None:
+                raise connection.refusal from error
+            raise ApiError(Code.BAD_REQUEST, f"the body ended before its end: {error}") from error
+        finally:
+            connection.reading = None
+
+    def hold(self, budget: Budget, size: int) -> bool:
+        """Counts `size` bytes of this request in the budget until `release`, instead of the bytes before. Returns
+        whether
+        there is room; without room nothing changes."""
+        if self.held is None:
+            self.held = {}
+        if budget not in self.held:
+            self.held[budget] = Share(budget)
+        return self.held[budget].hold(size)
+
+    def hold_answer(self, service: Service, size: int) -> bool:
+        """As `hold`, for an answer that is being made and has `size` bytes so far; small ones are not counted."""
+        return size <= SMALL_BYTES or self.hold(service.answers, size)
+
+    def release(self) -> None:
+        """The request is answered: gives its shares of the budgets back."""
+        for share in (self.held or {}).values():
+            share.keep(0)
+
+
+AskedOfNode = tuple[asyncio.Future[Any], Callable[["Service", Call, Any, Any], HttpAnswer], Any]
+"""A question to the node: the future, `finish`, and the handler's own value. The answer is
+`finish(service, call, future.result(), value)`. The hot handlers are plain functions that return this, because a
+coroutine would cost as much as all of HTTP around it."""
+Handled = AskedOfNode | Awaitable[HttpAnswer | StreamedAnswer]
+"""The result of a handler."""
+
+
+async def finished(service: Service, call: Call, handled: Handled) -> HttpAnswer | StreamedAnswer:
+    """The answer, once it can be made. Raises ApiError."""
+    if isinstance(handled, tuple):
+        future, finish, what = handled
+        return finish(service, call, await future, what)
+    return await handled
+
+
+async def with_body(
+    service: Service, call: Call, handler: Callable[[Service, Call], Handled]
+) -> HttpAnswer | StreamedAnswer:
+    """Reads the body that aiohttp still has, then asks the handler again. Raises ApiError."""
+    call.whole = await call.body(service)
+    return await finished(service, call, handler(service, call))
+
+
+@functools.lru_cache(256)
+def _media_type(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower()
+
+
+def _body_too_large(size: str, bytes_max: int) -> ApiError:
+    return ApiError(Code.TOO_LARGE, f"the body has {size} bytes: the limit is {bytes_max} (limits.body_bytes_max)")
+
+
+def is_request_id(text: str) -> bool:
+    """Whether a client's request id can stand in a header and a log line."""
+    return _REQUEST_ID.fullmatch(text) is not None
+
+
+def decode(decoder: msgspec.json.Decoder[T] | msgspec.msgpack.Decoder[T], body: bytes, what: str) -> T:
+    """The body as that type. Raises ApiError bad_request with msgspec's message: what it expected, and where.
+
+    Positions count bytes from the start of `body`."""
+    try:
+        return decoder.decode(body)
+    except UnicodeDecodeError as error:  # its position counts within that one string
+        at = max(body.find(error.object), 0) + error.start
+        if isinstance(decoder, msgspec.json.Decoder):
+            at = _not_utf8_at(body)
+        raise ApiError(
+            Code.BAD_REQUEST, f"{what}: byte {at} is not UTF-8 text ({error.reason}): give such bytes as base64"
+        ) from error
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        why = str(error)
+        if not body:
+            why = "it is empty"
+        elif why == _TRUNCATED:
+            why = f"it ends too early (byte {len(body)})"
+        raise ApiError(Code.BAD_REQUEST, f"{what}: {why}") from error
+
+
+def _not_utf8_at(body: bytes) -> int:
+    """The position at which the body stops being UTF-8."""
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        return error.start
+    return len(body)
+
+
+def read_index(service: Service, call: Call, query: Query) -> Awaitable[Any]:
+    """Waits until this node may answer: for the read barrier, or, for a stale read, only for its `min_index`."""
+    return _read_index(service, call, query) if call.query_text else service.node.read_barrier(call.deadline)
+
+
+async def _read_index(service: Service, call: Call, query: Query) -> None:
+    node = service.node
+    minimum = query.number("min_index")
+    if query.choice("consistency", CONSISTENCY) == "linearizable":
+        await node.read_barrier(call.deadline)
+    if minimum is not None and minimum > node.applied:
+        await wait_applied(service, call, minimum)
+
+
+async def wait_applied(service: Service, call: Call, index: int) -> None:
+    """Waits for an index that another node may have named. Raises ApiError future_index at the deadline."""
+    try:
+        await service.node.wait_applied(index, call.deadline)
+    except ApiError as error:
+        if error.code is not Code.DEADLINE:
+            raise
+        raise ApiError(
+            Code.FUTURE_INDEX,
+            f"index {index} was not reached within the deadline: this node has applied {service.node.applied}",
+        ) from error

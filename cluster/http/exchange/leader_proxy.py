@@ -1,0 +1,62 @@
+"""Forwards a request that only the leader can carry out to the leader over HTTP, and returns its answer.
+
+`raftlog.cluster.http.routes.members` uses it for changes of the members and hand-overs. Writes go by the peer links
+(`raftlog.cluster.protocol.forward_frames`). A request is forwarded once: a header marks it, and a node that gets it
+with the header answers itself.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from raftlog.cluster.api.errors import ApiError, Code
+from raftlog.cluster.api.headers import H_DEADLINE, H_INDEX, H_LOG, H_PASSED_ON, H_REQUEST_ID, H_TERM, JSON
+from raftlog.cluster.client.aio.connection import Pool
+from raftlog.cluster.client.decisions import Failure
+from raftlog.cluster.client.flow import Lost
+from raftlog.cluster.client.http1 import ResponseHead, encode_request
+from raftlog.cluster.http.exchange.answer import HttpAnswer
+from raftlog.cluster.http.exchange.call import Call, Service
+
+GRACE_S: Final = 0.25
+"""Added to the leader's deadline, in seconds, so that the leader's own answer arrives."""
+
+
+async def passed_on(service: Service, call: Call, body: bytes) -> HttpAnswer | None:
+    """The leader's answer. None if this node must answer itself.
+
+    Raises ApiError no_leader if the leader cannot be reached, leader_lost if its answer does not come."""
+    node = service.node
+    leader = node.leader_hint()
+    if leader is None or leader.node == node.node_id or H_PASSED_ON in call.headers:
+        return None
+    left_s = max(0.001, call.deadline - service.clock())
+    host = leader.url.partition("://")[2]
+    headers = (
+        ("Content-Type", JSON), (H_PASSED_ON, str(node.node_id)), (H_LOG, node.log_id),
+        (H_REQUEST_ID, call.request_id), (H_DEADLINE, str(max(1, int(left_s * 1000)))),
+    )  # fmt: skip
+    pool = Pool()
+    try:
+        data = encode_request(call.method, call.path, host, headers, body)
+        told = await pool.send(leader.url, data, left_s + GRACE_S)
+    finally:
+        pool.close()
+    if isinstance(told, Lost):
+        at = f"node {leader.node}, which leads, at {leader.url}"
+        if told.failure is Failure.NOT_SENT:
+            raise ApiError(
+                Code.NO_LEADER, f"this node does not lead, and cannot reach {at}: {told.reason}; ask it there"
+            )
+        raise ApiError(Code.LEADER_LOST, f"passed on to {at}, which did not answer: {told.reason}; look at the members")
+    answer = HttpAnswer(
+        service.identity, told.body, _number(told.head, H_INDEX), _number(told.head, H_TERM),
+        status=told.head.status, content_type=told.head.content_type or JSON,
+    )  # fmt: skip
+    return answer
+
+
+def _number(head: ResponseHead, name: str) -> int:
+    answered = head.headers
+    text = answered.get(name.lower(), "")
+    return int(text) if text.isascii() and text.isdigit() else 0

@@ -1,0 +1,168 @@
+"""Sends a stream of chunks with a bounded buffer, and an end that a slow reader still gets.
+
+The routes of log streams, watches and backups use it. Unsent bytes are at most aiohttp's write limit plus one slice. A
+reader that takes nothing for `limits.stream_stall_ms` is closed; its last message says where to go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import Final
+
+from raftlog.cluster.api.errors import ApiError, Code, Problem
+from raftlog.cluster.api.headers import H_INDEX, H_REQUEST_ID, H_TERM
+from raftlog.cluster.api.problems import make_problem
+from raftlog.cluster.http.exchange.answer import DRAIN_BYTES, StreamedAnswer
+from raftlog.cluster.http.exchange.budget import SMALL_BYTES, answers_full
+from raftlog.cluster.http.exchange.call import Call, Service
+from raftlog.cluster.http.exchange.follow import Piece
+
+_END: Final = b"0\r\n\r\n"
+_ROOM_POLL_S: Final = 0.05
+
+
+class SlowReader(Exception):
+    """The reader took nothing for too long."""
+
+
+class Stream(StreamedAnswer):
+    """One streamed answer; aiohttp is handed it when it has ended. Used as a context: it counts while it is open."""
+
+    __slots__ = ("_call", "_has_ended", "_is_chunked", "_service")
+
+    def __init__(self, service: Service, call: Call) -> None:
+        super().__init__()
+        self._service = service
+        self._call = call
+        self._is_chunked = call.request.version.minor >= 1
+        self._has_ended = False
+
+    def __enter__(self) -> Stream:
+        service = self._service
+        if service.open_streams >= service.limits.watchers_max:
+            raise ApiError(
+                Code.BUSY,
+                f"{service.open_streams} streams are open: the limit is {service.limits.watchers_max} "
+                "(limits.watchers_max); ask another node",
+            )
+        service.open_streams += 1
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._service.open_streams -= 1
+
+    def start(self, content_type: str, extra: Sequence[tuple[str, str]] = ()) -> None:
+        """Sends the head. Errors before it are answers, errors after it are last messages."""
+        self._call.stream = self
+        node = self._service.node
+        names = [
+            *self._service.identity.headers(content_type),
+            (H_INDEX, str(node.applied)),
+            (H_TERM, str(node.term)),
+            (H_REQUEST_ID, self._call.request_id),
+            *extra,
+            ("Transfer-Encoding", "chunked") if self._is_chunked else ("Connection", "close"),
+        ]
+        self._transport().write(
+            ("HTTP/1.1 200 OK\r\n" + "".join(f"{name}: {value}\r\n" for name, value in names) + "\r\n").encode()
+        )
+
+    async def write(self, *parts: bytes | memoryview) -> None:
+        """Sends one message. Raises SlowReader, or ConnectionResetError if the reader is gone."""
+        self._send(parts)
+        if self._transport().get_write_buffer_size() <= DRAIN_BYTES:
+            return  # a timer would cost more than the message
+        drain = self._call.request.writer.drain()
+        try:
+            async with asyncio.timeout(self._service.limits.stream_stall_ms / 1000):
+                await drain
+        except TimeoutError:
+            raise SlowReader from None
+
+    def has_room(self, size: int) -> bool:
+        """Whether this many bytes may wait for this reader, beside the bytes that wait for others."""
+        return self._service.answers.has_room(size, size)
+
+    async def made(self, make: Callable[[], Awaitable[Piece]]) -> Piece:
+        """The piece that `make` makes, to be written at once.
+
+        If other readers leave no room for it, it is dropped and made again later: a reader that takes nothing loses its
+        connection after limits.stream_stall_ms. Raises ApiError busy if there is no room until then."""
+        service = self._service
+        until = service.clock() + service.limits.stream_stall_ms / 1000
+        while True:
+            piece = await make()
+            size = sum([len(part) for part in piece[0]])
+            if size <= SMALL_BYTES or self.has_room(size):
+                return piece
+            del piece
+            while not self.has_room(size):
+                if service.clock() >= until:
+                    raise answers_full(service.answers)
+                await asyncio.sleep(_ROOM_POLL_S)
+
+    def end(self, *parts: bytes) -> None:
+        """Sends the last message and ends the stream."""
+        if any(parts):
+            self._send(parts)
+        if self._is_chunked:
+            self._transport().write(_END)
+            self.keep_alive = self._call.request.keep_alive
+        self._has_ended = True
+
+    def close_slow(self, *parts: bytes) -> None:
+        """As `end`, for a reader that takes nothing: the buffered bytes stay for a while, then the connection is
+        cut."""
+        self.end(*parts)
+        self.keep_alive = False
+        transport = self._transport()
+        transport.close()  # sends the buffered bytes first
+        asyncio.get_running_loop().call_later(self._service.limits.stream_stall_ms / 1000, transport.abort)
+
+    def problem(self, error: ApiError, **more: int) -> Problem:
+        """The error that ends the stream, as its last message carries it."""
+        node = self._service.node
+        return make_problem(
+            ApiError(error.code, error.message, **{**error.more, **more}), node=self._service.identity.node_id,
+            request_id=self._call.request_id, leader=node.leader_hint(), index=node.applied, term=node.term,
+        )  # fmt: skip
+
+    def _send(self, parts: Sequence[bytes | memoryview]) -> None:
+        transport = self._transport()
+        if not self._is_chunked:
+            transport.writelines(parts)
+            return
+        size = sum([len(part) for part in parts])
+        framed = [b"%x\r\n" % size, *parts, b"\r\n"]
+        if size <= DRAIN_BYTES:
+            transport.write(b"".join(framed))
+        else:
+            transport.writelines(framed)
+
+    def _transport(self) -> asyncio.Transport:
+        transport = self._call.request.transport
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError("the reader is gone")
+        return transport
+
+    async def prepare(self, request: object) -> None:
+        """aiohttp calls this once the stream is over: everything has been sent."""
+
+    async def write_eof(self) -> None:
+        """As `prepare`. A stream that broke off must not look complete: its connection is closed."""
+        if not self._has_ended:
+            self.keep_alive = False
+            transport = self._call.request.transport
+            if transport is not None:
+                transport.abort()
+
+
+def slow_reader(stall_ms: int) -> ApiError:
+    """The error in a slow reader's last message."""
+    return ApiError(
+        Code.BUSY, f"this reader took nothing for {stall_ms} ms (limits.stream_stall_ms): read faster, go on from next"
+    )

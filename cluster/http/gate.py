@@ -1,0 +1,399 @@
+"""Passes every HTTP request through one gate and to its route, and turns every failure into one problem.
+
+`raftlog.cluster.http.server` makes it. It is built on aiohttp's low-level server: no application, no middlewares, raw
+paths.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import itertools
+import secrets
+from collections.abc import Awaitable, Coroutine
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from aiohttp import StreamReader, web
+from aiohttp.http_exceptions import LineTooLong
+from aiohttp.web_protocol import RequestHandler
+
+from raftlog.cluster.api.authorise import Principal, authorise
+from raftlog.cluster.api.errors import ApiError, Code
+from raftlog.cluster.api.headers import H_REQUEST_ID
+from raftlog.cluster.api.problems import make_problem
+from raftlog.cluster.http.exchange.answer import HttpAnswer, StreamedAnswer, problem_answer
+from raftlog.cluster.http.exchange.budget import SMALL_BYTES, answers_full
+from raftlog.cluster.http.exchange.call import AskedOfNode, Call, Service, finished, is_request_id
+from raftlog.cluster.http.exchange.framing import ChunkOverhead
+from raftlog.cluster.http.exchange.query import authority_of, split_target
+from raftlog.cluster.http.fast.admission import AdmissionQueue
+from raftlog.cluster.http.fast.connection import FastConnection
+from raftlog.cluster.http.fast.head import HeadParser
+from raftlog.cluster.http.request_log import FAILED, RequestLog
+from raftlog.cluster.http.routes.table import KEY_ROUTES, Route, allowed_methods, find_route
+from raftlog.cluster.runtime.logging import get_logger
+
+_ANYONE: Final = Principal()
+_READS: Final = frozenset({"GET", "HEAD"})
+_BODILESS: Final = frozenset({"GET", "HEAD", "DELETE"})
+"""Methods whose routes take no body."""
+_HOSTS_SEEN_MAX: Final = 64
+"""Most Host values remembered as good; a client may come by any number of proxies' ports."""
+_PROBES: Final = frozenset({"/livez", "/readyz", "/metrics", "/v1/status"})
+_PROBED: Final = frozenset({200, 503})
+"""Statuses with which a probe has no line in the log: probes come again and again, and the metrics count them."""
+KEEPALIVE_SECONDS: Final = 75.0
+"""How long a connection without a request is kept, in seconds."""
+_NOT_HTTP: Final = b"\0\r\n\r\n\0"
+"""Bytes that no parser accepts at any place of a request."""
+_PROBE_PATHS: Final = frozenset({"/livez", "/readyz"})
+_DEFAULT_NAMESPACE: Final = 0
+
+
+Begun = AskedOfNode | HttpAnswer | StreamedAnswer | Coroutine[Any, Any, HttpAnswer | StreamedAnswer]
+"""A request that is admitted: asked of the node, answered already, or with a handler that waits for more."""
+
+
+class Api:
+    """The gate, one per node, shared by all its connections."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        node = service.node.node_id
+        self._logger = get_logger(node=node)
+        self._hosts_seen: set[str] = set()
+        self._id_prefix = f"{node}-{secrets.token_hex(4)}-"
+        self._ids = itertools.count(1)
+        limits = service.limits
+        lines = RequestLog(node, limits.request_lines_max, limits.request_slow_ms, has_all=service.http.access_log)
+        self._lines = lines if lines.is_enabled else None
+
+    async def handle(self, request: web.BaseRequest) -> HttpAnswer | StreamedAnswer:
+        """Serves one request of aiohttp's."""
+        if isinstance(protocol := request.protocol, _Handler):
+            protocol.began()
+        path, query = split_target(request.raw_path)
+        return await self.serve(Call(request.method, request.raw_path, path, query, request.headers, request))
+
+    async def serve(self, call: Call) -> HttpAnswer | StreamedAnswer:
+        """The answer to a request of aiohttp's. Raises nothing but a cancellation."""
+        begun = self.begin(call)
+        if isinstance(begun, tuple):
+            begun = self._ended(call, finished(self.service, call, begun))
+        return begun if isinstance(begun, HttpAnswer | StreamedAnswer) else await begun
+
+    def begin(self, call: Call) -> Begun:
+        """Admits a request and calls its handler. Failures become problems; raises nothing but a cancellation.
+        A tuple continues in `end`, a coroutine returns the answer."""
+        service = self.service
+        service.open_requests += 1
+        call.started = service.clock()
+        name = call.headers.get(H_REQUEST_ID)
+        call.request_id = name if name and is_request_id(name) else f"{self._id_prefix}{next(self._ids)}"
+        try:
+            route = self._admit(call)
+            if call.whole is None and call.method in _BODILESS and not call.request.content.is_eof():
+                return self._ended(call, self._without_body(call, route))
+            handled = route.handler(service, call)
+        except Exception as error:
+            return self._failed(call, error)
+        return handled if isinstance(handled, tuple) else self._ended(call, handled)
+
+    def end(self, call: Call, asked: AskedOfNode) -> HttpAnswer | StreamedAnswer:
+        """The answer to a request that the node was asked for, and has settled. Raises nothing but a cancellation."""
+        future, finish, what = asked
+        try:
+            answer = finish(self.service, call, future.result(), what)
+        except Exception as error:
+            return self._failed(call, error)
+        except BaseException:
+            self._leave(call)
+            raise
+        return self._end(call, answer)
+
+    async def _ended(self, call: Call, handled: Awaitable[HttpAnswer | StreamedAnswer]) -> HttpAnswer | StreamedAnswer:
+        """The same for a handler that is a coroutine."""
+        try:
+            answer = await handled
+        except Exception as error:
+            return self._failed(call, error)
+        except BaseException:
+            self._leave(call)
+            raise
+        return self._end(call, answer)
+
+    async def _without_body(self, call: Call, route: Route) -> HttpAnswer | StreamedAnswer:
+        """Drops the body of a request that takes none, then asks its handler. Raises ApiError."""
+        await call.drop_body(self.service)
+        return await finished(self.service, call, route.handler(self.service, call))
+
+    def _leave(self, call: Call) -> None:
+        self.service.open_requests -= 1
+        if call.held is not None:
+            call.release()
+
+    def _end(self, call: Call, answer: HttpAnswer | StreamedAnswer, code: str = "") -> HttpAnswer | StreamedAnswer:
+        """Signs the answer, counts the request, writes its line. `code` is that of a problem."""
+        service = self.service
+        if isinstance(answer, HttpAnswer):
+            size = len(answer.body)
+            if size > SMALL_BYTES and call.method in _READS and not call.hold_answer(service, size):
+                return self._failed(call, answers_full(service.answers))  # only reads: a write must be answered
+            answer.request_id = call.request_id
+            if service.is_leaving:
+                answer.keep_alive = False
+        service.open_requests -= 1
+        if call.held is not None:
+            call.release()
+        seconds = service.clock() - call.started
+        service.node.metrics.http.add(call.route, answer.status, seconds)
+        lines = self._lines
+        if lines is not None and (seconds >= lines.from_s or answer.status >= FAILED):
+            if not (call.route in _PROBES and answer.status in _PROBED):
+                waits = call.stream is not None or "wait=" in call.query_text or "min_index=" in call.query_text
+                lines.add(call.method, call.target, answer.status, seconds, call.request_id, code, waits=waits)
+        return answer
+
+    def _failed(self, call: Call, error: Exception) -> HttpAnswer | StreamedAnswer:
+        """`_end` for whatever went wrong. A stream that broke off for a bug stays so."""
+        request_id = call.request_id
+        if isinstance(error, ApiError):
+            return self._end(call, self.problem(request_id, error, call), error.code)
+        if isinstance(error, ConnectionError):
+            gone = ApiError(Code.INTERNAL, "the client is gone")
+            return self._end(call, self.problem(request_id, gone), "client_gone")
+        self._logger.error("request_failed", request_id=request_id, target=call.target[:200], exc_info=error)
+        bug = ApiError(Code.INTERNAL, f"an unexpected error, probably a bug: look for {request_id} in the node's log")
+        return self._end(call, call.stream or self.problem(request_id, bug), Code.INTERNAL)
+
+    def problem(self, identifier: str, error: ApiError, call: Call | None = None) -> HttpAnswer:
+        """The error as an answer."""
+        service = self.service
+        node = service.node
+        problem = make_problem(
+            error, node=service.identity.node_id, request_id=identifier, leader=node.leader_hint(), index=node.applied,
+            term=node.term,
+            has_session=call is not None and call.has_session,
+        )  # fmt: skip
+        extra: list[tuple[str, str]] = []
+        if error.code is Code.METHOD_NOT_ALLOWED and call is not None:
+            extra.append(("Allow", allowed_methods(call)))
+        if error.code in (Code.BUSY, Code.DISK_FULL):
+            extra.append(("Retry-After", "1"))
+        answer = problem_answer(service.identity, problem, extra)
+        answer.keep_alive = error.code is not Code.UNSUPPORTED  # a transfer coding: others may see another end of it
+        return answer
+
+    def _admit(self, call: Call) -> Route:
+        """The gate: every request passes all of its checks. Returns the route. Raises ApiError."""
+        service, limits = self.service, self.service.limits
+        if call.has_options:
+            call.check_framing()
+        host = call.headers.get("Host")
+        if call.has_options or host not in self._hosts_seen:
+            host = self._check_target(call)
+        route = KEY_ROUTES[call.method] if call.key else find_route(call)
+        call.route = route.pattern
+        authorise(_ANYONE, route.verb, _DEFAULT_NAMESPACE, None)
+        if call.has_options:
+            call.check_own_headers()
+            if call.method not in _READS and (origin := call.headers.get("Origin")) is not None:
+                self._check_origin(origin, host or "")
+            call.check_log(service.node.log_id)
+            call.set_deadline(service)
+        else:
+            call.deadline = call.started + limits.deadline_default_ms / 1000
+        if not route.serves_fenced:
+            if service.is_stopping:
+                service.refuse_when_stopping()
+            if service.node.is_fenced:
+                raise ApiError(
+                    Code.FENCED,
+                    "this node met a disk error, or its state is wrong, and serves no more: ask another one",
+                )
+            if service.open_requests > limits.open_requests_max:
+                self._check_share(route)
+        return route
+
+    def _check_share(self, route: Route) -> None:
+        """Raises ApiError busy if the limit of served requests is reached, and so is this route's own share."""
+        limits = self.service.limits
+        share = limits.operator_requests_max if route.for_operators else 0
+        if route.keeps_session:
+            share = limits.keepalives_max
+        if self.service.open_requests > limits.open_requests_max + share:
+            raise ApiError(
+                Code.BUSY,
+                f"{limits.open_requests_max} requests are being served (limits.open_requests_max): "
+                "try again, or another node",
+            )
+
+    def _check_target(self, call: Call) -> str:
+        """The host of the request, by its Host header and by its target, if that has one. Raises ApiError. A load
+        balancer's
+        plain check is HTTP/1.0 without a Host header; it may ask whether the node serves."""
+        host = call.headers.get("Host")
+        is_probe = call.path in _PROBE_PATHS or (call.method, call.path) == ("OPTIONS", "/")
+        if host not in self._hosts_seen and not (host is None and is_probe):
+            self._check_host(host or "")
+        authority = authority_of(call.target)
+        if authority is None:
+            return host or ""
+        if authority not in self._hosts_seen:
+            self._check_host(authority)
+        return authority
+
+    def _check_host(self, host: str) -> None:
+        """Refuses requests that a browser was tricked into sending here under a foreign name (DNS rebinding)."""
+        name = _hostname(host)
+        if name is None or not (_is_loopback(name) or name in self._own_hosts()):
+            raise ApiError(
+                Code.BAD_HOST,
+                f"Host {host[:100]!r} is not a name of this node: use its advertised URL, or add it to http.hosts",
+            )
+        if len(self._hosts_seen) < _HOSTS_SEEN_MAX:
+            self._hosts_seen.add(host)
+
+    def _own_hosts(self) -> set[str]:
+        service = self.service
+        urls = [member.url for member in service.node.members().members if member.node == service.node.node_id]
+        return {host.lower() for host in service.http.hosts} | {urlsplit(url).hostname or "" for url in urls}
+
+    @staticmethod
+    def _check_origin(origin: str, host: str) -> None:
+        if origin.partition("://")[2].lower() != host.lower():
+            raise ApiError(
+                Code.FORBIDDEN, f"a write from a page of {origin[:100]!r}: only this node's own pages may write"
+            )
+
+    async def close(self) -> None:
+        """Writes the last lines of the request log. Call it last."""
+        self.service.freed.close()
+        lines, self._lines = self._lines, None
+        if lines is not None:
+            await lines.close()
+
+
+def _hostname(host: str) -> str | None:
+    try:
+        return urlsplit(f"//{host}").hostname
+    except ValueError:
+        return None
+
+
+def _is_loopback(name: str) -> bool:
+    if name == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+class _Handler(RequestHandler):
+    """aiohttp's side of a connection. Bytes that are not HTTP get a problem too. Reports each answer to `front`."""
+
+    __slots__ = ("_api", "_front", "_overhead", "reading", "refusal")
+
+    def __init__(self, manager: Server, front: FastConnection | None, **options: Any) -> None:
+        super().__init__(manager, **options)
+        self._api = manager.api
+        self._front = front
+        self._overhead = ChunkOverhead(manager.api.service.limits.head_bytes_max)
+        self.refusal: ApiError | None = None  # why no further bytes are read
+        self.reading: StreamReader | None = None  # the body that a request waits for
+
+    def data_received(self, data: bytes) -> None:
+        """Takes the client's bytes. After a malformed chunk, or too many bytes beside the body, it reads no more. A
+        request
+        that waits for its body gets the error; if none waits yet, the parser gets bytes that end it."""
+        if self.refusal is not None:
+            return
+        try:
+            self._overhead.check(data)
+        except ApiError as refusal:
+            self.refusal = refusal
+            if self.reading is not None:
+                self.reading.set_exception(web.RequestPayloadError(refusal.message))
+                self.close()
+                return
+            data += _NOT_HTTP
+        super().data_received(data)
+
+    def began(self) -> None:
+        """The whole head of a request is here."""
+        if self._front is not None:
+            self._front.began()
+
+    def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> Coroutine[Any, Any, tuple[web.StreamResponse, bool]]:
+        """aiohttp calls this to send an answer."""
+        sending = super().finish_response(request, resp, start_time)
+        return sending if self._front is None else self._finish(sending, self._front, request)
+
+    @staticmethod
+    async def _finish(
+        sending: Coroutine[Any, Any, tuple[web.StreamResponse, bool]], front: FastConnection, request: web.BaseRequest
+    ) -> tuple[web.StreamResponse, bool]:
+        sent = await sending
+        front.answered(is_whole=request.content.is_eof())
+        return sent
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """aiohttp calls this for bytes that its parser refuses; the connection ends."""
+        code = Code.TOO_LARGE if isinstance(exc, LineTooLong) else Code.BAD_REQUEST
+        text = " ".join((message or "malformed HTTP").split())[:300]
+        error = self.refusal or ApiError(code, f"this is not a request that HTTP/1.1 knows: {text}")
+        answer = self._api.problem("malformed", error)
+        answer.keep_alive = False
+        return answer  # type: ignore[return-value]  # has the methods of a response that aiohttp calls
+
+
+class Server(web.Server):
+    """Makes the connections; with a `parser`, each has the fast path in front."""
+
+    def __init__(self, api: Api, parser: HeadParser | None, **options: Any) -> None:
+        super().__init__(api.handle, **options)  # type: ignore[arg-type]  # answers have the methods that aiohttp calls
+        self.api = api
+        self.fast: set[FastConnection] = set()
+        self.admission = AdmissionQueue()
+        self.refusing_until = 0.0
+        self._parser = parser
+        self._options = options
+
+    def __call__(self) -> RequestHandler:
+        if self._parser is None:
+            return self.make_handler(None)
+        fast = FastConnection(self, self.api, self._parser, KEEPALIVE_SECONDS)
+        return fast  # type: ignore[return-value]  # asyncio needs only a protocol
+
+    def make_handler(self, front: FastConnection | None) -> RequestHandler:
+        """aiohttp's side of a connection."""
+        return _Handler(self, front, loop=self._loop, **self._options)
+
+    def pre_shutdown(self) -> None:
+        """Accepts no further request on any connection."""
+        super().pre_shutdown()
+        for connection in list(self.fast):
+            connection.close()
+
+    async def shutdown(self, timeout: float | None = None) -> None:
+        """Closes every connection; requests under way get `timeout` seconds."""
+        busy = [connection for connection in self.fast if connection.is_busy]
+        for connection in busy:
+            connection.ended = self._loop.create_future()
+        waits = [connection.ended for connection in busy if connection.ended is not None]
+        if waits:
+            await asyncio.gather(super().shutdown(timeout), asyncio.wait(waits, timeout=timeout))
+        else:
+            await super().shutdown(timeout)
+        for connection in list(self.fast):
+            connection.abort()

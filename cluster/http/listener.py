@@ -1,0 +1,153 @@
+"""Listens for the HTTP API: accepts many waiting connections at a time, and leaves no client without an answer.
+
+`raftlog.cluster.node.process` opens it. The event loop's own servers accept one connection in each turn (libuv does).
+The turns of a busy node take some milliseconds. So a thousand clients that come at once, and status requests among
+them, would wait for as long as the node is busy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import resource
+import socket
+import sys
+from typing import Final
+
+from aiohttp import web
+
+from raftlog.cluster.runtime import clock
+from raftlog.cluster.runtime.logging import get_logger
+
+ANSWER_S: Final = 0.1  # seconds for the first request of the last connections
+ACCEPTS_MAX: Final = 128
+"""Most connections accepted in a row, in about 10 ms; then open connections have their turn."""
+PAUSE_S: Final = 0.2
+"""Seconds without accepting after the system had no file for another connection; open connections go on."""
+TELL_S: Final = 60.0
+"""Seconds between two lines of the log about that."""
+FILES_KEPT: Final = 192
+"""Files left to the node itself, at most half of those that the system allows (`ulimit -n`): 16 for each thread of the
+disk, and the peers. A disk that cannot open its next segment would end the node."""
+
+
+class Door:
+    """Listening sockets and their server. Made in the running event loop, which serves them at once."""
+
+    def __init__(self, runner: web.ServerRunner, sockets: list[socket.socket]) -> None:
+        assert runner.server is not None
+        self.sockets = sockets
+        self._factory = runner.server
+        self._loop = asyncio.get_running_loop()
+        self._entering: set[asyncio.Task[None]] = set()
+        self._pause: asyncio.TimerHandle | None = None
+        self._tell_at = 0.0  # time of the next line about not accepting
+        allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._files_max = sys.maxsize if allowed == resource.RLIM_INFINITY else allowed - min(FILES_KEPT, allowed // 2)
+        self._open()
+
+    def _open(self) -> None:
+        self._pause = None
+        if not self._has_files():
+            self._rest(self._few)
+            return
+        for listening in self.sockets:
+            self._loop.add_reader(listening.fileno(), self._take, listening)
+
+    def _has_files(self) -> bool:
+        """Whether the next connection leaves enough files to the node: a new file gets the lowest free number."""
+        try:
+            number = os.dup(self.sockets[0].fileno())
+        except OSError:
+            return False
+        os.close(number)
+        return number < self._files_max
+
+    @property
+    def _few(self) -> str:
+        return f"clients have all the open files that they may have ({self._files_max})"
+
+    def _rest(self, reason: str) -> None:
+        self._shut()
+        self._pause = self._loop.call_later(PAUSE_S, self._open)
+        now = clock.monotonic()
+        if now >= self._tell_at:
+            self._tell_at = now + TELL_S
+            get_logger().warning(
+                "connections_wait",
+                reason=reason,
+                mend="allow the process more open files (LimitNOFILE=, ulimit -n), or let clients keep fewer",
+            )
+
+    def _shut(self) -> None:
+        if self._pause is not None:
+            self._pause.cancel()
+        for listening in self.sockets:
+            self._loop.remove_reader(listening.fileno())
+
+    def _take(self, listening: socket.socket) -> None:
+        for _ in range(ACCEPTS_MAX):
+            try:
+                connection, _ = listening.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except ConnectionAbortedError:  # the client went away while it waited
+                continue
+            except OSError as error:
+                self._rest(str(error))
+                return
+            number = connection.fileno()
+            entering = self._loop.create_task(self._enter(connection))
+            self._entering.add(entering)
+            entering.add_done_callback(self._entering.discard)
+            if number >= self._files_max:
+                self._rest(self._few)
+                return
+
+    async def _enter(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        with contextlib.suppress(OSError):  # the client has gone meanwhile
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await self._loop.connect_accepted_socket(self._factory, connection)
+
+    async def close(self) -> None:
+        """Accepts no new connection; serves those that the kernel has accepted already for a moment more.
+
+        When a socket closes, the kernel resets the connections in its backlog, and the outcome of a request sent there
+        is
+        unknown to its client. So the backlog is emptied right before. A node that is leaving (`ApiRunner.leave`)
+        refuses
+        these requests, and closes their connections.
+        """
+        self._shut()
+        taken: list[socket.socket] = []
+        for listening in self.sockets:
+            with contextlib.suppress(OSError):  # BlockingIOError: no connection waits
+                while True:
+                    taken.append(listening.accept()[0])
+            listening.close()
+        await asyncio.gather(*self._entering, *[self._enter(connection) for connection in taken])
+        await asyncio.sleep(ANSWER_S)
+
+
+async def listen(runner: web.ServerRunner, host: str, port: int, backlog: int) -> Door:
+    """Serves at every address of the host; `runner` must be set up. Raises OSError."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    sockets: list[socket.socket] = []
+    try:
+        for family, address in dict.fromkeys((family, address) for family, _, _, _, address in found):
+            try:
+                listening = socket.create_server((str(address[0]), int(address[1])), family=family, backlog=backlog)
+            except OSError as error:
+                if error.errno == errno.EAFNOSUPPORT and len(found) > 1:
+                    continue  # the machine has no IPv6, but the name has such an address
+                raise
+            listening.setblocking(False)
+            sockets.append(listening)
+    except OSError:
+        for listening in sockets:
+            listening.close()
+        raise
+    return Door(runner, sockets)

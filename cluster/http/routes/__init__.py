@@ -1,0 +1,1 @@
+"""Handles each route of the HTTP API."""

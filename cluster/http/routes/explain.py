@@ -1,0 +1,69 @@
+"""Handles `GET /v1/explain/…`: why there is no leader or no progress, and what happened to a record.
+
+Neither route needs a leader: they answer from this node's own facts.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from raftlog.cluster.api.diagnosis import diagnose, tell_record
+from raftlog.cluster.api.errors import ApiError, Code
+from raftlog.cluster.api.explain import EntryView, NodeView, ReplicaView
+from raftlog.cluster.api.text import as_time
+from raftlog.cluster.http.exchange.answer import HttpAnswer
+from raftlog.cluster.http.exchange.call import Call, Service
+from raftlog.cluster.http.exchange.query import parse_number
+from raftlog.cluster.http.routes.log import SLICE_BYTES, check_oldest
+from raftlog.cluster.records.rows import as_record, decode_rows
+
+GROUPS_SHOWN_MAX: Final = 100
+"""Most names of consumer groups in one answer, of each kind."""
+
+
+async def explain_leaderless(service: Service, call: Call) -> HttpAnswer:
+    """Why there is no leader or no progress, as far as this node knows; `raftlog explain` asks all."""
+    call.query()
+    return service.answer(diagnose([service.node.view()], {}))
+
+
+async def explain_index(service: Service, call: Call) -> HttpAnswer:
+    """What happened to a record: term, time, effect, the nodes that hold it durably, the groups past it."""
+    call.query()
+    node = service.node
+    at = parse_number(call.parts[0], "the index", 1)
+    view = node.view()
+    if at > view.last:
+        raise ApiError(Code.FUTURE_INDEX, f"record {at} is not in this node's log, which ends with {view.last}")
+    check_oldest(service, at)
+    replicas = _replicas(view, at)
+    if at > node.applied:
+        state = "committed" if at <= view.committed else "uncommitted"
+        words = tell_record(at, state, None, "", replicas, (), ())
+        return service.answer(EntryView(view.node, view.role, at, state, words, replicas, node.applied, view.term))
+    pairs = await node.read_log(at, 1, SLICE_BYTES)
+    if not pairs:
+        raise ApiError(Code.COMPACTED, f"record {at} is not kept any more", oldest=node.oldest)
+    entry, effects = pairs[0]
+    record = as_record(next(row for row in decode_rows(entry, effects, at) if row.index == at))
+    groups = [(name.decode(), group.next > at) for name, group in node.machine.consumers.rows()]
+    past = [name for name, is_past in groups if is_past][:GROUPS_SHOWN_MAX]
+    before = [name for name, is_past in groups if not is_past][:GROUPS_SHOWN_MAX]
+    words = tell_record(at, "applied", record, as_time(entry.time_ms), replicas, past, before)
+    return service.answer(
+        EntryView(
+            view.node, view.role, at, "applied", words, replicas, node.applied, view.term, record, entry.first,
+            entry.index, entry.size, entry.clock_ms, past, before,
+        )
+    )  # fmt: skip
+
+
+def _replicas(view: NodeView, at: int) -> list[ReplicaView]:
+    """Every member's copy: the leader knows what each has proved, another node only its own copy."""
+    own_role = "voter" if view.node in view.voters or view.node in view.outgoing else "learner"
+    own = ReplicaView(view.node, own_role, view.persisted, at <= view.persisted, at <= view.applied)
+    others = [
+        ReplicaView(peer.node, peer.role, peer.match, None if peer.match is None else at <= peer.match)
+        for peer in view.peers
+    ]
+    return sorted([own, *others], key=lambda replica: replica.node)

@@ -1,0 +1,200 @@
+"""Handles `GET /v1/log` for one page: committed records as JSON or msgpack, at once or after a long poll.
+
+`raftlog.cluster.http.routes.log_stream` streams the same records (NDJSON, raw, follow).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from raftlog.cluster.api.encoding import Encoding
+from raftlog.cluster.api.errors import ApiError, Code, Outcome
+from raftlog.cluster.api.headers import H_NEXT, JSON, MSGPACK
+from raftlog.cluster.api.records import LogPageJson, LogPagePacked, TrimIn, Trimmed
+from raftlog.cluster.api.values import NUMBER_MAX
+from raftlog.cluster.http.exchange.answer import HttpAnswer, encode_json, encode_msgpack
+from raftlog.cluster.http.exchange.budget import answers_full
+from raftlog.cluster.http.exchange.call import READ_PARAMETERS, Call, Service, decode, read_index
+from raftlog.cluster.http.exchange.outcomes import submit
+from raftlog.cluster.records.rows import as_packed, as_record, decode_rows, is_user_row, plain_json, row_bytes
+from raftlog.cluster.replica.log.log_reader import compacted
+from raftlog.raft.codec.block import BlockRecord
+from raftlog.raft.types import Entry
+from raftlog.statemachine.commands import Operation
+from raftlog.statemachine.effects import Effects
+
+FORMATS: Final = ("json", "ndjson", "msgpack", "raw")
+ENCODINGS: Final = ("auto", "base64")
+EFFECTS: Final = ("whole", "brief")
+PARAMETERS: Final = READ_PARAMETERS | {
+    "from", "to", "from_time", "limit", "wait", "format", "follow", "internal", "encoding", "effects",
+}  # fmt: skip
+SLICE_RECORDS: Final = 1_000
+"""Records decoded row by row without a pause of the event loop: some milliseconds,"""
+PLAIN_RECORDS: Final = 4_000
+"""and of records that are nothing but a value, less than a microsecond each."""
+SLICE_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class LogQuery:
+    """The request of a reader of the log."""
+
+    start: int
+    stop: int  # the index after the last requested one
+    limit: int  # most records to scan
+    wait_ms: int
+    format: str
+    encoding: Encoding
+    with_internal: bool
+    is_follow: bool
+    are_effects_brief: bool  # in raw chunks, if possible
+
+
+@dataclass(slots=True)
+class Scan:
+    """A part of the requested records: as JSON, or as values for msgpack."""
+
+    next: int  # the index after the last scanned one
+    shown: list[Any] = field(default_factory=list)
+    scanned: int = 0
+    decoded: int = 0  # records decoded row by row
+    size: int = 0  # as `row_bytes` counts
+
+
+async def parse_log_query(service: Service, call: Call) -> LogQuery:
+    """The query, after the wait for its consistency. Raises ApiError."""
+    query = call.query(PARAMETERS)
+    limits = service.limits
+    form = query.choice("format", FORMATS, Code.NOT_ACCEPTABLE)
+    is_stream = form in ("ndjson", "raw")
+    is_follow = query.flag("follow")
+    if is_follow and not is_stream:
+        raise ApiError(Code.BAD_REQUEST, f"follow=true is for format=ndjson and format=raw, not for {form}")
+    are_effects_brief = query.choice("effects", EFFECTS) == "brief"
+    if are_effects_brief and form != "raw":
+        raise ApiError(Code.BAD_REQUEST, f"effects=brief is for format=raw, not for {form}")
+    if "from" in query and "from_time" in query:
+        raise ApiError(Code.BAD_REQUEST, "both from and from_time are given: give one")
+    wait_ms = query.number_or("wait", 0, 0, limits.wait_max_ms)
+    start = query.number("from", 1)
+    from_time = query.number("from_time")
+    stop = query.number_or("to", NUMBER_MAX, 1)
+    limit = query.number_or(
+        "limit",
+        NUMBER_MAX if is_stream else min(1_000, limits.page_records_max),
+        1,
+        NUMBER_MAX if is_stream else limits.page_records_max,
+    )
+    with_internal = query.flag("internal")
+    encoding: Encoding = "base64" if query.choice("encoding", ENCODINGS) == "base64" else "auto"
+    await read_index(service, call, query)
+    if from_time is not None:
+        start = await service.node.find_time(from_time)
+    if start is None:
+        start = service.node.oldest
+    return LogQuery(start, stop, limit, wait_ms, form, encoding, with_internal, is_follow, are_effects_brief)
+
+
+async def scan(service: Service, query: LogQuery, start: int, left: int, bytes_max: int) -> Scan:
+    """The next slice: at most `left` records from `start` on, with about `bytes_max` bytes at most.
+
+    Empty if there is no record yet. Raises ApiError compacted below the oldest index.
+    """
+    node = service.node
+    found = Scan(start)
+    end = min(start + min(left, PLAIN_RECORDS), query.stop, node.applied + 1)
+    if end <= start:
+        check_oldest(service, start)  # as the node does for reads from the disk
+        return found
+    for entry, effects in await node.read_log(start, end - start, SLICE_BYTES):
+        if found.next >= end or found.size >= bytes_max or not _take(found, query, entry, effects, end, bytes_max):
+            break
+    found.scanned = found.next - start
+    return found
+
+
+def _take(found: Scan, query: LogQuery, entry: Entry, effects: Effects, end: int, bytes_max: int) -> bool:
+    """Takes the requested records of one more entry. Returns whether another entry may follow."""
+    if query.format != "msgpack":
+        lines = plain_json(entry, effects, found.next, end - found.next, bytes_max - found.size, query.encoding)
+        if lines is not None:
+            found.shown += lines[0]
+            found.size += lines[1]
+            found.next += len(lines[0])
+            return True
+    stop = min(end, found.next + SLICE_RECORDS - found.decoded)
+    for row in decode_rows(entry, effects, found.next):
+        if row.index >= stop or found.size >= bytes_max:
+            return False
+        found.next = row.index + 1
+        found.decoded += 1
+        if query.with_internal or is_user_row(row):
+            shown = as_packed(row) if query.format == "msgpack" else encode_json(as_record(row, query.encoding))
+            found.shown.append(shown)
+            found.size += row_bytes(row)
+    return True
+
+
+async def read_page(service: Service, call: Call, query: LogQuery) -> HttpAnswer:
+    """One page. An empty page waits up to `wait` ms for a record."""
+    wait_until = service.clock() + query.wait_ms / 1000
+    shown: list[Any] = []
+    position, left, bytes_left, size = query.start, query.limit, service.limits.page_bytes_max, 0
+    while left > 0 and bytes_left > 0 and position < query.stop:
+        found = await scan(service, query, position, left, bytes_left)
+        position = found.next
+        left -= found.scanned
+        bytes_left -= found.size
+        shown += found.shown
+        size += found.size if query.format == "msgpack" else sum(map(len, found.shown))  # JSON may be six times larger
+        if not call.hold_answer(service, size):
+            raise answers_full(service.answers)
+        if found.scanned:
+            if left > 0:
+                await asyncio.sleep(0)  # yields after each slice: other requests must not wait for a whole page
+        elif shown or service.clock() >= wait_until:
+            break
+        else:
+            await service.wait_beyond(position - 1, wait_until)
+    node = service.node
+    marks = (position, node.oldest, node.committed, node.last_user_index, node.applied, node.term)
+    if query.format == "msgpack":
+        body, content_type = encode_msgpack(LogPagePacked(node.log_id, shown, *marks)), MSGPACK
+    else:
+        start, end = encode_json(LogPageJson(node.log_id, [], *marks)).split(b'"records":[]', 1)
+        body, content_type = b'%b"records":[%b]%b\n' % (start, b",".join(shown), end), JSON
+    return HttpAnswer(
+        service.identity, body, node.applied, node.term, content_type=content_type,
+        extra=((H_NEXT, str(position)),),
+    )  # fmt: skip
+
+
+def check_oldest(service: Service, index: int) -> None:
+    """Raises ApiError compacted for an index below the cluster's oldest one, which is equal on every node."""
+    node = service.node
+    if index < node.oldest:
+        raise compacted(node.node_id, index, node.oldest)
+
+
+_TRIM_BODY: Final = msgspec.json.Decoder(TrimIn)
+
+
+_FREED_LATER: Final = (
+    "no disk space is freed yet: each node deletes its whole segments below index {} by itself, as soon as both "
+    "snapshots that it keeps are past them and no follower needs them; raftlog_log_bytes in /metrics shows it"
+)
+
+
+async def trim(service: Service, call: Call) -> HttpAnswer:
+    """Allows the records below an index to be deleted, on every node."""
+    call.query()
+    body = decode(_TRIM_BODY, await call.body(service), "the body as JSON")
+    done = await submit(service, call, (BlockRecord(int(Operation.TRIM), argument=body.before),))
+    oldest = service.node.machine.oldest
+    answer = Trimmed(Outcome.APPLIED, oldest, done.last, done.term, _FREED_LATER.format(oldest))
+    return service.answer(answer, done.last, done.term)

@@ -1,0 +1,112 @@
+"""Handles `/v1/sessions`: opens, keeps alive, closes, and returns the receipt of a sequence."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from raftlog.cluster.api.errors import ApiError, Code
+from raftlog.cluster.api.sessions import Receipt, SessionAnswer, SessionDone, SessionIn
+from raftlog.cluster.http.exchange.answer import HttpAnswer
+from raftlog.cluster.http.exchange.call import (
+    NO_SESSION,
+    READ_PARAMETERS,
+    Call,
+    Service,
+    SessionHeaders,
+    decode,
+    read_index,
+)
+from raftlog.cluster.http.exchange.outcomes import commit, refuse, submit, told
+from raftlog.cluster.http.exchange.query import parse_number, unescape
+from raftlog.cluster.records.rows import RESULTS
+from raftlog.raft.codec.block import BlockRecord
+from raftlog.statemachine.answers import Reason
+from raftlog.statemachine.commands import Operation, Result
+from raftlog.statemachine.sessions import ReceiptKind
+
+_BODY: Final = msgspec.json.Decoder(SessionIn)
+_DECIDED: Final = (Reason.SEQUENCE_APPLIED, Reason.SEQUENCE_SETTLED)
+"""Reasons why a sequence cannot be voided; its receipt shows the reason."""
+
+
+async def open_session(service: Service, call: Call) -> HttpAnswer:
+    """Opens a session; an empty body asks for the defaults."""
+    call.query()
+    body = await call.body(service)
+    asked = decode(_BODY, body, "the body as JSON") if body else SessionIn()
+    done = await submit(
+        service, call, (BlockRecord(int(Operation.SESSION_OPEN), argument=asked.ttl_ms),), session=NO_SESSION
+    )
+    return service.answer(SessionAnswer(done.last, asked.ttl_ms, done.last, done.term), done.last, done.term)
+
+
+async def keep_alive(service: Service, call: Call) -> HttpAnswer:
+    """Restarts a session's time to live."""
+    return await _of_session(service, call, Operation.SESSION_KEEPALIVE)
+
+
+async def close_session(service: Service, call: Call) -> HttpAnswer:
+    """Ends a session: its kept answers are deleted, and its id is never used again."""
+    return await _of_session(service, call, Operation.SESSION_CLOSE)
+
+
+async def _of_session(service: Service, call: Call, operation: Operation) -> HttpAnswer:
+    call.query()
+    session = _number(call.parts[0], "the session in the path")
+    await call.drop_body(service)
+    record = BlockRecord(int(operation), argument=session)
+    # It names the session that it is about, but has no sequence of it: the block has none.
+    settled = await commit(service, call, (record,), NO_SESSION)
+    answer = told(settled, SessionHeaders(session))
+    if answer.result is not Result.APPLIED:
+        refuse(answer, settled.term, SessionHeaders(session))
+    return service.answer(SessionDone(session, settled.last, settled.term), settled.last, settled.term)
+
+
+async def get_receipt(service: Service, call: Call) -> HttpAnswer:
+    """The receipt of a sequence, as of an index."""
+    query = call.query(READ_PARAMETERS)
+    session = _number(call.parts[0], "the session in the path")
+    sequence = _number(call.parts[1], "the sequence in the path")
+    await read_index(service, call, query)
+    node = service.node
+    return _receipt(service, session, sequence, node.machine.applied_index, node.term)
+
+
+async def void(service: Service, call: Call) -> HttpAnswer:
+    """Voids a sequence that was not seen, so that it never applies. For an applied one, returns its receipt."""
+    call.query()
+    headers = SessionHeaders(_number(call.parts[0], "the session in the path"))
+    sequence = _number(call.parts[1], "the sequence in the path")
+    await call.drop_body(service)
+    settled = await commit(service, call, (BlockRecord(int(Operation.VOID), argument=sequence),), headers)
+    answer = told(settled, headers)
+    if answer.result is not Result.APPLIED and answer.reason not in _DECIDED:
+        refuse(answer, settled.term, headers)
+    return _receipt(service, headers.session, sequence, service.node.machine.applied_index, settled.term)
+
+
+def _receipt(service: Service, session: int, sequence: int, index: int, term: int) -> HttpAnswer:
+    state = service.node.machine.receipt(session, sequence)
+    if state.state is ReceiptKind.EXPIRED:
+        raise ApiError(
+            Code.SESSION_EXPIRED,
+            f"session {session} is not known: it expired, was closed, or never was",
+            index=index,
+            term=term,
+        )
+    answer = state.answer
+    if answer is None:
+        receipt = Receipt(session, sequence, state.state.value, index, term)
+    else:
+        receipt = Receipt(
+            session, sequence, state.state.value, index, term, answer.first, answer.last, answer.revision,
+            RESULTS[answer.result],
+        )  # fmt: skip
+    return service.answer(receipt, index, term)
+
+
+def _number(raw: str, what: str) -> int:
+    return parse_number(unescape(raw, what).decode("utf-8", "replace"), what, 1)

@@ -1,0 +1,1 @@
+"""Imports files into the log, each line exactly once."""

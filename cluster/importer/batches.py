@@ -1,0 +1,149 @@
+"""Cuts the lines of an input into batches of records, one batch ahead of the one that is being sent.
+
+`raftlog.cluster.importer.importer` sends them. A batch ends by its lines, its bytes, or when the input has no more for
+now.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from raftlog.cluster.client.requests import NewRecord
+from raftlog.cluster.importer.lines import InputError, InputOptions, Line, Rejected, read_batch
+
+AHEAD: Final = 2
+"""How many batches are read while another is being sent."""
+
+
+STOP_S: Final = 1.0
+"""How long the end of an import waits for the thread that reads, in seconds. A pipe may never have another byte."""
+
+
+class Hash(Protocol):
+    """A running hash, as hashlib has them."""
+
+    def update(self, data: bytes, /) -> None:
+        """Adds bytes."""
+
+    def hexdigest(self) -> str:
+        """The hash so far."""
+
+
+@dataclass(slots=True)
+class ImportBatch:
+    """Lines read for one request, and the hash of the file up to their end."""
+
+    records: list[NewRecord] = field(default_factory=list)
+    rejected: list[Rejected] = field(default_factory=list)
+    lines: int = 0
+    bytes: int = 0
+    without_time: int = 0
+    hash: str = ""
+    seen: int = 0  # bytes of the file, as it is on disk, that were read so far
+
+
+class Unacceptable(InputError):
+    """With `strict`: a line that would be rejected, or stored without its time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where batches end. `first_bytes`: the first batch has exactly these bytes, because it may have been sent."""
+
+    lines_max: int
+    bytes_max: int
+    first_bytes: int | None = None
+    strict: bool = False
+
+
+def batches(lines: Iterable[Line], reading: InputOptions, cut: Cut, hasher: Hash) -> Iterator[ImportBatch]:
+    """The batches of the lines. Raises Unacceptable, with `strict`, after the batch before the bad line."""
+    taken: list[Line] = []
+    size = 0
+    first = cut.first_bytes
+    for line in lines:
+        if line.raw:
+            taken.append(line)
+            size += len(line.raw)
+        if first is not None:
+            is_full = size >= first
+        else:
+            is_full = len(taken) >= cut.lines_max or size >= cut.bytes_max or not line.raw
+        if taken and is_full:
+            yield from _batch(taken, reading, cut, hasher)
+            taken, size, first = [], 0, None
+    if taken:
+        yield from _batch(taken, reading, cut, hasher)
+
+
+def _batch(lines: Sequence[Line], reading: InputOptions, cut: Cut, hasher: Hash) -> Iterator[ImportBatch]:
+    found = read_batch(lines, reading)
+    refusal = None
+    if cut.strict:
+        for at, (line, each) in enumerate(zip(lines, found, strict=True)):
+            if reason := _fault(each, reading):
+                refusal = Unacceptable(f"line {line.number}: {reason}; correct it, or leave out --strict")
+                lines, found = lines[:at], found[:at]
+                break
+    if lines:
+        raw = b"".join([line.raw for line in lines])
+        hasher.update(raw)
+        records = [each for each in found if type(each) is NewRecord]
+        yield ImportBatch(
+            records, [each for each in found if isinstance(each, Rejected)], sum(line.lines for line in lines),
+            len(raw), sum(each.time_ms is None for each in records) if reading.has_time else 0, hasher.hexdigest(),
+        )  # fmt: skip
+    if refusal is not None:
+        raise refusal
+
+
+def _fault(found: NewRecord | Rejected, reading: InputOptions) -> str | None:
+    if isinstance(found, Rejected):
+        return found.reason
+    return f"no time in {reading.time or 'the line'}" if reading.has_time and found.time_ms is None else None
+
+
+class Ahead:
+    """Runs an iterator of batches in a thread, `AHEAD` batches ahead, so that reading and sending overlap."""
+
+    def __init__(self, source: Iterator[ImportBatch]) -> None:
+        self._source = source
+        self._queue: queue.Queue[ImportBatch | BaseException | None] = queue.Queue(AHEAD)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="import-reader", daemon=True)
+
+    def _run(self) -> None:
+        try:
+            for batch in self._source:
+                self._put(batch)
+                if self._stopped.is_set():
+                    return
+            self._put(None)
+        except BaseException as error:  # the sender raises it
+            self._put(error)
+
+    def _put(self, each: ImportBatch | BaseException | None) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._queue.put(each, timeout=0.1)
+                return
+            except queue.Full:
+                continue
+
+    def __iter__(self) -> Iterator[ImportBatch]:
+        """The batches. Raises what the iterator raised."""
+        self._thread.start()
+        while (each := self._queue.get()) is not None:
+            if isinstance(each, BaseException):
+                raise each
+            yield each
+
+    def close(self) -> None:
+        """Ends the thread after the batch that it reads, if it reads one within `STOP_S`."""
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join(STOP_S)

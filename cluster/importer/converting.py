@@ -1,0 +1,187 @@
+"""Turns JSON arrays, Parquet and Arrow into lines of NDJSON, one object a row.
+
+`raftlog.cluster.importer.inputs` calls it. The same input always gives the same bytes, so an import of it continues
+exactly once like that of any file of lines.
+"""
+
+from __future__ import annotations
+
+import base64
+import codecs
+import datetime
+import decimal
+import json
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any, BinaryIO, Final
+
+import msgspec
+
+from raftlog.cluster.importer.lines import LINE_BYTES_MAX, InputColumn, InputError, pieces_of
+
+ROWS_AT_ONCE: Final = 2_000
+_PIECE: Final = 256 << 10
+_BLANK: Final = " \t\r\n"
+
+
+def json_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Each object of a JSON array, or of objects one after the other, as one line. Raises InputError."""
+    decoder, scan = codecs.getincrementaldecoder("utf-8")(), json.JSONDecoder().raw_decode
+    text, at, number, is_array = "", 0, 0, None
+    source = iter(chunks)
+    is_end = False
+    while True:
+        while at < len(text) and (text[at] in _BLANK or (text[at] == "," and is_array)):
+            at += 1
+        if is_array is None and at < len(text):
+            is_array = text[at] == "["
+            at += is_array
+            continue
+        if is_array and text[at : at + 1] == "]":
+            return
+        end = -1
+        if at < len(text):
+            try:
+                _, end = scan(text, at)
+            except (ValueError, RecursionError) as error:
+                if is_end or len(text) - at > LINE_BYTES_MAX:
+                    raise InputError(f"value {number + 1} is not JSON: {error}") from error
+        if end > 0 and (end < len(text) or is_end):  # a number at the end may go on in the next piece
+            number += 1
+            yield text[at:end].replace("\r", " ").replace("\n", " ").encode() + b"\n"
+            at = end
+            continue
+        if is_end:
+            if is_array:
+                raise InputError(f"the array does not end after value {number}: the file is cut")
+            return
+        piece = next(source, None)
+        is_end = piece is None
+        try:
+            text, at = text[at:] + decoder.decode(piece or b"", final=is_end), 0
+        except UnicodeDecodeError as error:
+            raise InputError(f"value {number + 1} is not UTF-8: {error}; give --charset") from error
+
+
+def parquet_lines(file: BinaryIO) -> tuple[tuple[InputColumn, ...], Iterator[bytes]]:
+    """The columns of a Parquet file, and its rows as lines. Raises InputError."""
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        table = pyarrow.parquet.ParquetFile(file)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise InputError(f"not a Parquet file: {error}") from error
+    return _columns(table.schema_arrow), _rows(table.iter_batches(ROWS_AT_ONCE))
+
+
+def arrow_lines(file: BinaryIO) -> tuple[tuple[InputColumn, ...], Iterator[bytes]]:
+    """The columns of an Arrow file or stream, and its rows as lines. Raises InputError."""
+    import pyarrow
+
+    try:
+        is_file = file.read(6) == b"ARROW1"
+        file.seek(0)
+        if is_file:
+            opened = pyarrow.ipc.open_file(file)
+            batches = (opened.get_batch(at) for at in range(opened.num_record_batches))
+        else:
+            opened = batches = pyarrow.ipc.open_stream(file)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise InputError(f"not an Arrow file or stream: {error}") from error
+    return _columns(opened.schema), _rows(batches)
+
+
+def _columns(schema: Any) -> tuple[InputColumn, ...]:
+    return tuple(InputColumn(field.name, str(field.type)) for field in schema)
+
+
+def _rows(batches: Iterable[Any]) -> Iterator[bytes]:
+    import pyarrow
+
+    try:
+        for batch in batches:
+            names = batch.schema.names
+            if len({*names}) < len(names):
+                raise InputError("two columns have the same name: rename one")
+            for start in range(0, batch.num_rows, ROWS_AT_ONCE):
+                part = batch.slice(start, ROWS_AT_ONCE)
+                cells = [_values(column) for column in part.columns]
+                encode = msgspec.json.encode
+                yield b"".join(
+                    encode(dict(zip(names, row, strict=True)), enc_hook=_as_json) + b"\n"
+                    for row in zip(*cells, strict=True)
+                )
+    except (pyarrow.ArrowException, OSError) as error:
+        raise InputError(f"it cannot be read to its end: {error}") from error
+
+
+def _values(column: Any) -> list[Any]:
+    """The cells of a column as values that JSON carries without loss."""
+    import pyarrow
+
+    kind = column.type
+    types = pyarrow.types
+    if types.is_dictionary(kind):
+        return _values(column.dictionary_decode())
+    if types.is_timestamp(kind):
+        text = column.cast(pyarrow.string()).to_pylist()
+        return [None if each is None else each.replace(" ", "T", 1) for each in text]
+    if types.is_time(kind) or types.is_decimal(kind) or types.is_date(kind):
+        return list(column.cast(pyarrow.string()).to_pylist())
+    if types.is_duration(kind):
+        return list(column.cast(pyarrow.int64()).to_pylist())
+    if types.is_float16(kind):
+        column = column.cast(pyarrow.float32())
+        kind = column.type
+    values: list[Any] = column.to_pylist()
+    if types.is_floating(kind):
+        return [_number(each) for each in values]
+    if types.is_nested(kind):
+        return [_nested(each) for each in values]
+    return values
+
+
+def _number(value: float | None) -> float | str | None:
+    return value if value is None or math.isfinite(value) else str(value)
+
+
+def _nested(value: Any) -> Any:
+    match value:
+        case float():
+            return _number(value)
+        case dict():
+            return {str(name): _nested(each) for name, each in value.items()}
+        case list() | tuple():
+            return [_nested(each) for each in value]
+        case _:
+            return value
+
+
+def _as_json(value: Any) -> Any:
+    match value:
+        case bytes():
+            return base64.b64encode(value).decode()
+        case decimal.Decimal() | datetime.timedelta():
+            return str(value)
+        case _:
+            return value.isoformat() if hasattr(value, "isoformat") else str(value)
+
+
+def rejected_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines in a file of rejected lines, as they were in the input. Raises InputError."""
+    for number, line in enumerate(pieces_of(chunks), start=1):
+        try:
+            row = _decode_rejected(line)
+        except msgspec.MsgspecError as error:
+            raise InputError(f"line {number} is no rejected line of an import: {error}") from error
+        value = row.value.encode() if row.value is not None else base64.b64decode(row.value_b64 or "")
+        yield value + b"\n"
+
+
+class _RejectedRow(msgspec.Struct, frozen=True):
+    value: str | None = None
+    value_b64: str | None = None
+
+
+_decode_rejected: Final = msgspec.json.Decoder(_RejectedRow).decode

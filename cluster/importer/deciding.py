@@ -1,0 +1,293 @@
+"""Decides from the first batch of an input how to read it: format, dialect, types, time; pure, and says each decision.
+
+`raftlog.cluster.importer.importer` calls it before anything is written: the log is immutable, so a doubt stops the
+import here, with the option that settles it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final
+
+from raftlog.cluster.importer import rows, times
+from raftlog.cluster.importer.dialect import Dialect, dialect_of, is_table, looks_like_data, rows_of
+from raftlog.cluster.importer.lines import (
+    OBJECTS,
+    TABLES,
+    InputColumn,
+    InputError,
+    InputFormat,
+    InputOptions,
+    Line,
+    check_fields,
+    detect,
+    look_of,
+    parse,
+    split_lines,
+    suffix_of,
+)
+from raftlog.cluster.importer.times import TimeRule
+
+ROWS_LOOKED_AT: Final = 1_000
+COLUMNS_SHOWN: Final = 12
+_TEXT_SUFFIXES: Final = ("txt", "log", "out", "text")
+
+
+@dataclass(frozen=True, slots=True)
+class ImportOptions:
+    """What the user gave. None or empty: to be decided."""
+
+    format: InputFormat | None = None
+    key: str | None = None
+    time: str | None = None
+    time_format: str | None = None
+    time_zone: str | None = None
+    headers: tuple[str, ...] = ()
+    select: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    delimiter: str | None = None
+    header: bool | None = None
+    charset: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The beginning of an input: whole lines as bytes, its own columns if it has some, and its age in Unix ms."""
+
+    name: str
+    pieces: Sequence[bytes]
+    format: InputFormat | None = None
+    charset: str = "utf-8"
+    compression: str | None = None
+    columns: tuple[InputColumn, ...] = ()
+    latest_ms: int = 0
+
+
+@dataclass(slots=True)
+class Decided:
+    """How to read the input, and sentences for the user."""
+
+    reading: InputOptions
+    notices: list[str] = field(default_factory=list)
+
+
+def decide(sample: Sample, options: ImportOptions) -> Decided:
+    """Decides everything, or raises InputError with the option that settles the doubt."""
+    format, why = _format(sample, options)
+    columns: tuple[str, ...] = ()
+    dialect = Dialect()
+    notes = [f"format {format.value} ({why})"]
+    if sample.compression:
+        notes.append(f"compression {sample.compression}")
+    if format in TABLES:
+        dialect, columns = _table(sample, options, format)
+        shown = {"\t": "tab"}.get(dialect.delimiter, repr(dialect.delimiter))
+        named = "named by the first line" if dialect.header else "named by --columns"
+        notes.append(f"delimiter {shown}, {len(columns)} columns {named}")
+    elif options.columns or options.delimiter or options.header is not None:
+        raise InputError(f"--columns, --delimiter and --header are of CSV; {sample.name} is read as {format.value}")
+    notes.append(f"charset {sample.charset}")
+    reading = InputOptions(
+        format, options.key, options.time, columns, dialect, options.headers, options.select, charset=sample.charset
+    )
+    try:
+        check_fields(reading)
+    except InputError as error:
+        raise InputError(f"{sample.name}: {error}") from error
+    lines = first_lines(sample, reading)
+    parsed = [*zip(lines, parse([line.data for line in lines], reading), strict=True)]
+    good = [(line, row) for line, row in parsed if line.data.strip() and not isinstance(row, ValueError)]
+    types = sample.columns or _types(reading, [row for _, row in good])
+    if format in OBJECTS:
+        _check_names(sample, reading, [row for _, row in good], types)
+    decided = Decided(_with(reading, types=types))
+    decided.notices.append(f"{sample.name}: {', '.join(notes)}")
+    if types:
+        shown = ", ".join(f"{column.name} {column.type}" for column in types[:COLUMNS_SHOWN])
+        more = f", and {len(types) - COLUMNS_SHOWN} more" if len(types) > COLUMNS_SHOWN else ""
+        decided.notices.append(f"columns: {shown}{more}")
+    _decide_time(sample, options, good, decided)
+    return decided
+
+
+def _with(reading: InputOptions, **changes: Any) -> InputOptions:
+    from msgspec.structs import replace
+
+    return replace(reading, **changes)
+
+
+def first_lines(sample: Sample, reading: InputOptions) -> list[Line]:
+    """The first lines of data, without the line that names the columns."""
+    lines = split_lines(sample.pieces, reading)
+    if reading.format in TABLES and reading.dialect.header:
+        next(lines, None)
+    return [line for line in islice(lines, ROWS_LOOKED_AT) if line.raw]
+
+
+def _format(sample: Sample, options: ImportOptions) -> tuple[InputFormat, str]:
+    """The format, and the reason for it."""
+    if options.format is not None:
+        return options.format, "as given"
+    if sample.format is not None:
+        return sample.format, "by its first bytes"
+    first = next((piece for piece in sample.pieces if piece.strip()), b"")
+    try:
+        return detect(sample.name, first), "by its name and first line"
+    except InputError:
+        if options.columns or options.delimiter:
+            return InputFormat.CSV, "because its columns are given"
+        texts = [piece.decode("utf-8", "replace").rstrip("\r\n") for piece in sample.pieces[:200] if piece.strip()]
+        if is_table(texts):
+            return InputFormat.CSV, "every line has as many fields"
+        if suffix_of(sample.name) in _TEXT_SUFFIXES:
+            return InputFormat.LINES, "text in no known format"
+        raise
+
+
+def _table(sample: Sample, options: ImportOptions, format: InputFormat) -> tuple[Dialect, tuple[str, ...]]:
+    """The dialect and the names of the columns. Raises InputError where the first line may be data."""
+    texts = [piece.decode("utf-8", "replace").rstrip("\r\n") for piece in sample.pieces[:200]]
+    if texts:
+        texts[0] = texts[0].removeprefix("\ufeff")
+    given = {"tab": "\t", "\\t": "\t"}.get(options.delimiter or "", options.delimiter)
+    if given is not None and len(given) != 1:
+        raise InputError(f"--delimiter {given!r}: give one character, or tab")
+    dialect = dialect_of(texts, given or ("\t" if format is InputFormat.TSV else None))
+    table = rows_of(texts, dialect)
+    first = table[0] if table else []
+    if options.columns:
+        has_header = bool(options.header)
+        return Dialect(dialect.delimiter, dialect.quote, dialect.escape, has_header), options.columns
+    second = next((row for row in table[1:] if row), [])
+    if options.header is False:
+        names = tuple(f"c{number}" for number in range(1, len(first) + 1))
+        return Dialect(dialect.delimiter, dialect.quote, dialect.escape, False), names
+    if options.header is None and looks_like_data(first, second):
+        raise InputError(
+            f"{sample.name}: line 1 looks like data, not like names of columns: {texts[0][:80]!r}; give --columns "
+            f"NAME,…, or --no-header to name them c1, c2, …, or --header if these are the names"
+        )
+    if doubled := sorted({name for name in first if first.count(name) > 1}):
+        raise InputError(
+            f"{sample.name}: line 1 names the column {doubled[0]!r} twice; give --columns NAME,… --header to "
+            f"name the columns otherwise"
+        )
+    return dialect, tuple(first)
+
+
+def _types(reading: InputOptions, found: Sequence[Any]) -> tuple[InputColumn, ...]:
+    """The fields of the rows with the type that holds every value."""
+    if reading.format in TABLES:
+        columns: dict[str, list[str]] = {name: [] for name in reading.columns}
+        for row in found:
+            for name, cell in zip(reading.columns, row, strict=False):
+                if (kind := rows.type_of_text(cell)) is not None:
+                    columns[name].append(kind)
+        return tuple(InputColumn(name, rows.common_type(kinds or ["string"])) for name, kinds in columns.items())
+    if reading.format not in OBJECTS:
+        return ()
+    columns = {}
+    for row in found:
+        for name, value in row.items():
+            kinds = columns.setdefault(name, [])
+            if (kind := rows.type_of(value)) is not None:
+                kinds.append(kind)
+    return tuple(InputColumn(name, rows.common_type(kinds or ["string"])) for name, kinds in columns.items())
+
+
+def _check_names(sample: Sample, reading: InputOptions, found: Sequence[Any], types: Sequence[InputColumn]) -> None:
+    """Raises InputError for a field that no row of the first batch has."""
+    named = [("--key", reading.key), ("--time", reading.time)]
+    named += [("--headers", name) for name in reading.headers] + [("--select", name) for name in reading.select]
+    for what, name in named:
+        if name is None or not found or any(rows.look_in_object(row, name) is not None for row in found):
+            continue
+        has = ", ".join(column.name for column in types) or "no field"
+        raise InputError(
+            f"{sample.name}: {what} {name}: none of the first {len(found)} rows has this field; they have {has}"
+        )
+
+
+def _decide_time(sample: Sample, options: ImportOptions, good: Sequence[tuple[Line, Any]], decided: Decided) -> None:
+    """Decides how times are read. Raises InputError if no time of the first batch can be read."""
+    reading, zone = decided.reading, options.time_zone or "UTC"
+    times.zone_of(zone)
+    name = "time" if reading.format is InputFormat.SYSLOG else reading.time
+    if reading.format is InputFormat.ACCESS:
+        decided.notices.append("time: that of each access, with its own zone")
+        return
+    if name is None:
+        if options.time_format is not None or options.time_zone is not None:
+            raise InputError("--time-format and --time-zone are of a time field: name it with --time FIELD")
+        decided.notices.append(f"no time field: the records have only the log's time{_hint(reading, good, zone)}")
+        return
+    look = look_of(reading)
+    found = [(line, look(row, name)) for line, row in good]
+    values = [value for _, value in found if value is not None and value != ""]
+    if options.time_format is not None:
+        rule = _rule(options.time_format, zone, sample)
+        count = sum(times.reader(rule)(value) is not None for value in values)
+        told = times.Decision((rule.form,), count, len(values)) if count else times.Decision((), 0, len(values))
+    else:
+        told = times.recognise(values, zone)
+        rule = _rule(told.forms[0] if told.forms else times.SYSLOG_3164, zone, sample)
+        if not told.forms and reading.format is InputFormat.SYSLOG:
+            count = sum(times.reader(rule)(value) is not None for value in values)
+            told = times.Decision((rule.form,) if count else (), count, len(values))
+    if not told.forms:
+        raise InputError(_unreadable(sample, name, found, options))
+    if len(told.forms) > 1:
+        line, value = next((line, value) for line, value in found if value not in (None, ""))
+        choices = " or ".join(f"--time-format '{form}'" for form in told.forms)
+        raise InputError(
+            f"{sample.name}: line {line.number}: {name} {_shown(value)} can be read in {len(told.forms)} ways; give "
+            f"{choices}"
+        )
+    decided.reading = _with(reading, times=rule)
+    if rule.form in times.UNITS:
+        meaning = {"s": "Unix seconds", "ms": "Unix milliseconds", "us": "Unix microseconds", "ns": "Unix nanoseconds"}
+        form = meaning[rule.form]
+    else:
+        form = ("ISO 8601" if rule.form == times.ISO else f"'{rule.form}'") + f", without a zone: {zone}"
+    if rule.form == times.SYSLOG_3164:
+        form += ", without a year: that of the file's age"
+    first = next(value for _, value in found if times.reader(rule)(value) is not None)
+    decided.notices.append(
+        f"time: {name}, {form}; {told.read:,} of the first {len(found):,} rows have one, as {_shown(first)}"
+    )
+
+
+def _rule(form: str, zone: str, sample: Sample) -> TimeRule:
+    has_year = form == times.ISO or form in times.UNITS or "%Y" in form or "%y" in form
+    return TimeRule(form, zone, None if has_year else sample.latest_ms)
+
+
+def _unreadable(sample: Sample, name: str, found: Sequence[tuple[Line, Any]], options: ImportOptions) -> str:
+    for line, value in found:
+        if value is not None and value != "":
+            given = f" of the form {options.time_format!r}" if options.time_format is not None else ""
+            return (
+                f"{sample.name}: line {line.number}: {name} {_shown(value)} is not a time{given}; give --time-format "
+                f"'{times.suggest(value)}'"
+            )
+    return f"{sample.name}: none of the first {len(found)} rows has a value in {name}; name another field with --time"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…'"
+
+
+def _hint(reading: InputOptions, good: Sequence[tuple[Line, Any]], zone: str) -> str:
+    """The fields whose values look like times, as a hint for --time."""
+    look = look_of(reading)
+    likely = []
+    for column in reading.types:
+        if column.type not in ("string", "integer", "number") and not column.type.startswith(("timestamp", "date")):
+            continue
+        values = [value for _, row in good[:20] if (value := look(row, column.name)) not in (None, "")]
+        if values and times.recognise(values, zone).read == len(values):
+            likely.append(column.name)
+    return f"; {' and '.join(likely[:3])} may be one (--time {likely[0]})" if likely else ""

@@ -1,0 +1,169 @@
+"""Guesses how a CSV file is written from its first bytes: charset, delimiter, quotes, line of names; pure.
+
+`raftlog.cluster.importer.deciding` calls it, and prints each guess.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import re
+from collections import Counter
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+
+DELIMITERS: Final = (",", ";", "\t", "|")
+UTF8: Final = "utf-8"
+WINDOWS: Final = "windows-1252"
+_MARKS: Final = (
+    (codecs.BOM_UTF8, UTF8),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16: its mark begins with that of UTF-16
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+"""Byte order marks."""
+
+ROWS_LOOKED_AT: Final = 200
+_NAME: Final = re.compile(r"\S(?:.{0,62}\S)?")
+_NUMBER: Final = re.compile(r"[+-]?(?:\d+(?:[.,]\d*)?|[.,]\d+)(?:[eE][+-]?\d+)?")
+
+
+class Dialect(msgspec.Struct, frozen=True):
+    """How the rows of a CSV file are written. `header`: the first line names the columns."""
+
+    delimiter: str = ","
+    quote: str = '"'
+    escape: str | None = None  # None: a quote in a quoted field is doubled
+    header: bool = True
+
+
+def charset_of(sample: bytes, is_whole: bool) -> tuple[str, int]:
+    """The charset of the first bytes of a file, and the length of its byte order mark.
+
+    `is_whole`: the sample is the file. Otherwise its last character may be cut. UTF-8 if the bytes are UTF-8, else
+    Windows-1252, which can read any byte.
+    """
+    for mark, charset in _MARKS:
+        if sample.startswith(mark):
+            return charset, len(mark)
+    for at, charset in ((1, "utf-16-le"), (0, "utf-16-be")):
+        odd = sample[at : min(len(sample), 4096) : 2]
+        if len(odd) > 3 and odd.count(0) > 0.7 * len(odd):
+            return charset, 0
+    try:
+        codecs.getincrementaldecoder(UTF8)().decode(sample, final=is_whole)
+    except UnicodeDecodeError:
+        return WINDOWS, 0
+    return UTF8, 0
+
+
+def _undefined(error: UnicodeError) -> tuple[str, int]:
+    """Reads a byte that Windows-1252 leaves undefined as the character of the same number, as browsers do."""
+    assert isinstance(error, UnicodeDecodeError)
+    return "".join(map(chr, error.object[error.start : error.end])), error.end
+
+
+codecs.register_error("raftlog-undefined", _undefined)
+
+
+def dialect_of(lines: Sequence[str], delimiter: str | None = None) -> Dialect:
+    """The dialect of the first lines. A given delimiter is not guessed."""
+    text = "\n".join(lines)
+    quote = "'" if '"' not in text and re.search(r"(?:^|[,;\t|])'[^'\n]*'(?:[,;\t|]|$)", text, re.M) else '"'
+    escape = "\\" if f"\\{quote}" in text and quote * 2 not in text.replace(f"\\{quote}", "") else None
+    tried = (delimiter,) if delimiter is not None else DELIMITERS
+    dialects = [Dialect(each, quote, escape) for each in tried]
+    best = max(dialects, key=lambda each: _evenness(lines, each))
+    return best if _evenness(lines, best) > (0.0, 0) or delimiter is not None else Dialect(",", quote, escape)
+
+
+def _evenness(lines: Sequence[str], dialect: Dialect) -> tuple[float, int]:
+    """How many of the rows have the most frequent number of fields, and that number; (0, 0) if it is one."""
+    counts = Counter(len(row) for row in rows_of(lines[:ROWS_LOOKED_AT], dialect) if row)
+    if not counts:
+        return 0.0, 0
+    width, rows = max(counts.items(), key=lambda item: (item[1], item[0]))
+    return (rows / counts.total(), width) if width > 1 else (0.0, 0)
+
+
+def is_table(lines: Sequence[str]) -> bool:
+    """Whether lines look like a CSV file without its name: two rows or more, nearly all of the same width.
+
+    Sentences can have as many commas each. But a comma in a sentence is followed by a space, and a name of a column
+    does not begin with one.
+    """
+    dialect = dialect_of(lines)
+    share, width = _evenness(lines, dialect)
+    if len(lines) < 2 or width < 2 or share < 0.95:
+        return False
+    return all(_NAME.fullmatch(cell) for cell in rows_of(lines[:1], dialect)[0])
+
+
+def rows_of(lines: Sequence[str], dialect: Dialect) -> list[list[str]]:
+    """The rows of the lines."""
+    csv.field_size_limit(1 << 30)  # `raftlog.cluster.importer.lines.LINE_BYTES_MAX` limits a row
+    try:
+        return [*csv.reader(lines, **options_of(dialect))]
+    except csv.Error as error:
+        raise ValueError(f"not a CSV row: {error}") from error
+
+
+def options_of(dialect: Dialect) -> dict[str, Any]:
+    """The dialect in the words of the module csv."""
+    return {
+        "delimiter": dialect.delimiter, "quotechar": dialect.quote, "escapechar": dialect.escape,
+        "doublequote": dialect.escape is None, "strict": False,
+    }  # fmt: skip
+
+
+def looks_like_data(first: Sequence[str], second: Sequence[str]) -> bool:
+    """Whether the first row is a row of data rather than names: a number in a column of numbers, or no text at all."""
+    both = any(_NUMBER.fullmatch(a) and _NUMBER.fullmatch(b) for a, b in zip(first, second, strict=False))
+    return both or not any(each.strip() for each in first)
+
+
+@lru_cache(maxsize=64)
+def _closed(dialect: Dialect) -> re.Pattern[bytes]:
+    """The pattern of a row of well-formed fields. It decides most rows, and quickly."""
+    quote, delimiter = (re.escape(each).encode() for each in (dialect.quote, dialect.delimiter))
+    inner = rb"(?:[^%b]++|%b%b)*+" % (quote, quote, quote)
+    if dialect.escape is not None:
+        escape = re.escape(dialect.escape).encode()
+        inner = rb"(?:[^%b%b]++|%b.)*+" % (quote, escape, escape)
+    field = rb"(?:%b%b%b|[^%b%b\r\n]*+)" % (quote, inner, quote, quote, delimiter)
+    return re.compile(rb"%b(?:%b%b)*+\r?\n?" % (field, delimiter, field), re.DOTALL)
+
+
+def is_row_open(line: bytes, dialect: Dialect) -> bool:
+    """As `is_open`, of the bytes of a line or row, with or without its line end."""
+    if _closed(dialect).fullmatch(line):
+        return False
+    return is_open(line.decode("utf-8", "replace").rstrip("\r\n"), dialect)
+
+
+def is_open(text: str, dialect: Dialect) -> bool:
+    """Whether a quoted field begins in the text and does not end in it. A quote inside an unquoted field is text."""
+    quote, at = dialect.quote, 0
+    while at < len(text):
+        if text[at] == quote:
+            at += 1
+            while True:
+                end = text.find(quote, at)
+                if end < 0:
+                    return True
+                if dialect.escape is not None and text[end - 1] == dialect.escape:
+                    at = end + 1
+                elif dialect.escape is None and text[end + 1 : end + 2] == quote:
+                    at = end + 2
+                else:
+                    at = end + 1
+                    break
+        following = text.find(dialect.delimiter, at)
+        if following < 0:
+            return False
+        at = following + 1
+    return False

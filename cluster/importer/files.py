@@ -1,0 +1,264 @@
+"""Opens the files of an import one after the other, and skips in each what an earlier run imported.
+
+`raftlog.cluster.importer.importer` asks it for the next file. The first file decides how all of them are read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from msgspec.structs import replace
+
+from raftlog.cluster.importer import converting, following, rows
+from raftlog.cluster.importer.batches import Hash
+from raftlog.cluster.importer.deciding import Sample, decide
+from raftlog.cluster.importer.inputs import SAMPLE_BYTES, STDIN, Opened, as_utf8, expand, open_input, sample_of
+from raftlog.cluster.importer.lines import (
+    TABLES,
+    InputError,
+    InputFormat,
+    InputOptions,
+    Line,
+    pieces_of,
+    split_lines,
+    suffix_of,
+)
+from raftlog.cluster.importer.plan import ImportPlan
+from raftlog.cluster.importer.session_file import Acknowledged, ImportSession, SessionFileError, read_session
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from error
+
+
+class InputFile:
+    """One open file of an import. `is_continued`: an earlier run has imported its beginning."""
+
+    def __init__(
+        self, opened: Opened, chunks: Iterator[bytes], reading: InputOptions, is_continued: bool, shown: str | None
+    ) -> None:
+        self.name = opened.name
+        self.shown = shown  # in the file of rejected lines
+        self.inode = 0
+        self.is_continued = is_continued
+        self.seen: Callable[[], int] = opened.seen
+        self.lines: Iterator[Line] = iter(())
+        self._opened = opened
+        self._chunks = chunks
+        self._reading = reading
+
+    def skip_lines(self, at: Acknowledged, from_line: int) -> tuple[Acknowledged, Hash]:
+        """Skips the line of the columns' names, and everything before `from_line`. Raises InputError."""
+        reading = self._reading
+        self.lines = split_lines(pieces_of(self._chunks), reading)
+        hasher, offset, number = hashlib.sha256(), 0, 1
+        has_header = reading.format in TABLES and reading.dialect.header
+        start = max(from_line, 2 if has_header else 1)
+        while number < start:
+            with _named(self.name):
+                line = next(self.lines, None)
+            if line is None:
+                if from_line > number:
+                    raise InputError(f"--from-line {from_line}: {self.name} has only {number - 1} lines")
+                break
+            if number == 1 and has_header:
+                self._check_columns(line)
+            hasher.update(line.raw)
+            offset += len(line.raw)
+            number += line.lines
+        return replace(at, offset=offset, line=number, hash=hasher.hexdigest()), hasher
+
+    def _check_columns(self, line: Line) -> None:
+        (found,) = rows.csv_rows([line.raw], self._reading.dialect)
+        wanted = self._reading.columns
+        if isinstance(found, ValueError) or len(found) != len(wanted):
+            raise InputError(f"{self.name}: line 1 has not the {len(wanted)} columns {', '.join(wanted)}")
+
+    def skip_bytes(self, at: Acknowledged) -> Hash:
+        """Skips the acknowledged bytes, and returns their hash."""
+        hasher = hashlib.sha256()
+        left = at.offset
+        rest = b""
+        while left and (chunk := next(self._chunks, None)) is not None:
+            hasher.update(chunk[:left])
+            rest = chunk[left:]
+            left = max(0, left - len(chunk))
+        self.lines = split_lines(pieces_of(_before(rest, self._chunks)), self._reading, at.line)
+        return hasher
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._opened.close()
+
+
+def _before(first: bytes, chunks: Iterator[bytes]) -> Iterator[bytes]:
+    if first:
+        yield first
+    yield from chunks
+
+
+class InputFiles:
+    """The files of an import, from the one where it stands."""
+
+    def __init__(
+        self, plan: ImportPlan, note: ImportSession | None, stdin: BinaryIO, at: Acknowledged | None = None
+    ) -> None:
+        self._plan = plan
+        self._stdin = stdin
+        self._stopped = threading.Event()
+        self._at = at or (note.acknowledged if note is not None else Acknowledged())
+        self._next = self._at.file
+        self._is_first = True
+        self._tail: following.Tail | None = None
+        self._reading = note.reading if note is not None else None
+        if self._reading is None and plan.rejected_of is not None:
+            self._reading = _reading_of(plan.rejected_of)
+        self.names = note.files if note is not None and note.files else self._expand()
+        self._sizes = [Path(name).stat().st_size if name != STDIN and Path(name).exists() else 0 for name in self.names]
+        self._is_new = note is None and not self._at.offset
+
+    def _expand(self) -> tuple[str, ...]:
+        if self._plan.follow:
+            if len(self._plan.sources) > 1 or Path(self._plan.source).is_dir() or self._plan.source == STDIN:
+                raise InputError("--follow is of one file; start one import for each")
+            return (self._plan.source,)
+        return tuple(expand(self._plan.sources))
+
+    @property
+    def reading(self) -> InputOptions:
+        """How the files are read: decided when the first was opened."""
+        assert self._reading is not None
+        return self._reading
+
+    def has_more(self, number: int) -> bool:
+        """Whether there is a file after the first `number`."""
+        return number < len(self.names) or (self._plan.follow and not self._stopped.is_set())
+
+    def share(self, seen: int) -> float | None:
+        """The share of all bytes that is read, with `seen` bytes of the current file; None if that is not known."""
+        if self._plan.follow or not sum(self._sizes) or self.reading.format in (InputFormat.PARQUET, InputFormat.ARROW):
+            return None
+        return min(1.0, (sum(self._sizes[: self._next - 1]) + seen) / sum(self._sizes))
+
+    def next(self) -> InputFile | None:
+        """The next file that is not empty; None after the last. Raises InputError, OSError, SessionFileError."""
+        while self.has_more(self._next):
+            number, self._next = self._next, self._next + 1
+            is_continued = self._is_first and not self._is_new
+            name = self.names[min(number, len(self.names) - 1)]
+            with _named(name):
+                opened = self._follow() if self._plan.follow else self._open(name)
+                try:
+                    first, chunks = sample_of(opened.chunks)
+                except BaseException:
+                    opened.close()
+                    raise
+            self._is_first = False
+            if not any(first):
+                opened.close()
+                if len(self.names) > 1:
+                    self._plan.tell(f"{name}: the file is empty, and was skipped")
+                continue
+            try:
+                if self._reading is None:
+                    self._decide(opened, first)
+            except BaseException:
+                opened.close()
+                raise
+            shown = name if len(self.names) > 1 else None
+            source = InputFile(opened, chunks, self.reading, is_continued, shown)
+            source.inode = self._tail.inode if self._tail is not None else 0
+            return source
+        return None
+
+    def _open(self, name: str) -> Opened:
+        format = self._plan.format or (self._reading.format if self._reading is not None else None)
+        opened = open_input(name, self._stdin, format, self._plan.charset, self._stopped)
+        try:
+            if self._plan.rejected_of is not None:
+                opened.chunks = converting.rejected_lines(opened.chunks)
+            elif opened.format is InputFormat.JSON or (opened.format is None and self._is_json(opened)):
+                opened.format = InputFormat.JSON
+                opened.chunks = converting.json_lines(opened.chunks)
+        except BaseException:
+            opened.close()
+            raise
+        return opened
+
+    def _is_json(self, opened: Opened) -> bool:
+        """Whether the text is an array of objects, or objects over several lines."""
+        first, opened.chunks = sample_of(opened.chunks)
+        text = b"".join(first).lstrip()
+        if text.startswith(b"["):
+            return text[1:].lstrip()[:1] in (b"{", b"]") or suffix_of(opened.name) == "json"
+        line = text.partition(b"\n")[0].rstrip()
+        return text.startswith(b"{") and b"\n" in text and not _is_object(line)
+
+    def _follow(self) -> Opened:
+        path = Path(self._plan.source)
+        if self._tail is None:
+            found = following.find(path, self._at.inode)
+            if found is None:
+                raise SessionFileError(
+                    f"the file that {self._plan.state} continues was rotated and is gone or compressed: {path.name} up "
+                    f"to line {self._at.line - 1} is in the log. Choose: put it back under its name with .1 added; or "
+                    f"--again to begin with what {path} has now"
+                )
+        else:
+            before = following.find(path, self._tail.inode)
+            found = path if before is None else following.after(path, before)
+        self._tail = tail = following.Tail(path, found, self._stopped.wait)
+        charset, chunks = as_utf8(tail.chunks(), self._plan.charset, self._plan.format)
+        return Opened(self._plan.source, chunks, tail.close, self._plan.format, charset)
+
+    def _decide(self, opened: Opened, first: list[bytes]) -> None:
+        is_whole = sum(map(len, first)) < SAMPLE_BYTES and bool(first[-1])
+        pieces = [piece for piece in pieces_of(first) if piece]
+        if len(pieces) > 1 and not is_whole and not pieces[-1].endswith(b"\n"):
+            pieces.pop()
+        latest_ms = round(time.time() * 1000)
+        if opened.name != STDIN:
+            with suppress(OSError):
+                latest_ms = round(Path(opened.name).stat().st_mtime * 1000)
+        sample = Sample(
+            opened.name, pieces, opened.format, opened.charset, opened.compression, opened.columns, latest_ms
+        )
+        decided = decide(sample, self._plan.options)
+        self._reading = decided.reading
+        for notice in decided.notices:
+            self._plan.tell(notice)
+
+    def stop(self) -> None:
+        """Ends waiting for more input."""
+        self._stopped.set()
+
+    close = stop
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        rows.json_object(line)
+    except ValueError:
+        return False
+    return True
+
+
+def _reading_of(state: Path) -> InputOptions:
+    """How the input was read whose rejected lines are to be imported. Raises SessionFileError."""
+    note = read_session(state)
+    if note is None or note.reading is None:
+        raise SessionFileError(
+            f"{state} is not there, or of an earlier version: it says how the rejected lines are read"
+        )
+    reading = note.reading
+    return replace(reading, dialect=replace(reading.dialect, header=False))

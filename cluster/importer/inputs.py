@@ -1,0 +1,285 @@
+"""Opens inputs by name: files, folders, patterns and standard input; compressed, in any charset, in any format.
+
+`raftlog.cluster.importer.importer` calls it. Every input becomes chunks of bytes: lines of UTF-8, or of any bytes where
+the format needs no text. An input is read twice only where an import continues.
+"""
+
+from __future__ import annotations
+
+import codecs
+import glob
+import gzip
+import io
+import select
+import shutil
+import tempfile
+import threading
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Final, cast
+
+from raftlog.cluster.importer import converting
+from raftlog.cluster.importer.dialect import UTF8, WINDOWS, charset_of
+from raftlog.cluster.importer.lines import InputColumn, InputError, InputFormat, suffix_of
+
+STDIN: Final = "-"
+CHUNK_BYTES: Final = 256 << 10
+IDLE_S: Final = 0.2
+"""How long a pipe or a followed file may have nothing new before a batch is sent as it is, in seconds."""
+
+SAMPLE_BYTES: Final = 256 << 10
+"""Bytes at the start of an input that decide its format, dialect and time, if a batch has not fewer."""
+
+OWN_FILES: Final = (".raftlog-import", ".rejected", ".raftlog-import.new")
+"""Ends of the names of files that an import writes itself."""
+
+_GZIP: Final = b"\x1f\x8b"
+_ZSTD: Final = b"\x28\xb5\x2f\xfd"
+_PARQUET: Final = b"PAR1"
+_ARROW: Final = (b"ARROW1", b"\xff\xff\xff\xff")
+
+
+def expand(names: Sequence[str]) -> list[str]:
+    """The files of folders and patterns, in the order of their names. Raises InputError."""
+    found: list[str] = []
+    for name in names:
+        path = Path(name)
+        if name == STDIN:
+            if len(names) > 1:
+                raise InputError("- is standard input: it cannot be imported together with files")
+            found.append(name)
+        elif path.is_dir():
+            inside = sorted(str(each) for each in path.rglob("*") if each.is_file() and _is_input(each))
+            if not inside:
+                raise InputError(f"{name}: the folder has no file to import")
+            found += inside
+        elif not path.exists() and glob.has_magic(name):
+            matching = sorted(each for each in glob.glob(name, recursive=True) if Path(each).is_file())
+            matching = [each for each in matching if _is_input(Path(each))]
+            if not matching:
+                raise InputError(f"{name}: no file matches the pattern")
+            found += matching
+        else:
+            found.append(name)
+    return [*dict.fromkeys(found)]
+
+
+def _is_input(path: Path) -> bool:
+    return not path.name.startswith(".") and not path.name.endswith(OWN_FILES)
+
+
+@dataclass(slots=True)
+class Opened:
+    """An open input. `chunks` ends with the input; an empty chunk means that there is no more for now.
+
+    `columns`: of a format that brings its own. `seen` is a function: the bytes of the file that were read, before any
+    decompression, of `size`.
+    """
+
+    name: str
+    chunks: Iterator[bytes]
+    close: Callable[[], None]
+    format: InputFormat | None = None
+    charset: str = UTF8
+    compression: str | None = None
+    columns: tuple[InputColumn, ...] = ()
+    size: int | None = None
+    seen: Callable[[], int] = field(default=lambda: 0)
+
+
+def open_input(
+    name: str, stdin: BinaryIO, format: InputFormat | None, charset: str | None, stopped: threading.Event
+) -> Opened:
+    """Opens a file or standard input. Raises InputError, OSError. Waiting for a pipe ends when `stopped` is set."""
+    raw = stdin if name == STDIN else Path(name).open("rb", buffering=0)  # noqa: SIM115  # `Opened.close`
+    try:
+        counted = _Counted(raw)
+        head = counted.peek(6)
+        compression = "gzip" if head.startswith(_GZIP) else "zstd" if head.startswith(_ZSTD) else None
+        source: Any = counted
+        if compression == "gzip":
+            source = gzip.GzipFile(fileobj=cast(BinaryIO, counted), mode="rb")
+        elif compression == "zstd":
+            source = _zstd(counted)
+        peeked = _Counted(source)
+        first = peeked.peek(6)  # also moves what was looked at before, so that waiting for a pipe knows of it
+        format = format or _container(name, first)
+        opened = Opened(name, iter(()), raw.close, format, UTF8, compression)
+        opened.seen = counted.tell
+        with suppress(OSError):
+            opened.size = Path(name).stat().st_size if name != STDIN else None
+        if format in (InputFormat.PARQUET, InputFormat.ARROW):
+            lines = converting.parquet_lines if format is InputFormat.PARQUET else converting.arrow_lines
+            table = _seekable(raw, peeked, compression, name)
+            opened.columns, opened.chunks = lines(table)
+            opened.close = table.close
+            opened.size = None
+            return opened
+        wait = _waiter(raw) if name == STDIN and compression is None else None
+        chunks = _told(_chunks(peeked, wait, stopped))
+        opened.charset, opened.chunks = as_utf8(chunks, charset, format)
+        return opened
+    except BaseException:
+        raw.close()
+        raise
+
+
+def _container(name: str, head: bytes) -> InputFormat | None:
+    suffix = suffix_of(name)
+    if head.startswith(_PARQUET):
+        return InputFormat.PARQUET
+    if head.startswith(_ARROW[0]) or (suffix in ("arrow", "arrows", "feather", "ipc") and head.startswith(_ARROW)):
+        return InputFormat.ARROW
+    return None
+
+
+class _Counted(io.RawIOBase):
+    """A stream that counts the bytes read, and whose first bytes can be looked at."""
+
+    def __init__(self, source: Any) -> None:
+        self._read = getattr(source, "read1", source.read)
+        self._head = b""
+        self._count = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def peek(self, size: int) -> bytes:
+        """At least `size` bytes from here, unless the stream is shorter."""
+        while len(self._head) < size and (more := self._read(CHUNK_BYTES)):
+            self._head += more
+        return self._head
+
+    @property
+    def has_head(self) -> bool:
+        """Whether bytes that were looked at are still to be read."""
+        return bool(self._head)
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes, at most `size`; as many as there are at once."""
+        if size < 0:
+            size = CHUNK_BYTES
+        if self._head:
+            found, self._head = self._head[:size], self._head[size:]
+        else:
+            found = self._read(size) or b""
+        self._count += len(found)
+        return found
+
+    def tell(self) -> int:
+        """The number of bytes read."""
+        return self._count
+
+
+def _zstd(source: _Counted) -> Any:
+    """A stream of the bytes that zstd holds. Raises ModuleNotFoundError without pyarrow."""
+    import pyarrow
+
+    return pyarrow.CompressedInputStream(pyarrow.PythonFile(source, mode="r"), "zstd")
+
+
+def _seekable(raw: BinaryIO, source: _Counted, compression: str | None, name: str) -> BinaryIO:
+    """The file itself, or a copy of its decompressed bytes. Raises InputError for standard input."""
+    if name == STDIN:
+        raise InputError("Parquet and Arrow cannot be read from standard input: save the input to a file")
+    if compression is None:
+        raw.seek(0)
+        return raw
+    copy = tempfile.TemporaryFile()  # noqa: SIM115  # the same
+    shutil.copyfileobj(cast(BinaryIO, source), copy, CHUNK_BYTES)
+    copy.seek(0)
+    raw.close()
+    return cast(BinaryIO, copy)
+
+
+def _waiter(raw: BinaryIO) -> Callable[[], bool] | None:
+    """A function that waits for bytes of a pipe for `IDLE_S`, and returns whether there are some."""
+    try:
+        descriptor = raw.fileno()
+    except (AttributeError, OSError):
+        return None
+    return lambda: bool(select.select([descriptor], [], [], IDLE_S)[0])
+
+
+def _chunks(source: _Counted, wait: Callable[[], bool] | None, stopped: threading.Event) -> Iterator[bytes]:
+    while True:
+        if wait is not None and not source.has_head and not wait():
+            if stopped.is_set():
+                return
+            yield b""
+            continue
+        if not (chunk := source.read(CHUNK_BYTES)):
+            return
+        yield chunk
+
+
+def _told(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """The chunks; an error of decompression becomes an InputError."""
+    try:
+        yield from chunks
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(f"the compressed file is damaged or cut: {error}") from error
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise InputError(f"the compressed file is damaged or cut: {error}") from error
+
+
+def as_utf8(chunks: Iterator[bytes], charset: str | None, format: InputFormat | None) -> tuple[str, Iterator[bytes]]:
+    """The charset and the chunks in UTF-8, without a byte order mark."""
+    first, chunks = sample_of(chunks)
+    sample = b"".join(first)
+    found, mark = charset_of(sample, is_whole=len(sample) < SAMPLE_BYTES)
+    if charset is None and found == WINDOWS and format in (InputFormat.LINES, InputFormat.ACCESS):
+        found = UTF8  # these formats keep any bytes
+    if charset is not None:
+        try:
+            charset = codecs.lookup(charset).name
+        except LookupError as error:
+            raise InputError(f"--charset {charset}: no such charset; write utf-8, windows-1252, utf-16, …") from error
+        mark = mark if charset == found or found != UTF8 else 0
+        found = {"cp1252": WINDOWS}.get(charset, charset)
+    if found == UTF8:
+        return found, _without(chunks, mark) if mark else chunks
+    return found, _decoded(_without(chunks, mark) if found != "utf-16" else chunks, found)
+
+
+def _without(chunks: Iterator[bytes], mark: int) -> Iterator[bytes]:
+    for chunk in chunks:
+        yield chunk[mark:]
+        mark = max(0, mark - len(chunk))
+
+
+def _decoded(chunks: Iterable[bytes], charset: str) -> Iterator[bytes]:
+    errors = "raftlog-undefined" if charset == WINDOWS else "strict"
+    decoder = codecs.getincrementaldecoder(charset)(errors)
+    lines = 0
+    try:
+        for chunk in chunks:
+            text = decoder.decode(chunk)
+            lines += text.count("\n")
+            yield text.encode("utf-8", "surrogatepass")
+        if rest := decoder.decode(b"", final=True):
+            yield rest.encode("utf-8", "surrogatepass")
+    except UnicodeDecodeError as error:
+        raise InputError(f"line {lines + 1} or later is not {charset}: {error}; give --charset") from error
+
+
+def sample_of(chunks: Iterator[bytes], size: int = SAMPLE_BYTES) -> tuple[list[bytes], Iterator[bytes]]:
+    """The first chunks, until they have `size` bytes or there is no more for now, and all chunks again."""
+    first: list[bytes] = []
+    total = 0
+    while total < size and (chunk := next(chunks, None)) is not None:
+        first.append(chunk)
+        total += len(chunk)
+        if not chunk and total:
+            break
+    return first, _again(first, chunks)
+
+
+def _again(first: Sequence[bytes], chunks: Iterator[bytes]) -> Iterator[bytes]:
+    yield from first
+    yield from chunks

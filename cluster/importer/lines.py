@@ -1,0 +1,340 @@
+"""Splits an input into lines, and turns lines into records; pure.
+
+The importer and the demo call it. The value of a record is the line's bytes without the line end, or with `select` a
+JSON object of the selected fields. The format only finds key, headers and the client's time. A line is rejected only if
+it is blank, or if its key, headers or selected fields cannot be read.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import count
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from raftlog.cluster.client.requests import NewRecord
+from raftlog.cluster.importer import access_log, rows, syslog
+from raftlog.cluster.importer.dialect import Dialect, is_row_open
+from raftlog.cluster.importer.times import ISO, Read, TimeRule, reader
+from raftlog.statemachine.commands import KEY_BYTES_MAX
+
+LINE_BYTES_MAX: Final = 1 << 20
+"""Most bytes of a line: one record must easily fit into a request."""
+
+ROW_BYTES_MAX: Final = 64 << 10
+"""Most bytes of a CSV row over several lines."""
+
+
+class InputFormat(StrEnum):
+    """The format of an input. Rows of the last three are read as lines of NDJSON."""
+
+    NDJSON = "ndjson"
+    CSV = "csv"
+    TSV = "tsv"
+    ACCESS = "access"
+    SYSLOG = "syslog"
+    LINES = "lines"  # any text or bytes, without key and time
+    JSON = "json"  # an array of objects, or objects over several lines
+    PARQUET = "parquet"
+    ARROW = "arrow"
+
+
+TABLES: Final = (InputFormat.CSV, InputFormat.TSV)
+OBJECTS: Final = (InputFormat.NDJSON, InputFormat.JSON, InputFormat.PARQUET, InputFormat.ARROW)
+_FIXED: Final = {InputFormat.ACCESS: access_log.FIELDS, InputFormat.SYSLOG: syslog.FIELDS}
+
+
+class InputError(ValueError):
+    """The whole input cannot be imported. The message says why and what to do."""
+
+
+class Line(NamedTuple):
+    """A line of the input, or a CSV row over several lines: its number from 1, its bytes, and its number of lines.
+
+    The bytes include the line end.
+    """
+
+    number: int
+    raw: bytes
+    lines: int = 1
+
+    @property
+    def data(self) -> bytes:
+        """Its bytes without the line end."""
+        return self.raw.removesuffix(b"\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A line without a valid record, and the reason."""
+
+    number: int
+    reason: str
+    data: bytes
+
+
+class InputColumn(msgspec.Struct, frozen=True):
+    """A field of the input, and its type: integer, number, boolean, string, object, array or json."""
+
+    name: str
+    type: str
+
+
+class InputOptions(msgspec.Struct, frozen=True):
+    """How to read the lines of one input.
+
+    `columns`: the names of a CSV file's columns. `types`: the fields found in the first batch. Without `times`, values
+    of the field `time` are ISO 8601 or Unix milliseconds.
+    """
+
+    format: InputFormat
+    key: str | None = None
+    time: str | None = None
+    columns: tuple[str, ...] = ()
+    dialect: Dialect = Dialect()
+    headers: tuple[str, ...] = ()
+    select: tuple[str, ...] = ()
+    times: TimeRule | None = None
+    types: tuple[InputColumn, ...] = ()
+    charset: str = "utf-8"
+
+    @property
+    def has_time(self) -> bool:
+        """Whether every record should have a time."""
+        return self.time is not None or self.format in _FIXED
+
+
+def suffix_of(name: str) -> str:
+    """The end of a file's name without that of a compression: `csv` of a.csv.gz."""
+    return name.lower().removesuffix(".gz").removesuffix(".zst").rpartition(".")[2]
+
+
+def detect(name: str, first_line: bytes) -> InputFormat:
+    """The format, by the file's name and its first line. Raises InputError."""
+    suffix = suffix_of(name)
+    start = first_line.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if suffix in ("ndjson", "jsonl"):
+        return InputFormat.NDJSON
+    if start.startswith(b"{"):
+        return InputFormat.NDJSON if start.rstrip().endswith(b"}") or suffix != "json" else InputFormat.JSON
+    if start.startswith(b"[") and (suffix == "json" or start[1:].lstrip()[:1] in (b"", b"{")):
+        return InputFormat.JSON
+    if suffix in ("csv", "tsv"):
+        return InputFormat(suffix)
+    if access_log.is_access_line(first_line):
+        return InputFormat.ACCESS
+    if syslog.is_syslog_line(first_line):
+        return InputFormat.SYSLOG
+    raise InputError(
+        f"the format of {name} is not clear from its name or its first line; give --format (lines: any text)"
+    )
+
+
+def begin(format: InputFormat, key: str | None, time: str | None, first_line: bytes) -> InputOptions:
+    """Checks the options against the format and the first line. Raises InputError."""
+    columns: tuple[str, ...] = ()
+    dialect = Dialect("\t") if format is InputFormat.TSV else Dialect()
+    if format in TABLES:
+        (first,) = rows.csv_rows([first_line.removeprefix(b"\xef\xbb\xbf")], dialect)
+        if isinstance(first, ValueError):
+            raise InputError(f"line 1: {first}")
+        columns = tuple(first)
+    reading = InputOptions(format, key, time, columns, dialect)
+    check_fields(reading)
+    return reading
+
+
+def check_fields(reading: InputOptions) -> None:
+    """Checks that the format has the requested fields. Raises InputError."""
+    format = reading.format
+    if format is InputFormat.ACCESS and reading.time is not None:
+        raise InputError("--time: an access log has its time in its own place; leave the option out")
+    given = [("--key", reading.key), ("--time", reading.time)]
+    given += [("--headers", name) for name in reading.headers] + [("--select", name) for name in reading.select]
+    for what, name in given:
+        if name is None:
+            continue
+        if format is InputFormat.LINES:
+            raise InputError(f"{what} {name}: plain lines have no fields; leave it out, or give another --format")
+        if format in _FIXED and name not in _FIXED[format]:
+            kind = "an access log" if format is InputFormat.ACCESS else "a syslog line"
+            raise InputError(f"{what} {name}: of {kind} it is one of {', '.join(_FIXED[format])}")
+        if format in TABLES and name not in reading.columns:
+            raise InputError(f"{what} {name}: the first line has no such column; it has {', '.join(reading.columns)}")
+
+
+def pieces_of(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines of the chunks, each with its line end. A chunk without bytes is passed on.
+
+    A line that is far too long is passed on in parts: the splitter of lines refuses it, and names its number.
+    """
+    rest = b""
+    for chunk in chunks:
+        if not chunk:
+            yield b""
+            continue
+        lines = io.BytesIO(rest + chunk).readlines()
+        rest = b"" if lines[-1].endswith(b"\n") else lines.pop()
+        yield from lines
+        if len(rest) > LINE_BYTES_MAX:
+            yield rest
+            rest = b""
+    if rest:
+        yield rest
+
+
+def split_lines(pieces: Iterable[bytes], reading: InputOptions, number: int = 1) -> Iterator[Line]:
+    """Splits `pieces` into the lines of the input from number `number` on. Raises InputError.
+
+    Each piece ends with its line end, except perhaps the last one. CSV lines are joined while a quoted field is open,
+    because it may hold line ends. A quote that is not closed within `ROW_BYTES_MAX` belongs to its own line alone.
+    An empty piece means that the input has no more for now; it is returned as a line without bytes.
+    """
+    source = iter(pieces)
+    waiting: deque[bytes] = deque()  # read, not yet returned
+    quote = reading.dialect.quote.encode() if reading.format in TABLES else None
+    while True:
+        if waiting:
+            piece = waiting.popleft()
+        elif (piece := next(source, None)) is None:  # type: ignore[assignment]
+            return
+        if len(piece) > LINE_BYTES_MAX:
+            raise InputError(f"line {number} has more than {LINE_BYTES_MAX} bytes; cut it, or split the input")
+        if quote is None or quote not in piece or not is_row_open(piece, reading.dialect):
+            yield Line(number, piece, 1 if piece else 0)
+            number += 1 if piece else 0
+            continue
+        waiting.appendleft(piece)
+        taken = _row_lines(source, waiting, reading.dialect)
+        yield Line(number, b"".join(waiting.popleft() for _ in range(taken)), taken)
+        number += taken
+
+
+def _row_lines(source: Iterator[bytes], waiting: deque[bytes], dialect: Dialect) -> int:
+    """The number of lines of a row whose first line has an open quote. Reads ahead into `waiting` as far as needed."""
+    row = b""
+    for taken in count(1):
+        if taken > len(waiting):
+            while (piece := next(source, None)) == b"":
+                pass  # the rest of the row is not written yet
+            if piece is None:
+                return 1
+            waiting.append(piece)
+        row += waiting[taken - 1]
+        if dialect.quote.encode() in waiting[taken - 1] and not is_row_open(row, dialect):
+            return taken
+        if len(row) > ROW_BYTES_MAX:
+            return 1
+    raise AssertionError("count has no end")
+
+
+def read(line: Line, reading: InputOptions) -> NewRecord | Rejected:
+    """The record in the line, or the reason why it has none."""
+    return read_batch([line], reading)[0]
+
+
+def read_batch(lines: Sequence[Line], reading: InputOptions) -> list[NewRecord | Rejected]:
+    """The record in each line, or the reason why it has none."""
+    values = [line.data for line in lines]
+    is_plain = not (reading.key or reading.time or reading.headers or reading.select or reading.format in _FIXED)
+    if is_plain:
+        return [
+            NewRecord(data) if data.strip() else Rejected(line.number, "blank line", data)
+            for line, data in zip(lines, values, strict=True)
+        ]
+    build = _builder(reading)
+    found: list[NewRecord | Rejected] = []
+    for line, data, row in zip(lines, values, parse(values, reading), strict=True):
+        if not data.strip():
+            found.append(Rejected(line.number, "blank line", data))
+            continue
+        try:
+            found.append(build(data, row))
+        except ValueError as error:
+            found.append(Rejected(line.number, str(error), data))
+    return found
+
+
+def parse(values: Sequence[bytes], reading: InputOptions) -> Iterator[rows.InputRow]:
+    """The row in each line, by the format."""
+    match reading.format:
+        case InputFormat.CSV | InputFormat.TSV:
+            return rows.csv_rows(values, reading.dialect)
+        case InputFormat.ACCESS | InputFormat.LINES:
+            return iter(values)
+        case InputFormat.SYSLOG:
+            return rows.syslog_rows(values)
+        case _:
+            return rows.json_rows(values)
+
+
+def look_of(reading: InputOptions) -> rows.Look:
+    """A function that finds a field of a parsed row by its name; None if the row does not have it."""
+    if reading.format in TABLES:
+        return rows.look_in_cells(reading.columns)
+    return rows.look_in_access_log if reading.format is InputFormat.ACCESS else rows.look_in_object
+
+
+def _builder(reading: InputOptions) -> Callable[[bytes, rows.InputRow], NewRecord]:
+    """A function from a line and its row to the record. It raises ValueError if the line has none."""
+    look, time_of = look_of(reading), _time_reader(reading)
+    key_name, headers, select = reading.key, reading.headers, reading.select
+    is_access = reading.format is InputFormat.ACCESS
+    is_table = reading.format in TABLES
+    must_parse = bool(key_name is not None or headers or select)
+    types = {column.name: column.type for column in reading.types} if is_table else {}
+
+    def build(data: bytes, row: rows.InputRow) -> NewRecord:
+        if isinstance(row, ValueError):
+            if must_parse:
+                raise row
+            return NewRecord(data)
+        key = None
+        if key_name is not None:
+            found = look(row, key_name)
+            if found is None and is_access:
+                raise ValueError(f"no {key_name} can be read")
+            key = rows.as_key(found, key_name)
+            if not 0 < len(key) <= KEY_BYTES_MAX:
+                raise ValueError(f"a key of {len(key)} bytes: it must have 1 to {KEY_BYTES_MAX}")
+        pairs: tuple[tuple[str, bytes], ...] = ()
+        if headers:
+            pairs = tuple(
+                (name, rows.as_bytes(each, name)) for name in headers if (each := look(row, name)) is not None
+            )
+        value = data
+        if select:
+            fields = {name: rows.typed(look(row, name), types.get(name)) for name in select}
+            if not is_table:
+                fields = {name: each for name, each in fields.items() if each is not None}
+            value = rows.as_bytes(fields, "the row")
+        return NewRecord(value, key, pairs, None if time_of is None else time_of(row))
+
+    return build
+
+
+def _time_reader(reading: InputOptions) -> Read | None:
+    if reading.format is InputFormat.ACCESS:
+        return access_log.read_time_ms
+    name = reading.time or ("time" if reading.format is InputFormat.SYSLOG else None)
+    if name is None:
+        return None
+    look = look_of(reading)
+    read_value = _read_iso_or_ms if reading.times is None else reader(reading.times)
+    return lambda row: read_value(look(row, name))
+
+
+_read_iso: Final = reader(TimeRule(ISO))
+_read_ms: Final = reader(TimeRule("ms"))
+
+
+def _read_iso_or_ms(value: Any) -> int | None:
+    if isinstance(value, float):
+        return None
+    ms = _read_ms(value)
+    return ms if ms is not None else _read_iso(value)

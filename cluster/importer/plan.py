@@ -1,0 +1,97 @@
+"""Defines the plan of an import, its progress, and the points between which it may be killed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from raftlog.cluster.importer.deciding import ImportOptions
+from raftlog.cluster.importer.lines import InputFormat
+
+BATCH_LINES: Final = 5_000
+
+SESSION_TTL_MS: Final = 24 * 3_600_000
+"""Time to live of the session: how long a killed import may wait before it continues."""
+
+
+class ImportStep(StrEnum):
+    """Points between which an import may be killed. `ImportPlan.at` is called with each as it is reached."""
+
+    OPENED = "opened"  # the session is open, nothing is noted
+    BEGUN = "begun"  # the session is noted, the schema is not in the log
+    DESCRIBED = "described"  # the schema is in the log, which is noted only with the next batch
+    READ = "read"  # a batch is read and its rejected lines are written, nothing is noted
+    NOTED = "noted"
+    ANSWERED = "answered"  # the batch is acknowledged, which is noted only with the next
+    FINISHED = "finished"  # everything is acknowledged, which is not noted
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class ImportPlan:
+    """The input and the options of an import.
+
+    `again` forgets an earlier import of the same input. `rejected_of` is the session file of the import whose rejected
+    lines are the input. `tell` gets each decision as a sentence.
+    """
+
+    source: str  # path, pattern, folder, or "-"
+    state: Path
+    rejects: Path
+    format: InputFormat | None = None
+    key: str | None = None
+    time: str | None = None
+    batch_lines: int = BATCH_LINES
+    session_ttl_ms: int = SESSION_TTL_MS
+    again: bool = False
+    from_line: int = 1
+    at: Callable[[ImportStep], None] = field(default=lambda _: None)
+    more: tuple[str, ...] = ()  # further files
+    time_format: str | None = None
+    time_zone: str | None = None
+    headers: tuple[str, ...] = ()
+    select: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    delimiter: str | None = None
+    header: bool | None = None
+    charset: str | None = None
+    follow: bool = False
+    strict: bool = False
+    rejected_of: Path | None = None
+    tell: Callable[[str], None] = field(default=lambda _: None)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """All that the user named."""
+        return (self.source, *self.more)
+
+    @property
+    def options(self) -> ImportOptions:
+        """What decides how the input is read."""
+        return ImportOptions(
+            self.format, self.key, self.time, self.time_format, self.time_zone, self.headers, self.select,
+            self.columns, self.delimiter, self.header, self.charset,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ImportProgress:
+    """The progress after each acknowledged batch, counted over all runs of the import.
+
+    `lines` and `bytes` are of the current file. `share` is how much of the input is read, from 0 to 1; None if its size
+    is not known.
+    """
+
+    records: int
+    rejected: int
+    lines: int
+    bytes: int
+    first: int | None  # index of the first record
+    last: int | None
+    result: str  # of the newest batch: applied | repeated
+    without_time: int = 0
+    files: int = 0
+    share: float | None = None

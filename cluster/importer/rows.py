@@ -1,0 +1,191 @@
+"""Parses lines into rows of named fields, and fields into keys, headers and JSON values; pure.
+
+`raftlog.cluster.importer.lines` calls it. A row that cannot be parsed is returned as its ValueError, so that one bad
+line costs only itself.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from raftlog.cluster.importer import access_log, syslog
+from raftlog.cluster.importer.dialect import Dialect, options_of
+
+InputRow = Any
+"""A parsed row: a dict of fields, a list of cells, or the ValueError that parsing raised."""
+
+Look = Callable[[Any, str], object]
+_INTEGER: Final = re.compile(r"-?(?:0|[1-9]\d*)")
+_NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
+_BOOLEANS: Final = {"true": True, "false": False, "True": True, "False": False, "TRUE": True, "FALSE": False}
+_INT64: Final = 2**63
+
+
+def json_rows(values: Sequence[bytes]) -> Iterator[InputRow]:
+    """The objects in lines of JSON."""
+    for data in values:
+        try:
+            yield json_object(data)
+        except ValueError as error:
+            yield error
+
+
+def json_object(data: bytes) -> dict[str, Any]:
+    """The object in a line of JSON. Raises ValueError."""
+    try:
+        fields = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        fields = _json_slowly(data)  # it also reads NaN, and half a pair of surrogates
+    if not isinstance(fields, dict):
+        raise ValueError("not a JSON object")
+    return fields
+
+
+def _json_slowly(data: bytes) -> object:
+    try:
+        return json.loads(data)
+    except ValueError as error:
+        raise ValueError(f"not JSON: {error}") from error
+    except RecursionError as error:
+        raise ValueError("JSON nested too deeply") from error
+
+
+def csv_rows(values: Sequence[bytes], dialect: Dialect) -> Iterator[InputRow]:
+    """The cells of each row. All rows are parsed at once if each ends with its line, which is the usual case."""
+    options = options_of(dialect)
+    try:
+        texts = [data.decode("utf-8").rstrip("\r\n") for data in values]
+        parsed = csv.reader(texts, **options)
+        rows = [*parsed]
+    except (UnicodeDecodeError, csv.Error):
+        rows = []
+    if len(rows) == len(values):
+        yield from rows
+        return
+    for data in values:
+        try:
+            text = data.decode("utf-8").rstrip("\r\n")
+            yield next(csv.reader([text], **options), [])
+        except UnicodeDecodeError as error:
+            yield ValueError(f"not a CSV row: {error}; if the file has another charset, give --charset")
+        except csv.Error as error:
+            yield ValueError(f"not a CSV row: {error}")
+
+
+def syslog_rows(values: Sequence[bytes]) -> Iterator[InputRow]:
+    """The fields of syslog lines."""
+    for data in values:
+        fields = syslog.fields_of(data.decode("utf-8", "replace").rstrip("\r"))
+        yield fields if fields is not None else ValueError("no line of syslog (RFC 5424 or 3164)")
+
+
+def look_in_access_log(line: InputRow, name: str) -> object:
+    """A field of a line of an access log."""
+    found = access_log.read_field(line, name)
+    return None if found is None else found.decode("utf-8", "surrogateescape")
+
+
+def look_in_object(fields: InputRow, name: str) -> object:
+    """The field of that name, else the one that its dotted parts reach through objects; None if there is none."""
+    if name in fields:
+        return fields[name]
+    value: object = fields
+    for part in name.split("."):
+        if not isinstance(value, dict) or part not in value:
+            return None
+        value = value[part]
+    return value
+
+
+def look_in_cells(columns: Sequence[str]) -> Look:
+    """A function that finds a cell by the name of its column."""
+    places = {name: at for at, name in reversed([*enumerate(columns)])}
+
+    def look(cells: InputRow, name: str) -> object:
+        at = places[name]
+        return cells[at] if at < len(cells) else None
+
+    return look
+
+
+def as_key(value: object, name: str) -> bytes:
+    """The bytes of a key. Raises ValueError if the value is missing, or is neither text nor a number."""
+    match value:
+        case None:
+            raise ValueError(f"no {name}")
+        case str():
+            return as_bytes(value, name)
+        case bool() | int() | float():
+            return json.dumps(value).encode()
+        case _:
+            raise ValueError(f"{name} is not text or a number")
+
+
+def as_bytes(value: object, name: str) -> bytes:
+    """Text as it is, anything else as JSON. Raises ValueError."""
+    try:
+        if isinstance(value, str):
+            return value.encode("utf-8", "surrogateescape")
+        return msgspec.json.encode(value)
+    except (UnicodeEncodeError, msgspec.MsgspecError) as error:
+        raise ValueError(f"{name} is not Unicode text") from error
+
+
+def typed(value: object, type: str | None) -> object:
+    """A CSV cell as JSON of its column's type. A cell that does not fit the type stays text; an empty one is null."""
+    if type is None or type == "string" or not isinstance(value, str):
+        return value
+    if not value:
+        return None
+    match type:
+        case "boolean":
+            return _BOOLEANS.get(value, value)
+        case "integer" if _INTEGER.fullmatch(value):
+            return int(value)
+        case "number" if _NUMBER.fullmatch(value):
+            return msgspec.Raw(value.encode())  # the digits as they are
+    return value
+
+
+def type_of(value: object) -> str | None:
+    """The type of a JSON value; None for null."""
+    match value:
+        case None:
+            return None
+        case bool():
+            return "boolean"
+        case int():
+            return "integer" if -_INT64 <= value < _INT64 else "number"
+        case float():
+            return "number"
+        case str():
+            return "string"
+        case Mapping():
+            return "object"
+        case _:
+            return "array"
+
+
+def type_of_text(text: object) -> str | None:
+    """The type of a CSV cell; None for an empty one. A number with a leading zero is text."""
+    if not isinstance(text, str) or not text:
+        return None
+    if text in _BOOLEANS:
+        return "boolean"
+    if _INTEGER.fullmatch(text):
+        return "integer" if -_INT64 <= int(text) < _INT64 else "number"
+    return "number" if _NUMBER.fullmatch(text) else "string"
+
+
+def common_type(types: Sequence[str]) -> str:
+    """One type for all values of a column: `string` if nothing else holds them."""
+    distinct = sorted({*types})
+    if len(distinct) == 1:
+        return distinct[0]
+    return "number" if distinct == ["integer", "number"] else "json" if {"object", "array"} & {*distinct} else "string"

@@ -1,0 +1,30 @@
+"""Defines a source of records: anything that can be read on after a position that it gave earlier."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from raftlog.cluster.client.requests import NewRecord
+
+
+class SourceError(Exception):
+    """A source that cannot be copied. The message says why and what to do."""
+
+
+class Part(NamedTuple):
+    """Records that follow each other, and the position after them: any value that JSON can hold."""
+
+    records: Sequence[NewRecord]
+    position: Any
+
+
+class Source(Protocol):
+    """Anything that can be read on after a position. `name` is kept, and must be the same after a restart."""
+
+    @property
+    def name(self) -> str:
+        """The name of the source."""
+
+    def read(self, position: Any | None) -> Iterator[Part]:
+        """The records after the position, from the beginning for None. May wait for more without end."""

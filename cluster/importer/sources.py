@@ -1,0 +1,273 @@
+"""Copies any source of records into the log, each record exactly once, through kills of either side.
+
+    from raftlog import SyncClient, sources
+
+    with SyncClient(url) as client:
+        for progress in sources.copy(sources.Events("http://host/stream"), client, Path("stream.state")):
+            print(progress.records)
+
+A source is an object with a name and `read(position)`, which continues after a position that it gave earlier. `copy`
+keeps the position in a state file. Before a batch is sent, the state file durably gets the batch itself, its sequence
+and the position after it. So a source need not be able to give the same records twice: a restarted copy sends the kept
+batch again under the same sequence, and then reads on after it.
+"""
+
+from __future__ import annotations
+
+import io
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from raftlog.cluster.client import requests
+from raftlog.cluster.client.blocking.client import SyncClient
+from raftlog.cluster.client.decisions import SessionBook
+from raftlog.cluster.client.errors import SessionExpired
+from raftlog.cluster.client.flow import Ticket
+from raftlog.cluster.client.requests import NewRecord
+from raftlog.cluster.importer.batches import Cut, batches
+from raftlog.cluster.importer.events import Events
+from raftlog.cluster.importer.files import InputFiles
+from raftlog.cluster.importer.plan import BATCH_LINES, SESSION_TTL_MS, ImportPlan
+from raftlog.cluster.importer.session_file import Acknowledged, write_aside
+from raftlog.cluster.importer.source import Part, Source, SourceError
+
+__all__ = ["Copied", "CopyStep", "Events", "FileSource", "NewRecord", "Part", "Source", "SourceError", "copy"]
+
+STATE_VERSION: Final = 1
+BATCH_BYTES_MAX: Final = 2 << 20
+_PARTS_AHEAD: Final = 1_000
+
+
+class Copied(NamedTuple):
+    """The progress after an acknowledged batch, counted over all runs."""
+
+    records: int
+    first: int | None  # index of the first record
+    last: int | None
+    position: Any
+    result: str  # of the newest batch: applied | repeated
+
+
+class CopyStep(StrEnum):
+    """Points between which a copy may be killed."""
+
+    OPENED = "opened"  # the session is open, nothing is kept
+    KEPT = "kept"  # the batch is in the state file
+    ANSWERED = "answered"  # the batch is acknowledged, which is kept only with the next
+
+
+class _SentBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A batch that may have been sent."""
+
+    sequence: int
+    records: list[NewRecord]
+    position: Any
+
+
+class _CopyState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    version: int
+    source: str
+    log: str
+    session: int
+    sequence: int = 0  # of the newest batch that was answered
+    records: int = 0
+    first: int | None = None
+    last: int | None = None
+    position: Any = None
+    kept: _SentBatch | None = None
+
+
+_decode: Final = msgspec.msgpack.Decoder(_CopyState).decode
+
+
+def copy(
+    source: Source,
+    client: SyncClient,
+    state: Path,
+    *,
+    batch_records: int = BATCH_LINES,
+    session_ttl_ms: int = SESSION_TTL_MS,
+    at: Callable[[CopyStep], None] = lambda _: None,
+) -> Iterator[Copied]:
+    """Copies a source into the log; yields after each batch. Raises SourceError, ClientError, OSError.
+
+    Records that are there are sent at once, at most `batch_records` in a request. The session may expire: then the log
+    itself shows whether the kept batch is in it.
+    """
+    log = client.status().log
+    now = _read(state, source.name, log)
+    if now is None:
+        session = client.open_session(session_ttl_ms).session
+        at(CopyStep.OPENED)
+        now = _CopyState(STATE_VERSION, source.name, log, session)
+    elif now.kept is not None:
+        now, answer = _send(client, state, now, now.kept, session_ttl_ms)
+        at(CopyStep.ANSWERED)
+        yield _copied(now, answer)
+    with closing(_Reader(source, now.position)) as reader:
+        while part := reader.next(batch_records):
+            kept = _SentBatch(now.sequence + 1, [*part.records], part.position)
+            now = msgspec.structs.replace(now, kept=kept)
+            write_aside(state, msgspec.msgpack.encode(now))
+            at(CopyStep.KEPT)
+            now, answer = _send(client, state, now, kept, session_ttl_ms)
+            at(CopyStep.ANSWERED)
+            yield _copied(now, answer)
+    write_aside(state, msgspec.msgpack.encode(now))
+
+
+def _read(state: Path, name: str, log: str) -> _CopyState | None:
+    try:
+        found = _decode(state.read_bytes())
+    except FileNotFoundError:
+        return None
+    except msgspec.MsgspecError as error:
+        raise SourceError(f"{state} is not the state file of a copy ({error}); name another") from error
+    if found.version != STATE_VERSION:
+        raise SourceError(f"{state} is of version {found.version}, this raftlog knows {STATE_VERSION}; upgrade it")
+    if (found.source, found.log) != (name, log):
+        raise SourceError(
+            f"{state} is of the source {found.source} into the log {found.log}, not of {name} into {log}; name another "
+            f"state file"
+        )
+    return found
+
+
+def _send(client: SyncClient, state: Path, now: _CopyState, kept: _SentBatch, ttl_ms: int) -> tuple[_CopyState, str]:
+    """Sends the kept batch, under a new session if the old one has expired without it."""
+    sequence, session = kept.sequence, now.session
+    while True:
+        book = SessionBook(session, next=sequence + 1, settled=sequence)
+        try:
+            answer = client.call(requests.append(kept.records), ticket=Ticket(book, sequence))
+            first, last, result = answer.first, answer.last, str(answer.result)
+            break
+        except SessionExpired:
+            pass
+        # An expired session applies nothing any more, so the log shows whether the batch was applied.
+        found = [
+            record.index for record in client.log((now.last or session) + 1)
+            if (record.session, record.sequence, record.result) == (session, sequence, "applied")
+        ]  # fmt: skip
+        if found:
+            first, last, result = found[0], found[-1], "repeated"
+            break
+        session, sequence = client.open_session(ttl_ms).session, 1
+        now = msgspec.structs.replace(now, session=session, kept=msgspec.structs.replace(kept, sequence=sequence))
+        write_aside(state, msgspec.msgpack.encode(now))
+    done = msgspec.structs.replace(
+        now, sequence=sequence, records=now.records + len(kept.records),
+        first=first if now.first is None else now.first, last=last, position=kept.position, kept=None,
+    )  # fmt: skip
+    return done, result
+
+
+def _copied(now: _CopyState, result: str) -> Copied:
+    return Copied(now.records, now.first, now.last, now.position, result)
+
+
+class _Reader:
+    """Reads a source in a thread, so that a batch is what came while the one before was sent."""
+
+    def __init__(self, source: Source, position: Any | None) -> None:
+        self._parts: queue.Queue[Part | BaseException | None] = queue.Queue(_PARTS_AHEAD)
+        self._stopped = threading.Event()
+        self._source = source
+        self._over: list[Part] = []  # taken, but too much for the last batch
+        self._end: BaseException | None = None
+        self._has_ended = False
+        threading.Thread(target=self._run, args=(position,), name="source-reader", daemon=True).start()
+
+    def _run(self, position: Any | None) -> None:
+        parts = self._source.read(position)
+        try:
+            for part in parts:
+                self._put(part)
+                if self._stopped.is_set():
+                    break
+            self._put(None)
+        except BaseException as error:  # `next` raises it
+            self._put(error)
+        finally:
+            if (close := getattr(parts, "close", None)) is not None:  # a generator
+                close()
+
+    def _put(self, each: Part | BaseException | None) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._parts.put(each, timeout=0.1)
+                return
+            except queue.Full:
+                continue
+
+    def next(self, records_max: int) -> Part | None:
+        """The next records that are there, at least one part; None at the end. Raises what the source raised."""
+        taken: list[NewRecord] = []
+        position: Any = None
+        size = 0
+        while not self._has_ended:
+            if taken and self._parts.empty() and not self._over:
+                break
+            each = self._over.pop() if self._over else self._parts.get()
+            if not isinstance(each, Part):
+                self._has_ended, self._end = True, each
+                break
+            more = sum(len(record.value or b"") + len(record.key or b"") for record in each.records)
+            if taken and (len(taken) + len(each.records) > records_max or size + more > BATCH_BYTES_MAX):
+                self._over.append(each)
+                break
+            taken += each.records
+            position, size = each.position, size + more
+        if taken:
+            return Part(taken, position)
+        if self._end is not None:
+            raise self._end
+        return None
+
+    def close(self) -> None:
+        """Ends the thread at its next part."""
+        self._stopped.set()
+        if (close := getattr(self._source, "close", None)) is not None:
+            close()
+
+
+class FileSource:
+    """The lines of files, read as `raftlog import` reads them; rejected lines are left out, and counted.
+
+    `options` are those of `raftlog.cluster.importer.plan.ImportPlan`. The position is a file, an offset, a line, and
+    the hash of what came before.
+    """
+
+    def __init__(self, path: str, **options: Any) -> None:
+        self._plan = ImportPlan(path, Path(f"{path}.state"), Path(f"{path}.rejected"), **options)
+        self.name = str(Path(path).resolve())
+        self.rejected = 0
+
+    def read(self, position: Any | None) -> Iterator[Part]:
+        """The records after the position. Raises InputError, and SourceError for a file that has changed."""
+        done = Acknowledged(**(position or {}))
+        with closing(InputFiles(self._plan, None, io.BytesIO(), done)) as files:
+            while (source := files.next()) is not None:
+                with closing(source):
+                    if source.is_continued:
+                        hasher = source.skip_bytes(done)
+                        if done.offset and hasher.hexdigest() != done.hash:
+                            raise SourceError(f"{source.name} has changed before line {done.line}")
+                    else:
+                        done, hasher = source.skip_lines(done, 1)
+                    for batch in batches(source.lines, files.reading, Cut(BATCH_LINES, BATCH_BYTES_MAX), hasher):
+                        self.rejected += len(batch.rejected)
+                        done = Acknowledged(
+                            file=done.file, offset=done.offset + batch.bytes, line=done.line + batch.lines,
+                            hash=batch.hash, inode=source.inode,
+                        )  # fmt: skip
+                        if batch.records:
+                            yield Part(batch.records, msgspec.to_builtins(done))
+                done = Acknowledged(file=done.file + 1)

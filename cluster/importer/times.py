@@ -1,0 +1,336 @@
+"""Recognises the form of times in values, and reads values of that form as Unix milliseconds; pure.
+
+`raftlog.cluster.importer.deciding` decides the form from the first batch, and `raftlog.cluster.importer.lines` reads
+every value with it. A form is `iso`, a unit of Unix time (`s`, `ms`, `us`, `ns`), or a format of `strptime`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
+from functools import lru_cache
+from typing import Any, Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import msgspec
+
+ISO: Final = "iso"
+UNITS: Final = {"s": 1_000.0, "ms": 1.0, "us": 0.001, "ns": 0.000_001}
+"""Units of Unix time, with the milliseconds of each."""
+
+_RANGES: Final = (("s", 10**8, 10**10), ("ms", 10**11, 10**13), ("us", 10**14, 10**16), ("ns", 10**17, 10**19))
+"""Numbers that look like Unix time of a unit: about 1973 to 2286. A smaller number can be anything."""
+
+_CLOCKS: Final = (" %H:%M:%S.%f", " %H:%M:%S", " %H:%M", " %I:%M:%S %p", " %I:%M %p", "")
+_DATES: Final = (
+    "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y", "%d/%m/%y", "%m/%d/%y",
+    "%d %b %Y", "%d-%b-%Y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y",
+)  # fmt: skip
+COMMON: Final = (
+    *(day + clock for day in _DATES for clock in _CLOCKS),
+    "%Y/%m/%dT%H:%M:%S.%f", "%Y-%m-%d %I:%M:%S %p", "%Y-%m-%d-%H.%M.%S.%f", "%Y%m%d%H%M%S", "%Y%m%d",
+    "%d/%b/%Y:%H:%M:%S %z", "%a, %d %b %Y %H:%M:%S %z", "%d %b %Y %H:%M:%S %z", "%a %b %d %H:%M:%S %Y",
+    "%Y-%m-%d %H:%M:%S %z", "%Y-%m-%d %H:%M:%S.%f %z", "%Y/%m/%d %H:%M:%S %z", "%Y-%m-%d %H:%M:%S,%f",
+)  # fmt: skip
+"""Forms that are recognised beside ISO 8601 and Unix time. Day or month first: the values must decide."""
+
+NOMINATING: Final = 20
+"""How many values, spread over the first batch, are tried with every form."""
+
+SYSLOG_3164: Final = "%b %d %H:%M:%S"
+"""The time of an old syslog line. It has no year."""
+
+_MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_NAMES: Final = (
+    "January|February|March|April|May|June|July|August|September|October|November|December"
+    "|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sep|Oct|Nov|Dec"
+)
+_PARTS: Final = {
+    "Y": r"(?P<Y>\d{4})", "y": r"(?P<y>\d\d)", "m": r"(?P<m>\d{1,2})", "d": r" ?(?P<d>\d{1,2})",
+    "e": r" ?(?P<d>\d{1,2})",
+    "H": r"(?P<H>\d{1,2})", "I": r"(?P<I>\d{1,2})", "M": r"(?P<M>\d\d)", "S": r"(?P<S>\d\d)", "f": r"(?P<f>\d{1,9})",
+    "b": rf"(?P<b>{_NAMES})", "B": rf"(?P<b>{_NAMES})", "p": r"(?P<p>[AaPp]\.?[Mm]\.?)", "a": r"[A-Za-z]{2,3}",
+    "A": r"[A-Za-z]+", "z": r"(?P<z>Z|UTC|GMT|[+-]\d\d:?\d\d)", "Z": r"(?P<z>Z|UTC|GMT)", "%": "%",
+}  # fmt: skip
+_PLAIN: Final = frozenset({"Y", "m", "d", "H", "M"})
+_NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?")
+_EPOCH: Final = date(1970, 1, 1).toordinal()
+
+Read = Callable[[Any], "int | None"]
+
+
+class TimeRule(msgspec.Struct, frozen=True):
+    """How to read the times of an import.
+
+    `zone` is that of values without a zone: UTC, an offset, or a name like Europe/Berlin. `latest_ms` is the newest
+    possible time of a form without a year, as Unix milliseconds.
+    """
+
+    form: str
+    zone: str = "UTC"
+    latest_ms: int | None = None
+
+
+class BadTimeRule(ValueError):
+    """A form or zone that does not exist. The message says how to write it."""
+
+
+def zone_of(name: str) -> tzinfo:
+    """The zone of that name, or of that offset as in +02:00. Raises BadTimeRule."""
+    if name.upper() in ("UTC", "Z", "GMT"):
+        return UTC
+    if offset := re.fullmatch(r"([+-])(\d\d):?(\d\d)", name):
+        return timezone(_offset(offset[0]))
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise BadTimeRule(
+            f"--time-zone {name}: no such zone; write a name like Europe/Berlin, or an offset like +02:00"
+        ) from error
+
+
+@lru_cache(maxsize=256)
+def reader(rule: TimeRule) -> Read:
+    """A function from a value to Unix milliseconds; None if the value is no time of this form. Raises BadTimeRule."""
+    zone = zone_of(rule.zone)
+    if rule.form in UNITS:
+        return _unix_reader(UNITS[rule.form])
+    if rule.form == ISO:
+        return lambda value: _read_iso(value, zone)
+    return _pattern_reader(rule, zone)
+
+
+def _unix_reader(factor: float) -> Read:
+    def read(value: Any) -> int | None:
+        if isinstance(value, str):
+            if not _NUMBER.fullmatch(value):
+                return None
+            value = float(value) if "." in value else int(value)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**63:
+            return None
+        ms = value * int(factor) if factor >= 1 and isinstance(value, int) else round(value * factor)
+        return ms if ms < 2**53 else None
+
+    return read
+
+
+def _read_iso(value: Any, zone: tzinfo) -> int | None:
+    if not isinstance(value, str):
+        return None
+    try:
+        when = datetime.fromisoformat(value.strip())
+    except ValueError:
+        return None
+    return _as_ms(when if when.tzinfo is not None else when.replace(tzinfo=zone))
+
+
+def _as_ms(when: datetime) -> int | None:
+    try:
+        ms = (when - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+    except OverflowError:
+        return None
+    return ms if ms >= 0 else None
+
+
+def _pattern_reader(rule: TimeRule, zone: tzinfo) -> Read:
+    pattern = _compiled(rule.form)
+    match = pattern.fullmatch
+    fixed = zone.utcoffset(None)
+    has_zone = "%z" in rule.form or "%Z" in rule.form
+
+    if fixed is not None and _PLAIN <= {*pattern.groupindex} <= _PLAIN | {"S", "f"}:
+        return _plain_reader(pattern, fixed // timedelta(milliseconds=1))
+
+    def read(value: Any) -> int | None:
+        text = value.strip() if isinstance(value, str) else str(value) if type(value) is int else ""
+        if (found := match(text)) is None:
+            return None
+        parts = found.groupdict()
+        try:
+            day = _day(parts.get("Y"), parts.get("y"), parts.get("m"), parts.get("b"), parts.get("d"))
+            ms = _clock_ms(parts)
+            offset = _offset(parts["z"]) if has_zone else fixed
+            if day is None:
+                return _without_year(parts, ms, zone, rule.latest_ms)
+            if offset is None:
+                when = datetime.fromordinal(day) + timedelta(milliseconds=ms)
+                return _as_ms(when.replace(tzinfo=zone))
+        except (ValueError, OverflowError):
+            return None
+        ms += (day - _EPOCH) * 86_400_000 - offset // timedelta(milliseconds=1)
+        return ms if ms >= 0 else None
+
+    return read
+
+
+def _plain_reader(pattern: re.Pattern[str], offset_ms: int) -> Read:
+    """A reader of forms of digits in a fixed zone. It takes half of the time of the general one."""
+    match = pattern.fullmatch
+    has_second, has_fraction = "S" in pattern.groupindex, "f" in pattern.groupindex
+
+    def read(value: Any) -> int | None:
+        text = value.strip() if type(value) is str else str(value) if type(value) is int else ""
+        if (found := match(text)) is None:
+            return None
+        year, month, day = found.group("Y", "m", "d")
+        hour, minute = int(found["H"]), int(found["M"])
+        second = int(found["S"]) if has_second else 0
+        fraction = found["f"] if has_fraction else None
+        if hour > 23 or minute > 59 or second > 60:
+            return None
+        try:
+            days = _day(year, None, month, None, day)
+        except ValueError:
+            return None
+        assert days is not None
+        ms = ((days - _EPOCH) * 86_400 + (hour * 60 + minute) * 60 + second) * 1000 - offset_ms
+        if fraction:
+            ms += int(f"{fraction}00"[:3])
+        return ms if ms >= 0 else None
+
+    return read
+
+
+@lru_cache(maxsize=256)
+def _compiled(form: str) -> re.Pattern[str]:
+    """The pattern of a format. A fraction of a second at the end may be missing. Raises BadTimeRule."""
+    form = form.replace("%T", "%H:%M:%S").replace("%F", "%Y-%m-%d").replace("%R", "%H:%M")
+    pattern, at = "", 0
+    for found in re.finditer(r"%(.?)", form):
+        pattern += re.escape(form[at : found.start()])
+        if found[1] not in _PARTS:
+            raise BadTimeRule(
+                f"--time-format {form}: %{found[1]} is not known; write {', '.join(f'%{each}' for each in _PARTS)}, "
+                f"or one of {ISO}, {', '.join(UNITS)}"
+            )
+        part = _PARTS[found[1]]
+        is_fraction = (found[1] == "f" and pattern[-2:] in (r"\.", r"\,")) or (found[1] == "f" and pattern[-1:] == ",")
+        if is_fraction:
+            mark = 2 if pattern[-2:-1] == "\\" else 1
+            pattern = f"{pattern[:-mark]}(?:{pattern[-mark:]}{part})?"
+        else:
+            pattern += part
+        at = found.end()
+    pattern += re.escape(form[at:])
+    if not re.search(r"\?P<(d|m|b|Y)>", pattern):
+        raise BadTimeRule(f"--time-format {form}: it names no date; write {ISO}, {', '.join(UNITS)}, or as %Y-%m-%d")
+    try:
+        return re.compile(pattern, re.IGNORECASE | re.ASCII)
+    except re.error as error:
+        raise BadTimeRule(f"--time-format {form}: a part is named twice") from error
+
+
+@lru_cache(maxsize=4096)
+def _day(year: str | None, short: str | None, month: str | None, name: str | None, day: str | None) -> int | None:
+    """The ordinal of the day; None if the year is missing. Raises ValueError."""
+    if year is None and short is None:
+        return None
+    number = int(year) if year is not None else 1900 + int(short or 0) + 100 * (int(short or 0) < 69)
+    return date(number, _month(month, name), int(day or 1)).toordinal()
+
+
+def _month(month: str | None, name: str | None) -> int:
+    return int(month or 1) if name is None else _MONTHS.index(name[:3].lower()) + 1
+
+
+def _clock_ms(parts: dict[str, str | None]) -> int:
+    hour = int(parts.get("H") or 0)
+    if (half := parts.get("I")) is not None:
+        if not 1 <= int(half) <= 12:
+            raise ValueError("no hour of 12")
+        hour = int(half) % 12 + 12 * ((parts.get("p") or "a")[0] in "pP")
+    minute, second = int(parts.get("M") or 0), int(parts.get("S") or 0)
+    if hour > 23 or minute > 59 or second > 60:
+        raise ValueError("no time of a day")
+    fraction = parts.get("f")
+    return ((hour * 60 + minute) * 60 + second) * 1000 + (int(f"{fraction}00"[:3]) if fraction else 0)
+
+
+@lru_cache(maxsize=256)
+def _offset(text: str) -> timedelta:
+    if text[0] not in "+-":
+        return timedelta(0)
+    digits = text[1:].replace(":", "")
+    size = timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
+    return -size if text[0] == "-" else size
+
+
+def _without_year(parts: dict[str, str | None], ms: int, zone: tzinfo, latest_ms: int | None) -> int | None:
+    """The newest such time that is at most a day after `latest_ms`."""
+    if latest_ms is None:
+        return None
+    latest = datetime.fromtimestamp(latest_ms / 1000, UTC) + timedelta(days=1)
+    for year in range(latest.year + 1, latest.year - 5, -1):  # 29 February has no day in most years
+        try:
+            day = date(year, _month(parts.get("m"), parts.get("b")), int(parts.get("d") or 1))
+        except ValueError:
+            continue
+        when = (datetime.fromordinal(day.toordinal()) + timedelta(milliseconds=ms)).replace(tzinfo=zone)
+        if when <= latest:
+            return _as_ms(when)
+    return None
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """The forms that read most values, the number of values that they read, and an example."""
+
+    forms: tuple[str, ...]
+    read: int
+    of: int
+
+
+def recognise(values: Sequence[Any], zone: str) -> Decision:
+    """Finds the form of values. Several forms: the values do not decide between day and month first."""
+    values = [value for value in values if value is not None and value != ""]
+    if not values:
+        return Decision((), 0, 0)
+    counts = dict.fromkeys((ISO, *UNITS, *COMMON), 0)
+    forms: list[str] = []
+    for value in values[:: max(1, len(values) // NOMINATING)]:  # a form must read one of them; most forms read none
+        forms += [form for form in counts if form not in forms and _reads(form, value, zone)]
+    for form in forms:
+        counts[form] = sum(_reads(form, value, zone) for value in values)
+    best = max(counts.values())
+    found = tuple(form for form in forms if counts[form] == best) if best else ()
+    return Decision(_without_equals(found, values, zone), best, len(values))
+
+
+def _reads(form: str, value: Any, zone: str) -> bool:
+    if form in UNITS:
+        number = _number(value)
+        low, high = next((low, high) for unit, low, high in _RANGES if unit == form)
+        return number is not None and low <= number < high
+    if form == ISO and _number(value) is not None:
+        return False
+    return reader(TimeRule(form, zone))(value) is not None
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, str):
+        return float(value) if _NUMBER.fullmatch(value) else None
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _without_equals(forms: tuple[str, ...], values: Sequence[Any], zone: str) -> tuple[str, ...]:
+    """Only the first of the forms that read every value as the same time."""
+    different: dict[tuple[int | None, ...], str] = {}
+    for form in forms:
+        read = reader(TimeRule(form, zone))
+        different.setdefault(tuple(read(value) for value in values), form)
+    return tuple(different.values())
+
+
+def suggest(value: Any) -> str:
+    """A format to give for a value that no known form reads, as well as its digits show it."""
+    text = str(value).strip()
+    if _number(value) is not None:
+        return "s, ms, us or ns"
+    text = re.sub(rf"\b(?:{_NAMES})\b", "%b", text, flags=re.IGNORECASE)
+    text = re.sub(r"\d{4}", "%Y", text, count=1)
+    text = re.sub(r"\b\d{1,2}:\d\d:\d\d[.,]\d+", lambda found: f"%H:%M:%S{re.sub(r'[0-9:]', '', found[0])}%f", text)
+    text = re.sub(r"\b\d{1,2}:\d\d:\d\d", "%H:%M:%S", text)
+    text = re.sub(r"\b\d{1,2}:\d\d", "%H:%M", text)
+    for part in ("%d",) if "%b" in text else ("%m", "%d"):
+        text = re.sub(r"(?<!%)\b\d{1,2}\b", part, text, count=1)
+    return text if "%" in text else "%Y-%m-%d %H:%M:%S"

@@ -1,0 +1,1 @@
+"""Runs the processes of nodes: one, or a whole cluster on this machine."""

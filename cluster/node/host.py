@@ -1,0 +1,213 @@
+"""Runs the replicas of one node as a process: their links and ticks, their metrics, and the exit code.
+
+`raftlog node` and tests make one (`raftlog.cluster.node.process`). An error of one replica ends the whole process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Final
+
+from raftlog.cluster.config.cluster_file import ClusterFile, split_address
+from raftlog.cluster.config.exit_codes import NodeExit
+from raftlog.cluster.config.settings import Settings
+from raftlog.cluster.disk.disk import Disk
+from raftlog.cluster.files.folder import Recovered
+from raftlog.cluster.node.shard_links import ShardLinks
+from raftlog.cluster.peers.ports import PeerIdentity
+from raftlog.cluster.peers.transport import Transport
+from raftlog.cluster.replica import gauges, shutdown
+from raftlog.cluster.replica.opening import Making
+from raftlog.cluster.replica.parts import link_events
+from raftlog.cluster.replica.replica import Replica
+from raftlog.cluster.replica.state import Ending
+from raftlog.cluster.runtime import clock
+from raftlog.cluster.runtime.logging import Logger
+from raftlog.cluster.runtime.metrics import Metrics
+from raftlog.cluster.runtime.ticker import Ticker
+from raftlog.raft.codec.checks import INDEX_MAX
+from raftlog.raft.codec.frame import Frame
+from raftlog.raft.hello import Start
+from raftlog.raft.messages import Message
+from raftlog.raft.types import NodeId
+
+TICK_S: Final = 0.005
+# After a tick that comes later, waiting messages go first (pitfall 14: stale timers fire after a stall).
+LATE_S: Final = 0.1
+SILENCE_S: Final = 0.05  # seconds between two checks for peers that fell silent
+_shard_of: Final = attrgetter("shard")
+_EXITS: Final = {
+    Ending.STOPPED: NodeExit.OK,
+    Ending.REMOVED: NodeExit.REMOVED,
+    Ending.FENCED: NodeExit.FENCED,
+    Ending.DIVERGED: NodeExit.DIVERGED,
+    Ending.DAMAGED: NodeExit.DAMAGED,
+    Ending.UNKNOWN_VERSION: NodeExit.UNKNOWN_VERSION,
+    Ending.FAILED: NodeExit.FAILURE,
+}
+
+
+class Host:
+    """One node as a process. Made on the event loop; `start`, then `stop`. `ended` gets the exit code.
+
+    It is the `raftlog.cluster.replica.replica.Process` of its replicas and the
+    `raftlog.cluster.peers.transport.Receiver` of its links. The public interface is that of `replica`, the replica of
+    group 0.
+    """
+
+    def __init__(
+        self, settings: Settings, disk: Disk, recovered: Recovered, *, metrics: Metrics, logger: Logger,
+        cluster: ClusterFile | None = None, further: Sequence[tuple[Disk, Recovered]] = (),
+        making: Making | None = None,
+    ) -> None:  # fmt: skip
+        """Restores the newest snapshots, which blocks. Raises the errors of `snapshot_stream.restore`.
+
+        `disk` and `recovered` are of group 0, `further` of the other Raft groups on this node. `cluster` is the node's
+        cluster file; `making` what the replicas are made of (None: the defaults).
+        """
+        self.settings = settings
+        self.metrics, self.logger = metrics, logger
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[NodeExit] = self._loop.create_future()
+        identity, run = recovered.identity, random.SystemRandom().randrange(1, INDEX_MAX)
+        self.transport = Transport(
+            PeerIdentity(
+                identity.log_id, identity.node, identity.incarnation, recovered.hard_state.boot, recovered.start(run)
+            ),
+            self, peer=settings.peer, limits=settings.limits, dial=settings.dial,
+            silence_ms=2 * settings.options().election_timeout_max_ms, metrics=metrics, logger=logger,
+        )  # fmt: skip
+        self.replicas: dict[int, Replica] = {}
+        for each, found in ((disk, recovered), *further):
+            shard = found.shard
+            assert shard not in self.replicas, f"group {shard} twice"
+            self.replicas[shard] = Replica(
+                settings, each, found, process=self, run=run, cluster=cluster, making=making,
+                links=ShardLinks(self.transport, shard) if shard else self.transport,
+                logger=logger.bind(shard=shard) if shard else logger,
+            )  # fmt: skip
+            gauges.register(self.replicas[shard].state, metrics)
+        self.replica: Final = self.replicas[0]
+        self._ticker = Ticker(TICK_S, self._tick)
+        self._silence_at = 0.0
+        metrics.gauges("raftlog_link_up", "1: this outgoing link is up", "link", self.transport.connections)
+
+    # -- life -------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Listens for peers, dials them, and begins to tick. Raises OSError when the address is taken."""
+        host, port = split_address(self.settings.peer.listen, "peer.listen")
+        for replica in self.replicas.values():
+            await replica.begin()
+        await self.transport.start(host, port)
+        self._ticker.start()
+        for replica in self.replicas.values():
+            replica.start()
+
+    def begin_stop(self) -> None:
+        """The replicas refuse new requests and hand leadership over."""
+        for replica in self.replicas.values():
+            shutdown.begin_stop(replica.state)
+
+    async def stop(self) -> None:
+        """Hands leadership over, waits until requests are answered, writes durable marks, and closes everything."""
+        self.begin_stop()  # begins in all groups, before it waits for any of them
+        timeout_s = self.settings.limits.stop_timeout_ms / 1_000
+        replicas, until = self.replicas.values(), clock.monotonic() + timeout_s
+        await asyncio.gather(*(shutdown.drain(each.state, until) for each in replicas))
+        was_failed = self.ended.done()
+        self.replica_ended(self.replica)
+        for each in replicas:
+            await each.close(timeout_s)
+        await self.transport.close()
+        for each in sorted(replicas, key=lambda replica: -replica.state.identity.shard):  # group 0, with the lock, last
+            await each.close_disk(is_clean=not was_failed)
+        self.logger.info("stopped", applied=self.replica.applied)
+
+    # -- for its replicas ---------------------------------------------------------------------------------------------
+
+    def call_soon(self, run: Callable[[], None]) -> None:
+        """Calls `run` in the next turn of the event loop."""
+        self._loop.call_soon(run)
+
+    def call_later(self, delay_s: float, run: Callable[[], None]) -> None:
+        """Calls `run` after `delay_s` seconds."""
+        self._loop.call_later(delay_s, run)
+
+    def replica_ended(self, replica: Replica) -> None:
+        """The process ends with the exit code of the first replica that ended."""
+        ending = replica.state.life.ending
+        assert ending is not None
+        self._ticker.stop()
+        if not self.ended.done():
+            self.ended.set_result(_EXITS[ending])
+
+    # -- from the links -----------------------------------------------------------------------------------------------
+
+    def peer_messages(self, peer: NodeId, messages: Sequence[Message]) -> None:
+        """Consensus messages of one chunk. Those of a group that is not on this node are dropped."""
+        for shard, group in groupby(messages, _shard_of):
+            if (replica := self.replicas.get(shard)) is not None:
+                link_events.take_messages(replica.state, list(group))
+
+    def peer_requests(self, peer: NodeId, frames: Sequence[Frame]) -> None:
+        """Frames of the bulk link.
+
+        Raises Corrupt for a malformed frame. Frames of a group that is not on this node are dropped.
+        """
+        for shard, group in groupby(frames, _shard_of):
+            if (replica := self.replicas.get(shard)) is not None:
+                link_events.take_frames(replica.state, peer, list(group))
+
+    def peer_link_opened(self, peer: NodeId, incarnation: str, knows: int, start: Start | None) -> None:
+        """A peer connected to this node. Its hello reports what its process found of group 0 alone."""
+        for shard, replica in self.replicas.items():
+            link_events.link_opened(replica.state, peer, incarnation, knows, start if shard == 0 else None)
+
+    def peer_link_closed(self, peer: NodeId) -> None:
+        """The connection of a peer to this node closed."""
+        for replica in self.replicas.values():
+            link_events.link_closed(replica.state, peer)
+
+    def consensus_link_opened(self, peer: NodeId) -> None:
+        """This node's consensus connection to the peer is up."""
+        for replica in self.replicas.values():
+            link_events.link_dialled(replica.state, peer, is_bulk=False)
+
+    def consensus_link_refused(self, peer: NodeId) -> None:
+        """This node dialled the peer, and no process listens there."""
+        for replica in self.replicas.values():
+            link_events.link_refused(replica.state, peer)
+
+    def bulk_link_opened(self, peer: NodeId) -> None:
+        """This node's bulk connection to the peer is up."""
+        for replica in self.replicas.values():
+            link_events.link_dialled(replica.state, peer, is_bulk=True)
+
+    def bulk_link_closed(self, peer: NodeId) -> None:
+        """This node's bulk connection to the peer closed."""
+        for replica in self.replicas.values():
+            link_events.bulk_link_closed(replica.state, peer)
+
+    # -- time -------------------------------------------------------------------------------------------------------
+
+    def _tick(self, lag: float) -> None:
+        self.metrics.loop_lag.observe(lag)
+        if lag > LATE_S:
+            self._loop.call_later(TICK_S, self._ticked)
+        else:
+            self._ticked()
+
+    def _ticked(self) -> None:
+        if self.ended.done():
+            return
+        now, mono = clock.read(), clock.monotonic()
+        if mono >= self._silence_at:
+            self._silence_at = mono + SILENCE_S
+            self.transport.check_silence()
+        for replica in self.replicas.values():
+            replica.tick(now, mono)

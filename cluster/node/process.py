@@ -1,0 +1,230 @@
+"""Runs one node with its HTTP API until it is stopped: `raftlog node` calls `run_node`.
+
+`raftlog.cluster.node.local_cluster` starts whole clusters of processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import os
+import resource
+import signal
+import stat
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from aiohttp import web
+
+from raftlog.cluster.config.cluster_file import ClusterFile, split_address
+from raftlog.cluster.config.exit_codes import NodeExit
+from raftlog.cluster.config.settings import LoadedSettings
+from raftlog.cluster.disk.disk import Disk
+from raftlog.cluster.files.errors import DiskError, FolderReadOnly, FormatUnknown, NoSpace
+from raftlog.cluster.files.folder import Recovered
+from raftlog.cluster.http.listener import Door, listen
+from raftlog.cluster.http.server import build_runner
+from raftlog.cluster.node.host import Host
+from raftlog.cluster.runtime import logging
+from raftlog.cluster.runtime.log_file import sink
+from raftlog.cluster.runtime.metrics import Metrics
+from raftlog.raft.codec.checks import Corrupt, UnknownVersion
+from raftlog.statemachine.snapshot import CorruptSnapshot, UnknownSnapshot
+
+LISTEN_BACKLOG: Final = 4_096
+"""Connections that wait to be accepted: Linux's default limit (net.core.somaxconn)."""
+# Reference counts free most garbage here, so collections of old objects are made rare, and objects that live from the
+# start are taken out of them (docs/promises.md: no long pause). Collections of young objects stay as they are. The
+# counter that triggers them goes down with every old object that is freed. The newest entries with their effects are
+# kept for a while and then dropped, so many more young objects gather meanwhile: 290,000 with a threshold of 100,000.
+# A few thousand at a time also cost less, because they are still in a cache.
+GC_THRESHOLDS: Final = (3_000, 1_500, 1_000)
+# The writer thread needs the interpreter for microseconds between its system calls. By default it might wait 5 ms each.
+SWITCH_INTERVAL_S: Final = 0.0005
+
+
+class StartError(Exception):
+    """The node cannot start. The message says why and what to do; `code` is the exit code of its process."""
+
+    def __init__(self, code: NodeExit, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def run_node(loaded: LoadedSettings) -> int:
+    """Runs the node in this process until SIGTERM or SIGINT.
+
+    Returns its exit code (`NodeExit`). Logs to standard error.
+    """
+    settings = loaded.settings
+    unopened = _open_log_file(loaded)
+    logging.configure(settings.log.level, settings.log.format)
+    logger = logging.get_logger(node=settings.node)
+    if unopened is not None:
+        logger.warning("log_file_not_opened", file=settings.log.file, error=str(unopened))
+    try:
+        _refuse_optimised()
+        if loaded.cluster is None or not settings.node:
+            raise StartError(
+                NodeExit.SETTINGS,
+                "a node needs `node` and `cluster_file` in its settings: raftlog node --config FILE --node ID",
+            )
+        if settings.stop_with_stdin:
+            _refuse_deaf_stdin()
+        allow_open_files()
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return int(runner.run(serve(loaded, loaded.cluster, logger)))
+    except StartError as error:
+        logger.error("not_started", reason=str(error), exit=int(error.code))
+        return int(error.code)
+    except Exception as error:
+        logger.error("failed", exc_info=error)
+        return int(NodeExit.FAILURE)
+
+
+def _open_log_file(loaded: LoadedSettings) -> OSError | None:
+    """Sends the log to log.file. Returns the error if it goes to standard error instead.
+
+    A full disk, for instance, does not keep a node from starting."""
+    log = loaded.settings.log
+    if log.file:
+        try:
+            sink.open(loaded.folder / log.file, log.file_bytes_max, log.files_kept)
+        except OSError as error:
+            return error
+    return None
+
+
+def _refuse_optimised() -> None:
+    if not __debug__:
+        raise StartError(NodeExit.SETTINGS, "asserts are part of this program: start it without python -O")
+
+
+def _refuse_deaf_stdin() -> None:
+    """Refuses a file or /dev/null as standard input, because its end cannot be awaited."""
+    mode = os.fstat(sys.stdin.fileno()).st_mode
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or sys.stdin.isatty()):
+        message = (
+            "stop_with_stdin needs a pipe or a terminal as standard input; without one: --set stop_with_stdin=false"
+        )
+        raise StartError(NodeExit.SETTINGS, message)
+
+
+def allow_open_files() -> None:
+    """Raises the limit of open files to what the system allows this process.
+
+    Each connection is one file. Many systems begin with a limit of 1,024, for programs that cannot handle more."""
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with suppress(OSError, ValueError):  # the system allows less than its limit, as macOS does
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, allowed))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    """The event loop of uvloop if it is installed (extra `fast`)."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+async def serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Logger) -> NodeExit:
+    """Runs the node on this event loop until a signal comes or it ends by itself. Raises StartError."""
+    settings = loaded.settings
+    logging.log_strays(asyncio.get_running_loop(), logger)
+    disk, recovered = _open_disk(loaded, cluster)
+    for notice in recovered.notices:
+        logger.warning("recovered", notice=notice)
+    if recovered.floor:
+        logger.warning(
+            "healing",
+            last=recovered.last.index,
+            floor=recovered.floor,
+            mend="nothing: it votes again once it has the lost entries again; docs/operations.md, A damaged file",
+        )
+    metrics = Metrics()
+    try:
+        host = Host(settings, disk, recovered, metrics=metrics, logger=logger, cluster=cluster)
+    except (UnknownVersion, UnknownSnapshot) as error:
+        await disk.close()
+        raise StartError(NodeExit.UNKNOWN_VERSION, f"{loaded.data}: {error}") from error
+    except (Corrupt, CorruptSnapshot) as error:
+        await disk.close()
+        raise StartError(NodeExit.DATA, f"{loaded.data}: {error}; take the newest snapshot away") from error
+    runner = build_runner(host.replica, settings)
+    gc.collect()  # before any client waits for this node: with many keys it takes a while
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    try:
+        door = await _listen(host, runner, loaded)
+    except StartError:
+        await runner.cleanup()
+        await host.stop()
+        raise
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    if settings.stop_with_stdin:
+        loop.add_reader(sys.stdin.fileno(), _stdin_closed, loop, stop)
+    logger.info(
+        "serving", url=f"http://{settings.http.listen}", peer=settings.peer.listen, log=host.replica.log_id,
+        data=str(loaded.data), boot=recovered.hard_state.boot, last=recovered.last.index,
+    )  # fmt: skip
+    host.ended.add_done_callback(lambda _: stop.set())
+    await stop.wait()
+    host.begin_stop()
+    await runner.leave()
+    await door.close()
+    await runner.cleanup()
+    await host.stop()
+    return host.ended.result()
+
+
+async def _listen(host: Host, runner: web.ServerRunner, loaded: LoadedSettings) -> Door:
+    settings = loaded.settings
+    try:
+        await host.start()
+    except OSError as error:
+        raise _not_listening("peer.listen", settings.peer.listen, error) from error
+    address, port = split_address(settings.http.listen, "http.listen")
+    await runner.setup()
+    try:
+        return await listen(runner, address, port, LISTEN_BACKLOG)
+    except OSError as error:
+        raise _not_listening("http.listen", settings.http.listen, error) from error
+
+
+def _not_listening(key: str, address: str, error: OSError) -> StartError:
+    if error.errno == errno.EADDRINUSE:
+        message = f"{key} {address} is in use: stop what listens there, or give this node another {key}"
+        return StartError(NodeExit.ADDRESS_IN_USE, message)
+    return StartError(NodeExit.SETTINGS, f"{key} {address}: {error.strerror}")
+
+
+def _open_disk(loaded: LoadedSettings, cluster: ClusterFile) -> tuple[Disk, Recovered]:
+    settings = loaded.settings
+    own = cluster.of(settings.node)
+    assert own is not None, "load_settings checks this"
+    try:
+        disk, recovered = Disk.open(
+            loaded.data, log_id=cluster.cluster.log, node=settings.node, segment_bytes=settings.disk.segment_bytes
+        )
+    except (FolderReadOnly, NoSpace) as error:
+        raise StartError(NodeExit.READ_ONLY, str(error)) from error
+    except FormatUnknown as error:
+        raise StartError(NodeExit.UNKNOWN_VERSION, str(error)) from error
+    except (DiskError, ValueError) as error:
+        raise StartError(NodeExit.DATA, str(error)) from error
+    return disk, recovered
+
+
+def _stdin_closed(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    if not os.read(sys.stdin.fileno(), 4_096):
+        loop.remove_reader(sys.stdin.fileno())
+        stop.set()

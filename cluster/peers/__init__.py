@@ -1,0 +1,1 @@
+"""Connects a node with its peers."""

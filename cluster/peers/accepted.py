@@ -1,0 +1,432 @@
+"""Receives from one accepted peer connection: checks its hello, then decodes frames and hands them over chunk by chunk.
+
+`raftlog.cluster.peers.transport` makes one for each connection that a peer dials.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Protocol, cast
+
+from raftlog.cluster.api.authorise import Principal, authorise
+from raftlog.cluster.api.errors import ApiError
+from raftlog.cluster.api.status import fingerprint
+from raftlog.cluster.config.settings import LimitSettings
+from raftlog.cluster.peers.commit_notices import CommitNotices
+from raftlog.cluster.peers.dialled import tune_socket
+from raftlog.cluster.peers.hello import (
+    PROOF_VERSION,
+    Hello,
+    Purpose,
+    Word,
+    decode_hello,
+    decode_word,
+    encode_refusal,
+    encode_word,
+    refusal,
+)
+from raftlog.cluster.peers.hello_proof import Proofs, Standing
+from raftlog.cluster.peers.ports import PeerIdentity, Receiver
+from raftlog.cluster.runtime import clock
+from raftlog.cluster.runtime.logging import Logger
+from raftlog.raft.codec.checks import Corrupt, UnknownVersion
+from raftlog.raft.codec.frame import (
+    FRAME_FORWARD,
+    FRAME_HELLO,
+    FRAME_MESSAGE,
+    FRAME_READ,
+    FRAME_SIZE,
+    Frame,
+    FrameDecoder,
+)
+from raftlog.raft.codec.message import decode_message
+from raftlog.raft.configuration import Configuration
+from raftlog.raft.hello import NEVER_MET, Met, is_believed
+from raftlog.raft.messages import InstallSnapshot, Message
+from raftlog.raft.types import NOBODY, NodeId
+
+RATE_MIN: Final = 16 << 10
+"""Least bytes per second that a link should carry in the middle of a frame."""
+HELD_BYTES_MAX: Final = 1 << 20
+"""Most bytes kept of a connection until its hello is believed, which takes some milliseconds. A connection with more is
+closed. The peer's next connection carries its proof in the hello."""
+
+
+class AcceptedOwner(Protocol):
+    """What an accepted connection asks of all links of its node (`raftlog.cluster.peers.transport.Transport`)."""
+
+    identity: PeerIdentity
+    receiver: Receiver
+    limits: LimitSettings
+    logger: Logger
+    silence_s: float
+    is_closing: bool
+    proofs: Proofs
+    commit_notices: CommitNotices
+    met: dict[tuple[NodeId, str], Met]  # the newest believed process of each disk
+    met_unproved: dict[tuple[NodeId, str], Met]  # the same, of processes too old for a proof
+    accepted: set[Accepted]
+    current: dict[tuple[NodeId, str, Purpose], Accepted]  # by sender and disk
+
+    @property
+    def configuration(self) -> Configuration:
+        """That of Raft group 0."""
+
+    def configuration_of(self, shard: int) -> Configuration:
+        """That of a Raft group."""
+
+    def heard(self, peer: NodeId) -> None:
+        """Something came from that peer."""
+
+    def refused(self, who: str, reason: str, sender: NodeId = NOBODY) -> None:
+        """This node closed a connection that a peer made."""
+
+
+class Accepted(asyncio.Protocol):
+    """A connection that a peer dialled: a hello, then frames."""
+
+    def __init__(self, owner: AcceptedOwner) -> None:
+        self._owner = owner
+        self._transport: asyncio.Transport | None = None
+        self._decoder = FrameDecoder()
+        self._unfinished_since = 0.0  # when the unfinished frame began; 0: there is none
+        self._came = 0  # bytes received since then
+        self._forwarded: dict[int, int] = {}  # newest forwarded request of each Raft group
+        self._early = b""  # received bytes of an unfinished hello
+        self._hello: Hello | None = None
+        self.standing = Standing.WAITING
+        self.came = 0.0  # when the hello came
+        self.challenge = self._answer = 0  # the dialling node's challenge, and its answer; 0: none
+        self._held: list[Frame] = []  # frames that came before its hello was proved
+        self._held_bytes = 0
+        self._is_over = False
+        self._named = NOBODY  # the node in its hello, even if that was refused
+        self._who = self._where = "?"
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def version(self) -> int:
+        """The newest version of the protocol that its hello names; 0 before the hello."""
+        return 0 if self._hello is None else self._hello.version_max
+
+    @property
+    def sender(self) -> NodeId:
+        """The node that its hello names; NOBODY before it came."""
+        return NOBODY if self._hello is None else self._hello.sender
+
+    @property
+    def is_old(self) -> bool:
+        """Whether its hello names a protocol version without proofs."""
+        return self._hello is not None and not self._can_prove(self._hello)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A peer dialled; its hello must come soon."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's class has the same methods
+        host, port, *_ = transport.get_extra_info("peername") or ("?", 0)
+        self._who = self._where = f"{host}:{port}"
+        limits = self._owner.limits
+        if len(self._owner.accepted) >= limits.peer_connections_max or self._owner.is_closing:
+            self.end(f"more than {limits.peer_connections_max} connections (limits.peer_connections_max)")
+            return
+        self._owner.accepted.add(self)
+        tune_socket(transport, self._owner.silence_s)
+        self._timer = asyncio.get_running_loop().call_later(limits.hello_timeout_ms / 1_000, self._time_is_up)
+
+    def _time_is_up(self) -> None:
+        if self._hello is None:
+            self.end("no hello within limits.hello_timeout_ms")
+        else:
+            self._expire()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came from the peer."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        try:
+            hello = self._hello
+            if hello is None:
+                hello, data = self._take_hello(data)
+                if hello is None:
+                    return
+            frames = self._decoder.feed(data)
+            if self._decoder.is_unfinished:
+                if frames or not self._unfinished_since:
+                    self._unfinished_since, self._came = clock.monotonic(), 0
+                self._came += len(data)
+            else:
+                self._unfinished_since = 0.0
+            if frames:
+                self._take(hello, frames, len(data))
+        except (Corrupt, UnknownVersion) as error:
+            self.end(str(error))
+
+    def check_unfinished(self, now: float, *, is_silent: bool) -> None:
+        """Closes the connection if a frame stays unfinished for longer than a living peer is silent.
+
+        A flipped bit in a frame's length, which its CRC does not cover, would otherwise swallow the next megabytes.
+        `is_silent`: the peer was asked and nothing came from it. Otherwise the frame may go on while the link carries
+        RATE_MIN.
+        """
+        waited_s = now - self._unfinished_since
+        if self._unfinished_since and waited_s > self._owner.silence_s:
+            if is_silent or self._came < waited_s * RATE_MIN:
+                self._unfinished_since = 0.0
+                self.end(f"a frame is not whole after {self._owner.silence_s:g} s: is its length right?")
+
+    def _take_hello(self, data: bytes) -> tuple[Hello | None, bytes]:
+        """The accepted hello, once it is complete, and the bytes after it; limits.hello_bytes_max bounds an incomplete
+        one."""
+        self._early += data
+        if len(self._early) < FRAME_SIZE:
+            return None, b""
+        size = FRAME_SIZE + int.from_bytes(self._early[:4], "little")
+        if size > self._owner.limits.hello_bytes_max:
+            raise Corrupt(f"no raftlog hello: a first frame of {size} bytes")
+        if len(self._early) < size:
+            return None, b""
+        early, self._early = self._early, b""
+        hello = decode_hello(FrameDecoder().feed(early[:size])[0])
+        owner = self._owner
+        reason = self._refusal(hello)
+        try:
+            authorise(Principal(), "peer", 0, None)
+        except ApiError as error:
+            reason = error.message
+        self._who, self._named = f"node {hello.sender} at {self._where}", hello.sender
+        if reason is not None:
+            self._refuse(reason)
+            return None, b""
+        self._hello, self.came = hello, clock.monotonic()
+        self.challenge, self._answer = hello.challenge, hello.answer
+        if self._can_prove(hello):
+            self._say(Word.WELCOME, owner.identity.speaks)
+        if self.challenge:
+            owner.proofs.challenged(self)
+        self.judge()
+        if self.standing is not Standing.BELIEVED and not self._is_over:
+            owner.proofs.wait(self, hello)
+            if self.standing is Standing.HEARD and hello.purpose is Purpose.CONSENSUS:
+                self._warn_of_disk(hello)
+        return (None if self._is_over else hello), early[size:]
+
+    def _refusal(self, hello: Hello) -> str | None:
+        """The reason to refuse that hello: by its own words, or by the known facts about its disk."""
+        owner = self._owner
+        disk = (hello.sender, hello.incarnation)
+        met = owner.met.get(disk, NEVER_MET)
+        if not self._can_prove(hello):
+            met = max(met, owner.met_unproved.get(disk, NEVER_MET))
+        return refusal(
+            hello, log=owner.identity.log, node=owner.identity.node, met=met, version=owner.configuration.version,
+            where=self._where,
+        )  # fmt: skip
+
+    def _can_prove(self, hello: Hello) -> bool:
+        return self._owner.proofs.is_on and hello.version_max >= PROOF_VERSION
+
+    # -- which frames are accepted
+
+    def judge(self) -> None:
+        """Decides which frames of this connection count, after a hello, an answer, or a change of the link to its
+        sender."""
+        hello = self._hello
+        if hello is None or self._is_over or self.standing is Standing.BELIEVED:
+            return
+        standing = self._owner.proofs.standing(hello, self._answer, self.came)
+        if isinstance(standing, str):
+            self._refuse(standing)
+        elif standing is Standing.BELIEVED:
+            self._believe(hello)
+        elif standing is Standing.HEARD:
+            self._hear()
+
+    def is_another(self, hello: Hello) -> bool:
+        """Whether this connection names the same disk, but another process of it."""
+        own = self._hello
+        return (
+            own is not None
+            and (own.sender, own.incarnation) == (hello.sender, hello.incarnation)
+            and (own.boot, own.start) != (hello.boot, hello.start)
+        )
+
+    def _expire(self) -> None:
+        """The listener at the member's address has not confirmed this hello in time."""
+        if self._hello is None or self.standing is not Standing.WAITING:
+            return
+        reason = self._owner.proofs.expire(self._hello)
+        if reason is None:
+            self._hear()
+        else:
+            self._refuse(reason)
+
+    def _hear(self) -> None:
+        """From now on the requests of this connection are accepted, but not its messages."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self.standing = Standing.HEARD
+        self._deliver_held()
+
+    def _believe(self, hello: Hello) -> None:
+        """From now on all frames are accepted, and this connection replaces an older one of the same disk."""
+        owner = self._owner
+        owner.proofs.forget(self)
+        reason = self._refusal(hello)  # meanwhile another process of the disk may have been believed
+        if reason is not None:
+            self._refuse(reason)
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self.standing = Standing.BELIEVED
+        met = owner.met if self._can_prove(hello) else owner.met_unproved
+        met[hello.sender, hello.incarnation] = Met(hello.boot, hello.start.run if hello.start else 0, self._where)
+        if self._can_prove(hello):
+            self._say(Word.BELIEVED, 0)
+            owner.proofs.believed(self, hello)
+        key = (hello.sender, hello.incarnation, hello.purpose)
+        older = owner.current.get(key)
+        owner.current[key] = self
+        if older is not None:
+            older.abort()
+        elif hello.purpose is Purpose.CONSENSUS:
+            self._warn_of_disk(hello)
+            owner.logger.info("peer_connected", peer=hello.sender, boot=hello.boot, knows=hello.knows)
+        if hello.purpose is Purpose.CONSENSUS:
+            owner.receiver.peer_link_opened(hello.sender, hello.incarnation, hello.knows, hello.start)
+        self._deliver_held()
+
+    def _warn_of_disk(self, hello: Hello) -> None:
+        member = self._owner.configuration.member(hello.sender)
+        if member is not None and member.incarnation != hello.incarnation:
+            self._owner.logger.warning(
+                "peer_disk_unknown",
+                peer=hello.sender,
+                disk=fingerprint(hello.incarnation),
+                named=fingerprint(member.incarnation),
+                meaning="its votes and acknowledgements do not count: a wiped or foreign data folder, or a new one "
+                "that this node has not heard of yet",
+            )
+
+    def _say(self, word: Word, number: int) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(encode_word(word, number))
+
+    # -- its frames
+
+    def _take(self, hello: Hello, frames: list[Frame], size: int) -> None:
+        """Takes the frames after the hello; `size` is the number of bytes that came. Raises Corrupt."""
+        if self._can_prove(hello):
+            frames = [frame for frame in frames if frame.kind != FRAME_HELLO or not self._take_word(frame)]
+        if self._is_over or not frames:
+            return
+        if self.standing is not Standing.WAITING:
+            self._deliver(hello, frames)
+            return
+        self._held += frames
+        self._held_bytes += size
+        if self._held_bytes > HELD_BYTES_MAX:
+            raise Corrupt(f"more than {HELD_BYTES_MAX} bytes came before a proof of its hello")
+
+    def _take_word(self, frame: Frame) -> bool:
+        """Takes a frame with a word of the dialling node. Returns whether it is one."""
+        match decode_word(frame):
+            case (Word.ASK, challenge):
+                self.challenge = challenge
+                self._owner.proofs.challenged(self)
+            case (Word.ANSWER, answer):
+                before, self._answer = self._answer, answer
+                self.judge()
+                if self.standing is not Standing.BELIEVED:  # a forger's challenge can make the sender say it
+                    self._answer = before
+            case _:
+                return False
+        return True
+
+    def _deliver_held(self) -> None:
+        """Delivers the frames that came while the hello was not proved."""
+        held, self._held = self._held, []
+        hello = self._hello
+        assert hello is not None
+        try:
+            if held:
+                self._deliver(hello, held)
+        except (Corrupt, UnknownVersion) as error:
+            self.end(str(error))
+
+    def _deliver(self, hello: Hello, frames: list[Frame]) -> None:
+        owner = self._owner
+        is_bulk, is_heard = hello.purpose is Purpose.BULK, self.standing is Standing.HEARD
+        messages: list[Message] = []
+        requests: list[Frame] = []
+        for frame in frames:
+            if is_bulk and frame.kind not in (FRAME_HELLO, FRAME_MESSAGE):
+                if frame.kind == FRAME_FORWARD:
+                    self._check_order(frame)
+                if frame.kind in (FRAME_FORWARD, FRAME_READ):
+                    owner.commit_notices.asked(hello.sender)
+                elif is_heard:
+                    continue  # its sender is not proved: the answer may be another node's
+                requests.append(frame)
+                continue
+            if frame.kind != FRAME_MESSAGE:
+                raise Corrupt(f"a frame of kind {frame.kind} on the {hello.purpose.name.lower()} link")
+            message = decode_message(frame)
+            if message.sender != hello.sender:
+                raise Corrupt(f"a message of node {message.sender} on the link of node {hello.sender}")
+            if is_bulk and not isinstance(message, InstallSnapshot):
+                raise Corrupt("a consensus message on the bulk link")
+            if is_believed(message, hello.incarnation, owner.configuration_of(message.shard), is_proved=not is_heard):
+                messages.append(message)
+        if not is_bulk and not is_heard:
+            owner.heard(hello.sender)
+        if messages:
+            owner.receiver.peer_messages(hello.sender, messages)
+        if requests:
+            owner.receiver.peer_requests(hello.sender, requests)
+
+    def _check_order(self, frame: Frame) -> None:
+        """Raises Corrupt when requests come a second time or not in the order of their numbers.
+
+        TCP never does that, but a proxy between two nodes may. A request outside a session that came twice would be
+        carried
+        out twice.
+        """
+        match frame.header:
+            case (_, int(first), tuple(deadlines)):
+                newest = self._forwarded.get(frame.shard, 0)
+                if first <= newest:
+                    raise Corrupt(f"request {first} was passed on behind {newest}: a frame came twice or late")
+                self._forwarded[frame.shard] = first + len(deadlines) - 1
+
+    def _refuse(self, reason: str) -> None:
+        """Sends the reason to the peer, and closes the connection."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(encode_refusal(f"node {self._owner.identity.node}: {reason}"))
+        self.end(reason)
+
+    def end(self, reason: str) -> None:
+        """Closes this connection with one line that names the peer and why."""
+        self._is_over = True
+        self._owner.proofs.forget(self)
+        self._owner.refused(self._who, reason, self._named)
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Closes the connection at once, without a line."""
+        self._is_over = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection closed. The node hears of it only if no newer connection of that peer replaced it."""
+        if self._timer is not None:
+            self._timer.cancel()
+        owner, hello = self._owner, self._hello
+        self._is_over = True
+        owner.accepted.discard(self)
+        owner.proofs.forget(self)
+        if hello is not None and (owner.current.get(key := (hello.sender, hello.incarnation, hello.purpose)) is self):
+            del owner.current[key]
+            if hello.purpose is Purpose.CONSENSUS and not owner.is_closing:
+                owner.logger.info("peer_disconnected", peer=hello.sender, error=str(exc or "closed"))
+                owner.receiver.peer_link_closed(hello.sender)

@@ -1,0 +1,187 @@
+"""Encodes the first frames of a peer link: the hello, words, and the refusal with its reason; pure.
+
+`raftlog.cluster.peers.dialled` sends hellos, `raftlog.cluster.peers.accepted` checks them. A connection is directed:
+the
+dialling node sends a hello and then frames. The accepting node sends only short frames. They say that it speaks
+PROOF_VERSION, that it believes the hello (`raftlog.cluster.peers.hello_proof`), or why it refuses it, so that both
+nodes can log the reason. Identity is not address (docs/promises.md): log id, node ids and the disk's incarnation are
+compared on every connection.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import Final
+
+from raftlog.raft import hello as hello_rule
+from raftlog.raft.codec.checks import Corrupt
+from raftlog.raft.codec.frame import FRAME_HELLO, Frame, encode_frame
+from raftlog.raft.hello import Met, Start, decode_start, encode_start
+from raftlog.raft.types import NodeId
+
+MAGIC: Final = "raftlog-peer"
+PEER_VERSION_MIN: Final = 1
+PEER_VERSION_MAX: Final = 4
+"""Version 2: nodes ask each other about the log on their disks (`raftlog.cluster.protocol.log_frames`). 3: the version
+implies the newest known cluster version. 4: nodes send more reports about their disks. Each use names its version, and
+is sent only to peers that speak it."""
+WINDOW_VERSION: Final = 4
+"""From this protocol version on, a node accepts several chunks of a snapshot before it has answered the first."""
+STARTS_VERSION: Final = 4
+"""From this version on, a hello reports what its process found on its disk at its start
+(`raftlog.raft.hello.Start`)."""
+PROOF_VERSION: Final = 4
+"""From this version on, a node proves that a hello is its own: with the frames of `Word`, and two numbers in it."""
+CLUSTER_VERSIONS: Final = {1: 1, 2: 1, 3: 2, 4: 2}
+"""Version of the peer protocol -> the newest cluster version that its programs know. A new cluster version needs a new
+protocol version, because nodes that are still to be upgraded would refuse a hello of another form."""
+SHARD: Final = 0
+_REFUSED: Final = "raftlog-refused"
+_CHALLENGE: Final = re.compile(r"(?:^| )challenge=([0-9a-f]{16})(?: |$)")
+_ANSWER: Final = re.compile(r"(?:^| )answer=([0-9a-f]{16})(?: |$)")
+
+
+class Purpose(IntEnum):
+    """The use of a connection; bulk frames never delay a heartbeat."""
+
+    CONSENSUS = 1  # `raftlog.raft.messages`
+    BULK = 2  # forwarded requests, read indexes and their answers
+
+
+class Word(StrEnum):
+    """The words that two nodes of PROOF_VERSION send on a link beside the hello, each with a number."""
+
+    WELCOME = "raftlog-welcome"  # by the accepting node: its newest version of the protocol
+    BELIEVED = "raftlog-believed"  # by the accepting node: it believes the hello of this connection; 0
+    ASK = "raftlog-ask"  # by the dialling node: its challenge again
+    ANSWER = "raftlog-answer"  # by the dialling node: the challenge that came to its own address
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """The dialling node, the dialled node, the disk and the cluster."""
+
+    log: str
+    sender: NodeId
+    to: NodeId
+    incarnation: str
+    boot: int
+    purpose: Purpose
+    shard: int = SHARD
+    version_min: int = PEER_VERSION_MIN
+    version_max: int = PEER_VERSION_MAX
+    start: Start | None = None  # of the dialling process; None: its program is too old to report it
+    challenge: int = 0  # challenge for the listener at this address; 0: none
+    answer: int = 0  # the dialled node's challenge, if the sender knows it; 0: it does not
+
+    @property
+    def knows(self) -> int:
+        """The newest cluster version that its sender surely knows."""
+        return max(known for spoken, known in CLUSTER_VERSIONS.items() if spoken <= max(self.version_max, 1))
+
+
+_TYPES: Final = (str, int, int, str, int, str, int, int, str, int, int)
+
+
+def encode_hello(hello: Hello) -> bytes:
+    """The first frame of a connection."""
+    return encode_frame(
+        FRAME_HELLO,
+        [
+            MAGIC, hello.version_min, hello.version_max, hello.log, hello.shard,
+            _words(hello),
+            hello.sender, hello.to, hello.incarnation, hello.boot, int(hello.purpose),
+        ],
+    )  # fmt: skip
+
+
+def decode_hello(frame: Frame) -> Hello:
+    """The hello of a connection's first frame. Raises Corrupt."""
+    values = frame.header
+    if frame.kind != FRAME_HELLO or not values or values[0] != MAGIC:
+        raise Corrupt("the first frame is no raftlog hello")
+    if len(values) != len(_TYPES) or any(type(value) is not kind for value, kind in zip(values, _TYPES, strict=True)):
+        raise Corrupt(f"hello of another form: {values!r:.200}")
+    _, version_min, version_max, log, shard, said, sender, to, incarnation, boot, purpose = values
+    if purpose not in Purpose.__members__.values():
+        raise Corrupt(f"hello for an unknown purpose {purpose!r}")
+    words = str(said) if _int(version_max) >= STARTS_VERSION else ""
+    start = decode_start(words) if words.startswith("run=") else None
+    challenge, answer = (_hex(pattern.search(words)) for pattern in (_CHALLENGE, _ANSWER))
+    return Hello(
+        log=str(log), sender=_int(sender), to=_int(to), incarnation=str(incarnation), boot=_int(boot),
+        purpose=Purpose(_int(purpose)), shard=_int(shard), version_min=_int(version_min),
+        version_max=_int(version_max), start=start, challenge=challenge, answer=answer,
+    )  # fmt: skip
+
+
+def _words(hello: Hello) -> str:
+    """The facts that nodes since STARTS_VERSION put into the element that was reserved before."""
+    words = [encode_start(hello.start)] if hello.start is not None else []
+    words += [
+        f"{name}={value:016x}" for name, value in (("challenge", hello.challenge), ("answer", hello.answer)) if value
+    ]
+    return " ".join(words)
+
+
+def _hex(found: re.Match[str] | None) -> int:
+    return int(found[1], 16) if found is not None else 0
+
+
+def _int(value: object) -> int:
+    assert isinstance(value, int)
+    return value
+
+
+def refusal(hello: Hello, *, log: str, node: NodeId, met: Met, version: int, where: str = "?") -> str | None:
+    """The reason why node `node` refuses that hello, with the fix; None: it accepts it.
+
+    `met` is the newest process of that disk that this process has met. A lower boot counter means that the disk was
+    rolled back to an old copy; the same counter with another run means a clone. `version` is the cluster version in
+    force here, `where` the address that the hello came from.
+    """
+    if hello.version_max < PEER_VERSION_MIN or hello.version_min > PEER_VERSION_MAX:
+        return (
+            f"it speaks peer protocol {hello.version_min} to {hello.version_max}, "
+            f"here {PEER_VERSION_MIN} to {PEER_VERSION_MAX}: upgrade the older one"
+        )
+    if hello.log != log:
+        return f"it belongs to log {hello.log}, this node to log {log}: two clusters share an address"
+    if hello.shard != SHARD:
+        return f"it asks for shard {hello.shard}, here is only {SHARD}"
+    if hello.to != node:
+        return f"it wants node {hello.to}, this is node {node}: an address names the wrong node"
+    return hello_rule.refusal(
+        sender=hello.sender, boot=hello.boot, knows=hello.knows, node=node, met=met, version=version,
+        run=hello.start.run if hello.start is not None else 0, where=where,
+    )  # fmt: skip
+
+
+def encode_refusal(reason: str) -> bytes:
+    """The frame with the reason, which a node sends before it closes the connection."""
+    return encode_frame(FRAME_HELLO, [_REFUSED, reason])
+
+
+def decode_refusal(frame: Frame) -> str | None:
+    """The reason in such a frame, or None if it is another frame."""
+    match frame.header:
+        case (str(magic), str(reason)) if frame.kind == FRAME_HELLO and magic == _REFUSED:
+            return reason
+        case _:
+            return None
+
+
+def encode_word(word: Word, number: int) -> bytes:
+    """The frame of that word."""
+    return encode_frame(FRAME_HELLO, [str(word), number])
+
+
+def decode_word(frame: Frame) -> tuple[Word, int] | None:
+    """The word and its number in such a frame, or None if it is another frame."""
+    match frame.header:
+        case (str(magic), int(number)) if frame.kind == FRAME_HELLO and magic in Word.__members__.values():
+            return Word(magic), number
+        case _:
+            return None

@@ -1,0 +1,54 @@
+"""Defines the identity of this node in its hellos, and what the peer links call in the node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from raftlog.cluster.peers.hello import PEER_VERSION_MAX
+from raftlog.raft.codec.frame import Frame
+from raftlog.raft.hello import Start
+from raftlog.raft.messages import Message
+from raftlog.raft.types import NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class PeerIdentity:
+    """The identity of this node in its hellos."""
+
+    log: str
+    node: NodeId
+    incarnation: str
+    boot: int
+    start: Start | None = None
+    speaks: int = PEER_VERSION_MAX  # the newest version of the peer protocol; it tells what the program knows
+
+
+class Receiver(Protocol):
+    """What the transport calls in the node. None of these may block."""
+
+    def peer_messages(self, peer: NodeId, messages: Sequence[Message]) -> None:
+        """Consensus messages of one chunk, in order."""
+
+    def peer_requests(self, peer: NodeId, frames: Sequence[Frame]) -> None:
+        """Frames of the bulk link. Raises Corrupt when one makes no sense: its connection is closed."""
+
+    def peer_link_opened(self, peer: NodeId, incarnation: str, knows: int, start: Start | None) -> None:
+        """The peer made a consensus connection to this node, with that disk; it knows cluster versions up to that.
+        `start` is what its process found at its start; None: its program is too old to say it."""
+
+    def peer_link_closed(self, peer: NodeId) -> None:
+        """The peer's consensus connection to this node closed."""
+
+    def consensus_link_opened(self, peer: NodeId) -> None:
+        """This node's consensus connection to the peer is up."""
+
+    def consensus_link_refused(self, peer: NodeId) -> None:
+        """This node dialled the peer, and no process listens there."""
+
+    def bulk_link_closed(self, peer: NodeId) -> None:
+        """This node's bulk connection to the peer closed: what was sent on it may or may not have arrived."""
+
+    def bulk_link_opened(self, peer: NodeId) -> None:
+        """This node's bulk connection to the peer is up."""

@@ -1,0 +1,340 @@
+"""Manages the peer links of one node: directed connections with bounded queues that never block the node.
+
+The host has one. A full queue drops messages. Two outgoing links go to each other member, for consensus and for bulk
+frames, and each is dialled again when it closes. Connections that peers dialled come in through `Accepted`. They are
+asyncio protocols, not streams: one call decodes a chunk of bytes into messages and hands them to the node at once.
+docs/promises.md: one connection for each direction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Collection, Sequence
+from typing import Final, NamedTuple
+
+from raftlog.cluster.config.settings import LimitSettings, PeerSettings
+from raftlog.cluster.peers.accepted import Accepted
+from raftlog.cluster.peers.commit_notices import CommitNotices
+from raftlog.cluster.peers.dialled import Link
+from raftlog.cluster.peers.hello import Purpose, Word
+from raftlog.cluster.peers.hello_proof import Proofs
+from raftlog.cluster.peers.ports import PeerIdentity, Receiver
+from raftlog.cluster.runtime import clock
+from raftlog.cluster.runtime.logging import Logger
+from raftlog.cluster.runtime.metrics import Metrics
+from raftlog.raft.codec.message import message_parts
+from raftlog.raft.configuration import Configuration, Member
+from raftlog.raft.hello import Met
+from raftlog.raft.messages import AppendEntries, InstallSnapshot, Message, RequestVote
+from raftlog.raft.types import NOBODY, NodeId
+
+NO_MEMBERS: Final = Configuration()
+QUESTIONS: Final = (AppendEntries, RequestVote)  # messages that every living peer answers
+REFUSALS_REMEMBERED_MAX: Final = 64  # so that the same refusal is not logged ten times per second
+REFUSAL_LOG_EVERY_S: Final = 10.0
+REFUSED_FRESH_S: Final = 5.0  # a refused peer dials again every `dialled.REFUSED_REDIAL_S` seconds
+REASON_CHARACTERS_MAX: Final = 300
+REFUSAL_LINES_MAX: Final = 20
+"""Most lines about refused connections in REFUSAL_LOG_EVERY_S seconds, for any reasons: a sender may make up a new
+reason each time. The next line says how many were left out."""
+REFUSED_SHOWN_MAX: Final = 8  # newest refusals that `raftlog explain` reports
+
+
+class LinkSeen(NamedTuple):
+    """This node's consensus link to a peer, and when something last came from there (`clock.monotonic`)."""
+
+    is_up: bool
+    trouble: str
+    refusal: str
+    heard: float | None
+
+
+_TURNS_TO_HAND_OVER: Final = 3  # turns: accepted; transport made; protocol called
+
+
+async def stop_serving(server: asyncio.Server) -> None:
+    """Closes a listening server, once the newest accepted connection has its protocol.
+
+    asyncio forgets a connection whose transport it makes after `close` (an assertion fails in `Server._attach`), and
+    no code would close it.
+    """
+    loop = asyncio.get_running_loop()
+    for listening in server.sockets:
+        loop.remove_reader(listening.fileno())
+    for _ in range(_TURNS_TO_HAND_OVER):
+        await asyncio.sleep(0)
+    server.close()
+
+
+class Transport:
+    """All links of one node. Made on the event loop; `start` listens, `set_members` dials, `close` ends everything."""
+
+    def __init__(
+        self,
+        identity: PeerIdentity,
+        receiver: Receiver,
+        *,
+        peer: PeerSettings,
+        limits: LimitSettings,
+        dial: dict[int, str],
+        silence_ms: int,
+        metrics: Metrics,
+        logger: Logger,
+    ) -> None:
+        self.identity = identity
+        self.receiver = receiver
+        self.settings = peer
+        self.limits = limits
+        self.metrics = metrics
+        self.logger = logger
+        self.silence_s = silence_ms / 1_000
+        self.configurations: dict[int, Configuration] = {}  # configuration in force of each Raft group
+        self._members: dict[int, tuple[tuple[Member, ...], Collection[NodeId]]] = {}  # to dial, and to keep
+        self.met: dict[tuple[NodeId, str], Met] = {}  # newest believed process of each disk
+        self.met_unproved: dict[tuple[NodeId, str], Met] = {}  # the same, of processes too old for a proof
+        self.accepted: set[Accepted] = set()
+        self.current: dict[tuple[NodeId, str, Purpose], Accepted] = {}  # by sender, disk and purpose
+        self._dial = dial
+        self._links: dict[tuple[NodeId, Purpose], Link] = {}
+        self._consensus: dict[NodeId, Link] = {}
+        self._bulk: dict[NodeId, Link] = {}
+        self._dirty: list[Link] = []
+        self.proofs = Proofs(self)
+        self.commit_notices = CommitNotices(self._send_held)
+        self._server: asyncio.Server | None = None
+        self._refusals: dict[str, float] = {}
+        self._refused: dict[NodeId, tuple[float, str]] = {}  # time and reason, by the member named in the hello
+        self._lines_left = REFUSAL_LINES_MAX
+        self._lines_until = 0.0
+        self._left_out = 0
+        self.refused_lately: deque[tuple[float, str, str]] = deque(maxlen=REFUSED_SHOWN_MAX)  # time, peer, reason
+        self._heard: dict[NodeId, float] = {}  # when something last came on the consensus link
+        self.is_closing = False
+
+    async def start(self, host: str, port: int) -> None:
+        """Listens for peers. Raises OSError when the address is taken."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: Accepted(self), host, port)
+
+    def set_members(
+        self, configuration: Configuration, known: Sequence[Member] = (), leaving: Collection[NodeId] = (),
+        *, shard: int = 0,
+    ) -> None:  # fmt: skip
+        """Dials every other member of any Raft group, and dials again if a member's address or disk changed.
+
+        Links to nodes that are no members any more are closed, except those to `leaving`. `known` are dialled as well,
+        at the
+        addresses that they name, before a configuration names this node. If groups name different addresses of a node,
+        the
+        lowest group counts.
+        """
+        self.configurations[shard] = configuration
+        self._members[shard] = ((*configuration.members, *known), leaving)
+        groups = [self._members[each] for each in sorted(self._members, reverse=True)]
+        named = {member.node: member for members, _ in groups for member in members}
+        leaving = {node for _, nodes in groups for node in nodes}
+        wanted = {
+            (member.node, purpose): (self._dial.get(member.node, member.peer), member.incarnation)
+            for member in named.values()
+            if member.node != self.identity.node
+            for purpose in Purpose
+        }
+        for key, link in list(self._links.items()):
+            is_leaving = key not in wanted and key[0] in leaving
+            if not is_leaving and wanted.get(key) != (link.address, link.disk):
+                del self._links[key]
+                link.close()
+        for (node, purpose), (address, disk) in wanted.items():
+            if (node, purpose) not in self._links:
+                bytes_max = self.limits.link_bytes_max if purpose is Purpose.CONSENSUS else self.limits.bulk_bytes_max
+                self._links[node, purpose] = Link(self, node, purpose, address, disk, bytes_max)
+        self._consensus = {node: link for (node, purpose), link in self._links.items() if purpose is Purpose.CONSENSUS}
+        self._bulk = {node: link for (node, purpose), link in self._links.items() if purpose is Purpose.BULK}
+        self.proofs.keep(self._consensus)
+
+    @property
+    def configuration(self) -> Configuration:
+        """The configuration of group 0, which has the cluster version and the disks of the members."""
+        return self.configuration_of(0)
+
+    def configuration_of(self, shard: int) -> Configuration:
+        """The configuration of a Raft group; an empty one if it is not known here."""
+        return self.configurations.get(shard, NO_MEMBERS)
+
+    def link_to(self, node: NodeId) -> Link | None:
+        """The consensus link to that node, whose listener confirms hellos in its name; None: it is not dialled."""
+        return self._consensus.get(node)
+
+    def links_to(self, node: NodeId) -> list[Link]:
+        """All links to that node."""
+        return [link for link in (self._consensus.get(node), self._bulk.get(node)) if link is not None]
+
+    def welcomed(self, link: Link) -> None:
+        """The listener at the other end speaks PROOF_VERSION: sends it the challenges that came in its name."""
+        for accepted in self.accepted:
+            if accepted.sender == link.node and accepted.challenge:
+                link.say(Word.ANSWER, accepted.challenge)
+        for key, accepted in list(self.current.items()):
+            if key[0] == link.node and accepted.is_old:
+                accepted.end(f"node {link.node} speaks a newer version of the peer protocol than this connection says")
+        self.proofs.look(link.node)
+
+    def send(self, message: Message) -> None:
+        """Queues a consensus message until `flush`; dropped (and counted) when the link is down or full.
+
+        A piece of a snapshot goes by the bulk link, because it must not delay a heartbeat. A mere commit index may wait
+        a little.
+        """
+        if message.shard or not isinstance(message, AppendEntries) or not self.commit_notices.holds(message):
+            self._put(message)
+
+    def _send_held(self, message: Message) -> None:
+        self._put(message)
+        self.flush()
+
+    def _put(self, message: Message) -> None:
+        links = self._bulk if isinstance(message, InstallSnapshot) else self._consensus
+        link = links.get(message.to)
+        if link is None or not link.send(*message_parts(message)):
+            self.metrics.link_dropped.labels(str(message.to)).inc()
+        elif not link.waiting_since and isinstance(message, QUESTIONS):
+            link.waiting_since = clock.monotonic()
+
+    def send_bulk(self, to: NodeId, frame: bytes) -> bool:
+        """Queues a frame on the bulk link. False: it was not sent and never will be."""
+        link = self._bulk.get(to)
+        return link is not None and link.send(frame)
+
+    def version_of(self, peer: NodeId) -> int:
+        """The newest version of the peer protocol that the peer names on its bulk link; 0 while it has none."""
+        bulk = [each for (node, _, purpose), each in self.current.items() if node == peer and purpose is Purpose.BULK]
+        return max([each.version for each in bulk], default=0)
+
+    def is_bulk_up(self, to: NodeId) -> bool:
+        """Whether the bulk link to that node is connected."""
+        link = self._bulk.get(to)
+        return link is not None and link.is_up
+
+    def flush(self) -> None:
+        """Writes the frames that were queued in this turn: one write per link."""
+        if self._dirty:
+            for link in self._dirty:
+                link.flush()
+            self._dirty.clear()
+
+    def heard(self, peer: NodeId) -> None:
+        """Something came from that peer, so it is not silent."""
+        self._heard[peer] = clock.monotonic()
+        link = self._consensus.get(peer)
+        if link is not None:
+            link.waiting_since = 0.0
+
+    def is_answering(self, peer: NodeId, within_s: float) -> bool:
+        """Whether the link to that peer is up and something came from it in the last `within_s` seconds.
+
+        The age of an unanswered question would not show a silent leader: its followers ask it nothing before an
+        election.
+        """
+        link = self._consensus.get(peer)
+        if link is None or not link.is_up:
+            return False
+        return clock.monotonic() - self._heard.get(peer, -within_s) < within_s
+
+    def check_silence(self) -> None:
+        """Closes and dials again each link on which a message stayed unanswered for two election timeouts.
+
+        The connection may be dead. An accepted connection checks itself for a frame that does not end.
+        """
+        now = clock.monotonic()
+        limit = now - self.silence_s
+        silent: list[NodeId] = []
+        for node, link in self._consensus.items():
+            if link.is_up and 0.0 < link.waiting_since < limit:
+                self.logger.info("peer_silent", peer=node, silence_s=self.silence_s)
+                silent.append(node)
+                link.redial()
+                self._bulk[node].redial()
+        for connection in list(self.accepted):
+            connection.check_unfinished(now, is_silent=connection.sender in silent)
+
+    def queued(self, link: Link) -> None:
+        """That link has frames for the next `flush`."""
+        self._dirty.append(link)
+
+    def refused(self, who: str, reason: str, sender: NodeId = NOBODY) -> None:
+        """This node closed a connection that a peer dialled in the name of `sender` (NOBODY: no hello came)."""
+        if sender in self._consensus:
+            self._refused[sender] = (clock.monotonic(), reason)
+        self.metrics.link_closed.labels("refused").inc()
+        self.refused_lately.append((clock.monotonic(), who, reason))
+        if self._is_new(f"{who.rpartition(':')[0]} {reason}"):
+            self.logger.warning("peer_refused", who=who, reason=reason[:REASON_CHARACTERS_MAX], **self._told_of())
+
+    def refused_of(self, node: NodeId) -> str:
+        """Why this node refuses that member's connections. Empty: it believes one, or none came lately."""
+        when, reason = self._refused.get(node, (0.0, ""))
+        link = self._consensus.get(node)
+        is_believed = link is not None and (node, link.disk, Purpose.CONSENSUS) in self.current
+        return "" if is_believed or clock.monotonic() - when > REFUSED_FRESH_S else reason
+
+    def refused_by(self, node: NodeId, reason: str) -> None:
+        """A peer closed a connection that this node made."""
+        if self._is_new(f"{node} {reason}"):
+            self.logger.error(
+                "peer_refuses_this_node", peer=node, reason=reason[:REASON_CHARACTERS_MAX], **self._told_of()
+            )
+
+    def link_failed(self, node: NodeId, error: Exception) -> None:
+        """Dialling a peer failed with an error that no network causes. The link dials again."""
+        if self._is_new(f"{node} {type(error).__name__}: {error}"):
+            self.logger.error("peer_link_failed", peer=node, then="it is dialled again", exc_info=error)
+
+    def _is_new(self, reason: str) -> bool:
+        """Whether that reason was not logged within REFUSAL_LOG_EVERY_S seconds, and the number of lines allows
+        another."""
+        now = clock.monotonic()
+        if now - self._refusals.get(reason, -REFUSAL_LOG_EVERY_S) >= REFUSAL_LOG_EVERY_S:
+            if now >= self._lines_until:
+                self._lines_left, self._lines_until = REFUSAL_LINES_MAX, now + REFUSAL_LOG_EVERY_S
+            if self._lines_left > 0:
+                self._lines_left -= 1
+                if len(self._refusals) >= REFUSALS_REMEMBERED_MAX:
+                    self._refusals.clear()
+                self._refusals[reason] = now
+                return True
+        self._left_out += 1
+        return False
+
+    def _told_of(self) -> dict[str, int]:
+        """The number of lines left out since the last line, as a field of the next one."""
+        left_out, self._left_out = self._left_out, 0
+        return {"left_out": left_out} if left_out else {}
+
+    def connections(self) -> dict[str, float]:
+        """1 for each outgoing link that is up, else 0; by `peer/purpose`. For /metrics."""
+        return {f"{node}/{purpose.name.lower()}": float(link.is_up) for (node, purpose), link in self._links.items()}
+
+    def links_seen(self) -> dict[NodeId, LinkSeen]:
+        """The state of the consensus links, by peer."""
+        return {
+            node: LinkSeen(link.is_up, "" if link.is_up else link.trouble, link.refusal, self._heard.get(node))
+            for node, link in self._consensus.items()
+        }
+
+    async def close(self) -> None:
+        """Ends every link and stops listening."""
+        self.is_closing = True
+        self.commit_notices.stop()
+        if self._server is not None:
+            await stop_serving(self._server)
+        for connection in list(self.accepted):
+            connection.abort()
+        links = list(self._links.values())
+        self._links.clear()
+        for link in links:
+            link.close()
+        await asyncio.gather(*(link.task for link in links), return_exceptions=True)
+        if self._server is not None:
+            await self._server.wait_closed()
+        await asyncio.sleep(0)  # connections aborted or accepted meanwhile are closed in the next turn

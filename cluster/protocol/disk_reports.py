@@ -1,0 +1,274 @@
+"""Exchanges reports about the disks of nodes, and decides for the leader how to react: pure.
+
+Each node reports to its peers whether its disk is full, how much space it lacks, and how long its syncs take. From
+these reports a leader decides three things: whether and to which voter to hand over, which followers get no entries,
+and whether it accepts writes. `raftlog.cluster.replica.parts.disk_exchange` carries the reports and acts on the
+decisions; the simulator does the same. docs/decisions/0018 has the reasons.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from raftlog.raft.codec.checks import INDEX_MAX, Corrupt
+from raftlog.raft.codec.frame import FRAME_DISK, Frame, encode_frame
+from raftlog.raft.configuration import Configuration
+from raftlog.raft.consensus.progress import Hold
+from raftlog.raft.consensus.status import FollowerView
+from raftlog.raft.quorum import VoteOutcome, outcome
+from raftlog.raft.types import NodeId
+
+PEER_VERSION: Final = 4
+"""The first version of the peer protocol that knows these frames. Older peers send no reports."""
+
+EVERY_S: Final = 1.0
+"""Seconds between two reports to a peer. A change of `is_full` or `takes_to` is reported at once."""
+
+SLOT_S: Final = 0.5
+SLOTS: Final = 10
+"""Seconds of one slot of sync times. The median of the newest slots counts: five seconds. A single
+stall fills one or two slots, so it takes more than half of the five seconds to move the median."""
+SLOTS_MIN: Final = 6
+"""With fewer slots in which a sync ended the disk is almost idle: a leader does not hand over for its sync time."""
+
+
+class DiskReport(NamedTuple):
+    """The disk of one node, as that node reports it."""
+
+    is_full: bool = False  # accepts only requests that free space (`raftlog.cluster.files.reserve`)
+    free_bytes: int = 0  # that new files may use
+    lacks_bytes: int = 0  # if full: space it needs to accept writes; 0: it has it, and is making sure
+    takes_to: int = 0  # if full: entries that begin at or before this index help it to free space
+    sync_us: int = 0  # recent time of one sync (`SyncTimes`); 0: unknown
+
+    def is_urgent_after(self, told: DiskReport | None) -> bool:
+        """Whether a peer that last got the report `told` must get this one at once."""
+        return told is None or (self.is_full, self.takes_to) != (told.is_full, told.takes_to)
+
+
+def encode_report(report: DiskReport) -> bytes:
+    """The frame for a peer."""
+    return encode_frame(FRAME_DISK, [report.is_full, *[min(number, INDEX_MAX) for number in report[1:]]])
+
+
+def decode_report(frame: Frame) -> DiskReport:
+    """The report of such a frame. Raises Corrupt."""
+    match frame.header:
+        case (bool(is_full), *rest) if len(rest) == len(DiskReport._fields) - 1:
+            numbers = [value for value in rest if type(value) is int and 0 <= value <= INDEX_MAX]
+            if len(numbers) == len(rest):
+                return DiskReport(is_full, *numbers)
+    raise Corrupt(f"disk report with the header {frame.header!r:.200}")
+
+
+class Reports:
+    """The reports that one process sent and received. Times are in seconds.
+
+    A bulk link keeps the order and loses nothing while it is up, so each report is sent once.
+    """
+
+    __slots__ = ("_heard", "_told")
+
+    def __init__(self) -> None:
+        self._told: dict[NodeId, tuple[float, DiskReport]] = {}  # on the present bulk link: time and report
+        self._heard: dict[NodeId, DiskReport] = {}
+
+    def is_due(self, peer: NodeId, own: DiskReport, now_s: float) -> bool:
+        """Whether that peer must get a report now."""
+        when_s, told = self._told.get(peer, (0.0, None))
+        return own.is_urgent_after(told) or (own != told and now_s - when_s >= EVERY_S)
+
+    def told(self, peer: NodeId, own: DiskReport, now_s: float) -> None:
+        """Notes that the peer got that report now."""
+        self._told[peer] = now_s, own
+
+    def lost(self, peer: NodeId) -> None:
+        """The bulk link to that peer closed: the last report may not have arrived."""
+        self._told.pop(peer, None)
+
+    def take(self, peer: NodeId, report: DiskReport) -> None:
+        """That peer's newest report."""
+        self._heard[peer] = report
+
+    def of(self, peers: Iterable[NodeId]) -> dict[NodeId, DiskReport]:
+        """The reports of those peers that sent one."""
+        return {peer: self._heard[peer] for peer in peers if peer in self._heard}
+
+
+class SyncTimes:
+    """Measures the sync times of one disk from its counters: the median over the newest slots. Times in seconds.
+
+    A leader must be slow for most of five seconds (`median_us`). Its followers need not be busy: a slow leader lets
+    them sync seldom. So they report the median of the slots in which they synced at all (`any_us`).
+    """
+
+    __slots__ = ("_began_s", "_seconds", "_slots", "_syncs", "any_us", "median_us")
+
+    def __init__(self) -> None:
+        self._slots: deque[int] = deque(maxlen=SLOTS)  # median of each slot in microseconds; 0: no sync
+        self._began_s: float | None = None
+        self._syncs, self._seconds = 0, 0.0
+        self.median_us = 0  # over SLOTS_MIN slots or more; 0: unknown
+        self.any_us = 0  # over one slot or more; 0: unknown
+
+    def look(self, now_s: float, syncs: int, seconds: float, under_way_s: float) -> None:
+        """Takes the counters as they are now: syncs so far, seconds in them, and the age of the sync under way.
+
+        The caller calls it several times per slot. In a slot in which no sync ended, the one under way counts.
+        """
+        if self._began_s is None:
+            self._began_s, self._syncs, self._seconds = now_s, syncs, seconds
+        if now_s - self._began_s < SLOT_S:
+            return
+        made = syncs - self._syncs
+        took_s = (seconds - self._seconds) / made if made else under_way_s
+        self._slots.append(max(made > 0, int(took_s * 1_000_000)))
+        self._began_s, self._syncs, self._seconds = now_s, syncs, seconds
+        busy = sorted(slot for slot in self._slots if slot)
+        any_us = busy[len(busy) // 2] if busy else 0
+        low_bits = max(0, any_us.bit_length() - 3)  # rounded, so that noise changes no report
+        self.any_us = any_us >> low_bits << low_bits
+        self.median_us = self.any_us if len(busy) >= SLOTS_MIN else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The settings `limits.disk_slow_…` and `limits.disk_full_pause_ms`."""
+
+    full_pause_ms: int
+    slow_us: int
+    slow_factor: int
+    slow_pause_ms: int
+
+
+class Why(StrEnum):
+    """The reason why a leader hands over."""
+
+    FULL = "disk_full"
+    SLOW = "disk_slow"
+
+
+class Handover(NamedTuple):
+    """The decision to hand leadership to that voter."""
+
+    why: Why
+    to: NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disks:
+    """The leader's knowledge of all disks at one moment."""
+
+    node: NodeId
+    configuration: Configuration
+    reports: Mapping[NodeId, DiskReport]  # by node, with its own; a node may have none
+    followers: Sequence[FollowerView]
+    answering: Collection[NodeId]  # followers that answered lately
+
+    @property
+    def own(self) -> DiskReport:
+        """The leader's own report."""
+        return self.reports[self.node]
+
+    def is_full(self, node: NodeId) -> bool:
+        """Whether that node reports a full disk."""
+        report = self.reports.get(node)
+        return report is not None and report.is_full
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a majority of the voters answers and reports no full disk; of both sides, if joint."""
+        voters = dict.fromkeys([*self.configuration.voters, *self.configuration.outgoing])
+        reached = {node: node == self.node or node in self.answering for node in voters}
+        has_room = {node: reached[node] and not self.is_full(node) for node in voters}
+        return outcome(self.configuration, has_room) is VoteOutcome.WON
+
+    @property
+    def takes_writes(self) -> bool:
+        """Whether a write that needs space may be proposed.
+
+        Not if the leader's own disk is full, and not if a majority would need the reserve of a full follower.
+        """
+        if self.own.is_full:
+            return False
+        is_any_full = any(self.is_full(node) for node in (*self.configuration.voters, *self.configuration.outgoing))
+        return not is_any_full or self.has_room
+
+    def holds(self, trim_index: int, snapshot_bytes: int) -> dict[NodeId, Hold]:
+        """The limits of what full followers are sent: the entries that help them to free space.
+
+        If there is no majority without them, they must get the log too, so that it can be committed; `takes_writes`
+        then keeps it short. `trim_index`: newest index of an entry that allows files to be deleted.
+        `snapshot_bytes`: size of the leader's snapshot.
+        """
+        full = {each.node: self.reports[each.node] for each in self.followers if self.is_full(each.node)}
+        if not full or not self.has_room:
+            return {}
+        return {
+            node: Hold(max(trim_index, report.takes_to), takes_snapshot=report.free_bytes >= snapshot_bytes)
+            for node, report in full.items()
+        }
+
+    def best(self, among: Collection[NodeId] | None = None) -> NodeId | None:
+        """The most caught up of the voters that answer and report free disk space; None if there is none."""
+        able = [
+            each
+            for each in self.followers
+            if each.node in self.configuration.voters
+            and each.node in self.answering
+            and each.node in self.reports
+            and not self.is_full(each.node)
+            and (among is None or each.node in among)
+        ]
+        most = max(able, key=lambda each: (each.match, self.reports[each.node].free_bytes, -each.node), default=None)
+        return None if most is None else most.node
+
+    def fast(self, rules: Rules) -> list[NodeId]:
+        """The voters whose syncs take a small part of the leader's time, if the leader's syncs are slow."""
+        if self.own.sync_us < rules.slow_us:
+            return []
+        return [
+            node
+            for node in dict.fromkeys([*self.configuration.voters, *self.configuration.outgoing])
+            if node in self.answering
+            and (report := self.reports.get(node)) is not None
+            and 0 < report.sync_us * rules.slow_factor <= self.own.sync_us
+        ]
+
+    def handover(self, rules: Rules, last_ms: Mapping[Why, int], now_ms: int) -> Handover | None:
+        """Whether to hand over now, with reason and voter. `last_ms`: last hand-over of this process, by reason.
+
+        A leader with a full disk hands over if a majority has space. A leader with a slow disk hands over only if a
+        majority of the voters has much faster disks. Otherwise the new leader would wait for equally slow disks.
+        """
+        if self.own.is_full:
+            to = self.best() if self.has_room else None
+            return _allowed(Why.FULL, to, rules.full_pause_ms, last_ms, now_ms)
+        fast = self.fast(rules)
+        if outcome(self.configuration, dict.fromkeys(fast, True)) is not VoteOutcome.WON:
+            return None
+        return _allowed(Why.SLOW, self.best(fast), rules.slow_pause_ms, last_ms, now_ms)
+
+
+def _allowed(why: Why, to: NodeId | None, pause_ms: int, last_ms: Mapping[Why, int], now_ms: int) -> Handover | None:
+    """No hand-over within `pause_ms` after the last one: two nodes must not pass leadership to and fro."""
+    if to is None or (why in last_ms and now_ms - last_ms[why] < pause_ms):
+        return None
+    return Handover(why, to)
+
+
+def lacks(node: NodeId, report: DiskReport) -> str:
+    """The space that this node's full disk lacks, in words."""
+    if not report.lacks_bytes:
+        return f"node {node} has found no room, and looks for it again"
+    size = report.lacks_bytes
+    return f"node {node} lacks {size / 1e6:.1f} MB" if size >= 1_000_000 else f"node {node} lacks {size / 1e3:.1f} kB"
+
+
+def all_lacks(reports: Mapping[NodeId, DiskReport]) -> str:
+    """The space that all full disks lack, in words; "" if none is full."""
+    return ", ".join(lacks(node, report) for node, report in sorted(reports.items()) if report.is_full)

@@ -1,0 +1,151 @@
+"""Tracks readers that wait for an index: linearizable reads that need a read index, and long polls for new records.
+
+`raftlog.cluster.replica.parts.reads` and the applier call it. Readers of one turn share one ReadIndex round; a follower
+sends one frame to the leader for it. Waking readers costs time only for those that are due. A repeated round gets a new
+number, so that a late answer cannot serve a younger reader (pitfall 33: a repeated read gets an old index).
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+from raftlog.cluster.api.errors import ApiError, Code
+from raftlog.cluster.protocol.request import Promise
+from raftlog.raft.types import NodeId
+
+
+@dataclass(slots=True, eq=False)
+class ReadWaiter:
+    """One linearizable read; its future gets the index, once this node has applied it."""
+
+    future: Promise[int]
+    deadline: float
+
+
+@dataclass(slots=True, eq=False)
+class Round:
+    """The readers that share a read index. `peer` is the node that was asked: this node itself, or the leader."""
+
+    readers: list[ReadWaiter]
+    peer: NodeId
+    started: float
+
+
+class IndexWaiters:
+    """Futures that are done when an index is applied, in a heap by that index."""
+
+    __slots__ = ("_count", "_heap")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Promise[int], int]] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, index: int, future: Promise[int], result: int) -> None:
+        """`future` gets `result` once `index` is applied."""
+        self._count += 1
+        heapq.heappush(self._heap, (index, self._count, future, result))
+
+    def applied(self, index: int) -> None:
+        """Wakes every reader that waits for `index` or less."""
+        heap = self._heap
+        while heap and heap[0][0] <= index:
+            _, _, future, result = heapq.heappop(heap)
+            if not future.done():
+                future.set_result(result)
+
+    def sweep(self) -> None:
+        """Removes cancelled readers, if there are many."""
+        alive = [waiter for waiter in self._heap if not waiter[2].done()]
+        if len(alive) < len(self._heap):
+            heapq.heapify(alive)
+            self._heap = alive
+
+    def fail_all(self, error: ApiError) -> None:
+        """Fails all readers, because the node ends."""
+        for _, _, future, _ in self._heap:
+            if not future.done():
+                future.set_exception(ApiError(error.code, error.message))
+        self._heap.clear()
+
+
+class Reads:
+    """Linearizable reads of one node, from the request to the read index."""
+
+    def __init__(self, boot: int = 0) -> None:
+        """`boot` counts the starts of this node: an answer to an earlier process must not serve a reader of this
+        one."""
+        self.waiting: list[ReadWaiter] = []  # for the next round
+        self._rounds: dict[int, Round] = {}
+        self._in_rounds = 0
+        self._number = boot << 32
+
+    def __len__(self) -> int:
+        """All readers that have no read index yet, in a round or not."""
+        return len(self.waiting) + self._in_rounds
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no reader waits."""
+        return not self.waiting and not self._rounds
+
+    def may_start(self, now: float, patience_s: float) -> bool:
+        """Whether readers wait, and no round is younger than `patience_s`. While one is, readers gather for the next.
+
+        An older round may have been lost on the way, so it does not delay the next one.
+        """
+        return bool(self.waiting) and all(now - each.started >= patience_s for each in self._rounds.values())
+
+    def start(self, peer: NodeId, now: float) -> int:
+        """Puts all waiting readers into a round that `peer` is asked for. Returns the round's number."""
+        self._number += 1
+        self._rounds[self._number] = Round(self.waiting, peer, now)
+        self._in_rounds += len(self.waiting)
+        self.waiting = []
+        return self._number
+
+    def take(self, number: int) -> list[ReadWaiter]:
+        """The readers of that round, which is over; none if it was given up before."""
+        done = self._rounds.pop(number, None)
+        if done is None:
+            return []
+        self._in_rounds -= len(done.readers)
+        return done.readers
+
+    def again(self, number: int) -> None:
+        """That round failed: its readers wait for another one."""
+        self.waiting += self.take(number)
+
+    def lost(self, peer: NodeId) -> None:
+        """No answer will come from that peer any more: its rounds fail."""
+        for number in [number for number, each in self._rounds.items() if each.peer == peer]:
+            self.again(number)
+
+    def expire(self, now: float, message: str, *, has_leader: bool) -> None:
+        """Fails the readers past their deadline, and removes cancelled ones."""
+        code = Code.DEADLINE if has_leader else Code.NO_LEADER
+        self.waiting = [reader for reader in self.waiting if not _is_over(reader, now, code, message)]
+        for number, each in list(self._rounds.items()):
+            each.readers = [reader for reader in each.readers if not _is_over(reader, now, code, message)]
+            if not each.readers:
+                del self._rounds[number]
+        self._in_rounds = sum(len(each.readers) for each in self._rounds.values())
+
+    def fail_all(self, error: ApiError) -> None:
+        """Fails all readers, because the node ends."""
+        for readers in (self.waiting, *(each.readers for each in self._rounds.values())):
+            for reader in readers:
+                if not reader.future.done():
+                    reader.future.set_exception(ApiError(error.code, error.message))
+        self.waiting = []
+        self._rounds.clear()
+        self._in_rounds = 0
+
+
+def _is_over(reader: ReadWaiter, now: float, code: Code, message: str) -> bool:
+    if reader.deadline <= now and not reader.future.done():
+        reader.future.set_exception(ApiError(code, message))
+    return reader.future.done()

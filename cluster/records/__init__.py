@@ -1,0 +1,1 @@
+"""Turns the log's bytes into commands, rows, backups and snapshots, and back."""

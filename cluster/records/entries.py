@@ -1,0 +1,90 @@
+"""Turns an entry of the log into the values of the state machine.
+
+The applier and the simulator call it. No other code joins raft's bytes to the state machine's values. The state machine
+recognises a repeated sequence of a session by the hash of the block's body, so equal requests must have equal bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import xxhash
+
+from raftlog.raft.codec.block import BLOCK_PLAIN, BLOCK_SESSION, BLOCK_TIME, decode_blocks, decode_records
+from raftlog.raft.codec.block_fast import plain_counts, single_records
+from raftlog.raft.codec.checks import Corrupt, UnknownVersion
+from raftlog.raft.codec.configuration import decode_configuration
+from raftlog.raft.types import Entry, EntryKind
+from raftlog.statemachine.commands import INTERNAL_FIRST, Command, LogEntry, RequestBlock, Result
+from raftlog.statemachine.consumers import UnknownConsumer
+from raftlog.statemachine.effects import Effects
+from raftlog.statemachine.machine import UnknownOperation
+from raftlog.statemachine.snapshot import UnknownSnapshot
+from raftlog.statemachine.txn import UnknownTxn
+from raftlog.statemachine.versions import UnknownClusterVersion
+
+UNKNOWN: Final = (
+    UnknownVersion, UnknownSnapshot, UnknownOperation, UnknownTxn, UnknownConsumer, UnknownClusterVersion,
+)  # fmt: skip
+"""How an entry of a newer version is met here."""
+
+_new: Final = tuple.__new__  # a NamedTuple without the cost of its constructor
+_OUTSIDE: Final = RequestBlock(1, ())[2:]  # the other fields of a request of one record without a session
+_PLAIN: Final = RequestBlock(1, ())  # an append of one record without a session: one shared value
+
+
+def log_entry(entry: Entry) -> LogEntry:
+    """The entry for `StateMachine.apply`. Raises Corrupt or UnknownVersion: the node must then stop, never skip."""
+    index, count = entry.index, entry.count
+    if entry.kind is EntryKind.COMMANDS:
+        if (counts := plain_counts(entry.data)) is not None:
+            if sum(counts) != count:
+                raise Corrupt(f"entry {index} says {count} records, its blocks hold {sum(counts)}")
+            plain = tuple([_PLAIN if each == 1 else RequestBlock(each, ()) for each in counts])
+            return LogEntry(index, entry.term, count, entry.time_ms, entry.clock_ms, plain)
+        if (singles := single_records(entry.data)) is not None:
+            if len(singles) != count:
+                raise Corrupt(f"entry {index} says {count} records, its blocks hold {len(singles)}")
+            puts = tuple([_new(RequestBlock, (1, (_new(Command, each),), *_OUTSIDE)) for each in singles])
+            return LogEntry(index, entry.term, count, entry.time_ms, entry.clock_ms, puts)
+        requests: list[RequestBlock] = []
+        total = 0
+        for block in decode_blocks(entry.data):
+            flags = block.flags
+            total += block.count
+            commands = () if flags & BLOCK_PLAIN else tuple([_new(Command, record) for record in decode_records(block)])
+            time_ms = block.time_ms if flags & BLOCK_TIME else None
+            if flags & BLOCK_SESSION:
+                requests.append(
+                    RequestBlock(
+                        block.count, commands, block.session, block.sequence, block.settled,
+                        xxhash.xxh64_intdigest(block.body), block.namespace, block.principal, time_ms,
+                    )
+                )  # fmt: skip
+            else:
+                requests.append(
+                    RequestBlock(block.count, commands, 0, 0, 0, 0, block.namespace, block.principal, time_ms)
+                )
+        if total != count:
+            raise Corrupt(f"entry {index} says {count} records, its blocks hold {total}")
+        return LogEntry(index, entry.term, count, entry.time_ms, entry.clock_ms, tuple(requests))
+    if entry.kind is not EntryKind.CONFIGURATION:
+        return LogEntry(index, entry.term, count, entry.time_ms, entry.clock_ms)
+    told = decode_configuration(entry.data)
+    return LogEntry(index, entry.term, count, entry.time_ms, entry.clock_ms, (), told.parameters, told.version)
+
+
+_USER_RESULTS = (Result.APPLIED, Result.COMPARE_FAILED)
+
+
+def last_user_index(entry: LogEntry, effects: Effects) -> int | None:
+    """Index of the entry's newest user record, or None: a user operation that was applied or whose compare failed."""
+    if effects.is_plain:
+        return entry.index if entry.requests else None
+    end = entry.index
+    for request, effect in zip(reversed(entry.requests), reversed(effects.requests), strict=True):
+        is_user = not request.commands or request.commands[-1].operation < INTERNAL_FIRST
+        if is_user and effect.result in _USER_RESULTS:
+            return end
+        end -= request.count
+    return None

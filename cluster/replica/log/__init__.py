@@ -1,0 +1,1 @@
+"""Applies the log, and reads it: from memory, the disk or another node."""

@@ -1,0 +1,186 @@
+"""Applies committed entries in bounded slices, settles and wakes waiting requests, and writes effects to the ledger.
+
+The replica calls `run` in its turns. Clients see an entry as soon as it is applied, without waiting for the ledger:
+after a crash, replay makes the same effects again. Readers that read the log from the disk end at `written`.
+See docs/promises.md: one write, in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from raftlog.cluster.config.settings import LimitSettings
+from raftlog.cluster.disk.disk import Disk
+from raftlog.cluster.files.errors import NoSpace
+from raftlog.cluster.protocol.proposals import Pending
+from raftlog.cluster.protocol.recent_entries import Recent
+from raftlog.cluster.protocol.waiters import IndexWaiters
+from raftlog.cluster.records.entries import last_user_index, log_entry
+from raftlog.cluster.runtime import clock
+from raftlog.raft.codec.entry import entry_mark
+from raftlog.raft.types import Entry, Mark
+from raftlog.raft.wal.retention import bytes_on_disk
+from raftlog.statemachine.commands import LogEntry
+from raftlog.statemachine.effects import Effects, encode_effects
+from raftlog.statemachine.machine import StateMachine
+
+NO_SPACE_RETRY_S: Final = 0.2
+
+
+class Applier:
+    """Owns the state machine. `run` applies one slice; callers only read the other attributes, such as `written`."""
+
+    def __init__(
+        self,
+        machine: StateMachine,
+        disk: Disk,
+        pending: Pending,
+        *,
+        limits: LimitSettings,
+        applied: Mark,
+        last_user: int,
+        ledger_last: int,
+        failed: Callable[[BaseException], None],
+        wake: Callable[[], None],
+    ) -> None:
+        """`applied` is the index of the restored state. The disk already has effects up to `ledger_last`."""
+        self.machine = machine
+        self.waiters = IndexWaiters()
+        self.recent = Recent(limits.recent_bytes_max)
+        self.mark = applied
+        self.applied = applied.index
+        self.last_user_index = last_user
+        self.written = ledger_last
+        self.applied_at = clock.monotonic()  # when the newest entry was applied; the cluster clock counts from it
+        self.log_bytes = self.log_records = 0  # applied since the last snapshot; bytes as they count on disk
+        self._disk = disk
+        self._pending = pending
+        self._limits = limits
+        self._slice_s = limits.apply_slice_ms / 1_000
+        self._failed = failed
+        self._wake = wake
+        self._queue: deque[Entry] = deque()
+        self._frames: list[bytes] = []
+        self._frames_bytes = 0
+        self._frames_last = 0
+        self._writing: asyncio.Future[None] | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Number of committed entries that are not applied yet."""
+        return len(self._queue)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether effects may be queued for the ledger."""
+        return self._frames_bytes <= self._limits.ledger_queue_bytes_max
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the ledger has everything that was applied."""
+        return self.written >= self.applied
+
+    @property
+    def clock_ms(self) -> int:
+        """The cluster clock that an entry made now would carry."""
+        return self.machine.clock_ms + int((clock.monotonic() - self.applied_at) * 1_000)
+
+    def add(self, entries: Iterable[Entry]) -> None:
+        """Queues committed entries, in order."""
+        self._queue.extend(entries)
+
+    def run(self) -> bool:
+        """Applies entries for one slice of time. Returns whether it applied any; `waiting` counts those left.
+
+        Raises the error of the state machine or the codec on an entry that they do not know: the node must stop.
+        """
+        queue = self._queue
+        if not queue or not self.has_room:
+            return False
+        until = clock.monotonic() + self._slice_s
+        while queue:
+            self._apply(queue.popleft())
+            if clock.monotonic() >= until or not self.has_room:
+                break
+        self.applied_at = clock.monotonic()
+        self.waiters.applied(self.applied)
+        self._write()
+        return True
+
+    def installed(self, machine: StateMachine, mark: Mark, last_user: int) -> None:
+        """A leader's snapshot up to `mark` replaced log and state. The ledger needs nothing before it."""
+        assert not self._queue, "nothing is applied meanwhile"
+        assert not self._frames_bytes, "and everything is written"
+        self.machine = machine
+        self.mark = mark
+        self.applied = self.written = mark.index
+        self.last_user_index = last_user
+        self.applied_at = clock.monotonic()
+        self.log_bytes = self.log_records = 0
+        self.recent = Recent(self._limits.recent_bytes_max)
+        self.waiters.applied(mark.index)
+
+    def begin_counting(self) -> None:
+        """The replica begins to save a snapshot: `log_bytes` and `log_records` count from here."""
+        self.log_bytes = self.log_records = 0
+
+    def count_at_least(self, log_bytes: int) -> None:
+        """The snapshot was not saved: counts at least `log_bytes`, as if that much log had come since the last one."""
+        self.log_bytes = max(self.log_bytes, log_bytes)
+
+    def _apply(self, entry: Entry) -> tuple[LogEntry, Effects]:
+        command = log_entry(entry)
+        effects = self.machine.apply(command)
+        frame = encode_effects(effects)
+        index = entry.index
+        self.applied = index
+        self.mark = entry_mark(entry)
+        self.log_bytes += bytes_on_disk(entry, len(frame))
+        self.log_records += entry.count
+        user = last_user_index(command, effects)
+        if user is not None:
+            self.last_user_index = user
+        self._frames.append(frame)
+        self._frames_bytes += len(frame)
+        self._frames_last = index
+        self.recent.add(entry, effects, len(frame), self.written)
+        self._pending.applied(index, entry.term, command.requests, effects)
+        return command, effects
+
+    def _write(self) -> None:
+        """Writes the queued effects. One call runs at a time; effects that come meanwhile go with the next call.
+
+        The disk drops effects that it already has.
+        """
+        if self._frames and self._writing is None:
+            frames, last, size = self._frames, self._frames_last, self._frames_bytes
+            self._frames = []
+            writing = self._disk.write_effects(frames)
+            if writing.done() and not writing.exception():
+                self._frames_bytes -= size
+                self.written = last
+            else:
+                self._writing = writing
+                writing.add_done_callback(lambda done: self._wrote(done, last, size))
+
+    def _wrote(self, done: asyncio.Future[None], last: int, size: int) -> None:
+        if done.cancelled():
+            return
+        error = done.exception()
+        if error is None:
+            self._taken(last, size)
+        elif isinstance(error, NoSpace):  # the disk keeps them queued, and should not get many more
+            asyncio.get_running_loop().call_later(NO_SPACE_RETRY_S, self._taken, last, size)
+        else:
+            self._failed(error)
+
+    def _taken(self, last: int, size: int) -> None:
+        self._writing = None
+        self._frames_bytes -= size
+        self.written = max(self.written, last)
+        self._write()
+        if self._queue:
+            self._wake()

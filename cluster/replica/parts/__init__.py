@@ -1,0 +1,1 @@
+"""Holds the parts of a replica that serve requests, members and peers."""

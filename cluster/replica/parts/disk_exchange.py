@@ -1,0 +1,222 @@
+"""Reports this node's disk space and disk speed to its peers, and as the leader acts on their reports.
+
+A leader hands over because of its disk, sends no entries to followers with full disks, and refuses writes that no
+majority has space for. `raftlog.cluster.protocol.disk_reports` decides when it does so. The housekeeping calls `look`
+several times a second (`raftlog.cluster.replica.housekeeping`).
+"""
+
+from __future__ import annotations
+
+from raftlog.cluster.api.errors import ApiError, Code
+from raftlog.cluster.config.settings import LimitSettings
+from raftlog.cluster.protocol.disk_reports import (
+    PEER_VERSION,
+    DiskReport,
+    Disks,
+    Handover,
+    Rules,
+    Why,
+    all_lacks,
+    decode_report,
+    encode_report,
+)
+from raftlog.cluster.replica.state import ReplicaState
+from raftlog.cluster.replica.upkeep import clock_entries
+from raftlog.cluster.runtime import clock
+from raftlog.raft.codec.frame import Frame
+from raftlog.raft.refusals import CannotTransfer, Refused
+from raftlog.raft.types import NOBODY, NodeId, Now
+
+
+def rules(limits: LimitSettings) -> Rules:
+    """The settings that bound handing over."""
+    return Rules(
+        limits.disk_full_pause_ms, 1_000 * limits.disk_slow_ms, limits.disk_slow_factor, limits.disk_slow_pause_ms
+    )
+
+
+# -- reports ----------------------------------------------------------------------------------------------------
+
+
+def own(replica: ReplicaState) -> DiskReport:
+    """The report about this node's disk, as it decides by it when it leads. See `_tell` for the peers' one."""
+    reserve = replica.disk.reserve
+    is_full = not replica.syncer.has_space
+    lacks_bytes = reserve.lacks_bytes if is_full else 0
+    takes_to = replica.disk_space.takes_to if is_full else 0
+    return DiskReport(is_full, reserve.free_bytes, lacks_bytes, takes_to, replica.disks.times.median_us)
+
+
+def reports(replica: ReplicaState) -> dict[NodeId, DiskReport]:
+    """The reports of this node, and of each member that is connected and sends such reports."""
+    return replica.disks.reports.of(_speaking(replica)) | {replica.identity.node: own(replica)}
+
+
+def _speaking(replica: ReplicaState) -> list[NodeId]:
+    """Members that are connected and whose program version knows disk reports."""
+    peers = replica.core.state.configuration.peers(replica.identity.node)
+    return [peer for peer in peers if replica.links.version_of(peer) >= PEER_VERSION]
+
+
+def take(replica: ReplicaState, peer: NodeId, frame: Frame) -> None:
+    """Takes a peer's report. A leader acts on an urgent change at once. Raises Corrupt."""
+    view = replica.disks
+    report, before = decode_report(frame), view.reports.of((peer,)).get(peer)
+    view.reports.take(peer, report)
+    if replica.is_leader and report.is_urgent_after(before):
+        _lead(replica, clock.read())
+
+
+def lost(replica: ReplicaState, peer: NodeId) -> None:
+    """The bulk link to that peer closed: reports that were sent on it may not have arrived."""
+    replica.disks.reports.lost(peer)
+
+
+def _tell(replica: ReplicaState, mono: float) -> None:
+    view = replica.disks
+    report = own(replica)._replace(sync_us=view.times.any_us)
+    for peer in _speaking(replica):
+        if view.reports.is_due(peer, report, mono) and replica.links.send_bulk(peer, encode_report(report)):
+            view.reports.told(peer, report, mono)
+
+
+# -- acting on the reports ----------------------------------------------------------------------------------------
+
+
+def look(replica: ReplicaState, now: Now, mono: float) -> None:
+    """Reports changes of this disk to the peers. As the leader, acts on the reports of all disks."""
+    view = replica.disks
+    statistics = replica.disk.statistics()
+    view.times.look(mono, statistics.syncs, statistics.sync_seconds, replica.disk.stalled_ms() / 1_000)
+    _tell(replica, mono)
+    if not replica.is_leader:
+        view.holds, view.takes_writes = {}, True
+        return
+    _lead(replica, now)
+
+
+def all_disks(replica: ReplicaState) -> Disks:
+    """The disks of all voters, as this leader knows them now."""
+    told = replica.core.status()
+    since_ms = replica.core.state.now.monotonic_ms - replica.options.election_timeout_max_ms
+    answering = [each.node for each in told.followers if each.last_contact_ms >= since_ms]
+    return Disks(
+        node=replica.identity.node, configuration=told.configuration, reports=reports(replica),
+        followers=told.followers, answering=answering,
+    )  # fmt: skip
+
+
+def _lead(replica: ReplicaState, now: Now) -> None:
+    view = replica.disks
+    disks = all_disks(replica)
+    view.takes_writes = disks.takes_writes
+    holds = disks.holds(replica.disk_space.trim_index, replica.disk.snapshot_bytes)
+    if holds != view.holds:
+        if holds.keys() - view.holds.keys():
+            meaning = "their disks are full: they are sent no entries while a majority can do without them"
+            replica.logger.warning("followers_held", nodes=sorted(holds), meaning=meaning)
+        elif not holds:
+            replica.logger.info("followers_released", nodes=sorted(view.holds))
+        view.holds = holds
+        replica.driver.wake()
+    replica.core.hold(holds)  # in every call: a change of the members makes new Progress objects
+    if max(report.takes_to for report in disks.reports.values()) > replica.core.state.log.last.index:
+        clock_entries.propose(replica, now)
+    handover = disks.handover(view.rules, view.last_ms, now.monotonic_ms)
+    if handover is not None and not replica.life.is_stopping:
+        _hand_over(replica, handover, disks, now)
+
+
+def _hand_over(replica: ReplicaState, handover: Handover, disks: Disks, now: Now) -> None:
+    view = replica.disks
+    own = disks.own
+    try:
+        replica.core.transfer(handover.to, now)
+    except Refused:
+        return  # one is under way
+    view.last_ms[handover.why] = now.monotonic_ms
+    view.handed_over = handover, now.monotonic_ms
+    replica.metrics.handovers.labels(str(handover.why)).inc()
+    replica.logger.warning(
+        "handing_over", to=handover.to, why=str(handover.why), lacks_bytes=own.lacks_bytes,
+        sync_ms=own.sync_us / 1_000, sync_ms_there=disks.reports[handover.to].sync_us / 1_000,
+    )  # fmt: skip
+    replica.driver.wake()
+
+
+def best(replica: ReplicaState) -> NodeId:
+    """The voter to hand over to for any other reason: one with disk space, or NOBODY for the most caught up."""
+    return all_disks(replica).best() or NOBODY
+
+
+def watch_stall(replica: ReplicaState, now: Now) -> None:
+    """A leader whose disk hangs hands over. If no other node takes over, it stops sending heartbeats (pitfall 72:
+    a hung disk behind a live network)."""
+    view = replica.disks
+    stalled_ms = replica.disk.stalled_ms()
+    is_stalled = stalled_ms > replica.settings.limits.disk_stall_ms
+    if view.is_muted and not (is_stalled and replica.is_leader):
+        view.is_muted = False
+        replica.logger.info("disk_moves_again" if not is_stalled else "leadership_left")
+    if not is_stalled or not replica.is_leader or view.is_muted:
+        return
+    if replica.core.status().transfer_to != NOBODY:
+        return  # a hand-over is under way
+    if stalled_ms > replica.settings.limits.disk_stall_ms + 2 * replica.options.transfer_timeout_ms:
+        view.is_muted = True
+        replica.logger.error(
+            "disk_hangs",
+            stalled_ms=stalled_ms,
+            then="this node sends no more heartbeats, and the others elect a leader",
+        )
+        return
+    try:
+        to = replica.core.transfer(best(replica), now)
+        replica.logger.error("disk_hangs", stalled_ms=stalled_ms, then=f"leadership goes to node {to}")
+    except CannotTransfer:
+        view.is_muted = True
+        replica.logger.error(
+            "disk_hangs", stalled_ms=stalled_ms, then="no voter can take over: this node sends no more heartbeats"
+        )
+
+
+def told_handover(replica: ReplicaState) -> tuple[str, int]:
+    """Reason of the newest hand-over that this process began, and its age in milliseconds; ("", 0) if none."""
+    view = replica.disks
+    if view.handed_over is None:
+        return "", 0
+    handover, when_ms = view.handed_over
+    why = "its disk was full" if handover.why is Why.FULL else "its disk was much slower than those of a majority"
+    return f"to node {handover.to}, because {why}", replica.core.state.now.monotonic_ms - when_ms
+
+
+# -- errors for clients -------------------------------------------------------------------------------------------
+
+
+def refusal(replica: ReplicaState) -> ApiError:
+    """The reason why this node takes no write now, for a client."""
+    name, lacking = replica.name, all_lacks(reports(replica))
+    voters = replica.core.state.configuration.voters
+    if voters == (replica.identity.node,):
+        why = f"{name}, the only voter, has no room on its disk: {lacking}"
+    elif replica.is_leader and not all_disks(replica).has_room:
+        numbers = ", ".join(map(str, voters))
+        why = f"no majority of the voters {numbers} answers and has room on its disk: {lacking}"
+    elif replica.is_leader:
+        why = f"{name}, which leads, has no room on its disk, and hands over to a voter that has: {lacking}"
+    else:
+        why = f"{name} has no room on its disk, other nodes may: {lacking}"
+    return ApiError(Code.DISK_FULL, f"{why}; free disk space there (it still accepts a trim), or ask again")
+
+
+def refusal_of(replica: ReplicaState, leader: NodeId) -> str:
+    """The error for a client whose write this node forwarded, if the leader did not take it."""
+    return f"no majority has room, says node {leader}, the leader: {all_lacks(reports(replica)) or 'ask again'}"
+
+
+def unread(replica: ReplicaState, index: int) -> ApiError:
+    """The reason why a read as of `index` is not answered: the leader sends no entries to a full disk."""
+    last = replica.core.state.log.last.index
+    lacking = all_lacks({replica.identity.node: own(replica)})
+    text = f"{replica.name} has no room on its disk ({lacking}), and its log ends at {last}, before {index}"
+    return ApiError(Code.DISK_FULL, f"{text}: ask another node")

@@ -1,0 +1,109 @@
+"""Takes messages and frames from peers, and the state of the links to them, for one replica.
+
+The host calls these functions for each chunk that arrives. They step the core, or hand a frame to the module that
+handles it. An error of the core ends the replica. A malformed frame raises Corrupt, and the transport then closes its
+connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ParamSpec
+
+from raftlog.cluster.protocol.forward_frames import decode_answers, decode_forward, decode_read, decode_read_reply
+from raftlog.cluster.protocol.log_frames import decode_had, decode_question, is_about_log
+from raftlog.cluster.replica.parts import digest_exchange, disk_exchange, reads, serving, writes
+from raftlog.cluster.replica.state import ReplicaState
+from raftlog.cluster.runtime import clock
+from raftlog.raft.codec.frame import FRAME_DISK, FRAME_FORWARD, FRAME_FORWARD_REPLY, FRAME_POINTS, FRAME_READ, Frame
+from raftlog.raft.hello import Start
+from raftlog.raft.messages import Message
+from raftlog.raft.types import NodeId
+
+P = ParamSpec("P")
+
+
+def take_messages(replica: ReplicaState, messages: Sequence[Message]) -> None:
+    """Steps the core with consensus messages, all in one turn."""
+    if replica.life.is_over:
+        return
+    try:
+        now = clock.read()
+        for message in messages:
+            replica.core.step(message, now)
+    except Exception as error:
+        replica.driver.fail(error)
+    replica.driver.carry_out()
+
+
+def take_frames(replica: ReplicaState, peer: NodeId, frames: Sequence[Frame]) -> None:
+    """Takes forwarded requests, read indexes, reports and answers. Raises Corrupt."""
+    if not replica.life.is_over:
+        for frame in frames:
+            _take_frame(replica, peer, frame)
+        replica.driver.turn()
+
+
+def _take_frame(replica: ReplicaState, peer: NodeId, frame: Frame) -> None:
+    """One frame of the bulk link. Raises Corrupt."""
+    kind = frame.kind
+    if is_about_log(frame):
+        if kind == FRAME_READ:
+            serving.take(replica, peer, decode_question(frame))
+        else:
+            replica.peer_log.take(peer, decode_had(frame))
+    elif kind == FRAME_FORWARD:
+        writes.take_forwarded(replica, decode_forward(frame, peer, clock.monotonic()))
+    elif kind == FRAME_FORWARD_REPLY:
+        writes.take_answers(replica, peer, decode_answers(frame))
+    elif kind == FRAME_READ:
+        replica.reads.asked.append((peer, decode_read(frame)))
+    elif kind == FRAME_POINTS:
+        digest_exchange.take(replica, peer, frame)
+    elif kind == FRAME_DISK:
+        disk_exchange.take(replica, peer, frame)
+    else:
+        number, index = decode_read_reply(frame)
+        reads.answer_read(replica, replica.identity.node, number, index)
+
+
+def link_opened(replica: ReplicaState, peer: NodeId, incarnation: str, knows: int, start: Start | None) -> None:
+    """A peer connected to this node. It reports its disk, the newest cluster version it knows, and its start."""
+    _tell(replica, replica.core.link_opened, peer, incarnation, knows, clock.read(), start)
+
+
+def link_closed(replica: ReplicaState, peer: NodeId) -> None:
+    """The connection of a peer to this node closed."""
+    _tell(replica, replica.core.link_closed, peer, clock.read())
+
+
+def link_dialled(replica: ReplicaState, peer: NodeId, *, is_bulk: bool) -> None:
+    """This node's own link to a peer is up. On the consensus link the core sends a leader's heartbeat at once.
+
+    On the bulk link it sends the waiting requests and the rest of a snapshot.
+    """
+    _tell(replica, replica.core.link_dialled, peer, clock.read(), is_bulk=is_bulk)
+
+
+def bulk_link_closed(replica: ReplicaState, peer: NodeId) -> None:
+    """The bulk link closed: frames that were sent and not answered may or may not have arrived."""
+    replica.writes.pending.link_lost(peer, f"the link to node {peer} closed")
+    replica.reads.rounds.lost(peer)
+    replica.peer_log.lost(peer)
+    disk_exchange.lost(replica, peer)
+    replica.driver.wake()
+
+
+def link_refused(replica: ReplicaState, peer: NodeId) -> None:
+    """No process listens at that peer. If the peer led, an election may be due before the next tick."""
+    _tell(replica, replica.core.link_refused, peer, clock.read())
+    replica.driver.tick_when_due()
+
+
+def _tell(replica: ReplicaState, step: Callable[P, None], *arguments: P.args, **named: P.kwargs) -> None:
+    if not replica.life.is_over:
+        try:
+            step(*arguments, **named)
+        except Exception as error:
+            replica.driver.fail(error)
+        replica.driver.wake()

@@ -1,0 +1,145 @@
+"""Proposes clients' writes as the leader, forwards them to the leader as a follower, and answers forwarding peers.
+
+The replica calls these functions in its turns. A request that a peer forwarded is proposed here or refused, never
+forwarded again.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from raftlog.cluster.api.errors import ApiError, Code
+from raftlog.cluster.protocol.forward_frames import Answers, answer_frames, encode_forward, frames_of
+from raftlog.cluster.protocol.request import Inflight
+from raftlog.cluster.replica.parts import digest_exchange, disk_exchange
+from raftlog.cluster.replica.parts.admission import has_room, unavailable
+from raftlog.cluster.replica.state import ReplicaState
+from raftlog.cluster.replica.upkeep.disk_space import frees_disk_space
+from raftlog.cluster.runtime import clock
+from raftlog.raft.refusals import Refused
+from raftlog.raft.types import NOBODY, EntryKind, NodeId
+
+
+def propose_or_forward(replica: ReplicaState, *, is_due: bool) -> None:
+    """As the leader, proposes the queued requests if they are due; else forwards them. Without a leader they wait."""
+    if replica.is_leader:
+        if not (replica.syncer.has_space and replica.disks.takes_writes):
+            _refuse_on_full_disk(replica)
+        if is_due:
+            _propose(replica)
+        return
+    leader = replica.core.state.leader
+    if leader == NOBODY:
+        return
+    replica.writes.pending.refuse_forwarded(f"{replica.name} does not lead any more")
+    if replica.links.is_bulk_up(leader):
+        _forward(replica, leader)
+
+
+def _propose(replica: ReplicaState) -> None:
+    writes, pending = replica.writes, replica.writes.pending
+    now = clock.read()
+    mono = clock.monotonic()
+    while requests := pending.take(mono, joining=True):
+        data = b"".join([request.block for request in requests])
+        count = sum([request.count for request in requests])
+        try:
+            proposed = replica.core.propose(EntryKind.COMMANDS, count, data, now)
+        except Refused:  # the core is busy or hands leadership over: the requests wait
+            pending.put_back(requests)
+            return
+        pending.proposed(requests, proposed.term, proposed.first)
+        writes.note_appended(proposed.last, mono)
+
+
+def _refuse_on_full_disk(replica: ReplicaState) -> None:
+    """Refuses the queued requests that need disk space, because the rest is kept for requests that free some.
+
+    They were queued before the disk was full, and are in no log yet.
+    """
+    pending = replica.writes.pending
+    kept: list[Inflight] = []
+    why = unavailable(replica)
+    while requests := pending.take(clock.monotonic(), joining=False):
+        for request in requests:
+            if frees_disk_space(request.block):
+                kept.append(request)
+            else:
+                pending.refuse(request, why.code, why.message)
+    pending.put_back(kept)
+
+
+def _forward(replica: ReplicaState, leader: NodeId) -> None:
+    pending = replica.writes.pending
+    mono = clock.monotonic()
+    while requests := pending.take(mono, joining=False):
+        replica.metrics.forwards.labels("sent").inc(len(requests))
+        for run in frames_of(requests):
+            number = pending.forwarding(run, leader)
+            if not replica.links.send_bulk(leader, encode_forward(number, run, mono)):
+                message = f"{replica.name}: the link to node {leader} is full (limits.bulk_bytes_max)"
+                for request in run:
+                    pending.refused(request.number, Code.BUSY, message)
+
+
+def leadership_changed(replica: ReplicaState, leader: NodeId) -> None:
+    """Another leader or term: forwards waiting requests again, or fails those whose outcome is unknown."""
+    replica.writes.pending.leadership_changed()
+    replica.writes.appended.clear()
+    if leader != NOBODY:
+        within_s = replica.options.election_timeout_min_ms / 2_000
+        is_answering = partial(replica.links.is_answering, within_s=within_s)
+        replica.writes.pending.leader_is(leader, clock.monotonic(), is_answering)
+
+
+def take_forwarded(replica: ReplicaState, requests: list[Inflight]) -> None:
+    """Queues or refuses the requests that a peer forwarded."""
+    replica.metrics.forwards.labels("taken").inc(len(requests))
+    pending, life = replica.writes.pending, replica.life
+    for request in requests:
+        if life.is_stopping or life.is_fenced or not has_room(replica, request.block):
+            pending.refuse(request, unavailable(replica).code, "")
+        elif not replica.is_leader:
+            pending.refuse(request, Code.NO_LEADER, "")
+        else:
+            try:
+                digest_exchange.check(replica)
+                pending.submit(request)
+            except ApiError as error:
+                pending.refuse(request, error.code, "")
+
+
+def take_answers(replica: ReplicaState, peer: NodeId, answers: Answers) -> None:
+    """Takes the leader's answers to forwarded requests: their indexes, or why it did not take them."""
+    pending, node = replica.writes.pending, replica.identity.node
+    for number, first in answers.placed:
+        late = pending.answered(number, first, answers.term)
+        if late is not None:
+            pending.settle_late(late, answers.term, *replica.applier.recent.effect_of(late.last))
+    for number, code in answers.refused:
+        message = f"node {peer}, asked as the leader by node {node}, did not take the write: {code}"
+        if code is Code.DISK_FULL:
+            message = f"node {node}: {disk_exchange.refusal_of(replica, peer)}"
+        pending.refused(number, code, message)
+
+
+def send_answers(replica: ReplicaState) -> None:
+    """Sends one frame per peer with the outcomes of the requests that it forwarded.
+
+    A peer that restarted forwards requests as soon as its own link is open. This node's link to it may open up
+    to `peer.redial_max_ms` later. A frame that no link takes waits for `send_again`. Without its answer, the peer's
+    client would wait until its deadline.
+    """
+    answers = replica.writes.pending.take_answers()
+    for peer, frame in answer_frames(answers, replica.core.state.term, replica.links.version_of):
+        if not replica.links.send_bulk(peer, frame):
+            replica.writes.unsent.append((peer, frame))
+
+
+def send_again(replica: ReplicaState) -> None:
+    """Sends the answers that no link took before. The housekeeping calls it."""
+    unsent = replica.writes.unsent
+    for _ in range(len(unsent)):
+        peer, frame = unsent.popleft()
+        if not replica.links.send_bulk(peer, frame):
+            unsent.append((peer, frame))

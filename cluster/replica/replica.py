@@ -1,0 +1,447 @@
+"""Drives one replica, which is one Raft group on one node: takes inputs, runs turns, and answers.
+
+The process around it calls it (`raftlog.cluster.node.host`), and has the sockets and the clock. A turn hands the
+clients' requests to the core, carries out the core's Ready, applies a slice, and writes to each peer once. One sync is
+under way at a time, while the next batch forms. `raftlog.raft.ready` gives the order in which a Ready is carried out.
+The replica's data is `ReplicaState`; the modules in parts/ and upkeep/ are functions on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, Protocol
+
+from raftlog.cluster.api.explain import NodeView
+from raftlog.cluster.api.members import Members
+from raftlog.cluster.api.status import Status
+from raftlog.cluster.api.values import LeaderHint
+from raftlog.cluster.config.cluster_file import ClusterFile
+from raftlog.cluster.config.settings import Settings
+from raftlog.cluster.disk.disk import Disk
+from raftlog.cluster.files.errors import ReadDamaged
+from raftlog.cluster.files.folder import Recovered
+from raftlog.cluster.protocol.recent_entries import Applied
+from raftlog.cluster.protocol.request import Inflight, Settled
+from raftlog.cluster.protocol.waiters import ReadWaiter
+from raftlog.cluster.replica import explain, housekeeping, shutdown, status as node_status
+from raftlog.cluster.replica.opening import Making, open_state
+from raftlog.cluster.replica.parts import (
+    admission,
+    batching,
+    digest_exchange,
+    fetches,
+    members as node_members,
+    reads,
+    writes,
+)
+from raftlog.cluster.replica.parts.apply_pace import apply_due
+from raftlog.cluster.replica.parts.batching import BatchDecision, Batches
+from raftlog.cluster.replica.parts.jobs import Jobs
+from raftlog.cluster.replica.ports import Links
+from raftlog.cluster.replica.readiness import is_ready
+from raftlog.cluster.replica.upkeep import damage, snapshots
+from raftlog.cluster.runtime import clock
+from raftlog.cluster.runtime.logging import Logger
+from raftlog.cluster.runtime.metrics import Metrics
+from raftlog.raft.changes import MemberChange
+from raftlog.raft.configuration import Configuration
+from raftlog.raft.consensus import invariants
+from raftlog.raft.messages import Message
+from raftlog.raft.ready import SyncBatch
+from raftlog.raft.types import NOBODY, Entry, Mark, NodeId, Now
+from raftlog.raft.wal.reading import RawSlice
+from raftlog.statemachine.machine import StateMachine
+
+HOUSEKEEPING_S: Final = 0.05  # seconds between two calls: deadlines of requests, clock entries, snapshots
+
+
+class Process(Protocol):
+    """Methods of the process around a replica, for the replica."""
+
+    @property
+    def metrics(self) -> Metrics:
+        """The metrics of the whole process."""
+
+    def call_soon(self, run: Callable[[], None]) -> None:
+        """Calls `run` in the next turn of the event loop."""
+
+    def call_later(self, delay_s: float, run: Callable[[], None]) -> None:
+        """Calls `run` after `delay_s` seconds."""
+
+    def replica_ended(self, replica: Replica) -> None:
+        """The replica failed. Its `state.life.ending` says why."""
+
+
+class Replica:
+    """One Raft group on one node: a `raftlog.cluster.replica.interface.NodeInterface`, and its parts' `Driver`."""
+
+    def __init__(
+        self, settings: Settings, disk: Disk, recovered: Recovered, *, process: Process, links: Links, run: int,
+        logger: Logger, cluster: ClusterFile | None = None, making: Making | None = None,
+    ) -> None:  # fmt: skip
+        """Restores the newest snapshot, which blocks. Raises the errors of `snapshot_stream.restore`.
+
+        `run` names this process in its hellos. `cluster` is the node's cluster file.
+        """
+        self.process: Final = process
+        self._loop = asyncio.get_running_loop()
+        self.state: Final = open_state(
+            settings, disk, recovered, driver=self, links=links, run=run, metrics=process.metrics, logger=logger,
+            cluster=cluster, making=making or Making(),
+        )  # fmt: skip
+        self.node_id: Final = recovered.identity.node
+        self.log_id: Final = recovered.identity.log_id
+        self._jobs = Jobs(self.fail)
+        self._is_scheduled, self._seen_leadership = False, (0, NOBODY)
+        self._must_turn = False  # True: a whole turn is scheduled. False: only a look
+        self._observed = invariants.observe(self.state.core.state)
+        self._housekeeping_at = 0.0
+
+    # -- life -------------------------------------------------------------------------------------------------------
+
+    async def begin(self) -> None:
+        """Before the links are up: reports the newest snapshot to the core, which then knows the log it must keep."""
+        await snapshots.begin(self.state)
+
+    def start(self) -> None:
+        """Dials the members, begins to scrub the files, and takes the first turn."""
+        node_members.begin(self.state)
+        damage.start(self.state)
+        self.wake()
+
+    async def close(self, timeout_s: float) -> None:
+        """Ends the background work. The host closes the links after it, and then calls `close_disk`."""
+        self.state.syncer.close()
+        await self._jobs.close(timeout_s)
+        self.state.peer_log.close()
+
+    async def close_disk(self, *, is_clean: bool) -> None:
+        """Writes a last durable mark if the replica ended cleanly, and closes the disk."""
+        if is_clean:
+            await shutdown.write_mark(self.state)
+        await self.state.disk.close()
+
+    # -- for its parts ----------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Schedules a turn after the callbacks that are ready on the event loop now."""
+        self._must_turn = True
+        self.look_soon()
+
+    def look_soon(self) -> None:
+        """Schedules a check whether clients have sent enough requests to begin a batch."""
+        if not self._is_scheduled and not self.state.life.is_over:
+            self._is_scheduled = True
+            self.process.call_soon(self._scheduled)
+
+    def spawn(self, work: Coroutine[Any, Any, None], *, must_finish: bool = False) -> asyncio.Task[None]:
+        """See `Jobs.spawn`."""
+        return self._jobs.spawn(work, must_finish=must_finish)
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the replica: it cannot continue after this error."""
+        if not self.state.life.is_over:
+            shutdown.fail(self.state, error)
+            self.process.replica_ended(self)
+
+    def read_damaged(self, error: ReadDamaged) -> None:
+        """A reader of the log met damage on the disk."""
+        damage.met(self.state, error)
+
+    # -- for clients ------------------------------------------------------------------------------------------------
+
+    def submit(
+        self, block: bytes, count: int, *, deadline: float, session: int = 0, sequence: int = 0
+    ) -> asyncio.Future[Settled]:
+        """Takes a request block of `count` records. The future is settled once this node has applied it.
+
+        `deadline` is in seconds of `clock.monotonic`. The future, or this call itself, fails with ApiError.
+        """
+        state = self.state
+        admission.check_write(state, block)
+        future: asyncio.Future[Settled] = self._loop.create_future()
+        state.writes.pending.submit(Inflight(block, count, deadline, session, sequence, future))
+        if not self._is_scheduled:
+            self.look_soon()
+        return future
+
+    def read_barrier(self, deadline: float) -> asyncio.Future[int]:
+        """The index that a linearizable read may be answered from; this node has applied it.
+
+        The future, or this call itself, fails with ApiError.
+        """
+        admission.check_read(self.state)
+        future: asyncio.Future[int] = self._loop.create_future()
+        self.state.reads.rounds.waiting.append(ReadWaiter(future, deadline))
+        self.look_soon()
+        return future
+
+    async def wait_applied(self, index: int, deadline: float) -> None:
+        """Returns once `index` is applied here. Raises ApiError future_index when it is not by then."""
+        await reads.wait_applied(self.state, index, deadline)
+
+    async def wait_beyond(self, index: int, deadline: float) -> None:
+        """Returns once something after `index` is applied here, or at the deadline."""
+        await reads.wait_for(self.state, index + 1, deadline)
+
+    async def read_log(self, from_index: int, limit: int, bytes_max: int) -> list[Applied]:
+        """See `LogReader.entries`."""
+        return await self.state.reader.entries(from_index, limit, bytes_max)
+
+    async def read_raw(self, from_index: int, to_index: int, bytes_max: int) -> RawSlice:
+        """See `LogReader.raw`."""
+        return await self.state.reader.raw(from_index, to_index, bytes_max)
+
+    async def find_time(self, time_ms: int) -> int:
+        """See `LogReader.find_time`."""
+        return await self.state.reader.find_time(time_ms)
+
+    def state_mark(self) -> tuple[Mark, int, Configuration]:
+        """See `raftlog.cluster.replica.upkeep.snapshots.state_mark`."""
+        return snapshots.state_mark(self.state)
+
+    def status(self) -> Status:
+        """This node's view, for `/v1/status`."""
+        return node_status.status(self.state)
+
+    def view(self) -> NodeView:
+        """The facts that explain a missing leader, for `/v1/explain/leaderless`."""
+        return explain.view(self.state)
+
+    def members(self) -> Members:
+        """The cluster as its configuration says, for `/v1/members`."""
+        return node_status.members(self.state)
+
+    async def change_members(self, change: MemberChange, deadline: float) -> int:
+        """See `raftlog.cluster.replica.parts.members.change`."""
+        return await node_members.change(self.state, change, deadline)
+
+    async def first_entry(self) -> Entry:
+        """See `raftlog.cluster.replica.parts.members.first_entry`."""
+        return await node_members.first_entry(self.state)
+
+    async def transfer(self, to: NodeId, deadline: float) -> float:
+        """See `raftlog.cluster.replica.parts.members.transfer`."""
+        return await node_members.transfer(self.state, to, deadline)
+
+    def leader_hint(self) -> LeaderHint | None:
+        """Where the leader was last seen."""
+        return node_status.leader_hint(self.state)
+
+    @property
+    def metrics(self) -> Metrics:
+        """The metrics of the process."""
+        return self.process.metrics
+
+    @property
+    def configuration(self) -> Configuration:
+        """The configuration in force here."""
+        return self.state.core.state.configuration
+
+    @property
+    def machine(self) -> StateMachine:
+        """The state machine. It changes whenever the caller awaits something."""
+        return self.state.applier.machine
+
+    @property
+    def term(self) -> int:
+        """The current term."""
+        return self.state.core.state.term
+
+    @property
+    def oldest(self) -> int:
+        """The oldest index that can be read. It is one fact of the cluster, even if this disk has less."""
+        return self.state.applier.machine.oldest
+
+    @property
+    def committed(self) -> int:
+        """The commit index, as this node knows it."""
+        return self.state.core.state.log.committed
+
+    @property
+    def applied(self) -> int:
+        """The state machine has applied everything up to this index."""
+        return self.state.applier.applied
+
+    @property
+    def last_user_index(self) -> int:
+        """Index of the newest applied user record."""
+        return self.state.applier.last_user_index
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this node believes that it leads."""
+        return self.state.is_leader
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the node knows a leader, has caught up, and is not cut off."""
+        return is_ready(self.state)
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether the disk failed, or the state is wrong: the node serves no requests any more."""
+        return self.state.life.is_fenced
+
+    # -- turns ------------------------------------------------------------------------------------------------------
+
+    def _scheduled(self) -> None:
+        self._is_scheduled = False
+        mono = clock.monotonic()
+        batches = batching.decide(self.state, mono)
+        if self._must_turn or batches.are_due:
+            self._turn(batches, mono)
+            return
+        if batches.are_waiting:
+            self.look_soon()
+        if self.state.applier.waiting:
+            self._second_half()
+
+    def turn(self) -> None:
+        """Runs a whole turn, with the requests that are due."""
+        mono = clock.monotonic()
+        self._turn(batching.decide(self.state, mono), mono)
+
+    def _turn(self, batches: Batches, mono: float) -> None:
+        state = self.state
+        if state.life.is_over:
+            return
+        self._must_turn = False
+        try:
+            if state.writes.pending.queued:
+                writes.propose_or_forward(state, is_due=batches.writes is BatchDecision.GO)
+            if batches.reads is BatchDecision.GO or state.reads.asked:
+                reads.start_reads(state, mono, is_due=batches.reads is BatchDecision.GO)
+        except Exception as error:
+            self.fail(error)
+        self.carry_out()
+
+    def carry_out(self, *, is_sync: bool = False) -> None:
+        """Carries out the wishes of the core, after peers or the disk gave it new input.
+
+        After a sync that only committed something, nothing else can have changed. Then invariants, members and
+        leadership are not checked again.
+        """
+        if self.state.life.is_over:
+            return
+        try:
+            if self._take_readies() or not is_sync:
+                self._check()
+            self._leave()
+        except Exception as error:
+            self.fail(error)
+        self._second_half()
+
+    def _second_half(self) -> None:
+        """Applies committed entries and answers clients. The core has nothing new to say about either."""
+        state = self.state
+        if state.life.is_over:
+            return
+        try:
+            if state.applier.waiting and apply_due(state):
+                self.wake()
+            digest_exchange.follow(state)
+            if state.writes.pending.answers:
+                writes.send_answers(state)
+            state.links.flush()
+        except Exception as error:
+            self.fail(error)
+
+    def _leave(self) -> None:
+        """Sends the messages to the peers, and then the batch to the disk, whose thread needs the interpreter next."""
+        state = self.state
+        state.links.flush()
+        while (batch := state.syncer.start()) is not None:
+            self._send(batch.messages)
+            state.links.flush()
+
+    def _take_readies(self) -> bool:
+        """Takes every Ready of the core. Returns whether its role, leader or members may have changed."""
+        state = self.state
+        core, has_news = state.core, False
+        while core.has_ready and (ready := core.ready()) is not None:
+            self._send(ready.messages)
+            state.syncer.add(ready)
+            if ready.snapshot_fetches or ready.snapshot_writes or ready.snapshot_install is not None:
+                snapshots.carry_out(state, ready)
+            if ready.committed:
+                state.applier.add(ready.committed)
+            if ready.reads or ready.reads_failed:
+                reads.finish_reads(state, ready)
+            for fetch in ready.fetches:
+                fetches.begin(state, fetch)
+            if ready.events:
+                has_news = True
+                node_status.tell_events(state, ready.events)
+        return has_news or core.state.configurations[-1][1] is not state.members.followed
+
+    def _check(self) -> None:
+        """Checks the cheap invariants, and reacts to a change of members or leadership."""
+        state, core = self.state, self.state.core.state
+        observed = invariants.observe(core)
+        invariants.check_state(core)
+        invariants.check_step(core.node, self._observed, observed)
+        self._observed = observed
+        node_members.follow(state)
+        seen, leadership = self._seen_leadership, (core.term, core.leader)
+        if leadership != seen:
+            self._seen_leadership = leadership
+            writes.leadership_changed(state, core.leader)
+            if seen[1] != core.leader:
+                state.reads.rounds.lost(seen[1])
+            self.wake()
+
+    # -- the disk ---------------------------------------------------------------------------------------------------
+
+    def synced(self, batch: SyncBatch) -> None:
+        """That batch is durable. The syncer calls it."""
+        core = self.state.core
+        self._send(batch.messages)
+        if batch.last is not None:
+            try:
+                core.persisted(batch.last.term, batch.last.index, clock.read())
+            except Exception as error:
+                self.fail(error)
+                return
+        if core.has_ready:
+            self.carry_out(is_sync=True)
+            return
+        self._leave()
+        if self.state.applier.waiting:
+            self.look_soon()
+
+    def _send(self, messages: Sequence[Message]) -> None:
+        if not self.state.disks.is_muted:
+            for message in messages:
+                self.state.links.send(message)
+
+    # -- time -------------------------------------------------------------------------------------------------------
+
+    def tick_when_due(self) -> None:
+        """Ticks sooner if the core's next deadline may be that of an election after a refused dial."""
+        state = self.state
+        due_ms = state.core.next_deadline_ms() - clock.read().monotonic_ms
+        if due_ms <= state.options.link_refused_delay_max_ms:
+            self.process.call_later(max(0, due_ms) / 1_000, self._tick_now)
+
+    def _tick_now(self) -> None:
+        self.tick(clock.read(), clock.monotonic())
+
+    def tick(self, now: Now, mono: float) -> None:
+        """Does the work that is due at `now`. `mono` is the same time in seconds of `clock.monotonic`."""
+        state = self.state
+        if state.life.is_over:
+            return
+        try:
+            is_due = now.monotonic_ms >= state.core.next_deadline_ms()
+            if is_due:
+                state.core.tick(now)
+            if mono >= self._housekeeping_at:
+                self._housekeeping_at = mono + HOUSEKEEPING_S
+                housekeeping.housekeeping(state, now, mono)
+                is_due = True
+        except Exception as error:
+            self.fail(error)
+        if is_due or state.reads.rounds.waiting or state.writes.pending.queued or state.applier.waiting:
+            self.turn()

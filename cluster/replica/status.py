@@ -1,0 +1,172 @@
+"""Reports the node to its clients: events, status, members, and the leader's address.
+
+The replica and the HTTP routes call it. It only reads `ReplicaState`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+from raftlog.cluster.api.members import MemberAnswer, Members
+from raftlog.cluster.api.status import FollowerStatus, RefusingPeer, SetDigestHex, Status, fingerprint
+from raftlog.cluster.api.values import LeaderHint
+from raftlog.cluster.files.findings import FileHealth, FilesDamaged, Finding
+from raftlog.cluster.replica import readiness
+from raftlog.cluster.replica.parts import digest_exchange, members as node_members
+from raftlog.cluster.replica.state import ReplicaState
+from raftlog.cluster.replica.upkeep import backfill, damage
+from raftlog.cluster.runtime import clock
+from raftlog.cluster.runtime.logging import log_event
+from raftlog.raft import versions
+from raftlog.raft.configuration import Configuration, Member
+from raftlog.raft.consensus import status as raft_status
+from raftlog.raft.consensus.roles import RoleName
+from raftlog.raft.events import Event, LogDiffers
+from raftlog.raft.types import NOBODY, NodeId
+
+
+def _version() -> str:
+    try:
+        return version("raftlog")
+    except PackageNotFoundError:
+        return "0"
+
+
+VERSION: Final = _version()
+NEVER_MS: Final = -1
+
+
+def leader_hint(replica: ReplicaState) -> LeaderHint | None:
+    """Node id and advertised URL of the leader, if this node knows them."""
+    leader = replica.core.state.leader
+    member = replica.core.state.configuration.member(leader) if leader != NOBODY else None
+    return LeaderHint(leader, member.url) if member is not None else None
+
+
+def members(replica: ReplicaState) -> Members:
+    """The members that the configuration in force names."""
+    told = replica.core.status()
+    configuration = told.configuration
+    matches = {each.node: each.match for each in told.followers}
+    if replica.is_leader:
+        matches[replica.identity.node] = told.last.index
+    answers: list[MemberAnswer] = []
+    for member in configuration.members:
+        match = matches.get(member.node)
+        answers.append(
+            MemberAnswer(
+                member.node, fingerprint(member.incarnation), member.peer, member.url,
+                role_of(configuration, member.node),
+                catching_up=member.node in told.catching_up,
+                match=match,
+                lag=None if match is None else told.last.index - match,
+                given_up=replica.members.given_up.get(member.node),
+                known_version=known_version(replica, member),
+            )
+        )  # fmt: skip
+    return Members(
+        replica.identity.log_id, answers, leader_hint(replica), replica.applier.applied, told.term,
+        told.configuration_index, told.is_changing, bool(configuration.outgoing),
+    )  # fmt: skip
+
+
+def known_version(replica: ReplicaState, member: Member) -> int | None:
+    """The newest cluster version that a member knows; None if it is not connected to this node."""
+    state = replica.core.state
+    if member.node == replica.identity.node:
+        return state.knows
+    return versions.told_by(member, state.said)
+
+
+def role_of(configuration: Configuration, node: NodeId) -> str:
+    """The role of a member in that configuration: voter or learner."""
+    if node in configuration.voters:
+        return "voter"
+    return "learner" if node in configuration.learners else "leaving"
+
+
+def status(replica: ReplicaState) -> Status:
+    """This node's view."""
+    told = replica.core.status()
+    state = replica.machine.digest()
+    configuration, membership = told.configuration, replica.members
+    refusing = readiness.refusals(replica)
+    role = str(told.role.value)
+    if replica.life.is_fenced:
+        role = "fenced"
+    elif not membership.is_member and told.role is not RoleName.LEADER:
+        role = "removed" if membership.was_member else "joining"
+    elif told.floor:
+        role = "healing"
+    elif not configuration.is_voter(replica.identity.node) and told.role is RoleName.FOLLOWER:
+        role = "learner"
+    return Status(
+        log=replica.identity.log_id,
+        node=replica.identity.node,
+        disk=fingerprint(replica.identity.incarnation),
+        role=role,
+        term=told.term,
+        leader=leader_hint(replica),
+        last=told.last.index,
+        persisted=told.persisted,
+        committed=told.commit,
+        applied=replica.applier.applied,
+        oldest=replica.machine.oldest,
+        last_user_index=replica.applier.last_user_index,
+        revision=replica.machine.revision,
+        state=SetDigestHex(*state.as_hex()),
+        followers=[_follower(replica, told, each) for each in told.followers],
+        sessions=replica.machine.session_count,
+        uptime_ms=int((clock.monotonic() - replica.life.started_at) * 1_000),
+        version=VERSION,
+        index=replica.applier.applied,
+        voters=list(configuration.voters),
+        outgoing=list(configuration.outgoing),
+        learners=list(configuration.learners),
+        digests=digest_exchange.status(replica),
+        scrub=damage.status(replica),
+        backfill=backfill.status(replica),
+        cluster_version=configuration.version,
+        known_version=replica.core.state.knows,
+        refused_by=[RefusingPeer(peer, reason) for peer, reason in sorted(refusing.items())],
+        is_cut_off=readiness.is_cut_off(replica),
+    )
+
+
+def _follower(
+    replica: ReplicaState, told: raft_status.CoreStatus, follower: raft_status.FollowerView
+) -> FollowerStatus:
+    lag: int | None = told.last.index - follower.match
+    lag_seconds: float | None = 0.0
+    refused = replica.links.refused_of(follower.node)
+    if refused:
+        lag = lag_seconds = None
+    elif lag and (appended := replica.writes.appended):
+        oldest = min(bisect_right(appended, (follower.match, float("inf"))), len(appended) - 1)
+        lag_seconds = round(clock.monotonic() - appended[oldest][1], 3)
+    contact_ms = clock.read().monotonic_ms - follower.last_contact_ms if follower.last_contact_ms else NEVER_MS
+    return FollowerStatus(
+        follower.node, follower.mode, follower.match, lag, lag_seconds, contact_ms, follower.snapshot_index,
+        follower.snapshot_bytes, follower.snapshot_total, refused,
+    )  # fmt: skip
+
+
+def tell_events(replica: ReplicaState, events: Sequence[Event]) -> None:
+    """Counts the core's events, logs a line for each, and hands those about members to `parts/members`.
+
+    A node whose log differs from its leader's ends. It accepts no entry any more, and its next start reads its disk
+    again.
+    """
+    for event in events:
+        replica.metrics.events.labels(type(event).__name__).inc()
+        log_event(replica.logger, event, replica.core.state.term)
+        node_members.note(replica, event)
+        if isinstance(event, LogDiffers):
+            what = (
+                f"entry {event.index} has header CRC {event.here:08x} here, and {event.there:08x} at the leader, node"
+                f" {event.leader}: one of the two is damaged, or of another history"
+            )
+            replica.driver.fail(FilesDamaged([Finding("log", FileHealth.DAMAGED, what)]))

@@ -1,0 +1,1 @@
+"""Holds the background jobs of a replica: snapshots, retention, backfill, disk space, damage."""

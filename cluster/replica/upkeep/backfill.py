@@ -1,0 +1,177 @@
+"""Fetches the older log from peers, in the background, on a node that was built from a snapshot.
+
+The housekeeping calls `look_if_due`. The newest missing segment comes first, so that the log on disk never has a gap
+and a restart continues. `raftlog.cluster.disk.older_segments` checks and writes the segments;
+`raftlog.cluster.replica.log.peer_log` asks the peers. The job takes a small share of the event loop and of the disk.
+It pauses for trims, snapshots, damage and a full disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Final
+
+from raftlog.cluster.api.status import BackfillStatus
+from raftlog.cluster.disk.older_segments import Filling, Overtaken, PieceWrong, last_mark
+from raftlog.cluster.files.errors import NoSpace
+from raftlog.cluster.protocol.log_frames import Had, QuestionKind
+from raftlog.cluster.replica import readiness
+from raftlog.cluster.replica.log.peer_log import NoAnswer
+from raftlog.cluster.replica.state import ReplicaState
+from raftlog.cluster.runtime import clock
+from raftlog.raft.types import GENESIS, Mark, NodeId
+
+RETRY_S: Final = 2.0
+"""Pause in seconds after no peer gave a segment, or the disk was full."""
+AVOID_S: Final = 60.0
+"""Pause in seconds before a peer whose entries failed their check is asked again: it may have another disk by then."""
+SHARE: Final = 4
+"""After each slice the job pauses this many times as long, so that it takes at most a fifth of the interpreter."""
+BYTES_PER_SECOND: Final = 16 << 20
+"""Most bytes written per second: an eighth of the rate of an ordinary disk, which other work shares."""
+
+
+def missing(replica: ReplicaState) -> int:
+    """Number of readable records that this disk does not have."""
+    return max(0, replica.disk.oldest - replica.machine.oldest)
+
+
+def status(replica: ReplicaState) -> BackfillStatus:
+    """The backfill part of `/v1/status`."""
+    backfill = replica.backfill
+    return BackfillStatus(missing(replica), backfill.segments, backfill.bytes, backfill.waits)
+
+
+def look_if_due(replica: ReplicaState, mono: float) -> None:
+    """Begins to fetch if records are missing; one segment at a time."""
+    backfill = replica.backfill
+    if replica.disk.oldest <= replica.machine.oldest:
+        _end(replica)
+    elif backfill.task is None and mono >= backfill.not_before and _may_go_on(replica):
+        backfill.task = replica.driver.spawn(_fill(replica))
+
+
+def _may_go_on(replica: ReplicaState) -> bool:
+    is_calm = readiness.is_ready(replica) and not replica.is_damage_known and not replica.snapshots.is_receiving
+    return is_calm and replica.syncer.has_space
+
+
+def _end(replica: ReplicaState) -> None:
+    backfill = replica.backfill
+    if backfill.began is not None:
+        oldest, since = backfill.began
+        backfill.began, backfill.waits = None, ""
+        replica.logger.info(
+            "backfill_done", oldest=replica.disk.oldest, was=oldest, segments=backfill.segments, bytes=backfill.bytes,
+            seconds=round(clock.monotonic() - since, 1),
+        )  # fmt: skip
+
+
+async def _fill(replica: ReplicaState) -> None:
+    """Fetches one segment. The next look begins another one."""
+    try:
+        await _fetch_segment(replica)
+    finally:
+        replica.backfill.task = None
+
+
+async def _fetch_segment(replica: ReplicaState) -> None:
+    """Fetches one segment from the first peer that has it."""
+    backfill = replica.backfill
+    if backfill.began is None:
+        backfill.began = (replica.disk.oldest, clock.monotonic())
+        replica.logger.info("backfill_begins", first=replica.machine.oldest, last=replica.disk.oldest - 1)
+    told: dict[NodeId, str] = {}
+    try:
+        for peer in replica.peer_log.peers():
+            if backfill.avoided.get(peer, 0.0) > clock.monotonic():
+                told[peer] = "what it gave was wrong"
+                continue
+            try:
+                await _piece(replica, peer)
+            except NoAnswer as error:
+                told[peer] = str(error)
+            except PieceWrong as error:
+                backfill.wrong += 1
+                backfill.avoided[peer] = clock.monotonic() + AVOID_S
+                told[peer] = str(error)
+                replica.logger.error("backfill_wrong", peer=peer, reason=str(error), mend="`raftlog disk check` there")
+            else:
+                backfill.waits = ""
+                return
+        _wait(replica, "; ".join(f"node {peer}: {why}" for peer, why in sorted(told.items())) or "there is no peer")
+    except Overtaken:
+        pass  # the log begins elsewhere now; the next look reads its new beginning
+    except NoSpace as error:
+        _wait(replica, str(error))
+    try:
+        await replica.disk.backfill.abandon()
+    except NoSpace:
+        pass
+
+
+def _wait(replica: ReplicaState, why: str) -> None:
+    backfill = replica.backfill
+    backfill.not_before = clock.monotonic() + RETRY_S
+    if why != backfill.waits:
+        backfill.waits = why
+        replica.logger.warning("backfill_waits", missing=missing(replica), reason=why)
+
+
+async def _piece(replica: ReplicaState, peer: NodeId) -> None:
+    """Fetches that peer's segment that holds the entries before this log's beginning, up to there.
+
+    Raises NoAnswer, PieceWrong, Overtaken, NoSpace or DiskFenced.
+    """
+    backfill = replica.backfill
+    fill = replica.disk.backfill
+    filling = fill.filling()
+    top = filling.top
+    had = await replica.peer_log.ask(peer, QuestionKind.PIECE, top.index)
+    start = min(max(had.first, replica.machine.oldest), top.index)
+    raw = await replica.peer_log.slice(peer, start, top.index)
+    await fill.begin(filling, await _before(replica, peer, raw.first, had))
+    while True:
+        await _write(replica, filling, partial(filling.take, raw))
+        if filling.next > top.index:
+            break
+        if fill.top != top or replica.machine.oldest > top.index or not _may_go_on(replica):
+            raise Overtaken
+        raw = await replica.peer_log.slice(peer, filling.next, top.index)
+    segment = await fill.run(filling.finish)
+    await fill.adopt(segment)
+    backfill.segments += 1
+    backfill.bytes += filling.bytes
+    replica.logger.info("backfill_segment", first=segment.first, last=top.index, peer=peer, bytes=filling.bytes)
+
+
+async def _before(replica: ReplicaState, peer: NodeId, first: int, had: Had) -> Mark:
+    """The mark before the entry that begins with `first`.
+
+    It comes from the entry before. If that is gone on all nodes, it comes from the head of the peer's segment, and
+    the CRC of the entry that follows proves it.
+    """
+    if first == 1:
+        return GENESIS
+    try:
+        mark = last_mark(await replica.peer_log.slice(peer, first - 1, first - 1))
+    except NoAnswer as error:
+        if not error.is_certain or (first, had.before.index) != (had.first, first - 1):
+            raise
+        return had.before
+    if mark.index != first - 1:
+        raise PieceWrong(f"no entry ends before index {first}")
+    return mark
+
+
+async def _write(replica: ReplicaState, filling: Filling, take: partial[None]) -> None:
+    """Checks and writes the fetched slice in small steps."""
+    fill, began, size = replica.disk.backfill, clock.monotonic(), filling.bytes
+    take()
+    is_done = False
+    while not is_done:
+        started = clock.monotonic()
+        is_done = await fill.run(filling.step)
+        await asyncio.sleep(SHARE * (clock.monotonic() - started))
+    await asyncio.sleep((filling.bytes - size) / BYTES_PER_SECOND - (clock.monotonic() - began))

@@ -1,0 +1,301 @@
+"""Saves a node's own snapshots, sends them to followers, receives a leader's snapshot and puts it in force.
+
+The housekeeping and the replica's turns call it. `raftlog.raft.consensus.snapshots` decides the order. The disk's part
+is in `raftlog.cluster.disk.incoming_snapshot` and `raftlog.cluster.disk.writer`. A node that receives a snapshot builds
+the new state beside the old one. Meanwhile it answers heartbeats, and readers that accept a stale state. It builds for
+a few milliseconds at a time on the event loop; only the last part runs in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+from functools import partial
+from typing import Final
+
+from raftlog.cluster.files.errors import NoSpace, StoredSnapshotDamaged
+from raftlog.cluster.peers.hello import WINDOW_VERSION
+from raftlog.cluster.records.snapshot_stream import chunks_of, decode_preamble, paced
+from raftlog.cluster.replica.state import ReplicaState
+from raftlog.cluster.replica.upkeep import release
+from raftlog.cluster.runtime import clock
+from raftlog.raft.codec.checks import Corrupt
+from raftlog.raft.configuration import Configuration
+from raftlog.raft.ready import Ready, SnapshotFetch, SnapshotInstall, SnapshotWrite
+from raftlog.raft.types import Mark
+from raftlog.raft.wal.snapshot_files import StoredSnapshot
+from raftlog.statemachine.machine import StateMachine
+from raftlog.statemachine.snapshot import CorruptSnapshot, Restorer
+
+POLL_S: Final = 0.005  # seconds between two checks whether disk and applying are done
+RETRY_BYTES: Final = 16 << 20  # bytes of new log before a snapshot that found no disk space is tried again
+DUE_SHARE: Final = 4  # 1/4 of the kept log comes between two snapshots: both must cover deleted entries
+TRAILING_PERCENT: Final = 40  # of the kept log is for slow followers; the rest is for newly appended entries
+SAVED_TIMES_MAX: Final = 4  # most bytes of snapshots per byte of new log, even if the state outgrew the policy
+HOLD: Final = 4  # a new snapshot waits for one being sent, at most until this many times the usual log came
+
+
+def state_mark(replica: ReplicaState) -> tuple[Mark, int, Configuration]:
+    """The end of the entry that was applied last, and the configuration in force there with its index."""
+    mark = replica.applier.mark
+    index, configuration = next(pair for pair in reversed(replica.core.state.configurations) if pair[0] <= mark.index)
+    return mark, index, configuration
+
+
+def is_under_way(replica: ReplicaState) -> bool:
+    """Whether a snapshot is being written: this replica's own, or a leader's."""
+    snapshots = replica.snapshots
+    return snapshots.is_saving or snapshots.is_receiving or replica.core.state.receiving is not None
+
+
+# -- its own ------------------------------------------------------------------------------------------------
+
+
+async def begin(replica: ReplicaState) -> None:
+    """At the start: reports the newest snapshot on disk to the core, which then knows the log that it must keep."""
+    if replica.snapshots.index:
+        await saved(replica, replica.applier.mark)
+
+
+def save_if_due(replica: ReplicaState) -> None:
+    """Begins to save the state if enough log has come since the last snapshot, or if that one is damaged."""
+    if replica.snapshots.is_damaged or _is_due(replica):
+        save(replica)
+
+
+def save(replica: ReplicaState) -> bool:
+    """Begins to save the state, if that is possible now. Returns whether it began."""
+    snapshots = replica.snapshots
+    if snapshots.saving is not None or not _may_save(replica):
+        return False
+    replica.applier.begin_counting()
+    snapshots.saving = replica.driver.spawn(_save(replica))
+    return True
+
+
+def _is_due(replica: ReplicaState) -> bool:
+    """Whether enough log has come: enough bytes on the disk, or enough records to make a restart slow."""
+    applier, limits = replica.applier, replica.settings.limits
+    due = _due_bytes(replica)
+    if applier.log_records >= limits.snapshot_log_records:
+        due = min(due, _like_state(replica))
+    return applier.log_bytes >= due
+
+
+def _is_late(replica: ReplicaState) -> bool:
+    """Whether so many bytes of log have come since this snapshot began that the next one is due already."""
+    return replica.applier.log_bytes >= _due_bytes(replica)
+
+
+def _due_bytes(replica: ReplicaState) -> int:
+    due = max(replica.settings.limits.snapshot_log_bytes, _like_state(replica))
+    due = min(due, _kept_bytes(replica) // DUE_SHARE)
+    return max(due, replica.disk.snapshot_bytes // SAVED_TIMES_MAX)
+
+
+def _like_state(replica: ReplicaState) -> int:
+    """Bytes of log that are worth writing the whole state."""
+    return replica.disk.snapshot_bytes * replica.settings.limits.snapshot_log_percent // 100
+
+
+def _kept_bytes(replica: ReplicaState) -> int:
+    """Bytes of log that the policy keeps; they bound the distance of snapshots and the trailing log."""
+    return replica.settings.retention.bytes or sys.maxsize
+
+
+def _may_save(replica: ReplicaState) -> bool:
+    """Whether a snapshot may be saved: not while one is received, nor while an older one is still being sent.
+
+    If sending takes very long, the replica saves a new snapshot all the same.
+    """
+    snapshots = replica.snapshots
+    if replica.core.state.receiving is not None or snapshots.receiving is not None:
+        return False
+    is_sending_older = any(0 < each.snapshot_index < snapshots.index for each in replica.core.status().followers)
+    return not is_sending_older or replica.applier.log_bytes >= HOLD * _due_bytes(replica)
+
+
+async def _save(replica: ReplicaState) -> None:
+    """Saves the state. On a full disk it tries once more, in the space of the reserve that was deleted for it."""
+    try:
+        had_reserve = replica.disk.reserve_bytes > 0
+        if not await _try_to_save(replica) and had_reserve:
+            await _try_to_save(replica)
+    finally:
+        replica.snapshots.saving = None
+
+
+async def _try_to_save(replica: ReplicaState) -> bool:
+    """Saves the present state slice by slice, while applying goes on. Returns whether there was disk space."""
+    applier = replica.applier
+    last_user = applier.last_user_index
+    mark, index, configuration = state_mark(replica)
+    started = clock.monotonic()
+    walk = replica.machine.snapshot()
+    try:
+        while applier.written < mark.index:  # the ledger must reach the snapshot before the snapshot counts
+            await asyncio.sleep(POLL_S)
+        chunks = paced(chunks_of(last_user, walk), lambda: replica.applier.applied, partial(_is_late, replica))
+        await replica.disk.save_snapshot(mark, configuration, chunks, index)
+        await saved(replica, mark)
+        replica.logger.info("snapshot_saved", index=mark.index, seconds=round(clock.monotonic() - started, 3))
+        return True
+    except NoSpace as error:
+        replica.snapshots.is_damaged = False  # the next reader sets it again: not at once, on a full disk
+        applier.count_at_least(_due_bytes(replica) - RETRY_BYTES)
+        replica.logger.warning("snapshot_not_saved", index=mark.index, reason=str(error))
+        return False
+    finally:
+        walk.close()
+
+
+async def saved(replica: ReplicaState, mark: Mark) -> None:
+    """A snapshot up to `mark` is durable: compacts the log of the core.
+
+    Followers that lack more entries than the trailing log holds get the snapshot instead. The entries after a snapshot
+    that is being sent are kept until it has arrived. The log stays on disk until it is trimmed: compaction is not
+    retention.
+    """
+    snapshots = replica.snapshots
+    limits = replica.settings.limits
+    if mark.index > snapshots.index:
+        snapshots.index, snapshots.older = mark.index, snapshots.index
+    snapshots.is_damaged = False
+    replica.damage.snapshot_saved()
+    trailing = max(limits.trailing_log_bytes, replica.disk.snapshot_bytes * limits.trailing_log_percent // 100)
+    trailing = min(trailing, _kept_bytes(replica) * TRAILING_PERCENT // 100)
+    keep_after = await replica.disk.end_before(mark.index, trailing)
+    if not replica.syncer.has_space:  # trimmed entries must free space, even if a follower needs them
+        keep_after = max(keep_after, await replica.disk.end_before(min(mark.index, replica.machine.oldest - 1), 0))
+    under_way = [each.snapshot_index for each in replica.core.status().followers if each.snapshot_index]
+    replica.core.compact(mark, min([keep_after, *under_way]))
+
+
+# -- a follower's, or a leader's ------------------------------------------------------------------------------
+
+
+def carry_out(replica: ReplicaState, ready: Ready) -> None:
+    """Carries out a Ready's wishes about snapshots that travel."""
+    snapshots = replica.snapshots
+    for fetch in ready.snapshot_fetches:
+        asyncio.ensure_future(_read(replica, fetch)).add_done_callback(partial(_fetched, replica, fetch))
+    snapshots.jobs.extend(ready.snapshot_writes)
+    if ready.snapshot_install is not None:
+        snapshots.jobs.append(ready.snapshot_install)
+    if snapshots.jobs and snapshots.receiving is None:
+        snapshots.receiving = replica.driver.spawn(_receive(replica))
+
+
+async def _read(replica: ReplicaState, fetch: SnapshotFetch) -> tuple[int, bytes]:
+    """Reads a piece. Before the first piece it checks the whole file: a damaged one would be sent again and again."""
+    snapshots = replica.snapshots
+    disk = replica.disk
+    if fetch.offset == 0:
+        try:
+            await disk.check_snapshot(fetch.index)
+        except StoredSnapshotDamaged:
+            if fetch.index == snapshots.index:  # a failed older snapshot is not sent again
+                snapshots.is_damaged = True
+            raise
+    return await disk.read_snapshot(fetch.index, fetch.term, fetch.offset, fetch.bytes_max)
+
+
+def _fetched(replica: ReplicaState, fetch: SnapshotFetch, done: asyncio.Future[tuple[int, bytes]]) -> None:
+    if done.cancelled() or replica.life.is_over:
+        return
+    total, data = 0, b""
+    if (error := done.exception()) is not None:
+        replica.logger.error("snapshot_not_read", index=fetch.index, peer=fetch.peer, reason=str(error))
+    else:
+        total, data = done.result()
+    try:
+        takes_several = replica.links.version_of(fetch.peer) >= WINDOW_VERSION
+        replica.core.snapshot_chunk(fetch, total, data, clock.read(), takes_several=takes_several)
+    except Exception as failure:
+        replica.driver.fail(failure)
+    replica.driver.carry_out()
+
+
+async def _receive(replica: ReplicaState) -> None:
+    """Writes received pieces aside and installs the snapshot, one step after the other."""
+    snapshots = replica.snapshots
+    try:
+        while snapshots.jobs and not replica.life.is_over:
+            job = snapshots.jobs.popleft()
+            try:
+                if isinstance(job, SnapshotInstall):
+                    await _install(replica, job)
+                else:
+                    await _write(replica, job)
+            except (NoSpace, StoredSnapshotDamaged, Corrupt, CorruptSnapshot) as error:
+                replica.logger.error("snapshot_not_taken", index=job.index, reason=str(error))
+                snapshots.jobs.clear()  # the core begins again too
+                replica.core.snapshot_failed(clock.read())
+            replica.driver.carry_out()
+    finally:
+        snapshots.receiving = None
+
+
+async def _write(replica: ReplicaState, first: SnapshotWrite) -> None:
+    """Writes that piece and the pieces that wait behind it, in one call of the disk."""
+    snapshots = replica.snapshots
+    pieces = [first]
+    while snapshots.jobs and isinstance(following := snapshots.jobs[0], SnapshotWrite):
+        pieces.append(following)
+        snapshots.jobs.popleft()
+    for piece in pieces:
+        if piece.offset == 0:
+            replica.logger.info("snapshot_coming", index=piece.index, bytes=piece.total)
+    await replica.disk.write_pieces(pieces)
+    for piece in pieces:
+        snapshots.received_bytes += len(piece.data)
+        replica.core.snapshot_written(piece, clock.read())
+
+
+async def _install(replica: ReplicaState, install: SnapshotInstall) -> None:
+    """Checks the received file, builds its state beside the old one, and only then replaces the log by it.
+
+    Raises NoSpace, StoredSnapshotDamaged, Corrupt, CorruptSnapshot, or an error that ends the node.
+    """
+    snapshots = replica.snapshots
+    applier = replica.applier
+    started = clock.monotonic()
+    while not (replica.syncer.is_idle and applier.waiting == 0 and applier.is_written):
+        await asyncio.sleep(POLL_S)
+    if snapshots.saving is not None:  # the snapshot being saved is older than the received one
+        snapshots.saving.cancel()
+        await asyncio.wait([snapshots.saving])
+    received, stored = await replica.disk.check_received(install.index)
+    machine, last_user = await _restore(replica, stored)
+    here = (stored.mark.index, stored.mark.term, machine.applied_index, machine.applied_term)
+    if here != 2 * (install.index, install.term):
+        raise StoredSnapshotDamaged(f"{stored.folder}: it is of {here}, not of {install}")
+    await replica.disk.install(received, stored)
+    mark, older = stored.mark, replica.machine
+    snapshots.index, snapshots.older = mark.index, 0
+    replica.core.installed(mark, stored.configuration, stored.configuration_index, clock.read())
+    applier.installed(machine, mark, last_user)
+    replica.writes.pending.skipped(mark.index, mark.term)
+    replica.logger.info("snapshot_in_force", index=mark.index, seconds=round(clock.monotonic() - started, 3))
+    replica.driver.spawn(_give_back(older))
+
+
+async def _restore(replica: ReplicaState, stored: StoredSnapshot) -> tuple[StateMachine, int]:
+    """Restores the state in the snapshot and compares it with the digest in the file. Returns it with the last user
+    index."""
+    chunks = replica.disk.received_chunks(stored)
+    first = await anext(chunks, b"")
+    last_user = decode_preamble(first)
+    restorer = Restorer()
+    async for chunk in chunks:
+        restorer.feed(chunk)
+    state = await asyncio.to_thread(release.finish, restorer)
+    if gc.get_freeze_count():  # this process freezes long-lived objects, so that collections do not walk them
+        gc.freeze()
+    return type(replica.machine).of(state), last_user
+
+
+async def _give_back(machine: StateMachine) -> None:
+    for _ in release.release_state(machine):
+        await asyncio.sleep(0)

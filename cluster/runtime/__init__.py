@@ -1,0 +1,1 @@
+"""Gives every other room time, log lines and metrics."""

@@ -1,0 +1,362 @@
+"""Finds lost promises: what peers remember of a disk's promises, and how a node whose disk lost some heals.
+
+A disk that was rolled back, that was cloned, or that lied about a sync, is consistent in itself. Only peers can notice
+that it lacks promised entries. So each node remembers two facts about each disk. The first is the newest entry that the
+disk acknowledged to it as the leader of that entry's term. The second is the newest term in which the disk gave it a
+vote or such an acknowledgement. This `Memory` outlives changes of role, not the process.
+
+A process that starts asks every peer to recall (`Recall`). Each peer answers with its memory from before that start
+(`RecallReply`). The node gives no vote until all voters have answered; for unreachable voters it waits an election
+timeout after the start. If its log lacks an entry that a peer remembers, it goes under a floor, as after damage
+(`raftlog.raft.wal.repair`). Then it has no vote until it holds an entry of a term at or above the floor, or until the
+leader of its term confirms that it has every entry it can have promised. Why that is safe:
+docs/decisions/0017-peers-remember-what-a-disk-promised.md.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from raftlog.raft.consensus.progress import FollowerProgress
+from raftlog.raft.consensus.roles import Follower, Leader
+from raftlog.raft.consensus.state import Memory, State, become_follower, ignore
+from raftlog.raft.events import AcknowledgedLost, Healed, PromisesLost, WentUnderFloor
+from raftlog.raft.hello import Start
+from raftlog.raft.messages import AppendEntries, AppendEntriesReply, Message, Recall, RecallReply, RequestVoteReply
+from raftlog.raft.types import NOBODY, NodeId
+
+PATIENCE_TIMEOUTS: Final = 2
+"""So many election timeouts a started node waits for the answer of a voter that is connected to it."""
+
+MEMORIES_MAX: Final = 64
+"""Disks that are remembered: several times the members of a cluster, so that replaced disks do not push others out."""
+
+# ---------------------------------------------------------------------------------------------------------------
+# What this node remembers of others.
+
+
+def link_opened(state: State, peer: NodeId, incarnation: str, start: Start | None) -> None:
+    """A process of `peer` connected. A leader restarts its Progress if that process is new, and this node asks the peer
+    for its memory.
+    """
+    if start is None:
+        state.starts.pop(peer, None)
+        return
+    state.starts[peer] = start
+    memory = _memory(state, peer, incarnation)
+    if memory.begin(start.run) and not memory.is_kept_by(start):
+        state.out.events.append(PromisesLost(peer, *memory.acked, memory.term, start.last_index, start.last_term))
+    role = state.role
+    if isinstance(role, Leader) and _is_named(state, peer, incarnation):
+        progress = role.progress.get(peer)
+        if progress is not None and progress.run != start.run:
+            reset(state, role, progress, start.last_index, start.last_term)
+            progress.run = start.run
+    if state.run and peer not in state.recalled:
+        _ask(state, peer)
+
+
+def acknowledged(state: State, message: AppendEntriesReply) -> None:
+    """A leader counts that answer: what it says of an entry of this term is to be remembered. (Entries of older terms
+    are never committed by counting: thesis 3.6.2.)"""
+    if state.log.term_at(message.match) == state.term:
+        memory = _memory_of_connected(state, message.sender)
+        if memory is not None:
+            memory.note(state.term, message.match)
+
+
+def voted(state: State, message: RequestVoteReply) -> None:
+    """A candidate counts that vote."""
+    memory = _memory_of_connected(state, message.sender)
+    if memory is not None:
+        memory.note(message.request_term, 0)
+
+
+def led(state: State, message: AppendEntries, match: int) -> None:
+    """This node acknowledges entries up to `match` to its leader. The leader may count itself for them, so its disk
+    should have them too.
+    """
+    if state.log.term_at(match) == state.term:
+        memory = _memory_of_connected(state, message.sender)
+        if memory is not None:
+            memory.note(state.term, 0)  # it voted for itself
+            memory.led = max(memory.led, (state.term, match))
+
+
+def reset(state: State, role: Leader, progress: FollowerProgress, hint_index: int, hint_term: int) -> None:
+    """Nothing is known of that follower any more but where its log may end. Answers to earlier messages do not
+    count; once `match` is at `heal_at` again, the follower has all that it can have promised."""
+    role.round += 1
+    progress.match, progress.match_at_heartbeat = 0, -1
+    progress.round_first = role.round
+    progress.heal_at = state.log.last.index
+    progress.doubted_in = 0
+    index, is_exact = state.log.last_end(hint_index, hint_term)
+    progress.probe(index, is_exact=is_exact)
+
+
+def doubt(state: State, role: Leader, peer: NodeId, message: AppendEntriesReply) -> None:
+    """A follower rejects an entry that it acknowledged, so the leader asks once more, in a new round, at the next
+    heartbeat.
+
+    A late answer would look the same. A rejection in that new round proves that the follower's log lost entries.
+    """
+    progress = role.progress[peer]
+    progress.is_waiting = True
+    if not progress.doubted_in:
+        role.round += 1
+        progress.doubted_in = role.round
+    elif message.round >= progress.doubted_in:
+        lost = progress.match
+        state.out.events.append(AcknowledgedLost(peer, lost, message.hint_index))
+        reset(state, role, progress, message.hint_index, message.hint_term)
+        progress.is_waiting = True
+        progress.lost = lost
+
+
+def remind(state: State, role: Leader) -> None:
+    """Once per heartbeat, inform a follower that lost acknowledged entries while it ran.
+
+    This ends when the follower reports that it is under a floor, or has every entry again.
+    """
+    for peer, progress in role.progress.items():
+        start = state.starts.get(peer)
+        if progress.lost and (progress.match >= progress.heal_at or start is None):
+            progress.lost = 0
+        elif progress.lost and start is not None:
+            _answer(state, peer, start.run, Memory(acked=(state.term, progress.lost), term=state.term), is_lost=True)
+
+
+def take(state: State, message: Recall | RecallReply) -> None:
+    """A question or an answer."""
+    if isinstance(message, Recall):
+        on_recall(state, message)
+    else:
+        on_reply(state, message)
+
+
+def on_recall(state: State, message: Recall) -> None:
+    """A node asks for its promises from before its start, and whether it has all of them again."""
+    peer, start = message.sender, state.starts.get(message.sender)
+    incarnation = state.said.get(peer, ("", 0))[0]
+    if start is None or start.run != message.run:
+        return  # its hello is still to come: it asks again
+    role, healed = state.role, 0
+    progress = role.progress.get(peer) if isinstance(role, Leader) else None
+    if progress is not None and progress.run == message.run and _is_named(state, peer, incarnation):
+        if progress.match >= progress.heal_at:
+            healed = progress.match
+        if message.floor:
+            progress.lost = 0
+    _answer(state, peer, message.run, _memory(state, peer, incarnation), healed=healed)
+
+
+def _answer(state: State, to: NodeId, run: int, memory: Memory, *, healed: int = 0, is_lost: bool = False) -> None:
+    (acked_term, acked_index), (led_term, led_index) = memory.acked, memory.led
+    state.out.messages.append(
+        RecallReply(
+            shard=state.shard, sender=state.node, to=to, term=state.term, run=run, promised_term=memory.term,
+            acked_term=acked_term, acked_index=acked_index, led_term=led_term, led_index=led_index, healed_index=healed,
+            is_alone=_is_alone(state, to), is_lost=is_lost,
+        )
+    )  # fmt: skip
+
+
+def _is_alone(state: State, node: NodeId) -> bool:
+    """Whether no majority could go on without that node: nothing would be left to heal it (raftlog.raft.wal.repair)."""
+    configuration = state.configuration
+    return any(node in side and len(side) < 3 for side in (configuration.voters, configuration.outgoing))
+
+
+def _is_named(state: State, peer: NodeId, incarnation: str) -> bool:
+    """Whether the configuration means that disk, or does not know the node at all."""
+    member = state.configuration.member(peer)
+    return member is None or member.incarnation == incarnation
+
+
+def _memory(state: State, peer: NodeId, incarnation: str) -> Memory:
+    """Of that disk. Disks that the configuration does not name go first where there are too many."""
+    memory = state.memories.get((peer, incarnation))
+    if memory is None:
+        if len(state.memories) >= MEMORIES_MAX:
+            named = {(member.node, member.incarnation): None for member in state.configuration.members}
+            strangers = [key for key in state.memories if key not in named]
+            del state.memories[(strangers or list(state.memories))[0]]
+        memory = state.memories[peer, incarnation] = Memory()
+    return memory
+
+
+def _memory_of_connected(state: State, peer: NodeId) -> Memory | None:
+    said = state.said.get(peer)
+    return None if said is None else _memory(state, peer, said[0])
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What others remember of this node.
+
+
+def is_waiting(state: State) -> bool:
+    """Whether a voter may still report that this node's disk lost a promise: until then this node gives no vote.
+
+    A voter that is not connected is waited for one election timeout after the start; one whose program remembers
+    nothing is not waited for.
+    """
+    if not state.run:
+        return False
+    options, waited_ms = state.options, state.now.monotonic_ms - state.started_ms
+    if waited_ms >= PATIENCE_TIMEOUTS * options.election_timeout_max_ms:
+        return False
+    configuration = state.configuration
+    for peer in configuration.peers(state.node):
+        if not configuration.is_voter(peer) or peer in state.recalled:
+            continue
+        if peer in state.starts or (peer not in state.said and waited_ms < options.election_timeout_min_ms):
+            return True
+    return False
+
+
+def link_closed(state: State, peer: NodeId) -> None:
+    """A peer's memory counts only while it is connected: after a reconnect it is asked again."""
+    for told in (state.starts, state.recalled, state.led):
+        told.pop(peer, None)
+
+
+def has_promised(state: State) -> tuple[int, int]:
+    """The newest entry (term, index) that this node may have helped to commit and that its log may lack, by peers'
+    reports.
+
+    A log that ends before it must not win an election by this node's vote.
+    """
+    return max([(0, 0) if state.told is None else state.told, *state.led.values()], default=(0, 0))
+
+
+def may_grant(state: State, last_term: int, last_index: int) -> bool:
+    """Whether this node may vote for a log that ends so, whatever its own log says.
+
+    Under a floor by damage it grants no vote, because it does not know its promises. If peers reported them, a log that
+    has the reported entry is as good as the one that promised.
+    """
+    return (not state.floor or state.told is not None) and (last_term, last_index) >= has_promised(state)
+
+
+def may_campaign(state: State) -> bool:
+    """Whether every voter was asked, and none knows of anything that this log lacks."""
+    last = state.log.last
+    return not is_waiting(state) and (last.term, last.index) >= has_promised(state)
+
+
+def next_deadline_ms(state: State) -> int | None:
+    """When to ask again; None: there is no node to ask."""
+    return state.recall_ms if state.run and (state.floor or _unasked(state)) else None
+
+
+def tick(state: State) -> None:
+    """Once per heartbeat, ask the voters that have not answered, and a leader that may say that this node has
+    everything again."""
+    now_ms = state.now.monotonic_ms
+    if not state.run or now_ms < state.recall_ms:
+        return
+    state.recall_ms = now_ms + state.options.heartbeat_ms
+    may_lift(state)
+    asked = _unasked(state)
+    if state.floor and state.leader in state.starts and state.leader not in asked:
+        asked.append(state.leader)
+    for peer in asked:
+        _ask(state, peer)
+
+
+def _unasked(state: State) -> list[NodeId]:
+    return [peer for peer in state.starts if peer not in state.recalled]
+
+
+def _ask(state: State, peer: NodeId) -> None:
+    state.out.messages.append(
+        Recall(shard=state.shard, sender=state.node, to=peer, term=state.term, run=state.run, floor=state.floor)
+    )
+
+
+def on_reply(state: State, message: RecallReply) -> None:
+    """A peer remembers; or the leader says that this node has everything again."""
+    if not state.run or message.run != state.run:
+        ignore(state, message, "it answers another process")
+        return
+    acked = (message.acked_term, message.acked_index)
+    log = state.log
+    durable = (log.term_at(log.persisted) or 0, log.persisted)
+    if not message.is_lost:
+        state.recalled[message.sender] = None
+        state.led[message.sender] = (message.led_term, message.led_index)
+        is_kept = acked <= max(durable, state.kept) and message.promised_term <= state.kept_term
+        if message.promised_term == state.term and state.vote == NOBODY:
+            state.vote = state.node  # it may have voted in this term, and forgotten that: it votes for no other node
+            state.out.hard_state = True
+    else:
+        is_kept = acked <= durable
+    if not is_kept and message.is_alone and _is_alone(state, state.node):
+        state.out.events.append(PromisesLost(state.node, *acked, message.promised_term, durable[1], durable[0]))
+        state.kept, state.kept_term = max(acked, state.kept), max(message.promised_term, state.kept_term)
+    elif not is_kept:
+        _go_under_floor(state, message)
+    elif state.floor and message.healed_index and _is_whole(state, message) and not is_waiting(state):
+        lift(state)
+    else:
+        may_lift(state)
+
+
+def _is_whole(state: State, message: RecallReply) -> bool:
+    """Whether the leader of this term says it, of the entries that are durable here."""
+    is_leader = isinstance(state.role, Follower) and state.role.leader == message.sender
+    return is_leader and message.term == state.term and state.log.persisted >= message.healed_index
+
+
+def _go_under_floor(state: State, message: RecallReply) -> None:
+    """Promises were lost: no vote below the floor, and none at all in the terms in which one may have been given."""
+    term = max(state.term, message.promised_term)
+    acked = (message.acked_term, message.acked_index)
+    if term > state.term or not isinstance(state.role, Follower):
+        leader = NOBODY
+        become_follower(state, term, leader, f"node {message.sender} remembers promises that this disk lost")
+    if state.vote == NOBODY:
+        state.vote = state.node  # it may have voted in this term, and forgotten it: it votes for no other node
+    is_news = term + 1 > state.floor
+    if not state.floor or state.told is not None:  # else damage may have taken more than any peer remembers
+        state.told = max(acked, state.told or (0, 0))
+    state.floor = max(state.floor, term + 1)
+    state.kept, state.kept_term = (0, 0), max(term, state.kept_term)
+    state.durable_term = min(state.durable_term, term - 1)  # the floor goes to the disk before anything is promised
+    state.out.hard_state = True
+    if is_news:  # else it was damaged, and is under that floor already
+        state.out.events.append(
+            WentUnderFloor(
+                state.floor, message.sender, message.acked_index, message.acked_term, message.promised_term,
+                state.log.persisted,
+            )
+        )  # fmt: skip
+
+
+def may_lift(state: State) -> None:
+    """Lift the floor once an entry of a leader that was elected without this node is durable here.
+
+    That leader's log has all committed entries. Every voter that can be reached must also have reported its memory.
+    """
+    if state.floor and not is_waiting(state) and (state.log.term_at(state.log.persisted) or 0) >= state.floor:
+        lift(state)
+
+
+def lift(state: State) -> None:
+    """This node has all that it can have promised: it votes again."""
+    log = state.log
+    state.floor, state.told = 0, None
+    state.kept = max(state.kept, (log.term_at(log.persisted) or 0, log.persisted))
+    state.out.hard_state = True
+    state.out.events.append(Healed(log.persisted))
+
+
+def leaves_term(state: State, message: Message) -> bool:
+    """Whether this node, which heals, begins a newer term rather than take that message. Its leader's program is too
+    old to say when it has healed, and would not send acknowledged entries again; the next leader asks from nothing."""
+    is_old = message.sender not in state.starts or not state.run
+    if not (isinstance(message, AppendEntries) and state.floor > state.term and is_old):
+        return False
+    become_follower(state, state.floor, NOBODY, "its log is healing, and the leader's program is too old to help")
+    return True

@@ -1,0 +1,374 @@
+"""Replicates by AppendEntries, both ways: sending, probing, backing off, acknowledging, and the commit rule.
+
+Messages are made when the driver asks for a Ready, so that everything proposed in one turn travels together. Raft paper
+figure 2 and section 5.3; thesis 3.6.2 (commit rule), 10.2.1 (the leader's disk works in parallel).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from raftlog.raft.codec.entry import previous_crc
+from raftlog.raft.consensus import membership, recall, snapshots
+from raftlog.raft.consensus.progress import FollowerProgress, Hold, Mode
+from raftlog.raft.consensus.roles import Follower, Leader
+from raftlog.raft.consensus.state import State, hear_leader, ignore
+from raftlog.raft.events import ConflictTruncated, FollowerProbing, LogDiffers
+from raftlog.raft.messages import AppendEntries, AppendEntriesReply
+from raftlog.raft.options import Options
+from raftlog.raft.quorum import agreed
+from raftlog.raft.ready import Fetch, without_void_promises
+from raftlog.raft.types import Entry, Mark, NodeId
+
+CHAIN_REJECTIONS_MAX: Final = 5
+"""Messages of one leader, in one term, that a follower rejects because its own entry before them has another header.
+Then the two logs differ, and asking again is no help: `LogDiffers`. A leader asks at least once per heartbeat."""
+
+# ---------------------------------------------------------------------------------------------------------------
+# The leader's side.
+
+
+def replicate(state: State, role: Leader) -> None:
+    """Send each follower the messages that its mode allows: entries in its window, a probe, or a commit index."""
+    log = state.log
+    last, committed = log.last.index, log.committed
+    for peer, progress in role.progress.items():
+        if progress.mode is Mode.REPLICATE:
+            if progress.sent < log.first and log.term_at(progress.sent) is None:
+                snapshots.need(state, peer, progress, progress.sent)  # compacted away meanwhile
+                continue
+            if progress.sent < last and progress.takes(progress.sent):
+                _stream(state, role, peer, progress)
+            if progress.commit_sent < committed and progress.commit_sent < progress.sent:
+                _send(state, role, peer, progress, progress.sent)
+        elif progress.mode is Mode.SNAPSHOT:
+            snapshots.feed(state, peer, progress)
+        elif not progress.is_waiting:
+            _probe(state, role, peer, progress)
+
+
+def hold(state: State, holds: Mapping[NodeId, Hold]) -> None:
+    """Which followers take no entries now because their disks are full, as the driver of a leader knows it; every other
+    one takes everything. A leader forgets it with its leadership, and of a follower whose progress begins again."""
+    if isinstance(state.role, Leader):
+        for peer, progress in state.role.progress.items():
+            progress.hold = holds.get(peer)
+
+
+def heartbeat(state: State, role: Leader) -> None:
+    """Send every follower an empty AppendEntries from its match: durable entries can be answered without a sync.
+
+    A follower that waits for a snapshot is asked whether it got the missing entries in another way.
+    """
+    for peer, progress in role.progress.items():
+        heartbeat_to(state, role, peer, progress)
+
+
+def heartbeat_to(state: State, role: Leader, peer: NodeId, progress: FollowerProgress) -> None:
+    """The same for one follower."""
+    _send(state, role, peer, progress, progress.sent if progress.mode is Mode.SNAPSHOT else progress.match)
+
+
+def retry(state: State, role: Leader) -> None:
+    """Once per heartbeat: ask again where a question or a message may be lost, and check which followers are behind."""
+    log = state.log
+    role.is_stuck = role.committed_at_heartbeat == log.committed < log.last.index
+    role.committed_at_heartbeat = log.committed
+    for peer, progress in role.progress.items():
+        progress.look_at_pace(max(0, log.committed - progress.sent), state.now.monotonic_ms, state.options)
+        progress.is_waiting = False
+        if progress.inflight and progress.match == progress.match_at_heartbeat:
+            _send(state, role, peer, progress, progress.sent)  # lost before it: the answer is a mismatch
+        progress.match_at_heartbeat = progress.match
+    recall.remind(state, role)
+
+
+def _stream(state: State, role: Leader, peer: NodeId, progress: FollowerProgress) -> None:
+    log, options = state.log, state.options
+    while progress.sent < log.last.index and progress.takes(progress.sent) and progress.has_room(options):
+        is_behind = _is_behind(state, role, progress)
+        if is_behind and len(progress.inflight) >= progress.behind_messages_max:
+            return
+        bytes_max = _bytes_max(options, is_behind=is_behind)
+        if progress.sent < log.start.index:
+            _fetch(state, peer, progress, bytes_max)
+            return
+        entries = progress.taken(log.slice(progress.sent, bytes_max, options.append_entries_max))
+        _send(state, role, peer, progress, progress.sent, entries)
+
+
+def _is_behind(state: State, role: Leader, progress: FollowerProgress) -> bool:
+    """Whether the follower's next missing entries were committed without it. Then no other node waits for them.
+
+    The exception is a leader that commits nothing any more, perhaps because it needs this follower's vote.
+    """
+    return progress.sent < state.log.committed and not role.is_stuck
+
+
+def _bytes_max(options: Options, *, is_behind: bool) -> int:
+    return min(options.append_bytes_max, options.catch_up_bytes_max) if is_behind else options.append_bytes_max
+
+
+def _probe(state: State, role: Leader, peer: NodeId, progress: FollowerProgress) -> None:
+    """One question, then wait for its answer or the next heartbeat; entries ride along where they are at hand."""
+    log, options = state.log, state.options
+    if progress.sent < log.first - 1 or log.term_at(progress.sent) is None:
+        snapshots.need(state, peer, progress, progress.sent)
+        return
+    if not progress.is_exact:
+        _fetch(state, peer, progress, 1)  # one entry shows where the one before it ends
+        return
+    entries: tuple[Entry, ...] = ()
+    if progress.sent >= log.start.index:
+        bytes_max = _bytes_max(options, is_behind=_is_behind(state, role, progress))
+        entries = progress.taken(log.slice(progress.sent, bytes_max, options.append_entries_max))
+    progress.is_waiting = True
+    _send(state, role, peer, progress, progress.sent, entries)
+
+
+def _fetch(state: State, peer: NodeId, progress: FollowerProgress, bytes_max: int) -> None:
+    if progress.fetch is None and not progress.is_waiting:
+        progress.fetch = Fetch(peer, progress.sent, state.log.start.index, bytes_max)
+        state.out.fetches.append(progress.fetch)
+
+
+def _send(
+    state: State, role: Leader, peer: NodeId, progress: FollowerProgress, prev: int, entries: tuple[Entry, ...] = ()
+) -> None:
+    log = state.log
+    prev_term = log.term_at(prev)
+    if prev_term is None:
+        if entries:
+            return  # compacted away meanwhile
+        prev, prev_term = 0, 0  # what it has is compacted away here: all that is known of both logs is their beginning
+    proved = entries[-1].index if entries else prev
+    # Never above the entries that this message proves to the follower. Pitfall 16: a follower commits more than the
+    # message proved. Pitfall 27: a heartbeat with a commit above the follower's match.
+    commit = min(log.committed, proved)
+    if progress.mode is Mode.REPLICATE:
+        progress.commit_sent = max(progress.commit_sent, commit)
+        if entries:
+            progress.note_sent(proved, sum([entry.size for entry in entries]))
+    state.out.messages.append(
+        AppendEntries(
+            shard=state.shard, sender=state.node, to=peer, term=state.term, prev_index=prev, prev_term=prev_term,
+            commit=commit, round=role.round, entries=entries,
+        )
+    )  # fmt: skip
+
+
+def on_append_reply(state: State, role: Leader, message: AppendEntriesReply) -> None:
+    """A follower's answer in this term."""
+    progress = role.progress.get(message.sender)
+    if progress is None:
+        ignore(state, message, "the sender is not in this configuration")
+        return
+    if message.match > state.log.last.index or not progress.round_first <= message.round <= role.round:
+        ignore(state, message, "it answers a message that was never sent")
+        return
+    progress.contact_ms = state.now.monotonic_ms
+    progress.round = max(progress.round, message.round)
+    if not message.success:
+        if message.prev_index <= progress.match:
+            recall.doubt(state, role, message.sender, message)
+        else:
+            _back_off(state, progress, message)
+        return
+    if message.round >= progress.doubted_in:
+        progress.doubted_in = 0
+    if progress.note_match(message.match):
+        recall.acknowledged(state, message)
+        advance_commit(state, role)
+
+
+def _back_off(state: State, progress: FollowerProgress, message: AppendEntriesReply) -> None:
+    """The logs do not agree at `prev_index`: step back by index and term (raft paper section 5.3, pitfall 25: back-off
+    one index at a time)."""
+    log = state.log
+    if progress.mode is Mode.SNAPSHOT:
+        return  # as expected
+    if progress.mode is Mode.REPLICATE:
+        if progress.match < message.prev_index <= progress.sent:
+            progress.probe(progress.match)  # a message was lost on the way; proved entries stay proved
+            state.out.events.append(FollowerProbing(message.sender, progress.sent))
+        return
+    if message.prev_index != progress.sent:
+        return  # answers an older question
+    oldest = log.first - 1
+    if log.term_at(message.hint_index) == message.hint_term:
+        index, is_exact = message.hint_index, True  # same index and term: the same entry, so it ends here too
+    elif message.hint_index < oldest or message.prev_index <= oldest:
+        snapshots.need(state, message.sender, progress, message.hint_index)
+        return
+    else:
+        index, is_exact = log.last_end(message.hint_index, message.hint_term)
+    if index < message.prev_index:
+        progress.probe(index, is_exact=is_exact)
+        progress.is_waiting = index < progress.match  # it is asked at `match`, which it rejects: not at once
+    else:
+        ignore(state, message, f"its hint {message.hint_index} does not lead back")
+
+
+def advance_commit(state: State, role: Leader) -> None:
+    """Commit entries that a majority holds durably, if the newest of them is of this term (thesis 3.6.2).
+
+    Pitfall 15: an entry of an older term committed by counting. Pitfall 22: a leader counts itself before its own sync.
+
+    The leader counts itself by what its own disk confirmed, and only if it is a voter.
+    """
+    log = state.log
+    matches = {peer: progress.match for peer, progress in role.progress.items()}
+    matches[state.node] = log.persisted
+    index = agreed(state.configuration, matches)
+    if index <= log.committed or log.term_at(index) != state.term:
+        return
+    assert log.may_end(index), f"commit {index} is not the end of an entry"
+    role.uncommitted_bytes -= log.bytes_between(log.committed, index)
+    log.committed = index
+    membership.forget(state)
+
+
+def on_fetched(state: State, role: Leader, fetch: Fetch, entries: tuple[Entry, ...]) -> None:
+    """Entries that a follower needs came back from disk; () if the disk could not deliver."""
+    progress = role.progress.get(fetch.peer)
+    if progress is None or progress.fetch != fetch:
+        return  # asked before something changed
+    progress.fetch = None
+    log = state.log
+    if not entries or log.term_at(entries[-1].index) != entries[-1].term:
+        if not progress.is_exact:  # the disk does not know: go back to a place where an entry ends for sure
+            progress.probe(log.last_sure_end(progress.sent, log.term_at(progress.sent) or 0))
+        progress.is_waiting = True  # until the next heartbeat
+    elif progress.mode is Mode.PROBE:
+        progress.probe(min(entries[0].before, progress.sent))
+    elif entries[0].before == progress.sent:
+        _send(state, role, fetch.peer, progress, progress.sent, progress.taken(entries))
+    else:
+        progress.is_waiting = True  # a disk that answers something else must not be asked in a loop
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The follower's side.
+
+
+def on_append(state: State, message: AppendEntries) -> None:
+    """AppendEntries of the current term (figure 2, receiver implementation)."""
+    hear_leader(state, message.sender)
+    log = state.log
+    prev, entries = message.prev_index, message.entries
+    if entries and state.is_installing:
+        return  # the snapshot replaces this log: the leader sends entries again, and each heartbeat has its answer
+    if prev > log.committed and log.term_at(prev) != message.prev_term:
+        hint = log.last_sure_end(prev, message.prev_term)
+        _answer(state, message, success=False, match=0, hint=(hint, log.term_at(hint) or 0))
+        return
+    # At or below the commit index the logs agree by leader completeness, even where this log no longer has the terms.
+    if entries and not _is_chain(state, message):
+        return
+    fresh = _skip_known(state, entries)
+    if fresh:
+        if fresh[0].before < log.last.index:
+            _cut(state, fresh[0])
+        log.append(fresh, state.now.monotonic_ms)
+        membership.take_effect(state, fresh)
+    proved = entries[-1].index if entries else prev
+    commit = min(message.commit, proved)
+    if commit > log.committed:
+        assert log.may_end(commit), f"the leader commits {commit}, which is not the end of an entry here"
+        log.committed = commit
+        membership.forget(state)
+    recall.led(state, message, proved)
+    _answer(state, message, success=True, match=proved)
+
+
+def refuse(state: State, message: AppendEntries) -> None:
+    """Send the current term to a leader of an old one."""
+    state.out.messages.append(
+        AppendEntriesReply(
+            shard=state.shard, sender=state.node, to=message.sender, term=state.term, success=False, match=0,
+            prev_index=message.prev_index, round=message.round,
+        )
+    )  # fmt: skip
+
+
+def _is_chain(state: State, message: AppendEntries) -> bool:
+    """Whether the entries follow prev and each other, and the first names the header that is really there."""
+    index, term = message.prev_index, message.prev_term
+    for entry in message.entries:
+        if entry.before != index or not term <= entry.term <= message.term:
+            ignore(state, message, f"entry {entry.index} (term {entry.term}) does not follow {index} (term {term})")
+            return False
+        index, term = entry.index, entry.term
+    mark = state.log.mark_at(message.prev_index)
+    named = previous_crc(message.entries[0])
+    if mark is not None and mark.index > 0 and mark.header_crc != named:
+        ignore(state, message, f"entry {mark.index} has header CRC {mark.header_crc:08x} here, {named:08x} there")
+        _count_rejection(state, message, mark, named)
+        return False
+    return True
+
+
+def _count_rejection(state: State, message: AppendEntries, mark: Mark, named: int) -> None:
+    """Escalates, once, where the entry at `mark` differs from the leader's: no message of this leader can follow it.
+
+    The follower does not cut its entry in favour of the leader's, even above the commit index. The leader may be the
+    damaged one, and this follower's copy may be needed for the majority that commits the entry.
+    """
+    role = state.role
+    assert isinstance(role, Follower), role  # of the message's sender, which it just heard
+    if role.differs_at != mark.index:
+        role.differs_at, role.rejections = mark.index, 0
+    role.rejections += 1
+    if role.rejections == CHAIN_REJECTIONS_MAX:
+        state.out.events.append(LogDiffers(message.sender, mark.index, mark.header_crc, named))
+
+
+def _skip_known(state: State, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    """Without the leading entries that the log has already: an old message must not shorten it (pitfall 18: an old
+    message shortens the log)."""
+    log = state.log
+    last = log.last.index
+    known = 0
+    for entry in entries:
+        if entry.index > last or (entry.index > log.committed and log.term_at(entry.index) != entry.term):
+            break
+        known += 1
+    return entries[known:] if known else entries
+
+
+def _cut(state: State, replacement: Entry) -> None:
+    """Figure 2, AppendEntries step 3: an existing entry conflicts with a new one."""
+    log = state.log
+    lost = log.last.index
+    log.cut(replacement.before, replacement, state.term)
+    membership.roll_back(state, replacement.before)
+    state.out.after_sync = without_void_promises(state.out.after_sync, replacement.before)
+    state.out.events.append(ConflictTruncated(replacement.before, lost, state.term))
+
+
+def _answer(state: State, message: AppendEntries, *, success: bool, match: int, hint: tuple[int, int] = (0, 0)) -> None:
+    """Reply; at once only if nothing in the reply has still to reach the disk (persist, then promise)."""
+    reply = AppendEntriesReply(
+        shard=state.shard, sender=state.node, to=message.sender, term=state.term, success=success, match=match,
+        prev_index=message.prev_index, round=message.round, hint_index=hint[0], hint_term=hint[1],
+    )  # fmt: skip
+    if match <= state.log.persisted and state.term == state.durable_term:
+        state.out.messages.append(reply)
+        return
+    waiting = state.out.after_sync
+    if success and waiting and _is_covered(waiting[-1], reply):
+        waiting[-1] = reply
+    else:
+        waiting.append(reply)
+
+
+def _is_covered(older: object, newer: AppendEntriesReply) -> bool:
+    """Whether `newer`, which waits for the same sync, says all that `older` does."""
+    return (
+        isinstance(older, AppendEntriesReply)
+        and older.success
+        and (older.to, older.term) == (newer.to, newer.term)
+        and older.match <= newer.match
+        and older.round <= newer.round
+    )

@@ -1,0 +1,285 @@
+"""Writes snapshots as files: aside chunk by chunk, synced, renamed, and checked whole before use.
+
+snapshots/<index:020d>/meta     raftlog.raft.wal.formats.encode_snapshot_meta
+snapshots/<index:020d>/chunks   per chunk a header (length, chained CRC) and its bytes
+snapshots/<index:020d>/installing   empty: it came from a leader, and the log is to be dropped for it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+
+from raftlog.raft.codec.checks import Corrupt, UnknownVersion, crc32c
+from raftlog.raft.codec.configuration import decode_configuration, encode_configuration
+from raftlog.raft.configuration import Configuration
+from raftlog.raft.types import Mark
+from raftlog.raft.wal.formats import (
+    CHUNK_BYTES_MAX,
+    CHUNK_HEADER_SIZE,
+    ForeignFile,
+    LogIdentity,
+    SnapshotMeta,
+    decode_chunk_header,
+    decode_snapshot_meta,
+    encode_chunk,
+    encode_snapshot_meta,
+)
+from raftlog.raft.wal.operations import (
+    Create,
+    Delete,
+    DeleteFolder,
+    FileOperation,
+    Files,
+    MakeFolder,
+    Rename,
+    Sync,
+    SyncFolder,
+    Write,
+)
+
+SNAPSHOTS: Final = "snapshots"
+SNAPSHOTS_KEPT: Final = 2
+_ASIDE: Final = ".new"
+_INSTALLING: Final = "installing"
+SYNC_BYTES: Final = 8 << 20
+"""Bytes written before a sync. One sync of the whole file at the end would delay every user of the disk, above all the
+node's own log.
+"""
+_LENGTH: Final = Struct("<I")
+_META_BYTES_MAX: Final = 1 << 20
+
+
+class SnapshotDamaged(ValueError):
+    """A snapshot fails its check; the message names the folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSnapshot:
+    """A snapshot that passed every check: the state after the entry of `mark`."""
+
+    mark: Mark
+    configuration: Configuration
+    configuration_index: int
+    size: int
+    folder: str
+
+
+def snapshot_folder(index: int) -> str:
+    """The folder of the snapshot of that index."""
+    return f"{SNAPSHOTS}/{index:020d}"
+
+
+class SnapshotPlan:
+    """The operations that write one snapshot; it is invisible before `finish`."""
+
+    __slots__ = ("_aside", "_chunks", "_crc", "_log", "_position", "_size", "_synced", "folder")
+
+    def __init__(self, log: LogIdentity, index: int) -> None:
+        self._log = log
+        self.folder = snapshot_folder(index)
+        self._aside = self.folder + _ASIDE
+        self._chunks = self._size = self._crc = self._position = self._synced = 0
+
+    def begin(self) -> list[FileOperation]:
+        """A folder aside."""
+        return [DeleteFolder(self._aside), MakeFolder(self._aside), Create(f"{self._aside}/chunks", b"")]
+
+    def add(self, chunk: bytes) -> list[FileOperation]:
+        """One more chunk; an empty one is none. Raises ValueError for one that is too large."""
+        if not chunk:
+            return []
+        if len(chunk) > CHUNK_BYTES_MAX:
+            raise ValueError(f"a snapshot chunk of {len(chunk)} bytes: the limit is {CHUNK_BYTES_MAX}")
+        header, self._crc = encode_chunk(chunk, self._crc)
+        write = Write(f"{self._aside}/chunks", self._position, header + chunk)
+        self._position += len(write.data)
+        self._chunks += 1
+        self._size += len(chunk)
+        if self._position - self._synced < SYNC_BYTES:
+            return [write]
+        self._synced = self._position
+        return [write, Sync(write.name)]
+
+    def finish(self, mark: Mark, configuration: Configuration, configuration_index: int) -> list[FileOperation]:
+        """Syncs it and gives it its name (pitfall 56: the folder is synced after the rename)."""
+        meta = SnapshotMeta(
+            mark, encode_configuration(configuration), configuration_index, self._chunks, self._size, self._crc
+        )
+        return [
+            Sync(f"{self._aside}/chunks"),
+            Create(f"{self._aside}/meta", encode_snapshot_meta(self._log, meta)),
+            Sync(f"{self._aside}/meta"),
+            SyncFolder(self._aside),
+            DeleteFolder(self.folder),
+            Rename(self._aside, self.folder),
+            SyncFolder(SNAPSHOTS),
+        ]
+
+    def abandon(self) -> list[FileOperation]:
+        """Removes the written part; nothing to do after `finish`."""
+        return [DeleteFolder(self._aside)]
+
+
+def list_snapshots(files: Files) -> list[int]:
+    """The indexes of finished snapshots, newest first."""
+    return sorted((int(name) for name in files.names(SNAPSHOTS) if name.isdigit()), reverse=True)
+
+
+def drop_old(files: Files, kept: int = SNAPSHOTS_KEPT) -> list[FileOperation]:
+    """Removes all but the newest ones, and unfinished ones."""
+    operations: list[FileOperation] = [
+        DeleteFolder(f"{SNAPSHOTS}/{name}") for name in files.names(SNAPSHOTS) if name.endswith(_ASIDE)
+    ]
+    for index in list_snapshots(files)[kept:]:
+        operations += remove(index)
+    return operations
+
+
+def remove(index: int) -> list[FileOperation]:
+    """Removes a snapshot. Its name goes first: a half-removed one must not look like one."""
+    folder = snapshot_folder(index)
+    return [Rename(folder, folder + _ASIDE), DeleteFolder(folder + _ASIDE)]
+
+
+def open_snapshot(files: Files, log: LogIdentity, index: int) -> StoredSnapshot:
+    """Reads and checks a snapshot, every byte. Raises SnapshotDamaged, UnknownVersion or ForeignFile."""
+    return _check(files, log, index, snapshot_folder(index))
+
+
+def is_installing(files: Files, index: int) -> bool:
+    """Whether the log is to be dropped for that snapshot: a crash came between."""
+    return files.size(f"{snapshot_folder(index)}/{_INSTALLING}") >= 0
+
+
+def _check(files: Files, log: LogIdentity, index: int, folder: str) -> StoredSnapshot:
+    name = f"{folder}/meta"
+    try:
+        meta = decode_snapshot_meta(log, files.read(name, 0, max(0, files.size(name))))
+        configuration = decode_configuration(meta.configuration)
+    except Corrupt as error:
+        raise SnapshotDamaged(f"{folder}: {error}") from error
+    if index != meta.mark.index:
+        raise SnapshotDamaged(f"{folder}: it is a snapshot of index {meta.mark.index}")
+    chunks = size = crc = 0
+    for crc, chunk in _chunks(files, folder):  # noqa: B007 - the last one is wanted
+        chunks += 1
+        size += len(chunk)
+    if (chunks, size, crc) != (meta.chunks, meta.size, meta.last_crc):
+        raise SnapshotDamaged(
+            f"{folder}: {chunks} chunks of {size} bytes, the meta file names {meta.chunks} of {meta.size}"
+        )
+    return StoredSnapshot(meta.mark, configuration, meta.configuration_index, size, folder)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# From a leader to a follower: length of meta, meta, chunks, as one row of bytes, in pieces of any size.
+
+
+def read_piece(files: Files, log: LogIdentity, index: int, term: int, offset: int, bytes_max: int) -> tuple[int, bytes]:
+    """Bytes of the snapshot (index, term) from `offset` on, after how many it has; (0, b"") where it is not there."""
+    folder = snapshot_folder(index)
+    meta = files.read(f"{folder}/meta", 0, max(0, files.size(f"{folder}/meta")))
+    try:
+        if decode_snapshot_meta(log, meta).mark.term != term:
+            return 0, b""
+    except (Corrupt, UnknownVersion, ForeignFile):
+        return 0, b""
+    head = _LENGTH.pack(len(meta)) + meta
+    total = len(head) + max(0, files.size(f"{folder}/chunks"))
+    data = head[offset : offset + bytes_max]
+    if len(data) < bytes_max:
+        position = max(0, offset - len(head))
+        data += files.read(f"{folder}/chunks", position, bytes_max - len(data))
+    return total, data
+
+
+class Received:
+    """The operations that write a snapshot aside as its pieces come; `Storage.install` makes it the newest one."""
+
+    __slots__ = ("_aside", "_head", "_index", "_log", "_position", "_synced", "folder", "size")
+
+    def __init__(self, log: LogIdentity, index: int) -> None:
+        self._log, self._index = log, index
+        self.folder = snapshot_folder(index)
+        self._aside = self.folder + _ASIDE
+        self._head = b""  # what came until meta was whole
+        self._position = -1  # in the chunks file; -1 until then
+        self._synced = 0  # of that file
+        self.size = 0  # bytes that came
+
+    def begin(self) -> list[FileOperation]:
+        """A folder aside; one that was begun before goes."""
+        return [DeleteFolder(self._aside), MakeFolder(self._aside), Create(f"{self._aside}/chunks", b"")]
+
+    def add(self, data: bytes) -> list[FileOperation]:
+        """The bytes that follow those that came. Raises SnapshotDamaged where they cannot be the start of one."""
+        self.size += len(data)
+        operations: list[FileOperation] = []
+        if self._position < 0:
+            self._head += data
+            end = _LENGTH.size + (_LENGTH.unpack_from(self._head)[0] if len(self._head) >= _LENGTH.size else 0)
+            if end > _META_BYTES_MAX:
+                raise SnapshotDamaged(f"{self._aside}: a meta file of {end} bytes")
+            if len(self._head) < max(end, _LENGTH.size + 1):
+                return []
+            meta, data = self._head[_LENGTH.size : end], self._head[end:]
+            operations.append(Create(f"{self._aside}/meta", meta))
+            self._head, self._position = b"", 0
+        if data:
+            operations.append(Write(f"{self._aside}/chunks", self._position, data))
+            self._position += len(data)
+        if self._position - self._synced >= SYNC_BYTES:
+            operations.append(Sync(f"{self._aside}/chunks"))
+            self._synced = self._position
+        return operations
+
+    def check(self, files: Files) -> StoredSnapshot:
+        """Reads all that was written. Raises SnapshotDamaged, UnknownVersion or ForeignFile."""
+        return _check(files, self._log, self._index, self._aside)
+
+    def finish(self) -> list[FileOperation]:
+        """Syncs it and gives it its name, with a note in it that the log is to be dropped."""
+        return [
+            Sync(f"{self._aside}/chunks"),
+            Sync(f"{self._aside}/meta"),
+            Create(f"{self._aside}/{_INSTALLING}", b""),
+            SyncFolder(self._aside),
+            DeleteFolder(self.folder),
+            Rename(self._aside, self.folder),
+            SyncFolder(SNAPSHOTS),
+        ]
+
+    def end(self) -> list[FileOperation]:
+        """The log was dropped: the note goes."""
+        return end_install(self._index)
+
+
+def end_install(index: int) -> list[FileOperation]:
+    """Removes the note that the log is to be dropped for that snapshot."""
+    folder = snapshot_folder(index)
+    return [Delete(f"{folder}/{_INSTALLING}"), SyncFolder(folder)]
+
+
+def read_chunks(files: Files, folder: str) -> Iterator[bytes]:
+    """The chunks of a snapshot, each CRC checked. Raises SnapshotDamaged."""
+    for _, chunk in _chunks(files, folder):
+        yield chunk
+
+
+def _chunks(files: Files, folder: str) -> Iterator[tuple[int, bytes]]:
+    name = f"{folder}/chunks"
+    position = crc = 0
+    try:
+        while header := files.read(name, position, CHUNK_HEADER_SIZE):
+            length, wanted = decode_chunk_header(header)
+            chunk = files.read(name, position + CHUNK_HEADER_SIZE, length)
+            crc = crc32c(chunk, crc)
+            if len(chunk) != length or crc != wanted:
+                raise Corrupt("a chunk fails its CRC")
+            position += CHUNK_HEADER_SIZE + length
+            yield crc, chunk
+    except Corrupt as error:
+        raise SnapshotDamaged(f"{folder}: {error}") from error

@@ -1,0 +1,1 @@
+"""Turns checked bytes of the log into Arrow columns."""

@@ -1,0 +1,353 @@
+"""Defines the commands that move and prove rows: export, export compact and verify.
+
+They run in this process, or in Spark if there are many rows. Spark is imported only then.
+Exit codes are those of docs/spark.md; every error is one line on stderr.
+"""
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from raftlog.spark_export import errors
+from raftlog.spark_export.commands import analyze
+from raftlog.spark_export.commands.frame import (
+    ArrowRecordsMax,
+    Endpoints,
+    EngineChoice,
+    EngineName,
+    Master,
+    Timeout,
+    reported,
+    say,
+    start_engine,
+    where,
+)
+from raftlog.spark_export.export.engine import ARROW_RECORDS_MAX
+from raftlog.spark_export.export.progress import bar
+
+if TYPE_CHECKING:
+    from raftlog.spark_export.export.cluster_digest import Digests
+    from raftlog.spark_export.export.manifest import Layout, Manifest
+
+
+class Format(StrEnum):
+    """What kind of table."""
+
+    PARQUET = "parquet"
+    DELTA = "delta"
+
+
+class PartitionBy(StrEnum):
+    """Into which folders."""
+
+    NONE = "none"
+    INDEX = "index"
+    DAY = "day"
+
+
+class RecordsChoice(StrEnum):
+    """Which records are in DIR/log."""
+
+    USER = "user"
+    ALL = "all"
+
+
+Folder = Annotated[Path, typer.Argument(help="The folder of an export.", metavar="DIR")]
+SummaryJson = Annotated[bool, typer.Option("--summary-json", help="Print the summary as one JSON object.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands to the command line."""
+    export = typer.Typer(invoke_without_command=True, help=export_command.__doc__)
+    export.callback()(export_command)
+    export.command("compact")(compact_command)
+    app.add_typer(export, name="export")
+    app.command("verify")(verify_command)
+    analyze.register(app)
+
+
+def export_command(
+    context: typer.Context,
+    to: Annotated[
+        Path | None,
+        typer.Option("--to", help="The folder of the export; an unfinished export in it is continued.", metavar="DIR"),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on as the log grows, until Ctrl-C (or --to-index is reached).")
+    ] = False,
+    append: Annotated[
+        bool, typer.Option("--append", help="Go on with the export that is there, up to the end that the log has now.")
+    ] = False,
+    first: Annotated[
+        int | None, typer.Option("--from", min=1, help="First index. (default: the oldest that is kept)")
+    ] = None,
+    last: Annotated[
+        int | None,
+        typer.Option("--to-index", min=1, help="Last index, the end of an entry. (default: the committed end)"),
+    ] = None,
+    form: Annotated[
+        Format | None,
+        typer.Option("--format", help="Files, or a Delta Lake table, which needs the extra delta. (default: parquet)"),
+    ] = None,
+    partition_by: Annotated[
+        PartitionBy | None,
+        typer.Option(
+            "--partition-by", help="Folders of so many indexes, or of a day (UTC, of the entry's time). (default: none)"
+        ),
+    ] = None,
+    partition_records: Annotated[
+        int | None, typer.Option(min=1, help="Indexes in one folder, by index. (default: 10000000)")
+    ] = None,
+    records_per_file: Annotated[
+        int | None, typer.Option(min=1, help="Most records in one Parquet file. (default: 500000)")
+    ] = None,
+    records: Annotated[
+        RecordsChoice | None,
+        typer.Option(
+            "--records",
+            help="user: DIR/log holds no repetitions, sessions and other internal records; these "
+            "are in DIR/internal. (default: user)",
+        ),
+    ] = None,
+    batch_records: Annotated[
+        int, typer.Option(min=1, help="With --follow or --append: most records that are put in place at once.")
+    ] = 1_000_000,
+    every: Annotated[
+        float, typer.Option(min=0, help="With --follow: seconds from one batch to the next, unless there is much.")
+    ] = 5.0,
+    compact_files: Annotated[
+        int, typer.Option(min=0, help="With --follow or --append: join small files once there are so many; 0: never.")
+    ] = 64,
+    endpoints: Endpoints = None,
+    engine: EngineChoice = EngineName.AUTO,
+    master: Master = None,
+    arrow_records_max: ArrowRecordsMax = ARROW_RECORDS_MAX,
+    top_keys: Annotated[int, typer.Option(min=0, help="Show so many of the most frequent keys.")] = 0,
+    summary_json: SummaryJson = False,
+    timeout: Timeout = 30.0,
+) -> None:
+    """Export the log to Parquet files or a Delta table, with a manifest that `raftlog verify` proves.
+
+    After a kill at any moment, the same command continues. Each row is in DIR/log once, also for readers during the
+    export.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    started = time.monotonic()
+    with reported():
+        from raftlog.spark_export.export.delta import data_files
+        from raftlog.spark_export.export.export import Mode, Wanted, export, waiting
+        from raftlog.spark_export.export.manifest import find_manifest
+        from raftlog.spark_export.fetch.door import parse_endpoints
+
+        if to is None:
+            raise errors.UsageError("--to is missing: name the folder of the export")
+        if follow and append:
+            raise errors.UsageError("--follow and --append are two things: give one")
+        mode: Mode = "follow" if follow else "append" if append else "once"
+        layout = _layout(to, form, partition_by, partition_records, records_per_file, records)
+        wanted = Wanted(
+            parse_endpoints(where(context, endpoints)), to, first, last, layout, mode, batch_records, every,
+            compact_files, timeout,
+        )  # fmt: skip
+        before = find_manifest(to)
+        chosen = start_engine(engine, master, arrow_records_max, lambda: waiting(wanted))
+        with bar("exporting") as tell, _interrupted(wanted.stop) if follow else _left_alone():
+            manifest = export(chosen, wanted, tell)
+        counted = chosen.rows(data_files(to, manifest)).top_keys(top_keys) if top_keys else []
+        keys = [{"key": key.decode("utf-8", "backslashreplace"), "count": count} for key, count in counted]
+        summary = _summary(manifest, before, to, time.monotonic() - started) | {"top_keys": keys}
+    if summary_json:
+        print(json.dumps(summary))
+    else:
+        _show_export(summary)
+
+
+def compact_command(
+    folder: Folder,
+    engine: EngineChoice = EngineName.AUTO,
+    master: Master = None,
+    arrow_records_max: ArrowRecordsMax = ARROW_RECORDS_MAX,
+    summary_json: SummaryJson = False,
+) -> None:
+    """Join the small files of an export; readers of DIR/log see every row once meanwhile."""
+    with reported():
+        from raftlog.spark_export.export.compaction import compact
+        from raftlog.spark_export.export.manifest import find_manifest
+
+        def records() -> int:
+            found = find_manifest(folder)
+            return 0 if found is None else found.records.total
+
+        before, after = compact(start_engine(engine, master, arrow_records_max, records), folder)
+    if summary_json:
+        print(json.dumps({"folder": str(folder), "files_before": before, "files": after}))
+    else:
+        print(f"compacted {before} files to {after}" if after < before else f"nothing to compact: {after} files")
+
+
+def verify_command(
+    context: typer.Context,
+    folder: Folder,
+    endpoints: Endpoints = None,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Compare with the digests in the manifest: not independent of it.")
+    ] = False,
+    engine: EngineChoice = EngineName.AUTO,
+    master: Master = None,
+    arrow_records_max: ArrowRecordsMax = ARROW_RECORDS_MAX,
+    summary_json: SummaryJson = False,
+    timeout: Timeout = 30.0,
+) -> None:
+    """Prove that an export is what the cluster committed: from its files and the cluster's digests alone."""
+    with reported():
+        from raftlog.spark_export.export.cluster_digest import cluster_digests, range_digest
+        from raftlog.spark_export.export.manifest import read_manifest
+        from raftlog.spark_export.export.verify import verify
+        from raftlog.spark_export.fetch.door import parse_endpoints
+
+        manifest = read_manifest(folder)
+        digests = told = None
+        source = "the manifest"
+        with ThreadPoolExecutor(1, "raftlog-digests") as asking:
+            if not offline:
+                source = "the cluster"
+                urls = parse_endpoints(where(context, endpoints))
+
+                def asked() -> "Digests":
+                    try:
+                        return cluster_digests(urls, manifest.log, manifest.first, manifest.last, patience_s=timeout)
+                    except errors.DataLossError as error:
+                        raise errors.NotCheckedError(
+                            f"{error} (with --offline the export is compared with the digests in its own manifest)"
+                        ) from error
+
+                def told(first: int, last: int) -> Any:
+                    return range_digest(urls, manifest.log, first, last, patience_s=timeout)
+
+                digests = asking.submit(asked)  # the nodes hash the log while this process hashes the files
+            chosen = start_engine(engine, master, arrow_records_max, lambda: manifest.records.total)
+            report = verify(chosen, folder, digests, source, say, told)
+    summary = {
+        "verified": report.is_right, "source": source, "log": manifest.log, "first": manifest.first,
+        "last": manifest.last, "rows": report.rows, "log_digest": _digest(report.log),
+        "state_digest": _digest(report.state), "findings": report.findings, "unproved": report.unproved,
+    }  # fmt: skip
+    if summary_json:
+        print(json.dumps(summary))
+    else:
+        _show_verified(summary, offline)
+    if not report.is_right:
+        raise typer.Exit(errors.EXIT_NOT_VERIFIED)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+
+
+def _layout(
+    folder: Path, form: Format | None, partition_by: PartitionBy | None, partition_records: int | None,
+    records_per_file: int | None, records: RecordsChoice | None,
+) -> "Layout | None":  # fmt: skip
+    """The layout, where anything of it is given: the rest is as in the export that is there, or the default.
+    Raises DeltaMissingError."""
+    import msgspec
+
+    from raftlog.spark_export.export.manifest import Layout, find_manifest, read_plan
+
+    given = {
+        "table": form and form.value, "partition_by": partition_by and partition_by.value,
+        "partition_records": partition_records, "records_per_file": records_per_file,
+        "records": records and records.value,
+    }  # fmt: skip
+    found = find_manifest(folder) or read_plan(folder)
+    layout = Layout(records="user") if found is None else found.layout
+    layout = msgspec.structs.replace(layout, **{name: value for name, value in given.items() if value is not None})
+    if layout.table == "delta":
+        from raftlog.spark_export.export.delta import require
+
+        require()
+    return layout
+
+
+@contextmanager
+def _interrupted(stop: threading.Event) -> Iterator[None]:
+    """Ctrl-C, or SIGTERM, ends after the batch under way; the second one at once."""
+
+    def hear(number: int, frame: Any) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+        say("ending after this batch (Ctrl-C again: at once)")
+
+    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _left_alone() -> Iterator[None]:
+    yield
+
+
+def _digest(digest: Any) -> dict[str, Any] | None:
+    import msgspec
+
+    return None if digest is None else dict(msgspec.to_builtins(digest))
+
+
+def _summary(manifest: "Manifest", before: "Manifest | None", folder: Path, seconds: float) -> dict[str, Any]:
+    """The content of the export, and how fast this run added the rows that were missing `before`."""
+    from raftlog.spark_export.export.delta import data_files
+
+    sizes = [path.stat().st_size for path in data_files(folder, manifest)]
+    added = manifest.records.total - (before.records.total if before is not None else 0)
+    return {
+        "folder": str(folder), "log": manifest.log, "first": manifest.first, "last": manifest.last,
+        "records": manifest.records.total, "user": manifest.records.user, "internal": manifest.records.internal,
+        "added": added, "files": len(sizes), "bytes": sum(sizes), "format": manifest.layout.table,
+        "partition_by": manifest.layout.partition_by, "seconds": round(seconds, 3),
+        "records_per_second": round(added / seconds), "log_digest": _digest(manifest.digests.log),
+        "state_digest": _digest(manifest.digests.state),
+    }  # fmt: skip
+
+
+def _show_export(summary: dict[str, Any]) -> None:
+    added = f"{summary['added']} more, now " if summary["added"] < summary["records"] else ""
+    print(
+        f"exported {added}{summary['records']} records ({summary['user']} of users, {summary['internal']} internal), "
+        f"indexes {summary['first']} to {summary['last']}, to {summary['files']} files "
+        f"({summary['bytes'] / 1e6:.1f} MB) in {summary['seconds']:.1f} s"
+    )
+    for key in summary["top_keys"]:
+        print(f"{key['count']:>10}  {key['key']}")
+    print(f"prove it: raftlog verify {summary['folder']}")
+
+
+def _show_verified(summary: dict[str, Any], offline: bool) -> None:
+    for finding in summary["findings"]:
+        print(f"WRONG     {finding}")
+    for line in summary["unproved"]:
+        print(f"not proved  {line}")
+    if offline:
+        print(
+            "offline   compared with the digests in the manifest: a deliberate change of the files may have changed "
+            "those too"
+        )
+    if summary["verified"]:
+        state = "; they fold to the state's digest" if summary["state_digest"] else ""
+        print(
+            f"verified  {summary['rows']} rows, indexes {summary['first']} to {summary['last']}, each once, in order, "
+            f"every column as {summary['source']} has it{state}"
+        )

@@ -1,0 +1,126 @@
+"""Gives every command that uses Spark its common options, its session, and its exit codes.
+
+Every error is one line on stderr with the exit code of docs/spark.md.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
+
+import typer
+from rich.console import Console
+
+from raftlog.spark_export import errors
+from raftlog.spark_export.errors import ExportError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from raftlog.spark_export.export.engine import Engine
+
+ENDPOINTS: Final = "http://127.0.0.1:7001"
+_STDERR: Final = Console(stderr=True)
+_MASTER: Final = re.compile(r"local(\[[^\]]+\])?|spark://[^:]+:\d+(,[^:]+:\d+)*|yarn|k8s://.+")
+_TASK_ERROR: Final = re.compile(r"spark_export\.(?:errors|door)\.(\w+): (.+)")
+
+
+class EngineName(StrEnum):
+    """What runs an export or a verification."""
+
+    AUTO = "auto"
+    ARROW = "arrow"
+    SPARK = "spark"
+
+
+Endpoints = Annotated[
+    str | None,
+    typer.Option("-e", "--endpoints", envvar="RAFTLOG_ENDPOINTS", help="URLs of nodes, with commas between them."),
+]
+Master = Annotated[
+    str | None, typer.Option("--master", help="Where Spark runs: local[2,4] (two cores here), spark://HOST:PORT, ...")
+]
+EngineChoice = Annotated[
+    EngineName,
+    typer.Option("--engine", help="arrow: in this process, without Java. auto: that up to --arrow-records-max."),
+]
+ArrowRecordsMax = Annotated[
+    int, typer.Option("--arrow-records-max", min=0, help="With --engine auto: Spark runs what has more records.")
+]
+Timeout = Annotated[float, typer.Option("--timeout", help="Seconds after which unreachable nodes are given up.", min=0)]
+
+
+def where(context: typer.Context, given: str | None) -> str:
+    """The endpoints: as given, else where the command line finds a cluster (its finder is in the context)."""
+    if given is None and callable(context.obj):
+        urls, _ = context.obj(None)
+        return ",".join(urls)
+    return given or ENDPOINTS
+
+
+def start_spark(master: str | None) -> "SparkSession":
+    """The session that a command works with. Raises NoJavaError, SparkMissingError; UsageError for a master that is
+    none, NotCheckedError for one that does not answer."""
+    from raftlog.spark_export.runtime.job import session
+
+    if master is not None and _MASTER.fullmatch(master) is None:
+        raise errors.UsageError(
+            f"--master {master!r} is none of Spark's: local[N], local[N,RETRIES], spark://HOST:PORT, yarn, k8s://…"
+        )
+    say("starting Spark")
+    try:
+        return session(master=master)
+    except ExportError:
+        raise
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
+            raise
+        told = [line.strip() for line in str(error).splitlines() if line.strip()]
+        why = next((line for line in told if line.startswith("Caused by:")), told[-1] if told else type(error).__name__)
+        raise errors.NotCheckedError(f"Spark does not start with --master {master or 'local'}: {why}") from error
+
+
+def start_engine(name: EngineName, master: str | None, records_max: int, records: Callable[[], int]) -> "Engine":
+    """The engine of that name; `auto` is Spark for more than `records_max` of the `records`, and where there is a
+    master. Raises as `start_spark`, and UsageError for a master of an engine that has none."""
+    from raftlog.spark_export.export.arrow_engine import ArrowEngine
+
+    if name is EngineName.ARROW and master is not None:
+        raise errors.UsageError("--master is of Spark: leave it out, or give --engine spark")
+    if name is EngineName.ARROW or (name is EngineName.AUTO and master is None and records() <= records_max):
+        return ArrowEngine()
+    spark = start_spark(master)
+    from raftlog.spark_export.export.spark_engine import SparkEngine
+
+    return SparkEngine(spark)
+
+
+def say(what: str) -> None:
+    """Shows the current step on a terminal."""
+    if _STDERR.is_terminal:
+        _STDERR.print(f"[dim]{what} …[/dim]", highlight=False)
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """Errors as one line and an exit code; also those that a task of Spark met."""
+    try:
+        yield
+    except ExportError as error:
+        fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        fail("interrupted; run the same command again to go on", 130)
+    except Exception as error:  # the command line itself explains a package that is missing
+        found = _TASK_ERROR.search(str(error))
+        if found is None or type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
+            raise
+        kind = getattr(errors, found[1], ExportError)
+        fail(found[2], kind.exit_code)
+
+
+def fail(message: str, code: int) -> NoReturn:
+    """Ends the command: one line on stderr, and this exit code."""
+    print(f"raftlog: {message}", file=sys.stderr)
+    raise typer.Exit(code)

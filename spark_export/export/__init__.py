@@ -1,0 +1,1 @@
+"""Exports the log to files, and proves that they are what the cluster committed."""

@@ -1,0 +1,71 @@
+"""Defines what an export and its verification need from the engine that runs them: Spark, or this process alone.
+
+`arrow_engine.py` needs numpy and pyarrow, and starts at once. `spark_engine.py` needs Java, and spreads the work over a
+cluster of machines. Both write the same rows and find the same faults.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from raftlog.cluster.api.status import SetDigestHex
+
+ARROW_RECORDS_MAX: Final = 5_000_000
+"""Most records that `--engine auto` leaves to one process. Spark takes some seconds to start, and then is twice as fast
+on two cores; the process keeps every live key of the log in memory while it verifies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The rows of one file that lie in one stretch of PART_RECORDS indexes. None: a column held nothing but nulls."""
+
+    file: str  # absolute path
+    cell: int
+    rows: int
+    index_min: int | None
+    index_max: int | None
+    is_in_order: bool  # each index is greater than the one before it in the file
+    time_min_ms: int | None
+    time_max_ms: int | None
+    user: int
+    digest: SetDigestHex
+
+
+class UnreadableError(Exception):
+    """The files cannot be read as rows of the log; the message says why in one line."""
+
+
+class Rows(Protocol):
+    """The rows of some Parquet files of an export, whatever is in them. Every method raises UnreadableError."""
+
+    def cells(self, is_dense: bool) -> list[Cell]:
+        """A summary of every column of every row. With `is_dense`, only indexes without gaps are in order."""
+
+    def digests(self, first: int, last: int, step: int) -> dict[int, SetDigestHex]:
+        """The digest of the rows of every `step` indexes from `first` to `last`, by number; without the empty ones."""
+
+    def lacking(self, first: int, last: int, most: int) -> list[int]:
+        """The first indexes from `first` to `last` that no row has."""
+
+    def doubled(self, most: int) -> list[tuple[int, int]]:
+        """The first indexes that several rows have, with the number of those rows."""
+
+    def foreign(self, first: int, last: int, most: int) -> list[tuple[int, str, int | None]]:
+        """Rows whose index is not from `first` to `last`: place in the file, name of the file, index."""
+
+    def state(self) -> SetDigestHex:
+        """The digest of the live keys to which the rows fold."""
+
+    def top_keys(self, most: int) -> list[tuple[bytes, int]]:
+        """The keys with the most user records, and how many each has; of equally many the first by bytes."""
+
+
+class Engine(Protocol):
+    """Runs tasks, and reads exports."""
+
+    def run(self, task: Callable[[int], bytes], count: int) -> list[bytes]:
+        """The results of `task` for the numbers below `count`, in order."""
+
+    def rows(self, paths: Sequence[Path]) -> Rows:
+        """The rows of these files."""

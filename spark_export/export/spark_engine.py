@@ -1,0 +1,156 @@
+"""Runs exports and verifications in Spark: tasks over its executors, checks in its built-in functions alone."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import Window, functions as F
+
+from raftlog.cluster.api.status import SetDigestHex
+from raftlog.spark_export.columns.schema import USER_OPERATIONS, USER_RESULTS, spark_schema
+from raftlog.spark_export.export import delta
+from raftlog.spark_export.export.cluster_digest import PART_RECORDS
+from raftlog.spark_export.export.digests import as_digest, log_row_hash, set_digest, state, state_row_hash
+from raftlog.spark_export.export.engine import Cell, UnreadableError
+from raftlog.spark_export.export.manifest import internal_files, read_manifest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
+
+
+class SparkEngine:
+    """An engine that works with a session of Spark."""
+
+    def __init__(self, spark: "SparkSession") -> None:
+        self.spark = spark
+
+    def run(self, task: Callable[[int], bytes], count: int) -> list[bytes]:
+        """One task of Spark for each number; the driver receives only the results."""
+
+        def work(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+            import pyarrow as pa
+
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    yield pa.record_batch([pa.array([task(number)], pa.binary())], names=["result"])
+
+        rows = self.spark.range(0, count, 1, count).mapInArrow(work, "result binary").collect()
+        return [bytes(row["result"]) for row in rows]
+
+    def rows(self, paths: Sequence[Path]) -> "SparkRows":
+        """The rows of these files."""
+        return SparkRows(_open(self.spark, paths))
+
+
+class SparkRows:
+    """The rows of an export as a DataFrame."""
+
+    def __init__(self, log: "DataFrame") -> None:
+        self._log = log
+
+    def cells(self, is_dense: bool) -> list[Cell]:
+        """A summary of every column of every row. With `is_dense`, only indexes without gaps are in order."""
+        index, file, row = F.col("index"), F.col("_metadata.file_path"), F.col("_metadata.row_index")
+        log = self._log.withColumns({"file": file, "row": row})
+        if is_dense:  # then index and place differ by one number in the whole file
+            step = index - F.col("row")
+        else:
+            step = index - F.lag("index").over(Window.partitionBy("file").orderBy("row"))
+        log = log.withColumn("step", step)
+        millis = F.unix_millis("time")
+        summary = log.groupBy(
+            "file", F.floor((F.coalesce("index", F.lit(0)) - 1) / PART_RECORDS).alias("cell")
+        ).agg(
+            F.count(F.lit(1)).alias("rows"), F.min(index).alias("index_min"), F.max(index).alias("index_max"),
+            F.min("step").alias("step_min"), F.max("step").alias("step_max"),
+            F.min(millis).alias("time_min_ms"), F.max(millis).alias("time_max_ms"),
+            F.sum(F.coalesce(_is_user(), F.lit(False)).cast("bigint")).alias("user"), *set_digest(log_row_hash()),
+        )  # fmt: skip
+        with _readable():
+            found = summary.collect()
+        least = {row["file"]: row["step_min"] for row in found}
+
+        def is_in_order(row: "Row") -> bool:
+            if is_dense:
+                return bool(row["step_min"] == row["step_max"] == least[row["file"]])
+            return row["step_min"] is None or row["step_min"] > 0
+
+        return [
+                Cell(
+                    unquote(urlsplit(row["file"]).path), row["cell"], row["rows"], row["index_min"],
+                    row["index_max"], is_in_order(row), row["time_min_ms"], row["time_max_ms"], row["user"],
+                    as_digest(row),
+                )
+                for row in found
+            ]  # fmt: skip
+
+    def digests(self, first: int, last: int, step: int) -> dict[int, SetDigestHex]:
+        """The digest of the rows of every `step` indexes from `first` to `last`, by number; without the empty ones."""
+        number = F.floor((F.col("index") - first) / step).alias("number")
+        grouped = self._log.where(F.col("index").between(first, last)).groupBy(number)
+        with _readable():
+            return {row["number"]: as_digest(row) for row in grouped.agg(*set_digest(log_row_hash())).collect()}
+
+    def lacking(self, first: int, last: int, most: int) -> list[int]:
+        """The first indexes from `first` to `last` that no row has."""
+        due = self._log.sparkSession.range(first, last + 1).withColumnRenamed("id", "index")
+        lacking = due.join(self._log.select("index"), "index", "left_anti").orderBy("index").limit(most)
+        with _readable():
+            return [row["index"] for row in lacking.collect()]
+
+    def doubled(self, most: int) -> list[tuple[int, int]]:
+        """The first indexes that several rows have, with the number of those rows."""
+        twice = self._log.where("index is not null").groupBy("index").agg(F.count(F.lit(1)).alias("times"))
+        with _readable():
+            found = twice.where("times > 1").orderBy("index").limit(most).collect()
+        return [(row["index"], row["times"]) for row in found]
+
+    def foreign(self, first: int, last: int, most: int) -> list[tuple[int, str, int | None]]:
+        """Rows whose index is not from `first` to `last`: place in the file, name of the file, index."""
+        index = F.col("index")
+        rows = self._log.where(index.isNull() | (index < first) | (index > last)).select(
+            F.col("_metadata.row_index").alias("row"), F.col("_metadata.file_name").alias("file"), "index"
+        )
+        with _readable():
+            return [(row["row"], row["file"], row["index"]) for row in rows.limit(most).collect()]
+
+    def state(self) -> SetDigestHex:
+        """The digest of the live keys to which the rows fold."""
+        with _readable():
+            return as_digest(state(self._log).agg(*set_digest(state_row_hash())).collect()[0])
+
+    def top_keys(self, most: int) -> list[tuple[bytes, int]]:
+        """The keys with the most user records, and how many each has."""
+        counted = (
+            self._log.where(_is_user() & F.col("key").isNotNull()).groupBy("key").agg(F.count(F.lit(1)).alias("times"))
+        )
+        with _readable():
+            found = counted.orderBy(F.desc("times"), "key").limit(most).collect()
+        return [(bytes(row["key"]), row["times"]) for row in found]
+
+
+def open_log(spark: "SparkSession", folder: Path) -> "DataFrame":
+    """All rows of an export, also internal ones, as far as its manifest says that they are in place."""
+    manifest = read_manifest(folder)
+    return _open(spark, [*delta.data_files(folder, manifest), *internal_files(folder, manifest)])
+
+
+def _open(spark: "SparkSession", paths: Sequence[Path]) -> "DataFrame":
+    return spark.read.schema(spark_schema()).parquet(*(str(path.resolve()) for path in paths))
+
+
+def _is_user() -> "Column":
+    return F.col("operation").isin(*USER_OPERATIONS) & F.col("result").isin(*USER_RESULTS)
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise UnreadableError(str(error).partition("\n")[0]) from error

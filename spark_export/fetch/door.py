@@ -1,0 +1,198 @@
+"""Sends one HTTP request, to the nodes in turn until one answers: no Spark, no Arrow, blocking.
+
+What a task on an executor needs to reach the cluster by the public routes alone;
+`raftlog.cluster.client.blocking.client` is for programs that write.
+"""
+
+import http.client
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, TypeVar
+from urllib.parse import urlencode
+
+import msgspec
+
+from raftlog.cluster.api.errors import Problem
+from raftlog.cluster.api.headers import H_DEADLINE, H_LOG
+from raftlog.cluster.api.records import LogPageJson, LogRecord
+from raftlog.cluster.api.status import Status
+from raftlog.cluster.client.decisions import normal_url
+from raftlog.spark_export.errors import DataLossError, ExportError, UnreachableError, UsageError
+
+PATIENCE_S: Final = 30.0
+"""How long no node may answer before it counts as unreachable: many elections and restarts."""
+NODE_WAITS_MS: Final = 5_000  # longest time that a node may wait for an index it has not applied, or for a leader
+_SOCKET_S: Final = 10.0  # without a byte: twice of that, so that the node's own verdict arrives
+_PAUSE_FIRST_S: Final = 0.02
+_PAUSE_MAX_S: Final = 1.0
+
+T = TypeVar("T")
+
+log_page: Final = msgspec.json.Decoder(LogPageJson).decode
+status: Final = msgspec.json.Decoder(Status).decode
+_problem: Final = msgspec.json.Decoder(Problem).decode
+
+
+class RetryableError(Exception):
+    """This node, now: try another one, or the same later."""
+
+
+def parse_endpoints(text: str) -> tuple[str, ...]:
+    """`h1:p1,http://h2:p2` as URLs. Raises UsageError."""
+    try:
+        urls = tuple(dict.fromkeys(normal_url(part) for part in text.split(",") if part.strip()))
+    except ValueError as error:
+        raise UsageError(f"endpoints: {error}") from error
+    if not urls:
+        raise UsageError("endpoints: none is given; write them as http://HOST:PORT, several with commas between them")
+    return urls
+
+
+@dataclass(slots=True)
+class NodeRotation:
+    """Which node is next, how long to pause, and what each said last."""
+
+    endpoints: tuple[str, ...]
+    patience_s: float = PATIENCE_S
+    place: int = 0
+    failed: int = 0  # in a row
+    since: float | None = None  # of the first failure in a row
+    said: dict[str, str] | None = None
+
+    @property
+    def url(self) -> str:
+        """The node whose turn it is."""
+        return self.endpoints[self.place % len(self.endpoints)]
+
+    def success(self) -> None:
+        """Something new arrived from this node."""
+        self.failed, self.since = 0, None
+
+    def failure(self, what: str, error: Exception) -> None:
+        """Takes note, and pauses once all had their turn. Raises UnreachableError when the patience is at its end."""
+        now = time.monotonic()
+        self.since = now if self.since is None else self.since
+        self.said = (self.said or {}) | {self.url: str(error) or type(error).__name__}
+        self.failed += 1
+        self.place += 1
+        if now - self.since >= self.patience_s and self.failed >= len(self.endpoints):
+            told = "; ".join(f"{url}: {reason}" for url, reason in self.said.items())
+            raise UnreachableError(
+                f"no node gave {what} within {self.patience_s:g} s ({told}). Are these the cluster's URLs "
+                f"(`raftlog up` prints them), and does `raftlog status` show a leader?"
+            ) from error
+        if self.failed % len(self.endpoints) == 0:
+            rounds = self.failed // len(self.endpoints)
+            time.sleep(min(_PAUSE_FIRST_S * 2 ** (rounds - 1), _PAUSE_MAX_S))
+
+
+@contextmanager
+def answering(
+    url: str, path: str, query: dict[str, object], *, wait_s: float = 0
+) -> Iterator[http.client.HTTPResponse]:
+    """A GET answered with 200, its body not yet read. Raises RetryableError, DataLossError or ExportError."""
+    host = url.removeprefix("http://")
+    door = http.client.HTTPConnection(host, timeout=max(_SOCKET_S, 2 * wait_s))
+    target = f"{path}?{urlencode(query)}" if query else path
+    deadline_ms = NODE_WAITS_MS if not wait_s else int(wait_s * 1000)
+    try:
+        door.request("GET", target, headers={H_DEADLINE: str(deadline_ms)})
+        answer = door.getresponse()
+        if answer.status != 200:
+            _raise(url, answer.status, answer.read())
+        yield answer
+    except (OSError, http.client.HTTPException) as error:
+        raise RetryableError(str(error) or type(error).__name__) from error
+    finally:
+        door.close()
+
+
+def _raise(url: str, status: int, body: bytes) -> None:
+    try:
+        problem = _problem(body)
+    except msgspec.MsgspecError as error:
+        if status >= 500:
+            raise RetryableError(f"answered {status}") from error
+        raise ExportError(f"{url} answered {status} and no raftlog problem: is it a raftlog node?") from error
+    if problem.status == 410:
+        raise TrimmedError(problem.message, problem.oldest or problem.index)
+    if problem.retryable:
+        raise RetryableError(f"{problem.code}: {problem.message}")
+    refused = RefusedError(f"{url} refused: {problem.message} ({problem.code})")
+    refused.problem = problem
+    raise refused
+
+
+class RefusedError(ExportError):
+    """A problem that stays the same after a retry."""
+
+    problem: Problem
+
+
+class TrimmedError(DataLossError):
+    """The index asked for is below the oldest that is kept."""
+
+    def __init__(self, message: str, oldest: int | None) -> None:
+        super().__init__(message)
+        self.oldest = oldest
+
+
+def ask(
+    endpoints: tuple[str, ...], path: str, query: dict[str, object], decode: Callable[[bytes], T], *,
+    patience_s: float = PATIENCE_S, wait_s: float = 0, rotation: NodeRotation | None = None,
+) -> T:  # fmt: skip
+    """A JSON answer of the first node that gives one; `decode` was made at import. A caller that asks often keeps
+    `turns`: then the node that answered last is asked first. Raises UnreachableError, DataLossError, RefusedError."""
+    rotation = rotation or NodeRotation(endpoints, patience_s)
+    while True:
+        try:
+            with answering(rotation.url, path, query, wait_s=wait_s) as answer:
+                body = answer.read()
+                decoded = decode(body)
+                rotation.success()
+                return decoded
+        except RetryableError as error:
+            rotation.failure(path, error)
+        except msgspec.MsgspecError as error:
+            rotation.failure(path, RetryableError(f"answered something else than raftlog does ({error})"))
+
+
+def bounds(
+    endpoints: tuple[str, ...], *, is_linearizable: bool = True, patience_s: float = PATIENCE_S,
+    rotation: NodeRotation | None = None,
+) -> LogPageJson:  # fmt: skip
+    """Log id, oldest index and, in `index`, a committed end of an entry: linearizable unless not asked for."""
+    query: dict[str, object] = {"limit": 1}
+    if not is_linearizable:
+        query["consistency"] = "stale"
+    return ask(endpoints, "/v1/log", query, log_page, patience_s=patience_s, rotation=rotation)
+
+
+def bounds_after(rotation: NodeRotation, known: int, wait_ms: int) -> LogPageJson:
+    """As `bounds`, as soon as there is an index above `known`, or after `wait_ms`."""
+    query: dict[str, object] = {"from": known + 1, "limit": 1, "wait": wait_ms}
+    return ask(rotation.endpoints, "/v1/log", query, log_page, rotation=rotation)
+
+
+def record_at(
+    endpoints: tuple[str, ...], where: dict[str, object], *, patience_s: float = PATIENCE_S
+) -> tuple[LogRecord | None, LogPageJson]:
+    """The first record at an index (`{"from": …}`) or from a time on (`{"from_time": ms}`), internal ones included.
+
+    None: the log has not reached it. Linearizable.
+    """
+    page = ask(endpoints, "/v1/log", {**where, "limit": 1, "internal": "true"}, log_page, patience_s=patience_s)
+    return (page.records[0] if page.records else None), page
+
+
+def check_log(url: str, answer: http.client.HTTPResponse, log_id: str) -> None:
+    """Raises DataLossError where the node serves another log."""
+    served = answer.headers.get(H_LOG)
+    if served is not None and served != log_id:
+        raise DataLossError(
+            f"{url} serves log {served}, expected {log_id}: the cluster was replaced or the endpoint is another "
+            f"cluster's. Indexes of one log mean nothing in another: start again with startingOffsets=earliest, or "
+            f"name the endpoints of log {log_id}."
+        )

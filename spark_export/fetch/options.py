@@ -1,0 +1,294 @@
+"""Reads the options of the data source once: names, defaults, and the allowed values of each."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from typing import Final, Literal, TypeVar
+
+import msgspec
+
+from raftlog.cluster.api.values import SHARD, Position
+from raftlog.spark_export.columns.schema import INTERNAL_OPERATIONS, USER_OPERATIONS
+from raftlog.spark_export.errors import UsageError
+from raftlog.spark_export.fetch.door import PATIENCE_S, parse_endpoints
+from raftlog.spark_export.fetch.offsets import RECORDS_PER_PARTITION
+
+STREAM_PATIENCE_S: Final = 120.0
+"""A stream that gives up ends its query, a batch read only itself: so it waits longer."""
+ENTRIES_PER_TRIGGER: Final = 1_000_000
+"""A first batch of a second or two, instead of one that reads the whole history before anything shows."""
+TRIGGER_DELAY_S: Final = 900.0  # as long as Spark's Kafka connector waits
+
+READING: Final = (
+    "endpoints", "startingOffsets", "startingTimestamp", "startingOffsetsByTimestampStrategy", "minPartitions",
+    "maxRecordsPerPartition", "failOnDataLoss", "includeInternal", "keyPrefix", "operations", "valueFormat", "mode",
+    "log", "timeoutSeconds", "changes", "localFolders",
+)  # fmt: skip
+BATCH: Final = ("endingOffsets", "endingTimestamp", "asOf")
+STREAM: Final = ("maxEntriesPerTrigger", "maxBytesPerTrigger", "minEntriesPerTrigger", "maxTriggerDelay", "groupId")
+NAMES: Final = READING + BATCH + STREAM
+
+_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|h|d)")
+_INSTANT: Final = "milliseconds since 1970, or a time as 2026-11-21T20:00:00Z"
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """The first entry of this time or a later one."""
+
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ago:
+    """The first entry that is not older than this."""
+
+    ms: int
+
+
+Offset = str | int | At | Ago | Position
+"""A word; an index, or -N for the last N records; a time; or a position with its log id, as checkpoints have it."""
+Strategy = Literal["error", "latest", "earliest"]
+ValueFormat = Literal["raw", "json", "msgpack"]
+Mode = Literal["PERMISSIVE", "FAILFAST"]
+W = TypeVar("W", bound=str)
+
+_decode_position: Final = msgspec.json.Decoder(Position).decode
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """The options of one read. What the offsets mean is found out in `raftlog.spark_export.source.bounds`."""
+
+    endpoints: tuple[str, ...]
+    starting: Offset = "earliest"
+    ending: Offset = "latest"
+    strategy: Strategy = "error"
+    min_partitions: int = 1
+    max_records_per_partition: int = RECORDS_PER_PARTITION
+    fail_on_data_loss: bool = True
+    include_internal: bool = False
+    key_prefix: bytes = b""
+    operations: tuple[str, ...] = ()
+    value_format: ValueFormat = "raw"
+    mode: Mode = "PERMISSIVE"
+    log_id: str | None = None
+    patience_s: float = PATIENCE_S
+    as_of: int | At | None = None
+    changes: bool = False
+    entries_max: int = ENTRIES_PER_TRIGGER
+    bytes_max: int | None = None
+    entries_min: int = 1
+    delay_max_s: float = TRIGGER_DELAY_S
+    group: str | None = None
+    is_start_given: bool = False  # else a consumer group may say where to begin
+    folders: tuple[str, ...] = ()  # data folders of nodes that may be on the machine of a task
+
+
+def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> SourceOptions:
+    """Raises UsageError for an option that is missing, unknown, not for this kind of read, or means nothing."""
+    given = _known(options)
+    if "endpoints" not in given:
+        raise UsageError('option endpoints is missing: .option("endpoints", "http://127.0.0.1:7001,...")')
+    if "groupid" in given and not streaming:
+        raise UsageError("option groupId is for spark.readStream: a batch read begins and ends where its options say")
+    if "groupid" in given and not given["groupid"].strip():
+        raise UsageError("option groupId is empty: it is the name of a consumer group")
+    if streaming:
+        for name in BATCH:
+            if name.lower() in given:
+                raise UsageError(
+                    f"option {name} is for spark.read. A stream has no end; to read the present records and stop, use "
+                    f"writeStream.trigger(availableNow=True)"
+                )
+    parsed = SourceOptions(
+        parse_endpoints(given["endpoints"]),
+        _start(given, ("earliest", "latest", "snapshot") if streaming else ("earliest",)),
+        _end(given),
+        _word("startingOffsetsByTimestampStrategy", given, ("error", "latest", "earliest")),
+        _number("minPartitions", given, 1),
+        _number("maxRecordsPerPartition", given, RECORDS_PER_PARTITION),
+        _flag("failOnDataLoss", given, True),
+        _flag("includeInternal", given, False),
+        given.get("keyprefix", "").encode(),
+        _operations(given),
+        _word("valueFormat", given, ("raw", "json", "msgpack")),
+        _word("mode", given, ("PERMISSIVE", "FAILFAST")),
+        given.get("log"),
+        float(_number("timeoutSeconds", given, int(STREAM_PATIENCE_S if streaming else PATIENCE_S))),
+        _as_of(given),
+        _flag("changes", given, False),
+        _number("maxEntriesPerTrigger", given, ENTRIES_PER_TRIGGER),
+        _number("maxBytesPerTrigger", given, 0) or None,
+        _number("minEntriesPerTrigger", given, 1),
+        _duration_ms("maxTriggerDelay", given, int(TRIGGER_DELAY_S * 1000)) / 1000,
+        given.get("groupid"),
+        "startingoffsets" in given or "startingtimestamp" in given,
+        _folders(given),
+    )
+    _check_together(parsed, given)
+    return parsed
+
+
+def _known(options: Mapping[str, str]) -> dict[str, str]:
+    given = {name.lower(): value for name, value in options.items()}
+    known = {name.lower(): name for name in NAMES}
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            hint = f"; did you mean {known[near[0]]}?" if near else ""
+            raise UsageError(f"unknown option {name!r}{hint or '.'} The options are {', '.join(NAMES)}.")
+    return given
+
+
+def _check_together(options: SourceOptions, given: Mapping[str, str]) -> None:
+    """What each option allows by itself, but not beside another."""
+    for one, other in (("startingOffsets", "startingTimestamp"), ("endingOffsets", "endingTimestamp")):
+        if one.lower() in given and other.lower() in given:
+            raise UsageError(f"both {one} and {other} are given: give one")
+    internal = [name for name in options.operations if name in INTERNAL_OPERATIONS]
+    if internal and not options.include_internal:
+        raise UsageError(f"option operations names {internal[0]}, an internal one: set includeInternal=true too")
+    if options.entries_min > options.entries_max:
+        raise UsageError(
+            f"minEntriesPerTrigger {options.entries_min} is above maxEntriesPerTrigger {options.entries_max}"
+        )
+    if options.as_of is not None:
+        others = ("startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp", "operations", "changes",
+                  "includeInternal", "valueFormat")  # fmt: skip
+        for name in others:
+            if name.lower() in given:
+                raise UsageError(f"option {name} says nothing beside asOf, which reads the state and not the log")
+    if options.changes and options.value_format != "raw":
+        raise UsageError("option valueFormat must be raw beside changes: images are bytes as they were written")
+    if options.changes and options.starting == "snapshot":
+        raise UsageError("startingOffsets=snapshot gives a state, and changes=true gives changes: use one of them")
+
+
+def _offset(name: str, text: str, words: tuple[str, ...], lowest: int | None) -> Offset:
+    text = text.strip()
+    if text in words:
+        return text
+    if text.startswith("{"):
+        return _position(name, text)
+    if lowest is None and text.startswith("-") and (found := _DURATION.fullmatch(text[1:])):
+        return Ago(int(found[1]) * _UNITS_MS[found[2]])
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number == 0 or (lowest is not None and number < lowest):
+        relative = "" if lowest is not None else ", -N for the last N records, -10m for those of the last ten minutes"
+        raise UsageError(
+            f"option {name} is {text!r}; it may be {', '.join(words)}, an index from 1 on{relative}, or a position "
+            f'{{"log": "…", "next": {{"0": N}}}}'
+        )
+    return number
+
+
+def _position(name: str, text: str) -> Position:
+    try:
+        position = _decode_position(text)
+    except msgspec.MsgspecError as error:
+        raise UsageError(f"option {name} is no position: {error}") from error
+    if list(position.next) != [SHARD] or position.next[SHARD] < 1:
+        raise UsageError(f'option {name}: a position has one shard, "{SHARD}", and an index from 1 on: {text}')
+    return position
+
+
+def _start(given: Mapping[str, str], words: tuple[str, ...]) -> Offset:
+    if "startingtimestamp" in given:
+        return At(_instant("startingTimestamp", given["startingtimestamp"]))
+    text = given.get("startingoffsets", "earliest")
+    if text.strip() == "snapshot" and "snapshot" not in words:
+        raise UsageError("startingOffsets=snapshot is for readStream; spark.read gets the state with asOf=<index>")
+    if text.strip() == "latest" and "latest" not in words:
+        raise UsageError("startingOffsets=latest is for readStream: in a batch there is nothing behind the end")
+    return _offset("startingOffsets", text, words, None)
+
+
+def _end(given: Mapping[str, str]) -> Offset:
+    if "endingtimestamp" in given:
+        return At(_instant("endingTimestamp", given["endingtimestamp"]))
+    return _offset("endingOffsets", given.get("endingoffsets", "latest"), ("latest", "committed"), 1)
+
+
+def _as_of(given: Mapping[str, str]) -> int | At | None:
+    """An index is a whole number; what has the form of a time is one."""
+    text = given.get("asof")
+    if text is None:
+        return None
+    if text.strip().isascii() and text.strip().isdigit() and int(text) > 0:
+        return int(text)
+    return At(_instant("asOf", text, f"an index from 1 on, or {_INSTANT.partition(', or ')[2]}"))
+
+
+def _instant(name: str, text: str, allowed: str = _INSTANT) -> int:
+    text = text.strip()
+    if name != "asOf" and text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise UsageError(f"option {name} is {text!r}; it may be {allowed}") from error
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)
+
+
+def _operations(given: Mapping[str, str]) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(part.strip() for part in given.get("operations", "").split(",") if part.strip()))
+    for name in names:
+        if name not in USER_OPERATIONS and name not in INTERNAL_OPERATIONS:
+            raise UsageError(f"option operations names {name!r}; there are {', '.join(USER_OPERATIONS)}")
+    if "operations" in given and not names:
+        raise UsageError(f"option operations names none; there are {', '.join(USER_OPERATIONS)}")
+    return names
+
+
+def _folders(given: Mapping[str, str]) -> tuple[str, ...]:
+    folders = tuple(dict.fromkeys(part.strip() for part in given.get("localfolders", "").split(",") if part.strip()))
+    if ("localfolders" in given and not folders) or not all(folder.startswith("/") for folder in folders):
+        raise UsageError(
+            f"option localFolders is {given['localfolders']!r}; it must name data folders of nodes by their absolute "
+            f"paths, with commas: tasks have another current folder"
+        )
+    return folders
+
+
+def _number(name: str, given: Mapping[str, str], default: int) -> int:
+    if name.lower() not in given:
+        return default
+    text = given[name.lower()].strip()
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise UsageError(f"option {name} is {text!r}; it must be a whole number from 1 on")
+    return int(text)
+
+
+def _duration_ms(name: str, given: Mapping[str, str], default: int) -> int:
+    if name.lower() not in given:
+        return default
+    text = given[name.lower()].strip()
+    found = _DURATION.fullmatch(text)
+    if not found:
+        raise UsageError(f"option {name} is {text!r}; it must be a time as 500ms, 30s, 15m or 1h")
+    return int(found[1]) * _UNITS_MS[found[2]]
+
+
+def _word(name: str, given: Mapping[str, str], words: tuple[W, ...]) -> W:
+    """The first one is the default."""
+    text = given.get(name.lower(), words[0]).strip()
+    for word in words:
+        if text.lower() == word.lower():
+            return word
+    raise UsageError(f"option {name} is {text!r}; it may be {', '.join(words)}")
+
+
+def _flag(name: str, given: Mapping[str, str], default: bool) -> bool:
+    text = given.get(name.lower(), str(default)).strip().lower()
+    if text not in ("true", "false"):
+        raise UsageError(f"option {name} is {text!r}; it must be true or false")
+    return text == "true"

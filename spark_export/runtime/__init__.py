@@ -1,0 +1,1 @@
+"""Finds Java and Spark, and starts a session."""

@@ -1,0 +1,1 @@
+"""Implements the Spark sink: rows become records or keys."""

@@ -1,0 +1,1 @@
+"""Implements the Spark data source: batch reads and streaming queries."""

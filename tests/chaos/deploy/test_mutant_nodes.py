@@ -1,0 +1,109 @@
+"""Planted bugs in real nodes come out invalid: the harness sees what it is there to see."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from raftlog.chaos.commands import check
+from raftlog.chaos.deploy.mutant_nodes import EXPERIMENTS, OUT_OF_SIGHT, CannotPlant, command_of
+from raftlog.chaos.judge.verdicts import Verdict
+from raftlog.chaos.runs import aftermath
+from raftlog.chaos.runs.judgement import judge_run
+from raftlog.chaos.runs.scenarios import nemeses_of, scenario_of
+from raftlog.chaos.sim.mutants import MUTANTS
+from tests.chaos.runs.runs import busy, made
+
+app = typer.Typer()
+check.register(app)
+
+TRIES = 5
+"""Runs with other seeds until a mutant must have been seen: which request meets which fault is chance."""
+
+
+def run(mutant: str, seed: int, out: Path) -> Result:
+    """`raftlog chaos run` with the mutant, in this process."""
+    words = [*EXPERIMENTS[mutant].split(), "--seed", str(seed), "--mutant", mutant, "--out", str(out)]
+    return CliRunner().invoke(app, ["chaos", "run", *words], env={"COLUMNS": "200"})
+
+
+def test_every_mutant_is_asked_for_or_has_its_reason() -> None:
+    """None is forgotten, none is in both, each run is one that there is."""
+    assert not set(EXPERIMENTS) & set(OUT_OF_SIGHT)
+    assert set(EXPERIMENTS) | set(OUT_OF_SIGHT) == set(MUTANTS)
+    for words in map(str.split, EXPERIMENTS.values()):
+        names = words[words.index("--nemesis") + 1].split("+") if "--nemesis" in words else []
+        assert len(nemeses_of(scenario_of(words[0]), tuple(names), 5)) >= len(names)
+    page = (Path(__file__).parents[3] / "docs" / "mutants_on_processes.md").read_text()
+    assert [name for name in MUTANTS if f"`{name}`" not in page] == []
+
+
+def test_a_mutant_that_does_not_fit_is_a_usage_error(tmp_path: Path) -> None:
+    """No such mutant: exit code 2, before anything starts."""
+    with pytest.raises(CannotPlant, match="there is no mutant"):
+        command_of("rust")
+    result = CliRunner().invoke(app, ["chaos", "run", "smoke", "--mutant", "rust", "--out", str(tmp_path / "out")])
+    assert result.exit_code == 2
+    assert "there is no mutant 'rust'" in re.sub(r"[\s│]+", " ", result.output)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_node_that_ends_by_an_error_of_its_own_is_a_finding(tmp_path: Path) -> None:
+    """Its log shows it, also when it was restarted and all is well: invalid, with the error's last line."""
+    (tmp_path / "node-1.log").write_text('{"event":"request"}\n{"event":"fenced","reason":"EIO"}\n')
+    (tmp_path / "node-2.log").write_text(
+        '{"event":"failed","exception":"Traceback\\n  x\\nInvariantBroken: one vote"}\n'
+    )
+    (tmp_path / "node-3.log").write_text('{"event":"failed","exce\n')
+    told = aftermath.failures(tmp_path)
+    assert told == [
+        "node-2 ended by itself: InvariantBroken: one vote",
+        'node-3 ended by itself: {"event":"failed","exce',
+    ]
+    finding = made(tmp_path, [])
+    busy(finding)
+    finding.aftermath.problems += told
+    assert judge_run(finding).verdict is Verdict.INVALID
+
+
+def test_two_leaders_of_one_term_are_a_finding(tmp_path: Path) -> None:
+    """That holds for any histories. For an etcd they are no finding: its new leader first reports the old term."""
+    told = made(tmp_path, [])
+    busy(told)
+    told.stretches[1].term = told.stretches[0].term
+    assert judge_run(told).problems == ("nodes [1, 2] all said that they lead term 1",)
+    assert judge_run(told).verdict is Verdict.INVALID
+    told.scenario = replace(told.scenario, name="etcd")
+    assert judge_run(told).problems == ()
+
+
+@pytest.mark.serial
+@pytest.mark.toxiproxy
+@pytest.mark.timeout(300)
+def test_a_session_that_remembers_too_little_is_seen(tmp_path: Path, toxiproxy_path: Path) -> None:
+    """Five seconds of load without any fault: overtaken pipelined appends are answered as repeated."""
+    result = run("only_the_last_sequence_kept", 1, tmp_path)
+    assert result.exit_code == 1, result.output
+    assert "invalid" in result.output
+
+
+@pytest.mark.long
+@pytest.mark.serial
+@pytest.mark.toxiproxy
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("mutant", EXPERIMENTS)
+def test_each_mutant_comes_out_invalid(mutant: str, tmp_path: Path, toxiproxy_path: Path) -> None:
+    """In one of a few runs; those before it may see too little, and never an error of the harness."""
+    codes = []
+    for seed in range(1, TRIES + 1):
+        result = run(mutant, seed, tmp_path)
+        codes.append(result.exit_code)
+        assert result.exit_code in (0, 1, 6), result.output
+        if result.exit_code == 1:
+            return
+    pytest.fail(f"{mutant} was not seen: exit codes {codes}")

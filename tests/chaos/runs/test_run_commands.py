@@ -1,0 +1,134 @@
+"""`raftlog chaos run`, `list` and `report`: what they refuse, and how; no cluster starts here."""
+
+from __future__ import annotations
+
+import re
+import socket
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from raftlog.chaos.commands import check, run as run_commands
+from raftlog.chaos.deploy import toxiproxy_server
+from raftlog.chaos.nemesis import FAMILIES, NEMESES
+from raftlog.chaos.runs import failover
+from raftlog.chaos.runs.judgement import judge_run
+from raftlog.chaos.runs.run_folder import history_file, save
+from raftlog.chaos.runs.scenarios import ALWAYS, SCENARIOS, nemeses_of, scenario_of
+from tests.chaos.runs.runs import busy, made
+
+app = typer.Typer()
+check.register(app)
+
+
+def run(*words: object) -> Result:
+    """The command, in this process."""
+    return CliRunner().invoke(app, ["chaos", *map(str, words)], env={"COLUMNS": "300"})
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["run", "chess"], "there is no scenario 'chess'"),
+        (["run", "--nemesis", "kill-one+fire"], "there is no nemesis 'fire'"),
+        (["run", "--nodes", "4"], "3, 5 or 7"),
+        (["run", "--seconds", "60", "--minutes", "1"], "not both"),
+        (["run", "--seconds", "1"], "is not in the range x>=5"),
+        (["run", "--seed", "x"], "is not a valid int"),
+    ],
+)
+def test_usage_errors_are_2(words: list[str], why: str) -> None:
+    """Unknown scenario, unknown nemesis, a size that is not tried, contradicting lengths: named, with what there is."""
+    result = run(*words)
+    assert result.exit_code == 2
+    assert why in " ".join(re.sub(r"[│╭╮╰╯─]", " ", result.output).split())
+
+
+def test_a_run_without_toxiproxy_is_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message says how to get it, and no folder is made."""
+    monkeypatch.setattr(toxiproxy_server, "_candidates", lambda: iter(()))
+    result = run("run", "smoke", "--out", tmp_path / "out")
+    assert result.exit_code == 8
+    assert "make setup" in result.output
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.toxiproxy
+def test_a_port_that_is_taken_is_8(tmp_path: Path, toxiproxy_path: Path) -> None:
+    """The message names the port."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        result = run("run", "smoke", "--base-port", port, "--out", tmp_path)
+    assert result.exit_code == 8
+    assert f"127.0.0.1:{port}" in result.output
+
+
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError("oops"), KeyboardInterrupt(), ExceptionGroup("several", [ExceptionGroup("of", [KeyError("x")])])],
+)
+def test_an_error_inside_is_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    """A bug in the harness, Ctrl-C, a task that failed: never 1, which would be a verdict."""
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(run_commands, "_run", fail)
+    result = run("run", "smoke", "--out", tmp_path)
+    assert result.exit_code == 8
+    assert "error:" in result.output
+
+
+def test_list_names_everything() -> None:
+    """Every scenario and every nemesis, each once."""
+    result = run("list")
+    assert result.exit_code == 0
+    words = [line.split()[0] for line in result.output.splitlines() if line.strip()]
+    assert [word for word in words if word in SCENARIOS] == list(SCENARIOS)
+    assert [word for word in words if word in NEMESES] == list(NEMESES)
+    assert len(NEMESES) == sum(len(family) for family in FAMILIES.values()) >= 12
+
+
+def test_report_shows_a_run_again(tmp_path: Path) -> None:
+    """With the exit code of its verdict, and the page written again; 8 if there is no run, or a line is broken."""
+    made_run = made(tmp_path, [])
+    busy(made_run)
+    save(made_run, judge_run(made_run), ["raftlog", "chaos", "run"])
+    result = run("report", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith("valid: 30 operations")
+    assert (tmp_path / "report.html").exists()
+    history_file(tmp_path, "log").write_bytes(b'{"process":1,"type":"invoke","f":"append"}\n{}\n')
+    result = run("report", tmp_path)
+    assert result.exit_code == 8
+    assert "line 2" in result.output
+    assert run("report", tmp_path / "nowhere").exit_code == 8
+
+
+def test_scenarios_fit_the_cluster() -> None:
+    """Shapes that need five nodes are left out of a run with three; `--nemesis` takes families and names, once each."""
+    scenario = scenario_of("all")
+    names = [each.name for each in nemeses_of(scenario, (), 3)]
+    assert "partition-howard" not in names
+    assert "partition-howard" in [each.name for each in nemeses_of(scenario, (), 5)]
+    chosen = [each.name for each in nemeses_of(scenario, ("kills", "kill-one", "pause-long"), 3)]
+    assert chosen == ["kill-one", "kill-leader", "kill-minority", "kill-all", "pause-long", *ALWAYS]
+    assert [each.name for each in nemeses_of(scenario_of("calm"), (), 3)] == []
+    assert all(set(ALWAYS) <= set(SCENARIOS[name].always) for name in ("all", "smoke", *FAMILIES))
+
+
+def test_failover_is_planned_by_its_seed() -> None:
+    """As many killed leaders as silent ones, half of these paused and half cut off; the same for the same seed."""
+    planned = failover.plan(4, 10)
+    assert planned == failover.plan(4, 10)
+    names = [each.nemesis for each in planned]
+    assert [names.count(name) for name in failover.KINDS] == [10, 5, 5]
+    rows = failover.summary({"kill-leader": [0.1, 0.2, 0.3], "pause-leader": [0.5], "partition-leader": [2.0]})
+    assert [(row["loss"], row["count"], row["p50_s"], row.get("within_goal")) for row in rows] == [
+        ("killed", 3, 0.2, False), ("silent", 2, 2.0, False), ("kill-leader", 3, 0.2, None),
+        ("pause-leader", 1, 0.5, None), ("partition-leader", 1, 2.0, None),
+    ]  # fmt: skip

@@ -1,0 +1,344 @@
+"""Why there is no leader or no progress, and what became of a record: on real nodes with real faults, and in words."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+import pytest
+from typer.testing import CliRunner, Result
+
+from raftlog.cluster.api.diagnosis import diagnose
+from raftlog.cluster.api.explain import Cause, Leaderless, NodeView, PeerView
+from raftlog.cluster.cli.commands import build
+from raftlog.cluster.files.errors import DiskFenced, NoSpace
+from raftlog.cluster.peers.transport import REFUSED_SHOWN_MAX
+from raftlog.cluster.replica.replica import Replica
+from raftlog.raft.codec.block import BlockRecord, encode_block
+from raftlog.raft.ready import SyncBatch
+from raftlog.statemachine.commands import Operation
+from raftlog.statemachine.consumers import ConsumerAction, ConsumerCommand, encode_consumer
+from tests.cluster.fake_node import FakeNode, serve
+from tests.cluster.http.http_probe import ask
+from tests.cluster.nodes import Nodes, append_block, cluster_of, deadline, host_of, put_block
+from tests.support import free_port, streams_served, wait_until_async
+
+
+@asynccontextmanager
+async def doors(nodes: Nodes) -> AsyncIterator[str]:
+    """The HTTP side of all nodes that run, where the configuration says that it is; the URLs."""
+    async with AsyncExitStack() as stack:
+        urls: list[str] = []
+        for each in nodes.cluster.node:
+            if each.id in nodes.running:
+                await stack.enter_async_context(serve(nodes.running[each.id], port=urlsplit(each.url).port or 0))
+                urls.append(each.url)
+        yield ",".join(urls)
+
+
+async def explain(url: str, *words: str) -> tuple[Result, Any]:
+    """`raftlog explain WORDS` in another thread: how it ended, and its JSON."""
+    arguments = ["explain", *words, "-o", "json", "-e", url]
+    result = await asyncio.to_thread(CliRunner().invoke, build(), arguments)
+    lines = [line for line in result.stdout.splitlines() if not line.startswith("20")]  # the nodes' own log
+    return result, json.loads("\n".join(lines))
+
+
+async def told_by(node: Replica) -> Leaderless:
+    """`GET /v1/explain/leaderless` of one node."""
+    async with serve(node) as served:
+        return msgspec.convert((await ask(served.port, "GET", "/v1/explain/leaderless")).json(), Leaderless)
+
+
+def codes(causes: list[Cause] | list[dict[str, Any]]) -> list[tuple[str, int, int]]:
+    """What the causes are, and of whom."""
+    rows = [msgspec.to_builtins(cause) for cause in causes]
+    return [(row["code"], row["node"], row["peer"]) for row in rows]
+
+
+async def test_a_link_that_is_cut_one_way_is_named_by_its_direction(tmp_path: Path) -> None:
+    """The proxy in the path from 1 to 2 goes away: 1 does not reach 2, 2 reaches 1, and both views together say so."""
+    port = free_port()
+    nodes = Nodes(tmp_path, 3, {})
+    peer = nodes.cluster.node[1].peer
+    host, _, inner = peer.rpartition(":")
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        _, way = await asyncio.open_connection(host, int(inner))
+        with closing(way):
+            while data := await reader.read(65_536):
+                way.write(data)
+
+    try:
+        async with streams_served(forward, port):
+            await nodes.start(1, dial__2=f"127.0.0.1:{port}")
+            await nodes.start(2)
+            await nodes.start(3)
+            await nodes.leader()
+            assert host_of(nodes.running[1]).transport.links_seen()[2].is_up
+        await wait_until_async(lambda: bool(nodes.running[1].view().peers[0].trouble))
+        async with doors(nodes) as urls:
+            _, told = await explain(urls)
+            cut = next(cause for cause in told["causes"] if cause["code"] == "link_one_way")
+            assert (cut["node"], cut["peer"]) == (1, 2)
+            assert "node 1 does not reach node 2 (Connect call failed" in cut["words"]
+            assert "node 2 reaches node 1" in cut["words"]
+        alone = await told_by(nodes.running[1])
+        assert ("link_down", 1, 2) in codes(alone.causes)  # it cannot know of the other direction
+    finally:
+        for number in list(nodes.running):
+            await nodes.kill(number)
+
+
+async def test_a_stopped_majority_is_named_with_the_missing_nodes(tmp_path: Path) -> None:
+    """One of three is left: no leader, exit code 5, the missing nodes and the needed number. With all back there is a
+    leader and no finding.
+    """
+    async with cluster_of(3, tmp_path) as nodes:
+        await nodes.append(await nodes.leader(), b"x")
+        await nodes.stop(2)
+        await nodes.stop(3)
+        left = nodes.running[1]
+        await wait_until_async(lambda: not left.view().leader)
+        async with doors(nodes) as urls:
+            result, told = await explain(urls)
+            assert result.exit_code == 5
+            assert told["leader"] == 0
+            assert told["summary"].startswith(
+                "There is no leader. Main cause: of the voters 1, 2 and 3 only 1 answer, 2 are needed: bring back 2"
+            )
+            assert [each["node"] for each in told["unreachable"]] == [2, 3]
+        alone = await told_by(left)
+        assert alone.leader == 0
+        assert "node 1 with no other voter" in alone.summary
+        await nodes.start(2)
+        await nodes.start(3)
+        leader = await nodes.leader()
+        await nodes.all_at(leader.state.core.state.log.last.index)
+        async with doors(nodes) as urls:
+            result, told = await explain(urls)
+            assert (result.exit_code, told["leader"]) == (0, leader.node_id)
+            assert "all its records are committed" in told["summary"]
+
+
+async def test_fenced_full_and_hanging_disks_are_named(tmp_path: Path) -> None:
+    """Each is the first cause that the node itself reports, also once it is fenced and serves nothing else."""
+    async with cluster_of(1, tmp_path) as nodes:
+        leader = await nodes.leader()
+
+        async def full(batch: SyncBatch) -> None:
+            raise NoSpace("no room for a segment")
+
+        leader.state.disk.carry_out = full  # type: ignore[method-assign]  # a disk without room
+        waiting = leader.submit(append_block(b"x"), 1, deadline=deadline(10))
+        await wait_until_async(lambda: not leader.state.syncer.has_space)
+        told = await told_by(leader)
+        assert codes(told.causes)[0] == ("disk_full", 1, 0)
+        assert "has uncommitted records" in told.summary
+
+        leader.state.disk.stalled_ms = lambda: 60_000  # type: ignore[method-assign]  # and one that hangs
+        assert codes((await told_by(leader)).causes)[0] == ("disk_hangs", 1, 0)
+
+        async def broken(batch: SyncBatch) -> None:
+            raise DiskFenced("fdatasync: Input/output error")
+
+        leader.state.disk.carry_out = broken  # type: ignore[method-assign]  # and one that fails
+        await asyncio.gather(waiting, return_exceptions=True)
+        told = await told_by(leader)
+        assert codes(told.causes)[0] == ("disk_fenced", 1, 0)
+        assert told.summary.startswith("There is no leader. Main cause: node 1 is fenced")
+
+
+async def test_a_refused_peer_is_named_with_the_reason(tmp_path: Path) -> None:
+    """A node of another cluster dials this one: both sides name the peer and the reason; this one keeps
+    REFUSED_SHOWN_MAX.
+    """
+    async with cluster_of(1, tmp_path / "one") as one:
+        other = Nodes(tmp_path / "other", 2, {})
+        try:
+            stranger = await other.start(1, dial__2=one.cluster.node[0].peer)
+            await wait_until_async(lambda: bool(stranger.view().peers[0].refuses))
+            told = await told_by(stranger)
+            refusal = next(cause for cause in told.causes if cause.code == "peer_refuses")
+            assert (refusal.node, refusal.peer) == (1, 2)
+            assert one.cluster.cluster.log in refusal.words
+            mine = await told_by(one.running[1])
+            assert "refused" in [cause.code for cause in mine.causes]
+        finally:
+            await other.kill(1)
+        for number in range(2 * REFUSED_SHOWN_MAX):
+            host_of(one.running[1]).transport.refused(f"node 9 at {number}", "a reason")
+        assert len(one.running[1].view().refused) == REFUSED_SHOWN_MAX
+
+
+async def test_explain_shows_the_nodes_that_have_a_record(tmp_path: Path) -> None:
+    """The leader shows term, effect, session and the nodes that have the record; the command adds the nodes that
+    applied it. A follower names the facts that it does not know. Groups past the record and before it are named.
+    """
+    async with cluster_of(3, tmp_path) as nodes:
+        leader = await nodes.leader()
+        opened = encode_block([BlockRecord(Operation.SESSION_OPEN, None, None, None, 600_000)])
+        session = (await leader.submit(opened, 1, deadline=deadline())).last
+        kept = append_block(b"once", session=session, sequence=4)
+        at = (await leader.submit(kept, 1, deadline=deadline(), session=session, sequence=4)).last
+        for name, position in ((b"early", 1), (b"late", at + 1)):
+            claim = encode_consumer(ConsumerCommand(ConsumerAction.CLAIM, next=position))
+            await leader.submit(encode_block([BlockRecord(Operation.CONSUMER, name, claim)]), 1, deadline=deadline())
+        put = (await leader.submit(put_block(b"k", b"v"), 1, deadline=deadline())).last
+        await nodes.all_at(put)
+        async with doors(nodes) as urls:
+            _, told = await explain(urls, str(at))
+            assert (told["node"], told["state"], told["term"]) == (leader.node_id, "applied", leader.term)
+            assert (told["record"]["session"], told["record"]["sequence"]) == (session, 4)
+            assert [(each["is_durable"], each["is_applied"]) for each in told["replicas"]] == [(True, True)] * 3
+            assert (told["groups_past"], told["groups_before"]) == (["late"], ["early"])
+            assert "It is applied on nodes 1, 2 and 3." in told["words"]
+            assert f"sequence 4 of session {session}" in " ".join(told["words"])
+            _, told = await explain(urls, str(put))
+            assert told["record"]["operation"] == "put"
+            assert "Result: applied, at revision 2." in told["words"]
+        follower = (await nodes.followers())[0]
+        async with serve(follower) as served:
+            told = (await ask(served.port, "GET", f"/v1/explain/{at}")).json()
+            assert "this node has no information: ask the leader" in " ".join(told["words"])
+            assert {each["node"]: each.get("is_durable") for each in told["replicas"]}[leader.node_id] is None
+
+
+async def test_explain_of_a_missing_index_is_an_error() -> None:
+    """Behind the log 425, below the oldest 410, no number 400; other methods get the route's methods."""
+    node = FakeNode()
+    node.submit_now((append_block(b"x"), 1))
+    node.oldest = 2
+    async with serve(node) as served:
+        assert (await ask(served.port, "GET", "/v1/explain/99")).problem().code == "future_index"
+        assert (await ask(served.port, "GET", "/v1/explain/1")).problem().code == "compacted"
+        assert (await ask(served.port, "GET", "/v1/explain/x")).problem().code == "bad_request"
+        assert (await ask(served.port, "POST", "/v1/explain/2")).problem().code == "method_not_allowed"
+        assert (await ask(served.port, "GET", "/v1/explain/3")).json()["state"] == "applied"
+
+
+def a_view(node: int, **more: Any) -> NodeView:
+    """One of three nodes whose links are all well."""
+    peers = [PeerView(each, "voter", f"http://h:{each}", True, 10) for each in (1, 2, 3) if each != node]
+    view = NodeView(
+        "0" * 32, node, "follower", 5, 0, 0, [1, 2, 3], [], 1, 10, 4, 10, 10, 10, False, False, 0, 2_000, 1_200, False,
+        peers, [],
+    )  # fmt: skip
+    return msgspec.structs.replace(view, **more)
+
+
+def test_explain_names_a_node_that_lost_acknowledged_entries() -> None:
+    """Its floor says so; without one there is no such cause."""
+    views = [a_view(1, role="leader"), a_view(2), a_view(3, role="healing", floor=4)]
+    (told,) = [cause for cause in diagnose(views, {}).causes if cause.code == "healing"]
+    assert told.node == 3
+    assert "lost entries that it had acknowledged" in told.words
+
+
+def test_explain_names_nodes_that_still_fetch_older_records() -> None:
+    """A node that was built from a snapshot is named with the records that are not on its disk yet; no other node is
+    named.
+    """
+    views = [a_view(1, role="leader"), a_view(2), a_view(3, disk_oldest=283)]
+    told = [cause for cause in diagnose(views, {}).causes if cause.code == "fetches_older"]
+    assert [(cause.node, "records 1 to 282" in cause.words) for cause in told] == [(3, True)]
+
+
+def test_explain_names_members_that_hold_the_cluster_version_back() -> None:
+    """A leader that knows a newer version names the members that do not. Once it is raised, or if no member knows a
+    newer one, nothing is named; unconnected nodes are named elsewhere.
+    """
+    knows = {2: 2, 3: 1}
+
+    def told(**more: Any) -> list[int]:
+        view = a_view(1, role="leader", leader=1, **{"cluster_version": 1, "known_version": 2} | more)
+        peers = [
+            msgspec.structs.replace(peer, match=10, contact_ms=1, known_version=knows.get(peer.node))
+            for peer in view.peers
+        ]
+        causes = diagnose([msgspec.structs.replace(view, peers=peers)], {}).causes
+        return [cause.node for cause in causes if cause.code == "older_version"]
+
+    assert told() == [3]
+    assert told(known_version=1) == []
+    assert told(cluster_version=2) == []
+    del knows[3]
+    assert told() == []
+
+
+@pytest.mark.parametrize(
+    ("voter", "words"),
+    [
+        ({"last": 12}, "its log is newer, it ends with 12 of term 4"),
+        ({"leader": 3}, "it follows node 3"),
+        ({"vote": 3, "term": 6}, "it gave its vote of term 6 to node 3"),
+        ({"term": 7}, "it is in term 7 already"),
+        ({}, "it would grant the vote now"),
+    ],
+)
+def test_explain_names_the_reason_of_a_refused_vote(voter: dict[str, Any], words: str) -> None:
+    """With the voter's own view the reason is named; without it, that no candidate asked."""
+    asking = a_view(1, role="candidate", term=6)
+    refused = [msgspec.structs.replace(peer, vote=False if peer.node == 2 else None) for peer in asking.peers]
+    asking = msgspec.structs.replace(asking, peers=refused)
+    told = diagnose([asking, a_view(2, **voter)], {})
+    refusal = next(cause for cause in told.causes if cause.code == "vote_refused")
+    assert (refusal.node, refusal.peer) == (2, 1)
+    assert words in refusal.words
+    assert ("vote_unanswered", 3, 1) in codes(told.causes)
+    alone = diagnose([asking], {})
+    assert "its own reason is not known, because it does not answer" in next(
+        cause.words for cause in alone.causes if cause.code == "vote_refused"
+    )
+
+
+def test_explain_names_the_followers_that_stop_commits() -> None:
+    """It names silent followers, their missing entries, followers of another leader, and entries without a majority."""
+    leader = a_view(1, role="leader", leader=1, last=20, committed=10)
+    contact_ms = {2: 9_000, 3: 5}
+    peers = [msgspec.structs.replace(peer, match=10, contact_ms=contact_ms[peer.node]) for peer in leader.peers]
+    told = diagnose([msgspec.structs.replace(leader, peers=peers), a_view(3, leader=2)], {2: "connection refused"})
+    assert told.leader == 1
+    assert codes(told.causes) == [
+        ("follower_silent", 2, 1), ("not_following", 3, 1), ("unreachable", 2, 0), ("not_committed", 1, 0),
+        ("lags", 2, 1), ("lags", 3, 1),
+    ]  # fmt: skip
+
+
+async def test_explain_names_full_disks_and_their_consequences(tmp_path: Path) -> None:
+    """Two followers are full. The output names their missing entries, the refusal of writes by a leader with space, the
+    nodes that get no entries, and a leader that handed over for its disk.
+    """
+    async with cluster_of(3, tmp_path) as nodes:
+        leader = await nodes.leader()
+        (view,) = [await told_by(leader)]
+        views = [node.view() for node in nodes.running.values()]
+        assert [cause.code for cause in view.causes] == []
+        (at,) = [number for number, each in enumerate(views) if each.node == leader.node_id]
+        one, other = leader.view().peers
+        peers = [
+            msgspec.structs.replace(one, disk_lacks_bytes=4_096, is_held=True),
+            msgspec.structs.replace(other, disk_lacks_bytes=0),
+        ]
+        views[at] = msgspec.structs.replace(
+            views[at],
+            takes_writes=False,
+            handed_over="to node 2, because its disk was full",
+            handed_over_ms=12,
+            peers=peers,
+        )
+        causes = {(cause.code, cause.node): cause.words for cause in diagnose(views[at : at + 1], {}).causes}
+        number = leader.node_id
+        assert causes["no_room", number].startswith(
+            f"node {number} leads and refuses writes: no majority of the voters"
+        )
+        assert causes["handed_over", number].endswith("12 ms ago, to node 2, because its disk was full")
+        assert "it needs 4096 more bytes to accept writes" in causes["disk_full", one.node]
+        assert causes["disk_full", other.node].startswith(f"the disk of node {other.node} is full: it goes on when")
+        assert f"sends node {one.node} no entries, because the disk there is full" in causes["lags", one.node]

@@ -1,0 +1,101 @@
+"""`raftlog import` prints its decisions and its progress, and writes nothing with --dry-run."""
+
+import io
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from raftlog.cluster.cli import importing
+from raftlog.cluster.client.blocking.client import SyncClient
+from raftlog.cluster.importer.plan import ImportProgress
+from tests.cluster.cli.test_cli import Running
+
+QUAKES = 'DateTime,Magnitude,Place\n2016/01/01 00:30:04.91,1.30,"Geysers, California"\n2016/01/01 00:38:24,2,Hawaii\n'
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+    """A node and its command line."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    running = Running()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def quakes(tmp_path: Path) -> Path:
+    """The file."""
+    path = tmp_path / "quakes.csv"
+    path.write_text(QUAKES)
+    return path
+
+
+def test_a_dry_run_prints_records_and_decisions_and_writes_nothing(cli: Running, quakes: Path) -> None:
+    """As they would be stored: time, key, headers and value."""
+    told = cli.run("import", str(quakes), "--dry-run", "--time", "DateTime", "--headers", "Magnitude", "-o", "json")
+    assert told.exit_code == 0, told.stderr
+    first, second = json.loads(told.stdout)
+    assert (first["line"], first["time_ms"], first["headers"]) == (2, 1_451_608_204_910, [["Magnitude", "1.30"]])
+    assert second["value"] == "2016/01/01 00:38:24,2,Hawaii"
+    assert "format csv" in told.stderr
+    assert "time: DateTime, '%Y/%m/%d %H:%M:%S.%f', without a zone: UTC" in told.stderr
+    assert [path.name for path in quakes.parent.iterdir() if path.is_file()] == ["quakes.csv"]
+    with SyncClient(cli.url) as client:
+        assert list(client.log()) == []
+
+
+def test_a_doubt_names_file_line_and_option(cli: Running, quakes: Path) -> None:
+    """Exit code 1, and nothing in the log."""
+    told = cli.run("import", str(quakes), "--time", "Place")
+    assert told.exit_code == 1
+    assert "line 2: Place 'Geysers, California' is not a time; give --time-format" in told.stderr
+    with SyncClient(cli.url) as client:
+        assert list(client.log()) == []
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--rejected", "--key", "Place"], "give no such option"), (["--from-line", "2", "other.csv"], "of one file"),
+        (["--time-format", "%Q", "--time", "DateTime"], "%Q is not known"),
+        (["--follow", "other.csv"], "one import for each"),
+    ],
+)  # fmt: skip
+def test_options_that_contradict_each_other_are_refused(
+    cli: Running, quakes: Path, more: list[str], message: str
+) -> None:
+    """Before a request is sent."""
+    told = cli.run("import", str(quakes), *more)
+    assert told.exit_code in (1, 2)
+    assert message in told.stderr
+
+
+def test_rejected_lines_by_their_option(cli: Running, tmp_path: Path) -> None:
+    """The second command needs no options of the first."""
+    source = tmp_path / "in.csv"
+    source.write_text("id,n\na,1\n,2\n")
+    assert cli.run("import", str(source), "--key", "id").exit_code == 0
+    rejects = tmp_path / "in.csv.rejected"
+    rejects.write_text(rejects.read_text().replace('",2"', '"b,2"'))
+    told = cli.run("import", str(source), "--rejected", "-o", "json")
+    assert told.exit_code == 0, told.stderr
+    assert json.loads(told.stdout)["records"] == 1
+    with SyncClient(cli.url) as client:
+        assert [record.key for record in client.log() if record.operation == "append"] == [b"a", b"b"]
+
+
+def test_progress_in_a_pipe_is_a_line_with_rate_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not before 10 s, then every 10 s; the time left is of this run's rate, also after an earlier run."""
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(sys, "stderr", told := io.StringIO())
+    show = importing._lines_of_progress()
+    for now, share in ((1.0, 0.5), (9.0, 0.55), (10.0, 0.6), (15.0, 0.65), (20.0, 0.7)):
+        show(ImportProgress(int(now * 1000), 0, 1, 1, 1, 1, "applied", share=share), 1000)
+    assert told.getvalue().splitlines() == [
+        "10,000 records, 1,000/s, 60 %, about 40 s left", "20,000 records, 1,000/s, 70 %, about 30 s left",
+    ]  # fmt: skip

@@ -1,0 +1,159 @@
+"""Every command that prints: one JSON document with -o json, one object a line with -o jsonl, a code in each error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from raftlog.cluster.cli.commands import build
+from raftlog.cluster.client.blocking.client import SyncClient
+from raftlog.cluster.client.consumers import claim
+from raftlog.cluster.config.cluster_file import render_cluster_file
+from raftlog.cluster.node.formatting import new_cluster
+from tests.cluster.cli.test_cli import Running
+from tests.support import free_ports
+
+SAMPLES: dict[str, list[str]] = {
+    "put": ["put", "a", "2"],
+    "get": ["get", "a"],
+    "del": ["del", "a"],
+    "range": ["range"],
+    "txn": ["txn", "--then", "put t 1", "--then", "get a"],
+    "watch": ["watch", "--from", "2", "--limit", "2"],
+    "compact": ["compact", "3"],
+    "append": ["append", "y"],
+    "import": ["import", "{folder}/input.csv"],
+    "status": ["status"],
+    "status --watch": ["status", "--watch", "--count", "2", "--interval", "0.1"],
+    "digest": ["digest"],
+    "format": ["format", "{folder}/cluster.toml"],
+    "explain": ["explain"],
+    "explain INDEX": ["explain", "3"],
+    "log": ["log"],
+    "log --follow": ["log", "--follow", "--limit", "2"],
+    "log of nothing": ["log", "--from", "{next}", "--to", "{next}"],
+    "log --group": ["log", "--group", "h", "--limit", "2"],
+    "log trim": ["log", "trim", "--before", "2"],
+    "session open": ["session", "open"],
+    "session keep": ["session", "keep", "{session}"],
+    "session close": ["session", "close", "{session}"],
+    "session receipt": ["session", "receipt", "{session}", "1"],
+    "session void": ["session", "void", "{session}", "1"],
+    "settings show": ["settings", "show"],
+    "consumers list": ["consumers", "list"],
+    "consumers show": ["consumers", "show", "g"],
+    "consumers claim": ["consumers", "claim", "g"],
+    "consumers commit": ["consumers", "commit", "g", "--to", "3", "--generation", "{generation}"],
+    "consumers reset": ["consumers", "reset", "g", "--to", "2"],
+    "consumers delete": ["consumers", "delete", "g"],
+    "members list": ["members", "list"],
+    "members add": [
+        "members",
+        "add",
+        "4",
+        "--peer",
+        "127.0.0.1:9",
+        "--url",
+        "http://127.0.0.1:9",
+        "--join-file",
+        "{folder}/join.toml",
+    ],
+    "members promote": ["members", "promote", "4", "--wait", "0"],
+    "members remove": ["members", "remove", "1", "--wait", "0"],
+    "members replace": ["members", "replace", "1", "--join-file", "{folder}/join.toml"],
+    "members address": ["members", "address", "1", "--url", "http://127.0.0.1:8"],
+    "leader transfer": ["leader", "transfer"],
+    "disk check": ["disk", "check", "{folder}/node-1"],
+    "disk dump": ["disk", "dump", "{folder}/node-1", "entries"],
+}
+ELSEWHERE = {"backup", "restore", "recover"}
+"""tests/cluster/records/test_backup.py reads what they print, which is one document, too."""
+
+
+def printing(command: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
+    """The commands of the tree that take -o, by their words."""
+    below = getattr(command, "commands", None) or {}
+    if any("--output" in each.opts for each in command.params):
+        yield " ".join(path)
+    for name, each in below.items():
+        yield from printing(each, (*path, name))
+
+
+def test_every_printing_command_is_in_the_list() -> None:
+    """A new command is asked here, too: found by walking the tree."""
+    found = set(printing(typer.main.get_command(build())))
+    assert found == ({name for name in SAMPLES if name in found} | ELSEWHERE)
+    assert len(found) > 30
+
+
+@pytest.fixture(scope="module")
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A node and its command line."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        running = Running()
+        yield running
+        running.stop()
+
+
+def words_of(name: str, cli: Running, folder: Path) -> list[str]:
+    """The command with its numbers and files in place; there are keys, a record and a consumer group."""
+    with SyncClient(cli.url) as client:
+        client.put(b"a", b"1")
+        client.append(b"x")
+        generation = client.call(claim("g")).generation
+        session = client.open_session().session
+    (folder / "input.csv").write_text("value\none\ntwo\n")
+    if name == "format" or name.startswith("disk"):
+        ports = free_ports(2)
+        file = folder / "cluster.toml"
+        file.write_text(render_cluster_file(new_cluster(1, peer_ports=ports[:1], http_ports=ports[1:])))
+        assert not name.startswith("disk") or cli.run("format", str(file)).exit_code == 0
+    values = {"folder": folder, "next": cli.node.applied + 1, "session": session, "generation": generation}
+    return [word.format(**values) for word in SAMPLES[name]]
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_json_is_one_document(name: str, cli: Running, tmp_path: Path) -> None:
+    """The whole of standard output is one object or one array, and ends with a newline."""
+    result = cli.run(*words_of(name, cli, tmp_path), "-o", "json")
+    assert result.exit_code == 0, result.output
+    assert isinstance(json.loads(result.stdout), dict | list)
+    assert result.stdout.endswith("\n")
+
+
+@pytest.mark.parametrize("name", [name for name in SAMPLES if name != "log of nothing"])
+def test_jsonl_is_one_object_a_line(name: str, cli: Running, tmp_path: Path) -> None:
+    """Each line by itself, for results that come one by one and for single ones."""
+    result = cli.run(*words_of(name, cli, tmp_path), "-o", "jsonl")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert all(isinstance(json.loads(line), dict) for line in lines)
+    assert lines or name in ("disk check", "disk dump")
+
+
+@pytest.mark.parametrize("format", ["json", "jsonl"])
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["get", "none"], "not_found"),
+        (["put", "a", "1", "--if-revision", "99"], "compare_failed"),
+        (["put", "a", "1", "--session", "3"], "usage"),
+        (["put", "a", "?", "--base64"], "usage"),
+        (["consumers", "show", "none"], "consumer_not_found"),
+        (["import", "/none/at/all"], "failure"),
+        (["session", "keep", "999999"], "session_expired"),
+        (["log", "--from", "1", "--from-time", "2026-01-01"], "usage"),
+    ],
+)
+def test_errors_have_a_code(words: list[str], code: str, format: str, cli: Running) -> None:
+    """One object on standard error, whatever went wrong: with words, the exit code and a code."""
+    result = cli.run(*words, "-o", format)
+    told = json.loads(result.stderr)
+    assert (told["code"], told["exit"]) == (code, result.exit_code)
+    assert told["error"]

@@ -1,0 +1,182 @@
+"""How the command line starts: a command imports only its own module, and a start that fails ends in words."""
+
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import raftlog
+from raftlog.cluster.cli import main
+from raftlog.cluster.cli.commands import MODULES, CommandHelp, asked_for, build
+from raftlog.cluster.cli.frame.common import Exit
+
+SLOW = (
+    "aiohttp",
+    "asyncio",
+    "pydantic",
+    "rich",
+    "yaml",
+    "prometheus_client",
+    "structlog",
+    "stamina",
+    "raftlog.raft.consensus.core",
+)
+"""What a client's command does without: each takes from 0.01 to 0.2 s to import."""
+
+MEET = """
+import os, signal, sys
+
+what, how, *words = sys.argv[1:]
+
+
+class Meet:
+    '''Runs a function at the moment when that package is imported.'''
+
+    def find_spec(self, name, path=None, target=None):
+        if name == what and how == "interrupt":
+            os.kill(os.getpid(), signal.SIGINT)
+        elif name == what:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
+sys.meta_path.insert(0, Meet())
+sys.argv = ["raftlog", *words]
+from raftlog.cluster.cli.main import main
+
+main()
+"""
+
+
+def started(what: str, how: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """`raftlog WORDS` in a process in which the import of that package is interrupted, or finds none."""
+    arguments = [sys.executable, "-c", MEET, what, how, *words]
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+
+
+def first_paragraph(text: str | None) -> str:
+    """The part of a help text that a list of commands shows."""
+    return " ".join((text or "").strip().split("\n\n")[0].split())
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_the_list_of_commands_equals_the_modules_commands(module: str) -> None:
+    """Names, kinds, order and help in the list are those of the commands themselves."""
+    app = typer.Typer()
+    import_module(module).register(app)
+    commands = [
+        CommandHelp(each.name or "", first_paragraph(each.help or getattr(each.callback, "__doc__", "")))
+        for each in app.registered_commands
+    ]
+    groups = [
+        CommandHelp(each.name or "", first_paragraph(each.typer_instance.info.help), is_group=True)
+        for each in app.registered_groups
+        if each.typer_instance is not None
+    ]
+    listed = MODULES[module]
+    assert [entry for entry in listed if not entry.is_group] == commands
+    assert [entry for entry in listed if entry.is_group] == groups
+
+
+def test_help_from_the_list_is_the_help_of_all_modules() -> None:
+    """`raftlog --help`, which imports no command, prints the same bytes as with every command imported."""
+    listed, whole = (CliRunner().invoke(build(name), ["--help"], env={"COLUMNS": "100"}) for name in ("", None))
+    assert listed.exit_code == whole.exit_code == 0
+    assert "chaos" in listed.stdout
+    assert listed.stdout == whole.stdout
+
+
+def test_an_unknown_command_is_answered_from_the_list() -> None:
+    """A typing error is named together with the nearest command, of whichever module."""
+    shown = CliRunner().invoke(build("exprot"), ["exprot"])
+    assert shown.exit_code == Exit.USAGE
+    assert "Did you mean 'export'?" in shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "name"),
+    [
+        (["get", "a"], {}, "get"),
+        (["--version"], {}, ""),
+        ([], {}, ""),
+        ([], {"_RAFTLOG_COMPLETE": "complete_bash", "COMP_WORDS": "raftlog get --", "COMP_CWORD": "2"}, "get"),
+        ([], {"_RAFTLOG_COMPLETE": "complete_bash", "COMP_WORDS": "raftlog ", "COMP_CWORD": "1"}, ""),
+        ([], {"_RAFTLOG_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "raftlog members add "}, "members"),
+    ],
+)
+def test_only_the_requested_command_is_imported(words: list[str], environment: dict[str, str], name: str) -> None:
+    """It is the first word; of a shell that completes, the first word of the line so far."""
+    assert asked_for(words, environment) == name
+
+
+@pytest.mark.parametrize("words", [("get", "a"), ("put", "a", "1"), ("append", "x"), ("members", "list")])
+def test_a_client_command_imports_no_slow_package(words: tuple[str, ...]) -> None:
+    """The command runs (to the error that no node answers) without any of the packages that take long to import."""
+    script = (
+        "import sys, atexit; from raftlog.cluster.cli.main import main; sys.argv = ['raftlog', *sys.argv[1:]];"
+        f"atexit.register(lambda: print('imported:', [name for name in {SLOW!r} if name in sys.modules])); main()"
+    )
+    arguments = [sys.executable, "-c", script, *words, "-e", "http://127.0.0.1:1", "--deadline", "0.1"]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == Exit.UNREACHABLE, done.stderr
+    assert done.stdout == "imported: []\n"
+
+
+def test_completion_of_names_imports_no_command() -> None:
+    """The names come from the list: in bash, one a line."""
+    script = (
+        "import sys, atexit; from raftlog.cluster.cli.main import main;"
+        "ours = lambda: [name for name in sys.modules if name.startswith('raftlog.cluster.')];"
+        "atexit.register(lambda: print('imported:', ours()));"
+        "main()"
+    )
+    environment = {"_RAFTLOG_COMPLETE": "complete_bash", "COMP_WORDS": "raftlog c", "COMP_CWORD": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False,
+        env={**environment, "PYTHONPATH": str(Path(raftlog.__file__).parent.parent)},
+    )  # fmt: skip
+    assert done.stdout.split("imported: ") == [
+        "compact\nconsumers\nchaos\n",
+        "['raftlog.cluster.cli', 'raftlog.cluster.cli.main', 'raftlog.cluster.cli.commands']\n",
+    ]
+
+
+@pytest.mark.parametrize(
+    "package", ["typer", "msgspec", "raftlog.cluster.client.blocking.client", "raftlog.cluster.cli.kv"]
+)
+def test_ctrl_c_while_modules_are_imported_ends_without_a_traceback(package: str) -> None:
+    """SIGINT at the import of that package: exit code 130, and nothing on standard error."""
+    done = started(package, "interrupt", "get", "a")
+    assert (done.returncode, done.stderr) == (Exit.INTERRUPTED, "")
+    assert int(Exit.INTERRUPTED) == main.INTERRUPTED
+
+
+@pytest.mark.parametrize(
+    ("package", "words", "extra"),
+    [
+        ("toxiproxy", ["chaos", "list"], "chaos"),
+        ("toxiproxy", ["chaos", "run", "all", "--seconds", "5"], "chaos"),
+        ("pyspark", ["export", "--engine", "spark", "--to", "out"], "spark"),
+        ("pyarrow", ["analyze", "rates", "out"], "arrow"),
+    ],
+)
+def test_a_command_without_its_extra_names_the_install_command(
+    package: str, words: list[str], extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line with the package and the pip command, and the exit code of a check that could not be made."""
+    monkeypatch.chdir(tmp_path)
+    done = started(package, "absent", *words)
+    assert done.returncode == int(Exit.NOT_CHECKED)
+    assert done.returncode == main.NOT_CHECKED
+    (line,) = done.stderr.splitlines()
+    assert package in line
+    assert f"pip install 'raftlog[{extra}]'" in line
+
+
+def test_a_package_that_no_extra_brings_is_not_explained_away() -> None:
+    """The traceback stays where an installation lacks a package that every command needs."""
+    assert "Traceback" in started("msgspec", "absent", "get", "a").stderr

@@ -1,0 +1,261 @@
+"""The asyncio client sends puts and deletes that come together in one request; each ends as if it had been alone."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass, field
+
+import pytest
+
+from raftlog.cluster.api.errors import ApiError, Code
+from raftlog.cluster.api.kv import Written
+from raftlog.cluster.client.aio import writes as client_writes
+from raftlog.cluster.client.aio.client import Client, CompareFailed, NotApplied, OutcomeUnknown, Policy, SessionBook
+from raftlog.cluster.client.errors import SessionExpired, Unavailable
+from raftlog.cluster.protocol.request import Settled
+from raftlog.cluster.runtime import clock
+from tests.cluster.fake_node import FakeNode, Served, serve
+from tests.support import streams_served
+
+QUICK = Policy(back_off_first_ms=2, back_off_max_ms=20, attempt_ms=500, grace_ms=50)
+
+
+@dataclass
+class Gate(FakeNode):
+    """A node that refuses or loses chosen writes: by their number, counted over all that it is given."""
+
+    refusals: dict[int, ApiError] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def submit(
+        self, block: bytes, count: int, *, deadline: float, session: int = 0, sequence: int = 0
+    ) -> asyncio.Future[Settled]:
+        self.count += 1
+        error = self.refusals.get(self.count)
+        if error is not None:
+            raise error
+        return super().submit(block, count, deadline=deadline, session=session, sequence=sequence)
+
+
+@asynccontextmanager
+async def counted(served: Served) -> AsyncIterator[tuple[str, Counter[str]]]:
+    """The URL of a way to the node, and how many requests of each route went through it."""
+    seen: Counter[str] = Counter()
+
+    async def passing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", served.port)
+
+        async def back() -> None:
+            while data := await inner_reader.read(65_536):
+                writer.write(data)
+
+        with closing(inner_writer):
+            answers = asyncio.create_task(back())
+            while data := await reader.read(1 << 20):
+                for method in (b"PUT /v1/kv/", b"POST /v1/kv/batch", b"DELETE /v1/kv/"):
+                    if data.startswith(method):
+                        seen[method.split()[0].decode()] += 1
+                inner_writer.write(data)
+            answers.cancel()
+
+    async with streams_served(passing) as port:
+        yield f"http://127.0.0.1:{port}", seen
+
+
+def book_of(client: Client) -> SessionBook:
+    """The sequences of the client's session."""
+    assert client._carrier.session is not None
+    assert client._carrier.session.book is not None
+    return client._carrier.session.book
+
+
+async def test_concurrent_writes_travel_in_few_requests() -> None:
+    """1,000 puts and 200 deletes at once take three batches, and each write has an index and a revision of its own."""
+    async with serve() as served, counted(served) as (url, seen), Client(url, bound=True) as client:
+        await client.put(b"warm", b"")
+        writes = [client.put(b"%d" % number, b"v") for number in range(1_000)]
+        deletes = [client.delete(b"%d" % number) for number in range(200)]
+        written = await asyncio.gather(*writes, *deletes)
+        assert seen == {"PUT": 1, "POST": 3}
+        assert len({each.index for each in written}) == 1_200
+        assert [each.revision for each in written] == list(range(3, 1_203))
+        assert [each.deleted for each in written[1_000:]] == [1] * 200
+        assert len([item async for item in client.range()]) == 801
+        assert book_of(client).is_idle
+
+
+async def test_a_single_write_takes_the_ordinary_route() -> None:
+    """One put after the other: none is delayed or packed."""
+    async with serve() as served, counted(served) as (url, seen), Client(url, bound=True) as client:
+        for number in range(5):
+            await client.put(b"%d" % number, b"v")
+        assert await client.delete(b"0") == Written("applied", "applied", 7, 9, 1, 1)  # type: ignore[arg-type]
+        assert seen == {"PUT": 5, "DELETE": 1}
+
+
+async def test_one_failed_compare_fails_its_caller_alone() -> None:
+    """The other writes of its batch are applied."""
+    async with serve() as served, Client(served.url) as client:
+        await client.put(b"a", b"1")
+        ended = await asyncio.gather(
+            client.put(b"b", b"2"),
+            client.put(b"a", b"2", if_revision=0),
+            client.put(b"c", b"3", if_revision=0),
+            return_exceptions=True,
+        )
+        assert isinstance(ended[1], CompareFailed)
+        assert ended[1].problem is not None
+        assert ended[1].problem.revision == 2
+        assert [isinstance(each, Written) for each in ended] == [True, False, True]
+
+
+@pytest.mark.parametrize("code", [Code.BUSY, Code.TIMEOUT, Code.NO_LEADER, Code.LEADER_LOST])
+async def test_a_write_that_was_not_answered_goes_on_alone_and_is_applied_once(code: Code) -> None:
+    """The node refuses one write of a batch, or loses the answer: the client sends it again, and only it."""
+    node = Gate({3: ApiError(code, "for a test")})
+    async with (
+        serve(node) as served,
+        counted(served) as (url, seen),
+        Client(url, bound=True, policy=QUICK) as client,
+    ):
+        await client.put(b"warm", b"")  # number 2: the first opens the session
+        written = await asyncio.gather(*(client.put(b"%d" % number, b"v") for number in range(10)))
+        assert seen == {"PUT": 2, "POST": 1}
+        assert sorted(each.revision for each in written) == list(range(3, 13))
+        assert book_of(client).is_idle
+
+
+async def test_a_batch_whose_answer_is_lost_is_sent_again_and_applied_once() -> None:
+    """The connection ends between the node's answer and the client."""
+    cuts = iter([True])
+
+    async def cutting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", served.port)
+        with closing(inner_writer):
+            while data := await reader.read(1 << 20):
+                inner_writer.write(data)
+                answer = await inner_reader.read(1 << 20)
+                if data.startswith(b"POST /v1/kv/batch") and next(cuts, False):
+                    return
+                writer.write(answer)
+
+    async with serve() as served, streams_served(cutting) as port:
+        async with Client(f"http://127.0.0.1:{port}", bound=True, policy=QUICK) as client:
+            await client.put(b"warm", b"")
+            written = await asyncio.gather(*(client.put(b"%d" % number, b"v") for number in range(20)))
+    assert next(cuts, None) is None
+    assert {each.result for each in written} == {"repeated"}
+    assert served.node.machine.revision == 22
+
+
+async def test_the_writes_of_a_session_that_expired_are_unknown_and_later_ones_get_a_new_session() -> None:
+    """An earlier copy could have been applied under it, so the client does not send them under another session."""
+    async with serve() as served, Client(served.url) as client:
+        await client.put(b"warm", b"")
+        old = client.session
+        served.node.clock_ms += 3_600_000
+        ended = await asyncio.gather(
+            *(client.put(b"%d" % number, b"v") for number in range(20)), return_exceptions=True
+        )
+        assert {type(each) for each in ended} == {SessionExpired}
+        assert {each.session for each in ended if isinstance(each, SessionExpired)} == {old}
+        await client.put(b"later", b"v")
+        assert client.session not in (None, old)
+        assert served.node.machine.revision == 3
+
+
+async def test_a_client_that_stood_still_opens_a_new_session_before_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process was stopped for longer than the session lives: no write is sent under it."""
+    async with serve() as served, Client(served.url) as client:
+        await client.put(b"warm", b"")
+        old = client.session
+        served.node.clock_ms += 3_600_000
+        now = clock.monotonic
+        monkeypatch.setattr("raftlog.cluster.client.aio.session.clock.monotonic", lambda: now() + 3_600.0)
+        written = await client.put(b"k", b"v", deadline_s=7_200)
+        assert written.result == "applied"
+        assert client.session not in (None, old)
+
+
+async def test_a_node_of_an_earlier_version_gets_each_write_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers a batch with 405: the client sends the writes by themselves, and makes no batch again."""
+
+    def unknown_route() -> Iterator[None]:
+        from raftlog.cluster.http.routes import table
+
+        routes = table._FIXED.pop("/v1/kv/batch")
+        yield
+        table._FIXED["/v1/kv/batch"] = routes
+
+    hidden = unknown_route()
+    next(hidden)
+    try:
+        async with serve() as served, counted(served) as (url, seen), Client(url, bound=True) as client:
+            await client.put(b"warm", b"")
+            await asyncio.gather(*(client.put(b"%d" % number, b"v") for number in range(20)))
+            await asyncio.gather(*(client.put(b"%d" % number, b"v") for number in range(20)))
+            assert seen == {"PUT": 41, "POST": 1}
+            assert served.node.machine.revision == 42
+    finally:
+        next(hidden, None)
+
+
+async def test_a_closed_client_ends_its_writes_with_their_receipts() -> None:
+    """Sent writes are unknown, with the session and sequence of their receipt; unsent ones are not applied."""
+    node = FakeNode()
+    async with serve(node) as served:
+        client = Client(served.url, deadline_s=5)
+        await client.put(b"warm", b"")
+        node.held = asyncio.Event()
+        sent = [asyncio.create_task(client.put(b"%d" % number, b"v")) for number in range(3)]
+        while book_of(client).next < 5:
+            await asyncio.sleep(0)
+        waiting = asyncio.create_task(client.put(b"late", b"v"))
+        await asyncio.sleep(0)
+        session = client.session
+        await client.close()
+        ended = await asyncio.gather(*sent, waiting, return_exceptions=True)
+        node.held.set()
+    for number, error in enumerate(ended[:3], start=2):
+        assert isinstance(error, OutcomeUnknown)
+        assert (error.session, error.sequence) == (session, number)
+    assert isinstance(ended[3], NotApplied)
+
+
+async def test_a_cancelled_write_ends_with_its_batch() -> None:
+    """The others are answered, and no sequence stays open once the node has answered."""
+    node = FakeNode()
+    async with serve(node) as served, Client(served.url) as client:
+        await client.put(b"warm", b"")
+        node.held = asyncio.Event()
+        tasks = [asyncio.create_task(client.put(b"%d" % number, b"v")) for number in range(5)]
+        while book_of(client).next < 7:
+            await asyncio.sleep(0)
+        tasks[2].cancel()
+        node.held.set()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(each) for each in ended] == [Written, Written, asyncio.CancelledError, Written, Written]
+        assert book_of(client).is_idle
+
+
+async def test_writes_that_wait_behind_a_batch_end_when_no_node_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each waits for the client's `deadline_s` once, not once for every batch before it."""
+    monkeypatch.setattr(client_writes, "WRITES_MAX", 10)
+
+    async with serve() as served:
+        client = Client(served.url, deadline_s=0.3, policy=QUICK)
+        await client.put(b"warm", b"")
+        await served.stop()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        ended = await asyncio.gather(
+            *(client.put(b"%d" % number, b"v") for number in range(100)), return_exceptions=True
+        )
+        assert {type(each) for each in ended} <= {Unavailable, OutcomeUnknown}
+        assert sum(isinstance(each, Unavailable) for each in ended) >= 90
+        assert loop.time() - began < 3 * 0.3 + 2.0
+        await client.close()

@@ -1,0 +1,119 @@
+"""Tests settings: four sources in order, origins, and refusals that name place, fault and fix."""
+
+from pathlib import Path
+
+import pytest
+
+from raftlog.cluster.config.cluster_file import SettingsError, parse_cluster_file, render_cluster_file
+from raftlog.cluster.config.settings import load_settings
+from raftlog.cluster.node.formatting import new_cluster
+from raftlog.raft.options import Options
+
+
+def write(folder: Path, text: str) -> Path:
+    """A settings file with that text."""
+    file = folder / "node.toml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_later_sources_win_and_every_value_names_its_origin(tmp_path: Path) -> None:
+    """Flag over environment over file over default, and `settings show --origin` can say so for each key."""
+    file = write(
+        tmp_path, "raft.heartbeat_ms = 50\n[limits]\nwaiters_max = 5\nrecords_max = 6\n[dial]\n2 = '127.0.0.1:9'\n"
+    )
+    environment = {
+        "RAFTLOG_LIMITS_WAITERS_MAX": "7",
+        "RAFTLOG_LIMITS_RECORDS_MAX": "8",
+        "RAFTLOG_DIAL_3": "127.0.0.1:8",
+    }
+    loaded = load_settings(file, environment, {"limits.records_max": 9})
+    settings = loaded.settings
+    assert (settings.raft.heartbeat_ms, settings.limits.waiters_max, settings.limits.records_max) == (50, 7, 9)
+    assert settings.dial == {2: "127.0.0.1:9", 3: "127.0.0.1:8"}
+    origins = {each.key: each.origin for each in loaded.origins}
+    assert origins["raft.heartbeat_ms"] == origins["dial.2"] == str(file)
+    assert origins["limits.waiters_max"] == "RAFTLOG_LIMITS_WAITERS_MAX"
+    assert origins["limits.records_max"] == "flag --limits.records_max"
+    assert origins["limits.body_bytes_max"] == "default"
+
+
+def test_defaults_of_the_core_are_its_options() -> None:
+    """Section raft is `raftlog.raft.options.Options`, key by key, so no default exists twice."""
+    assert load_settings().settings.options() == Options()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("limits.waiter_max = 3", "node.toml: limits.waiter_max is no setting; did you mean limits.waiters_max?"),
+        ("nod = 3", "node.toml: nod is no setting; did you mean node?"),
+        ("limits.fetch_bytes_max = 3", "node.toml: limits.fetch_bytes_max is no setting; it was removed, because"),
+        ("limits.waiters_max = 'x'", "limits.waiters_max is 'x'"),
+        ("limits.waiters_max = 0", "it must be at least 1"),
+        ("scrub.bytes_per_second = -1", "scrub.bytes_per_second is -1, pause_ms 3600000: the first is 0 (off) or more"),
+        ("scrub.pause_ms = 0", "the second at least 1"),
+        ("raft.heartbeat_ms = 200", "raft.heartbeat_ms (200) must be at most half"),
+        ("http.listen = '0.0.0.0:80'", "beyond loopback a node needs tokens and TLS"),
+        ("peer.listen = '10.0.0.1:80'", "beyond loopback"),
+        ("peer.listen = 'nowhere'", "it must be host:port"),
+        ("security.tls_key = 'k'", "reserved for a later version"),
+        ("dial.x = '127.0.0.1:1'", "what follows dial is a node id"),
+        ("= 3", "node.toml: "),
+        ("cluster_file = 'no.toml'", "no.toml"),
+    ],
+)
+def test_invalid_settings_are_refused_by_name(tmp_path: Path, text: str, said: str) -> None:
+    """A typo, a wrong type, a bound, an address beyond loopback: the message names file, key and fix."""
+    with pytest.raises(SettingsError) as refused:
+        load_settings(write(tmp_path, text))
+    assert said in str(refused.value)
+
+
+def test_a_near_miss_in_the_environment_is_refused(tmp_path: Path) -> None:
+    """A mistyped variable would silently do nothing; other programs' variables with our prefix are none of ours."""
+    with pytest.raises(SettingsError, match="did you mean RAFTLOG_LIMITS_WAITERS_MAX"):
+        load_settings(None, {"RAFTLOG_LIMITS_WAITER_MAX": "3"})
+    load_settings(None, {"RAFTLOG_SKIPS_FILE": "x"})
+
+
+def test_a_cluster_file_gives_addresses_and_the_data_folder(tmp_path: Path) -> None:
+    """With `cluster_file` and `node` nothing else is needed; a node that the file does not name is refused."""
+    cluster = new_cluster(2, peer_ports=[7001, 7002], http_ports=[8001, 8002], parameters={"sessions_max": 5})
+    file = tmp_path / "cluster.toml"
+    file.write_text(render_cluster_file(cluster), encoding="utf-8")
+    assert parse_cluster_file(file.read_text(encoding="utf-8"), "f") == cluster
+    for loaded in (
+        load_settings(file, {}, {"node": 2}),
+        load_settings(write(tmp_path, "node = 2\ncluster_file = 'cluster.toml'\n")),
+    ):
+        assert loaded.settings.peer.listen == "127.0.0.1:7002"
+        assert loaded.settings.http.listen == "127.0.0.1:8002"
+        assert loaded.data == tmp_path / "node-2"
+        assert cluster.configuration().parameters == (("sessions_max", 5),)
+    with pytest.raises(SettingsError, match="has the nodes 1, 2"):
+        load_settings(file, {}, {"node": 3})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("version = 1", "version = 2", "this raftlog knows 1"),
+        ("id = 2", "id = 1", "have the same id 1"),
+        ("node-2", "node-1", "have the same data"),
+        ("http://127.0.0.1:8002", "127.0.0.1:8002", "it must begin with http://"),
+        ("127.0.0.1:7002", "7002", "it must be host:port"),
+        ("log = ", "lag = ", "lag"),
+        ("sessions_max = 5", "session_max = 5", "cluster.parameters.session_max is not known"),
+        ("sessions_max = 5", "sessions_max = 0", "it must be at least 1"),
+    ],
+)
+def test_a_broken_cluster_file_is_refused_by_name(old: str, new: str, said: str) -> None:
+    """Each thing that two nodes could disagree about is checked before anything is made from the file."""
+    cluster = new_cluster(2, peer_ports=[7001, 7002], http_ports=[8001, 8002], parameters={"sessions_max": 5})
+    text = render_cluster_file(cluster)
+    assert old in text
+    with pytest.raises(SettingsError) as refused:
+        parse_cluster_file(text.replace(old, new), "cluster.toml")
+    assert said in str(refused.value)
+    assert "cluster.toml" in str(refused.value)

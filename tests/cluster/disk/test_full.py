@@ -1,0 +1,271 @@
+"""Tests a full disk: the reserve, the work that goes on in it, and how the node recovers by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raftlog.cluster.api.errors import ApiError, Code, Outcome
+from raftlog.cluster.disk.disk import Disk
+from raftlog.cluster.files.errors import NoSpace
+from raftlog.cluster.files.findings import FileHealth
+from raftlog.cluster.files.reserve import RESERVE, RESERVE_SEGMENTS
+from raftlog.cluster.offline.check import check_folder
+from raftlog.cluster.protocol.request import Inflight, Settled
+from raftlog.cluster.replica.parts import writes
+from raftlog.cluster.replica.replica import Replica
+from raftlog.cluster.replica.upkeep import disk_space, retention
+from raftlog.cluster.replica.upkeep.disk_space import frees_disk_space
+from raftlog.raft.codec.block import BlockRecord, encode_block
+from raftlog.raft.codec.entry import entry_mark
+from raftlog.statemachine.commands import Operation, Result
+from raftlog.statemachine.consumers import ConsumerAction, ConsumerCommand, encode_consumer
+from tests.cluster.disk.small_disk import SmallDisks
+from tests.cluster.files.disk_lab import SEGMENT_BYTES, batch, effects_of, make_folder, open_disk, read_all
+from tests.cluster.nodes import Nodes, append_block, cluster_of, deadline, put_block
+from tests.raft.wal.journal_driver import CONFIGURATION, FIRST, make_entries
+from tests.support import wait_until_async
+
+SEGMENT = 16_384
+SMALL: dict[str, Any] = {
+    "disk__segment_bytes": SEGMENT
+}  # snapshots and trailing log as shipped: none is due, all stays
+ROOM = 16 * SEGMENT
+VALUE = bytes(1_000)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> SmallDisks:
+    """Disks that are full when the test says so; nodes look at them often."""
+    for module, name in ((disk_space, "LOOK_S"), (disk_space, "SAVE_PAUSE_S"), (retention, "LOOK_S")):
+        monkeypatch.setattr(module, name, 0.02)
+    return SmallDisks(monkeypatch)
+
+
+def is_trim(before: int) -> bytes:
+    """A request that trims the log."""
+    return encode_block([BlockRecord(int(Operation.TRIM), argument=before)])
+
+
+async def fill(disk: Disk) -> NoSpace:
+    """Appends entries until there is no room."""
+    while True:
+        new = make_entries(disk._journal.last, 1, (3_000,))
+        try:
+            await disk.carry_out(batch(*new))
+        except NoSpace as error:
+            return error
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The disk.
+
+
+async def test_the_reserve_is_given_up_once_and_made_again(small: SmallDisks, tmp_path: Path) -> None:
+    """The first batch without room gives it up and goes on in that; then there is no more; with room it is there again,
+    and a snapshot makes it larger."""
+    folder = make_folder(tmp_path)
+    small.room[folder] = 10 * SEGMENT_BYTES
+    disk, _ = open_disk(folder)
+    assert (folder / RESERVE).stat().st_size == disk.reserve_bytes == RESERVE_SEGMENTS * SEGMENT_BYTES
+    assert "writes wait" in str(await fill(disk))
+    assert disk.reserve_bytes == 0
+    assert not (folder / RESERVE).exists()
+    before = disk._journal.last.index
+    await fill(disk)
+    went_on = disk._journal.last.index - before
+    assert 2 <= went_on <= RESERVE_SEGMENTS * SEGMENT_BYTES // 3_000
+    disk.keep_reserve()
+    assert len(await read_all(disk, before)) == before  # behind it in the same thread
+    assert disk.reserve_bytes == 0
+    small.room[folder] += 4 * SEGMENT_BYTES
+    disk.keep_reserve()
+    await disk.read_entries(0, 1, 1)
+    assert disk.reserve_bytes == (folder / RESERVE).stat().st_size == RESERVE_SEGMENTS * SEGMENT_BYTES
+    assert not disk.is_fenced
+    log = await read_all(disk, disk._journal.last.index)
+    await disk.write_effects(effects_of(log))
+    await disk.save_snapshot(entry_mark(log[-1]), CONFIGURATION, [bytes(5_000)], 1)
+    disk.keep_reserve()
+    await disk.read_entries(0, 1, 1)
+    assert disk.reserve_bytes == (folder / RESERVE).stat().st_size == RESERVE_SEGMENTS * SEGMENT_BYTES + 5_000
+    await disk.close()
+    assert FileHealth.UNKNOWN not in [finding.state for finding in check_folder(folder).findings]
+
+
+async def test_a_reserve_that_finds_too_little_room_takes_none(small: SmallDisks, tmp_path: Path) -> None:
+    """Beside too small a disk nothing half-made is there, not even for a moment: what room there is can be used."""
+    folder = make_folder(tmp_path)
+    small.room[folder] = small.used(folder) + SEGMENT_BYTES
+    disk, _ = open_disk(folder)
+    assert disk.reserve_bytes == 0
+    assert RESERVE not in small.allocated
+    await disk.carry_out(batch(*make_entries(entry_mark(FIRST), 1, (3_000, 3_000))))
+    await disk.close()
+
+
+async def test_a_snapshot_without_room_gives_the_reserve_up(small: SmallDisks, tmp_path: Path) -> None:
+    """NoSpace, and no unfinished file stays; the second attempt has the reserved space."""
+    folder = make_folder(tmp_path)
+    small.room[folder] = 10 * SEGMENT_BYTES
+    disk, _ = open_disk(folder)
+    await disk.write_effects(effects_of([FIRST]))
+    await disk.write_mark()
+    small.room[folder] = small.used(folder) + 1_000
+    state = [bytes(6_000)]
+    with pytest.raises(NoSpace):
+        await disk.save_snapshot(entry_mark(FIRST), CONFIGURATION, state, 1)
+    assert disk.reserve_bytes == 0
+    await disk.save_snapshot(entry_mark(FIRST), CONFIGURATION, state, 1)
+    await disk.close()
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Accepted requests.
+
+
+def consumer(action: ConsumerAction) -> bytes:
+    """A request about a consumer group."""
+    command = encode_consumer(ConsumerCommand(int(action)))
+    return encode_block([BlockRecord(int(Operation.CONSUMER), b"readers", command)])
+
+
+@pytest.mark.parametrize(
+    ("block", "expected"),
+    [
+        (is_trim(5), True),
+        (encode_block([BlockRecord(int(Operation.COMPACT), argument=5)]), True),
+        (consumer(ConsumerAction.DELETE), True),
+        (consumer(ConsumerAction.CLAIM), False),
+        (encode_block([BlockRecord(int(Operation.CONSUMER), b"readers", b"?")]), False),
+        (
+            encode_block(
+                [BlockRecord(int(Operation.TRIM), argument=5), BlockRecord(int(Operation.APPEND), None, b"x")]
+            ),
+            False,
+        ),
+        (append_block(b"x"), False),
+        (put_block(b"k", b"v"), False),
+        (is_trim(5)[:-1], False),
+        (b"", False),
+    ],
+)
+def test_only_records_that_free_space_are_taken_when_full(block: bytes, expected: bool) -> None:
+    """One record that does nothing but let go; everything else, bytes that are no request among it, does not."""
+    assert frees_disk_space(block) is expected
+
+
+async def test_queued_writes_are_refused_once_the_disk_is_full(tmp_path: Path) -> None:
+    """A full disk's reserve is not for what waited to be proposed: that is not applied. A trim among it stays."""
+    async with cluster_of(1, tmp_path, **SMALL) as nodes:
+        leader = await nodes.leader()
+        loop = asyncio.get_running_loop()
+        futures: list[asyncio.Future[Settled]] = [loop.create_future() for _ in range(2)]
+        leader.state.syncer.has_space = False
+        for block, future in zip((append_block(b"x"), is_trim(1)), futures, strict=True):
+            leader.state.writes.pending.submit(Inflight(block, 1, deadline(10), 0, 0, future))
+        writes.propose_or_forward(leader.state, is_due=True)
+        error = futures[0].exception()
+        assert isinstance(error, ApiError)
+        assert (error.code, error.row.outcome) == (Code.DISK_FULL, Outcome.NOT_APPLIED)
+        assert (await futures[1]).effect.result is Result.APPLIED
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Nodes.
+
+
+async def fill_up(nodes: Nodes, node: Replica) -> ApiError:
+    """Appends through that node until it refuses one."""
+    while True:
+        try:
+            await nodes.append(node, VALUE, seconds=10)
+        except ApiError as error:
+            return error
+
+
+def is_open(node: Replica) -> bool:
+    """Whether it takes writes, and keeps its reserve."""
+    return node.state.syncer.has_space and node.state.disk.reserve_bytes > 0
+
+
+async def trim_to_end(node: Replica) -> int:
+    """Trims all but the newest records through that node; returns the oldest index then."""
+    before = node.applied - 5
+    assert (await node.submit(is_trim(before), 1, deadline=deadline(10))).effect.result is Result.APPLIED
+    return before
+
+
+async def test_a_full_disk_can_be_trimmed_and_goes_on(small: SmallDisks, tmp_path: Path) -> None:
+    """Writes are refused, not applied, and no accepted write is lost. A trim is accepted, two snapshots come without
+    any other write, the files go, the reserve is back, and writes are accepted again.
+    """
+    async with cluster_of(1, tmp_path, **SMALL) as nodes:
+        leader = await nodes.leader()
+        root = nodes.folder / "node-1"
+        small.room[root] = small.used(root) + ROOM
+        error = await fill_up(nodes, leader)
+        assert (error.code, error.row.outcome) == (Code.DISK_FULL, Outcome.NOT_APPLIED)
+        assert "it still accepts a trim" in error.message
+        taken = leader.applied
+        assert small.used(root) > ROOM - 4 * SEGMENT
+        assert leader.state.disk.oldest == 1
+        before = await trim_to_end(leader)
+        await wait_until_async(partial(is_open, leader), what="room again")
+        assert taken - 100 < leader.state.disk.oldest <= before
+        assert (await nodes.append(leader, VALUE)).first > taken
+        await wait_until_async(lambda: small.used(root) < ROOM * 3 // 4, what="the files to go")
+
+
+async def test_three_full_disks_elect_and_trim(small: SmallDisks, tmp_path: Path) -> None:
+    """All disks are full at once and the leader is gone: another one is elected, a follower passes the trim on, and
+    every node that runs gets its room back."""
+    async with cluster_of(3, tmp_path, **SMALL) as nodes:
+        leader = await nodes.leader()
+        await nodes.append(leader, VALUE)
+        await nodes.all_at(leader.applied)
+        for number in nodes.running:
+            root = nodes.folder / f"node-{number}"
+            small.room[root] = small.used(root) + ROOM
+        assert (await fill_up(nodes, leader)).row.outcome is not Outcome.APPLIED
+        await nodes.kill(leader.node_id)
+        await nodes.leader()
+        (follower,) = await nodes.followers()
+        new = next(node for node in nodes.running.values() if node is not follower)
+        if new.state.syncer.has_space:  # the old leader's disk was full a segment before
+            root = nodes.folder / f"node-{new.node_id}"
+            small.room[root] = small.used(root)
+            await fill_up(nodes, new)
+        full = [node for node in (new, follower) if not node.state.syncer.has_space]
+        assert full, "the leader, or the follower without whose room it takes no writes"
+        before = await trim_to_end(follower)
+        for node in full:
+            await wait_until_async(partial(is_open, node), what="room again")
+            assert node.oldest == before
+            assert node.state.disk.oldest > 1
+        await wait_until_async(lambda: new.state.disks.takes_writes, what="the leader to hear of a majority with room")
+        await nodes.append(follower, VALUE)
+
+
+async def test_a_node_restarted_on_a_full_disk_takes_trims(small: SmallDisks, tmp_path: Path) -> None:
+    """A restart makes no room: the door is as it was, until somebody makes some, and the node says so in /metrics."""
+    async with cluster_of(1, tmp_path, **SMALL) as nodes:
+        leader = await nodes.leader()
+        root = nodes.folder / "node-1"
+        small.room[root] = small.used(root) + ROOM
+        await fill_up(nodes, leader)
+        await nodes.stop(1)
+        again = await nodes.start(1)
+        await nodes.leader()
+        await wait_until_async(lambda: not again.state.syncer.has_space)
+        with pytest.raises(ApiError) as refused:
+            await nodes.append(again, VALUE)
+        assert refused.value.code is Code.DISK_FULL
+        assert b"raftlog_disk_reserve_bytes 0.0" in again.metrics.text()
+        small.room[root] += 4 * SEGMENT
+        await wait_until_async(partial(is_open, again), what="room again")
+        await nodes.append(again, VALUE)

@@ -1,0 +1,201 @@
+"""The durable mark of an idle disk: when the syncer writes it by itself, by a clock that the test moves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from raftlog.cluster.config.settings import DiskSettings
+from raftlog.cluster.disk.disk import Disk
+from raftlog.cluster.disk.syncer import NO_SPACE_RETRY_S, Syncer
+from raftlog.cluster.files.errors import DiskFenced, NoSpace
+from raftlog.cluster.runtime import clock
+from raftlog.cluster.runtime.logging import get_logger
+from raftlog.cluster.runtime.metrics import Metrics
+from raftlog.raft.ready import Ready, SyncBatch
+from raftlog.raft.types import HardState
+
+IDLE_MS = 125
+IDLE_S = IDLE_MS / 1_000
+STEP_S = 1 / 64
+"""All times here are sums of powers of two, so that they are exact."""
+
+
+@dataclass(eq=False)
+class Timer:
+    """What `call_later` gives back."""
+
+    due: float
+    run: Callable[[], None]
+    is_cancelled: bool = False
+
+    def cancel(self) -> None:
+        """It does not run any more."""
+        self.is_cancelled = True
+
+
+@dataclass
+class Bench:
+    """A syncer, a disk whose work takes as long as the test says, and the clock and timers of both."""
+
+    now: float = 1.0
+    timers: list[Timer] = field(default_factory=list)
+    marks: list[float] = field(default_factory=list)  # when each was begun
+    errors: list[BaseException] = field(default_factory=list)  # of the next marks
+    failures: list[BaseException] = field(default_factory=list)  # what the node would end for
+    synced: list[SyncBatch] = field(default_factory=list)
+    under_way: asyncio.Future[None] | None = None  # a sync
+    meanwhile: Callable[[], None] | None = None  # happens while a mark is written
+    reserve_bytes: int = 1
+
+    def __post_init__(self) -> None:
+        self.syncer = Syncer(
+            cast(Disk, self), DiskSettings(mark_idle_ms=IDLE_MS), synced=self.synced.append,
+            failed=self.failures.append, metrics=Metrics(), logger=get_logger(),
+        )  # fmt: skip
+
+    # The disk's side and the loop's, as the syncer calls them.
+
+    def carry_out(self, _: SyncBatch) -> asyncio.Future[None]:
+        """A sync, which lasts until `end_sync`."""
+        self.under_way = asyncio.get_running_loop().create_future()
+        return self.under_way
+
+    def write_mark(self) -> asyncio.Future[None]:
+        """A mark, which takes no time, and fails where the test says so."""
+        self.marks.append(self.now)
+        if self.meanwhile is not None:
+            self.meanwhile()
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self.errors:
+            done.set_exception(self.errors.pop(0))
+        else:
+            done.set_result(None)
+        return done
+
+    def call_later(self, wait_s: float, run: Callable[[], None]) -> Timer:
+        """As the event loop's."""
+        self.timers.append(Timer(self.now + wait_s, run))
+        return self.timers[-1]
+
+    # The test's side.
+
+    async def advance(self, seconds: float) -> None:
+        """Time passes, and each timer runs when it is due."""
+        until = self.now + seconds
+        while due := [timer for timer in self.timers if timer.due <= until and not timer.is_cancelled]:
+            timer = min(due, key=lambda each: each.due)
+            self.timers.remove(timer)
+            self.now = max(self.now, timer.due)
+            timer.run()
+            await asyncio.sleep(0)
+        self.now = until
+
+    def begin_sync(self) -> None:
+        """The node has something for the disk."""
+        self.syncer.add(Ready(hard_state=HardState(1, 0, 1, 0)))
+        assert self.syncer.start() is None
+
+    async def end_sync(self) -> None:
+        """The disk has it."""
+        assert self.under_way is not None
+        self.under_way.set_result(None)
+        await asyncio.sleep(0)
+
+    async def sync(self, seconds: float = STEP_S) -> None:
+        """A sync that takes so long."""
+        before = len(self.synced)
+        self.begin_sync()
+        await self.advance(seconds)
+        await self.end_sync()
+        assert len(self.synced) == before + 1
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """A syncer that has not synced anything yet."""
+    made = Bench()
+    loop: Any = SimpleNamespace(get_running_loop=lambda: made, ensure_future=asyncio.ensure_future)
+    monkeypatch.setattr("raftlog.cluster.disk.syncer.asyncio", loop)
+    monkeypatch.setattr(clock, "monotonic", lambda: made.now)
+    return made
+
+
+async def test_a_mark_is_written_once_after_the_idle_time_of_the_last_sync(bench: Bench) -> None:
+    """Not before, not twice, and not where nothing was synced; after the next sync there is another one."""
+    await bench.advance(10)
+    assert bench.marks == []
+    for count in (1, 2):
+        await bench.sync()
+        await bench.advance(IDLE_S - STEP_S)
+        assert len(bench.marks) == count - 1
+        await bench.advance(STEP_S)
+        assert bench.marks[count - 1 :] == [bench.now]
+        await bench.advance(10)
+        assert len(bench.marks) == count
+    assert bench.failures == []
+
+
+async def test_no_mark_is_written_while_syncs_follow_each_other_or_one_is_under_way(bench: Bench) -> None:
+    """The idle time runs from the end of the last one. After a slow sync it is as long as that sync took."""
+    for _ in range(40):
+        await bench.sync()
+        await bench.advance(IDLE_S - 2 * STEP_S)
+    assert bench.marks == []
+    slow_s = 8 * IDLE_S
+    await bench.sync(slow_s)
+    assert bench.marks == []
+    await bench.advance(slow_s - STEP_S)
+    assert bench.marks == []
+    await bench.advance(STEP_S)
+    assert bench.marks == [bench.now]
+
+
+async def test_a_mark_without_room_is_written_again_until_there_is_room(bench: Bench) -> None:
+    """A full disk is no failure of the node; any other error of a mark is."""
+    bench.errors += [NoSpace("full"), NoSpace("full")]
+    await bench.sync()
+    first = bench.now + IDLE_S
+    await bench.advance(10)
+    assert bench.marks == pytest.approx([first, first + NO_SPACE_RETRY_S, first + 2 * NO_SPACE_RETRY_S])
+    assert bench.failures == []
+    fenced = DiskFenced("the disk failed")
+    bench.errors.append(fenced)
+    await bench.sync()
+    await bench.advance(10)
+    assert (len(bench.marks), bench.failures) == (4, [fenced])
+
+
+@pytest.mark.parametrize("when", ["a mark is due later", "a mark is under way, without room", "a sync is under way"])
+async def test_no_mark_is_written_after_close(bench: Bench, when: str) -> None:
+    """The syncer closes at that moment. No timer is left, and the work under way begins nothing."""
+    await bench.sync()
+    if when == "a mark is under way, without room":
+        bench.errors.append(NoSpace("full"))
+        bench.meanwhile = bench.syncer.close
+        await bench.advance(IDLE_S)
+    elif when == "a sync is under way":
+        bench.begin_sync()
+        bench.syncer.close()
+        await bench.end_sync()
+    else:
+        bench.syncer.close()
+    assert [timer for timer in bench.timers if not timer.is_cancelled] == []
+    marks = len(bench.marks)
+    await bench.advance(10)
+    assert (len(bench.marks), bench.failures) == (marks, [])
+
+
+async def test_a_batch_whose_sync_failed_is_no_promise(bench: Bench) -> None:
+    """The node ends for it, and no caller learns that the batch is durable."""
+    bench.begin_sync()
+    assert bench.under_way is not None
+    error = OSError("EIO")
+    bench.under_way.set_exception(error)
+    await asyncio.sleep(0)
+    assert (bench.failures, bench.synced) == ([error], [])

@@ -1,0 +1,90 @@
+"""Limits on a connection of the fast path: half-sent heads, and how many connections there may be."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.cluster.http.fast.fast_wire import Server, request, turns
+from tests.support import wait_until_async
+
+GET = request("GET", "/v1/kv/k")
+
+
+@pytest.mark.parametrize(
+    "begun", [b"GET /v1/kv/a HT", b"GET /v1/kv/a HTTP/1.1\r\nHost: local", b"GET /v1/kv/[a] HTTP/1.1\r\nX", b"\r\nGE"]
+)
+async def test_a_head_that_does_not_end_is_answered_and_its_connection_closed(begun: bytes) -> None:
+    """Also where it is aiohttp that waits for the rest, which has no such deadline. Guard: `HeadWatch.begin`."""
+    async with Server(fast_path=True, head_timeout_ms=50) as server:
+        wire = server.connect()
+        await wire.feed(begun)
+        await wait_until_async(lambda: wire.written, what="an answer")
+        problem = wire.replies()[0].problem()
+        await wire.feed(b" more", b" and more")
+        await wait_until_async(lambda: wire.is_closed, what="the end of the connection")
+    assert (problem.code, problem.outcome) == ("deadline", "not_applied")
+    assert "limits.head_timeout_ms" in problem.message
+
+
+async def test_a_head_that_comes_slowly_but_in_time_is_served() -> None:
+    """Its deadline ends with the head: a body, a long poll or the next request may come later."""
+    async with Server(fast_path=True, head_timeout_ms=100) as server:
+        for first in (GET, request("GET", "/v1/kv/[a]")):
+            wire = server.connect()
+            await wire.feed(first[:10], first[10:])
+            assert len(wire.replies()) == 1
+            count = asyncio.get_running_loop().create_future()
+            asyncio.get_running_loop().call_later(0.2, count.set_result, None)
+            await count
+            assert not wire.is_closed
+            await wire.feed(GET)
+            assert len(wire.replies()) == 2
+
+
+async def test_a_head_without_end_is_refused_before_it_takes_much_memory() -> None:
+    """Each line is short enough for aiohttp, and there are few enough of them; all together are too long."""
+    async with Server(fast_path=True, head_fields_max=1_000_000) as server:
+        wire = server.connect()
+        await wire.feed(b"GET /v1/kv/[a] HTTP/1.1\r\n", *[b"x%d: %b\r\n" % (line, b"y" * 8_000) for line in range(40)])
+        problem = wire.replies()[0].problem()
+    assert problem.code == "too_large"
+    assert "limits.head_bytes_max" in problem.message
+
+
+async def test_one_connection_too_many_is_answered_and_closed() -> None:
+    """Those that are there go on; when one of them ends the next one is taken."""
+    async with Server(fast_path=True, connections_max=2) as server:
+        first, second, third = (server.connect() for _ in range(3))
+        await third.feed(GET)
+        problem = third.replies()[0].problem()
+        assert (problem.code, problem.outcome, problem.retryable) == ("busy", "not_applied", True)
+        assert "limits.connections_max" in problem.message
+        await wait_until_async(lambda: third.is_closed, what="the end of the connection")
+        await first.feed(GET)
+        assert len(first.replies()) == 1
+        second.close()
+        await turns()
+        fourth = server.connect()
+        await fourth.feed(GET)
+        assert fourth.replies()[0].status == first.replies()[0].status
+
+
+async def test_unread_answers_are_counted_until_read_or_closed() -> None:
+    """Large reads are refused where too much waits for others, small ones and writes are not. Guard: `_out` in
+    `FastConnection.pause_writing`."""
+    async with Server(fast_path=True, answers_bytes_max=400_000) as server:
+        slow, other = server.connect(), server.connect()
+        await other.feed(request("PUT", "/v1/kv/large", body=b"v" * 100_000), request("PUT", "/v1/kv/k", body=b"v"))
+        slow.unsent = 300_000
+        for end in (slow.protocol.resume_writing, slow.close):
+            slow.protocol.pause_writing()
+            other = server.connect()
+            await other.feed(request("GET", "/v1/kv/large"))
+            assert b"limits.answers_bytes_max" in other.replies()[0].body
+            end()
+            await turns()
+            last = server.connect()
+            await last.feed(request("GET", "/v1/kv/large"), GET)
+            assert [reply.status for reply in last.replies()] == [200, 200]

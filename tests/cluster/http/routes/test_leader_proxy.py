@@ -1,0 +1,113 @@
+"""Changes of the members and hand-overs at a node that does not lead: passed on to the leader, once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from raftlog.cluster.api.errors import ApiError, Code, Outcome
+from raftlog.cluster.api.values import LeaderHint
+from tests.cluster.fake_node import FakeNode, Served, serve
+from tests.cluster.http.http_probe import ask
+from tests.cluster.nodes import cluster_of
+from tests.support import free_port
+
+ADD = b'{"change":"add","node":4,"peer":"127.0.0.1:7104","url":"http://127.0.0.1:7004"}'
+ASKED = [("/v1/members", ADD), ("/v1/leader/transfer", b'{"to":2}'), ("/v1/leader/transfer", b"")]
+
+
+@asynccontextmanager
+async def pair(*, fast_path: bool = True) -> AsyncIterator[tuple[Served, Served]]:
+    """A leader, and a follower that knows it."""
+    leader, follower = FakeNode(), FakeNode()
+    follower.node_id = 2
+    async with serve(leader, fast_path=fast_path) as first, serve(follower, fast_path=fast_path) as second:
+        leader.leader = follower.leader = LeaderHint(1, first.url)
+        yield first, second
+
+
+@pytest.mark.parametrize("fast_path", [True, False])
+@pytest.mark.parametrize(("target", "body"), ASKED)
+async def test_a_follower_forwards_requests_that_only_the_leader_serves(
+    target: str, body: bytes, fast_path: bool
+) -> None:
+    """The leader does it, and its answer comes back, with the client's request id. Guard: `passed_on`."""
+    async with pair(fast_path=fast_path) as (leader, follower):
+        reply = await ask(follower.port, "POST", target, body, {"Raftlog-Request-Id": "mine"})
+        assert (reply.status, reply.headers["raftlog-request-id"]) == (200, "mine")
+        assert reply.json()["outcome"] == "applied"
+        assert len(leader.node.changes) + len(leader.node.transfers) == 1
+        assert follower.node.changes == follower.node.transfers == []
+
+
+async def test_a_refusal_of_the_leaders_comes_back_as_it_is() -> None:
+    """Its code, status and words."""
+    async with pair() as (leader, follower):
+        direct = (await ask(leader.port, "POST", "/v1/members", b'{"change":"address","node":9}')).problem()
+        passed = (await ask(follower.port, "POST", "/v1/members", b'{"change":"address","node":9}')).problem()
+        assert (passed.code, passed.message, passed.why) == (direct.code, direct.message, direct.why)
+        bad = (await ask(follower.port, "POST", "/v1/members", b'{"chnge":1}')).problem()
+        assert bad.code is Code.BAD_REQUEST
+
+
+@pytest.mark.parametrize(("target", "body"), ASKED)
+async def test_a_request_is_passed_on_once(target: str, body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two nodes that each take the other for the leader make no loop: the second one answers by itself."""
+
+    async def no_leader(*_: object) -> None:
+        raise ApiError(Code.NO_LEADER, "does not lead")
+
+    monkeypatch.setattr(FakeNode, "change_members", no_leader)
+    monkeypatch.setattr(FakeNode, "transfer", no_leader)
+    async with pair() as (first, second):
+        first.node.leader = LeaderHint(2, second.url)
+        problem = (await ask(second.port, "POST", target, body)).problem()
+        assert (problem.code, problem.node, problem.leader) == (Code.NO_LEADER, 1, LeaderHint(2, second.url))
+
+
+async def test_a_leader_that_cannot_be_reached_or_does_not_answer() -> None:
+    """Not reached: no_leader, and the leader's address. Reached and silent: the outcome is unknown."""
+    async with serve() as follower:
+        follower.node.node_id = 2
+        url = f"http://127.0.0.1:{free_port()}"
+        follower.node.leader = LeaderHint(1, url)
+        problem = (await ask(follower.port, "POST", "/v1/leader/transfer", b"{}")).problem()
+        assert (problem.code, problem.outcome) == (Code.NO_LEADER, Outcome.NOT_APPLIED)
+        assert problem.leader == LeaderHint(1, url)
+        assert url in problem.message
+
+        async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.close()
+
+        server = await asyncio.start_server(silent, "127.0.0.1", 0)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            follower.node.leader = LeaderHint(1, f"http://127.0.0.1:{port}")
+            problem = (await ask(follower.port, "POST", "/v1/members", ADD)).problem()
+            assert (problem.code, problem.outcome) == (Code.LEADER_LOST, Outcome.UNKNOWN)
+
+
+async def test_real_nodes_hand_over_and_change_members_through_any(tmp_path: Path) -> None:
+    """Three nodes at their advertised URLs: a hand-over asked of a follower, then a learner added through another."""
+    async with cluster_of(3, tmp_path) as nodes, AsyncExitStack() as stack:
+        leader = await nodes.leader()
+        ports = {each.id: urlsplit(each.url).port or 0 for each in nodes.cluster.node}
+        for node in nodes.running.values():
+            await stack.enter_async_context(serve(node, port=ports[node.node_id]))
+        follower = next(node for node in await nodes.followers() if node is not leader)
+        told = (await ask(ports[follower.node_id], "POST", "/v1/leader/transfer", b"{}")).json()
+        assert told["old"] == leader.node_id
+        now = await nodes.leader()
+        asked = next(node for node in await nodes.followers() if node is not now)
+        body = b'{"change":"add","node":4,"peer":"127.0.0.1:%d","url":"http://127.0.0.1:%d"}' % (
+            free_port(),
+            free_port(),
+        )
+        told = (await ask(ports[asked.node_id], "POST", "/v1/members", body)).json()
+        assert (told["change"], told["node"], "join" in told) == ("add", 4, True)

@@ -1,0 +1,217 @@
+"""`/v1/sessions` over the wire: exactly once, receipts, and making "not seen" final."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from raftlog.cluster.api.errors import ApiError, Code
+from raftlog.cluster.api.values import LeaderHint
+from raftlog.statemachine.commands import Limits
+from tests.cluster.fake_node import FakeNode, Served, serve
+from tests.cluster.http.http_probe import Reply, ask
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    """A fake node."""
+    async with serve() as served:
+        yield served
+
+
+async def open_session(served: Served, body: bytes | None = None) -> int:
+    """The id of a new session."""
+    reply = await ask(served.port, "POST", "/v1/sessions", body)
+    assert reply.status == 200, reply
+    session: int = reply.json()["session"]
+    return session
+
+
+def headers(session: int, sequence: int, settled: int | None = None) -> dict[str, str]:
+    """The session headers."""
+    told = {"Raftlog-Session": str(session), "Raftlog-Sequence": str(sequence)}
+    return told if settled is None else {**told, "Raftlog-Settled": str(settled)}
+
+
+async def test_session_id_is_the_index_of_its_registration(served: Served) -> None:
+    """An empty body asks for the defaults; ttl_ms may be chosen within the cluster's bounds."""
+    answer = (await ask(served.port, "POST", "/v1/sessions")).json()
+    assert answer == {"session": 3, "ttl_ms": 600_000, "index": 3, "term": 1, "outcome": "applied"}
+    assert (await ask(served.port, "POST", "/v1/sessions", b'{"ttl_ms":5000}')).json()["ttl_ms"] == 5000
+    too_short = (await ask(served.port, "POST", "/v1/sessions", b'{"ttl_ms":1}')).problem()
+    assert (too_short.code, "session_ttl_min_ms" in too_short.message) == (Code.REFUSED, True)
+    for body in (b'{"ttl":1}', b'{"ttl_ms":-1}', b"[]", b"null"):
+        assert (await ask(served.port, "POST", "/v1/sessions", body)).problem().code is Code.BAD_REQUEST
+
+
+async def test_repeated_request_gets_the_first_answer(served: Served) -> None:
+    """Append, put, delete and transaction: sent again, the same indexes and revision come back, as `repeated`."""
+    session = await open_session(served)
+    requests: list[tuple[str, str, bytes | None]] = [
+        ("POST", "/v1/log", b"x"),
+        ("PUT", "/v1/kv/k?if_revision=0", b"1"),
+        ("DELETE", "/v1/kv/k", None),
+        ("POST", "/v1/kv/txn", b'{"then":[{"operation":"put","key":"t","value":"1"},{"operation":"get","key":"t"}]}'),
+        ("DELETE", "/v1/kv?prefix=", None),
+    ]
+    for sequence, (method, target, body) in enumerate(requests, start=1):
+        first = (await ask(served.port, method, target, body, headers(session, sequence))).json()
+        again = (await ask(served.port, method, target, body, headers(session, sequence))).json()
+        assert first["result"] == "applied"
+        assert again == {**first, "result": "repeated"}
+    assert served.node.machine.revision == 5
+
+
+async def test_repeated_compare_failure_is_again_412(served: Served) -> None:
+    """The first answer was a failed compare: so is the repeated one, even though it would hold by now."""
+    session = await open_session(served)
+    first = (await ask(served.port, "PUT", "/v1/kv/k?if_revision=7", b"1", headers(session, 1))).problem()
+    await ask(served.port, "PUT", "/v1/kv/k", b"0")
+    again = (await ask(served.port, "PUT", "/v1/kv/k?if_revision=7", b"1", headers(session, 1))).problem()
+    assert (again.code, again.index, again.revision) == (Code.COMPARE_FAILED, first.index, 0)
+
+
+async def test_sequence_belongs_to_one_request(served: Served) -> None:
+    """Other bytes under the same sequence are refused as reused; one below the settled mark as settled, with outcome
+    unknown: it was applied before the client settled it."""
+    session = await open_session(served)
+    await ask(served.port, "PUT", "/v1/kv/k", b"1", headers(session, 1))
+    other = (await ask(served.port, "PUT", "/v1/kv/k", b"2", headers(session, 1))).problem()
+    assert (other.code, other.outcome) == (Code.SEQUENCE_REUSED, "not_applied")
+    await ask(served.port, "PUT", "/v1/kv/k", b"3", headers(session, 2, settled=2))
+    late = (await ask(served.port, "PUT", "/v1/kv/k", b"1", headers(session, 1))).problem()
+    assert (late.code, late.outcome) == (Code.SEQUENCE_SETTLED, "unknown")
+    assert served.node.machine.get(b"k").value == b"3"
+
+
+async def test_an_unknown_session_is_refused(served: Served) -> None:
+    """A session that expired, was closed or never was: this copy did not happen, an earlier one may have."""
+    session = await open_session(served)
+    done = (await ask(served.port, "DELETE", f"/v1/sessions/{session}")).json()
+    assert (done["session"], done["outcome"]) == (session, "applied")
+    for method, target in (
+        ("PUT", "/v1/kv/k"),
+        ("GET", f"/v1/sessions/{session}/receipts/1"),
+        ("POST", f"/v1/sessions/{session}/receipts/1/void"),
+        ("POST", f"/v1/sessions/{session}/keepalive"),
+        ("DELETE", f"/v1/sessions/{session}"),
+    ):
+        sent = headers(session, 1) if method == "PUT" else {}
+        problem = (await ask(served.port, method, target, b"" if method == "PUT" else None, sent)).problem()
+        assert (problem.code, problem.outcome) == (Code.SESSION_EXPIRED, "unknown"), target
+
+
+async def test_keepalive_puts_off_expiry(served: Served) -> None:
+    """By the cluster clock: kept alive it lives on, else it is gone."""
+    session = await open_session(served, b'{"ttl_ms":1000}')
+    for clock_ms in (900, 1800):
+        served.node.clock_ms = clock_ms
+        assert (await ask(served.port, "POST", f"/v1/sessions/{session}/keepalive")).status == 200
+    served.node.clock_ms = 2800
+    assert (await ask(served.port, "POST", f"/v1/sessions/{session}/keepalive")).status == 409
+
+
+async def receipt(served: Served, session: int, sequence: int, void: bool = False) -> dict[str, object]:
+    """The receipt, after making the sequence void if asked to."""
+    target = f"/v1/sessions/{session}/receipts/{sequence}"
+    reply = await ask(served.port, "POST" if void else "GET", target + ("/void" if void else ""))
+    assert reply.status == 200, reply
+    found: dict[str, object] = reply.json()
+    return found
+
+
+async def test_receipts_show_the_outcome_of_a_sequence(served: Served) -> None:
+    """applied with its indexes and result, not_seen, voided, settled."""
+    session = await open_session(served)
+    await ask(served.port, "POST", "/v1/log", b"x", headers(session, 1))
+    await ask(served.port, "PUT", "/v1/kv/k?if_revision=9", b"x", headers(session, 2))
+    told = await receipt(served, session, 1)
+    assert (told["state"], told["first"], told["last"], told["result"]) == ("applied", 4, 4, "applied")
+    assert (await receipt(served, session, 2))["result"] == "compare_failed"
+    assert (await receipt(served, session, 3))["state"] == "not_seen"
+    assert (await receipt(served, session, 3, void=True))["state"] == "voided"
+    assert (await receipt(served, session, 3))["state"] == "voided"
+    assert (await receipt(served, session, 3, void=True))["state"] == "voided"
+    assert (await receipt(served, session, 1, void=True))["state"] == "applied", "it cannot be made void any more"
+    await ask(served.port, "POST", "/v1/log", b"y", headers(session, 4, settled=4))
+    assert (await receipt(served, session, 1))["state"] == "settled"
+
+
+async def test_voided_sequence_never_applies(served: Served) -> None:
+    """A request that was on its way comes after its sequence was made void: refused for good."""
+    session = await open_session(served)
+    await receipt(served, session, 1, void=True)
+    problem = (await ask(served.port, "PUT", "/v1/kv/k", b"late", headers(session, 1))).problem()
+    assert (problem.code, problem.outcome, problem.retryable) == (Code.SEQUENCE_VOIDED, "not_applied", False)
+    assert served.node.machine.range(b"", None, 1)[1] == 0
+
+
+async def test_full_window_and_full_table() -> None:
+    """More open sequences, or sessions, than the cluster allows: busy by name, nothing evicted."""
+    async with serve(FakeNode(Limits(session_window_max=2, sessions_max=1))) as served:
+        session = await open_session(served)
+        for sequence in (1, 2):
+            await ask(served.port, "POST", "/v1/log", b"x", headers(session, sequence))
+        full = (await ask(served.port, "POST", "/v1/log", b"x", headers(session, 3))).problem()
+        assert (full.code, full.status, "Raftlog-Settled" in full.message) == (Code.WINDOW_FULL, 429, True)
+        assert (await ask(served.port, "POST", "/v1/log", b"x", headers(session, 3, settled=2))).status == 200
+        assert (await ask(served.port, "POST", "/v1/sessions")).problem().code is Code.SESSIONS_FULL
+        assert (await receipt(served, session, 2))["state"] == "applied"
+
+
+@pytest.mark.parametrize(
+    ("sent", "says"),
+    [
+        ({"Raftlog-Session": "3"}, "go together"),
+        ({"Raftlog-Sequence": "3"}, "go together"),
+        ({"Raftlog-Settled": "3"}, "go together"),
+        ({"Raftlog-Session": "0", "Raftlog-Sequence": "1"}, "Raftlog-Session is '0'"),
+        ({"Raftlog-Session": "3", "Raftlog-Sequence": "-1"}, "Raftlog-Sequence is '-1'"),
+        ({"Raftlog-Session": "3", "Raftlog-Sequence": "1.5"}, "Raftlog-Sequence"),
+        ({"Raftlog-Session": "3", "Raftlog-Sequence": "9007199254740992"}, "Raftlog-Sequence"),
+        ({"Raftlog-Session": "3", "Raftlog-Sequence": "1", "Raftlog-Settled": "2"}, "Raftlog-Settled"),
+        ({"Raftlog-Sesion": "3", "Raftlog-Seqence": "1"}, "did you mean Raftlog-Session?"),
+        ({"Raftlog-Time-Ms": "-5"}, "Raftlog-Time-Ms"),
+    ],
+)
+async def test_bad_session_headers_are_refused(served: Served, sent: dict[str, str], says: str) -> None:
+    """Half a session, or a misspelt one, must not turn exactly-once into at-least-once without a word."""
+    problem = (await ask(served.port, "POST", "/v1/log", b"x", sent)).problem()
+    assert problem.code is Code.BAD_REQUEST
+    assert says in problem.message
+    assert served.node.applied == 2
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["/v1/sessions/x", "/v1/sessions/0", "/v1/sessions/-1", "/v1/sessions/99999999999999999999", "/v1/sessions/%31%zz"],
+)
+async def test_bad_session_in_the_path_is_refused(served: Served, target: str) -> None:
+    """A path that is a session's by its form must name a number."""
+    assert (await ask(served.port, "DELETE", target)).problem().code is Code.BAD_REQUEST
+
+
+@pytest.mark.parametrize("code", [Code.LEADER_LOST, Code.TIMEOUT])
+async def test_pitfall_30_lost_leader_leaves_the_outcome_unknown(served: Served, code: Code) -> None:
+    """A write that was queued when its leader was lost is `unknown`, never failed: it may have happened, and the
+    receipt of its sequence shows it. Guard: `wire.ERRORS`, from which alone an answer takes its outcome.
+    """
+    session = await open_session(served)
+    served.node.refusal = ApiError(code, "node 1: gone")
+    reply: Reply = await ask(served.port, "PUT", "/v1/kv/k", b"1", headers(session, 1))
+    problem = reply.problem()
+    assert (problem.status, problem.outcome, problem.retryable) == (504, "unknown", True)
+    assert problem.message == "node 1: gone"
+    served.node.refusal = None
+    assert (await receipt(served, session, 1))["state"] == "not_seen"
+
+
+async def test_pitfall_83_hints_are_returned_never_followed(served: Served) -> None:
+    """No redirect: a refusal names the leader that this node knows now, or none, and the client decides. Guard:
+    `make_problem` asks the node at that moment; no answer has a 3xx status or a Location."""
+    served.node.refusal = ApiError(Code.NO_LEADER, "no node could take it")
+    reply = await ask(served.port, "PUT", "/v1/kv/k", b"1")
+    assert (reply.status, reply.problem().leader, "location" in reply.headers) == (503, None, False)
+    served.node.leader = LeaderHint(2, "http://127.0.0.1:2")
+    assert (await ask(served.port, "PUT", "/v1/kv/k", b"1")).problem().leader == LeaderHint(2, "http://127.0.0.1:2")

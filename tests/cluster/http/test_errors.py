@@ -1,0 +1,365 @@
+"""Every way to be refused: the table of errors, the gate, limits, and bytes that are hardly HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from itertools import groupby
+
+import pytest
+import structlog
+
+from raftlog.cluster.api.errors import ERRORS, ApiError, Code, Outcome
+from raftlog.cluster.config.settings import HttpSettings
+from tests.cluster.fake_node import Served, serve
+from tests.cluster.http.http_probe import ask, exchange, get, open_stream
+from tests.support import wait_until_async
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    """A fake node."""
+    async with serve() as served:
+        yield served
+
+
+@pytest.mark.parametrize("code", list(Code))
+async def test_every_code_has_one_row(served: Served, code: Code) -> None:
+    """Whatever fails with a code is answered with the status, outcome and retryable of its row, and all that a problem
+    has: node, request id, index, term, a message that names the node."""
+    served.node.refusal = ApiError(code, "why")
+    reply = await ask(served.port, "PUT", "/v1/kv/k", b"v", {"Raftlog-Request-Id": "mine"})
+    problem = reply.problem()
+    row = ERRORS[code]
+    assert (problem.code, reply.status, problem.outcome, problem.retryable) == (
+        code, row.status, row.outcome, row.retryable,
+    )  # fmt: skip
+    assert (problem.request_id, problem.node, problem.index, problem.term) == ("mine", 1, 2, 1)
+    assert problem.message == "node 1: why"
+    assert row.outcome is not Outcome.APPLIED
+    assert reply.headers["raftlog-log"] == served.node.log_id
+    assert reply.headers["raftlog-node"] == "1"
+
+
+async def test_bugs_are_answered_as_unknown(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unforeseen exception is a 500 `internal`, outcome unknown, without its text, and the server goes on."""
+
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("secret")
+
+    monkeypatch.setattr(served.node, "submit", broken)
+    reply = await ask(served.port, "PUT", "/v1/kv/k", b"v")
+    problem = reply.problem()
+    assert (problem.code, problem.outcome) == (Code.INTERNAL, "unknown")
+    assert b"secret" not in reply.body
+    assert (await ask(served.port, "GET", "/livez")).status == 200
+
+
+# -- routes and methods -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        ("/v1/lgo", "did you mean /v1/log?"),
+        ("/v1/log/", "did you mean /v1/log?"),
+        ("/V1/log", "did you mean /v1/log?"),
+        ("//v1/log", "did you mean /v1/log?"),
+        ("/v1/sessions/1/receipts", "no such route"),
+        ("/v1/sessions/1/receipts/2/3", "no such route"),
+        ("/v2/log", "did you mean /v1/log?"),
+        ("/etc/passwd", "no such route"),
+        ("/v1/kvx", "did you mean /v1/kv?"),
+    ],
+)
+async def test_unknown_routes_are_404(served: Served, target: str, says: str) -> None:
+    """404 with the nearest route; nothing is normalised into a route."""
+    problem = (await ask(served.port, "GET", target)).problem()
+    assert problem.code is Code.NOT_FOUND
+    assert says in problem.message
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "allow"),
+    [
+        ("PATCH", "/v1/log", "GET, POST"),
+        ("POST", "/v1/kv/k", "DELETE, GET, HEAD, PUT"),
+        ("PUT", "/v1/sessions/1", "DELETE"),
+        ("GET", "/v1/sessions/1/keepalive", "POST"),
+        ("POST", "/livez", "GET, HEAD"),
+        ("OPTIONS", "/v1/watch", "GET"),
+        ("PROPFIND", "/v1/digest", "GET, HEAD"),
+    ],
+)
+async def test_wrong_methods_are_405(served: Served, method: str, target: str, allow: str) -> None:
+    """405 with what the route takes."""
+    reply = await ask(served.port, method, target)
+    assert reply.problem().code is Code.METHOD_NOT_ALLOWED
+    assert reply.headers["allow"] == allow
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        ("/v1/log?fromm=1", "did you mean from?"),
+        ("/v1/log?from=", "from is ''"),
+        ("/v1/log?from=-1", "from is '-1'"),
+        ("/v1/log?from=0", "from 1 to"),
+        ("/v1/log?from=1.5", "whole number"),
+        ("/v1/log?from=0x10", "whole number"),
+        ("/v1/log?from=%D9%A1", "whole number"),
+        ("/v1/log?from=1e9", "whole number"),
+        ("/v1/log?from=9007199254740992", "9007199254740991"),
+        ("/v1/log?limit=10001", "10000"),
+        ("/v1/log?wait=60001", "60000"),
+        ("/v1/log?from=1&from=2", "twice"),
+        ("/v1/log?encoding=hex", "auto, base64"),
+        ("/v1/log?internal=1", "true or false"),
+        ("/v1/log?from=%zz", "two hex digits"),
+        ("/v1/log?format=%FF", "not UTF-8"),
+        ("/v1/status?x=1", "none is taken here"),
+    ],
+)
+async def test_bad_parameters_are_refused(served: Served, target: str, says: str) -> None:
+    """Unknown, repeated, malformed and out of range: each refused by its name, with the bounds."""
+    problem = (await ask(served.port, "GET", target)).problem()
+    assert problem.code in (Code.BAD_REQUEST, Code.NOT_ACCEPTABLE)
+    assert says in problem.message
+
+
+# -- the gate -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:9", "127.9.9.9", "[::1]:80", "LOCALHOST:1", "my.host", "own"])
+async def test_allowed_hosts_are_served(host: str) -> None:
+    """Loopback names, configured names and the host of the node's own URL, with any port."""
+    async with serve(http=HttpSettings(hosts=["My.Host"], access_log=False)) as served:
+        served.node.url = "http://own:80"
+        assert (await ask(served.port, "GET", "/v1/status", host=host)).status == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil", "", "8.8.8.8", "[::1"])
+async def test_foreign_hosts_are_refused(served: Served, host: str) -> None:
+    """A page that makes a browser believe that its own name is this node (DNS rebinding) is refused."""
+    problem = (await ask(served.port, "GET", "/v1/status", host=host)).problem()
+    assert (problem.code, problem.status) == (Code.BAD_HOST, 421)
+
+
+async def test_probes_leave_no_line_unless_they_fail(capfd: pytest.CaptureFixture[str]) -> None:
+    """What asks every second whether a node lives (`raftlog up`, Prometheus) must not fill its log; a refusal and every
+    other request has its line."""
+    async with serve(http=HttpSettings(access_log=True)) as served:
+        for target in ("/livez", "/readyz", "/metrics", "/v1/status", "/v1/members"):
+            assert (await ask(served.port, "GET", target)).status == 200
+        assert (await ask(served.port, "GET", "/livez", host="evil.example")).status == 421
+    lines = "".join(capfd.readouterr())
+    assert [lines.count(target) for target in ("/livez", "/readyz", "/metrics", "/v1/status", "/v1/members")] == [
+        1, 0, 0, 0, 1,
+    ]  # fmt: skip
+
+
+async def test_foreign_origins_may_not_write(served: Served) -> None:
+    """A write with the Origin of another page is refused; the node's own page, and programs, may."""
+    for origin in ("http://evil.example", "null", "http://127.0.0.1:1"):
+        problem = (await ask(served.port, "PUT", "/v1/kv/k", b"v", {"Origin": origin})).problem()
+        assert problem.code is Code.FORBIDDEN
+    assert (await ask(served.port, "PUT", "/v1/kv/k", b"v", {"Origin": "http://127.0.0.1"})).status == 200
+    reply = await ask(served.port, "GET", "/v1/kv/k", headers={"Origin": "http://evil.example"})
+    assert "access-control-allow-origin" not in reply.headers
+
+
+async def test_every_route_passes_the_authorise_step(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it refuses is refused on every route."""
+    from raftlog.cluster.http import gate
+    from raftlog.cluster.http.routes.table import ROUTES
+
+    asked: list[str] = []
+
+    def refuse(principal: object, verb: str, namespace: int, key: bytes | None) -> None:
+        asked.append(verb)
+        raise ApiError(Code.FORBIDDEN, "not you")
+
+    monkeypatch.setattr(gate, "authorise", refuse)
+    for route in ROUTES:
+        target = route.pattern.replace("{key}", "k").replace("{session}", "1").replace("{sequence}", "1")
+        assert (await ask(served.port, route.method, target)).problem().code is Code.FORBIDDEN
+    # The short way of the fast path asks too, and hands refused requests to the long one.
+    assert [verb for verb, _ in groupby(asked)] == [verb for verb, _ in groupby(route.verb for route in ROUTES)]
+
+
+async def test_request_ids_are_returned_or_made(served: Served) -> None:
+    """A client's id comes back; one that could break a header or a log line is replaced; ids made here differ."""
+    reply = await ask(served.port, "GET", "/livez", headers={"Raftlog-Request-Id": "abc-1"})
+    assert reply.headers["raftlog-request-id"] == "abc-1"
+    made = {
+        (await ask(served.port, "GET", "/livez", headers=headers)).headers["raftlog-request-id"]
+        for headers in ({}, {"Raftlog-Request-Id": "a b"}, {"Raftlog-Request-Id": "x" * 129})
+    }
+    assert len(made) == 3
+    assert all(identifier.startswith("1-") for identifier in made)
+
+
+@pytest.mark.parametrize("deadline", ["0", "-1", "1.5", "120001", "soon", ""])
+async def test_bad_deadlines_are_refused(served: Served, deadline: str) -> None:
+    """A deadline is a whole number of ms from 1 to the named maximum."""
+    problem = (await ask(served.port, "GET", "/v1/status", headers={"Raftlog-Deadline-Ms": deadline})).problem()
+    assert "Raftlog-Deadline-Ms" in problem.message
+
+
+async def test_deadline_of_a_write_and_of_a_body(served: Served) -> None:
+    """A write without an outcome by then is unknown; a body that does not come is refused, not waited for."""
+    served.node.held = asyncio.Event()
+    problem = (await ask(served.port, "PUT", "/v1/kv/k", b"v", {"Raftlog-Deadline-Ms": "30"})).problem()
+    assert (problem.code, problem.outcome) == (Code.TIMEOUT, "unknown")
+    half = b"PUT /v1/kv/k HTTP/1.1\r\nHost: localhost\r\nRaftlog-Deadline-Ms: 30\r\nContent-Length: 9\r\n\r\nx"
+    problem = (await exchange(served.port, half)).problem()
+    assert (problem.code, problem.outcome) == (Code.DEADLINE, "not_applied")
+
+
+async def test_open_requests_are_bounded() -> None:
+    """One more than allowed is refused as busy at once; health is still answered."""
+    async with serve(open_requests_max=1) as served:
+        served.node.held = asyncio.Event()
+        write = asyncio.create_task(ask(served.port, "PUT", "/v1/kv/k", b"v"))
+        await wait_until_async(lambda: served.node.held._waiters)
+        reply = await ask(served.port, "GET", "/v1/kv/k")
+        assert (reply.problem().code, reply.problem().outcome) == (Code.BUSY, "not_applied")
+        assert reply.headers["retry-after"] == "1"
+        assert (await ask(served.port, "GET", "/livez")).status == 200
+        served.node.held.set()
+        assert (await write).status == 200
+
+
+async def test_fenced_node_serves_only_its_status(served: Served) -> None:
+    """After a disk error: no read, no write; status, health and metrics say so."""
+    served.node.is_fenced = True
+    for method, target in (("PUT", "/v1/kv/k"), ("GET", "/v1/kv/k?consistency=stale"), ("GET", "/v1/log")):
+        assert (await ask(served.port, method, target)).problem().code is Code.FENCED
+    for target in ("/v1/status", "/livez", "/metrics", "/"):
+        assert (await ask(served.port, "GET", target)).status == 200
+    assert (await ask(served.port, "GET", "/readyz")).status == 503
+
+
+async def test_readyz_needs_a_leader_and_livez_does_not(served: Served) -> None:
+    """Live never depends on a leader; ready does."""
+    assert (await ask(served.port, "GET", "/readyz")).status == 200
+    served.node.is_ready = False
+    reply = await ask(served.port, "GET", "/readyz")
+    assert (reply.status, reply.body.startswith(b"not ready")) == (503, True)
+    assert (await ask(served.port, "GET", "/livez")).status == 200
+
+
+# -- hardly HTTP --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"BREW / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET / HTTP/1.1\r\nno colon\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"POST /v1/log HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"POST /v1/log HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
+        b"GET /a b HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /v1/kv/\x00 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    ],
+)
+async def test_bytes_that_are_not_http(served: Served, data: bytes) -> None:
+    """A problem, then the connection is closed; the server goes on."""
+    async with open_stream(served.port, data) as stream:
+        reply = await stream.reply()
+        assert reply.problem().code is Code.BAD_REQUEST
+        assert await stream.reader.read() == b""
+    assert (await ask(served.port, "GET", "/livez")).status == 200
+
+
+async def test_heads_are_bounded() -> None:
+    """A request line or a header beyond its limit is refused as too large, too many headers as a bad request."""
+    async with serve(head_bytes_max=9_000, head_fields_max=20) as served:
+        long_line = await exchange(served.port, get("/v1/kv/" + "k" * 9_500))
+        assert long_line.problem().code is Code.TOO_LARGE
+        long_field = await exchange(served.port, get("/", ("X", "y" * 9_500)))
+        assert long_field.problem().code is Code.TOO_LARGE
+        many = await exchange(served.port, get("/", *[(f"X{number}", "y") for number in range(30)]))
+        assert many.problem().code is Code.BAD_REQUEST
+
+
+async def test_expect_continue_and_content_encoding(served: Served) -> None:
+    """`Expect: 100-continue` is answered before the body comes; a packed body is refused, never unpacked."""
+    head = b"PUT /v1/kv/k HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\n"
+    async with open_stream(served.port, head) as stream:
+        assert (await stream.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
+        stream.writer.write(b"v")
+        assert (await stream.reply()).status == 200
+    packed = await ask(served.port, "PUT", "/v1/kv/k", b"v", {"Content-Encoding": "gzip"})
+    assert packed.problem().code is Code.UNSUPPORTED_MEDIA_TYPE
+
+
+async def test_http_10_gets_whole_answers_and_closed_connections(served: Served) -> None:
+    """An old client: no chunks, the end of the connection is the end of the answer."""
+    async with open_stream(served.port, b"GET /v1/log?format=ndjson HTTP/1.0\r\nHost: localhost\r\n\r\n") as stream:
+        data = await stream.reader.read()
+    assert b"Transfer-Encoding" not in data
+    assert json.loads(data.partition(b"\r\n\r\n")[2])["next"] == 3
+    alive = b"GET /livez HTTP/1.0\r\nHost: localhost\r\nConnection: keep-alive\r\n\r\n"
+    async with open_stream(served.port, alive) as stream:
+        assert (await stream.reply()).headers["connection"] == "keep-alive"
+
+
+async def test_one_line_per_request(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    """With http.access_log every request has its line, malformed ones aside: method, target, status, time, id, code."""
+    from raftlog.cluster.runtime import logging
+
+    logging.configure("info", "json")
+    try:
+        async with serve(http=HttpSettings(access_log=True)) as served:
+            await ask(served.port, "PUT", "/v1/kv/k", b"v", {"Raftlog-Request-Id": "one"})
+            await ask(served.port, "GET", "/nothing", headers={"Raftlog-Request-Id": "two"})
+    finally:
+        structlog.reset_defaults()
+    lines = [json.loads(line) for line in capsysbinary.readouterr().err.splitlines()]
+    told = [(line["method"], line["target"], line["status"], line["request_id"], line.get("code")) for line in lines]
+    assert told == [("PUT", "/v1/kv/k", 200, "one", None), ("GET", "/nothing", 404, "two", "not_found")]
+    assert all(line["event"] == "request" and line["level"] == "info" and line["node"] == 1 for line in lines)
+    assert all(line["timestamp"].endswith("Z") and line["ms"] >= 0 for line in lines)
+
+
+async def test_metrics_count_requests_by_route_and_status(served: Served) -> None:
+    """Counted by pattern, not by path: a client cannot make new series."""
+    for key in ("a", "b"):
+        await ask(served.port, "PUT", f"/v1/kv/{key}", b"v")
+    await ask(served.port, "GET", "/x")
+    text = (await ask(served.port, "GET", "/metrics")).body.decode()
+    assert 'raftlog_http_requests_total{route="/v1/kv/{key}",status="200"} 2.0' in text
+    assert 'raftlog_http_requests_total{route="none",status="404"} 1.0' in text
+
+
+async def test_the_routes_and_the_version_are_served(served: Served) -> None:
+    """`/` lists every route, /version says which raftlog this is, /openapi.yaml is the document."""
+    listed = (await ask(served.port, "GET", "/")).body.decode()
+    assert "PUT    /v1/kv/{key}" in listed
+    assert (await ask(served.port, "GET", "/version")).json()["log"] == served.node.log_id
+    reply = await ask(served.port, "GET", "/openapi.yaml")
+    assert reply.headers["content-type"] == "application/yaml"
+    assert reply.body.startswith(b"openapi: 3.1.0")
+    assert (await ask(served.port, "GET", "/v1/members")).json()["members"][0]["node"] == 1
+
+
+@pytest.mark.parametrize("fast_path", [True, False])
+async def test_a_request_that_means_another_log_changes_nothing(fast_path: bool) -> None:
+    """After a restore there is another log at the same place, with keys, sessions and indexes of the same names."""
+    async with serve(fast_path=fast_path) as served:
+        before = served.node.applied
+        for method, target in (("PUT", "/v1/kv/k"), ("POST", "/v1/log"), ("GET", "/v1/kv/k"), ("GET", "/v1/status")):
+            reply = await ask(served.port, method, target, b"v" if method != "GET" else b"", {"Raftlog-Log": "ff" * 16})
+            problem = reply.problem()
+            assert (problem.code, problem.outcome, reply.status) == (Code.FOREIGN_LOG, Outcome.NOT_APPLIED, 409)
+            assert f"this is log {served.node.log_id}" in problem.message
+        assert served.node.applied == before
+        reply = await ask(served.port, "PUT", "/v1/kv/k", b"v", {"Raftlog-Log": served.node.log_id})
+        assert reply.status == 200

@@ -1,0 +1,203 @@
+"""The listening socket: how connections are taken, and its end."""
+
+import asyncio
+import errno
+import os
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import uvloop
+from aiohttp import web
+
+from raftlog.cluster.http import listener
+from raftlog.cluster.http.listener import Door, listen
+
+CLIENTS = 20
+
+LOOPS = pytest.mark.parametrize(
+    "loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]
+)
+
+
+@asynccontextmanager
+async def _door() -> AsyncIterator[Door]:
+    """An open one, behind which every request is answered; the caller closes it."""
+
+    async def answer(_: web.BaseRequest) -> web.Response:
+        return web.Response(text="answered")
+
+    runner = web.ServerRunner(web.Server(answer))
+    await runner.setup()
+    try:
+        yield await listen(runner, "127.0.0.1", 0, 100)
+    finally:
+        await runner.cleanup()
+
+
+@LOOPS
+def test_connections_in_the_backlog_are_answered(loop_factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """Connections that the kernel took and the node did not, with their requests sent, are answered, not reset; one
+    that comes later is refused."""
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(_backlog())
+
+
+async def _backlog() -> None:
+    async with _door() as door:
+        address = door.sockets[0].getsockname()
+        # the loop does not run meanwhile
+        clients = [socket.create_connection(address, timeout=5) for _ in range(CLIENTS)]
+        try:
+            for client in clients:
+                client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+            await door.close()
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(address, timeout=5)
+            answers = [await asyncio.to_thread(_all_of, client) for client in clients]
+        finally:
+            for client in clients:
+                client.close()
+    assert all(answer.endswith(b"answered") for answer in answers)
+
+
+def _all_of(client: socket.socket) -> bytes:
+    data = b""
+    while more := client.recv(4_096):
+        data += more
+    return data
+
+
+@LOOPS
+def test_a_busy_loop_takes_many_connections_in_a_turn(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that connects while others wait is accepted within a few turns, however long a turn is. One turn accepts
+    only a limited number.
+    """
+    monkeypatch.setattr(listener, "ACCEPTS_MAX", 8)
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(_storm())
+
+
+async def _storm() -> None:
+    made: list[int] = []  # in each turn
+
+    class Silent(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            made[-1] += 1
+            transport.close()
+
+    async with _door() as door:
+        door._factory = Silent  # type: ignore[assignment]
+        clients = [socket.create_connection(door.sockets[0].getsockname(), timeout=5) for _ in range(CLIENTS)]
+        while sum(made) < CLIENTS and len(made) < 100:
+            made.append(0)
+            await asyncio.sleep(0)
+        for client in clients:
+            client.close()
+        await door.close()
+    assert sum(made) == CLIENTS
+    assert max(made) <= 8
+    assert sum(1 for turn in made if turn) <= 4, made
+
+
+@LOOPS
+def test_without_files_for_another_connection_those_that_are_there_go_on(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """The system has no file left: for a moment no client is accepted, and nothing is tried; then it goes on."""
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(_no_files())
+
+
+async def _no_files() -> None:
+    async with _door() as door:
+        poor = _Poor(door.sockets[0])
+        door._shut()
+        door.sockets = [poor]  # type: ignore[list-item]
+        door._open()
+        with socket.create_connection(door.sockets[0].getsockname(), timeout=30) as client:
+            client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert poor.asked == 1
+            assert door._pause is not None
+            door._pause.cancel()
+            door._open()  # as if the moment had passed
+            got = await asyncio.to_thread(_all_of, client)
+        await door.close()
+    assert got.endswith(b"answered")
+
+
+@LOOPS
+def test_clients_leave_the_node_the_files_that_it_needs(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """More clients connect than there may be files. Some are accepted, then none until some of those have gone; all in
+    the end.
+    """
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(_many())
+
+
+async def _many() -> None:
+    made: list[asyncio.BaseTransport] = []
+
+    class Kept(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            made.append(transport)
+
+    async with _door() as door:
+
+        async def moment_over() -> None:
+            assert door._pause is not None
+            door._pause.cancel()
+            door._open()
+            for _ in range(5):
+                await asyncio.sleep(0)
+
+        door._factory = Kept  # type: ignore[assignment]
+        clients = [socket.create_connection(door.sockets[0].getsockname(), timeout=30) for _ in range(CLIENTS)]
+        lowest = os.dup(clients[0].fileno())
+        os.close(lowest)
+        door._files_max = lowest + 3
+        taken = 0
+        try:
+            for _ in range(5):
+                await asyncio.sleep(0)
+            while True:
+                assert taken < len(made) <= taken + 4
+                if len(made) == CLIENTS:
+                    break
+                taken = len(made)
+                await moment_over()
+                assert len(made) == taken, "those are still there"
+                for transport in made:
+                    transport.close()
+                await asyncio.sleep(0)
+                await moment_over()
+        finally:
+            for client in clients:
+                client.close()
+            for transport in made:
+                transport.close()
+            await door.close()
+
+
+class _Poor:
+    """A listening socket of a process that has no file for a connection, the first time."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        self._listening = listening
+        self.asked = 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._listening, name)
+
+    def accept(self) -> tuple[socket.socket, object]:
+        self.asked += 1
+        if self.asked == 1:
+            raise OSError(errno.EMFILE, "no file is left")
+        return self._listening.accept()

@@ -1,0 +1,134 @@
+"""The first batch decides how an input is read, and every doubt is an error that names file, line and option."""
+
+from typing import Any
+
+import pytest
+
+from raftlog.cluster.importer.deciding import Decided, ImportOptions, Sample, decide, first_lines
+from raftlog.cluster.importer.lines import InputError, InputFormat, read_batch
+from raftlog.cluster.importer.times import TimeRule
+
+QUAKES = [
+    "DateTime,Magnitude,Place",
+    '2016/01/01 00:30:04.91,1.30,"Geysers, California"',
+    "2016/01/01 00:38:24,2,Hawaii",
+]
+
+
+def sample(name: str, lines: list[str], **more: Any) -> Sample:
+    """The beginning of a file."""
+    return Sample(name, [f"{line}\n".encode() for line in lines], **more)
+
+
+def told(name: str, lines: list[str], **options: Any) -> Decided:
+    """The decision."""
+    return decide(sample(name, lines, latest_ms=1_700_000_000_000), ImportOptions(**options))
+
+
+def test_a_file_of_earthquakes_keeps_its_times_and_types() -> None:
+    """Slashes and hundredths of a second are recognised, printed, and read."""
+    decided = told("quakes.csv", QUAKES, time="DateTime", key="Place", headers=("Magnitude",))
+    assert decided.reading.times == TimeRule("%Y/%m/%d %H:%M:%S.%f", "UTC")
+    assert [column.type for column in decided.reading.types] == ["string", "number", "string"]
+    text = "\n".join(decided.notices)
+    assert all(each in text for each in ("format csv", "delimiter ','", "Magnitude number", "UTC", "2 of the first 2"))
+    first, second = read_batch(first_lines(sample("quakes.csv", QUAKES), decided.reading), decided.reading)
+    assert first == (QUAKES[1].encode(), b"Geysers, California", (("Magnitude", b"1.30"),), 1_451_608_204_910)
+    assert second == (QUAKES[2].encode(), b"Hawaii", (("Magnitude", b"2"),), 1_451_608_704_000)
+
+
+@pytest.mark.parametrize(
+    ("lines", "options", "message"),
+    [
+        (QUAKES, {"time": "Place"}, r"q.csv: line 2: Place 'Geysers, California' is not a time; give --time-format"),
+        (QUAKES, {"time": "DateTime", "time_format": "%d.%m.%Y"}, r"line 2: DateTime '2016/.* of the form '%d.%m.%Y'"),
+        (QUAKES, {"time": "When"}, r"q.csv: --time When: .* it has DateTime, Magnitude, Place"),
+        (QUAKES, {"select": ("x",)}, r"--select x"),
+        (QUAKES, {"time_zone": "UTC"}, r"--time FIELD"),
+        (QUAKES, {"time": "DateTime", "time_zone": "Nowhere"}, r"no such zone"),
+        (["t,v", "05/06/2016,1"], {"time": "t"}, r"'%d/%m/%Y' or --time-format '%m/%d/%Y'"),
+        (["t,v", ",1"], {"time": "t"}, r"none of the first 1 rows has a value in t"),
+        (["1,2", "3,4"], {}, r"line 1 looks like data.*--columns.*--no-header.*--header"),
+        (["a,a", "3,4"], {}, r"names the column 'a' twice"),
+        (QUAKES, {"delimiter": "ab"}, r"one character, or tab"),
+    ],
+)
+def test_a_doubt_is_an_error_with_the_option_that_settles_it(
+    lines: list[str], options: dict[str, Any], message: str
+) -> None:
+    """Nothing is written before all of them are settled."""
+    with pytest.raises(ValueError, match=message):
+        told("q.csv", lines, **options)
+
+
+def test_columns_without_a_line_of_names() -> None:
+    """Given names take no line of the file; without names they are numbered."""
+    lines = ["1;x", "2;y"]
+    named = told("q.csv", lines, columns=("n", "text"), key="text")
+    assert [each.key for each in read_batch(first_lines(sample("q.csv", lines), named.reading), named.reading)] == [  # type: ignore[union-attr]
+        b"x", b"y",
+    ]  # fmt: skip
+    assert told("q.csv", lines, header=False).reading.columns == ("c1", "c2")
+    assert told("q.csv", ["1;2", "3;4"], header=True).reading.columns == ("1", "2")
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "format"),
+    [
+        ("a", ["a;b", "1;2", "3;4"], "csv"), ("a.log", ["something happened"], "lines"),
+        ("messages", ["Oct 11 22:14:15 host kernel: usb"], "syslog"), ("a.json", ['{"a": 1}'], "ndjson"),
+        ("a", ["{", '"a": 1}'], "ndjson"), ("x.tsv.gz", ["a\tb"], "tsv"), ("a", ['[{"a": 1}]'], "json"),
+    ],
+)  # fmt: skip
+def test_the_format_is_guessed_from_name_and_content(name: str, lines: list[str], format: str) -> None:
+    """Also without a name that helps."""
+    assert told(name, lines).reading.format == format
+
+
+def test_text_in_no_known_format_asks() -> None:
+    """A name that means nothing, and free text: the log cannot forget a wrong guess."""
+    with pytest.raises(InputError, match="--format"):
+        told("notes", ["free text", "of a person"])
+
+
+def test_without_a_time_field_it_is_said_and_one_is_proposed() -> None:
+    """The records have only the log's time then."""
+    notice = told("q.csv", QUAKES).notices[-1]
+    assert "no time field" in notice
+    assert "--time DateTime" in notice
+
+
+def test_fields_of_json_are_looked_up_in_all_rows() -> None:
+    """Changing and nested fields; a field that no row has is refused."""
+    lines = ['{"a": {"t": 1700000000}, "b": 1}', '{"b": 2.5, "c": [1]}', "no JSON"]
+    decided = told("x.ndjson", lines, time="a.t", select=("b", "c"))
+    assert decided.reading.times == TimeRule("s", "UTC")
+    types = [(column.name, column.type) for column in decided.reading.types]
+    assert types == [("a", "object"), ("b", "number"), ("c", "array")]
+    found = read_batch(first_lines(sample("x.ndjson", lines), decided.reading), decided.reading)
+    assert [getattr(each, "value", None) for each in found] == [b'{"b":1}', b'{"b":2.5,"c":[1]}', None]
+    with pytest.raises(InputError, match=r"--key z: none of the first 2 rows has this field; they have a, b, c"):
+        told("x.ndjson", lines, key="z")
+
+
+def test_selected_cells_have_the_type_of_their_column() -> None:
+    """Digits stay as they are; a cell that does not fit stays text; an empty one is null."""
+    lines = ["id,n,ok,zip", "1,1.10,true,01234", "2,,false,99", "x,3,maybe,5"]
+    decided = told("q.csv", lines[:3], select=("id", "n", "ok", "zip"))
+    rows = read_batch(first_lines(sample("q.csv", lines), decided.reading), decided.reading)
+    assert [getattr(each, "value", None) for each in rows] == [
+        b'{"id":1,"n":1.10,"ok":true,"zip":"01234"}', b'{"id":2,"n":null,"ok":false,"zip":"99"}',
+        b'{"id":"x","n":3,"ok":"maybe","zip":"5"}',
+    ]  # fmt: skip
+
+
+def test_syslog_and_access_logs_have_their_time_in_its_place() -> None:
+    """An old line gets the year of the file's age."""
+    line = "Oct 11 22:14:15 host kernel: usb"
+    decided = decide(sample("m", [line], latest_ms=1_700_000_000_000), ImportOptions(key="app"))
+    (found,) = read_batch(first_lines(sample("m", [line]), decided.reading), decided.reading)
+    assert (found.key, found.time_ms) == (b"kernel", 1_697_062_455_000)  # type: ignore[union-attr]
+    with pytest.raises(InputError, match="of a syslog line it is one of"):
+        told("m", [line], key="nothing")
+    access = told("a.log", ['::1 - - [10/Oct/2000:13:55:36 -0700] "GET / HTTP/1.0" 200 5'], select=("path", "status"))
+    assert access.reading.format is InputFormat.ACCESS

@@ -1,0 +1,90 @@
+"""CSV dialects and charsets are guessed from the first bytes, and quotes decide where a row ends."""
+
+import pytest
+from hypothesis import given, strategies as st
+
+from raftlog.cluster.importer.dialect import (
+    Dialect,
+    charset_of,
+    dialect_of,
+    is_open,
+    is_row_open,
+    is_table,
+    looks_like_data,
+    rows_of,
+)
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+def test_the_delimiter_is_that_of_equal_rows(delimiter: str) -> None:
+    """Other delimiters inside the cells do not deceive it."""
+    lines = [delimiter.join(("name", "text", "n")), *(delimiter.join(("a, b", f"x; y {n}", f"{n}")) for n in range(9))]
+    if delimiter in ",;":
+        lines = [line.replace("a, b", '"a, b"').replace("x; y", "x y") for line in lines]
+    assert dialect_of(lines).delimiter == delimiter
+    assert is_table(lines)
+
+
+def test_sentences_with_commas_are_no_table() -> None:
+    """Their first line would be lost as the names of columns. (Found by the benchmark of imports.)"""
+    assert not is_table([f"a line of some text, number {number}, and more" for number in range(9)])
+    assert is_table(["at,first name,n", *["1,x, y"] * 9])
+
+
+def test_quotes_and_escapes() -> None:
+    """Single quotes, and quotes behind a backslash."""
+    assert dialect_of(["a,b", "'x, y',1"]) == Dialect(",", "'")
+    backslash = dialect_of(["a,b", '"he said \\"no\\", then",1'])
+    assert backslash == Dialect(",", '"', "\\")
+    assert rows_of(['"he said \\"no\\", then",1'], backslash) == [['he said "no", then', "1"]]
+    assert rows_of(['"he said ""no""",1'], Dialect()) == [['he said "no"', "1"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('a,"b', True), ('a,"b"', False), ('a,"b""', True), ('a,"b""c"', False), ('5" pipe,3', False), ('"', True),
+        ('""', False), ("", False), ('"a"x,"b', True), ('a,"x, ""y""', True),
+    ],
+)  # fmt: skip
+def test_a_row_is_open_while_a_quoted_field_is(text: str, expected: bool) -> None:
+    """A quote inside an unquoted field is text: it does not swallow the next lines."""
+    assert is_open(text, Dialect()) is expected
+    assert is_row_open(text.encode() + b"\r\n", Dialect()) is expected
+    assert is_open(text.replace('"', "'"), Dialect(",", "'")) is expected
+
+
+@given(st.lists(st.text(alphabet='a,"\n', max_size=8), min_size=1, max_size=4))
+def test_a_written_row_is_closed_exactly_at_its_end(cells: list[str]) -> None:
+    """Whatever the cells hold: every shorter part that ends at a line end inside quotes is open."""
+    row = ",".join('"' + cell.replace('"', '""') + '"' for cell in cells)
+    assert not is_open(row, Dialect())
+    assert not is_row_open(f"{row}\n".encode(), Dialect())
+    assert is_row_open(f"{row[:-1]}\n".encode(), Dialect())
+    assert is_open(row[:-1], Dialect())
+
+
+@pytest.mark.parametrize(
+    ("data", "charset"),
+    [
+        ("é,b\n".encode(), "utf-8"), (b"\xef\xbb\xbfa", "utf-8"), ("é,b\n".encode("cp1252"), "windows-1252"),
+        ("a,b\n".encode("utf-16"), "utf-16-le"), ("a,b,c\n".encode("utf-16-le"), "utf-16-le"),
+        ("a,b,c\n".encode("utf-16-be"), "utf-16-be"), ("a".encode("utf-32"), "utf-32-le"), (b"", "utf-8"),
+    ],
+)  # fmt: skip
+def test_the_charset_of_the_first_bytes(data: bytes, charset: str) -> None:
+    """A byte order mark decides, else zero bytes, else whether it is UTF-8."""
+    assert charset_of(data, is_whole=True)[0] == charset
+
+
+def test_a_character_cut_at_the_end_of_the_sample_is_no_reason() -> None:
+    """The sample ends at any byte of the file."""
+    assert charset_of("aé".encode()[:-1], is_whole=False)[0] == "utf-8"
+    assert charset_of("aé".encode()[:-1], is_whole=True)[0] == "windows-1252"
+
+
+def test_numbers_above_numbers_look_like_data() -> None:
+    """A year as the name of a column is not enough, if the column holds text."""
+    assert looks_like_data(["1", "a"], ["2", "b"])
+    assert not looks_like_data(["2016", "a"], ["x", "b"])
+    assert not looks_like_data(["id", "n"], ["1", "2"])

@@ -1,0 +1,235 @@
+"""Imports of many files, rejected lines and earlier versions' notes are exactly once, wherever they are killed."""
+
+import asyncio
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raftlog.cluster.client.blocking.client import SyncClient
+from raftlog.cluster.importer.importer import ImportPlan, ImportProgress, ImportStep, run
+from raftlog.cluster.importer.lines import InputError
+from raftlog.cluster.importer.session_file import SessionFileError, read_session
+from tests.cluster.fake_node import FakeNode, serve
+
+QUAKE = '2016/01/{day:02d} 00:30:04.91,{magnitude:.2f},"Place {day}, X"'
+
+
+class Killed(BaseException):
+    """The process ends here: nothing below catches it."""
+
+
+def with_node(work: Callable[[SyncClient], None]) -> None:
+    """Runs blocking work beside a node."""
+
+    async def main() -> None:
+        async with serve(FakeNode()) as served:
+            with SyncClient(served.url) as client:
+                await asyncio.to_thread(work, client)
+
+    asyncio.run(main())
+
+
+def killer(step: ImportStep, time: int) -> Callable[[ImportStep], None]:
+    """Kills the import whenever it reaches the step for that time."""
+    seen = 0
+
+    def kill(reached: ImportStep) -> None:
+        nonlocal seen
+        seen += reached is step
+        if seen == time:
+            raise Killed
+
+    return kill
+
+
+def finish(plan: ImportPlan, client: SyncClient) -> ImportProgress:
+    """Imports to the end."""
+    return list(run(plan, client, io.BytesIO()))[-1]
+
+
+def rows(client: SyncClient) -> list[tuple[bytes | None, bytes | None, int | None]]:
+    """Key, value and client time of the imported records."""
+    return [(each.key, each.value, each.client_time_ms) for each in client.log() if each.operation == "append"]
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        ImportStep.BEGUN,
+        ImportStep.DESCRIBED,
+        ImportStep.READ,
+        ImportStep.NOTED,
+        ImportStep.ANSWERED,
+        ImportStep.FINISHED,
+    ],
+)
+@pytest.mark.parametrize("time", [1, 3])
+def test_a_folder_of_earthquakes_is_exactly_once_through_kills(tmp_path: Path, step: ImportStep, time: int) -> None:
+    """Three files with their own names of columns, one of them empty of rows; killed twice. The last progress counts
+    all runs.
+    """
+    folder = tmp_path / "quakes"
+    folder.mkdir()
+    expected = []
+    for file, days in (("a", 7), ("b", 0), ("c", 5)):
+        lines = [QUAKE.format(day=day, magnitude=day / 7) for day in range(1, days + 1)]
+        (folder / f"{file}.csv").write_text("\n".join(["DateTime,Magnitude,Place", *lines]) + "\n")
+        expected += [
+            (f"Place {day}, X".encode(), line.encode(), 1_451_608_204_910 + (day - 1) * 86_400_000)
+            for day, line in enumerate(lines, start=1)
+        ]
+
+    def work(client: SyncClient) -> None:
+        given: dict[str, Any] = {"time": "DateTime", "key": "Place", "batch_lines": 2}
+        for _ in range(2):
+            try:
+                finish(ImportPlan(str(folder), tmp_path / "n", tmp_path / "r", at=killer(step, time), **given), client)
+            except (Killed, SessionFileError):
+                continue
+        note = read_session(tmp_path / "n")
+        if note is None or not note.done:
+            finish(ImportPlan(str(folder), tmp_path / "n", tmp_path / "r", **given), client)
+        note = read_session(tmp_path / "n")
+        assert note is not None
+        assert (note.acknowledged.records, note.acknowledged.file, note.done) == (12, 3, True)
+        assert rows(client) == expected
+
+    with_node(work)
+
+
+def test_rejected_lines_are_corrected_and_imported_once(tmp_path: Path) -> None:
+    """They are read as the lines of the file were. A second start imports none of them again."""
+    source, rejects = tmp_path / "in.csv", tmp_path / "in.csv.rejected"
+    source.write_text("id,at\na,2026-01-31T12:00:00Z\n,2026-01-31T12:00:01Z\nc,2026-01-31T12:00:02Z\n")
+
+    def work(client: SyncClient) -> None:
+        done = finish(ImportPlan(str(source), tmp_path / "n", rejects, key="id", time="at"), client)
+        assert (done.records, done.rejected) == (2, 1)
+        (row,) = map(json.loads, rejects.read_text().splitlines())
+        assert (row["line"], row["reason"], row["value"]) == (
+            3,
+            "a key of 0 bytes: it must have 1 to 4096",
+            ",2026-01-31T12:00:01Z",
+        )
+        rejects.write_text(json.dumps(row | {"value": "b" + row["value"]}) + "\n")
+        again: dict[str, Any] = {"rejected_of": tmp_path / "n"}
+        plan = ImportPlan(str(rejects), tmp_path / "rn", tmp_path / "rr", at=killer(ImportStep.ANSWERED, 1), **again)
+        with pytest.raises(Killed):
+            finish(plan, client)
+        assert finish(ImportPlan(str(rejects), tmp_path / "rn", tmp_path / "rr", **again), client).result == "repeated"
+        with pytest.raises(SessionFileError, match="imported already"):
+            finish(ImportPlan(str(rejects), tmp_path / "rn", tmp_path / "rr", **again), client)
+        assert [key for key, _, _ in rows(client)] == [b"a", b"c", b"b"]
+        assert rows(client)[2][2] == 1_769_860_801_000
+
+    with_node(work)
+
+
+def test_a_time_that_fails_later_is_counted_and_strict_stops_there(tmp_path: Path) -> None:
+    """With `strict` all lines before it are in; after it is corrected, the same import continues."""
+    source = tmp_path / "in.csv"
+    lines = ["at,n", *(f"2026-01-31T12:00:{n:02d}Z,{n}" for n in range(8))]
+    lines[6] = "soon,5"
+    source.write_text("\n".join(lines))
+
+    def work(client: SyncClient) -> None:
+        done = finish(ImportPlan(str(source), tmp_path / "n", tmp_path / "r", time="at", batch_lines=3), client)
+        assert (done.records, done.without_time, done.rejected) == (8, 1, 0)
+        strict: dict[str, Any] = {"time": "at", "batch_lines": 3, "strict": True}
+        with pytest.raises(InputError, match=r"in\.csv: line 7: no time in at.*--strict"):
+            finish(ImportPlan(str(source), tmp_path / "n2", tmp_path / "r2", **strict), client)
+        assert len(rows(client)) == 8 + 5
+        source.write_text("\n".join(lines).replace("soon", "2026-01-31T12:00:05Z"))
+        done = finish(ImportPlan(str(source), tmp_path / "n2", tmp_path / "r2", **strict), client)
+        assert (done.records, done.without_time) == (8, 0)
+        assert [value for _, value, _ in rows(client)[8:]] == source.read_bytes().splitlines()[1:]
+
+    with_node(work)
+
+
+def test_a_doubt_stops_before_anything_is_written(tmp_path: Path) -> None:
+    """No session, no schema, no note, no rejected lines."""
+    source = tmp_path / "in.csv"
+    source.write_text("DateTime,n\nat noon,1\n")
+
+    def work(client: SyncClient) -> None:
+        before = len(list(client.log(internal=True)))
+        with pytest.raises(InputError, match=r"in\.csv: line 2: DateTime 'at noon' is not a time; give --time-format"):
+            finish(ImportPlan(str(source), tmp_path / "n", tmp_path / "r", time="DateTime"), client)
+        assert len(list(client.log(internal=True))) == before
+        assert sorted(each.name for each in tmp_path.iterdir()) == ["in.csv"]
+
+    with_node(work)
+
+
+def test_a_file_with_other_columns_stops_the_import(tmp_path: Path) -> None:
+    """The error names the file; what came before it is in the log."""
+    (tmp_path / "a.csv").write_text("x,y\n1,2\n")
+    (tmp_path / "b.csv").write_text("x\n1\n")
+    (tmp_path / "c.csv").touch()
+
+    def work(client: SyncClient) -> None:
+        names = [str(tmp_path / name) for name in ("a.csv", "c.csv", "b.csv")]
+        told: list[str] = []
+        plan = ImportPlan(names[0], tmp_path / "n", tmp_path / "r", more=tuple(names[1:]), tell=told.append)
+        with pytest.raises(InputError, match=r"b\.csv: line 1 has not the 2 columns x, y"):
+            finish(plan, client)
+        assert [value for _, value, _ in rows(client)] == [b"1,2"]
+        assert any("c.csv: the file is empty" in each for each in told)
+
+    with_node(work)
+
+
+def test_an_import_noted_by_the_first_version_continues(tmp_path: Path) -> None:
+    """Its note has no files, no reading and no sequence for a schema: the noted batch keeps sequence 2."""
+    source = tmp_path / "in.ndjson"
+    source.write_text("".join(f'{{"id": "{n}"}}\n' for n in range(9)))
+
+    def work(client: SyncClient) -> None:
+        plan = ImportPlan(
+            str(source), tmp_path / "n", tmp_path / "r", key="id", batch_lines=3, at=killer(ImportStep.ANSWERED, 2)
+        )
+        with pytest.raises(Killed):
+            finish(plan, client)
+        note = json.loads((tmp_path / "n").read_text())
+        for name in ("files", "reading", "options"):
+            del note[name]
+        for name in ("file", "inode", "without_time"):
+            del note["acknowledged"][name]
+        (tmp_path / "n").write_text(json.dumps(note | {"version": 1}))
+        results = [
+            each.result
+            for each in run(
+                ImportPlan(str(source), tmp_path / "n", tmp_path / "r", key="id", batch_lines=3), client, io.BytesIO()
+            )
+        ]
+        assert results == ["repeated", "applied"]
+        assert [key for key, _, _ in rows(client)] == [b"%d" % n for n in range(9)]
+
+    with_node(work)
+
+
+def test_another_option_is_refused_and_the_old_ones_are_named(tmp_path: Path) -> None:
+    """The decision of the first run stays, so the same command must continue it."""
+    (tmp_path / "in.csv").write_text("at,n\n2026-01-31,1\n")
+
+    def work(client: SyncClient) -> None:
+        given: dict[str, Any] = {"time": "at", "headers": ("n",)}
+        with pytest.raises(Killed):
+            finish(
+                ImportPlan(
+                    str(tmp_path / "in.csv"), tmp_path / "n", tmp_path / "r", at=killer(ImportStep.NOTED, 1), **given
+                ),
+                client,
+            )
+        with pytest.raises(SessionFileError, match=r"--time at --headers n --batch 5000.*same command"):
+            finish(ImportPlan(str(tmp_path / "in.csv"), tmp_path / "n", tmp_path / "r", time="at"), client)
+        assert (
+            finish(ImportPlan(str(tmp_path / "in.csv"), tmp_path / "n", tmp_path / "r", **given), client).records == 1
+        )
+
+    with_node(work)

@@ -1,0 +1,351 @@
+"""An import is exactly once and in order, wherever it is killed, and refuses what it cannot go on with."""
+
+import asyncio
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raftlog.cluster.api.errors import ApiError, Code
+from raftlog.cluster.client.blocking.client import SyncClient
+from raftlog.cluster.client.errors import ClientError, Unavailable
+from raftlog.cluster.importer import importer
+from raftlog.cluster.importer.importer import ImportPlan, ImportProgress, ImportStep, run
+from raftlog.cluster.importer.lines import InputError
+from raftlog.cluster.importer.session_file import SessionFileError, read_session
+from tests.cluster.fake_node import FakeNode, serve
+
+LINES = [b'{"id": "k%d", "n": %d}' % (number % 3, number) for number in range(23)]
+LINES[7] = b'{"n": "no key"}'
+LINES[8] = b""
+LINES[22] = b"no JSON"
+GOOD = [line for number, line in enumerate(LINES) if number not in (7, 8, 22)]
+
+
+class Killed(BaseException):
+    """The process ends here: nothing below catches it."""
+
+
+def plan_of(folder: Path, **more: Any) -> ImportPlan:
+    """An import of LINES from a file, five records a batch."""
+    source = folder / "in.ndjson"
+    if not source.exists():
+        source.write_bytes(b"\n".join(LINES))
+    given: dict[str, Any] = {"key": "id", "batch_lines": 5} | more
+    return ImportPlan(str(source), folder / "note.json", folder / "rejected.ndjson", **given)
+
+
+def with_node(work: Callable[[FakeNode, SyncClient], None]) -> None:
+    """Runs blocking work beside a node."""
+
+    async def main() -> None:
+        node = FakeNode()
+        async with serve(node) as served:
+            with SyncClient(served.url) as client:
+                await asyncio.to_thread(work, node, client)
+
+    asyncio.run(main())
+
+
+def values(client: SyncClient) -> list[bytes | None]:
+    """The values in the log."""
+    return [record.value for record in client.log() if record.operation == "append"]
+
+
+def rejected_lines(folder: Path) -> list[int]:
+    """Numbers of the lines written aside."""
+    return [json.loads(line)["line"] for line in (folder / "rejected.ndjson").read_bytes().splitlines()]
+
+
+def finish(plan: ImportPlan, client: SyncClient) -> ImportProgress:
+    """Imports to the end."""
+    return list(run(plan, client, io.BytesIO()))[-1]
+
+
+def test_an_import_is_the_input_in_order(tmp_path: Path) -> None:
+    """Values are the lines, keys and times are found, rejected lines are aside, and the end is noted."""
+
+    def work(_: FakeNode, client: SyncClient) -> None:
+        done = finish(plan_of(tmp_path), client)
+        assert (done.records, done.rejected, done.lines) == (20, 3, 23)
+        assert values(client) == GOOD
+        assert next(record for record in client.log() if record.operation == "append").key == b"k0"
+        assert rejected_lines(tmp_path) == [8, 9, 23]
+        note = read_session(tmp_path / "note.json")
+        assert note is not None
+        assert note.done
+        with pytest.raises(SessionFileError, match=r"imported already: 20 records.*--again.*--from-line \d+"):
+            finish(plan_of(tmp_path), client)
+        assert len(values(client)) == 20
+        finish(plan_of(tmp_path, again=True), client)
+        assert values(client) == GOOD + GOOD
+
+    with_node(work)
+
+
+@pytest.mark.parametrize("step", ImportStep)
+@pytest.mark.parametrize("time", [1, 2, 4])
+def test_killed_at_any_step_it_goes_on_exactly_once(tmp_path: Path, step: ImportStep, time: int) -> None:
+    """The import is killed the first, second or fourth time it reaches a step, and so again in the next run. Every line
+    is in the log once, in order, and every rejected line aside once. Guard: the note is written before the batch is
+    sent.
+    """
+    seen = 0
+    kills = 2
+
+    def kill(reached: ImportStep) -> None:
+        nonlocal seen, kills
+        seen += reached is step
+        if seen == time and kills:
+            seen, kills = 0, kills - 1
+            raise Killed
+
+    def is_done() -> bool:
+        note = read_session(tmp_path / "note.json")
+        return note is not None and note.done
+
+    def work(_: FakeNode, client: SyncClient) -> None:
+        while not is_done():
+            try:
+                finish(plan_of(tmp_path, at=kill), client)
+            except Killed:
+                pass
+        assert values(client) == GOOD
+        assert rejected_lines(tmp_path) == [8, 9, 23]
+
+    with_node(work)
+
+
+def test_an_import_is_done_although_its_session_cannot_be_closed(tmp_path: Path) -> None:
+    """The leader is lost after the last acknowledged batch: the import ends well, and its note says so."""
+
+    def work(_: FakeNode, client: SyncClient) -> None:
+        plan = plan_of(tmp_path)
+        unreachable: list[str] = []
+
+        def lose(request: Any, **more: Any) -> Any:
+            if request.method == "DELETE":
+                unreachable.append(request.target)
+                raise Unavailable(Code.NO_LEADER, "no leader")
+            return call(request, **more)
+
+        call, client.call = client.call, lose  # type: ignore[method-assign]
+        assert finish(plan, client).records == len(values(client))
+        assert len(unreachable) == 1
+        with pytest.raises(SessionFileError, match="was imported already"):
+            finish(plan, client)
+
+    with_node(work)
+
+
+def test_answer_lost_and_process_killed_is_still_once(tmp_path: Path) -> None:
+    """The batch was applied, the answer never arrived, the process died: the noted batch comes back as repeated."""
+
+    def kill(reached: ImportStep) -> None:
+        if reached is ImportStep.ANSWERED:
+            raise Killed
+
+    def work(_: FakeNode, client: SyncClient) -> None:
+        with pytest.raises(Killed):
+            finish(plan_of(tmp_path, at=kill), client)
+        results = [each.result for each in run(plan_of(tmp_path), client, io.BytesIO())]
+        assert results[0] == "repeated"
+        assert set(results[1:4]) == {"applied"}
+        assert values(client) == GOOD
+
+    with_node(work)
+
+
+def broken_off(folder: Path, client: SyncClient, batches: int = 2, **more: Any) -> None:
+    """An import killed after some batches."""
+    left = batches
+
+    def kill(reached: ImportStep) -> None:
+        nonlocal left
+        left -= reached is ImportStep.NOTED
+        if left < 0:
+            raise Killed
+
+    with pytest.raises(Killed):
+        list(run(plan_of(folder, at=kill, **more), client, io.BytesIO(b"\n".join(LINES))))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data.replace(b"k1", b"k9", 1),
+        lambda data: data.replace(b'"n": 12', b'"n": 99'),
+        lambda data: data[:40],
+    ],
+    ids=["acknowledged", "noted", "shorter"],
+)
+def test_changed_input_is_refused(tmp_path: Path, change: Callable[[bytes], bytes]) -> None:
+    """The imported or noted lines are no longer in the input: nothing is sent, and the choices are printed."""
+
+    def work(_: FakeNode, client: SyncClient) -> None:
+        broken_off(tmp_path, client)
+        before = values(client)
+        source = tmp_path / "in.ndjson"
+        source.write_bytes(change(source.read_bytes()))
+        with pytest.raises(SessionFileError, match=r"first \d+ bytes differ.*--again"):
+            finish(plan_of(tmp_path), client)
+        assert values(client) == before
+
+    with_node(work)
+
+
+def test_input_that_grew_goes_on(tmp_path: Path) -> None:
+    """Lines appended meanwhile are imported, too."""
+
+    def work(_: FakeNode, client: SyncClient) -> None:
+        broken_off(tmp_path, client)
+        with (tmp_path / "in.ndjson").open("ab") as file:
+            file.write(b'\n{"id": "new"}\n')
+        finish(plan_of(tmp_path), client)
+        assert values(client) == [*GOOD, b'{"id": "new"}']
+
+    with_node(work)
+
+
+@pytest.mark.parametrize("noted_batch_arrived", [False, True])
+def test_expired_session_is_refused_with_the_logs_outcome(tmp_path: Path, noted_batch_arrived: bool) -> None:
+    """No line is sent under a new session by itself. The log shows the outcome of the noted batch, and the line from
+    which the rest can be imported.
+    """
+
+    def work(node: FakeNode, client: SyncClient) -> None:
+        broken_off(tmp_path, client)
+        if noted_batch_arrived:
+
+            def kill(reached: ImportStep) -> None:
+                if reached is ImportStep.ANSWERED:
+                    raise Killed
+
+            with pytest.raises(Killed):
+                finish(plan_of(tmp_path, at=kill), client)
+        before = values(client)
+        node.clock_ms += 8 * 24 * 3_600_000
+        with pytest.raises(SessionFileError, match=r"session .* has expired") as refused:
+            finish(plan_of(tmp_path), client)
+        assert values(client) == before
+        text = str(refused.value)
+        assert ("are not in the log" in text) == (not noted_batch_arrived)
+        rest = int(text.partition("--from-line ")[2].split()[0])
+        finish(plan_of(tmp_path, again=True, from_line=rest), client)
+        assert values(client) == GOOD
+
+    with_node(work)
+
+
+def test_standard_input_after_a_kill_is_refused(tmp_path: Path) -> None:
+    """A pipe cannot be read again; without the choice made by --again nothing is sent."""
+
+    def work(_: FakeNode, client: SyncClient) -> None:
+        plan = ImportPlan("-", tmp_path / "note.json", tmp_path / "rejected.ndjson", key="id", batch_lines=5)
+
+        def kill(reached: ImportStep) -> None:
+            if reached is ImportStep.ANSWERED:
+                raise Killed
+
+        pipe = io.BytesIO(b"\n".join(LINES))
+        with pytest.raises(Killed):
+            list(run(ImportPlan("-", plan.state, plan.rejects, key="id", batch_lines=5, at=kill), client, pipe))
+        with pytest.raises(SessionFileError, match=r"cannot be read again.*Choose"):
+            list(run(plan, client, io.BytesIO(b"\n".join(LINES))))
+        assert values(client) == GOOD[:5]
+        again = ImportPlan("-", plan.state, plan.rejects, key="id", batch_lines=5, again=True)
+        list(run(again, client, io.BytesIO(b"\n".join(LINES))))
+        assert values(client) == GOOD[:5] + GOOD
+        assert read_session(plan.state) is None
+
+    with_node(work)
+
+
+@pytest.mark.parametrize(
+    ("more", "refusal"),
+    [({"key": None}, "--key id"), ({"batch_lines": 6}, "--batch 5"), ({"from_line": 3}, "same command")],
+)
+def test_other_options_are_refused(tmp_path: Path, more: dict[str, Any], refusal: str) -> None:
+    """The noted batch can only be made again in the very same way."""
+
+    def work(_: FakeNode, client: SyncClient) -> None:
+        broken_off(tmp_path, client)
+        with pytest.raises(SessionFileError, match=refusal):
+            finish(plan_of(tmp_path, **more), client)
+
+    with_node(work)
+
+
+def test_pitfall_81_an_import_into_another_log_is_refused(tmp_path: Path) -> None:
+    """The note belongs to one log id. Guard: `old_note` compares it with the cluster's."""
+
+    def work(node: FakeNode, client: SyncClient) -> None:
+        broken_off(tmp_path, client)
+        node.log_id = "f" * 32
+        client.state.log = ""  # the next import is another process, and has another client
+        with pytest.raises(SessionFileError, match="this cluster's log is ffff"):
+            finish(plan_of(tmp_path), client)
+
+    with_node(work)
+
+
+def test_refused_batch_stops_the_import_and_leaves_the_note(tmp_path: Path) -> None:
+    """An error of the cluster ends the run; the next goes on."""
+
+    def work(node: FakeNode, client: SyncClient) -> None:
+        node.refusal = None
+        broken_off(tmp_path, client, 1)
+        node.refusal = ApiError(Code.TOO_LARGE, "a limit")
+        with pytest.raises(ClientError, match="a limit"):
+            finish(plan_of(tmp_path), client)
+        node.refusal = None
+        finish(plan_of(tmp_path), client)
+        assert values(client) == GOOD
+
+    with_node(work)
+
+
+def test_csv_keeps_its_first_line_to_itself_and_from_line_skips(tmp_path: Path) -> None:
+    """The names of the columns are no record, and --from-line counts lines of the file."""
+
+    def work(_: FakeNode, client: SyncClient) -> None:
+        source = tmp_path / "in.csv"
+        source.write_bytes(b'id,v\r\na,"1\n2"\nb,3\nc,4\n')
+        plan = ImportPlan(str(source), tmp_path / "n", tmp_path / "r", key="id")
+        finish(plan, client)
+        assert values(client) == [b'a,"1\n2"', b"b,3", b"c,4"]
+        finish(ImportPlan(str(source), tmp_path / "n2", tmp_path / "r", key="id", from_line=5), client)
+        assert values(client)[3:] == [b"c,4"]
+        with pytest.raises(InputError, match="has only 5 lines"):
+            finish(ImportPlan(str(source), tmp_path / "n3", tmp_path / "r", from_line=9), client)
+        (tmp_path / "none").touch()
+        with pytest.raises(InputError, match="is empty"):
+            finish(ImportPlan(str(tmp_path / "none"), tmp_path / "n4", tmp_path / "r"), client)
+
+    with_node(work)
+
+
+def test_a_file_that_is_no_note_is_refused(tmp_path: Path) -> None:
+    """Somebody else's file is not overwritten."""
+
+    def work(_: FakeNode, client: SyncClient) -> None:
+        (tmp_path / "note.json").write_text("{}")
+        with pytest.raises(SessionFileError, match=r"not the session file.*--state"):
+            finish(plan_of(tmp_path), client)
+
+    with_node(work)
+
+
+def test_large_lines_make_small_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch ends by its bytes, too, and is cut the same way when it is made again."""
+    monkeypatch.setattr(importer, "BATCH_BYTES_MAX", 60)
+
+    def work(_: FakeNode, client: SyncClient) -> None:
+        broken_off(tmp_path, client, 3)
+        assert len(list(run(plan_of(tmp_path), client, io.BytesIO()))) == 4
+        assert values(client) == GOOD
+
+    with_node(work)

@@ -1,0 +1,157 @@
+"""Inputs of every kind become the same lines: compressed, in other charsets, as JSON, Parquet and Arrow."""
+
+import datetime
+import decimal
+import gzip
+import io
+import json
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raftlog.cluster.client.requests import NewRecord
+from raftlog.cluster.importer import converting, inputs
+from raftlog.cluster.importer.importer import ImportPlan, preview
+from raftlog.cluster.importer.lines import InputError, InputFormat
+
+pa = pytest.importorskip("pyarrow", reason="pyarrow is of the extra `spark`")
+
+
+def stored(path: Path, **options: Any) -> list[bytes | None]:
+    """The values as an import would store them."""
+    plan = ImportPlan(str(path), path.with_name("note"), path.with_name("rejected"), **options)
+    return [each.value for _, each in preview(plan, io.BytesIO(), 1_000) if isinstance(each, NewRecord)]
+
+
+def test_gzip_and_zstd_are_found_by_their_first_bytes(tmp_path: Path) -> None:
+    """Whatever the name is; a cut file is an error that names it."""
+    data = b"".join(b'{"n": %d}\n' % number for number in range(500))
+    zstd = pa.compress(data, codec="zstd", asbytes=True)
+    for name, packed in (("a", gzip.compress(data)), ("b.zst", zstd), ("c.ndjson", data)):
+        (tmp_path / name).write_bytes(packed)
+        assert stored(tmp_path / name) == data.splitlines()
+    (tmp_path / "cut").write_bytes(gzip.compress(data)[:-20])
+    with pytest.raises(InputError, match="cut: the compressed file is damaged or cut"):
+        stored(tmp_path / "cut")
+
+
+@pytest.mark.parametrize("charset", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-8-sig", "cp1252"])
+def test_any_charset_becomes_utf_8(tmp_path: Path, charset: str) -> None:
+    """With and without a byte order mark; the names of the columns have no mark."""
+    (tmp_path / "a.csv").write_bytes("städte,n\nZürich,1\n".encode(charset))
+    assert stored(tmp_path / "a.csv", key="städte") == ["Zürich,1".encode()]
+
+
+def test_windows_1252_reads_every_byte_and_a_given_charset_is_kept(tmp_path: Path) -> None:
+    """An undefined byte is no reason to stop in the middle of a file."""
+    (tmp_path / "a.csv").write_bytes(b"a,b\n\x81\xe4,1\n")
+    assert stored(tmp_path / "a.csv") == ["\x81ä,1".encode()]
+    assert stored(tmp_path / "a.csv", charset="latin2") == ["\x81ä,1".encode()]
+    with pytest.raises(InputError, match="no such charset"):
+        stored(tmp_path / "a.csv", charset="utf-99")
+    with pytest.raises(InputError, match="line 1 or later is not ascii"):
+        stored(tmp_path / "a.csv", charset="ascii")
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_json_values_become_lines_wherever_the_pieces_end(size: int) -> None:
+    """Arrays, objects over several lines, and numbers whose digits are kept."""
+
+    def pieces(text: str) -> Iterator[bytes]:
+        data = text.encode()
+        return (data[at : at + size] for at in range(0, len(data), size))
+
+    pretty = '[\n {"a": 1.10,\n "b": "x\\ny, ]é"},\r\n {"a": 123456789012345678901234567890}\n]\n'
+    found = [*converting.json_lines(pieces(pretty))]
+    assert found == ['{"a": 1.10,  "b": "x\\ny, ]é"}\n'.encode(), b'{"a": 123456789012345678901234567890}\n']
+    assert [*converting.json_lines(pieces('{"a":\n1}{"a":2}\n'))] == [b'{"a": 1}\n', b'{"a":2}\n']
+    assert [*converting.json_lines(pieces("[]"))] == []
+    for text, reason in (('[{"a": 1}, {"a"', "value 2 is not JSON"), ('[{"a": 1}', "the file is cut")):
+        with pytest.raises(InputError, match=reason):
+            list(converting.json_lines(pieces(text)))
+
+
+def all_types() -> Any:
+    """A table with a column of every type."""
+    when = datetime.datetime(2016, 1, 1, 0, 30, 4, 910_000)
+    return pa.table(
+        {
+            "i": pa.array([2**63 - 1, None], pa.int64()), "u": pa.array([2**64 - 1, 0], pa.uint64()),
+            "f": pa.array([0.1, float("nan")], pa.float64()), "h": pa.array([1.5, None], pa.float32()),
+            "b": pa.array([True, None]), "s": pa.array(["é", ""]), "x": pa.array([b"\xff", None], pa.binary()),
+            "t": pa.array([when, None], pa.timestamp("us")), "z": pa.array([when, None], pa.timestamp("ms", "UTC")),
+            "n": pa.array([1_451_608_204_910_000_001, None], pa.timestamp("ns")),
+            "d": pa.array([datetime.date(2016, 1, 1), None]), "c": pa.array([datetime.time(1, 2, 3), None]),
+            "m": pa.array([decimal.Decimal("1.10"), None], pa.decimal128(10, 2)),
+            "p": pa.array([datetime.timedelta(seconds=1), None], pa.duration("ms")),
+            "l": pa.array([[1, 2], None], pa.list_(pa.int32())), "o": pa.array([{"a": 1, "w": when}, None]),
+            "k": pa.array(["x", "x"]).dictionary_encode(), "e": pa.nulls(2),
+        }
+    )  # fmt: skip
+
+
+EXPECTED = {
+    "i": 2**63 - 1, "u": 2**64 - 1, "f": 0.1, "h": 1.5, "b": True, "s": "é", "x": "/w==",
+    "t": "2016-01-01T00:30:04.910000", "z": "2016-01-01T00:30:04.910Z", "n": "2016-01-01T00:30:04.910000001",
+    "d": "2016-01-01", "c": "01:02:03.000000", "m": "1.10", "p": 1000, "l": [1, 2],
+    "o": {"a": 1, "w": "2016-01-01T00:30:04.910000"}, "k": "x", "e": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "stream", "parquet.gz"])
+def test_every_arrow_type_is_kept(tmp_path: Path, kind: str) -> None:
+    """As JSON without loss; times of any column can be the record's time."""
+    import pyarrow.parquet
+
+    path = tmp_path / f"a.{'arrows' if kind == 'stream' else kind}"
+    table = all_types()
+    if kind.startswith("parquet"):
+        pyarrow.parquet.write_table(table, path)
+        if kind.endswith("gz"):
+            path.write_bytes(gzip.compress(path.read_bytes()))
+    else:
+        new = pa.ipc.new_file if kind == "arrow" else pa.ipc.new_stream
+        with new(str(path), table.schema) as writer:
+            writer.write_table(table)
+    values = stored(path)
+    first, second = (json.loads(value or b"") for value in values)
+    assert first == EXPECTED
+    assert second == dict.fromkeys(EXPECTED) | {"u": 0, "f": "nan", "s": "", "k": "x"}
+    plan = ImportPlan(str(path), tmp_path / "note", tmp_path / "rejected", time="n", key="s")
+    (_, found), _ = preview(plan, io.BytesIO(), 9)
+    assert isinstance(found, NewRecord)
+    assert (found.key, found.time_ms) == ("é".encode(), 1_451_608_204_910)
+
+
+def test_a_damaged_parquet_file_is_named(tmp_path: Path) -> None:
+    """And so is Parquet from a pipe, which cannot be read from its end."""
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 and nothing else")
+    with pytest.raises(InputError, match=r"a\.parquet: not a Parquet file"):
+        stored(tmp_path / "a.parquet")
+    with pytest.raises(InputError, match="save the input to a file"):
+        inputs.open_input("-", io.BytesIO(b"PAR1"), None, None, threading.Event())
+
+
+def test_folders_and_patterns_are_read_in_order_without_our_own_files(tmp_path: Path) -> None:
+    """Hidden files, notes and rejected lines are no input; nothing found is an error."""
+    for name in ("b.csv", "a.csv", ".hidden", "a.csv.rejected", "a.csv.raftlog-import"):
+        (tmp_path / name).write_text("x")
+    found = inputs.expand([str(tmp_path)])
+    assert [os.path.basename(each) for each in found] == ["a.csv", "b.csv"]
+    assert inputs.expand([str(tmp_path / "*.csv"), str(tmp_path / "a.csv")]) == found
+    (tmp_path / "empty").mkdir()
+    for name, message in (("empty", "no file to import"), ("*.json", "no file matches")):
+        with pytest.raises(InputError, match=message):
+            inputs.expand([str(tmp_path / name)])
+    with pytest.raises(InputError, match="together with files"):
+        inputs.expand(["-", "a"])
+
+
+def test_lines_may_be_any_bytes(tmp_path: Path) -> None:
+    """Plain lines need no charset."""
+    (tmp_path / "a.txt").write_bytes(b"\xff\xfeanything"[1:] + b"\nx\r\n")
+    assert stored(tmp_path / "a.txt", format=InputFormat.LINES) == [b"\xfeanything", b"x\r"]

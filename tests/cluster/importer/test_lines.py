@@ -1,0 +1,157 @@
+"""Lines of NDJSON, CSV and access logs to records: the value is the line, only the key can be missing."""
+
+import pytest
+from hypothesis import given, strategies as st
+
+from raftlog.cluster.client.requests import NewRecord
+from raftlog.cluster.importer import access_log
+from raftlog.cluster.importer.lines import (
+    InputError,
+    InputFormat,
+    InputOptions,
+    Line,
+    Rejected,
+    begin,
+    detect,
+    read,
+    split_lines,
+)
+
+COMMON = b'10.0.0.1 - frank [10/Oct/2000:13:55:36 -0700] "GET /a.gif HTTP/1.0" 200 2326'
+COMBINED = COMMON + b' "http://x/start" "Mozilla/5 \\"odd\\" (x)"'
+UNCLOSED = COMMON + b' "http://x/start" "Mozilla/5 (x'
+
+
+@pytest.mark.parametrize(
+    ("line", "field", "value"),
+    [
+        (COMMON, "host", b"10.0.0.1"), (COMMON, "user", b"frank"), (COMMON, "method", b"GET"),
+        (COMMON, "path", b"/a.gif"), (COMMON, "status", b"200"), (COMMON, "referer", None), (COMMON, "agent", None),
+        (COMBINED, "referer", b"http://x/start"), (COMBINED, "agent", b'Mozilla/5 \\"odd\\" (x)'),
+        (UNCLOSED, "host", b"10.0.0.1"), (UNCLOSED, "path", b"/a.gif"), (UNCLOSED, "agent", b"Mozilla/5 (x"),
+        (b'::1 - - [x] "-" 400 -', "path", None), (b"", "host", None), (b"no log line", "host", None),
+        (COMMON.replace(b"frank", b"-"), "user", None),
+    ],
+)  # fmt: skip
+def test_a_field_is_found_or_it_is_not(line: bytes, field: str, value: bytes | None) -> None:
+    """Positions decide: a missing last quote costs nothing but that field's own end."""
+    assert access_log.read_field(line, field) == value
+
+
+def test_the_time_of_an_access_line_counts_its_zone() -> None:
+    """The time zone counts; a text that is no date is no time."""
+    assert access_log.read_time_ms(COMMON) == 971_211_336_000
+    assert access_log.read_time_ms(COMMON.replace(b"10/Oct", b"32/Oct")) is None
+    assert access_log.read_time_ms(COMMON.replace(b"Oct", b"Foo")) is None
+    assert access_log.read_time_ms(b"x") is None
+    assert (access_log.is_access_line(UNCLOSED), access_log.is_access_line(b'{"a": 1}')) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "format"),
+    [
+        ("a.ndjson", b"x", "ndjson"),
+        ("a", b' {"a": 1}', "ndjson"),
+        ("a.csv", b"a,b", "csv"),
+        ("a.log", COMBINED, "access"),
+        ("-", COMMON, "access"),
+    ],
+)
+def test_format_is_found_by_name_or_first_line(name: str, first: bytes, format: str) -> None:
+    """Common formats are recognised; the refusal of others names the option."""
+    assert detect(name, first) == format
+    with pytest.raises(InputError, match="--format"):
+        detect("a.txt", b"free text")
+
+
+def told(reading: InputOptions, data: bytes) -> NewRecord | Rejected:
+    """The one line, read."""
+    return read(Line(7, data + b"\n"), reading)
+
+
+NDJSON = InputOptions(InputFormat.NDJSON, key="user.id", time="at")
+
+
+@pytest.mark.parametrize(
+    ("data", "key", "time_ms"),
+    [
+        (b'{"user": {"id": "x"}, "at": 5}', b"x", 5),
+        (b'{"user.id": 7, "at": "2020-01-01T00:00:00Z"}', b"7", 1_577_836_800_000),
+        (b'{"user": {"id": true}, "at": "2020-01-01"}', b"true", 1_577_836_800_000),
+        (b'{"user": {"id": 1.5}, "at": "yesterday"}', b"1.5", None),
+        (b'{"user": {"id": "\\u00e9"}}\r', b"\xc3\xa9", None),
+    ],
+)
+def test_key_and_time_of_json_are_read_by_path(data: bytes, key: bytes, time_ms: int | None) -> None:
+    """Text and numbers are keys, a dotted name goes into objects, an odd time is none; the value stays."""
+    assert told(NDJSON, data) == NewRecord(data, key, (), time_ms)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "blank"), (b"  \r", "blank"), (b"{", "not JSON"), (b"[1]", "not a JSON object"), (b"{}", "no user.id"),
+        (b'{"user": {"id": null}}', "no user.id"), (b'{"user": {"id": []}}', "not text"),
+        (b'{"user": {"id": ""}}', "0 bytes"),
+        (b'{"user": {"id": "%s"}}' % (b"x" * 4097), "4097 bytes"), (b'{"user": {"id": "\\ud800"}}', "not Unicode"),
+        (b'\xff', "not JSON"), (b'{"a":' * 5000, "not JSON|nested"),
+    ],
+)  # fmt: skip
+def test_a_line_without_its_key_is_rejected_with_the_reason(data: bytes, reason: str) -> None:
+    """Only then, and the line comes along."""
+    rejected = told(NDJSON, data)
+    assert isinstance(rejected, Rejected)
+    assert (rejected.number, rejected.data) == (7, data)
+    assert any(each in rejected.reason for each in reason.split("|"))
+
+
+def test_without_a_key_nothing_but_a_blank_line_is_rejected() -> None:
+    """No key was asked for: any line is a value."""
+    for format in InputFormat:
+        assert told(InputOptions(format), b"\xff anything") == NewRecord(b"\xff anything")
+        assert isinstance(told(InputOptions(format), b" "), Rejected)
+    assert told(InputOptions(InputFormat.NDJSON, time="at"), b"no JSON") == NewRecord(b"no JSON")
+
+
+def test_csv_takes_its_columns_from_the_first_line() -> None:
+    """Quoted fields, a byte order mark and a short row; an unknown column is refused by name."""
+    reading = begin(InputFormat.CSV, "b", None, b'\xef\xbb\xbfa,"b"\r\n')
+    assert reading.columns == ("a", "b")
+    assert told(reading, b'1,"x,y"\r') == NewRecord(b'1,"x,y"\r', b"x,y")
+    assert isinstance(told(reading, b"1"), Rejected)
+    with pytest.raises(InputError, match="no such column; it has a, b"):
+        begin(InputFormat.CSV, "c", None, b"a,b\n")
+    with pytest.raises(InputError, match="host, user"):
+        begin(InputFormat.ACCESS, "ip", None, COMMON)
+    with pytest.raises(InputError, match="leave the option out"):
+        begin(InputFormat.ACCESS, None, "time", COMMON)
+
+
+def test_a_quoted_field_may_hold_line_ends_and_a_stray_quote_stays_alone() -> None:
+    """A row over several lines is one record; a quote that never closes does not swallow the rest of the file."""
+    reading = InputOptions(InputFormat.CSV, None, None, ("a", "b"))
+    lines = list(split_lines([b'1,"x\n', b'y"\n', b"2,z\n", b'3,"w\n', b"4,v"], reading, 2))
+    assert [(line.number, line.raw, line.lines) for line in lines] == [
+        (2, b'1,"x\ny"\n', 2), (4, b"2,z\n", 1), (5, b'3,"w\n', 1), (6, b"4,v", 1),
+    ]  # fmt: skip
+    endless = [b'"\n', *[b"x" * 1000 + b"\n"] * 100]
+    assert len(list(split_lines(endless, reading))) == 101
+
+
+@given(
+    st.lists(st.sampled_from([b"a\n", b'b"c\n', b'"d\ne"\n', b"\n", b'""\n']), max_size=12),
+    st.sampled_from(InputFormat),
+)
+def test_lines_put_together_are_the_input(pieces: list[bytes], format: InputFormat) -> None:
+    """Nothing is lost, added or counted twice, whatever the quotes."""
+    data = b"".join(pieces)
+    lines = list(split_lines(data.splitlines(keepends=True), InputOptions(format, None, None, ("a",))))
+    assert b"".join(line.raw for line in lines) == data
+    numbers = [line.number for line in lines]
+    assert numbers == [1 + sum(line.lines for line in lines[:at]) for at in range(len(lines))]
+
+
+def test_a_line_too_long_is_named() -> None:
+    """The limit of a value is reported before anything is sent."""
+    with pytest.raises(InputError, match="line 2 has more than"):
+        list(split_lines([b"a\n", b"x" * (1 << 20) + b"y"], InputOptions(InputFormat.NDJSON)))

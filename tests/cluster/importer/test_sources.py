@@ -1,0 +1,230 @@
+"""A copy of any source is exactly once: through kills, lost connections and expired sessions."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raftlog import sources
+from raftlog.cluster.client.blocking.client import SyncClient
+from raftlog.cluster.importer.sources import CopyStep, Events, FileSource, NewRecord, Part, SourceError, copy
+from tests.cluster.fake_node import FakeNode, serve
+
+
+class Killed(BaseException):
+    """The process ends here: nothing below catches it."""
+
+
+class Numbers:
+    """Numbers up to an end, in parts of `size`. A second reading gives other values, as a live stream does."""
+
+    name = "numbers"
+
+    def __init__(self, end: int, size: int = 1) -> None:
+        self.end, self.size, self.given = end, size, 0
+
+    def read(self, position: Any | None) -> Iterator[Part]:
+        """From the position on."""
+        for start in range(position or 0, self.end, self.size):
+            numbers = range(start, min(start + self.size, self.end))
+            yield Part([NewRecord(b"%d" % number, b"k", (("h", b"v"),), 5) for number in numbers], numbers.stop)
+
+
+def with_node(work: Callable[[FakeNode, SyncClient], None]) -> None:
+    """Runs blocking work beside a node."""
+
+    async def main() -> None:
+        node = FakeNode()
+        async with serve(node) as served:
+            with SyncClient(served.url) as client:
+                await asyncio.to_thread(work, node, client)
+
+    asyncio.run(main())
+
+
+def values(client: SyncClient) -> list[bytes]:
+    """The copied records."""
+    return [record.value or b"" for record in client.log() if record.operation == "append"]
+
+
+def killer(step: CopyStep, time: int) -> Callable[[CopyStep], None]:
+    """Kills the copy when it reaches the step for that time."""
+    seen = 0
+
+    def kill(reached: CopyStep) -> None:
+        nonlocal seen
+        seen += reached is step
+        if seen == time:
+            raise Killed
+
+    return kill
+
+
+@pytest.mark.parametrize("step", CopyStep)
+@pytest.mark.parametrize("time", [1, 3])
+@pytest.mark.parametrize("has_expired", [False, True])
+def test_killed_at_any_step_it_goes_on_exactly_once(
+    tmp_path: Path, step: CopyStep, time: int, has_expired: bool
+) -> None:
+    """Also if the session has expired meanwhile: the log shows whether the kept batch is in it."""
+
+    def work(node: FakeNode, client: SyncClient) -> None:
+        try:
+            list(copy(Numbers(23, 2), client, tmp_path / "s", batch_records=5, at=killer(step, time)))
+        except Killed:
+            pass
+        if has_expired:
+            node.clock_ms += 8 * 24 * 3_600_000
+        rest = list(copy(Numbers(23, 2), client, tmp_path / "s", batch_records=5))
+        assert values(client) == [b"%d" % number for number in range(23)]
+        assert all((each.records, each.position) == (23, 23) for each in rest[-1:])
+        assert list(copy(Numbers(23, 2), client, tmp_path / "s")) == []
+        assert [each.records for each in copy(Numbers(25), client, tmp_path / "s")][-1] == 25
+
+    with_node(work)
+
+
+def test_another_source_or_a_foreign_file_is_refused(tmp_path: Path) -> None:
+    """The state belongs to one source and one log."""
+
+    def work(node: FakeNode, client: SyncClient) -> None:
+        list(copy(Numbers(3), client, tmp_path / "s"))
+        other = Numbers(3)
+        other.name = "others"
+        with pytest.raises(SourceError, match="of the source numbers"):
+            list(copy(other, client, tmp_path / "s"))
+        (tmp_path / "s").write_bytes(b"{}")
+        with pytest.raises(SourceError, match="not the state file"):
+            list(copy(Numbers(3), client, tmp_path / "s"))
+
+    with_node(work)
+
+
+def test_an_error_of_the_source_comes_after_what_it_gave(tmp_path: Path) -> None:
+    """The records before it are in the log."""
+
+    class Broken(Numbers):
+        def read(self, position: Any | None) -> Iterator[Part]:
+            yield from super().read(position)
+            raise SourceError("the wire is cut")
+
+    def work(_: FakeNode, client: SyncClient) -> None:
+        with pytest.raises(SourceError, match="the wire is cut"):
+            list(copy(Broken(7), client, tmp_path / "s"))
+        assert len(values(client)) == 7
+
+    with_node(work)
+
+
+def test_files_are_a_source_with_their_own_times(tmp_path: Path) -> None:
+    """Killed and continued; a changed beginning is refused."""
+    path = tmp_path / "in.csv"
+    path.write_text("at,n\n" + "".join(f"2016/01/{day:02d} 00:30:04.91,{day}\n" for day in range(1, 8)))
+
+    def work(_: FakeNode, client: SyncClient) -> None:
+        source = FileSource(str(path), time="at", key="n")
+        with pytest.raises(Killed):
+            list(copy(source, client, tmp_path / "s", at=killer(CopyStep.ANSWERED, 1)))
+        with path.open("a") as file:
+            file.write("2016/01/08 00:30:04.91,8\n")
+        list(copy(FileSource(str(path), time="at", key="n"), client, tmp_path / "s"))
+        found = [record for record in client.log() if record.operation == "append"]
+        assert [record.key for record in found] == [b"%d" % day for day in range(1, 9)]
+        assert found[7].client_time_ms == 1_451_608_204_910 + 7 * 86_400_000
+        path.write_text(path.read_text().replace("04.91,1", "04.92,1", 1))
+        with pytest.raises(SourceError, match="has changed"):
+            list(copy(FileSource(str(path), time="at", key="n"), client, tmp_path / "s"))
+
+    with_node(work)
+
+
+class Stream(ThreadingHTTPServer):
+    """Sends events after the last id, at most `at_once` in a connection; 204 at the end."""
+
+    def __init__(self, end: int, at_once: int, has_ids: bool = True) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.end, self.at_once, self.has_ids = end, at_once, has_ids
+        self.asked: list[str | None] = []
+        self.daemon_threads = False  # server_close waits for them
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One connection."""
+
+    server: Stream
+
+    def do_GET(self) -> None:
+        """The next events."""
+        last = self.headers.get("Last-Event-ID")
+        self.server.asked.append(last)
+        if self.path == "/json":
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            return
+        start = 0 if last is None else int(last) + 1
+        if start >= self.server.end:
+            self.send_response(204)
+            self.end_headers()
+            return
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream; charset=utf-8")
+        self.end_headers()
+        self.wfile.write(b": a comment\nretry: 1\n\n")
+        for number in range(start, min(start + self.server.at_once, self.server.end)):
+            number_line = f"id: {number}\r\n" if self.server.has_ids else ""
+            self.wfile.write(f"{number_line}event: tick\r\ndata: a{number}\r\ndata:b\r\n\r\n".encode())
+        self.wfile.write(b"id: 999\ndata: cut off in the middle")
+
+    def log_message(self, *_: object) -> None:
+        """Silent."""
+
+
+@pytest.fixture
+def stream() -> Iterator[Stream]:
+    """A server of 20 events, seven in each connection."""
+    server = Stream(20, 7)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.mark.parametrize("step", CopyStep)
+def test_events_are_exactly_once_through_lost_connections_and_kills(
+    tmp_path: Path, stream: Stream, step: CopyStep
+) -> None:
+    """The server is asked for what follows the last id. An event that is cut off is not taken."""
+    url = f"http://127.0.0.1:{stream.server_port}/s?x=1"
+
+    def work(_: FakeNode, client: SyncClient) -> None:
+        with pytest.raises(Killed):
+            list(copy(Events(url), client, tmp_path / "s", batch_records=3, at=killer(step, 1)))
+        list(copy(sources.Events(url), client, tmp_path / "s", batch_records=3))
+        assert values(client) == [b"a%d\nb" % number for number in range(20)]
+        (first,) = [each for each in client.log() if each.value == b"a0\nb"]
+        assert first.headers == (("event", b"tick"),)
+        assert stream.asked[-1] == "19"
+
+    with_node(work)
+
+
+def test_events_without_ids_and_other_answers_are_refused(tmp_path: Path, stream: Stream) -> None:
+    """A copy could not continue after them."""
+    url = f"http://127.0.0.1:{stream.server_port}/"
+
+    def work(_: FakeNode, client: SyncClient) -> None:
+        stream.has_ids = False
+        with pytest.raises(SourceError, match="has no id"):
+            list(copy(Events(url), client, tmp_path / "s"))
+        assert values(client) == []
+        with pytest.raises(SourceError, match="it must be 200 with text/event-stream"):
+            list(copy(Events(f"{url}json"), client, tmp_path / "t"))
+
+    with_node(work)

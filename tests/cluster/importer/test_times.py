@@ -1,0 +1,117 @@
+"""Times are recognised from their values; a doubt is reported, never guessed."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from raftlog.cluster.importer.times import SYSLOG_3164, BadTimeRule, TimeRule, reader, recognise, suggest
+
+
+def ms(*when: int) -> int:
+    """Unix milliseconds of a time in UTC."""
+    return round(datetime(*when, tzinfo=UTC).timestamp() * 1000)  # type: ignore[arg-type, misc]
+
+
+@pytest.mark.parametrize(
+    ("value", "form", "expected"),
+    [
+        ("2016/01/01 00:30:04.91", "%Y/%m/%d %H:%M:%S.%f", ms(2016, 1, 1, 0, 30, 4) + 910),
+        ("2016-01-01T00:30:04Z", "iso", ms(2016, 1, 1, 0, 30, 4)),
+        ("2016-01-01 00:30:04.5+02:00", "iso", ms(2015, 12, 31, 22, 30, 4) + 500),
+        ("20160101T003004", "iso", ms(2016, 1, 1, 0, 30, 4)),
+        (1451608204, "s", ms(2016, 1, 1, 0, 30, 4)),
+        ("1451608204.91", "s", ms(2016, 1, 1, 0, 30, 4) + 910),
+        (1451608204910, "ms", ms(2016, 1, 1, 0, 30, 4) + 910),
+        ("1451608204910123", "us", ms(2016, 1, 1, 0, 30, 4) + 910),
+        (1451608204910123456, "ns", ms(2016, 1, 1, 0, 30, 4) + 910),
+        ("20160101003004", "%Y%m%d%H%M%S", ms(2016, 1, 1, 0, 30, 4)),
+        (20160101, "%Y%m%d", ms(2016, 1, 1)),
+        ("31/12/2016 23:59", "%d/%m/%Y %H:%M", ms(2016, 12, 31, 23, 59)),
+        ("12/31/2016 11:59:59 PM", "%m/%d/%Y %I:%M:%S %p", ms(2016, 12, 31, 23, 59, 59)),
+        ("31.12.2016", "%d.%m.%Y", ms(2016, 12, 31)),
+        ("Jan 5, 2016", "%b %d, %Y", ms(2016, 1, 5)),
+        ("10/Oct/2000:13:55:36 -0700", "%d/%b/%Y:%H:%M:%S %z", ms(2000, 10, 10, 20, 55, 36)),
+        ("Tue, 05 Jan 2016 10:00:00 GMT", "%a, %d %b %Y %H:%M:%S %z", ms(2016, 1, 5, 10)),
+        ("Tue Jan  5 10:00:00 2016", "%a %b %d %H:%M:%S %Y", ms(2016, 1, 5, 10)),
+        ("2016-01-05 10:00:00,25", "iso", ms(2016, 1, 5, 10) + 250),
+    ],
+)
+def test_a_common_form_is_recognised_and_read(value: Any, form: str, expected: int) -> None:
+    """One value is enough where it has one meaning."""
+    told = recognise([value, None, ""], "UTC")
+    assert (told.forms, told.read, told.of) == ((form,), 1, 1)
+    assert reader(TimeRule(form))(value) == expected
+
+
+def test_day_and_month_are_decided_by_the_values_or_not_at_all() -> None:
+    """A day above 12 decides; without one both forms are returned, and none is chosen."""
+    assert recognise(["05/06/2016"], "UTC").forms == ("%d/%m/%Y", "%m/%d/%Y")
+    assert recognise(["05/06/2016", "25/06/2016"], "UTC").forms == ("%d/%m/%Y",)
+    assert recognise(["05/06/2016", "06/25/2016"], "UTC").forms == ("%m/%d/%Y",)
+    assert recognise(["05/05/2016"], "UTC").forms == ("%d/%m/%Y",)  # both mean the same
+
+
+@pytest.mark.parametrize("values", [["yesterday"], [5], ["12:30"], [True], [{"a": 1}], [None], ["2016/13/41"], []])
+def test_a_value_that_is_no_time_has_no_form(values: list[Any]) -> None:
+    """A small number, a time of the day alone, and a date that does not exist."""
+    assert recognise(values, "UTC").forms == ()
+
+
+def test_a_zone_moves_only_values_without_one() -> None:
+    """Names know summer time, offsets do not; a value's own zone is kept."""
+    berlin, offset = TimeRule("%Y/%m/%d %H:%M", "Europe/Berlin"), TimeRule("%Y/%m/%d %H:%M", "+02:00")
+    assert reader(berlin)("2016/07/01 12:00") == ms(2016, 7, 1, 10)
+    assert reader(berlin)("2016/01/01 12:00") == ms(2016, 1, 1, 11)
+    assert reader(offset)("2016/01/01 12:00") == ms(2016, 1, 1, 10)
+    assert reader(TimeRule("iso", "Europe/Berlin"))("2016-07-01T12:00") == ms(2016, 7, 1, 10)
+    assert reader(TimeRule("iso", "Europe/Berlin"))("2016-07-01T12:00Z") == ms(2016, 7, 1, 12)
+    with pytest.raises(BadTimeRule, match=r"no such zone.*\+02:00"):
+        reader(TimeRule("iso", "Europe/Atlantis"))
+
+
+def test_a_time_without_a_year_is_the_newest_before_the_files_age() -> None:
+    """A log of January holds December of the year before; 29 February finds its leap year."""
+    read = reader(TimeRule(SYSLOG_3164, "UTC", ms(2026, 1, 3)))
+    assert read("Jan  2 10:00:00") == ms(2026, 1, 2, 10)
+    assert read("Dec 31 10:00:00") == ms(2025, 12, 31, 10)
+    assert read("Feb 29 10:00:00") == ms(2024, 2, 29, 10)
+
+
+def test_times_before_1970_and_odd_values_are_none() -> None:
+    """The log keeps no negative times."""
+    odd: list[tuple[str, Any]] = [
+        ("iso", "1969-12-31T23:59:59Z"), ("%Y/%m/%d", "1960/01/01"), ("s", -5), ("s", True), ("ms", "x"),
+        ("%Y/%m/%d %H:%M", "2016/01/01 25:00"), ("s", 1e300), ("iso", 5),
+    ]  # fmt: skip
+    for form, value in odd:
+        assert reader(TimeRule(form))(value) is None
+
+
+@pytest.mark.parametrize("form", ["%Q", "nonsense", "%H:%M", "%Y %Y", "%"])
+def test_a_form_that_means_nothing_is_refused(form: str) -> None:
+    """The message says how to write one."""
+    with pytest.raises(BadTimeRule, match="--time-format"):
+        reader(TimeRule(form))
+
+
+@pytest.mark.parametrize(
+    ("value", "suggestion"),
+    [
+        ("2016:01:01", "%Y"), ("1. of 2 2016 at 10:20:30.5", "%H:%M:%S.%f"), ("7", "s, ms, us or ns"),
+        ("soon", "%Y-%m-%d %H:%M:%S"),
+    ],
+)  # fmt: skip
+def test_a_suggestion_shows_the_parts_that_are_seen(value: str, suggestion: str) -> None:
+    """It is an example to correct, and never empty."""
+    assert suggestion in suggest(value)
+
+
+@given(st.datetimes(datetime(1970, 1, 1), datetime(2200, 1, 1)))
+def test_what_strftime_writes_is_read_back(when: datetime) -> None:
+    """Every form with a date, to its own precision."""
+    for form in ("%Y/%m/%d %H:%M:%S.%f", "%d.%m.%Y %H:%M:%S", "%m/%d/%Y %I:%M:%S %p", "%d %B %Y %H:%M:%S"):
+        exact = when if "%f" in form else when.replace(microsecond=0)
+        expected = (exact.replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000
+        assert reader(TimeRule(form))(when.strftime(form)) == int(expected + 1e-6)

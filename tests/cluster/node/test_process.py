@@ -1,0 +1,236 @@
+"""Formatting a cluster, and node processes: how they start, refuse to start, and end."""
+
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from raftlog.cluster.config.cluster_file import SettingsError, first_entry, parse_cluster_file
+from raftlog.cluster.config.exit_codes import NodeExit
+from raftlog.cluster.config.settings import load_settings
+from raftlog.cluster.disk.disk import Disk
+from raftlog.cluster.files.errors import FolderExists
+from raftlog.cluster.files.folder import encode_identity, parse_identity
+from raftlog.cluster.node.formatting import format_cluster, format_file, new_cluster
+from raftlog.cluster.node.local_cluster import LocalCluster, LocalClusterError
+from raftlog.cluster.node.process import StartError, serve
+from raftlog.cluster.runtime.logging import get_logger
+from raftlog.raft.codec.configuration import decode_configuration
+from tests.cluster.nodes import QUICK
+from tests.support import free_ports, wait_until
+
+SEGMENT = 1 << 20
+
+
+def test_format_makes_the_same_first_entry_everywhere(tmp_path: Path) -> None:
+    """Index 1 is the configuration, byte for byte equal on all nodes; term 1, so that no election rewrites it."""
+    cluster = new_cluster(3, peer_ports=[1, 2, 3], http_ports=[4, 5, 6], parameters={"sessions_max": 7})
+    file = tmp_path / "cluster.toml"
+    folders = format_cluster(cluster, file, segment_bytes=SEGMENT)
+    assert parse_cluster_file(file.read_text(encoding="utf-8"), "f") == cluster
+    entries = []
+    for node, folder in enumerate(folders, start=1):
+        disk, recovered = Disk.open(folder, log_id=cluster.cluster.log, node=node, segment_bytes=SEGMENT)
+        entries.append(recovered.tail)
+        assert recovered.hard_state.term == 1
+        assert recovered.hard_state.vote == 0
+        assert recovered.configuration == cluster.configuration()
+        del disk
+    assert entries == [(first_entry(cluster),)] * 3
+    assert decode_configuration(entries[0][0].data).parameters == (("sessions_max", 7),)
+
+
+def test_format_never_touches_a_folder_with_something_in_it(tmp_path: Path) -> None:
+    """An identity is made once: a second format is refused, and one node can be formatted by itself."""
+    file = tmp_path / "cluster.toml"
+    cluster = new_cluster(2, peer_ports=[1, 2], http_ports=[3, 4])
+    format_cluster(cluster, file, segment_bytes=SEGMENT, nodes=[2])
+    assert not (tmp_path / "node-1").exists()
+    assert format_file(file, segment_bytes=SEGMENT, nodes=[1]) == [tmp_path / "node-1"]
+    with pytest.raises(FolderExists):
+        format_file(file, segment_bytes=SEGMENT)
+    with pytest.raises(SettingsError, match="it has no node 9"):
+        format_file(file, segment_bytes=SEGMENT, nodes=[9])
+    with pytest.raises(SettingsError, match=r"no\.toml"):
+        format_file(tmp_path / "no.toml", segment_bytes=SEGMENT)
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[LocalCluster]:
+    """A cluster of three, not started."""
+    cluster = LocalCluster(tmp_path / "cluster", settings=QUICK, ports=free_ports(6))
+    yield cluster
+    cluster.kill(*cluster.nodes)
+
+
+def append(url: str, value: bytes) -> int:
+    """Appends one record over HTTP; its index."""
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=10)
+    try:
+        connection.request("POST", "/v1/log", value, {"Content-Type": "text/plain"})
+        answer = connection.getresponse()
+        body = answer.read()
+        assert answer.status == 200, body
+        return int(json.loads(body)["last"])
+    finally:
+        connection.close()
+
+
+async def refused(local: LocalCluster, node: int = 1) -> tuple[NodeExit, str]:
+    """Runs a node that cannot start: its exit code and what it says."""
+    loaded = load_settings(local.settings_file(node))
+    assert loaded.cluster is not None
+    with pytest.raises(StartError) as error:
+        await serve(loaded, loaded.cluster, get_logger())
+    return error.value.code, str(error.value)
+
+
+@pytest.mark.serial
+def test_processes_elect_survive_a_kill_and_stop_cleanly(local: LocalCluster) -> None:
+    """kill -9 of the leader loses nothing; SIGTERM and SIGINT end a node with 0; the cluster comes back as it was."""
+    local.start()
+    local.wait_ready()
+    leader = local.leader()
+    indexes = [append(url, b"1") for url in local.urls]
+    local.kill(leader)
+    new = local.leader()
+    assert new != leader
+    indexes.append(append(local.place(new).url, b"2"))
+    assert indexes == sorted(set(indexes))
+    local.start_node(leader)
+    local.wait_ready()
+    wait_until(lambda: (status := local.status(leader)) and status.applied >= indexes[-1])
+
+    pid = local.pid(new)
+    assert pid is not None
+    os.kill(pid, signal.SIGINT)
+    assert local.stop_node(new) == NodeExit.OK
+    local.stop()
+    assert local.running == []
+
+    again = LocalCluster(local.folder)
+    assert not again.is_new
+    try:
+        again.start()
+        again.wait_ready()
+        assert all((status := again.status(node)) and status.applied >= indexes[-1] for node in again.nodes)
+    finally:
+        again.stop()
+
+
+@pytest.mark.serial
+def test_a_node_ends_with_the_process_that_started_it(local: LocalCluster) -> None:
+    """The pipe to its starter closes, however that ended: a clean stop, nothing left behind."""
+    local.start([1])
+    process = local._running[1]
+    wait_until(lambda: b'"serving"' in local.log_file(1).read_bytes() or local.pid(1) is None, 30)
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait(20) == NodeExit.OK
+
+
+async def test_an_occupied_port_is_named(local: LocalCluster) -> None:
+    """Which key, which address, what to do; and the data folder is free again afterwards."""
+    for key, place in (("peer.listen", local.place(1).peer), ("http.listen", urlsplit(local.place(1).url).netloc)):
+        host, port = place.split(":")
+        with socket.create_server((host, int(port))):
+            code, said = await refused(local)
+        assert code is NodeExit.ADDRESS_IN_USE
+        assert f"{key} {place} is in use: stop what listens there" in said
+
+
+async def test_a_data_folder_that_is_not_this_nodes_is_refused(local: LocalCluster) -> None:
+    """In use, missing, of another node, of another cluster, of a newer version: the error names it, with the fix."""
+    disk, _ = Disk.open(local.data(1), segment_bytes=SEGMENT)
+    code, said = await refused(local)
+    assert code is NodeExit.DATA
+    assert "another process has it open" in said
+    await disk.close()
+
+    identity = local.data(1) / "identity.json"
+    own = parse_identity(identity.read_bytes())
+    identity.write_bytes(encode_identity(replace(own, format=9)))
+    code, said = await refused(local)
+    assert code is NodeExit.UNKNOWN_VERSION
+    assert "start a newer raftlog" in said
+    identity.write_bytes(encode_identity(replace(own, log_id="ab" * 16)))
+    code, said = await refused(local)
+    assert code is NodeExit.DATA
+    assert f"it belongs to log {'ab' * 16}" in said
+
+    shutil.rmtree(local.data(1))
+    code, said = await refused(local)
+    assert code is NodeExit.DATA
+    assert "raftlog format" in said
+
+    shutil.copytree(local.data(2), local.data(1))
+    before = {path: path.stat().st_mtime_ns for path in local.data(1).rglob("*")}
+    code, said = await refused(local)
+    assert code is NodeExit.DATA
+    assert "it belongs to node 2" in said
+    assert {path: path.stat().st_mtime_ns for path in local.data(1).rglob("*")} == before
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    ("flags", "said"), [(("-O",), "without python -O"), ((), "stop_with_stdin=false")], ids=["asserts", "stdin"]
+)
+def test_a_process_that_a_node_cannot_run_in_is_refused(local: LocalCluster, flags: tuple[str, ...], said: str) -> None:
+    """python -O removes the asserts, which are part of the design. A node that shall end with its standard input needs
+    one that can end: /dev/null, as under `&` or a service manager, cannot."""
+    command = [sys.executable, *flags, "-m", "raftlog.cluster.cli.main", "node"]
+    command += ["--config", str(local.settings_file(1))]
+    ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == NodeExit.SETTINGS
+    assert said in ended.stderr
+
+
+@pytest.mark.serial
+def test_a_log_that_takes_nothing_does_not_stop_a_node(tmp_path: Path) -> None:
+    """Standard error on a full disk: the node leads, answers and ends with its own exit code; only its lines are lost.
+    (Without the guard its first line raised in the middle of a start, or of a fence, and it neither served nor ended.)
+    """
+    local = LocalCluster(tmp_path / "cluster", 1, settings=QUICK, ports=free_ports(2))
+    command = [sys.executable, "-m", "raftlog.cluster.cli.main", "node", "--config", str(local.settings_file(1))]
+    command += ["--set", "stop_with_stdin=false"]
+    with open("/dev/full", "wb") as full:
+        node = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=full, stderr=full)
+    try:
+        wait_until(lambda: (told := local.status(1)) is not None and told.role == "leader", 30, what="a leader")
+        assert append(local.url(1), b"x") > 0
+        node.send_signal(signal.SIGTERM)
+        assert node.wait(30) == 0
+    finally:
+        node.kill()
+        node.wait()
+
+
+@pytest.mark.serial
+def test_a_cluster_that_does_not_come_up_says_why(local: LocalCluster) -> None:
+    """`wait_ready` ends with the node's own words, not with a timeout."""
+    host, port = local.place(2).peer.split(":")
+    with socket.create_server((host, int(port))):
+        local.start([2])
+        with pytest.raises(LocalClusterError, match="is in use"):
+            local.wait_ready()
+
+
+def test_a_node_takes_the_open_files_that_it_may_have() -> None:
+    """Where a shell begins with few, the hard limit counts: a thousand clients are no reason to stop taking them."""
+    code = (
+        "import resource; _, hard = resource.getrlimit(resource.RLIMIT_NOFILE); "
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard)); "
+        "from raftlog.cluster.node.process import allow_open_files; allow_open_files(); "
+        "print(resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "True\n"

@@ -1,0 +1,182 @@
+"""`raftlog up` as a process: what it refuses, and what it says when a node ends."""
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from raftlog.cluster.cli import nodes as cli_local
+from raftlog.cluster.cli.frame.common import Failed
+from raftlog.cluster.config.exit_codes import NodeExit
+from raftlog.cluster.demo.story import COMMAND
+from tests.support import free_ports, wait_until
+
+pytestmark = pytest.mark.serial
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """A state folder of its own, and no cluster named by the machine."""
+    found = os.environ | {"XDG_STATE_HOME": str(tmp_path / "state")}
+    found.pop("RAFTLOG_ENDPOINTS", None)
+    return found
+
+
+@contextmanager
+def up(environment: dict[str, str], *arguments: str) -> Iterator[tuple["subprocess.Popen[str]", int]]:
+    """A `raftlog up` of one node that serves, and its node's pid."""
+    process = subprocess.Popen(
+        [*COMMAND, "up", *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        assert process.stdout is not None
+        seen = [process.stdout.readline()]
+        while "  pid " not in seen[-1]:
+            assert seen[-1], "".join(seen)
+            seen.append(process.stdout.readline())
+        yield process, int(seen[-1].split()[-1])
+    finally:
+        process.kill()
+        process.communicate()
+        nodes = [Path("/proc", line.split()[-1]) for line in seen if "  pid " in line]
+        wait_until(lambda: not any(map(is_running, nodes)), what="its nodes, and their ports, are gone")
+
+
+def is_running(process: Path) -> bool:
+    """Whether the process of that folder in /proc runs: one that ended and was not waited for does not."""
+    try:
+        return ") Z " not in (process / "stat").read_text()
+    except OSError:
+        return False
+
+
+def refusal(environment: dict[str, str], *arguments: str) -> str:
+    """What an `up` says that does not come up."""
+    done = subprocess.run(
+        [*COMMAND, "up", *arguments], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode in (1, 2), done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def test_one_folder_has_one_up(tmp_path: Path, environment: dict[str, str]) -> None:
+    """A second `up --data` of a running cluster is refused: it would take the first one's nodes for its own. So is one
+    whose ports somebody has, and one that asks for another shape than the cluster in the folder has."""
+    data = tmp_path / "data"
+    port = str(free_ports(1)[0])
+    with up(environment, "--nodes", "1", "--data", str(data), "--port", port):
+        assert "another `raftlog up` runs the cluster" in refusal(environment, "--data", str(data))
+        copy = tmp_path / "copy"
+        copy.mkdir()
+        (copy / "cluster.toml").write_bytes((data / "cluster.toml").read_bytes())
+        assert "is in use, where this cluster has a node" in refusal(environment, "--data", str(copy))
+    assert "leave --nodes out" in refusal(environment, "--data", str(data), "--nodes", "2")
+    assert "leave --port out" in refusal(environment, "--data", str(data), "--port", "1")
+
+
+def test_a_second_cluster_changes_nothing_for_other_commands(tmp_path: Path, environment: dict[str, str]) -> None:
+    """Commands stay with the cluster that ran first; the second one reports that, and names the URL that commands need
+    for it. When the first has ended, commands name the second and go to it only on request.
+    """
+    ports = [str(port) for port in free_ports(2)]
+    first, second = (f"http://127.0.0.1:{port}" for port in ports)
+
+    def raftlog(*words: str) -> "subprocess.CompletedProcess[str]":
+        arguments = [*COMMAND, *words]
+        return subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+    with up(environment, "--nodes", "1", "--port", ports[1]) as (running, _):
+        assert running.stdout is not None
+        assert "put hello" in "".join(running.stdout.readline() for _ in range(4))
+    with up(environment, "--nodes", "1", "--port", ports[0]):
+        assert raftlog("put", "whose", "first").returncode == 0
+        with up(environment, "--nodes", "1", "--port", ports[1]) as (running, _):
+            assert running.stdout is not None
+            said = "".join(running.stdout.readline() for _ in range(4))
+            assert f"export RAFTLOG_ENDPOINTS={second}" in said
+            assert f"the cluster at {first}" in said
+            assert raftlog("get", "whose", "-o", "raw").stdout == "first"
+            assert raftlog("get", "whose", "-e", second).returncode == 3
+    with up(environment, "--nodes", "1", "--port", ports[0]) as (running, _):
+        with up(environment, "--nodes", "1", "--port", ports[1]):
+            running.send_signal(signal.SIGINT)
+            running.wait(30)
+            lost = raftlog("get", "whose")
+            assert lost.returncode == 5
+            assert f"another one runs at {second}" in lost.stderr
+            assert f"-e {second}" in lost.stderr
+            assert raftlog("put", "whose", "second", "-e", second).returncode == 0
+
+
+def test_up_prints_its_first_step_at_once(environment: dict[str, str]) -> None:
+    """Its first line comes before any node is started, and each node is named when it serves."""
+    arguments = [*COMMAND, "up", "--nodes", "1", "--port", str(free_ports(1)[0])]
+    process = subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    try:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "starting nodes: 1\n"
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        assert children.read_text() == ""
+        assert process.stderr.readline().startswith("node 1 serves at http://127.0.0.1:")
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_node_that_ends_is_reported_with_the_fix(tmp_path: Path, environment: dict[str, str]) -> None:
+    """How it ended, its log and the command that starts it; when none is left, `up` ends with 1. That it cannot note
+    where the cluster is (here a file is in the way) is a warning, not the end."""
+    (tmp_path / "state").write_text("in the way")
+    with up(environment, "--nodes", "1", "--data", str(tmp_path / "data")) as (process, pid):
+        os.kill(pid, signal.SIGKILL)
+        said, _ = process.communicate(timeout=30)
+    assert "node 1 was killed by SIGKILL" in said
+    assert f"raftlog node --config {tmp_path}/data/node-1.toml" in said
+    assert "every node of this cluster has ended" in said
+    assert process.returncode == 1
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, environment: dict[str, str]) -> None:
+    """The operating system's reason with the path, without a traceback."""
+    (tmp_path / "file").write_text("")
+    assert refusal(environment, "--data", str(tmp_path / "file" / "sub")).endswith("file/sub: Not a directory\n")
+
+
+def test_a_node_that_a_start_repairs_is_restarted_a_few_times(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit codes 16 and 17 ask for a start; a node that ends so again and again is left to a person."""
+
+    class Ending:
+        nodes = (1,)
+        starts = 0
+
+        def pid(self, node: int) -> None:
+            return None
+
+        def exit_code(self, node: int) -> int:
+            return (NodeExit.DAMAGED, NodeExit.DIVERGED)[self.starts % 2]
+
+        def start_node(self, node: int) -> None:
+            self.starts += 1
+
+        def settings_file(self, node: int) -> str:
+            return "node-1.toml"
+
+        log_file = settings_file
+
+    cluster, stop = Ending(), threading.Event()
+    monkeypatch.setattr(stop, "wait", lambda seconds: False)
+    with pytest.raises(Failed, match="every node of this cluster has ended"):
+        cli_local._show_until(stop, Console(highlight=False), cluster, {1: "http://127.0.0.1:1"}, "")
+    assert cluster.starts == cli_local.STARTS_AGAIN_MAX
+    said = capsys.readouterr().out
+    assert said.count("it is started again and repairs its files") == cli_local.STARTS_AGAIN_MAX
+    assert "start it again with: raftlog node" in said

@@ -1,0 +1,82 @@
+"""Tests the nodes' questions about their logs: frames arrive as they were sent, and all others are refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raftlog.cluster.protocol.forward_frames import encode_read, encode_read_reply
+from raftlog.cluster.protocol.log_frames import (
+    Had,
+    Question,
+    QuestionKind,
+    decode_had,
+    decode_question,
+    encode_had,
+    encode_question,
+    is_about_log,
+)
+from raftlog.raft.codec.checks import Corrupt
+from raftlog.raft.codec.frame import FRAME_READ, FRAME_READ_REPLY, Frame, FrameDecoder
+from raftlog.raft.codec.index_rows import IDX_ROW
+from raftlog.raft.types import Mark
+from raftlog.raft.wal.reading import RawSlice
+
+SLICE = RawSlice(bytes(3 * IDX_ROW.size), b"entries", b"effects", 64, 5, 8)
+HAD = Had(7, "", 1, 5, 90, 5, Mark(4, 2, 0xABCD, 1_000, 30), SLICE)
+
+
+def frame(data: bytes) -> Frame:
+    """The one frame in these bytes."""
+    (found,) = FrameDecoder().feed(data)
+    return found
+
+
+@pytest.mark.parametrize("what", list(QuestionKind))
+def test_a_log_question_arrives_unchanged(what: QuestionKind) -> None:
+    """Every kind, with its numbers."""
+    question = Question(3 << 32, what, 5, 9, 1_000)
+    sent = frame(encode_question(question))
+    assert is_about_log(sent)
+    assert decode_question(sent) == question
+
+
+@pytest.mark.parametrize("had", [HAD, HAD._replace(slice=None), Had(1, "it is fenced", 1, 1, 0)])
+def test_a_log_answer_arrives_unchanged(had: Had) -> None:
+    """With a slice, without one, and with a reason why there is nothing."""
+    sent = frame(encode_had(had))
+    assert is_about_log(sent)
+    assert decode_had(sent) == had
+
+
+def test_read_index_frames_differ_from_log_frames() -> None:
+    """Both use the same kinds of frames."""
+    assert not is_about_log(frame(encode_read(3)))
+    assert not is_about_log(frame(encode_read_reply(3, 9)))
+
+
+@pytest.mark.parametrize(
+    "header",
+    [("log",), ("log", 1, "everything", 1, 1, 1), ("log", 1, "slice", -1, 1, 1), ("log", 1, "slice", True, 1, 1)],
+)
+def test_a_question_that_makes_no_sense_is_refused(header: tuple[Any, ...]) -> None:
+    """Wrong form, unknown kind, numbers that are none."""
+    with pytest.raises(Corrupt, match="question about the log"):
+        decode_question(Frame(FRAME_READ, header, b""))
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (1, -1), (2, 5), (3, (1, 2)), (3, (1, 2, "3")), (4, True), (5, (1, 2, 3, 4)), (6, (5, 8, 64, 1, 7)),
+        (6, (8, 5, 64, 0, 7)), (6, (5, 8, 64, 48, 1_000)), (6, (5, 8, 64, 48, -1)),
+    ],
+)  # fmt: skip
+def test_an_answer_that_makes_no_sense_is_refused(place: int, value: Any) -> None:
+    """Wrong form, numbers that are none, rows that are not as many as the records, more bytes than came."""
+    good = frame(encode_had(HAD))
+    header = [*good.header]
+    header[place] = value
+    with pytest.raises(Corrupt, match="answer about the log"):
+        decode_had(Frame(FRAME_READ_REPLY, tuple(header), good.payload))

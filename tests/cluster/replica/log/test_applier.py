@@ -1,0 +1,103 @@
+"""What the applier keeps of the newest entries, and what an installed snapshot does to it."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+from raftlog.cluster.config.settings import LimitSettings
+from raftlog.cluster.disk.disk import Disk
+from raftlog.cluster.protocol.proposals import Pending
+from raftlog.cluster.records.entries import log_entry
+from raftlog.cluster.replica.log.applier import Applier
+from raftlog.cluster.runtime.metrics import Metrics
+from raftlog.raft.codec.block import BlockRecord, encode_block
+from raftlog.raft.codec.entry import entry_mark, seal_entry
+from raftlog.raft.types import GENESIS, Entry, EntryKind, Mark
+from raftlog.statemachine.commands import Operation
+from raftlog.statemachine.machine import StateMachine
+from tests.support import wait_until_async
+
+
+def applier_of(writes: list[asyncio.Future[None]] | None = None, **limits: int) -> Applier:
+    """An applier at the beginning of a log, whose disk takes effects at once; or, with `writes`, when these end."""
+    loop = asyncio.get_running_loop()
+
+    def write_effects(_: list[bytes]) -> asyncio.Future[None]:
+        done: asyncio.Future[None] = loop.create_future()
+        if writes is None:
+            done.set_result(None)
+        else:
+            writes.append(done)
+        return done
+
+    def fail(error: BaseException) -> None:
+        raise error
+
+    made = LimitSettings(**limits)
+    disk: Any = SimpleNamespace(write_effects=write_effects)
+    return Applier(
+        StateMachine(), cast(Disk, disk), Pending(made, Metrics(), 1), limits=made, applied=GENESIS, last_user=0,
+        ledger_last=0, failed=fail, wake=lambda: None,
+    )  # fmt: skip
+
+
+def entries_after(mark: Mark, count: int) -> list[Entry]:
+    """So many appends behind that mark."""
+    made: list[Entry] = []
+    for _ in range(count):
+        block = encode_block([BlockRecord(Operation.APPEND, None, b"v")], plain=True)
+        made.append(seal_entry(mark, term=1, kind=EntryKind.COMMANDS, count=1, time_ms=5, clock_ms=6, data=block))
+        mark = entry_mark(made[-1])
+    return made
+
+
+async def test_a_reader_skips_nothing_over_an_installed_snapshot() -> None:
+    """Entries 1 to 5 are applied, a leader's snapshot covers 6 to 9, entries 10 to 12 follow. A reader from 4 on finds
+    nothing in memory, because memory ends before the snapshot. A reader from 10 on finds all three.
+    """
+    applier, other = applier_of(), StateMachine()
+    before = entries_after(GENESIS, 9)
+    applier.add(before[:5])
+    assert applier.run()
+    for entry in before:
+        other.apply(log_entry(entry))
+    applier.installed(other, entry_mark(before[-1]), 9)
+    assert (applier.applied, applier.written, applier.last_user_index) == (9, 9, 9)
+    applier.add(entries_after(applier.mark, 3))
+    assert applier.run()
+    assert applier.recent.read(4, 100, 1 << 20) is None
+    assert [entry.index for entry, _ in applier.recent.read(10, 100, 1 << 20) or []] == [10, 11, 12]
+
+
+async def test_a_waiter_for_an_index_in_a_snapshot_is_woken() -> None:
+    """The index is applied: it came with the snapshot."""
+    applier, other = applier_of(), StateMachine()
+    before = entries_after(GENESIS, 3)
+    for entry in before:
+        other.apply(log_entry(entry))
+    covered, beyond = asyncio.get_running_loop().create_future(), asyncio.get_running_loop().create_future()
+    applier.waiters.add(3, covered, 3)
+    applier.waiters.add(4, beyond, 4)
+    applier.installed(other, entry_mark(before[-1]), 3)
+    assert covered.result() == 3
+    assert not beyond.done()
+
+
+async def test_effects_count_as_written_when_their_own_write_is_done() -> None:
+    """Entries 1 to 3 are being written while 4 and 5 are applied: the end of the first write says nothing of them."""
+    writes: list[asyncio.Future[None]] = []
+    applier = applier_of(writes)
+    entries = entries_after(GENESIS, 5)
+    applier.add(entries[:3])
+    assert applier.run()
+    applier.add(entries[3:])
+    assert applier.run()
+    assert (applier.applied, applier.written, len(writes)) == (5, 0, 1)
+    writes[0].set_result(None)
+    await wait_until_async(lambda: len(writes) == 2)
+    assert (applier.written, applier.is_written) == (3, False)
+    writes[1].set_result(None)
+    await wait_until_async(lambda: applier.is_written)
+    assert applier.written == 5

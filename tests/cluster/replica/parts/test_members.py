@@ -1,0 +1,274 @@
+"""Real nodes in one process that change their members: joining, leaving, replacing, moving, handing over."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from raftlog.cluster.api.errors import ApiError, Code
+from raftlog.cluster.config.cluster_file import ClusterNode
+from raftlog.cluster.config.exit_codes import NodeExit
+from raftlog.cluster.node.formatting import format_cluster
+from raftlog.cluster.replica.replica import Replica
+from raftlog.raft.changes import AddLearners, ChangeAddresses, MemberChange, Promote, Remove, Replace
+from raftlog.raft.configuration import Member
+from tests.cluster.nodes import Nodes, cluster_of, deadline, host_of
+from tests.support import free_ports, wait_until_async
+
+
+def member_of(node: Replica) -> Member:
+    """A node as the configuration in force names it."""
+    member = node.state.core.state.configuration.member(node.node_id)
+    assert member is not None
+    return member
+
+
+def formatted(nodes: Nodes, number: int) -> Member:
+    """A new disk under that number, formatted with the log's first entry, and put into the cluster file of the test."""
+    peer, url = free_ports(2)
+    place = ClusterNode(
+        number, f"127.0.0.1:{peer}", f"http://127.0.0.1:{url}", f"disk-{secrets.token_hex(4)}", secrets.token_hex(16)
+    )
+    first = nodes.first
+    others = [each for each in nodes.cluster.node if each.id != number]
+    nodes.cluster = msgspec.structs.replace(
+        nodes.cluster,
+        cluster=msgspec.structs.replace(nodes.cluster.cluster, join=number, first=first),
+        node=sorted([*others, place], key=lambda each: each.id),
+    )
+    nodes.file.unlink()
+    format_cluster(nodes.cluster, nodes.file, segment_bytes=nodes.flags["disk.segment_bytes"], nodes=[number])
+    return Member(number, place.incarnation, place.peer, place.url)
+
+
+async def settled(nodes: Nodes, voters: tuple[int, ...]) -> Replica:
+    """The leader, once the configuration with these voters alone is committed and nothing is under way."""
+
+    def is_so() -> Replica | None:
+        for node in nodes.running.values():
+            told = node.state.core.status()
+            is_done = told.configuration.voters == voters and not told.is_changing
+            if node.is_leader and node.state.members.is_member and is_done:
+                return node
+        return None
+
+    found = await wait_until_async(is_so, 30, what=f"voters {voters}")
+    assert found is not None
+    return found
+
+
+async def test_a_new_node_catches_up_and_votes(tmp_path: Path) -> None:
+    """It is dialled as soon as a configuration names it, catches up from the log, and becomes a voter by itself."""
+    async with cluster_of(3, tmp_path) as nodes:
+        leader = await nodes.leader()
+        for number in range(20):
+            await nodes.append(leader, b"before %d" % number)
+        joining = formatted(nodes, 4)
+        four = await nodes.start(4)
+        assert four.status().role == "joining"
+        assert four.is_ready is False
+        leader = await settled(nodes, (1, 2, 3))  # the start held the loop up: another one may lead by now
+        index = await leader.change_members(AddLearners((joining,)), deadline())
+        assert index <= leader.applied
+        await settled(nodes, (1, 2, 3, 4))
+        placed = await nodes.append(four, b"by the new one")
+        await nodes.all_at(placed.last)
+        assert four.machine.digest() == leader.machine.digest()
+        assert four.status().role == "follower"
+        assert sorted(four.status().voters) == [1, 2, 3, 4]
+
+
+async def test_a_removed_node_says_so_and_stays_harmless(tmp_path: Path) -> None:
+    """It hears of it, takes nothing more, never raises the term of the others, and ends with its own exit code."""
+    async with cluster_of(3, tmp_path) as nodes:
+        leader = await nodes.leader()
+        gone = (await nodes.followers())[0]
+        await leader.change_members(Remove((gone.node_id,)), deadline())
+        await wait_until_async(lambda: gone.state.members.is_removed, what="it hears that it is removed")
+        assert gone.status().role == "removed"
+        assert not gone.is_ready
+        with pytest.raises(ApiError) as refused:
+            await nodes.append(gone, b"x")
+        assert refused.value.code is Code.NO_LEADER
+        term = leader.term
+        for number in range(5):
+            await nodes.append(leader, b"after %d" % number)
+        until = time.monotonic() + 3 * gone.state.options.election_timeout_max_ms / 1_000
+        await wait_until_async(lambda: time.monotonic() > until, what="it had time to disturb")
+        assert leader.is_leader
+        assert leader.term == term
+        assert (
+            host_of(leader).transport.connections().keys() & {f"{gone.node_id}/consensus", f"{gone.node_id}/bulk"}
+            == set()
+        )
+        await nodes.stop(gone.node_id)
+        assert host_of(gone).ended.result() is NodeExit.REMOVED
+        again = await nodes.start(gone.node_id)
+        assert again.status().role == "removed"
+        assert not again.is_ready
+        await nodes.stop(gone.node_id)
+        assert host_of(again).ended.result() is NodeExit.REMOVED
+
+
+async def test_the_leader_removes_itself(tmp_path: Path) -> None:
+    """It hands over first: another leads in a newer term, and writes go on through those that are left."""
+    async with cluster_of(3, tmp_path) as nodes:
+        leader = await nodes.leader()
+        await nodes.append(leader, b"before")
+        rest = tuple(sorted(node for node in nodes.running if node != leader.node_id))
+        await leader.change_members(Remove((leader.node_id,)), deadline())
+        after = await settled(nodes, rest)
+        await wait_until_async(lambda: leader.state.members.is_removed and not leader.is_leader)
+        placed = await nodes.append(after, b"after")
+        await nodes.running[rest[0]].wait_applied(placed.last, deadline())
+
+
+async def test_a_wiped_node_comes_back_under_its_number(tmp_path: Path) -> None:
+    """Replaced by itself with another disk: the old one goes out first, the new one catches up and votes. Its boot
+    counter begins at 1 again, which is no rollback of the old disk.
+    """
+    async with cluster_of(3, tmp_path) as nodes:
+        leader = await nodes.leader()
+        lost = (await nodes.followers())[0].node_id
+        await nodes.kill(lost)
+        await nodes.append(leader, b"while it is away")
+        disk = formatted(nodes, lost)
+        await leader.change_members(Replace(lost, disk), deadline())
+        back = await nodes.start(lost)
+        await settled(nodes, (1, 2, 3))
+        placed = await nodes.append(back, b"again")
+        await nodes.all_at(placed.last)
+        assert member_of(back).incarnation == disk.incarnation
+
+
+async def test_links_follow_a_changed_address(tmp_path: Path) -> None:
+    """A node that listens elsewhere is dialled there once the configuration says so, by everyone."""
+    async with cluster_of(3, tmp_path) as nodes:
+        leader = await nodes.leader()
+        moved = (await nodes.followers())[0].node_id
+        before = member_of(nodes.running[moved])
+        await nodes.stop(moved)
+        (port,) = free_ports(1)
+        await leader.change_members(
+            ChangeAddresses((Member(moved, before.incarnation, f"127.0.0.1:{port}", before.url),)), deadline()
+        )
+        again = await nodes.start(moved, peer__listen=f"127.0.0.1:{port}")
+        placed = await nodes.append(leader, b"there")
+        await again.wait_applied(placed.last, deadline(30))
+        for node in nodes.running.values():
+            assert node is again or host_of(node).transport.connections()[f"{moved}/consensus"] == 1
+
+
+async def test_a_restarted_node_believes_a_moved_peer_once_it_knows_the_address(tmp_path: Path) -> None:
+    """At the address that it knows, no process confirms the other's hello, so it accepts only requests from that node.
+    The leader sends it the new address, and then the two elect and acknowledge without the third.
+    """
+    async with cluster_of(3, tmp_path) as nodes:
+        leader = await nodes.leader()
+        moved, away = [node.node_id for node in await nodes.followers()]
+        before = member_of(nodes.running[moved])
+        await nodes.stop(away)
+        (port,) = free_ports(1)
+        place = Member(moved, before.incarnation, f"127.0.0.1:{port}", before.url)
+        await leader.change_members(ChangeAddresses((place,)), deadline())
+        await nodes.stop(moved)
+        await nodes.start(moved, peer__listen=place.peer)
+        again = await nodes.start(away)
+        last = (await nodes.append(leader, b"there")).last
+        await nodes.all_at(last)
+        await nodes.kill(leader.node_id)
+        assert (await nodes.append(again, b"of the two", seconds=20)).last > last
+
+
+async def test_leadership_is_handed_over_at_once(tmp_path: Path) -> None:
+    """To the named node, without the time-out of an election."""
+    async with cluster_of(3, tmp_path) as nodes:
+        leader = await nodes.leader()
+        to = (await nodes.followers())[0]
+        seconds = await leader.transfer(to.node_id, deadline())
+        assert to.is_leader
+        assert seconds < 5
+        assert leader.leader_hint() is not None
+
+
+async def test_a_hand_over_to_a_dead_node_does_not_wedge(tmp_path: Path) -> None:
+    """It is given up after raft.transfer_timeout_ms, said so, and the old leader takes writes again."""
+    async with cluster_of(3, tmp_path, raft__transfer_timeout_ms=200) as nodes:
+        leader = await nodes.leader()
+        dead = (await nodes.followers())[0].node_id
+        await nodes.kill(dead)
+        await nodes.append(leader, b"it lacks this")
+        with pytest.raises(ApiError) as refused:
+            await leader.transfer(dead, deadline())
+        assert refused.value.code is Code.MEMBERS_REFUSED
+        assert leader.is_leader
+        await nodes.append(leader, b"goes on")
+
+
+async def test_impossible_changes_are_refused_with_the_reason(tmp_path: Path) -> None:
+    """Each refusal is one of two codes with one word of why, and leaves everything as it was."""
+    async with cluster_of(3, tmp_path) as nodes:
+        leader = await nodes.leader()
+        follower = (await nodes.followers())[0]
+        configuration = leader.state.core.state.configuration
+        twin = Member(7, member_of(follower).incarnation, "127.0.0.1:1", "http://127.0.0.1:1")
+        refusals: list[tuple[MemberChange, Code, str]] = [
+            (AddLearners((member_of(follower),)), Code.MEMBERS_REFUSED, "already_member"),
+            (AddLearners((twin,)), Code.MEMBERS_REFUSED, "incarnation_reused"),
+            (Remove((9,)), Code.MEMBERS_REFUSED, "unknown_node"),
+            (Remove((1, 2, 3)), Code.MEMBERS_REFUSED, "last_voter"),
+            (Promote((follower.node_id,)), Code.MEMBERS_REFUSED, "nothing_changes"),
+            (ChangeAddresses((member_of(follower),)), Code.MEMBERS_REFUSED, "nothing_changes"),
+        ]
+        for change, code, why in refusals:
+            with pytest.raises(ApiError) as refused:
+                await leader.change_members(change, deadline())
+            assert (refused.value.code, refused.value.more["why"]) == (code, why), change
+        with pytest.raises(ApiError) as refused:
+            await follower.change_members(Remove((follower.node_id,)), deadline())
+        assert refused.value.code is Code.NO_LEADER
+        with pytest.raises(ApiError) as refused:
+            await leader.transfer(leader.node_id, deadline())
+        assert refused.value.more["why"] == "cannot_transfer"
+        assert leader.state.core.state.configuration == configuration
+
+
+async def test_a_change_that_would_lose_the_quorum_is_refused(tmp_path: Path) -> None:
+    """Two of three run: removing one of the two would leave one of two, which could never commit again."""
+    async with cluster_of(3, tmp_path) as nodes:
+        leader = await nodes.leader()
+        down, up = await nodes.followers()
+        await nodes.kill(down.node_id)
+
+        async def is_refused() -> bool:
+            try:
+                await leader.change_members(Remove((up.node_id,)), deadline(1))
+            except ApiError as error:
+                return error.more.get("why") == "quorum_lost"
+            raise AssertionError("it was taken")
+
+        silent_s = leader.state.options.election_timeout_max_ms / 1_000
+        until = time.monotonic() + 2 * silent_s
+        await wait_until_async(lambda: time.monotonic() > until, what="the dead one counts as silent")
+        await wait_until_async(is_refused, what="quorum_lost")
+        await leader.change_members(Remove((down.node_id,)), deadline())
+
+
+async def test_a_join_file_has_the_first_entry_also_where_a_snapshot_took_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new node's log must begin as that of everyone: else a leader that has index 1 could never go on from it."""
+    async with cluster_of(1, tmp_path) as nodes:
+        leader = await nodes.leader()
+        from_log = await leader.first_entry()
+        assert from_log.index == 1
+
+        def gone(index: int) -> None:
+            raise ApiError(Code.COMPACTED, f"index {index} is gone")
+
+        monkeypatch.setattr(leader.state.reader, "check_oldest", gone)
+        assert await leader.first_entry() == from_log

@@ -1,0 +1,96 @@
+"""A change of the members that would leave older history on fewer than a majority is refused until it does not."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from raftlog.cluster.api.errors import ApiError, Code, Outcome
+from raftlog.cluster.replica.upkeep.history_guard import voters_after
+from raftlog.raft.changes import AddLearners, ChangeAddresses, MemberChange, Promote, Remove, Replace
+from raftlog.raft.configuration import Configuration, Member
+from tests.cluster.nodes import Nodes, cluster_of, deadline
+from tests.cluster.replica.parts.test_members import formatted, settled
+from tests.cluster.replica.upkeep.test_backfill import MANY, held, is_whole, late
+from tests.support import wait_until_async
+
+__all__ = ["held"]
+
+
+def member(node: int, disk: str = "") -> Member:
+    """A member at made-up addresses."""
+    return Member(node, disk or f"{node:032x}", f"127.0.0.1:{node}", f"http://127.0.0.1:{node}")
+
+
+THREE = Configuration(tuple(member(node) for node in (1, 2, 3, 4)), (1, 2, 3), (), (4,))
+
+
+@pytest.mark.parametrize(
+    ("change", "voters"),
+    [
+        (AddLearners((member(5),)), (1, 2, 3, 5)),
+        (AddLearners((member(5),), promote=False), (1, 2, 3)),
+        (Promote((4,)), (1, 2, 3, 4)),
+        (Remove((2, 4)), (1, 3)),
+        (Replace(2, member(5)), (1, 3, 5)),
+        (Replace(2, member(2, "ab" * 16)), (1, 2, 3)),
+        (Replace(4, member(5)), (1, 2, 3)),
+        (ChangeAddresses((member(1),)), (1, 2, 3)),
+    ],
+)
+def test_the_voters_after_a_change_are_computed(change: MemberChange, voters: tuple[int, ...]) -> None:
+    """Promoted learners count, others do not, and replaced voters are gone."""
+    assert voters_after(THREE, change) == voters
+
+
+async def change(nodes: Nodes, wanted: MemberChange) -> None:
+    """Asks the present leader; a change refused for another reason than the older log is asked again."""
+    while True:
+        try:
+            await (await nodes.leader()).change_members(wanted, deadline())
+        except ApiError as error:
+            if error.more.get("why") == "history" or not error.row.retryable:
+                raise
+        else:
+            return
+
+
+async def test_a_removal_is_refused_while_too_few_voters_have_the_older_log(
+    tmp_path: Path, held: asyncio.Event
+) -> None:
+    """Of three voters one still fetches: removing, replacing and adding are refused with its name, nothing happened,
+    and it may be tried again; once it has all, the same change is taken."""
+    async with cluster_of(3, tmp_path, **MANY) as nodes:
+        whole, again = await late(nodes)
+        third = next(each.node_id for each in nodes.running.values() if each not in (whole, again))
+        joining = formatted(nodes, 4)
+        for wanted in (Remove((third,)), Replace(third, joining), AddLearners((joining,))):
+            with pytest.raises(ApiError, match=rf"node {again.node_id}: its disk begins at") as refused:
+                await change(nodes, wanted)
+            assert (refused.value.code, refused.value.more["why"]) == (Code.MEMBERS_CHANGING, "history")
+            assert (refused.value.row.outcome, refused.value.row.retryable) == (Outcome.NOT_APPLIED, True)
+        assert whole.state.core.state.configuration.voters == (1, 2, 3)
+        held.set()
+        await wait_until_async(partial(is_whole, again), 60, what="the older log")
+        await change(nodes, Remove((third,)))
+        await settled(nodes, tuple(sorted((whole.node_id, again.node_id))))
+
+
+async def test_a_silent_voter_counts_as_without_older_log(tmp_path: Path, held: asyncio.Event) -> None:
+    """A voter that is down counts as one that has nothing: of the three that a replacement leads to only one would
+    have the older log for sure. To replace the dead one itself leaves two that have it."""
+    async with cluster_of(3, tmp_path, **MANY) as nodes:
+        whole, again = await late(nodes)
+        held.set()
+        await wait_until_async(partial(is_whole, again), 60, what="the older log")
+        third = next(each.node_id for each in nodes.running.values() if each not in (whole, again))
+        await nodes.kill(third)
+        joining = formatted(nodes, 4)
+        with pytest.raises(ApiError, match=rf"node {third}: (the link|it has)"):
+            await change(nodes, Replace(again.node_id, joining))
+        await change(nodes, Replace(third, joining))
+        await nodes.start(4)
+        await settled(nodes, tuple(sorted((whole.node_id, again.node_id, 4))))

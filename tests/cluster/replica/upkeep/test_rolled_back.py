@@ -1,0 +1,73 @@
+"""A node's folder is put back as it was earlier: real nodes, files and sockets in one process; and a clone."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from raftlog.cluster.config.settings import load_settings
+from raftlog.cluster.peers.hello import encode_hello
+from raftlog.raft.hello import Start
+from tests.cluster.nodes import Nodes, cluster_of, deadline, put_block
+from tests.cluster.peers.test_transport import answer_to, hello_of, transports
+from tests.support import wait_until_async
+
+
+def folder_of(nodes: Nodes, node: int) -> Path:
+    """The data folder of that node."""
+    return load_settings(nodes.file, {}, {"node": node}).data
+
+
+async def put(nodes: Nodes, key: bytes) -> int:
+    """Puts a key through the leader; its index."""
+    leader = await nodes.leader()
+    return (await leader.submit(put_block(key, b"v"), 1, deadline=deadline())).last
+
+
+@pytest.mark.parametrize("is_leader", [False, True], ids=["follower", "leader"])
+async def test_a_folder_restored_as_it_was_while_the_node_ran_loses_nothing_that_was_acknowledged(
+    tmp_path: Path, is_leader: bool
+) -> None:
+    """Node X is down. One of the other two is copied while it runs, as a virtual machine's snapshot is made; these two
+    write and acknowledge more. The copy is restored. X comes back, and the untouched node stays: it remembers. So the
+    copy and X do not elect a leader without the acknowledged writes.
+
+    Before, the leader asked the copy without end, or the copy and X elected one of them, and the key was gone.
+    """
+    async with cluster_of(3, tmp_path) as nodes:
+        leader = (await nodes.leader()).node_id
+        other, down = [node for node in (1, 2, 3) if node != leader]
+        await nodes.stop(down)
+        await put(nodes, b"before the copy")
+        copied = leader if is_leader else other
+        folder, copy = folder_of(nodes, copied), tmp_path / "copy"
+        shutil.copytree(folder, copy)
+        for number in range(20):
+            last = await put(nodes, b"after the copy %d" % number)
+        term = (await nodes.leader()).term
+        await nodes.kill(copied)
+        shutil.rmtree(folder)
+        copy.rename(folder)
+        await nodes.start(copied)
+        await nodes.start(down)
+        await nodes.all_at(last)
+        for node in nodes.running.values():
+            assert all(node.machine.get(b"after the copy %d" % number) is not None for number in range(20))
+        await wait_until_async(lambda: not nodes.running[copied].state.core.state.floor, what="the copy has healed")
+        if not is_leader:
+            assert (await nodes.leader()).term == term, "a healthy leader goes on"
+
+
+@pytest.mark.usefixtures("known_challenge")
+async def test_a_second_process_with_the_same_boot_counter_is_refused_and_both_are_named() -> None:
+    """A clone of a data folder, or an old copy that was started again: the first one that came stays."""
+    runs = [Start(run=run, last_index=1, last_term=1, term=1, floor=0) for run in (0xA, 0xB)]
+    first, clone = (encode_hello(hello_of(start=start)) for start in runs)
+    async with transports(1) as ((one,), _, (port, *_)):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(first)
+        await wait_until_async(lambda: bool(one.current))
+        answer = await answer_to(port, clone)
+        assert all(b"run 000000000000000%s from 127.0.0.1:" % run in answer for run in (b"a", b"b"))
+        writer.close()

@@ -1,0 +1,342 @@
+"""Snapshots between real nodes in one process: a follower that lacks too much log gets the state instead."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from raftlog.cluster.api.errors import Code
+from raftlog.cluster.files.errors import StoredSnapshotDamaged
+from raftlog.cluster.replica.replica import Replica
+from raftlog.cluster.replica.upkeep import backfill, snapshots
+from raftlog.raft.codec.block import BlockRecord, encode_block
+from raftlog.raft.codec.raw import decode_raw_header
+from raftlog.raft.ready import SnapshotFetch, SnapshotWrite
+from raftlog.statemachine.commands import Operation, Result
+from tests.cluster.fake_node import serve
+from tests.cluster.files.disk_folder import flip
+from tests.cluster.http.http_probe import ask, get, open_stream
+from tests.cluster.nodes import Nodes, append_block, cluster_of, deadline, put_block
+from tests.support import wait_until_async
+
+# Snapshots early and in small pieces, and no log beside them for slow followers; segments are of 1 MiB (QUICK).
+EARLY: dict[str, Any] = {
+    "limits__snapshot_log_bytes": 200_000,
+    "limits__trailing_log_bytes": 1,
+    "limits__trailing_log_percent": 1,
+    "raft__snapshot_chunk_bytes": 8_192,
+    "raft__snapshot_retry_ms": 200,
+    "raft__tail_bytes_max": 30_000,
+}
+VALUE = b"v" * 4_000
+
+
+@pytest.fixture
+def no_backfill(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that begins behind a snapshot stays so."""
+    monkeypatch.setattr(backfill, "_may_go_on", lambda replica: False)
+
+
+async def write(nodes: Nodes, count: int, seconds: float = 20.0) -> int:
+    """Puts over a few keys through the leader; the last index."""
+    last = 0
+    for first in range(0, count, 20):
+        leader = await nodes.leader()
+        blocks = [put_block(b"k%03d" % (number % 150), VALUE) for number in range(first, first + 20)]
+        settled = await asyncio.gather(*(leader.submit(block, 1, deadline=deadline(seconds)) for block in blocks))
+        last = max(each.last for each in settled)
+    return last
+
+
+async def fall_behind(nodes: Nodes) -> tuple[Replica, int]:
+    """Stops a follower, and writes until the leader would rather send a snapshot than the log; (leader, follower)."""
+    leader = await nodes.leader()
+    follower = next(node for node in nodes.running if node != leader.node_id)
+    had = nodes.running[follower].state.core.state.log.last.index
+    await nodes.stop(follower)
+    for _ in range(20):
+        await write(nodes, 300)
+        leader = await nodes.leader()
+        if leader.state.core.state.log.first > had + 1:
+            return leader, follower
+    raise AssertionError(f"the log begins at {leader.state.core.state.log.first}, the follower has {had}")
+
+
+def installed(node: Replica) -> float:
+    """How many snapshots that process installed."""
+    return node.metrics.registry.get_sample_value("raftlog_raft_events_total", {"event": "SnapshotInstalled"}) or 0.0
+
+
+@pytest.mark.usefixtures("no_backfill")
+async def test_a_follower_far_behind_gets_the_state_while_writes_go_on(tmp_path: Path) -> None:
+    """It installs the leader's snapshot under load, and ends with the same state and sessions. It serves later records
+    itself and earlier ones through its peers. The leader's own log stays whole: compaction is not retention (pitfall
+    57: a log deleted beyond its snapshot).
+    """
+    async with cluster_of(3, tmp_path, **EARLY) as nodes:
+        leader = await nodes.leader()
+        opened = encode_block([BlockRecord(Operation.SESSION_OPEN, None, None, None, 600_000)])
+        session = (await leader.submit(opened, 1, deadline=deadline())).last
+        kept = append_block(b"once", session=session, sequence=1)
+        once = await leader.submit(kept, 1, deadline=deadline(), session=session, sequence=1)
+        leader, follower = await fall_behind(nodes)
+        assert leader.oldest == 1
+        again = await nodes.start(follower)
+        while not installed(again):  # small, one by one: 20 of VALUE at once grew the state faster than it was sent
+            await (await nodes.leader()).submit(put_block(b"k000", b"meanwhile"), 1, deadline=deadline(20))
+        last = await write(nodes, 20)
+        await nodes.all_at(last)
+        assert again.machine.digest() == leader.machine.digest()
+        assert again.machine.session_count == 1
+        repeated = await again.submit(kept, 1, deadline=deadline(), session=session, sequence=1)
+        assert (once.effect.result, repeated.effect.result) == (Result.APPLIED, Result.REPEATED)
+        assert again.last_user_index >= last
+        begins = again.state.disk.oldest
+        assert (begins > 1, again.oldest) == (True, 1)
+        for first in (1, begins):
+            pairs = await again.read_log(first, 10_000, 1 << 22)
+            assert pairs[0][0].first == first
+            assert (await again.read_raw(first, last, 1 << 20)).first == first
+        assert await again.find_time(0) == 1
+        state = again.machine.digest()
+        await nodes.stop(follower)
+        third = await nodes.start(follower)
+        await third.wait_applied(last, deadline(30))
+        assert third.state.disk.oldest == begins, "a restart keeps the installed state"
+        await nodes.all_at((await nodes.leader()).applied)
+        assert third.machine.digest() == (await nodes.leader()).machine.digest()
+        assert state.count == third.machine.digest().count
+
+
+async def test_pieces_go_by_the_bulk_link_and_wrong_ones_are_refused(tmp_path: Path) -> None:
+    """A piece that does not follow, or of a snapshot that was never begun, is distinguished from one that does."""
+    async with cluster_of(1, tmp_path) as nodes:
+        disk = (await nodes.leader()).state.disk
+        with pytest.raises(StoredSnapshotDamaged, match="no snapshot of 9 was begun"):
+            await disk.write_pieces([SnapshotWrite(9, 1, 100, 200, b"x" * 100)])
+        await disk.write_pieces([SnapshotWrite(9, 1, 0, 200, b"\x40\0\0\0" + b"x" * 46)])
+        with pytest.raises(StoredSnapshotDamaged, match="came after 50"):
+            await disk.write_pieces([SnapshotWrite(9, 1, 100, 200, b"x" * 100)])
+        aside = tmp_path / "node-1" / "shard-0" / "snapshots"
+        assert [path.name for path in aside.iterdir()] == [f"{9:020d}.new"]
+        await disk.write_pieces([SnapshotWrite(12, 1, 0, 200, b"\x40\0\0\0")])
+        assert [path.name for path in aside.iterdir()] == [f"{12:020d}.new"], "one at a time"
+        with pytest.raises(StoredSnapshotDamaged):
+            await disk.check_received(12)
+
+
+async def test_a_saved_snapshot_does_not_disturb_one_being_received(tmp_path: Path) -> None:
+    """Saving removes unfinished snapshots, but not the one whose pieces are coming in right now."""
+    async with cluster_of(1, tmp_path, limits__snapshot_log_bytes=20_000) as nodes:
+        leader = await nodes.leader()
+        await leader.state.disk.write_pieces([SnapshotWrite(10_000, 1, 0, 200, b"\x40\0\0\0")])
+        await write(nodes, 20)
+        await wait_until_async(lambda: leader.state.snapshots.index > 0 and not leader.state.snapshots.is_saving)
+        names = [path.name for path in (tmp_path / "node-1" / "shard-0" / "snapshots").iterdir()]
+        assert f"{10_000:020d}.new" in names
+
+
+async def test_a_snapshot_with_a_piece_damaged_on_disk_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole is checked before the log goes for it: the follower keeps log and state, and the leader sends again."""
+    async with cluster_of(3, tmp_path, **EARLY) as nodes:
+        _, follower = await fall_behind(nodes)
+        again = await nodes.start(follower)
+        real, damaged = again.state.disk.write_pieces, 0
+
+        async def spoil(pieces: Sequence[SnapshotWrite]) -> None:
+            nonlocal damaged
+            if damaged == 0 and pieces[0].offset > 20_000:
+                damaged += 1
+                await real([replace(piece, data=bytes(len(piece.data))) for piece in pieces])
+                # the answers are for the pieces that came, not for the damaged copies on the disk
+                raise StoredSnapshotDamaged("spoilt")
+            await real(pieces)
+
+        monkeypatch.setattr(again.state.disk, "write_pieces", spoil)
+        await wait_until_async(lambda: installed(again), 60)
+        assert damaged == 1
+        await nodes.all_at(await write(nodes, 20))
+        assert again.machine.digest() == (await nodes.leader()).machine.digest()
+
+
+async def test_a_snapshot_damaged_at_the_leader_is_saved_again(tmp_path: Path) -> None:
+    """One that fails its check is not sent (for ever): the leader saves another, and sends that."""
+    async with cluster_of(3, tmp_path, **EARLY) as nodes:
+        leader, follower = await fall_behind(nodes)
+        await wait_until_async(lambda: not leader.state.snapshots.is_saving)
+        folder = tmp_path / f"node-{leader.node_id}" / "shard-0" / "snapshots"
+        damaged = leader.state.snapshots.index
+        for path in folder.glob("*/chunks"):
+            with path.open("r+b") as file:
+                file.seek(10_000)
+                file.write(b"damage")
+        again = await nodes.start(follower)
+        await wait_until_async(lambda: installed(again), 60)
+        await nodes.all_at(await write(nodes, 20))
+        assert again.machine.digest() == leader.machine.digest()
+        assert leader.state.snapshots.index >= damaged
+        assert leader.is_leader
+
+
+def test_an_older_snapshot_that_cannot_be_sent_makes_no_new_one() -> None:
+    """A follower asks for a snapshot that is gone or damaged, while a newer one is whole: that one is sent next. Saving
+    the state once more would help no follower.
+    """
+
+    async def story(parent: Path) -> None:
+        async with cluster_of(1, parent) as nodes:
+            node = await nodes.leader()
+            saved: list[int] = []
+            for _ in range(3):  # two are kept
+                await nodes.append(node, b"more")
+                assert snapshots.save(node.state)
+                await wait_until_async(lambda: not node.state.snapshots.is_saving, what="a snapshot")
+                saved.append(node.state.snapshots.index)
+            folder = parent / "node-1" / "shard-0" / "snapshots"
+            assert sorted(int(path.name) for path in folder.iterdir()) == saved[1:]
+            for index, is_needed in ((saved[0], False), (saved[1], False), (saved[2], True)):
+                if index != saved[0]:
+                    flip(folder / f"{index:020d}" / "chunks", 40)
+                node.state.snapshots.is_damaged = False
+                with pytest.raises(StoredSnapshotDamaged):
+                    await snapshots._read(node.state, SnapshotFetch(2, index, node.term, 0, 1 << 20))
+                assert node.state.snapshots.is_damaged == is_needed
+
+    with TemporaryDirectory() as parent:
+        asyncio.run(story(Path(parent)))
+
+
+async def test_kills_of_either_side_half_way(tmp_path: Path) -> None:
+    """Killed while pieces travel, the receiver begins again, and another leader sends its own; in the end all agree."""
+    async with cluster_of(3, tmp_path, **EARLY) as nodes:
+        _, follower = await fall_behind(nodes)
+        for victim in ("receiver", "sender", "receiver"):
+            again = nodes.running.get(follower) or await nodes.start(follower)
+            await wait_until_async(lambda: again.state.core.state.receiving or installed(again), 60)  # noqa: B023
+            dying = follower if victim == "receiver" else (await nodes.leader()).node_id
+            await nodes.kill(dying)
+            await nodes.start(dying)
+        last = await write(nodes, 20)
+        await nodes.all_at(last)  # by the last leader's snapshot, or, if another one has the whole log, by that
+        digests = {node.machine.digest_at(last) for node in nodes.running.values()}
+        assert len(digests) == 1
+
+
+async def test_reads_of_the_old_state_and_heartbeats_go_on_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a snapshot is put in force the follower still shows its old state, and stays with its leader."""
+    async with cluster_of(3, tmp_path, **EARLY) as nodes:
+        leader, follower = await fall_behind(nodes)
+        again = await nodes.start(follower)
+        real, gate = again.state.disk.check_received, asyncio.Event()
+
+        async def held(index: int) -> Any:
+            await gate.wait()
+            return await real(index)
+
+        monkeypatch.setattr(again.state.disk, "check_received", held)
+        await wait_until_async(lambda: again.state.core.state.is_installing, 60)
+        before, term = again.applied, again.term
+        assert again.machine.applied_index == before
+        contact = leader.state.core.state.now.monotonic_ms
+        await wait_until_async(
+            lambda: any(
+                each.node == follower and each.last_contact_ms > contact + 400
+                for each in leader.state.core.status().followers
+            ),
+            60,
+        )
+        assert (again.applied, again.term) == (before, term)
+        gate.set()
+        await wait_until_async(lambda: installed(again), 60)
+        assert again.applied > before
+
+
+@pytest.mark.usefixtures("no_backfill")
+async def test_a_node_whose_log_begins_late_answers_410_below_it(tmp_path: Path) -> None:
+    """Right after an install, and later: below the oldest index every route answers 410 with it. Pages, streams, raw
+    chunks, watches and digests work from there on, and agree with the leader's.
+    """
+    async with cluster_of(3, tmp_path, **EARLY) as nodes:
+        leader, follower = await fall_behind(nodes)
+        again = await nodes.start(follower)
+        await wait_until_async(lambda: again.applied == leader.applied and installed(again), 60)
+        trim = encode_block([BlockRecord(Operation.TRIM, argument=again.state.disk.oldest)])
+        await leader.submit(trim, 1, deadline=deadline())
+        await nodes.all_at(leader.applied)
+        async with serve(again) as here, serve(leader) as there:
+            oldest = again.oldest
+            for target in (
+                "/v1/log?from=1", "/v1/log?from=1&format=ndjson", "/v1/log?from=1&format=raw", "/v1/watch?from=1",
+                "/v1/watch?from_revision=2", "/v1/digest?index=2", f"/v1/digest?index={again.applied}&log_from=3",
+            ):  # fmt: skip
+                problem = (await ask(here.port, "GET", target)).problem()
+                assert problem.code is Code.COMPACTED, (target, problem)
+                assert problem.oldest == oldest or "revision" in target, (target, problem)
+            digest = (await ask(here.port, "GET", "/v1/digest")).json()
+            other = (await ask(there.port, "GET", f"/v1/digest?index={digest['index']}")).json()
+            assert (digest["state"], digest["revision"]) == (other["state"], other["revision"])
+            assert (await ask(here.port, "GET", "/v1/kv/k001")).body == (
+                await ask(there.port, "GET", "/v1/kv/k001")
+            ).body
+
+            watching = get("/v1/watch?prefix=k&format=ndjson", ("Raftlog-Deadline-Ms", "20000"))
+            async with open_stream(here.port, watching) as stream:
+                await stream.head()
+                await stream.json()  # where it stands
+                first = again.applied + 1
+                last = await write(nodes, 20)
+                await nodes.all_at(last)
+                seen: list[int] = []
+                while not seen or seen[-1] < last:
+                    message = await stream.json()
+                    seen += [message["index"]] if "changes" in message else []
+                assert seen == sorted(seen)
+                assert first <= seen[0] <= seen[-1] <= last
+
+            query = f"from={oldest}&to={last + 1}&limit=100000"
+            for form in ("json", "ndjson"):
+                mine = (await ask(here.port, "GET", f"/v1/log?{query}&format={form}")).body
+                theirs = (await ask(there.port, "GET", f"/v1/log?{query}&format={form}")).body
+                assert mine.count(b'"index"') == theirs.count(b'"index"') > 0
+            raw = (await ask(here.port, "GET", f"/v1/log?{query}&format=raw")).body
+            assert decode_raw_header(raw).first == oldest
+            assert decode_raw_header(raw).oldest == oldest
+            earliest = (await ask(here.port, "GET", "/v1/log?limit=1")).json()
+            assert earliest["oldest"] == oldest
+            parts = f"/v1/digest?index={last}&log_from={oldest}"
+            mine, theirs = [(await ask(each.port, "GET", parts)).json() for each in (here, there)]
+            assert mine["log_digest"] == theirs["log_digest"]
+
+
+async def test_a_snapshot_is_saved_after_the_set_number_of_records(tmp_path: Path) -> None:
+    """Small records: long before `limits.snapshot_log_bytes` there are `limits.snapshot_log_records`, each of which a
+    start would replay. With a large state they wait until there is as much log as that state takes."""
+    async with cluster_of(1, tmp_path, limits__snapshot_log_records=50) as nodes:
+        leader = await nodes.leader()
+        for number in range(60):
+            await leader.submit(put_block(b"k%d" % number, b"v"), 1, deadline=deadline())
+        await wait_until_async(lambda: leader.state.snapshots.index > 0 and not leader.state.snapshots.is_saving)
+        await leader.submit(put_block(b"large", b"v" * 500_000), 1, deadline=deadline())
+        await wait_until_async(lambda: snapshots.save(leader.state))
+        await wait_until_async(lambda: not leader.state.snapshots.is_saving)
+        before = leader.state.snapshots.index
+        for number in range(60):
+            await leader.submit(put_block(b"k%d" % number, b"v"), 1, deadline=deadline())
+        snapshots.save_if_due(leader.state)
+        assert not leader.state.snapshots.is_saving
+        assert leader.state.snapshots.index == before, "little log beside half a megabyte of state"
+        assert leader.state.applier.log_records >= 60
+        assert not snapshots._is_late(leader.state), "nor would one that is being made be: that goes by bytes"
+        leader.state.applier.log_bytes += leader.state.settings.limits.snapshot_log_bytes
+        assert snapshots._is_late(leader.state)
+        leader.state.applier.log_bytes -= leader.state.settings.limits.snapshot_log_bytes
+        await leader.submit(put_block(b"large", b"w" * 500_000), 1, deadline=deadline())
+        await wait_until_async(lambda: leader.state.snapshots.index > before)

@@ -1,0 +1,1 @@
+"""Tests of elections: votes, stability, transfer."""

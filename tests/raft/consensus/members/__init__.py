@@ -1,0 +1,1 @@
+"""Tests of changes of the members: configurations, learners, versions."""

@@ -1,0 +1,1 @@
+"""Tests of replication: entries, acknowledgements, the flow to one follower."""

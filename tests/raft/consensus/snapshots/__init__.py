@@ -1,0 +1,1 @@
+"""Tests of snapshots over the wire."""

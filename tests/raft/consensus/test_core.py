@@ -1,0 +1,234 @@
+"""RaftCore as its driver sees it: inputs, Readies, status, deadlines, restarts."""
+
+from dataclasses import replace
+
+import pytest
+
+from raftlog.raft.codec.entry import entry_mark
+from raftlog.raft.consensus.core import Proposed
+from raftlog.raft.consensus.roles import RoleName
+from raftlog.raft.events import MessageIgnored
+from raftlog.raft.messages import AppendEntries
+from raftlog.raft.options import Options
+from raftlog.raft.refusals import NotLeader
+from raftlog.raft.types import NOBODY, EntryKind, Mark
+from tests.raft.lab import Lab, append, at, drain, extend, lead, make_core, reply
+
+
+def test_three_nodes_elect_replicate_commit_and_read() -> None:
+    """The whole life of a write and a read, with every record's index accounted for."""
+    lab = Lab(3)
+    lab.run(1_000)
+    (leader,) = lab.leaders()
+    core = lab.cores[leader]
+    proposed = core.propose(EntryKind.COMMANDS, 5, b"five records", at(lab.now_ms))
+    assert proposed == Proposed(term=2, first=3, last=7)
+    lab.settle()
+    core.read(1, at(lab.now_ms))
+    lab.settle()
+    assert lab.reads == {1: 7}
+    lab.run(200)
+    for node in (1, 2, 3):
+        assert [(entry.first, entry.index, entry.kind) for entry in lab.applied[node]] == [
+            (2, 2, EntryKind.NOOP),
+            (3, 7, EntryKind.COMMANDS),
+        ]
+
+
+def test_an_idle_core_has_no_ready() -> None:
+    """After its events are taken, an idle core asks for nothing, and for no tick before its deadline."""
+    core = make_core(1, 3)
+    drain(core)
+    assert core.ready() is None
+    core.tick(at(core.next_deadline_ms() - 1))
+    assert core.ready() is None
+
+
+def test_core_without_input_has_nothing_ready() -> None:
+    """Each input makes `has_ready` true, and taking what there is makes it false; so does a sync that commits nothing.
+    The labs and the stories check at each of their steps that a core which says no gives no Ready."""
+    core = make_core(1, 3)
+
+    def has_ready() -> bool:
+        return core.has_ready
+
+    drain(core)
+    assert not has_ready()
+    lead(core, now_ms=500)
+    reply(core, 2, match=2, now_ms=550)
+    assert has_ready()
+    drain(core, 550)
+    assert not has_ready()
+    proposed = core.propose(EntryKind.COMMANDS, 1, b"x", at(600))
+    assert has_ready()
+    drain(core, 600, sync=False)
+    core.persisted(proposed.term, proposed.last, at(610))
+    assert not has_ready(), "no follower has the entry yet: nothing is committed by this"
+    reply(core, 2, match=proposed.last, now_ms=620)
+    assert has_ready()
+
+
+def test_core_speaks_for_its_own_group_only() -> None:
+    """All that a core of group 2 sends names group 2. A message of another group, though it comes from a member and for
+    this node, is ignored and changes nothing."""
+    core = make_core(1, 3)
+    core.state.shard = 2
+    drain(core)
+    core.tick(at(core.next_deadline_ms()))
+    asked = drain(core, core.state.now.monotonic_ms).messages
+    assert {message.shard for message in asked} == {2}
+    term = core.state.term
+    message = AppendEntries(shard=2, sender=2, to=1, term=9, prev_index=0, prev_term=0, commit=0, round=0)
+    for shard in (0, 1):
+        core.step(replace(message, shard=shard), at(900))
+        (event,) = drain(core, 900).events
+        assert isinstance(event, MessageIgnored)
+        assert event.reason == f"it is from node 2 for node 1, shard {shard}"
+    assert core.state.term == term
+    core.step(message, at(900))
+    assert core.state.term == 9
+    assert {message.shard for message in drain(core, 900).after_sync} == {2}
+
+
+def test_status_is_a_frozen_picture() -> None:
+    """Leader and follower, with what the leader knows of each."""
+    core = make_core(1, 3, now_ms=0)
+    lead(core, now_ms=300)
+    reply(core, 2, match=2, now_ms=350)
+    status = core.status()
+    assert (status.node, status.role, status.term, status.vote, status.leader) == (1, RoleName.LEADER, 2, 1, 1)
+    assert (status.last.index, status.persisted, status.commit, status.applied) == (2, 2, 2, 1)
+    assert (status.configuration_index, status.uncommitted_bytes, status.transfer_to) == (1, 0, NOBODY)
+    first, second = status.followers
+    assert (first.node, first.match, first.sent, first.mode, first.last_contact_ms) == (2, 2, 2, "replicate", 350)
+    assert (second.node, second.match, second.mode, second.last_contact_ms) == (3, 0, "probe", 300)
+    assert make_core(2, 3).status().followers == ()
+
+
+def test_deadlines_name_the_next_tick() -> None:
+    """Followers: the election timeout after the last contact; leaders: the heartbeat, or the end of a transfer."""
+    core = make_core(1, 3, options=Options(transfer_timeout_ms=20))
+    assert core.next_deadline_ms() == 300
+    append(core, prev=(1, 1), term=1, sender=2, now_ms=100)
+    assert core.next_deadline_ms() == 400
+    lead(core)
+    assert core.next_deadline_ms() == 460
+    core.transfer(2, at(400))
+    assert core.next_deadline_ms() == 420
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "data"),
+    [
+        (EntryKind.NOOP, 1, b""),
+        (EntryKind.CONFIGURATION, 1, b"x"),
+        (EntryKind.CLOCK, 2, b""),
+        (EntryKind.CLOCK, 1, b"x"),
+    ],
+)
+def test_only_commands_and_clock_entries_are_proposed(kind: EntryKind, count: int, data: bytes) -> None:
+    """No-ops are the leader's own, configurations have their own way in."""
+    core = make_core(1, 3)
+    lead(core)
+    with pytest.raises(AssertionError):
+        core.propose(kind, count, data, at(400))
+
+
+def test_the_first_entry_of_a_term_chains_to_the_last_of_the_one_before() -> None:
+    """The leader names the CRC of the header before, also when that came from another leader or from disk."""
+    lab = Lab(3)
+    lab.elect(1)
+    lab.propose(1)
+    lab.run(100)
+    lab.stop(1)
+    lab.elect(2)
+    lab.propose(2)
+    lab.run(100)
+    lab.start(3, tail=0)
+    lab.run(1_500)
+    assert lab.disks[2] == lab.disks[3]
+    for before, after in zip(lab.disks[3], lab.disks[3][1:], strict=False):
+        assert after.header[52:56] == before.header[60:64]
+
+
+def test_a_restart_without_anything_in_memory_goes_on() -> None:
+    """Only marks and runs are known; the node votes, follows, and later leads from the log on its disk."""
+    lab = Lab(3)
+    lab.elect(1)
+    for _ in range(20):
+        lab.propose(1, count=3)
+        lab.settle()
+    lab.run(100)
+    for node in (1, 2, 3):
+        lab.start(node, tail=0)
+    lab.elect(3)
+    lab.propose(3)
+    lab.run(300)
+    assert lab.applied[1] == lab.applied[2] == lab.applied[3]
+    assert [entry.index for entry in lab.applied[3]][-3:] == [62, 63, 64]
+
+
+def test_compacting_keeps_the_log_and_remembers_the_mark() -> None:
+    """A snapshot is only a mark here; its index must have been applied."""
+    core = make_core(1, 3, 1, 1, 1)
+    append(core, prev=(4, 1), term=1, commit=4)
+    mark = core.state.log.mark_at(3)
+    assert mark is not None
+    core.compact(mark)
+    assert core.state.log.snapshot == mark
+    core.compact(replace(mark, index=2))
+    assert core.state.log.snapshot == mark
+    with pytest.raises(AssertionError):
+        core.compact(Mark(4, 9))
+    with pytest.raises(AssertionError):
+        make_core(1, 3, 1).compact(Mark(2, 1))
+
+
+def test_applied_never_passes_the_given_entries() -> None:
+    """It neither falls nor runs ahead."""
+    core = make_core(1, 3, 1, 1)
+    append(core, prev=(3, 1), term=1, commit=3)
+    with pytest.raises(AssertionError):
+        core.applied(4)
+    with pytest.raises(AssertionError):
+        core.applied(2)
+
+
+def test_messages_without_a_sender_are_ignored() -> None:
+    """Node 0 is no node (pitfall 28: a message for another node or cluster)."""
+    core = make_core(1, 3)
+    core.step(AppendEntries(sender=0, to=1, term=9, prev_index=1, prev_term=1, commit=1, round=0), at(0))
+    assert core.status().term == 1
+
+
+def test_a_fetch_of_an_earlier_time_is_ignored() -> None:
+    """A request of a former leader, or from before a change, has no effect."""
+    core = make_core(1, 3, *[1] * 10, tail=1)
+    lead(core)
+    reply(core, 2, match=0, success=False, prev=11, hint=(4, 1))
+    reply(core, 2, match=4, prev=4)
+    (fetch,) = drain(core).fetches
+    append(core, extend(core.state.log.last, 9), prev=(12, 2), term=9, sender=3)
+    core.fetched(fetch, tuple(extend(Mark(4, 1), 1)), at(500))
+    assert not drain(core).to(2)
+    core.fetched(replace(fetch, peer=NOBODY), tuple(extend(Mark(4, 1), 1)), at(500))
+    assert drain(core).committed == []
+
+
+def test_losing_the_leadership_stops_proposals() -> None:
+    """From the first message of the newer term on."""
+    core = make_core(1, 3)
+    lead(core)
+    append(core, prev=(1, 1), term=5, sender=2)
+    with pytest.raises(NotLeader) as refusal:
+        core.propose(EntryKind.COMMANDS, 1, b"x", at(400))
+    assert refusal.value.leader == 2
+
+
+def test_chains_seal_the_mark_that_a_follower_reports() -> None:
+    """A follower's last mark is that of the leader's entry, header CRC and clocks included."""
+    core = make_core(1, 3)
+    entries = extend(core.state.log.last, 2, (2, 4), clock_ms=77)
+    append(core, entries, prev=(1, 1), term=2)
+    assert core.status().last == entry_mark(entries[-1])
+    assert core.status().last.clock_ms == 77

@@ -1,0 +1,1 @@
+"""Tests of a start on damaged files: recovery, repair, and what proves an entry."""

@@ -1,0 +1,238 @@
+"""Tests the calls of `Storage` that a driver must not make, and those that it may repeat."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from raftlog.raft.codec.entry import entry_mark
+from raftlog.raft.ready import SyncBatch
+from raftlog.raft.wal import storage
+from raftlog.raft.wal.formats import FRAME_HEADER_SIZE, SIDE_HEADER_SIZE, index_name, ledger_name, segment_name
+from raftlog.raft.wal.journal import ImpossibleBatch, row_position
+from raftlog.raft.wal.opening import ShardDamaged
+from raftlog.raft.wal.snapshot_files import Received, read_piece
+from tests.raft.wal.journal_driver import LOG, after_power_cut, make_entries
+from tests.raft.wal.storage_lab import Shard, frame_of
+
+
+def test_a_snapshot_of_applied_entries_is_not_installed() -> None:
+    """State never goes back: such a snapshot is refused before anything of it, or of the log, is touched.
+
+    Guard: `ledger.last` in `install` of raft/wal/storage.py.
+    """
+    leader, shard = Shard(), Shard()
+    for each in (leader, shard):
+        each.append(60, 60)
+    leader.save_snapshot(leader.entries[1])
+    _, data = read_piece(leader.files, LOG, 2, 1, 0, 1 << 20)
+    received = Received(LOG, 2)
+    for operations in (received.begin(), received.add(data)):
+        shard.files.execute(operations)
+    before = shard.files.content()
+    with pytest.raises(ImpossibleBatch, match="a snapshot of 2: entries up to 3 were applied"):
+        shard.run(shard.storage.install(received))
+    assert shard.files.content() == before
+    assert [entry.index for entry in shard.reader.entries(1, 3, 1 << 20)] == [2, 3]
+
+
+def test_effects_that_are_said_twice_while_they_wait_are_written_once() -> None:
+    """Effects of entries that are applied before they are durable wait. A driver that repeats them, and some later
+    ones, gets each frame once and in order.
+
+    Guard: the index in `write_frames` of raft/wal/storage.py.
+    """
+    shard = Shard()
+    shard.apply(shard.entries)
+    new = make_entries(entry_mark(shard.entries[-1]), 1, (10, 20, 30))
+    for said in (new[:2], new[:2], new):
+        shard.apply(said)
+        assert shard.storage.has_frames
+    assert shard.ledger.last == 1
+    shard.run(shard.storage.carry_out(SyncBatch(None, None, tuple(new), ())))
+    shard.run(shard.storage.finish())
+    assert not shard.storage.has_frames
+    wanted = b"".join([frame_of(entry) for entry in (shard.entries[0], *new)])
+    content = shard.files.content()[ledger_name(1)]
+    assert content[SIDE_HEADER_SIZE:] == wanted
+    assert len(wanted) > 4 * FRAME_HEADER_SIZE
+    shard.save_snapshot(new[-1])
+    assert shard.open().ledger_last == 4
+
+
+@pytest.mark.parametrize("how", ["flush", "next batch"])
+def test_rows_without_a_finish_call_are_written_later(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch became durable, but `finish` was never called. Its rows come with a later batch, once PLACED_MAX entries
+    wait for theirs, or at a clean stop. Only from then on its entries are served.
+
+    Guard: `write_rows` in `carry_out` and `flush` of raft/wal/storage.py.
+    """
+    monkeypatch.setattr(storage, "PLACED_MAX", 1)
+    shard = Shard()
+    two, three = make_entries(entry_mark(shard.entries[-1]), 1, (10, 20))
+    shard.run(shard.storage.carry_out(SyncBatch(None, None, (two,), ())))
+    assert (shard.journal.indexed, shard.reader.entries(1, 9, 1 << 20)) == (1, ())
+    if how == "flush":
+        shard.run(shard.storage.flush())
+    else:
+        shard.run(shard.storage.carry_out(SyncBatch(None, None, (three,), ())))
+    assert (shard.journal.indexed, shard.reader.entries(1, 9, 1 << 20)) == (2, (two,))
+
+
+def test_rows_are_written_before_a_cut_that_may_take_their_entries() -> None:
+    """Entries wait for their rows while others are appended, and none of them is left waiting behind a cut.
+
+    Guard: `cut_after` beside PLACED_MAX in `carry_out` of raft/wal/storage.py.
+    """
+    shard = Shard()
+    two, three = make_entries(entry_mark(shard.entries[-1]), 1, (10, 20))
+    shard.run(shard.storage.carry_out(SyncBatch(None, None, (two,), ())))
+    shard.run(shard.storage.carry_out(SyncBatch(None, None, (three,), ())))
+    assert shard.journal.indexed == 1, "no promise waits for them"
+    (other,) = make_entries(entry_mark(two), 2, (30,))
+    shard.run(shard.storage.carry_out(SyncBatch(None, 2, (other,), ())))
+    shard.run(shard.storage.finish())
+    assert shard.reader.entries(1, 9, 1 << 20) == (two, other)
+
+
+def test_a_power_cut_around_a_cut_that_drops_a_segment_is_no_damage() -> None:
+    """The newest segment is dropped at its border, and the power goes before any operation or behind the last. A start
+    has the log with the cut entries or without them. It never takes files without their segment for loss.
+
+    Guard: SyncFolder in `_cut` of raft/wal/storage.py, before the hard state says that the cut is over.
+    """
+    shard = Shard()
+    while len(shard.journal.segments) < 3:
+        shard.append(900, applied=False)
+    whole, kept = shard.journal.last.index, shard.journal.active.first - 1
+    steps = shard.storage.carry_out(SyncBatch(None, kept, (), ()))
+    operations = (operation for _, each in steps for operation in each)
+    found = set()
+    is_over = False
+    while not is_over:
+        for seed in range(10):
+            left = after_power_cut(shard.files, Random(seed))
+            found.add(Shard(left).journal.last.index)
+        operation = next(operations, None)
+        is_over = operation is None
+        if operation is not None:
+            shard.files.execute([operation])
+    assert found == {whole, kept}
+
+
+def sealed_index(shard: Shard) -> bytes:
+    """Its oldest segment gets its footers; then what its .idx holds."""
+    shard.run(shard.storage.finish_sealed(shard.files))
+    return shard.files.content()[index_name(1)]
+
+
+def unfinished() -> Shard:
+    """A shard whose oldest segment is sealed and has no footers yet."""
+    shard = Shard()
+    while len(shard.journal.segments) < 2:
+        shard.append(900, records=2)
+    return shard
+
+
+def test_a_row_flipped_before_its_seal_is_rewritten() -> None:
+    """The footer's CRC is of the rows as they were written, not as they are read back. Otherwise it would make a
+    flipped row a right one for ever. The rows and the header are written once more from the segment.
+
+    Guard: `_rows_crc` in `finish_sealed` of raft/wal/storage.py.
+    """
+    right = sealed_index(unfinished())
+    assert b"RLIF" in right
+    for position in (9, row_position(unfinished().segment, 2), row_position(unfinished().segment, 4) + 5):
+        shard = unfinished()
+        shard.damage(index_name(1), position)
+        if position > SIDE_HEADER_SIZE:
+            assert sealed_index(shard) == right, position
+        shard.open()
+        assert shard.files.content()[index_name(1)] == right
+
+
+def test_a_segment_whose_rows_are_right_is_not_read_for_its_footer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sealing costs one read of the rows: those of before a restart count, too.
+
+    Guard: `_rows_crc` of raft/wal/storage.py.
+    """
+    shard = Shard()
+    shard.append(60, 60, records=2)
+    shard.open()
+    while len(shard.journal.segments) < 3:
+        shard.append(900)
+    monkeypatch.setattr(storage, "sealed_rows", None)
+    assert b"RLIF" in sealed_index(shard)
+    assert not shard.storage.is_finish_due
+
+
+@pytest.mark.parametrize("what", ["row", "nothing"])
+def test_rows_that_a_cut_left_are_checked_against_the_segment(what: str) -> None:
+    """After a cut the CRC of the remaining rows is unknown: they are compared with the segment when it is sealed.
+
+    Guard: `sealed_rows` in `finish_sealed` of raft/wal/storage.py.
+    """
+    shard = Shard()
+    shard.append(60, records=2, applied=False)
+    shard.append(60, applied=False)
+    shard.run(shard.storage.carry_out(SyncBatch(None, 3, (), ())))
+    del shard.entries[-1]
+    while len(shard.journal.segments) < 2:
+        shard.append(900)
+    end = row_position(shard.segment, shard.segment.last.index + 1)
+    rows = shard.files.content()[index_name(1)][:end]
+    if what == "row":
+        shard.damage(index_name(1), row_position(shard.segment, 2))
+    sealed = sealed_index(shard)
+    assert sealed[:end] == rows
+    assert sealed[end : end + 4] == b"RLIF"
+    assert shard.open().notices == ()
+
+
+def test_a_segment_that_cannot_be_read_gets_no_footer() -> None:
+    """Its rows are damaged and so is the segment: nothing proves the rows, and the next start reports it.
+
+    Guard: the end of the scan in `sealed_rows` of raft/wal/recovery.py.
+    """
+    shard = unfinished()
+    shard.damage(index_name(1), row_position(shard.segment, 2))
+    shard.damage(segment_name(1), shard.position_of(shard.entries[1]) + 20)
+    before = shard.files.content()[index_name(1)]
+    assert sealed_index(shard) == before
+    with pytest.raises(ShardDamaged, match=segment_name(1)):
+        shard.open()
+
+
+def test_a_segment_whose_rows_are_not_all_written_waits_for_its_footer() -> None:
+    """It was sealed by a batch whose rows are still to come: they are not taken for damage, and the footer comes later.
+
+    Guard: `indexed` in `finish_sealed` of raft/wal/storage.py.
+    """
+    shard = Shard()
+    entries = make_entries(entry_mark(shard.entries[-1]), 1, (900,) * 5)
+    shard.run(shard.storage.carry_out(SyncBatch(None, None, tuple(entries), ())))
+    assert len(shard.journal.segments) == 2
+    assert list(shard.storage.finish_sealed(shard.files)) == []
+    shard.run(shard.storage.finish())
+    assert b"RLIF" in sealed_index(shard)
+
+
+def test_an_older_segment_that_comes_in_front_during_a_roll_is_not_ended_again() -> None:
+    """The reader thread puts a fetched segment in front while the writer thread appends. So sealed segments are counted
+    from the end of the list. Guard: `sealed` in `_append` of raft/wal/storage.py.
+    """
+    shard = Shard()
+    shard.roll()
+    shard.roll()
+    journal = shard.journal
+    front, active = journal.segments.pop(0), journal.active
+    while not shard.storage._unsealed:
+        entry = make_entries(entry_mark(shard.entries[-1]), 1, (900,))[0]
+        for part, operations in shard.storage.carry_out(SyncBatch(None, None, (entry,), ())):
+            shard.files.execute(operations)
+            if part == storage.StepKind.ENTRIES and journal.active is not active:
+                journal.segments.insert(0, front)
+        shard.run(shard.storage.finish())
+        shard.entries.append(entry)
+    assert shard.storage._unsealed == shard.storage._unclosed == [active]

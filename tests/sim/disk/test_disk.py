@@ -1,0 +1,439 @@
+"""The simulated disk: what was promised survives a crash at every operation, damage is refused or harmless."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from random import Random
+
+import pytest
+
+from raftlog.chaos.sim.disk.disk import DiskFailed, DiskFull, DiskRefused, SimDisk
+from raftlog.chaos.sim.disk.faults import AREAS
+from raftlog.chaos.sim.disk.view import SilentlyWrong
+from raftlog.raft.codec.entry import entry_mark
+from raftlog.raft.ready import SyncBatch
+from raftlog.raft.types import Entry, HardState
+from raftlog.raft.wal import journal, opening as storage_open, recovery, storage
+from raftlog.raft.wal.formats import HARD_STATE, LogIdentity, Slot, segment_name
+from raftlog.raft.wal.opening import OpenedShard
+from raftlog.raft.wal.operations import FileOperation, Sync
+from raftlog.statemachine.effects import Effects, encode_effects
+from tests.raft.wal.journal_driver import CONFIGURATION, FIRST, make_entries
+
+SEGMENT_BYTES = 4_096
+TORN_PERCENT = (80, 100)
+
+
+def new_disk(seed: int = 1, torn_percent: int = 90) -> SimDisk:
+    """A formatted disk with small segments."""
+    log = LogIdentity(bytes(range(16)))
+    return SimDisk(
+        1, log, FIRST, incarnation="ab" * 16, random=Random(seed), segment_bytes=SEGMENT_BYTES,
+        torn_percent=torn_percent,
+    )  # fmt: skip
+
+
+def twin_of(disk: SimDisk, seed: int) -> SimDisk:
+    """The same disk once more, to be crashed in its stead: its page cache too, but another chance."""
+    twin = new_disk(seed, TORN_PERCENT[seed % 2])
+    twin.roll_back(disk.copy())
+    twin.files.torn_percent = TORN_PERCENT[seed % 2]
+    return twin
+
+
+def frames_of(entries: Sequence[Entry]) -> list[tuple[int, bytes]]:
+    """Effects of plain entries, as the state machine gives them."""
+    return [(entry.index, encode_effects(Effects(entry.index, 1, (), True))) for entry in entries]
+
+
+class Node:
+    """What a node does with its disk, and what it has promised: the oracle, independent of the disk's own view."""
+
+    def __init__(self, disk: SimDisk) -> None:
+        self.disk = disk
+        self.opened = disk.open()
+        self.log = [FIRST]  # durable by promise
+        self.coming: list[list[Entry]] = [self.log]  # what a restart may find
+        self.states = [HardState(1)]
+        self.applied = 0
+
+    def carry_out(
+        self, entries: Sequence[Entry] = (), state: HardState | None = None, cut: int | None = None
+    ) -> Iterator[str]:
+        """One batch in its steps, then what may follow it."""
+        kept = self.log if cut is None else [entry for entry in self.log if entry.index <= cut]
+        self.coming = [self.log, kept, *(kept + list(entries[:count]) for count in range(len(entries) + 1))]
+        if state is not None:
+            self.states = [self.states[-1], state]
+        yield from self.disk.carry_out(SyncBatch(state, cut, tuple(entries), ()))
+        self.log = kept + list(entries)
+        self.coming, self.states = [self.log], self.states[-1:]
+        yield from self.disk.finish(())
+
+    def apply(self, count: int) -> Iterator[str]:
+        """The effects of the next entries."""
+        frames = frames_of(self.log[self.applied : self.applied + count])
+        self.applied += len(frames)
+        yield from self.disk.finish(frames)
+
+    def story(self) -> Iterator[str]:
+        """Appends, votes, rolls, cuts within a segment and over two, marks, effects and snapshots."""
+        yield from self.carry_out(make_entries(entry_mark(FIRST), 1, (200, 300)))
+        yield from self.apply(2)
+        yield from self.carry_out(self.more(1, 900, 30), HardState(2, 1))
+        yield from self.carry_out((), HardState(3, 0))
+        yield from self.carry_out(self.more(2, 1_500, 1_500, 1_500))  # rolls
+        yield from self.disk.mark()
+        yield from self.apply(3)
+        yield from self.save_snapshot()
+        yield from self.cut(2, 3, 100, 40)
+        yield from self.carry_out(self.more(3, 4_000, 10, 4_000))  # rolls more than once
+        yield from self.cut(3, 4, 500)
+        yield from self.carry_out((), HardState(5, 2))
+        yield from self.apply(2)
+        yield from self.save_snapshot()
+        yield from self.carry_out(self.more(5, 10, 20, 30), HardState(6, 3))
+
+    def more(self, term: int, *sizes: int) -> list[Entry]:
+        return make_entries(entry_mark(self.log[-1]), term, sizes)
+
+    def cut(self, count: int, term: int, *sizes: int) -> Iterator[str]:
+        """Drops the newest entries and goes on."""
+        kept = self.log[-count - 1]
+        yield from self.carry_out(make_entries(entry_mark(kept), term, sizes), HardState(term, 1), kept.index)
+
+    def save_snapshot(self) -> Iterator[str]:
+        """Of all that was applied."""
+        entry = self.log[self.applied - 1]
+        yield from self.disk.save_snapshot(entry_mark(entry), CONFIGURATION, 1, [b"state", bytes(700)])
+
+
+def found(disk: SimDisk, opened: OpenedShard) -> list[Entry]:
+    """Every entry that the opened disk serves."""
+    entries: list[Entry] = []
+    while (after := entries[-1].index if entries else 0) < opened.log.last.index:
+        piece = disk.read(after, opened.log.last.index, 2_000)
+        if not piece:
+            break
+        entries += piece
+    return entries
+
+
+def check(node: Node, disk: SimDisk, where: str) -> None:
+    """A start finds what was promised, and nothing that was not written."""
+    opened = disk.open()
+    assert found(disk, opened) in node.coming, where
+    state = opened.hard_state
+    assert (state.term, state.vote) in [(each.term, each.vote) for each in node.states], where
+    assert state.boot > node.opened.hard_state.boot
+    if opened.snapshot is not None:
+        assert list(disk.chunks(opened.snapshot)) == [b"state", bytes(700)], where
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_what_is_promised_survives_a_crash_at_every_operation(power: bool) -> None:
+    """Before every operation of a story the process is killed, or the power cut with 80 and 100 % torn writes: a start
+    finds every finished batch, of the one under way a prefix, a hard state it may, and an intact snapshot or none."""
+    node = Node(new_disk())
+    steps = 0
+    for name in node.story():
+        for seed in range(4 if power else 1):
+            twin = twin_of(node.disk, steps + seed)
+            twin.crash(power)
+            check(node, twin, f"before operation {steps} ({name}), seed {seed}")
+        steps += 1
+    assert steps > 150
+    check(node, twin_of(node.disk, 0), "at the end")
+
+
+def test_a_power_cut_while_a_node_starts_loses_nothing() -> None:
+    """A start is itself a row of operations: cut off before any of them, the next one finds the same."""
+    node = Node(new_disk())
+    for nth, _ in enumerate(node.story()):
+        if nth % 9:
+            continue
+        twin = twin_of(node.disk, nth)
+        twin.crash(power=True)
+        for budget in range(60):
+            second = twin_of(twin, budget)
+            opening = second.opening()
+            if [next(opening, None) for _ in range(budget)][-1:] == [None]:
+                break
+            second.crash(power=budget % 3 > 0)
+            check(node, second, f"operation {nth}, start cut off at {budget}")
+
+
+def aged_disk(seed: int) -> tuple[SimDisk, Node]:
+    """A stopped disk with three segments, effects, two snapshots, and a mark behind its newest entry."""
+    node = Node(new_disk(seed))
+    for _ in node.story():
+        pass
+    for _ in node.disk.mark():
+        pass
+    node.disk.crash(power=False)
+    return node.disk, node
+
+
+@pytest.mark.parametrize("area", AREAS)
+@pytest.mark.parametrize("kind", ["flip_bit", "misdirect", "stale_block"])
+def test_damage_is_refused_or_harmless(kind: str, area: str) -> None:
+    """Whatever is hit at rest: a start refuses and names the file, or has everything that was promised. What cannot be
+    read is not served; nothing is served wrong (`SimDisk.read` compares)."""
+    aged, node = aged_disk(1)
+    refused = hits = harmless = 0
+    for seed in range(60):
+        disk = twin_of(aged, seed)
+        hit = getattr(disk, kind)(area, Random(seed))
+        if not hit:
+            continue
+        hits += 1
+        try:
+            opened = disk.open()
+        except DiskRefused:
+            refused += 1
+            assert area in ("log", "history"), hit
+            assert ".seg: damaged at byte" in disk.refused
+            continue
+        harmless += area == "log" and "durable mark" in "".join(opened.notices)  # it says nothing its neighbours do not
+        assert opened.log.last == entry_mark(node.log[-1]), hit
+        served = found(disk, opened)
+        assert served == node.log[: len(served)], hit
+        if area != "history":
+            assert len(served) == len(node.log), hit
+    if area == "log":
+        assert refused + harmless == hits > 20
+    elif kind == "flip_bit":
+        assert hits > 20
+
+
+def test_damage_under_a_running_node_is_never_served() -> None:
+    """A bit flips while the node runs: what it reads is right or nothing; it goes on, or stops by itself."""
+    for seed in range(30):
+        node = Node(new_disk(seed))
+        random = Random(seed)
+        steps = node.story()
+        for _ in range(random.randrange(80, 170)):
+            next(steps, None)
+        hit = node.disk.flip_bit(random.choice(AREAS), random)
+        try:
+            for _ in steps:
+                pass
+        except DiskFailed:
+            assert hit  # a cut could not read what it keeps
+        found(node.disk, node.opened)
+        node.disk.crash(power=True)
+        try:
+            opened = node.disk.open()
+        except DiskRefused:
+            assert hit
+        else:
+            found(node.disk, opened)
+
+
+def test_one_damaged_slot_is_harmless_two_are_refused() -> None:
+    """The hard state is in two slots: with both gone, term and vote are lost, and the node never votes again."""
+    aged, _ = aged_disk(1)
+    disk = twin_of(aged, 1)
+    assert disk.flip_bit("hard_state", Random(1))
+    assert disk.flip_bit("hard_state", Random(2)) == ""  # one at a time: two slots promise no more
+    before = disk.durable_hard_state
+    state = disk.open().hard_state
+    assert (state.term, state.vote) == (before.term, before.vote)
+    disk = twin_of(aged, 1)
+    disk.files.nodes[HARD_STATE].seen[:] = bytes(8_192)
+    disk.damaged["both slots"] = "zeroed"
+    with pytest.raises(DiskRefused, match="hard_state: slot 1"):
+        disk.open()
+
+
+def test_a_wiped_disk_is_refused_and_an_image_comes_back_whole() -> None:
+    """A node never makes a folder at start; a copy that is put back is what it was when it was made."""
+    aged, node = aged_disk(1)
+    image = aged.copy()
+    opened = aged.open()
+    for _ in aged.carry_out(SyncBatch(HardState(9, 2), None, tuple(node.more(9, 10)), ())):
+        pass
+    aged.roll_back(image)
+    again = aged.open()
+    assert again.hard_state == opened.hard_state
+    assert again.log.last == opened.log.last
+    aged.wipe()
+    with pytest.raises(DiskRefused, match="hard_state"):
+        aged.open()
+    aged.format("cd" * 16)
+    assert aged.open().log.last == entry_mark(FIRST)
+
+
+@pytest.mark.parametrize("kind", ["write", "sync"])
+def test_an_error_fences_the_disk(kind: str) -> None:
+    """After EIO nothing is written any more by this process; a restart finds what was promised, and after it a power
+    cut takes nothing of what the restart found (fsyncgate: the cache counts as clean)."""
+    for skip in range(12):
+        node = Node(new_disk(skip))
+        steps = node.story()
+        for _ in range(20 + skip):
+            next(steps)
+        node.disk.fail_next(kind)
+        with pytest.raises(DiskFailed):
+            list(steps)
+        with pytest.raises(DiskFailed):
+            next(node.disk.carry_out(SyncBatch(None, None, tuple(node.more(7, 10)), ())))
+        node.disk.crash(power=False)
+        check(node, node.disk, f"{kind} failed at {20 + skip}")
+        before = node.disk.view.ends[:]
+        for seed in range(5):
+            twin = twin_of(node.disk, seed)
+            twin.crash(power=True)
+            twin.open()
+            assert twin.view.ends == before
+
+
+def test_a_full_disk_is_back_pressure() -> None:
+    """Without room for the next segment not a byte of an entry is written; the same batch succeeds once there is."""
+    node = Node(new_disk())
+    batch = SyncBatch(HardState(2, 1), None, tuple(node.more(2, 3_000, 3_000)), ())
+    node.disk.full = True
+    for _ in range(2):
+        with pytest.raises(DiskFull):
+            list(node.disk.carry_out(batch))
+    assert node.disk.durable_last == 1
+    assert node.disk.durable_hard_state.term == 2
+    node.disk.full = False
+    assert "Allocate" in list(node.disk.carry_out(batch))
+    assert node.disk.durable_last == batch.entries[-1].index
+    assert list(node.disk.finish(frames_of([FIRST, *batch.entries])))
+    assert found(node.disk, node.disk.open()) == [FIRST, *batch.entries]
+
+
+def test_a_read_that_fails_gives_nothing() -> None:
+    """EIO while entries are fetched: the follower's turn comes again."""
+    disk, _ = aged_disk(1)
+    disk.open()
+    disk.fail_next("read")
+    assert disk.read(0, 2, 1_000) == ()
+    assert disk.read(0, 2, 1_000)
+
+
+def test_equal_seeds_give_equal_disks() -> None:
+    """Torn writes come from the disk's own random source alone."""
+    images = []
+    for _ in range(2):
+        node = Node(new_disk(5))
+        for nth, _ in enumerate(node.story()):
+            if nth == 100:
+                break
+        node.disk.crash(power=True)
+        images.append(node.disk.files.content())
+    assert images[0] == images[1]
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Without these nobody knows whether the disk sees anything: each plants a mistake that others have made.
+
+
+def crash_everywhere() -> None:
+    """A power cut before every operation of the story, and once more after the start that follows a kill."""
+    node = Node(new_disk())
+    for nth, _ in enumerate(node.story()):
+        twin = twin_of(node.disk, nth)
+        twin.crash(power=True)
+        check(node, twin, "")
+        twin = twin_of(node.disk, nth)
+        twin.crash(power=False)
+        twin.open()
+        promised = twin.durable_last
+        twin.crash(power=True)
+        assert twin.open().log.last.index >= promised
+    damaged, _ = aged_disk(1)
+    for seed in range(20):
+        twin = twin_of(damaged, seed)
+        assert twin.flip_bit("log", Random(seed))
+        try:
+            notices = twin.open().notices
+        except DiskRefused:
+            continue
+        assert "durable mark" in "".join(notices)  # it says nothing that its neighbours do not
+
+
+def test_the_right_code_passes() -> None:
+    """What the planted mistakes break holds without them."""
+    crash_everywhere()
+
+
+def without_syncs(operations: list[FileOperation]) -> list[FileOperation]:
+    return [operation for operation in operations if not isinstance(operation, Sync)]
+
+
+def append_without_sync(self: journal.Journal, entries: Sequence[Entry], groups: object = None) -> object:
+    operations, placed = REAL_APPEND(self, entries)
+    return without_syncs(operations), placed
+
+
+def keep_without_sync(log: LogIdentity, slot: Slot) -> object:
+    promise, repeat = REAL_KEEP(log, slot)
+    return without_syncs(promise), without_syncs(repeat)
+
+
+def recover_without_writing_anew(*arguments: object) -> object:
+    found = REAL_RECOVER(*arguments)  # type: ignore[arg-type]
+    found.operations = [each for each in found.operations if not (hasattr(each, "name") and each.name.endswith(".seg"))]
+    return found
+
+
+REAL_APPEND, REAL_KEEP, REAL_RECOVER = journal.Journal.append, journal.keep_slot, recovery.recover_log
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "wrong"),
+    [
+        (journal.Journal, "append", append_without_sync),  # 7: acknowledged before the sync
+        (journal, "keep_slot", keep_without_sync),  # 2: a vote before it is durable
+        (recovery, "synced_until", lambda *_: (0, "")),  # 22: damage in the middle taken for a torn tail
+        (storage_open, "count_boot", lambda _, slot, _term: (slot, [])),  # the boot is not counted
+    ],
+)
+def test_a_planted_mistake_is_seen(where: object, name: str, wrong: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recovery and writing are looked at closely enough to notice classical mistakes."""
+    monkeypatch.setattr(where, name, wrong)
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        crash_everywhere()
+
+
+def test_what_was_only_read_back_is_not_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """27: after a sync that failed, a start that does not write anew what follows the last mark is not taken for
+    durable, so that whoever acknowledges it is caught."""
+    node = Node(new_disk())
+    node.disk.fail_next("sync")
+    with pytest.raises(DiskFailed):
+        list(node.disk.carry_out(SyncBatch(None, None, tuple(node.more(1, 100)), ())))
+    node.disk.crash(power=False)
+    wrong = twin_of(node.disk, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(storage_open, "recover_log", recover_without_writing_anew)
+        assert wrong.open().log.last.index == 2
+    assert wrong.durable_last == 1
+    right = twin_of(node.disk, 1)
+    assert right.open().log.last.index == right.durable_last == 2
+    assert right.files.nodes[segment_name(1)].is_durable
+
+
+def test_going_on_after_a_failed_sync_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """8: a disk that calls a failed sync back-pressure cannot carry out the batch again unnoticed."""
+    node = Node(new_disk())
+    monkeypatch.setattr(storage.Storage, "is_final", lambda *_, **__: False)
+    batch = SyncBatch(None, None, tuple(node.more(1, 100)), ())
+    node.disk.fail_next("sync")
+    with pytest.raises(DiskFull):
+        list(node.disk.carry_out(batch))
+    with pytest.raises(journal.ImpossibleBatch):
+        list(node.disk.carry_out(batch))
+    assert node.disk.durable_last == 1
+
+
+def test_a_wrong_read_is_seen() -> None:
+    """Entries that are not those that were written are an error of their own, whatever their CRC says."""
+    disk, node = aged_disk(1)
+    disk.open()
+    disk.view.entries[1] = make_entries(entry_mark(FIRST), 7, (1,))[0]
+    with pytest.raises(SilentlyWrong, match="something else"):
+        disk.read(1, node.log[-1].index, 1_000)

@@ -1,0 +1,133 @@
+"""Disks that forget promises without damage: lying syncs, and two processes of one node on a disk and its copy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from raftlog.chaos.sim.disk.files import MemoryFiles
+from raftlog.chaos.sim.disk.lies import KINDS, Lie
+from raftlog.chaos.sim.ground.failure import Failure
+from raftlog.chaos.sim.ground.outcome import Outcome
+from raftlog.chaos.sim.ground.swarm import draw
+from raftlog.chaos.sim.mutants import plant
+from raftlog.chaos.sim.nemesis.promises import Peers
+from raftlog.chaos.sim.world.world import World, quiet, run_seed
+from raftlog.raft.wal.operations import Sync, Write
+
+SEEDS = range(1, 13)
+
+
+def run(seed: int, kind: str, every_us: int = 1_500_000) -> Outcome:
+    """A world of that seed that has this fault often."""
+    swarm = draw(Random(f"{seed} swarm"))
+    faults = (*(each for each in swarm.faults if each[0] != kind), (kind, every_us))
+    return run_seed(seed, 30, swarm=replace(swarm, nodes=max(3, swarm.nodes), faults=faults))
+
+
+def broken_by(seed: int, kind: str) -> str:
+    """The property that this world breaks; "" if it is clean."""
+    try:
+        run(seed, kind)
+    except Failure as failure:
+        return failure.property
+    return ""
+
+
+class OneLie:
+    """Takes the first sync of a file; the loss is always allowed."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+    def takes(self, name: str, inode: object) -> bool:
+        """The first one."""
+        self.taken += name == "a"
+        return name == "a" and self.taken == 1
+
+    def comes_out(self) -> bool:
+        """It may."""
+        return True
+
+    def lost(self) -> None:
+        """Nobody keeps account."""
+
+    def make_good(self) -> None:
+        """Never."""
+
+
+def test_a_power_cut_takes_what_a_lying_sync_answered_for_and_nothing_else() -> None:
+    """Syncs of the same file before and after the lie, and of others, hold. A kill takes nothing."""
+    files = MemoryFiles({"a": b"", "b": b""})
+    files.execute([Write("a", 0, b"before"), Sync("a")])
+    files.lie = OneLie()
+    files.execute([Write("a", 6, b"LOST"), Sync("a"), Write("b", 0, b"kept"), Sync("b")])
+    files.execute([Write("a", 10, b"after"), Sync("a")])
+    assert files.read("a", 0, 99) == b"beforeLOSTafter"
+    files.lose_power(Random(1))
+    assert files.content() == {"a": b"before\0\0\0\0after", "b": b"kept"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_lie_that_does_not_come_out_changes_nothing(kind: str) -> None:
+    """Where the peers could not tell of the loss, the disk has done by then what it said."""
+    world = World(1, quiet(3))
+    for replica in world.replicas.values():
+        replica.start()
+    disk, told = world.disks[2], list[str]()
+    disk.files.lie = Lie(disk, kind, told=lambda: told.append(kind), may_lose=lambda: False)
+    world.run_until(3_000_000, lambda: bool(told))
+    world.write()
+    world.run_until(world.now_us + 1_000_000)
+    assert told == [kind]
+    last = disk.durable_last
+    world.replicas[2].crash("power cut", power=True)
+    world.restart(2)
+    assert disk.durable_last >= last
+    assert not disk.view.is_healing
+
+
+@pytest.mark.parametrize(
+    ("kind", "mutant", "property_"),
+    [
+        ("clone", "equal_boot_of_another_run_accepted", "of a disk and its copy one is believed"),
+        ("clone", "lost_promises_not_compared", "lost promises put a node under a floor"),
+        ("lying sync", "lost_promises_not_compared", "lost promises put a node under a floor"),
+    ],
+)
+def test_worlds_see_what_protects_against_a_disk_that_forgot(kind: str, mutant: str, property_: str) -> None:
+    """One of a few worlds breaks with the mistake planted, and is clean without it."""
+    for seed in SEEDS:
+        with plant(mutant):
+            broken = broken_by(seed, kind)
+        if broken:
+            assert (broken, broken_by(seed, kind)) == (property_, "")
+            return
+    pytest.fail(f"{mutant} was seen in none of {len(SEEDS)} worlds")
+
+
+def test_a_process_that_has_just_started_counts_as_one_that_peers_believe() -> None:
+    """Its peers remember an earlier run of its disk, and have met no hello of this one. What the earlier run promised
+    binds a copy of that disk."""
+    world = World(1, quiet(3))
+    for replica in world.replicas.values():
+        replica.start()
+    world.run_until(3_000_000)
+    peers, replica = Peers(world, 2), world.replicas[2]
+    replica.crash("killed", power=False)
+    replica.start()
+    assert not peers.refuse(replica)
+
+
+def test_both_processes_of_a_cloned_node_are_reached_and_the_cluster_goes_on() -> None:
+    """The original, its copy, and both again; what the copy lacks it gets back."""
+    stats: dict[str, int] = {}
+    for seed in SEEDS:
+        for name, count in run(seed, "clone").stats.items():
+            stats[name] = stats.get(name, 0) + count
+        if stats.get("sometimes: a copy that ran beside its original has everything again", 0) > 3:
+            break
+    assert stats["times another process of a node was reached"] > stats["fault: clone"]
+    assert stats["sometimes: a copy that ran beside its original has everything again"]

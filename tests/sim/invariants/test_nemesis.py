@@ -1,0 +1,155 @@
+"""Each fault of the nemesis alone: it happens, it is recorded, it ends, and the cluster goes on; or it is left out."""
+
+from collections import Counter
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from raftlog.chaos.sim.nemesis import FAULTS, heal
+from raftlog.chaos.sim.world.coverage import COUNTED, SOMETIMES, never_reached
+from raftlog.chaos.sim.world.world import World, quiet, run_seed
+
+# what needs more to happen than one kind of fault alone
+NEEDS: dict[str, tuple[tuple[str, int], ...]] = {
+    "roll back": (("kill", 2_000_000),),
+    "promote": (("add", 2_000_000),),
+}
+
+# what a fault of that kind leaves in the stats, beside itself; any of them
+LEAVES: dict[str, tuple[str, ...]] = {
+    "cut link": ("messages lost",),
+    "cut node": ("messages lost",),
+    "cut halves": ("messages lost",),
+    "cut shape": ("messages lost",),
+    "flap": ("messages lost",),
+    "kill": ("crashes",),
+    "power cut": ("crashes",),
+    "kill several": ("crashes",),
+    "kill all": ("sometimes: all nodes down",),
+    "power cut all": ("sometimes: all nodes down",),
+    "restart storm": ("crashes",),
+    "fail sync": ("sometimes: a node fences itself",),
+    "fail write": ("sometimes: a node fences itself",),
+    "full disk": ("sometimes: a full disk waits for room", "sometimes: no room for a snapshot"),
+    "wipe": ("sometimes: a node stops loudly",),
+    "roll back": ("hellos refused",),
+    "restore copy": ("sometimes: a restored copy has everything again",),
+    "flip bit": ("damage: log", "damage: idx", "damage: hard_state", "damage: ledger", "damage: history"),
+    "flip newest": ("damage: newest data", "damage: newest header"),
+    "misdirect": ("damage: log", "damage: idx", "damage: ledger", "damage: history", "damage: snapshot"),
+    "stale block": ("damage: log", "damage: idx", "damage: ledger", "damage: history", "damage: hard_state"),
+    "transfer": ("transfers",),
+    "add": ("changes of members",),
+    "promote": ("changes of members",),
+    "remove": ("changes of members",),
+    "replace": ("changes of members",),
+    "reset link": ("links reset",),
+    "break links": ("sometimes: a leader outlived a break of its links",),
+    "pause": ("pauses",),
+    "corrupt state": ("sometimes: a wrong state was found out",),
+    "pause several": ("pauses",),
+    "upgrade": ("sometimes: cluster version raised",),
+}
+
+SEEDS = {"upgrade": 2}
+"""A world whose programs are older; of the first one they are new."""
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_a_world_with_one_kind_of_fault(kind: str) -> None:
+    """It is asked for by its name and number, does what it is for, and every property holds; once it is over the
+    cluster agrees and goes on."""
+    every = ((kind, 700_000), *NEEDS.get(kind, ()))
+    swarm = replace(quiet(3), faults=every, compact_every_us=1_000_000, down_max_us=300_000)
+    outcome = run_seed(SEEDS.get(kind, 1), 25 if kind == "roll back" else 8, swarm=swarm)
+    assert {fault.kind for fault in outcome.faults} <= {name for name, _ in every}
+    assert [fault.number for fault in outcome.faults] == sorted({fault.number for fault in outcome.faults})
+    assert outcome.stats[f"fault: {kind}"] >= 1
+    assert not LEAVES.get(kind) or any(outcome.stats.get(name) for name in LEAVES[kind]), outcome.stats
+    assert outcome.stats["healed runs"] == 1
+
+
+def test_a_fault_that_is_skipped_does_not_happen() -> None:
+    """Shrinking leaves faults out by their number: the others keep theirs, and their times."""
+    swarm = replace(quiet(3), faults=(("cut link", 2_000_000), ("clock jump", 2_000_000)))
+    whole = run_seed(5, 20, swarm=swarm).faults
+    left = run_seed(5, 20, swarm=swarm, skip=frozenset({whole[0].number, whole[3].number})).faults
+    assert len(whole) > 8
+    assert [(fault.number, fault.now_us) for fault in left] == [
+        (fault.number, fault.now_us) for fault in whole if fault not in (whole[0], whole[3])
+    ]
+
+
+def test_with_everything_skipped_a_world_is_quiet() -> None:
+    """No crash, no cut, no damage: one leader all the time (a seed whose healing holds nobody down at first)."""
+    swarm = replace(quiet(3), faults=tuple((kind, 1_000_000) for kind in FAULTS))
+    outcome = run_seed(8, 10, swarm=swarm, skip=frozenset(range(1_000)))
+    assert outcome.faults == ()
+    assert outcome.stats["leaders"] == 1
+    assert "crashes" not in outcome.stats
+
+
+def test_what_one_kind_draws_changes_nothing_for_another() -> None:
+    """Each kind has its own source of chance: the times of its faults are the same with others beside it."""
+
+    def times(*kinds: str) -> list[int]:
+        swarm = replace(quiet(3), faults=tuple((kind, 2_000_000) for kind in kinds))
+        return [fault.now_us for fault in run_seed(9, 20, swarm=swarm).faults if fault.kind == "clock jump"]
+
+    assert times("clock jump") == times("clock jump", "pause", "reset link") != []
+
+
+def test_faults_end_by_themselves() -> None:
+    """A cut, a clog, a slow and a full disk, a pause: after their time everything is as before."""
+    swarm = replace(quiet(3), cut_max_us=500_000, disk_max_us=500_000, pause_max_us=500_000)
+    world = World(1, swarm)
+    for replica in world.replicas.values():
+        replica.start()
+    world.run_until(3_000_000)
+    random = Random(1)
+    for kind in ("cut node", "clog", "flap", "slow disk", "full disk", "pause"):
+        FAULTS[kind](world, random)
+    assert len(world.faults) == 6
+    world.run_until(world.now_us + 12_000_000)
+    pairs = [(a, b) for a in world.replicas for b in world.replicas if a != b]
+    assert not any(world.network.is_cut(*pair) or world.network.link(*pair).clogs for pair in pairs)
+    assert not any(disk.full or disk.slow_us for disk in world.disks.values())
+    assert not any(replica.is_paused for replica in world.replicas.values())
+    assert world.has_agreed(1)
+
+
+def test_healing_ends_what_would_last() -> None:
+    """Disks have room and their own pace, and nodes beyond repair are taken away."""
+    world = World(1, quiet(3))
+    for replica in world.replicas.values():
+        replica.start()
+    world.run_until(2_000_000)
+    world.disks[1].full, world.disks[2].slow_us = True, 5_000
+    world.replicas[3].crash("wiped", power=False)
+    world.witness.lost(3)
+    world.disks[3].wipe()
+    world.atlas.hit(3, "wipe", "for this test")
+    heal(world)
+    assert (world.disks[1].full, world.disks[2].slow_us) == (False, 0)
+    world.restart(3)
+    assert world.replicas[3].core is None
+
+
+def test_the_list_of_states() -> None:
+    """What the world counts leads to states that are listed, and what a run came to is not said to be missing."""
+    assert set(COUNTED.values()) <= set(SOMETIMES)
+    reached = list(SOMETIMES)[::2]
+    assert never_reached({f"sometimes: {name}": 1 for name in reached}) == list(SOMETIMES)[1::2]
+    assert never_reached({f"sometimes: {name}": 0 for name in reached}) == list(SOMETIMES)
+
+
+def test_fixed_worlds_reach_most_states() -> None:
+    """Every name that a world calls is listed, and eight worlds of twenty seconds come to half of all states."""
+    total: Counter[str] = Counter()
+    for seed in range(300, 308):
+        total.update(run_seed(seed, 20).stats)
+    called = {name.removeprefix("sometimes: ") for name in total if name.startswith("sometimes: ")}
+    assert called <= set(SOMETIMES), called - set(SOMETIMES)
+    missing = never_reached(total)
+    assert len(missing) <= len(SOMETIMES) // 2, missing

@@ -1,0 +1,448 @@
+"""Every property of the simulator raises at the breach that it is there for, and at nothing less."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from raftlog.chaos.sim.invariants import (
+    committed_is_durable,
+    configuration_safety,
+    durable_first,
+    leader_completeness,
+    log_matching,
+    marks_at_ends,
+    one_oldest,
+    persist_then_promise,
+    snapshot_safety,
+)
+from raftlog.chaos.sim.invariants.check_quorum import CheckQuorum
+from raftlog.chaos.sim.invariants.election_safety import ElectionSafety
+from raftlog.chaos.sim.invariants.equal_effects import EqualEffects
+from raftlog.chaos.sim.invariants.exactly_once import ExactlyOnce
+from raftlog.chaos.sim.invariants.leader_append_only import LeaderAppendOnly
+from raftlog.chaos.sim.invariants.monotonic_term import MonotonicTerm
+from raftlog.chaos.sim.invariants.one_oldest import OneOldest
+from raftlog.chaos.sim.invariants.one_vote import OneVote
+from raftlog.chaos.sim.invariants.pre_vote import PreVote
+from raftlog.chaos.sim.invariants.progress_is_true import ProgressIsTrue
+from raftlog.chaos.sim.invariants.read_linearizability import ReadLinearizability
+from raftlog.chaos.sim.invariants.state_machine_safety import StateMachineSafety
+from raftlog.raft.codec.block import BlockRecord, encode_block
+from raftlog.raft.codec.entry import entry_mark, header_crc
+from raftlog.raft.messages import TimeoutNow
+from raftlog.raft.types import GENESIS, Entry, EntryKind, HardState, Mark
+from raftlog.statemachine.commands import Operation, Result
+from raftlog.statemachine.effects import Effects, RequestEffect
+from tests.sim.world.property_lab import (
+    ENTRIES,
+    FIRST,
+    OTHER,
+    SECOND,
+    THIRD,
+    THREE,
+    Disk,
+    appends,
+    asks,
+    configuration,
+    grants,
+    known,
+    log_of,
+    of_configuration,
+    replies,
+    sealed,
+    sees,
+)
+
+# -- what is legal, then what is not: (legal, breach)
+
+
+def election() -> tuple[Callable[[], object], Callable[[], object]]:
+    property = ElectionSafety()
+    property.became_leader(1, 5)
+    return lambda: property.became_leader(2, 6), lambda: property.became_leader(2, 5)
+
+
+def append_only() -> tuple[Callable[[], object], Callable[[], object]]:
+    property = LeaderAppendOnly()
+    property.leads(1, 2, log_of(FIRST, SECOND))
+    return lambda: property.leads(1, 2, log_of(*ENTRIES)), lambda: property.leads(1, 2, log_of(FIRST, SECOND, OTHER))
+
+
+def append_only_shorter() -> tuple[Callable[[], object], Callable[[], object]]:
+    property = LeaderAppendOnly()
+    property.leads(1, 2, log_of(FIRST, SECOND))
+    return lambda: property.leads(1, 2, log_of(*ENTRIES)), lambda: property.leads(1, 2, log_of(FIRST, SECOND))
+
+
+def matching() -> tuple[Callable[[], object], Callable[[], object]]:
+    seen = known()
+    forged = sealed(entry_mark(SECOND), 2, data=b"")
+    forged = replace(forged, header=forged.header[:-4] + b"\0\0\0\0")
+    return lambda: log_matching.appended(seen, 2, [THIRD, OTHER]), lambda: log_matching.appended(seen, 2, [forged])
+
+
+def matching_at_start() -> tuple[Callable[[], object], Callable[[], object]]:
+    seen = known()
+    return (
+        lambda: log_matching.started(seen, 1, log_of(*ENTRIES)),
+        lambda: log_matching.started(seen, 1, log_of(FIRST, SECOND, OTHER)),
+    )
+
+
+def completeness() -> tuple[Callable[[], object], Callable[[], object]]:
+    seen = known(committed=3)
+    return (
+        lambda: leader_completeness.became_leader(seen, 1, 4, log_of(*ENTRIES)),
+        lambda: leader_completeness.became_leader(seen, 1, 4, log_of(FIRST, SECOND)),
+    )
+
+
+def machine() -> tuple[Callable[[], object], Callable[[], object]]:
+    seen, property = known(committed=3), StateMachineSafety()
+    property.restored(seen, 1, 1, 1)
+    return lambda: property.applied(seen, 1, SECOND), lambda: property.applied(seen, 1, OTHER)
+
+
+def machine_order() -> tuple[Callable[[], object], Callable[[], object]]:
+    seen, property = known(committed=3), StateMachineSafety()
+    property.restored(seen, 1, 1, 1)
+    property.restored(seen, 2, 1, 1)
+    return lambda: property.applied(seen, 1, SECOND), lambda: property.applied(seen, 2, THIRD)
+
+
+def durable_quorum() -> tuple[Callable[[], object], Callable[[], object]]:
+    log = log_of(*ENTRIES, committed=6)
+    enough = known(Disk(), Disk(), Disk([FIRST]))
+    too_few = known(Disk(), Disk([FIRST]), Disk([FIRST]))
+    return (
+        lambda: committed_is_durable.commit_rose(enough, 1, log, THREE),
+        lambda: committed_is_durable.commit_rose(too_few, 1, log, THREE),
+    )
+
+
+def durable_quorum_of_both_sides() -> tuple[Callable[[], object], Callable[[], object]]:
+    log = log_of(*ENTRIES, committed=6)
+    disks = [Disk(), Disk(), Disk([FIRST]), Disk([FIRST]), Disk([FIRST])]
+    return (
+        lambda: committed_is_durable.commit_rose(known(*disks), 1, log, configuration(1, 2, outgoing=(1, 2, 3))),
+        lambda: committed_is_durable.commit_rose(known(*disks), 1, log, configuration(3, 4, outgoing=(1, 2, 3))),
+    )
+
+
+def still_held() -> tuple[Callable[[], object], Callable[[], object]]:
+    seen = known(Disk(), Disk(), Disk([FIRST]), committed=3)
+    lost = known(Disk(), Disk(), Disk([FIRST]), committed=3)
+    lost.lost = {1: frozenset(), 2: frozenset()}
+    return (
+        lambda: committed_is_durable.still_held(seen, 1),
+        lambda: committed_is_durable.still_held(lost, 1),
+    )
+
+
+def marks() -> tuple[Callable[[], object], Callable[[], object]]:
+    seen = known()
+    return (
+        lambda: marks_at_ends.appends(seen, appends()),
+        lambda: marks_at_ends.appends(seen, appends(prev_index=4)),
+    )
+
+
+def announced() -> tuple[Callable[[], object], Callable[[], object]]:
+    seen = known(committed=2)
+    return (
+        lambda: marks_at_ends.appends(seen, appends(commit=5)),
+        lambda: marks_at_ends.appends(seen, appends(commit=6)),
+    )
+
+
+def hints() -> tuple[Callable[[], object], Callable[[], object]]:
+    seen = known()
+    fields = {"success": False, "match": 0, "hint_term": 1}
+    return (
+        lambda: marks_at_ends.replies(seen, replies(**fields, hint_index=5)),
+        lambda: marks_at_ends.replies(seen, replies(**fields, hint_index=3)),
+    )
+
+
+def term() -> tuple[Callable[[], object], Callable[[], object]]:
+    property = MonotonicTerm()
+    property.promises(1, 4)
+    return lambda: property.started(1, 4), lambda: property.started(1, 3)
+
+
+def vote() -> tuple[Callable[[], object], Callable[[], object]]:
+    property = OneVote()
+    property.votes_for(1, 4, 2)
+    return lambda: property.votes_for(1, 5, 3), lambda: property.votes_for(1, 4, 3)
+
+
+def vote_forgotten() -> tuple[Callable[[], object], Callable[[], object]]:
+    property = OneVote()
+    property.votes_for(1, 4, 2)
+    return lambda: property.started(1, 4, 2), lambda: property.started(1, 4, 0)
+
+
+def synced() -> tuple[Callable[[], object], Callable[[], object]]:
+    log = log_of(*ENTRIES)
+    return (
+        lambda: durable_first.persisted_moved(1, log, Disk()),
+        lambda: durable_first.persisted_moved(1, log, Disk([FIRST, SECOND])),
+    )
+
+
+def promised_vote() -> tuple[Callable[[], object], Callable[[], object]]:
+    return (
+        lambda: persist_then_promise.votes(1, 2, 3, HardState(2, 3)),
+        lambda: persist_then_promise.votes(1, 2, 3, HardState(2, 0)),
+    )
+
+
+def promised_leadership() -> tuple[Callable[[], object], Callable[[], object]]:
+    return (
+        lambda: persist_then_promise.leads(appends(), HardState(2, 1)),
+        lambda: persist_then_promise.leads(appends(), HardState(1, 1)),
+    )
+
+
+def promised_entries() -> tuple[Callable[[], object], Callable[[], object]]:
+    return (
+        lambda: persist_then_promise.acknowledges(replies(), Disk()),
+        lambda: persist_then_promise.acknowledges(replies(), Disk([FIRST, SECOND])),
+    )
+
+
+def promised_term() -> tuple[Callable[[], object], Callable[[], object]]:
+    return (
+        lambda: persist_then_promise.acknowledges(replies(), Disk()),
+        lambda: persist_then_promise.acknowledges(replies(term=3), Disk()),
+    )
+
+
+def leader(**matches: int) -> Any:
+    """A leader's role with these match indexes, by n1, n2…"""
+    return SimpleNamespace(
+        progress={int(name[1:]): SimpleNamespace(match=match, round_first=0) for name, match in matches.items()}
+    )
+
+
+def progress_of(*disks: Disk, **answers: int) -> Callable[..., object]:
+    """Looks at leader 1 of term 2 after these answers, by n2, n3…"""
+    property = ProgressIsTrue()
+    for name, match in answers.items():
+        property.answers(replies(sender=int(name[1:]), match=match))
+    return lambda **matches: property.leads(known(*disks), 1, 2, leader(**matches), log_of(*ENTRIES))
+
+
+def progress() -> tuple[Callable[[], object], Callable[[], object]]:
+    leads = progress_of(Disk(), Disk(), Disk([FIRST]), n2=6, n3=6)
+    return lambda: leads(n2=6, n3=1), lambda: leads(n2=6, n3=6)
+
+
+def progress_back() -> tuple[Callable[[], object], Callable[[], object]]:
+    leads = progress_of(Disk(), Disk(), Disk(), n2=6)
+    return lambda: leads(n2=6), lambda: leads(n2=5)
+
+
+def progress_unanswered() -> tuple[Callable[[], object], Callable[[], object]]:
+    leads = progress_of(Disk(), Disk(), Disk(), n2=5)
+    return lambda: leads(n2=5), lambda: leads(n2=6)
+
+
+def pre_vote() -> tuple[Callable[[], object], Callable[[], object]]:
+    seen, property = known(), PreVote()
+    property.grants(grants(2))
+    return lambda: property.campaigns(seen, asks()), lambda: property.campaigns(seen, asks(term=4))
+
+
+def handed_over() -> tuple[Callable[[], object], Callable[[], object]]:
+    seen, property = known(), PreVote()
+    property.hands_over(TimeoutNow(sender=2, to=1, term=2, last_index=6))
+    return (
+        lambda: property.campaigns(seen, asks(transfer=True)),
+        lambda: property.campaigns(seen, asks(transfer=True, sender=3)),
+    )
+
+
+def quorum() -> tuple[Callable[[], object], Callable[[], object]]:
+    options = SimpleNamespace(election_timeout_max_ms=600, heartbeat_ms=60)
+
+    property = CheckQuorum()
+
+    def looked_at(heartbeat_ms: int, contact_ms: int) -> None:
+        contacts = {2: SimpleNamespace(contact_ms=contact_ms), 3: SimpleNamespace(contact_ms=0)}
+        role: Any = SimpleNamespace(progress=contacts, heartbeat_ms=heartbeat_ms, quorum_since_ms=0)
+        now = SimpleNamespace(monotonic_ms=5_000)
+        state: Any = SimpleNamespace(node=1, now=now, options=options, configuration=THREE)
+        property.leads(state, role)
+
+    return lambda: looked_at(1, 4_400), lambda: looked_at(2, 4_300)
+
+
+def reads() -> tuple[Callable[[], object], Callable[[], object]]:
+    property = ReadLinearizability()
+    property.began(known(committed=2), 1, 7)
+    property.began(known(committed=2), 1, 8)
+    return lambda: property.ready(1, 7, 5), lambda: property.ready(1, 8, 1)
+
+
+def effects() -> tuple[Callable[[], object], Callable[[], object]]:
+    property = EqualEffects()
+    property.applied(1, 5, Effects(5, 2), (0,))
+    return lambda: property.applied(2, 5, Effects(5, 2), (0,)), lambda: property.applied(3, 5, Effects(5, 3), (0,))
+
+
+def digests() -> tuple[Callable[[], object], Callable[[], object]]:
+    property = EqualEffects()
+    property.applied(1, 5, Effects(5, 2), (0,))
+    return lambda: property.restored(2, 5, (0,)), lambda: property.restored(2, 5, (1,))
+
+
+def snapshots() -> tuple[Callable[[], object], Callable[[], object]]:
+    property = EqualEffects()
+    property.saved(1, 5, b"a")
+    return lambda: property.saved(2, 5, b"a"), lambda: property.saved(2, 5, b"b")
+
+
+def in_session(before: Mark, sequence: int) -> Entry:
+    """A put of session 1."""
+    data = encode_block([BlockRecord(Operation.PUT, b"k", b"v")], session=1, sequence=sequence)
+    return sealed(before, 1, kind=EntryKind.COMMANDS, data=data)
+
+
+def session_of(ttl_ms: int = 1_000) -> tuple[ExactlyOnce, Mark]:
+    """A twin that knows session 1, in which sequence 1 was applied at index 2."""
+    property = ExactlyOnce()
+    data = encode_block([BlockRecord(Operation.SESSION_OPEN, argument=ttl_ms)])
+    opened = sealed(GENESIS, 1, kind=EntryKind.COMMANDS, data=data)
+    property.applied(1, opened, did(1, Result.APPLIED))
+    put = in_session(entry_mark(opened), 1)
+    property.applied(1, put, did(2, Result.APPLIED))
+    return property, entry_mark(put)
+
+
+def did(index: int, result: Result, first: int = 0) -> Effects:
+    """Effects of one request."""
+    return Effects(index, 1, (RequestEffect(result, 1, first_answer_index=first),))
+
+
+def twice() -> tuple[Callable[[], object], Callable[[], object]]:
+    property, mark = session_of()
+    return (
+        lambda: property.applied(1, in_session(mark, 1), did(3, Result.REPEATED, 2)),
+        lambda: property.applied(1, in_session(mark, 1), did(3, Result.APPLIED)),
+    )
+
+
+def never() -> tuple[Callable[[], object], Callable[[], object]]:
+    property, mark = session_of()
+    return (
+        lambda: property.applied(1, in_session(mark, 3), did(3, Result.APPLIED)),
+        lambda: property.applied(1, in_session(mark, 2), did(3, Result.REPEATED, 2)),
+    )
+
+
+def expired() -> tuple[Callable[[], object], Callable[[], object]]:
+    late = replace(in_session(session_of()[1], 2), clock_ms=1_000)
+    return (
+        lambda: session_of()[0].applied(1, late, did(3, Result.EXPIRED)),
+        lambda: session_of(1_001)[0].applied(1, late, did(3, Result.EXPIRED)),
+    )
+
+
+def overlapping() -> tuple[Callable[[], object], Callable[[], object]]:
+    learning = replace(THREE, learners=(4,))
+    change = of_configuration(entry_mark(THIRD), 2, learning)
+    again = of_configuration(entry_mark(change), 2, replace(THREE, learners=(4, 5)))
+    seen = known(committed=3)
+    log = log_of(*ENTRIES, change, again)
+    return (
+        lambda: configuration_safety.appended(seen, 1, change, log_of(*ENTRIES, change)),
+        lambda: configuration_safety.appended(seen, 1, again, log),
+    )
+
+
+def disjoint() -> tuple[Callable[[], object], Callable[[], object]]:
+    joint = of_configuration(entry_mark(THIRD), 2, configuration(4, 5, outgoing=(1, 2, 3)))
+    jump = of_configuration(entry_mark(THIRD), 2, configuration(4, 5))
+    return (
+        lambda: configuration_safety.appended(known(committed=3), 1, joint, log_of(*ENTRIES, joint)),
+        lambda: configuration_safety.appended(known(committed=3), 1, jump, log_of(*ENTRIES, jump)),
+    )
+
+
+def hasty() -> tuple[Callable[[], object], Callable[[], object]]:
+    learning = replace(THREE, learners=(4,))
+    change = of_configuration(entry_mark(THIRD), 2, learning)
+    return (
+        lambda: configuration_safety.appended(known(committed=3), 1, change, log_of(*ENTRIES, change)),
+        lambda: configuration_safety.appended(known(committed=2), 1, change, log_of(*ENTRIES, change)),
+    )
+
+
+def in_force() -> tuple[Callable[[], object], Callable[[], object]]:
+    learning = replace(THREE, learners=(4,))
+    change = of_configuration(entry_mark(THIRD), 2, learning)
+    seen = known(committed=3)
+    seen.add_configuration(change)
+    state: Any = SimpleNamespace(node=1, log=log_of(*ENTRIES, change), configurations=[(1, THREE), (7, learning)])
+    stale: Any = SimpleNamespace(node=1, log=log_of(*ENTRIES, change), configurations=[(1, THREE)])
+    return lambda: configuration_safety.in_force(seen, state), lambda: configuration_safety.in_force(seen, stale)
+
+
+def compacted() -> tuple[Callable[[], object], Callable[[], object]]:
+    seen = known(committed=2)
+    log = log_of(*ENTRIES, committed=6, applied=6)
+    return (
+        lambda: snapshot_safety.compacted(seen, 1, entry_mark(SECOND), log),
+        lambda: snapshot_safety.compacted(seen, 1, entry_mark(THIRD), log),
+    )
+
+
+def installed() -> tuple[Callable[[], object], Callable[[], object]]:
+    seen, mark = known(committed=2), entry_mark(SECOND)
+    kept, cut = log_of(*ENTRIES, committed=5), log_of(FIRST, SECOND, committed=5)
+    return (
+        lambda: snapshot_safety.installed(seen, 1, mark, (1, 6), True, kept),
+        lambda: snapshot_safety.installed(seen, 1, mark, (1, 6), True, cut),
+    )
+
+
+def oldest() -> tuple[Callable[[], object], Callable[[], object]]:
+    seen = OneOldest()
+    seen.stands(1, 7, 7)
+    return lambda: seen.stands(2, 7, 7), lambda: seen.stands(2, 7, 6)
+
+
+def deleted() -> tuple[Callable[[], object], Callable[[], object]]:
+    return lambda: one_oldest.kept(1, 5, 5, 0), lambda: one_oldest.kept(1, 6, 5, 0)
+
+
+def deleted_behind_a_snapshot() -> tuple[Callable[[], object], Callable[[], object]]:
+    return lambda: one_oldest.kept(1, 10, 5, 9), lambda: one_oldest.kept(1, 11, 5, 9)
+
+
+CASES = {
+    case.__name__: case
+    for case in (
+        election, append_only, append_only_shorter, matching, matching_at_start, completeness, machine, machine_order,
+        durable_quorum, durable_quorum_of_both_sides, still_held, marks, announced, hints, term, vote, vote_forgotten,
+        synced, promised_vote, promised_leadership, promised_entries, promised_term, progress,
+        progress_back, progress_unanswered, pre_vote, handed_over, quorum, reads, effects, digests, snapshots, twice,
+        never, expired, overlapping, disjoint, hasty, in_force, compacted, installed, oldest, deleted,
+        deleted_behind_a_snapshot,
+    )
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_property_sees_its_breach_and_nothing_less(name: str) -> None:
+    """What the rule allows passes; the smallest breach of it raises InvariantBroken with its section."""
+    sees(*CASES[name]())
+
+
+def test_the_header_crc_is_what_tells_entries_apart() -> None:
+    """Two entries of one index and term with other bytes have other CRCs."""
+    assert header_crc(sealed(entry_mark(SECOND), 2, data=b"")) != header_crc(OTHER)

@@ -1,0 +1,97 @@
+"""`raftlog analyze` answers from a running cluster as from an export, and says in one line what it cannot answer."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from raftlog.spark_export.commands.analyze import register
+from tests.spark_export import logs
+from tests.spark_export.server import Served, folded
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(600)]
+
+LOG = logs.real(6, batch=True)
+ROWS = list(logs.naive_rows(LOG.entries, LOG.effects))
+
+
+@pytest.fixture
+def served() -> Served:
+    """The node's log and how it answers."""
+    return Served(LOG)
+
+
+def run(*arguments: object) -> Result:
+    """One command of `raftlog analyze`."""
+    app = typer.Typer()
+    register(app)
+    return CliRunner().invoke(app, ["analyze", *map(str, arguments)])
+
+
+def rows_of(result: Result) -> list[dict[str, Any]]:
+    """The rows that it printed as JSON."""
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_a_running_cluster_is_analyzed(spark: "SparkSession", url: str) -> None:
+    """The audit accounts for every index, and the state is the one that the rows fold to."""
+    audit = {row["check"]: row for row in rows_of(run("audit", "--endpoints", url, "--json"))}
+    assert [row["is_wrong"] for row in audit.values()].count(False) == 5
+    state = rows_of(run("state", "--endpoints", url, "--json", "--limit", 0))
+    live = {(key.decode(), value.decode(), version): None for key, value, _, _, version in folded(ROWS)}
+    assert {(row["key"], row["value"], row["version"]) for row in state} == set(live)
+    keys = rows_of(run("top-keys", "--endpoints", url, "--json", "--operations", "put", "--limit", 3))
+    counted = Counter(row["key"] for row in ROWS if logs.is_user(row) and row["operation"] == "put")
+    assert [row["count"] for row in keys] == [count for _, count in counted.most_common(3)]
+    shown = run("top-keys", "--endpoints", url)
+    assert "Which keys have the most records?" in shown.stdout
+
+
+def test_a_question_that_cannot_be_answered_is_a_usage_error(
+    spark: "SparkSession", url: str, served: Served, tmp_path: Path
+) -> None:
+    """An invalid length of time, an unknown operation or column, a state of half a log, no export, no place for the
+    page: each is reported on one line, with its exit code.
+    """
+    served.oldest = 9
+    for arguments, code, match in (
+        (("rates", "--window", "soon"), 2, "'soon' is no length of time: write 90s, 5m, 1h or 1d"),
+        (("sessions", "--gap", "0m"), 2, "is no length of time"),
+        (("top-keys", "--operations", "putt"), 2, "there is no 'putt'; there are append, put"),
+        (("rates", "--by", "colour"), 2, "there is no column for colour or bytes"),
+        (("join", "--left", "(", "--right", "a"), 2, "'(' is no regular expression"),
+        (("view", "--left", "a", "--right", "b", "--how", "outer"), 2, "it is inner, left or full"),
+        (("state",), 2, "the rows begin at index 9: the state can only be folded from index 1 on"),
+        (("audit", "--html", tmp_path / "no" / "page.html"), 2, "cannot be written"),
+    ):
+        told = run(*arguments, "--endpoints", url)
+        assert told.exit_code == code, told.output
+        assert match in " ".join(told.stderr.replace("│", " ").split())
+    nothing = run("audit", tmp_path)
+    assert (nothing.exit_code, len(nothing.stderr.strip().splitlines())) == (8, 1)
+
+
+def test_every_analysis_has_a_command(spark: "SparkSession", url: str, tmp_path: Path) -> None:
+    """Each has rows for a log that holds something of everything; the report has a section for each of its answers."""
+    for arguments in (
+        ("rates", "--window", "1d"), ("rates", "--gap", "1h", "--by", "key"),
+        ("rates", "--window", "1h", "--slide", "30m"),
+        ("sessions",), ("enrich", "--prefix", "k"),
+        ("join", "--left", "line [34]", "--right", "line", "--within", "1h"),
+        ("view", "--left", "th", "--right", "th"), ("state", "--at", 20), ("changes",), ("terms",),
+    ):  # fmt: skip
+        assert rows_of(run(*arguments, "--endpoints", url, "--json")), arguments
+    page = tmp_path / "page.html"
+    told = run("report", "--endpoints", url, "--html", page)
+    assert told.stdout == f"wrote {page}\n"
+    text = page.read_text(encoding="utf-8")
+    for name in ("rates", "top-keys", "sessions", "changes", "terms", "audit"):
+        assert f'<section id="{name}">' in text

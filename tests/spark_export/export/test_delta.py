@@ -1,0 +1,99 @@
+"""The Delta table holds every row once, batch after batch, compacted, and wherever the exporter is killed."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from raftlog.spark_export.export import delta
+from raftlog.spark_export.export.arrow_engine import ArrowEngine
+from raftlog.spark_export.export.compaction import compact
+from raftlog.spark_export.export.manifest import DATA, Layout, contradictions, find_manifest
+from tests.spark_export.export.exports import EVERY, HALF, LAST, LAYOUTS, LOG, Killed, killed_at, run
+from tests.spark_export.server import Served
+
+
+@pytest.fixture
+def served() -> Served:
+    """The node's log, all of it committed."""
+    return Served(LOG, entries_per_chunk=20)
+
+
+def test_delta_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without deltalake the error names the extra."""
+    monkeypatch.setitem(__import__("sys").modules, "deltalake", None)
+    with pytest.raises(delta.DeltaMissingError, match=r"pip install 'raftlog\[spark,delta\]'"):
+        delta.require()
+
+
+def delta_indexes(folder: Path) -> list[int]:
+    """What a Delta reader finds."""
+    from deltalake import DeltaTable
+
+    table = pa.table(DeltaTable(str(folder / DATA)).to_pyarrow_table())
+    return sorted(table.column("index").to_pylist())
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_delta_export_holds_every_record_once(url: str, served: Served, tmp_path: Path, name: str) -> None:
+    """Batch after batch, then compacted: the table's newest version holds every row once, also by day and by index."""
+    from deltalake import DeltaTable
+
+    folder = tmp_path / "out"
+    layout = msgspec.structs.replace(LAYOUTS[name], table="delta")
+    served.commit(HALF)
+    run(url, folder, batch_records=70, layout=layout)
+    assert delta_indexes(folder) == list(range(1, served.last + 1))
+    served.committed = None
+    manifest = run(url, folder, batch_records=70)
+    assert delta_indexes(folder) == list(range(1, LAST + 1))
+    assert contradictions(manifest) == []
+    had, has = compact(ArrowEngine(1), folder)
+    assert has < had
+    assert delta_indexes(folder) == list(range(1, LAST + 1))
+    assert DeltaTable(str(folder / DATA)).metadata().partition_columns == ([layout.column] if layout.column else [])
+    assert run(url, folder) == manifest
+
+
+@EVERY
+@pytest.mark.parametrize("what", ["first", "later"])
+def test_delta_killed_at_every_step(
+    url: str, served: Served, tmp_path: Path, what: str, stride: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The export is killed at each change of the file system, and between the table's commit and the manifest. The
+    transaction id shows whether the batch is committed, so that no row is lost or doubled.
+    """
+    layout = Layout(table="delta", records_per_file=60)
+    commit = delta.commit
+    for step in range(1, 400, stride):
+        folder = tmp_path / str(step)
+        if what == "later":
+            served.commit(20)
+            run(url, folder, layout=layout)
+        served.committed = None
+        with monkeypatch.context() as patch:
+            killed_at(patch, step)
+            try:
+                run(url, folder, layout=layout)
+                is_over = True
+            except Killed:
+                is_over = False
+        run(url, folder, layout=layout)
+        assert delta_indexes(folder) == list(range(1, LAST + 1)), (what, step)
+        if is_over:
+            break
+    folder = tmp_path / "committed"
+
+    def killed(path: Path, following: Any) -> None:
+        commit(path, following)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(delta, "commit", killed)
+        with pytest.raises(Killed):
+            run(url, folder, layout=layout)
+    assert find_manifest(folder) is None
+    run(url, folder, layout=layout)
+    assert delta_indexes(folder) == list(range(1, LAST + 1))

@@ -1,0 +1,71 @@
+"""The session that all tests of this folder share is as clean after a test that failed as after one that passed."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tidy_rules import ROOT
+
+pytestmark = [pytest.mark.serial, pytest.mark.spark]
+
+INNER = """
+import pytest
+
+pytestmark = pytest.mark.spark
+
+
+def start(spark):
+    return spark.readStream.format("rate").load().writeStream.format("noop").start()
+
+
+def test_that_fails_amid_its_queries(spark):
+    start(spark), start(spark)
+    assert len(spark.streams.active) == 2
+    raise RuntimeError("amid its queries")
+
+
+def test_that_finds_no_query(spark):
+    assert spark.streams.active == []
+"""
+
+
+@pytest.mark.usefixtures("java_home")
+def test_a_failing_test_leaves_no_query_running(tmp_path: Path) -> None:
+    """A test fails while two streaming queries run; the test after it, in the same session, finds none."""
+    file = tmp_path / "test_inner.py"
+    file.write_text(INNER)
+    plugins = ["-p", "tests.conftest", "-p", "tests.spark_export.conftest"]
+    arguments = [sys.executable, "-m", "pytest", "-q", "-c", str(ROOT / "pyproject.toml"), *plugins, str(file)]
+    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
+    assert "1 failed, 1 passed" in done.stdout, done.stdout[-3000:]
+    assert "amid its queries" in done.stdout
+
+
+WRONG = """
+from raftlog.spark_export.runtime.job import session
+
+spark = session()
+try:
+    spark.range(1).select("gone").collect()
+except Exception as error:
+    print(type(error).__name__, str(error).partition(chr(10))[0])
+try:
+    spark.range(1).selectExpr("1 / 0 as one").collect()
+except Exception as error:
+    print(type(error).__name__, str(error).partition(chr(10))[0])
+spark.stop()
+"""
+
+
+@pytest.mark.usefixtures("java_home")
+def test_an_error_of_a_query_begins_with_one_sentence() -> None:
+    """Standard error has no warning of the incubator module and no JSON trace; the exception has the sentence."""
+    done = subprocess.run(
+        [sys.executable, "-c", WRONG], cwd=ROOT, capture_output=True, text=True, timeout=110, check=True
+    )
+    assert done.stderr == ""
+    first, second = done.stdout.splitlines()
+    assert first.startswith("AnalysisException [UNRESOLVED_COLUMN")
+    assert second.startswith("ArithmeticException [DIVIDE_BY_ZERO]")
