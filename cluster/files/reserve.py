@@ -82,7 +82,11 @@ class Reserve:
             os.close(descriptor)
 
     def give_up(self) -> None:
-        """Deletes the file; the next write may use its space. Raises OSError."""
+        """Deletes the file; the next write may use its space. Raises OSError.
+
+        Until the next measurement, the disk lacks as much as the file had.
+        """
         with self._lock:
-            self.bytes = 0
+            if self.bytes:
+                self.lacks_bytes, self.bytes = self.bytes, 0
             self._path.unlink(missing_ok=True)
