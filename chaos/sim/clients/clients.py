@@ -8,7 +8,7 @@ come to in `raftlog.chaos.sim.clients.oracle`.
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from raftlog.chaos.judge.history import History, Process
 from raftlog.chaos.sim.clients.errands import OPEN, Errand
@@ -16,15 +16,13 @@ from raftlog.chaos.sim.clients.log_readers import LogReaders
 from raftlog.chaos.sim.clients.oracle import Oracle
 from raftlog.chaos.sim.clients.workload import APPEND, Task, Tasks, Told
 from raftlog.chaos.sim.replica.answers import url_of
+from raftlog.chaos.sim.world.world import World
 from raftlog.cluster.client.decisions import Failure, Policy, Routes, SessionBook
 from raftlog.cluster.client.errors import ClientError
 from raftlog.raft.codec.block import BlockRecord
 from raftlog.raft.types import Entry, NodeId
 from raftlog.statemachine.commands import Operation
 from raftlog.statemachine.effects import Effects
-
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.world.world import World
 
 CUT_EVERY_US: Final = 20_000_000
 CUT_MAX_US: Final = 4_000_000
@@ -79,9 +77,9 @@ class Clients:
         self.cuts.update(hit)
         self.world.after(for_us, self.cuts.difference_update, hit)
 
-    def is_cut(self, client: Client, node: NodeId) -> bool:
-        """Whether nothing gets through between these two."""
-        return (client.number, node) in self.cuts and not self.world.is_healed
+    def is_cut(self, number: int, node: NodeId) -> bool:
+        """Whether no message gets through between that client and that node."""
+        return (number, node) in self.cuts and not self.world.is_healed
 
     def ended(self, node: NodeId) -> None:
         """That node's process died: its connections break."""

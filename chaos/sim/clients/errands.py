@@ -7,18 +7,22 @@ void.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal
+from random import Random
+from typing import Any, Final, Literal, Protocol
 
-from raftlog.chaos.judge.history import Process
-from raftlog.chaos.sim.clients.workload import CONSUMER, STALE, Task, Told, told, told_later
+from raftlog.chaos.judge.history import History, Process
+from raftlog.chaos.sim.clients.workload import CONSUMER, STALE, Task, Tasks, Told, told, told_later
 from raftlog.chaos.sim.ground.failure import Failure as Broken
 from raftlog.chaos.sim.replica.answers import Answer, Applied
+from raftlog.chaos.sim.world.world import World
 from raftlog.cluster.api.errors import DECIDED, Code, Outcome, Problem
 from raftlog.cluster.client.decisions import (
     Attempt,
     ClientCall,
     Failure,
     GiveUp,
+    Policy,
+    Routes,
     Safety,
     SessionBook,
     Step,
@@ -33,14 +37,66 @@ from raftlog.raft.types import NodeId
 from raftlog.statemachine.commands import Operation
 from raftlog.statemachine.sessions import ReceiptKind, ReceiptState
 
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.clients.clients import Client
-
 OPEN: Final = "open"
 VOID: Final = "void"
 """What requests for a session, and for the end of an uncertainty, are called; they are in no history."""
 PAYMENTS_MAX: Final = 3
 """New sessions under which a client sends one task that it believes was not applied."""
+
+
+class Company(Protocol):
+    """All clients of a world (`raftlog.chaos.sim.clients.clients.Clients`), as one request needs them."""
+
+    world: World
+    recording: History
+    is_calm: bool
+    open: dict[Errand, None]
+
+    def is_cut(self, number: int, node: NodeId) -> bool:
+        """Whether no message gets through between that client and that node."""
+
+
+class Sender(Protocol):
+    """The client that sends a request (`raftlog.chaos.sim.clients.clients.Client`)."""
+
+    number: int
+    random: Random
+    tasks: Tasks
+    nodes: dict[str, NodeId]
+    routes: Routes
+    policy: Policy
+    deadline_ms: int
+    has_session: bool
+    is_forgetful: bool
+    book: SessionBook | None
+    used_ms: int
+    waiting: list[Errand]
+    outstanding: int
+    index: int
+    free: list[Process]
+
+    @property
+    def clients(self) -> Company:
+        """All clients of the world."""
+
+    @property
+    def has_fresh_session(self) -> bool:
+        """Whether its session takes another write."""
+
+    def take_process(self) -> Process:
+        """A process of the history that has no open operation."""
+
+    def open_session(self) -> None:
+        """Asks for a session."""
+
+    def opened(self, session: int | ClientError) -> None:
+        """The session is there, or could not be had."""
+
+    def copy_later(self, errand: Errand, answer: Told) -> None:
+        """Now and then the client sends an answered write again."""
+
+    def follow_up(self, task: Task) -> None:
+        """Something was written: another client may read it at once."""
 
 
 class Errand:
@@ -61,7 +117,7 @@ class Errand:
         "world",
     )
 
-    def __init__(self, client: Client, task: Task, *, copy_of: Errand | None = None, told: Told | None = None) -> None:
+    def __init__(self, client: Sender, task: Task, *, copy_of: Errand | None = None, told: Told | None = None) -> None:
         """`copy_of`: a write that has its answer, `told`, and is sent once more; a copy is in no history."""
         self.client = client
         self.task = task
@@ -151,7 +207,7 @@ class Errand:
         self.node = node = client.nodes.get(step.url, 0)
         self.world.after(step.timeout_ms * 1_000, self.lost, attempt, Failure.TIMED_OUT, "no answer")
         client.clients.open[self] = None
-        if client.clients.is_cut(client, node):
+        if client.clients.is_cut(client.number, node):
             return
         delay_us = random.randint(50, 1_500)
         chance = 1_000 if client.clients.is_calm or self.world.is_healed else random.randrange(1_000)
@@ -252,7 +308,7 @@ class Errand:
             return
         client, call = self.client, self.call
         assert call is not None
-        if client.clients.is_cut(client, node):
+        if client.clients.is_cut(client.number, node):
             return
         if answer is None:
             self.lost(attempt, Failure.BROKEN, "it died")

@@ -10,20 +10,18 @@ from __future__ import annotations
 from bisect import bisect_left
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import xxhash
 
 from raftlog.chaos.sim.ground.failure import Failure
+from raftlog.chaos.sim.world.world import World
 from raftlog.cluster.api.errors import Code, Problem
 from raftlog.cluster.replica.replica import Replica
 from raftlog.cluster.runtime import clock
 from raftlog.raft.codec.entry import header_crc
 from raftlog.raft.types import Entry
 from raftlog.statemachine.effects import Effects, encode_effects
-
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.world.world import World
 
 SKIPS: Final = "a reader of the log skips nothing"
 EQUAL: Final = "a reader of the log gets what was applied"

@@ -8,9 +8,10 @@ disk and gives the file and what was hit in it, or None where nothing may be hit
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from raftlog.chaos.sim.disk.files import SECTOR, MemoryFiles, is_segment
+from raftlog.chaos.sim.disk.state import DiskState
 from raftlog.raft.codec.checks import Corrupt
 from raftlog.raft.wal.formats import (
     HARD_STATE,
@@ -23,12 +24,8 @@ from raftlog.raft.wal.formats import (
     segment_name,
 )
 from raftlog.raft.wal.opening import OpenedShard
-from raftlog.raft.wal.operations import Delete, DeleteFolder, FileOperation, Rename
 from raftlog.raft.wal.recovery import scan
 from raftlog.raft.wal.snapshot_files import SNAPSHOTS
-
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.disk.disk import SimDisk
 
 Span = tuple[str, int, int]
 """A file, and from where to where in it."""
@@ -44,7 +41,7 @@ FATAL: Final = ("log", "history")
 """Areas whose damage takes entries away: a start cuts the log, or a read gives nothing."""
 
 
-def flip_bit(disk: SimDisk, area: str, random: Random) -> Hit | None:
+def flip_bit(disk: DiskState, area: str, random: Random) -> Hit | None:
     """One bit is another one."""
     spans = _spans(disk, area, random)
     if not spans:
@@ -56,7 +53,7 @@ def flip_bit(disk: SimDisk, area: str, random: Random) -> Hit | None:
     return name, f"bit {bit} of byte {position} of {name} flipped"
 
 
-def misdirect(disk: SimDisk, area: str, random: Random) -> Hit | None:
+def misdirect(disk: DiskState, area: str, random: Random) -> Hit | None:
     """A block was written over another one; where it belonged there is what was there before: zeros."""
     spans = [span for span in _spans(disk, area, random) if span[2] - span[1] >= 2 * SECTOR]
     if not spans:
@@ -75,7 +72,7 @@ def misdirect(disk: SimDisk, area: str, random: Random) -> Hit | None:
     return name, f"block {source} of {name} was written as block {target}"
 
 
-def stale_block(disk: SimDisk, area: str, random: Random) -> Hit | None:
+def stale_block(disk: DiskState, area: str, random: Random) -> Hit | None:
     """A write that never reached the disk: the block has what was there before."""
     spans = _spans(disk, area, random)
     if not spans:
@@ -96,15 +93,7 @@ def stale_block(disk: SimDisk, area: str, random: Random) -> Hit | None:
     return name, f"bytes {start} to {end} of {name} were never written"
 
 
-def carried_out(disk: SimDisk, operation: FileOperation) -> None:
-    """What was damaged is gone with its file: after a cut, a compaction, an install, a repair."""
-    if isinstance(operation, Delete | DeleteFolder | Rename):
-        disk.damaged.pop(operation.name, None)
-        for name in [name for name in disk.damaged if name.startswith(f"{operation.name}/")]:
-            del disk.damaged[name]
-
-
-def opened(disk: SimDisk, opened: OpenedShard) -> None:
+def opened(disk: DiskState, opened: OpenedShard) -> None:
     """A start makes the hard state, the newest .idx and ledgers anew, reads the newest segment whole and cuts it, and
     sets damaged snapshots aside; what else was hit stays."""
     newest = segment_name(opened.journal.active.first)
@@ -115,7 +104,7 @@ def opened(disk: SimDisk, opened: OpenedShard) -> None:
     disk.was_hit = disk.is_hurt
 
 
-def _spans(disk: SimDisk, area: str, random: Random) -> list[Span]:
+def _spans(disk: DiskState, area: str, random: Random) -> list[Span]:
     """What of an area may be hit now."""
     nodes = disk.files.nodes
     if area == "hard_state":
@@ -136,7 +125,7 @@ def _spans(disk: SimDisk, area: str, random: Random) -> list[Span]:
     return [(name, 0, len(nodes[name].seen)) for name in sorted(names) if nodes[name].is_durable and nodes[name].seen]
 
 
-def _guarded(disk: SimDisk, name: str, *, is_newest: bool) -> list[Span]:
+def _guarded(disk: DiskState, name: str, *, is_newest: bool) -> list[Span]:
     """Of a segment what must be noticed: up to the newest durable mark, of a sealed one all its entries."""
     inode = disk.files.nodes[name]
     if not inode.is_durable or name in disk.damaged:
@@ -150,7 +139,7 @@ def _guarded(disk: SimDisk, name: str, *, is_newest: bool) -> list[Span]:
     return [(name, 0, end.from_mark if is_newest else end.position)]
 
 
-def _slots(disk: SimDisk) -> list[Span]:
+def _slots(disk: DiskState) -> list[Span]:
     """Either slot of the hard state, where both are intact and say the same."""
     inode = disk.files.nodes.get(HARD_STATE)
     if inode is None or not inode.is_durable or HARD_STATE in disk.damaged:

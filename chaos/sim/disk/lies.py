@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from raftlog.chaos.sim.disk.disk import SimDisk
+from raftlog.chaos.sim.disk.files import Inode
 from raftlog.raft.types import HardState
 from raftlog.raft.wal.formats import HARD_STATE, LOG_FOLDER
-
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.disk.disk import SimDisk
-    from raftlog.chaos.sim.disk.files import Inode
 
 KINDS: Final = ("log", "hard state")
 """What a lie is about: entries of a batch, or a change of the hard state with its copy in the other slot."""

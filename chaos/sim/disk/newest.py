@@ -8,8 +8,9 @@ of them is beyond what is promised, and not done where the node had promised the
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from raftlog.chaos.sim.disk.disk import SimDisk
 from raftlog.chaos.sim.disk.faults import Hit
 from raftlog.chaos.sim.disk.files import SECTOR, MemoryFiles, is_segment
 from raftlog.raft.codec.checks import Corrupt
@@ -25,9 +26,6 @@ from raftlog.raft.wal.formats import (
     decode_segment_header,
 )
 from raftlog.raft.wal.recovery import scan
-
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.disk.disk import SimDisk
 
 REGIONS: Final = ("header", "data", "mark", "row", "effects")
 

@@ -5,10 +5,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.world.world import World
+from raftlog.chaos.judge.history import History
+from raftlog.chaos.sim.ground.outcome import Fault
+from raftlog.chaos.sim.ground.swarm import Swarm
+from raftlog.chaos.sim.ground.trace import Trace
+
+
+class Atlas(Protocol):
+    """Which disks may be hit (`raftlog.chaos.sim.world.atlas`)."""
+
+    def describe(self) -> list[str]:
+        """The lost and damaged disks as text."""
+
+
+class BrokenWorld(Protocol):
+    """What a report reads of the world in which a property broke."""
+
+    now_us: int
+    swarm: Swarm
+    trace: Trace
+    faults: list[Fault]
+
+    @property
+    def atlas(self) -> Atlas:
+        """Which disks may be hit."""
+
+    @property
+    def history(self) -> History | None:
+        """What the clients asked and were answered."""
 
 
 class Failure(AssertionError):
@@ -22,7 +48,7 @@ class Failure(AssertionError):
         self.property = what
         self.detail = detail
         self.seed = -1
-        self.world: World | None = None
+        self.world: BrokenWorld | None = None
 
 
 class NoProgress(Failure):

@@ -14,7 +14,7 @@ from random import SystemRandom
 
 from raftlog.chaos.sim.ground.failure import Failure
 from raftlog.chaos.sim.mutants import MUTANTS, Mutant, plant
-from raftlog.chaos.sim.world.world import run_seed
+from raftlog.chaos.sim.seed.run import run_seed
 
 DOCS = Path(__file__).resolve().parent.parent.parent.parent / "docs"
 DATA = DOCS / "mutants.json"

@@ -9,20 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from raftlog.chaos.sim.disk import newest as disk_newest
 from raftlog.chaos.sim.disk.faults import AREAS, FATAL
-from raftlog.chaos.sim.ground.wires import NOBODY_YET
 from raftlog.chaos.sim.nemesis.promises import LOOK_US, Peers, start_until_taken, take_away, watch
 from raftlog.chaos.sim.nemesis.targets import anyone, for_a_while, several
+from raftlog.chaos.sim.replica.hello import NOBODY_YET
+from raftlog.chaos.sim.world.world import World
 from raftlog.raft.hello import NEVER_MET
 from raftlog.raft.types import NodeId
 from raftlog.raft.wal.formats import segment_name
 from raftlog.raft.wal.operations import Delete
-
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.world.world import World
 
 AROUND_US: Final = 2_000_000
 """How long a machine with an old copy of its disk stays at most."""

@@ -10,16 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace as replace_fields
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from raftlog.chaos.sim.replica.node import Node
+from raftlog.chaos.sim.world.world import World
 from raftlog.raft.changes import AddLearners, ChangeAddresses, MemberChange, Promote, Remove, Replace
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.types import NodeId, Now
-
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.replica.node import Node
-    from raftlog.chaos.sim.world.world import World
 
 NODES_MAX: Final = 9
 """Nodes that a world ever has, those that left included."""

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from raftlog.chaos.sim.nemesis.targets import anyone, for_a_while, several
+from raftlog.chaos.sim.world.world import World
 from raftlog.raft.types import NodeId
-
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.world.world import World
 
 
 def end(world: World, kind: str, nodes: Iterable[NodeId], *, power: bool) -> None:

@@ -9,20 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from raftlog.chaos.sim.disk.disk import DiskFailed, DiskRefused, Image, SimDisk
 from raftlog.chaos.sim.disk.lies import KINDS, Lie
 from raftlog.chaos.sim.ground.failure import Failure
-from raftlog.chaos.sim.nemesis import network
 from raftlog.chaos.sim.nemesis.targets import anyone, for_a_while
+from raftlog.chaos.sim.replica.node import Node
+from raftlog.chaos.sim.world.world import World
 from raftlog.raft.consensus.state import Memory
 from raftlog.raft.hello import NEVER_MET
 from raftlog.raft.types import NodeId
-
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.replica.node import Node
-    from raftlog.chaos.sim.world.world import World
 
 LOOK_US: Final = 500
 """Shorter than any process is down: its peers' ends are noticed before it is back."""
@@ -200,7 +197,7 @@ class Clone:
         world.note(node, "another process is reached", other.life)
         world.count("times another process of a node was reached")
         world.dials.lead_to(other)
-        network.close_links(world, node)
+        world.dials.closed(node)
         if world.clients is not None:
             world.clients.ended(node)
         if other.core is None:

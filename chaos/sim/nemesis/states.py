@@ -8,20 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from raftlog.chaos.sim.ground.failure import Failure
 from raftlog.chaos.sim.nemesis.targets import anyone
+from raftlog.chaos.sim.world.world import World
 from raftlog.raft.codec.block import BlockRecord, encode_block
-from raftlog.raft.wal.divergence import NOTE
 from raftlog.statemachine.commands import Operation
 from raftlog.statemachine.digest import LOW, state_row_hash
 from raftlog.statemachine.store import RECORD, RECORD_SIZE
-
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.replica.life import Life
-    from raftlog.chaos.sim.replica.node import Node
-    from raftlog.chaos.sim.world.world import World
 
 KEPT: Final = b"\0kept"
 AGAIN_US: Final = 500_000
@@ -74,34 +68,6 @@ def flip(machine: Any, key: bytes, value: bytes) -> None:
     store.sum_low += (new & LOW) - (old & LOW)
     store.sum_high += (new >> 32) - (old >> 32)
     getattr(machine, "inner", machine)._digest = store.digest()
-
-
-# -- what follows ------------------------------------------------------------------------------------------------
-
-
-def sound(world: World, replica: Life) -> None:
-    """That node has another state than before: gone, or made from its disk or a leader's."""
-    replica.corrupted = 0
-    if NOTE not in replica.disk.damaged:  # else its next start may be refused
-        world.atlas.unsound.pop(replica.node, None)
-    world.witness.another_state(replica.node)
-
-
-def fenced(world: World, replica: Node, error: object) -> None:
-    """A process found that its state is wrong, and ends. Raises Failure where it is not."""
-    if not replica.corrupted:
-        raise Failure("only a wrong state is fenced", f"node {replica.node}: {error}")
-    world.sometimes("a wrong state was found out")
-    if world.leading() is replica:
-        world.sometimes("a leader's wrong state was found out")
-    world.note(replica.node, "fenced", str(error))
-
-
-def refused(world: World, replica: Node, reason: str) -> None:
-    """A disk could not be opened: where its note says that the state was wrong, the node is beyond repair."""
-    if NOTE in replica.disk.damaged:
-        world.atlas.hit(replica.node, "state", reason)
-        world.sometimes("a wrong state cannot be built anew")
 
 
 FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {"corrupt state": corrupt}

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from raftlog.chaos.sim.ground import topologies
 from raftlog.chaos.sim.nemesis.targets import for_a_while
+from raftlog.chaos.sim.network import topologies
+from raftlog.chaos.sim.replica.node import Node
+from raftlog.chaos.sim.world.world import World
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.statemachine.commands import Operation
-
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.replica.node import Node
-    from raftlog.chaos.sim.world.world import World
 
 
 def strand_leader(world: World, random: Random) -> None:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING
 
+from raftlog.chaos.sim.world.world import World
 from raftlog.raft.types import NodeId
-
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.world.world import World
 
 
 def anyone(world: World, random: Random) -> NodeId:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from raftlog.chaos.sim.replica.surroundings import World
 from raftlog.cluster.api.errors import Problem
 from raftlog.cluster.config.settings import LimitSettings, RaftSettings, RetentionSettings, Settings
 from raftlog.raft.types import NodeId
 from raftlog.statemachine.effects import RequestEffect
-
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.world.world import World
 
 NEVER_BYTES: Final = 1 << 40
 """So much log never comes in a world."""

@@ -15,9 +15,8 @@ from raftlog.chaos.sim.disk.disk import SimDisk
 from raftlog.chaos.sim.disk.errors import DiskFailed, DiskRefused
 from raftlog.chaos.sim.ground.failure import Failure
 from raftlog.chaos.sim.ground.loop import ProcessEnded, SimLoop
-from raftlog.chaos.sim.ground.wires import Hello
-from raftlog.chaos.sim.nemesis import states
 from raftlog.chaos.sim.replica.disk import NodeDisk
+from raftlog.chaos.sim.replica.hello import Hello
 from raftlog.chaos.sim.replica.links import NodeLinks
 from raftlog.chaos.sim.replica.watched import SimLogger, WatchedApplier, WatchedCore, WatchedReplica
 from raftlog.chaos.sim.replica.watching import LOGGED, Watching
@@ -143,7 +142,7 @@ class Node(Watching):
         """Dies: what is in memory is gone; with `power` also a part of what was not synced."""
         world = self.world
         self.vanish()
-        states.sound(world, self)
+        world.state_replaced(self)
         self.is_paused = False
         self.disk.crash(power)
         world.crashed(self, why)
@@ -195,7 +194,7 @@ class Node(Watching):
             case Ending.FENCED:
                 world.sometimes("a node fences itself")
             case Ending.DIVERGED:
-                self._check(states.fenced, world, self, self._why)
+                self._check(world.fenced, self, self._why)
             case Ending.DAMAGED:
                 self._check(self._check_end_for_damage)
             case Ending.UNKNOWN_VERSION:

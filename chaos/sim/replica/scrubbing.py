@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from raftlog.chaos.sim.ground.failure import Failure
+from raftlog.chaos.sim.replica.surroundings import SimNode
 from raftlog.chaos.sim.replica.threads import STILL_US
 from raftlog.cluster.files.findings import Finding
 from raftlog.cluster.files.scrub import Looker
 from raftlog.raft.wal.formats import segment_name
 from raftlog.raft.wal.snapshot_files import SNAPSHOTS
 
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.replica.node import Node
 PAUSES_US: Final = (300_000, 1_000_000, 5_000_000)
 """From one round of scrubbing to the next, give or take a half: each world has its own."""
 
@@ -25,7 +24,7 @@ SCRUB_STEP_US: Final = 2_000
 class Scrubbing:
     """Reads all files again and again (`raftlog.cluster.disk.scrubber.Scrub`), and checks what is found."""
 
-    def __init__(self, node: Node, looker: Looker, found: Callable[[list[Finding]], None]) -> None:
+    def __init__(self, node: SimNode, looker: Looker, found: Callable[[list[Finding]], None]) -> None:
         self._node, self._life, self._looker, self._told_to = node, node.life, looker, found
         self._told: set[str] = set()
         self.rounds = 0

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from raftlog.chaos.sim.ground.machines import load_machine
 from raftlog.chaos.sim.ground.trace import Recorder
 from raftlog.chaos.sim.runs import ending, report, results
 from raftlog.chaos.sim.runs.invocation import REPORTS, Exit, Wanted
@@ -37,7 +38,6 @@ from raftlog.chaos.sim.runs.runner import (
 )
 from raftlog.chaos.sim.runs.summary import Summary
 from raftlog.chaos.sim.world.coverage import SOMETIMES
-from raftlog.chaos.sim.world.machines import load_machine
 from raftlog.chaos.sim.world.world import MACHINE
 
 SEEDS: Final = "0:100"

@@ -26,7 +26,8 @@ from raftlog.chaos.sim.ground.failure import Failure
 from raftlog.chaos.sim.ground.swarm import Swarm
 from raftlog.chaos.sim.ground.trace import Trace
 from raftlog.chaos.sim.runs.ranges import ranges_text
-from raftlog.chaos.sim.world.world import MACHINE, Fault, run_seed
+from raftlog.chaos.sim.seed.run import run_seed
+from raftlog.chaos.sim.world.world import MACHINE, Fault
 from raftlog.raft.options import Options
 
 SECONDS: Final = 60
@@ -118,9 +119,9 @@ def broken_by(error: Exception) -> Broken:
         detail=str(error.detail),
         at_us=world.now_us if world is not None else 0,
         faults=tuple((fault.number, fault_text(fault)) for fault in world.faults) if world is not None else (),
-        atlas=tuple(world.atlas.describe()) if world is not None and world.atlas is not None else (),
+        atlas=tuple(world.atlas.describe()) if world is not None else (),
         world=tuple(world_text(world.swarm)) if world is not None else (),
-        history=b"".join(world.clients.history.lines()) if world is not None and world.clients is not None else b"",
+        history=b"".join(world.history.lines()) if world is not None and world.history is not None else b"",
         traceback=text,
         is_internal=_is_ours(error),
     )

@@ -7,9 +7,13 @@ nothing. A detector looks only when something rare happened (an event of a core,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
+from raftlog.chaos.sim.ground.outcome import Fault
+from raftlog.chaos.sim.network.cluster import Cluster
+from raftlog.chaos.sim.replica.surroundings import SeenNode
 from raftlog.raft.codec.configuration import decode_configuration
+from raftlog.raft.configuration import Configuration
 from raftlog.raft.consensus.roles import Leader
 from raftlog.raft.events import BecameFollower, BecameLeader, ConflictTruncated, Event, MessageIgnored, TransferEnded
 from raftlog.raft.quorum import agreed, majority
@@ -17,11 +21,6 @@ from raftlog.raft.ready import Ready
 from raftlog.raft.types import NOBODY, Entry, EntryKind, HardState, NodeId
 from raftlog.statemachine.commands import RequestBlock, Result
 from raftlog.statemachine.effects import Effects
-
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.replica.life import Life
-    from raftlog.chaos.sim.replica.node import Node
-    from raftlog.chaos.sim.world.world import World
 
 SOMETIMES: Final[dict[str, str]] = {
     # elections
@@ -142,6 +141,18 @@ def never_reached(stats: Mapping[str, int]) -> list[str]:
     return [name for name in SOMETIMES if not stats.get(f"sometimes: {name}")]
 
 
+class Covered(Cluster, Protocol):
+    """What the detectors look at."""
+
+    configuration: Configuration
+    acknowledged: int
+    stats: dict[str, int]
+    faults: list[Fault]
+
+    def sometimes(self, what: str) -> None:
+        """Notes that the world reached a state of `SOMETIMES`."""
+
+
 class Coverage:
     """Looks at one world, and calls its `sometimes`."""
 
@@ -160,7 +171,7 @@ class Coverage:
         "world",
     )
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Covered) -> None:
         self.world = world
         self._began: dict[NodeId, int] = {}  # where the log of each process ended when it began
         self._asking: dict[NodeId, int] = {}  # pre-candidates, and their terms
@@ -197,7 +208,7 @@ class Coverage:
         if handler is not None:
             handler(node, event)
 
-    def ready(self, replica: Life, ready: Ready) -> None:
+    def ready(self, replica: SeenNode, ready: Ready) -> None:
         """A core wants something done."""
         if ready.fetches:
             for fetch in ready.fetches:
@@ -273,7 +284,7 @@ class Coverage:
         if log.committed < event.index - 1:
             self._older[node] = event.index
 
-    def _look_at_older(self, replica: Life) -> None:
+    def _look_at_older(self, replica: SeenNode) -> None:
         core = replica.core
         state = core.state if core is not None else None
         if state is None or not isinstance(state.role, Leader) or state.log.committed >= self._older[replica.node]:
@@ -320,7 +331,7 @@ class Coverage:
 
     # -- from the world ----------------------------------------------------------------------------------------
 
-    def started(self, replica: Node, notices: Iterable[str] = ()) -> None:
+    def started(self, replica: SeenNode, notices: Iterable[str] = ()) -> None:
         """A process began; `notices` is what recovery mended."""
         world, core = self.world, replica.core
         assert core is not None

@@ -22,7 +22,8 @@ from raftlog.chaos.sim.ground.failure import Failure
 from raftlog.chaos.sim.ground.swarm import draw, quiet
 from raftlog.chaos.sim.invariants import Witness
 from raftlog.chaos.sim.mutants import plant
-from raftlog.chaos.sim.world.world import Outcome, World, run_seed
+from raftlog.chaos.sim.seed.run import run_seed
+from raftlog.chaos.sim.world.world import Outcome, World
 from raftlog.raft.codec.block import BlockRecord
 from raftlog.raft.consensus.invariants import InvariantBroken
 from raftlog.statemachine.answers import Answer

@@ -14,7 +14,8 @@ from raftlog.chaos.sim.ground.outcome import Outcome
 from raftlog.chaos.sim.ground.swarm import draw
 from raftlog.chaos.sim.mutants import plant
 from raftlog.chaos.sim.nemesis.promises import Peers
-from raftlog.chaos.sim.world.world import World, quiet, run_seed
+from raftlog.chaos.sim.seed.run import run_seed
+from raftlog.chaos.sim.world.world import World, quiet
 from raftlog.raft.wal.operations import Sync, Write
 
 SEEDS = range(1, 13)

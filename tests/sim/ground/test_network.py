@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from raftlog.chaos.sim.ground import topologies
-from raftlog.chaos.sim.ground.network import HELD_MAX, POOL, SLOW_MAX_US, Network
 from raftlog.chaos.sim.ground.swarm import Swarm, quiet
+from raftlog.chaos.sim.network import topologies
+from raftlog.chaos.sim.network.network import HELD_MAX, POOL, SLOW_MAX_US, Network
 
 PERFECT = quiet(3)
 

@@ -88,7 +88,7 @@ def test_without_a_checkout_nothing_is_kept(tmp_path: Path) -> None:
 def test_the_hash_covers_what_the_simulator_executes() -> None:
     """Every module of the project that `run_seed` loads is in the hash, and no command of the terminal is."""
     code = (
-        "import os, sys, raftlog.chaos.sim.world.world\n"
+        "import os, sys, raftlog.chaos.sim.seed.run\n"
         "for name, module in sorted(sys.modules.items()):\n"
         "    if name.startswith('raftlog.'): print(os.path.realpath(module.__file__))\n"
     )

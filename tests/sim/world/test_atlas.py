@@ -135,7 +135,7 @@ def test_damage_that_went_with_its_file_is_no_loss() -> None:
     disks[1].open()
     atlas.hit(1, "log", disks[1].flip_bit("log", Random(1)))
     assert not atlas.may_hit(2, "log")
-    disks[1]._carry_out(0, Delete(segment_name(1)))
+    disks[1].carry_out_one(0, Delete(segment_name(1)))
     assert atlas.may_hit(2, "log")
     assert not atlas.is_lost(1)
     damage(atlas, 2, "wipe")

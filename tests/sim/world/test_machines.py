@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
+from raftlog.chaos.sim.ground.machines import Host, NotAMachine, Shown, load_machine
 from raftlog.chaos.sim.runs.runner import Job, Result, run_job
-from raftlog.chaos.sim.world.machines import Host, NotAMachine, Shown, load_machine
 from raftlog.chaos.sim.world.world import MACHINE
 from raftlog.statemachine.commands import LogEntry
 from raftlog.statemachine.machine import StateMachine

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from raftlog.chaos.sim.ground import topologies
-from raftlog.chaos.sim.ground.topologies import Links
 from raftlog.chaos.sim.invariants.check_quorum import CheckQuorum
 from raftlog.chaos.sim.invariants.pre_vote import PreVote
+from raftlog.chaos.sim.network import topologies
+from raftlog.chaos.sim.network.topologies import Links
 from raftlog.chaos.sim.world.world import World, quiet
 from raftlog.raft.consensus import election, replication
 from raftlog.raft.consensus.core import RaftCore

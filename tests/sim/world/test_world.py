@@ -13,10 +13,11 @@ import pytest
 
 from raftlog.chaos.sim.ground.clocks import Clock
 from raftlog.chaos.sim.ground.swarm import Swarm, draw
-from raftlog.chaos.sim.ground.wires import Hello
 from raftlog.chaos.sim.replica.answers import Applied
+from raftlog.chaos.sim.replica.hello import Hello
 from raftlog.chaos.sim.replica.node import Node
-from raftlog.chaos.sim.world.world import Failure, World, quiet, run_seed
+from raftlog.chaos.sim.seed.run import run_seed
+from raftlog.chaos.sim.world.world import Failure, World, quiet
 from raftlog.cluster.api.errors import Code, Outcome, Problem
 from raftlog.raft.changes import AddLearners, MemberChange, Remove
 from raftlog.raft.codec.block import BlockRecord, encode_block
@@ -69,7 +70,7 @@ def test_the_fixed_seeds_are_not_idle() -> None:
 
 def test_equal_seeds_give_equal_traces_in_any_process() -> None:
     """The digest of everything that happened depends on the seed alone, not on the hash seed of Python."""
-    code = "from raftlog.chaos.sim.world.world import run_seed; print(run_seed(7, 3).digest, run_seed(8, 3).digest)"
+    code = "from raftlog.chaos.sim.seed.run import run_seed; print(run_seed(7, 3).digest, run_seed(8, 3).digest)"
     told = [
         subprocess.run(
             [sys.executable, "-c", code],

@@ -6,38 +6,22 @@ worlds messages are bytes: they go through the production's frames, and are dama
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final
 
 from raftlog.chaos.sim.ground.failure import Failure
 from raftlog.chaos.sim.invariants.bounded_sending import BoundedSending
+from raftlog.chaos.sim.network.cluster import Cluster
+from raftlog.chaos.sim.network.dials import Dials
+from raftlog.chaos.sim.replica.hello import Hello
 from raftlog.raft.codec.checks import Corrupt
 from raftlog.raft.codec.frame import FrameDecoder
 from raftlog.raft.codec.message import decode_message, encode_message
-from raftlog.raft.hello import Start, is_believed
+from raftlog.raft.hello import is_believed
 from raftlog.raft.messages import AppendEntries, AppendEntriesReply, Message
 from raftlog.raft.types import NodeId
 
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.world.world import World
-
 FREQUENT: Final = (AppendEntries, AppendEntriesReply)
 
-
-class Hello(NamedTuple):
-    """What a process says of itself when it connects."""
-
-    incarnation: str  # of its disk
-    boot: int  # its counter
-    knows: int = 1  # the newest cluster version that its program knows
-    start: Start | None = None  # what it found on its disk; None: a program that is too old to say it
-
-    @property
-    def run(self) -> int:
-        """The number of the process; 0: its program is too old to say it."""
-        return 0 if self.start is None else self.start.run
-
-
-NOBODY_YET: Final = Hello("", 0)
 
 Parcel = tuple[int, NodeId, NodeId, int, Hello, Message | bytes]
 """Number of the message, sender, addressee and the number of its process (`Dials.face`), the sender's hello, the
@@ -45,26 +29,26 @@ message."""
 
 
 class Wires:
-    """Sends and delivers; `raftlog.chaos.sim.ground.network` says when, how often and whether at all."""
+    """Sends and delivers; `raftlog.chaos.sim.network.network` says when, how often and whether at all."""
 
-    __slots__ = ("_bounded", "_number", "world")
+    __slots__ = ("_bounded", "_dials", "_number", "world")
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, world: Cluster, dials: Dials) -> None:
+        self.world, self._dials = world, dials
         self._number = 0
         self._bounded = BoundedSending(world.swarm.options.heartbeat_ms)
 
     def send(self, message: Message) -> None:
         """A message leaves its sender."""
         world, sender, to = self.world, message.sender, message.to
-        if not world.dials.is_refused(sender, to):
+        if not self._dials.is_refused(sender, to):
             world.witness.sends(message, world.disks[sender])
         self._bounded.sends(message, world.now_us)
         self._number = number = self._number + 1
         world.trace.sent(number, world.now_us, message)
         carried: Message | bytes = encode_message(message) if world.swarm.encode else message
-        parcel = (number, sender, to, world.dials.face(to), world.replicas[sender].hello, carried)
-        if world.dials.is_down(sender, to):
+        parcel = (number, sender, to, self._dials.face(to), world.replicas[sender].hello, carried)
+        if self._dials.is_down(sender, to):
             world.network.lost += 1
             world.trace.lost(number, world.now_us, "not connected")
         elif not world.network.send(sender, to, parcel, is_rare=not isinstance(message, FREQUENT)):
@@ -79,7 +63,7 @@ class Wires:
     ) -> None:
         world = self.world
         replica = world.replicas[to]
-        if face != world.dials.face(to):
+        if face != self._dials.face(to):
             world.network.lost += 1
             world.trace.lost(number, world.now_us, "another process is reached")
         elif world.network.is_cut(sender, to):

@@ -1,6 +1,6 @@
 """The consensus connections between nodes, as far as a node notices them: dialled, refused, broken and dialled again.
 
-Follows cluster/peers/dialled.py. The messages themselves travel by `raftlog.chaos.sim.ground.network`; what is sent
+Follows cluster/peers/dialled.py. The messages themselves travel by `raftlog.chaos.sim.network.network`; what is sent
 while a connection is down is lost here. A cut link does not answer a dial at all; a node that is down refuses it.
 
 Two processes of one node may run side by side, on a disk and a copy of it. The network leads to one of them at a time:
@@ -9,27 +9,30 @@ peers believe hellos of the process alone that their own dials reach (cluster/pe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from random import Random
+from typing import Final
 
+from raftlog.chaos.sim.network.cluster import Cluster
+from raftlog.chaos.sim.network.links import Links
+from raftlog.chaos.sim.replica.node import Node
 from raftlog.raft.types import NodeId
-
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.replica.node import Node
-    from raftlog.chaos.sim.world.world import World
 
 PAUSE_MIN_US: Final = 2_000
 PAUSE_MAX_US: Final = 100_000
 UNANSWERED_US: Final = 250_000
 """A dial that is not answered is tried again after this long."""
 
+NOTICED_US: Final = 5_000
+"""How long it takes at most until a node hears that a connection closed."""
+
 
 class Dials:
     """All consensus connections of a world, by who dials whom. A pair that is not down is up, or was never dialled."""
 
-    __slots__ = ("_down", "_faces", "_number", "behind", "refused_until_us", "world")
+    __slots__ = ("_down", "_faces", "_links", "_number", "behind", "refused_until_us", "world")
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, world: Cluster, links: Links) -> None:
+        self.world, self._links = world, links
         self._number = 0
         self._down: dict[tuple[NodeId, NodeId], int] = {}  # the number of the newest break of each that is down
         self.refused_until_us = 0  # a firewall refuses every dial until then
@@ -58,7 +61,7 @@ class Dials:
         world, node = self.world, other.node
         before = world.replicas[node]
         self._faces[node] = self.face(node) + 1
-        world.links.ended(node)
+        self._links.ended(node)
         self.ended(node)
         before.is_behind, other.is_behind = True, False
         for peer in world.replicas:
@@ -69,7 +72,7 @@ class Dials:
         before.disk.full, before.disk.slow_us = False, 0
         world.replicas[node], world.disks[node], self.behind[node] = other, other.disk, before
         if other.core is not None:
-            world.links.started(node)
+            self._links.started(node)
             self.started(node)
             other.wake()
 
@@ -84,6 +87,18 @@ class Dials:
         for peer in self.world.replicas:
             if peer != node and not self.world.network.is_cut(node, peer):
                 self.broke(peer, node)
+
+    def closed(self, node: NodeId) -> None:
+        """That process ended: each peer hears its connections close, sooner or later, unless a cut hides it."""
+        world = self.world
+        world.network.forget(node)
+        for peer in world.replicas:
+            if peer != node and not world.network.is_cut(node, peer):
+                self.tell_closed(world.random, peer, node)
+
+    def tell_closed(self, random: Random, node: NodeId, peer: NodeId) -> None:
+        """`node` hears soon that the connection of `peer` closed."""
+        self.world.after(random.randint(0, NOTICED_US), self.world.replicas[node].link_closed, peer)
 
     def broke(self, sender: NodeId, to: NodeId) -> None:
         """The connection that `sender` dialled ended; it dials again at once."""

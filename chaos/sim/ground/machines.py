@@ -6,29 +6,19 @@ every record that clients append, once, in the order of the log, and must be det
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from importlib import import_module
-from random import Random
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, cast
+from typing import Any, Protocol, Self, cast
 
 import xxhash
 
 from raftlog.chaos.sim.ground.failure import Failure
-from raftlog.raft.codec.block import BlockRecord, decode_blocks, decode_records, encode_block
+from raftlog.raft.codec.block import decode_blocks, decode_records
 from raftlog.raft.types import Entry, EntryKind
 from raftlog.statemachine.commands import Operation, Result
 from raftlog.statemachine.effects import Effects
 from raftlog.statemachine.machine import StateMachine
 from raftlog.statemachine.snapshot import SnapshotWalk
-
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.world.world import World
-
-RECORD_EVERY_US: Final = 250_000
-"""How often, on average, a record of the machine's own making is appended."""
-
-PATIENCE_US: Final = 3_000_000
-"""How long whoever appends it waits for an answer."""
 
 
 class NotAMachine(ValueError):
@@ -151,23 +141,5 @@ def load_machine(name: str) -> type[StateMachine] | Host:
         return found
     missing = [each for each in ("apply", "digest", "snapshot", "restore") if not callable(getattr(found, each, None))]
     if missing:
-        raise NotAMachine(f"{name!r} has no {', '.join(missing)}: see raftlog.chaos.sim.world.machines.Machine")
+        raise NotAMachine(f"{name!r} has no {', '.join(missing)}: see raftlog.chaos.sim.ground.machines.Machine")
     return Host(cast(type[Machine], found))
-
-
-def feed(world: World) -> None:
-    """Have a client append records that your machine makes, if it makes any, until the end of the run."""
-    if world.yours is None:
-        return
-    make: Callable[[Random], bytes] | None = getattr(world.yours.yours, "record", None)
-    if make is None:
-        return
-    random = world.random_of("records")
-
-    def append() -> None:
-        block = encode_block([BlockRecord(Operation.APPEND, None, make(random))], plain=True)
-        node = random.choice(list(world.replicas))
-        world.replicas[node].submit(block, 1, 0, 0, world.now_us + PATIENCE_US, lambda _: world.count("records made"))
-        world.after(random.randint(1, 2 * RECORD_EVERY_US), append)
-
-    world.after(0, append)

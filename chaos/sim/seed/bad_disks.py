@@ -6,21 +6,18 @@ healthy. Then every client is answered within a bound, and full followers are se
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from random import Random
+from typing import Final
 
 from raftlog.chaos.sim.ground.failure import Failure, NoProgress
 from raftlog.chaos.sim.replica.answers import Answer, Applied
 from raftlog.chaos.sim.replica.node import Node
-from raftlog.chaos.sim.world.agreement import agree
+from raftlog.chaos.sim.seed.agreement import agree
+from raftlog.chaos.sim.world.world import World
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.raft.types import NodeId
 from raftlog.statemachine.commands import Operation
 from raftlog.statemachine.versions import CLUSTER_VERSION
-
-if TYPE_CHECKING:
-    from random import Random
-
-    from raftlog.chaos.sim.world.world import World
 
 ONE_WORLD_IN: Final = 3
 VALUE: Final = bytes(1_200)

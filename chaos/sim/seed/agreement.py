@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from raftlog.chaos.sim.ground.failure import NoProgress
+from raftlog.chaos.sim.world.world import World
 from raftlog.raft.types import NodeId
-
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.world.world import World
 
 HEALED_US: Final = 60_000_000
 """How long a healed cluster may take to agree: the smallest windows send one entry per round trip."""

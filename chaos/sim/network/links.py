@@ -2,18 +2,15 @@
 
 Follows cluster/peers/dialled.py and transport.py, which use TCP for it: a cut holds the bytes back until they get
 through or the connection is given up; a dead peer closes it. What was sent and not answered has then an unknown fate.
-The consensus messages travel by `raftlog.chaos.sim.ground.network`, which is worse than TCP ever is.
+The consensus messages travel by `raftlog.chaos.sim.network.network`, which is worse than TCP ever is.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
 
+from raftlog.chaos.sim.network.cluster import Cluster
 from raftlog.raft.types import NodeId
-
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.world.world import World
 
 RETRY_US = 100_000
 """A cut connection tries to get its bytes through again after this long."""
@@ -42,7 +39,7 @@ class Links:
 
     __slots__ = ("_links", "silence_us", "world")
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Cluster) -> None:
         self.world = world
         self.silence_us = 2_000 * world.swarm.options.election_timeout_max_ms
         self._links: dict[tuple[NodeId, NodeId], Connection] = {}
