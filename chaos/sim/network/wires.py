@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from raftlog.chaos.sim.ground.failure import Failure
-from raftlog.chaos.sim.invariants.bounded_sending import BoundedSending
+from raftlog.chaos.sim.invariants.peers.bounded_sending import BoundedSending
 from raftlog.chaos.sim.network.cluster import Cluster
 from raftlog.chaos.sim.network.dials import Dials
 from raftlog.chaos.sim.replica.hello import Hello

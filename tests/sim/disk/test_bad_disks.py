@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from raftlog.chaos.sim.ground.failure import Failure
-from raftlog.chaos.sim.invariants.hand_overs import HandOvers
+from raftlog.chaos.sim.invariants.elections.hand_overs import HandOvers
 from raftlog.chaos.sim.mutants import plant
 from raftlog.chaos.sim.seed import bad_disks
 from raftlog.chaos.sim.seed.bad_disks import HELD, PROPERTY, with_bad_disks

@@ -2,7 +2,7 @@
 
 import pytest
 
-from raftlog.chaos.sim.invariants.diverged_is_fenced import DivergedIsFenced
+from raftlog.chaos.sim.invariants.durability.diverged_is_fenced import DivergedIsFenced
 from raftlog.chaos.sim.nemesis import states
 from raftlog.chaos.sim.nemesis.states import KEPT, flip
 from raftlog.chaos.sim.replica.answers import settings_of

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from raftlog.chaos.sim.invariants import log_matching
 from raftlog.chaos.sim.invariants.known import Known
+from raftlog.chaos.sim.invariants.log import log_matching
 from raftlog.raft.codec.configuration import encode_configuration
 from raftlog.raft.codec.entry import entry_mark, seal_entry
 from raftlog.raft.configuration import Configuration, Member

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from raftlog.chaos.sim.disk.disk import SimDisk
-from raftlog.chaos.sim.invariants import healing_has_no_vote
+from raftlog.chaos.sim.invariants.durability import healing_has_no_vote
 from raftlog.chaos.sim.world.atlas import Atlas
 from raftlog.raft.codec.configuration import encode_configuration
 from raftlog.raft.codec.entry import entry_mark, seal_entry

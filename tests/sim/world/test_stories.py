@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from raftlog.chaos.sim.invariants.check_quorum import CheckQuorum
-from raftlog.chaos.sim.invariants.pre_vote import PreVote
+from raftlog.chaos.sim.invariants.elections.check_quorum import CheckQuorum
+from raftlog.chaos.sim.invariants.elections.pre_vote import PreVote
 from raftlog.chaos.sim.network import topologies
 from raftlog.chaos.sim.network.topologies import Links
 from raftlog.chaos.sim.world.world import World, quiet
