@@ -30,7 +30,7 @@ CUT_MAX_US: Final = 4_000_000
 
 
 class Clients:
-    """All client processes of a world, their links, and what they were told."""
+    """All client processes of a world, their links, and the answers that they got."""
 
     def __init__(self, world: World, random: Random, count: int, every_us: int) -> None:
         self.world = world
@@ -53,7 +53,7 @@ class Clients:
 
     @property
     def history(self) -> History:
-        """The key-value part of what was recorded, for model cas-register."""
+        """The recorded operations on keys, for the model cas-register."""
         return self.oracle.history()
 
     def next_process(self) -> int:
@@ -95,7 +95,7 @@ class Clients:
         self.log_readers.applied(entry, effects)
 
     def check(self) -> None:
-        """The end: judges what was recorded. Raises Failure."""
+        """Judges the whole recording at the end of the world. Raises Failure."""
         final = self.world.leading()  # a node that was removed may be far behind
         verdict = self.oracle.check(final.machine if final is not None else None)
         self.world.count(f"histories {verdict}")
@@ -150,7 +150,7 @@ class Client:
         return self.free.pop() if self.free else self.clients.next_process()
 
     def open_session(self) -> None:
-        """Asks for a session; who waits for it goes on then."""
+        """Asks for a session. The requests that wait for it go on once it is there."""
         if not self.is_opening:
             self.is_opening = True
             record = BlockRecord(Operation.SESSION_OPEN, argument=self.ttl_ms)

@@ -1,8 +1,8 @@
 """Carries one request of a simulated client through all its attempts, until its outcome is known or given up.
 
 What comes next is `raftlog.cluster.client.decisions`'s decision; here it is done in virtual time, over a link that
-delays, breaks and loses. The fate of most requests of a session that was unknown is learned by making their sequence
-void.
+delays, breaks and loses. If the outcome of a request of a session stays unknown, the client usually makes its sequence
+void, and learns the outcome from the receipt.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Errand:
         self.sequence: int = copy_of.sequence if copy_of is not None else 0
         self.payments = 0
         self.first_answer = told  # of the write that this one is a later copy of
-        self.voids: Errand | None = None  # whose fate it is to decide
+        self.voids: Errand | None = None  # the request whose outcome this one finds out
         self.processes: list[Process] = []
         if copy_of is not None:
             return
@@ -211,7 +211,7 @@ class Errand:
             return
         delay_us = random.randint(50, 1_500)
         chance = 1_000 if client.clients.is_calm or self.world.is_healed else random.randrange(1_000)
-        if chance < 10:  # broken on the way there: the client cannot tell
+        if chance < 10:  # broken on the way there: the client cannot know that
             self.world.after(delay_us, self.lost, attempt, Failure.BROKEN, "broken")
             return
         if chance < 30:  # late: perhaps after the client has turned elsewhere
@@ -370,7 +370,7 @@ class Errand:
             self.conclude(answer if isinstance(answer, Told) else "info" if is_unknown else "fail", node)
 
     def compare(self, first: Told, again: Told | ClientError) -> None:
-        """The end of a copy: it was told what the first one was told, or that this is not known any more."""
+        """A copy has its answer: that of the first request, or the report that the answer is not kept any more."""
         was_applied = all(result is not False for _, result in first.parts)
         if isinstance(again, Told):
             is_alike = (again.parts, again.index) == (first.parts, first.index)
@@ -378,16 +378,16 @@ class Errand:
             is_alike = again.outcome is Outcome.UNKNOWN or not was_applied
         if not is_alike:
             raise Broken("copies of a request get its first answer", f"{self.task.what}: {first}, then {again}")
-        self.world.count(f"copies told {'repeated' if isinstance(again, Told) else again.code}")
+        self.world.count(f"copies answered {'repeated' if isinstance(again, Told) else again.code}")
 
     def settle(self, receipt: ReceiptState | None) -> None:
-        """The receipt of a request whose fate was unknown (None: it could not be had)."""
+        """The receipt of a request with unknown outcome came (None: no node gave one)."""
         match receipt:
             case ReceiptState(state=ReceiptKind.APPLIED, answer=answer) if answer is not None:
-                self.world.count("fates learned: applied")
+                self.world.count("outcomes learned: applied")
                 self.conclude(told_later(self.task, answer) or "fail")
             case ReceiptState(state=ReceiptKind.VOIDED):
-                self.world.count("fates learned: void")
+                self.world.count("outcomes learned: void")
                 self.conclude("fail")
             case _:
                 self.conclude("info")
@@ -402,7 +402,7 @@ class Errand:
         recording, now_ns = client.clients.recording, self.world.now_us * 1_000
         if isinstance(answer, Told):
             if len(answer.parts) != len(task.parts):
-                raise Broken("answers are those of their requests", f"{task.what} {task.parts} was told {answer}")
+                raise Broken("answers are those of their requests", f"{task.what} {task.parts} got {answer}")
             client.index = max(client.index, answer.index)
             client.copy_later(self, answer)
             self.world.count(f"ok {task.what}")

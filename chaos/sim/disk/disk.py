@@ -1,9 +1,9 @@
 """One node's disk: the production's decisions about files, executed in memory one operation at a time.
 
-It outlives its process. What a batch becomes is `raftlog.raft.wal.storage`'s, how a folder is opened
-`raftlog.raft.wal.opening`'s, and the bytes are those of the server. Beside the files it keeps a view of what is
-durable, without decoding anything, for the checks; and every opening is compared with it: what was synced is there,
-what was not written is not, and a refusal has a fault that explains it.
+The disk outlives its process. `raftlog.raft.wal.storage` decides what a batch writes, `raftlog.raft.wal.opening` how a
+folder is opened, and the bytes are those of the server. Beside the files the disk keeps a view of the durable entries
+for the checks, without decoding any file. Every opening is compared with the view: all synced entries are there, no
+entry is there that was not written, and every refusal has a fault that explains it.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class SimDisk(DiskState):
         )
 
     def crash(self, power: bool) -> None:
-        """The process is gone; a kill leaves the page cache, a power cut takes what was not synced, or tears it."""
+        """Ends the process. A kill leaves the page cache; a power cut takes unsynced writes, or tears them."""
         self.forget()
         if power:
             self.files.lose_power(self.random)
@@ -234,11 +234,11 @@ class SimDisk(DiskState):
         return read_piece(self.files, self.log, index, term, offset, bytes_max)
 
     def write_piece(self, index: int, offset: int, data: bytes) -> Iterator[str]:
-        """A piece that came, written aside: offset 0 begins anew."""
+        """Writes a received piece beside the log. Offset 0 begins a new snapshot."""
         return disk_snapshots.write_piece(self, index, offset, data)
 
     def install(self, index: int) -> Generator[str, None, StoredSnapshot]:
-        """Makes what was written aside the newest snapshot, and drops the whole log for it; it returns it."""
+        """Makes the received snapshot the newest one, drops the whole log for it, and returns it."""
         received, stored = disk_snapshots.check_received(self, index)
         yield from disk_snapshots.install(self, received, stored.mark)
         return open_snapshot(self.files, self.log, index)
@@ -253,7 +253,7 @@ class SimDisk(DiskState):
         """The chunks of a snapshot. Raises SnapshotDamaged."""
         return read_chunks(self.files, snapshot.folder)
 
-    # -- what is durable, for the checks
+    # -- durable entries, for the checks
 
     @property
     def durable_hard_state(self) -> HardState:
@@ -299,7 +299,7 @@ class SimDisk(DiskState):
         self.files.is_full = is_full
 
     def flip_bit(self, area: str, random: Random) -> str:
-        """One bit of an area (`faults.AREAS`) is another one; what was hit, or "" where nothing may be hit now."""
+        """Flips one bit of an area (`faults.AREAS`); the damage as text, or "" where none is allowed now."""
         return self.hit(faults.flip_bit(self, area, random))
 
     def misdirect(self, area: str, random: Random) -> str:
@@ -307,11 +307,11 @@ class SimDisk(DiskState):
         return self.hit(faults.misdirect(self, area, random))
 
     def stale_block(self, area: str, random: Random) -> str:
-        """A block has what was there before its newest write."""
+        """A block has the bytes from before its newest write."""
         return self.hit(faults.stale_block(self, area, random))
 
     def hit(self, hit: faults.Hit | None) -> str:
-        """Takes note of damage that was done; what was hit."""
+        """Records damage that was done, and returns it as text."""
         if hit is None:
             return ""
         name, what = hit
@@ -326,7 +326,7 @@ class SimDisk(DiskState):
         return Image(self.files.copy(), self.view.copy(), dict(self.damaged))
 
     def roll_back(self, image: Image) -> None:
-        """The disk is again what it was; nobody runs on it."""
+        """Puts the disk back to an earlier image. No process runs on it."""
         self.forget()
         self.files, self.view, self.damaged = image.files.copy(), image.view.copy(), dict(image.damaged)
         self.files.is_full = False

@@ -1,8 +1,8 @@
 """Damages bytes at rest: flipped bits, blocks that went elsewhere or never arrived.
 
-Only where the formats promise to notice it. The newest segment is hit below its newest durable mark (what is behind it
-is `raftlog.chaos.sim.disk.newest`'s), the hard state in one of two equal slots. Each function changes the
-disk and gives the file and what was hit in it, or None where nothing may be hit now: then the disk is as it was.
+Damage is done only where the formats promise to notice it: in the newest segment below its newest durable mark
+(`raftlog.chaos.sim.disk.newest` damages the bytes behind it), in the hard state in one of two equal slots. Each
+function changes the disk and returns the file and the damage. Where no damage is allowed now, it returns None.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Span = tuple[str, int, int]
 """A file, and from where to where in it."""
 
 Hit = tuple[str, str]
-"""A file, and what was done to it."""
+"""A file, and the damage as text."""
 
 AREAS: Final = ("log", "history", "hard_state", "snapshot", "ledger", "idx")
 """Where a bit may flip: "log" is the newest segment, which every start reads whole, "history" a sealed one, which is
@@ -54,7 +54,7 @@ def flip_bit(disk: DiskState, area: str, random: Random) -> Hit | None:
 
 
 def misdirect(disk: DiskState, area: str, random: Random) -> Hit | None:
-    """A block was written over another one; where it belonged there is what was there before: zeros."""
+    """A block was written over another one. Its own place keeps the bytes from before: zeros."""
     spans = [span for span in _spans(disk, area, random) if span[2] - span[1] >= 2 * SECTOR]
     if not spans:
         return None
@@ -73,7 +73,7 @@ def misdirect(disk: DiskState, area: str, random: Random) -> Hit | None:
 
 
 def stale_block(disk: DiskState, area: str, random: Random) -> Hit | None:
-    """A write that never reached the disk: the block has what was there before."""
+    """A write never reached the disk: the block keeps the bytes from before."""
     spans = _spans(disk, area, random)
     if not spans:
         return None
@@ -94,8 +94,8 @@ def stale_block(disk: DiskState, area: str, random: Random) -> Hit | None:
 
 
 def opened(disk: DiskState, opened: OpenedShard) -> None:
-    """A start makes the hard state, the newest .idx and ledgers anew, reads the newest segment whole and cuts it, and
-    sets damaged snapshots aside; what else was hit stays."""
+    """A start repaired some damage: it writes the hard state, the newest .idx and the ledgers again, reads the newest
+    segment whole and cuts it, and sets damaged snapshots aside. All other damage stays."""
     newest = segment_name(opened.journal.active.first)
     for name in list(disk.damaged):
         if name in (HARD_STATE, newest) or name.endswith((".idx", ".ledger")) or name not in disk.files.nodes:
@@ -112,7 +112,7 @@ def _spans(disk: DiskState, area: str, random: Random) -> list[Span]:
     if area == "snapshot":
         names = [name for name in nodes if name.startswith(f"{SNAPSHOTS}/") and ".new/" not in name]
     elif area in ("ledger", "idx"):
-        # What is beside damage of the newest segment may be all that proves it: another fault must not take it, too.
+        # A file beside a damaged segment may be the only proof of its entries: another fault must not take it, too.
         hurt = tuple(f"{name[:-4]}." for name in disk.damaged if name.endswith(".seg"))
         names = [name for name in nodes if name.startswith(LOG_FOLDER) and name.endswith(f".{area}")]
         names = [name for name in names if not (hurt and name.startswith(hurt))]

@@ -32,7 +32,7 @@ class DiskState:
         "was_hit",
     )  # fmt: skip
     view: View
-    """What is durable, for the checks; `SimDisk.format` makes it."""
+    """The durable entries, for the checks; `SimDisk.format` makes it."""
 
     def __init__(
         self, node: NodeId, log: LogIdentity, first: Entry, *, incarnation: str, random: Random,
@@ -42,7 +42,7 @@ class DiskState:
         self.incarnation = incarnation
         self.segment_bytes = segment_bytes
         self.files = MemoryFiles(torn_percent=torn_percent)
-        self.damaged: dict[str, str] = {}  # file -> what was done to it and not undone; "" is the whole disk
+        self.damaged: dict[str, str] = {}  # file -> damage that was not repaired; "" is the whole disk
         self.was_hit = False  # since a start found nothing wrong
         self.old_hard_state = b""  # the file as it was before the newest change
         self.refused = ""  # why the last opening failed
@@ -136,11 +136,11 @@ class DiskState:
         assert kind in ("read", "write", "sync"), kind
         self._fail.append(kind)
 
-    # -- what is there
+    # -- damage and segments
 
     @property
     def is_hurt(self) -> bool:
-        """Whether something was hit that may keep a node from starting. Effects can only be made anew from 1 on."""
+        """Whether damage may keep a node from starting. Only a log that begins at 1 can make effects again."""
         harmless = (".idx", ".ledger") if self.first_index == 1 else (".idx",)
         return any(not name.endswith(harmless) and name != HARD_STATE for name in self.damaged)
 

@@ -1,6 +1,6 @@
 """Reports the failure of a world: the broken property, the seed, and the world itself.
 
-`run_seed` turns everything that goes wrong into one of these, so that whoever runs seeds has one thing to catch.
+`run_seed` turns every error into one of these, so that its callers catch one type.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class BrokenWorld(Protocol):
 
 
 class Failure(AssertionError):
-    """A property does not hold. `property` is its name, `detail` what was seen; `world` is as it was at that moment.
+    """A property does not hold. `property` is its name, `detail` the evidence; `world` is as it was at that moment.
 
     The atlas, the faults so far and the trace are the world's (`world.atlas`, `world.faults`, `world.trace`).
     """
@@ -56,11 +56,11 @@ class NoProgress(Failure):
 
 
 class Crash(Failure):
-    """Production code raised what nobody expects of it: a bug, or a broken invariant of its own."""
+    """Production code raised an unexpected error: a bug, or a broken invariant of its own."""
 
 
 def failure_of(error: Exception) -> Failure:
-    """Any error as a Failure: what is one stays itself, a broken invariant keeps its name."""
+    """Any error as a Failure. A Failure stays itself; a broken invariant keeps its name."""
     if isinstance(error, Failure):
         return error
     name = getattr(error, "property", None) or getattr(error, "what", None) or type(error).__name__

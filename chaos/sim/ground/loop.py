@@ -87,7 +87,7 @@ class SimLoop:
 
     def __init__(self, world: Timeline, owner: Owner, random: Random) -> None:
         self._world, self._owner, self._random = world, owner, random
-        self._me: Any = self  # asyncio asks for an AbstractEventLoop, and calls what is here
+        self._me: Any = self  # asyncio asks for an AbstractEventLoop, and calls only these methods
         self._ready: list[Call] = []
         self._is_scheduled = False
         self._is_closed = False

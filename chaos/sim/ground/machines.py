@@ -22,7 +22,7 @@ from raftlog.statemachine.snapshot import SnapshotWalk
 
 
 class NotAMachine(ValueError):
-    """What was named is no state machine: not there, or it lacks something."""
+    """The named class is no state machine: it does not exist, or a method is missing."""
 
 
 class Machine(Protocol):
@@ -35,7 +35,7 @@ class Machine(Protocol):
         """The state before the first record."""
 
     def apply(self, index: int, record: bytes) -> object:
-        """The next record, with its index in the log. What is returned must be equal on every node."""
+        """The next record, with its index in the log. The result must be equal on every node."""
 
     def digest(self) -> object:
         """A value that is equal if and only if two states are."""

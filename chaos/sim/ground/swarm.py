@@ -1,7 +1,8 @@
 """Draws the world of one seed: the number of nodes, the quality of network and disks, faults, requests.
 
 Swarm testing (Groce and others, 2012): each seed leaves a random choice of faults out, so that some worlds are full of
-crashes and have no loss, and others the reverse: what is everywhere hides the rest. Everything is drawn from the seed.
+crashes and have no loss, and others the reverse: a fault that is in every world hides the others.
+Everything is drawn from the seed.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ class Swarm:
     tail_kept: int  # entries in memory after a restart
     encode: bool  # messages travel as frames, and are decoded at the other end
     options: Options
-    trim_every_us: int  # the log is trimmed, and what was trimmed deleted; 0 is never
+    trim_every_us: int  # mean time between trims; 0: the log is never trimmed
     apply_us: int = 0  # how long the state machines of some nodes take for an entry; 0: no time
 
 

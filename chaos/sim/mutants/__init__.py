@@ -1,6 +1,6 @@
 """Known mistakes that can be planted in this process, to prove that the tests see them; production never imports this.
 
-The list is that of the real mistakes this project collected; what finds each is in docs/mutants.md.
+docs/mutants.md lists these mistakes with their sources, and the property or test that finds each.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from raftlog.raft.types import NodeId
 
 
 def cut(world: World, random: Random, kind: str, shape: str, links: Links) -> None:
-    """Swallow what is sent over those links for a while; both ends may notice."""
+    """Lose all messages on those links for a while; both ends may notice."""
     us, is_noticed = (
         random.randint(10_000, world.swarm.cut_max_us),
         random.randrange(1_000) < world.swarm.cut_is_noticed,
@@ -59,7 +59,7 @@ def cut_halves(world: World, random: Random) -> None:
 
 
 def cut_shape(world: World, random: Random) -> None:
-    """Shapes in which who sees whom is not transitive."""
+    """Cut the network so that reachability is not transitive."""
     nodes = list(world.replicas)
     random.shuffle(nodes)
     shape = random.choice(("hub", "bridge", "ring", "howard"))

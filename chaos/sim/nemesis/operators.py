@@ -16,7 +16,7 @@ from raftlog.statemachine.versions import CLUSTER_VERSION
 
 
 def transfer(world: World, random: Random) -> None:
-    """An operator moves the leadership, to somebody or to whoever is best."""
+    """An operator moves the leadership, to a named voter or to the best one."""
     to, leading = random.choice([NOBODY, *world.replicas]), world.leading()
     if leading is None or not world.fault("transfer", leading.node, f"to {to}"):
         return
@@ -34,8 +34,8 @@ def compact(world: World, random: Random) -> None:
 
 
 def retain(world: World, random: Random) -> None:
-    """A node is asked to trim the log: as a policy decides, or below any index, ones too high among them. And some node
-    deletes what was trimmed before: housekeeping, no fault."""
+    """A node is asked to trim the log, as a policy decides or below any index, which may be too high. Housekeeping, no
+    fault."""
     replica = random.choice(list(world.replicas.values()))
     kept, age_ms, jump = random.choice((2, 3, 6)), random.choice((0, 2_000, 20_000)), random.randint(-2, 60)
     by_policy, deadline_us = random.randrange(2) == 0, world.now_us + 3_000_000

@@ -1,7 +1,7 @@
 """A state that goes wrong in memory: one key's value differs on a minority of the replicas, and digest points show it.
 
-The key is written once, when the world begins, and asked for by nobody: so every answer stays right, and what the other
-properties demand of clients holds in these worlds too. The log and the snapshots of before are intact.
+The key is written once, when the world begins, and no client reads it. So every answer stays right, and the other
+properties about clients hold in these worlds too. The log and the snapshots of before are intact.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def corrupt(world: World, random: Random) -> None:
     if KEPT not in replica.machine._store.head or not world.atlas.may_hit(node, "state"):
         return
     if world.fault("corrupt state", node):
-        # No two replicas are wrong alike, also one after the other: what a process told outlives it, and memory that
-        # fails does not fail alike; a majority that is wrong alike is a bug of the machine, which no digest can see.
+        # No two replicas have the same wrong value, not even one after the other: the reports of a process outlive it.
+        # A majority with one and the same wrong state would be a bug of the machine, which no digest can see.
         flip(replica.machine, KEPT, b"as it was not, on node %d" % node)
         replica.corrupted = replica.mark.index
         world.atlas.unsound[node] = "its state in memory is wrong"

@@ -49,7 +49,7 @@ def _writes(world: World, replica: Node, count: int) -> Callable[[], None]:
     block = encode_block([BlockRecord(Operation.APPEND, None, b"stranded")] * count, plain=True)
 
     def write() -> None:
-        replica.submit(block, count, 0, 0, world.now_us + 2_000_000, lambda _: world.count("stranded writes told"))
+        replica.submit(block, count, 0, 0, world.now_us + 2_000_000, lambda _: world.count("stranded writes answered"))
 
     return write
 

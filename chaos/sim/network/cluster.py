@@ -19,7 +19,7 @@ from raftlog.raft.types import NodeId
 
 
 class Cluster(Timeline, Protocol):
-    """The nodes of a world, and what is between them."""
+    """The nodes of a world, and the network between them."""
 
     swarm: Swarm
     trace: Trace

@@ -1,7 +1,7 @@
 """The consensus connections between nodes, as far as a node notices them: dialled, refused, broken and dialled again.
 
-Follows cluster/peers/dialled.py. The messages themselves travel by `raftlog.chaos.sim.network.network`; what is sent
-while a connection is down is lost here. A cut link does not answer a dial at all; a node that is down refuses it.
+Follows cluster/peers/dialled.py. The messages themselves travel by `raftlog.chaos.sim.network.network`; messages sent
+while a connection is down are lost here. A cut link does not answer a dial at all; a node that is down refuses it.
 
 Two processes of one node may run side by side, on a disk and a copy of it. The network leads to one of them at a time:
 peers believe hellos of the process alone that their own dials reach (cluster/peers/hello_proof.py).
@@ -27,7 +27,7 @@ NOTICED_US: Final = 5_000
 
 
 class Dials:
-    """All consensus connections of a world, by who dials whom. A pair that is not down is up, or was never dialled."""
+    """All consensus connections of a world, by dialler and peer. Pairs that are not down are up, or never dialled."""
 
     __slots__ = ("_down", "_faces", "_links", "_number", "behind", "refused_until_us", "world")
 
@@ -49,7 +49,7 @@ class Dials:
 
     def is_refused(self, sender: NodeId, to: NodeId) -> bool:
         """Whether the process of `sender` that is reached is refused there for another one on its disk or a copy of it:
-        what it promises there binds nobody."""
+        its promises there do not count."""
         if sender not in self._faces:
             return False
         receiver = self.world.replicas[to]
@@ -77,13 +77,13 @@ class Dials:
             other.wake()
 
     def started(self, node: NodeId) -> None:
-        """That process began: it dials everyone; who was connected to it dials again already."""
+        """That process began: it dials all peers. The peers that were connected to it dial again already."""
         for peer in self.world.replicas:
             if peer != node:
                 self.broke(node, peer)
 
     def ended(self, node: NodeId) -> None:
-        """That process ended: those who dialled it dial again, unless a cut hides its end from them."""
+        """That process ended: the nodes that dialled it dial again, unless a cut hides its end from them."""
         for peer in self.world.replicas:
             if peer != node and not self.world.network.is_cut(node, peer):
                 self.broke(peer, node)

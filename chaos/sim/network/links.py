@@ -1,7 +1,7 @@
 """The bulk connections between nodes: forwards, read indexes and their answers, in order and exactly once, or closed.
 
 Follows cluster/peers/dialled.py and transport.py, which use TCP for it: a cut holds the bytes back until they get
-through or the connection is given up; a dead peer closes it. What was sent and not answered has then an unknown fate.
+through or the connection is given up; a dead peer closes it. The outcome of requests without an answer is then unknown.
 The consensus messages travel by `raftlog.chaos.sim.network.network`, which is worse than TCP ever is.
 """
 
@@ -20,7 +20,7 @@ REDIAL_US = 250_000
 
 
 class Connection:
-    """One direction between two nodes. `number` tells one connection from the next; what is of an older one is void."""
+    """One direction between two nodes. `number` names the connection; events of an older one are void."""
 
     __slots__ = ("is_dialling", "is_up", "last_us", "lives", "number", "queue", "stuck_since_us")
 
@@ -89,7 +89,7 @@ class Links:
                 self.world.after(self.world.random.randint(0, 5_000), replica.bulk_closed, replica.life, to)
 
     def ended(self, node: NodeId) -> None:
-        """That process ended: who writes to it hears so, unless a cut hides it until it writes again."""
+        """That process ended: the nodes that write to it learn so, unless a cut hides it until they write again."""
         for (sender, to), link in self._links.items():
             if sender == node:
                 link.is_up = link.is_dialling = False

@@ -49,7 +49,7 @@ class Link:
         self.held: list[Any] = []
         self.pool: list[Any] = []
         self.rare: list[Any] = []  # old ones that the pool would forget among so many heartbeats
-        # Each link has its own share of what is bad: some are perfect in the worst of worlds.
+        # Each link has its own share of the faults: some are perfect in the worst of worlds.
         self.loses = random.randint(0, swarm.loss) * 1_048
         self.doubles = self.loses + random.randint(0, swarm.duplicate) * 1_048
         self.replays = self.doubles + random.randint(0, swarm.replay) * 1_048
@@ -90,7 +90,7 @@ class Network:
                 link.is_perfect_from_now()
         return link
 
-    # -- what is sent ------------------------------------------------------------------------------------------
+    # -- sending -----------------------------------------------------------------------------------------------
 
     def send(self, sender: NodeId, to: NodeId, parcel: Any, *, is_rare: bool = False) -> bool:
         """Carry one parcel: it arrives once, never, or more than once; False if it is lost for sure.
@@ -146,7 +146,7 @@ class Network:
         link.held.append(parcel)
         return True
 
-    # -- what is done to links ---------------------------------------------------------------------------------
+    # -- faults of links ---------------------------------------------------------------------------------------
 
     def is_cut(self, sender: NodeId, to: NodeId) -> bool:
         """Whether that direction is cut."""

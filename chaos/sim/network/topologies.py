@@ -27,12 +27,12 @@ def both_ways(one: NodeId, other: NodeId) -> Links:
 
 
 def inbound(nodes: Sequence[NodeId], node: NodeId) -> Links:
-    """A node that hears nobody, though all hear it."""
+    """A node that hears no other node, though all hear it."""
     return tuple((peer, node) for peer in nodes if peer != node)
 
 
 def outbound(nodes: Sequence[NodeId], node: NodeId) -> Links:
-    """A node that nobody hears, though it hears all."""
+    """A node that no other node hears, though it hears all."""
     return tuple((node, peer) for peer in nodes if peer != node)
 
 
@@ -48,7 +48,7 @@ def halves(nodes: Sequence[NodeId], side: Iterable[NodeId]) -> Links:
 
 
 def hub(nodes: Sequence[NodeId], middle: NodeId) -> Links:
-    """All see the middle one, and nobody else."""
+    """All see the middle one, and no other node."""
     return only(nodes, ((middle, node) for node in nodes))
 
 

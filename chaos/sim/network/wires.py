@@ -1,7 +1,7 @@
 """The consensus links of a world: each message with the hello of its process, as an object or as bytes.
 
-Who is sent to compares the hello of a process once, as cluster/peers/accepted.py does with a connection's. In some
-worlds messages are bytes: they go through the production's frames, and are damaged now and then; the CRC must tell.
+The receiver checks the hello of a process once, as cluster/peers/accepted.py does for each connection. In some worlds
+messages are bytes: they go through the production's frames, and are damaged now and then. The CRC must detect that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Defines what a simulated client is told, and the settings of a simulated node."""
+"""Defines the answers to simulated clients, and the settings of a simulated node."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Applied(NamedTuple):
 
 
 Answer = Applied | Problem
-"""What a client is told of a write."""
+"""The answer to a write."""
 
 
 def settings_of(world: World) -> Settings:

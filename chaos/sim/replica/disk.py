@@ -82,7 +82,7 @@ class Reserve:
 
 
 class NodeDisk:
-    """The disk of one process: gone with it. What is awaited belongs to its loop."""
+    """The disk as one process uses it. It ends with the process, and its futures belong to the process's loop."""
 
     def __init__(self, node: SimNode, snapshot_bytes: int) -> None:
         self._node, self._disk = node, node.disk
@@ -100,7 +100,7 @@ class NodeDisk:
         self._queued_bytes = self._effects_last = 0
         self._finish_timer: asyncio.TimerHandle | None = None
         self._received: Received | None = None
-        self._told: set[str] = set()  # files that scrubbing told of in this round
+        self._told: set[str] = set()  # files that scrubbing reported in this round
 
     def end(self) -> None:
         """The process is gone."""

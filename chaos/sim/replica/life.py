@@ -119,7 +119,7 @@ class Life:
 
     @property
     def leader(self) -> NodeId:
-        """Who leads, as far as this process believes; NOBODY while it is down."""
+        """The leader, as far as this process believes; 0 while it is down."""
         return self.core.state.leader if self.core is not None else NOBODY
 
     def is_answering(self, peer: NodeId) -> bool:
@@ -145,7 +145,7 @@ class Life:
         self.world.witness.read_began(node=self.node, context=context)
 
     def _breach(self, error: Exception) -> None:
-        """Notes the first breach of a rule: the server's own code may catch what is raised here."""
+        """Notes the first breach of a rule: the server's own code may catch the exception."""
         if self.world.breach is None:
             self.world.breach = error
         raise error

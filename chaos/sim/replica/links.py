@@ -20,7 +20,7 @@ class NodeLinks:
 
     @property
     def refused_lately(self) -> Collection[tuple[float, str, str]]:
-        """None are told."""
+        """The simulator keeps no rejections."""
         return ()
 
     def set_members(

@@ -1,6 +1,6 @@
 """Serves simulated clients with the server's replica: requests, linearizable reads, and reads of the log.
 
-What a client is told is the server's answer (`raftlog.cluster.api.problems`).
+Clients get the server's own answers (`raftlog.cluster.api.problems`).
 """
 
 from __future__ import annotations

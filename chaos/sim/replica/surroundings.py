@@ -99,7 +99,7 @@ class World(Timeline, Protocol):
         """Writes one line of the trace."""
 
     def started(self, replica: SeenNode, notices: Sequence[str]) -> None:
-        """A process began; `notices` tell what recovery repaired."""
+        """A process began; `notices` list the repairs of its recovery."""
 
     def refused(self, replica: SeenNode, reason: str) -> None:
         """A process did not start, because its disk could not be opened."""

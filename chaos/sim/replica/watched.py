@@ -1,4 +1,4 @@
-"""Watches the server's replica from outside: its core, its applier and itself, as subclasses that tell the node.
+"""Watches the server's replica from outside: its core, its applier and itself, as subclasses that report to the node.
 
 No rule of the server is changed here: each method calls the server's own, and then shows the world what happened.
 A process may die before or after some of them.

@@ -26,7 +26,7 @@ LOGGED: Final = frozenset({
 
 
 class Watching(Serving):
-    """What the parts of a replica tell their node."""
+    """Receives the reports of the parts of a replica."""
 
     def _follow_yours(self) -> None:
         """A state machine of your own goes on beside the state that was restored."""
@@ -140,7 +140,7 @@ class Watching(Serving):
                 self._hands_over()
             case "damage_stays":
                 alone = "one or two voters" in values["mend"]
-                world.sometimes(f"damage stays: {'nobody could heal it' if alone else 'mending it would cost history'}")
+                world.sometimes(f"damage stays: {'no voter could heal it' if alone else 'a repair would cost history'}")
             case "followers_held":
                 world.sometimes("a full follower is sent no entries")
             case "digest_point_agreed":

@@ -151,7 +151,7 @@ def read(root: Path = ROOT) -> list[dict[str, Any]]:
 
 
 def sums(runs: Iterable[dict[str, Any]]) -> list[Sums]:
-    """The runs added up by what was executed, newest first.
+    """Adds up the runs by the sources that were executed, newest first.
 
     A range of seeds that was run twice counts once: the second run proved nothing that the first had not.
     """

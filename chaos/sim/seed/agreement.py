@@ -16,7 +16,7 @@ NUDGE_US: Final = 100_000
 
 
 def agree(world: World) -> None:
-    """Whoever can run takes writes again, and agrees. Raises NoProgress."""
+    """Waits until all nodes that can run take writes again, and agree. Raises NoProgress."""
     before = world.acknowledged
 
     def nudge() -> None:

@@ -42,7 +42,7 @@ SETTLED_US: Final = 2_000_000
 
 
 class Writer:
-    """Writes to whoever leads, now and then, and notes when something was acknowledged last."""
+    """Writes to the leader now and then, and notes the time of the last acknowledgement."""
 
     def __init__(self, world: World) -> None:
         self._world = world

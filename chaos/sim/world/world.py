@@ -134,7 +134,7 @@ class World:
         return Member(node, self.incarnation_of(node), f"node-{node}:7001", url_of(node))
 
     def join(self, member: Member) -> None:
-        """A new machine with a new disk starts, and waits to be told that it is a member."""
+        """A new machine with a new disk starts, and waits until a leader adds it as a member."""
         node = member.node
         self.disks[node] = self._formatted(node)
         self.knows[node] = max(self.knows.values())  # an older one would be refused
@@ -202,7 +202,7 @@ class World:
         return self.crash_random.randrange(1_000) < self.swarm.step_power_cut
 
     def started(self, replica: SeenNode, notices: Sequence[str]) -> None:
-        """A process began; `notices` is what recovery mended."""
+        """A process began; `notices` list the repairs of its recovery."""
         core = replica.core
         assert core is not None
         self.state_replaced(replica)
@@ -218,7 +218,7 @@ class World:
         self.sometimes("a node stops loudly")
         if NOTE in replica.disk.damaged:  # its note says that the state was wrong: the node is beyond repair
             self.atlas.hit(replica.node, "state", reason)
-            self.sometimes("a wrong state cannot be built anew")
+            self.sometimes("a wrong state cannot be rebuilt")
         self.trace.line(self.now_us, replica.node, "refuses", reason)
         self.trace.state(self.now_us, replica.node, None)
 
@@ -299,7 +299,7 @@ class World:
     # -- clients -----------------------------------------------------------------------------------------------
 
     def answered(self, node: NodeId, index: int, done: Callable[[Any], None], answer: object) -> None:
-        """A node answers a client: what is in `index` is known outside from now on."""
+        """A node answers a client: from now on a client knows the log up to `index`."""
         self.acknowledged = max(self.acknowledged, index)
         self.witness.answers(node, index)
         self.trace.line(self.now_us, node, "answers", index)
@@ -314,13 +314,13 @@ class World:
             )
 
     def write(self) -> None:
-        """A write by nobody's client, to whoever leads."""
+        """Sends a write to the leader, in the name of no client."""
         block = encode_block([BlockRecord(Operation.APPEND, None, b"written")], plain=True)
         replica = self.leading() or self.random.choice(list(self.replicas.values()))
         replica.submit(block, 1, 0, 0, self.now_us + self.patience_us, lambda _: None)
 
     def leading(self) -> Node | None:
-        """Whoever leads the newest term, as far as it believes."""
+        """The node that believes itself the leader of the newest term."""
         newest, leading = 0, None
         for replica in self.replicas.values():
             state = replica.core.state if replica.core is not None else None
@@ -395,7 +395,7 @@ class World:
         sides = [side for each in possible for side in (each.voters, each.outgoing)]
         kept = [node for node in self.replicas if not self._atlas.is_lost(node)]
         if any(each.learners for each in possible) or self._atlas.unsound:
-            return kept  # of two states that differ a third one tells which is right
+            return kept  # if two states differ, a third one shows which is right
         for node in self.random.sample(kept, len(kept)):
             fewer = [other for other in kept if other != node]
             if all(2 * sum(voter in fewer for voter in side) > len(side) for side in sides if side):

@@ -53,7 +53,7 @@ class OneLie:
         return True
 
     def lost(self) -> None:
-        """Nobody keeps account."""
+        """No witness keeps account."""
 
     def make_good(self) -> None:
         """Never."""
@@ -73,7 +73,7 @@ def test_a_power_cut_takes_what_a_lying_sync_answered_for_and_nothing_else() -> 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_lie_that_does_not_come_out_changes_nothing(kind: str) -> None:
-    """Where the peers could not tell of the loss, the disk has done by then what it said."""
+    """If no peer could report the loss, the disk has synced its writes by then."""
     world = World(1, quiet(3))
     for replica in world.replicas.values():
         replica.start()

@@ -109,8 +109,8 @@ def test_a_broken_record_is_named(tmp_path: Path) -> None:
 
 
 def test_seeds_with_changes_of_members_are_counted() -> None:
-    """A seed counts once for each state of the sources, and not if it failed; what is in its world is what the world
-    itself draws."""
+    """A seed counts once for each state of the sources, and not if it failed; its faults are those that its
+    world draws."""
     changing = [seed for seed in range(40) if membership_seeds.is_changing(seed)]
     assert 15 < len(changing) < 38
     for seed in (*changing[:2], *[seed for seed in range(40) if seed not in changing][:2]):

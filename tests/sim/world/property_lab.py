@@ -72,7 +72,7 @@ class Disk:
 
 
 def known(*disks: Disk, committed: int = 1) -> Known:
-    """What is known when the three entries were appended and so many of them are committed."""
+    """The knowledge after three entries were appended, and `committed` of them committed."""
     known = Known(THREE, FIRST)
     log_matching.appended(known, 1, ENTRIES)
     known.committed = [(entry.index, entry.term) for entry in ENTRIES[:committed]]

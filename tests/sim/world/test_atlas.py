@@ -52,8 +52,8 @@ def damage(atlas: Atlas, node: int, area: str) -> None:
 @pytest.mark.parametrize(("count", "spared"), [(1, 0), (2, 0), (3, 1), (4, 1), (5, 2), (6, 2), (7, 3)])
 @pytest.mark.parametrize("area", ["log", "history", "wipe", "roll_back"])
 def test_a_majority_is_left_alone(count: int, spared: int, area: str) -> None:
-    """Of n voters fewer than half may be lost for good: whoever is left can elect and commit, and so has a copy of
-    every committed entry and vote among it."""
+    """Of n voters fewer than half may be lost for good: the nodes left can elect and commit, and so hold a copy
+    of every committed entry and vote."""
     nodes = tuple(range(1, count + 1))
     atlas = Atlas(disks_of(*nodes), configuration(*nodes))
     for node in nodes[:spared]:
@@ -93,7 +93,7 @@ def test_both_majorities_of_a_joint_configuration_count() -> None:
 
 
 def test_what_is_mended_by_itself_may_always_be_hit() -> None:
-    """.idx is made anew whatever is left of the log, the hard state has a second slot."""
+    """A start makes .idx again from any rest of the log, and the hard state has a second slot."""
     atlas = Atlas(disks_of(1), configuration(1))
     for area in ("idx", "hard_state"):
         assert atlas.may_hit(1, area)

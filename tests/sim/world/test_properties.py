@@ -55,7 +55,7 @@ from tests.sim.world.property_lab import (
     sees,
 )
 
-# -- what is legal, then what is not: (legal, breach)
+# -- a legal case, then a breach: (legal, breach)
 
 
 def election() -> tuple[Callable[[], object], Callable[[], object]]:

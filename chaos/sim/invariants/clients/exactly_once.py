@@ -28,7 +28,7 @@ class _Session:
 
 
 class ExactlyOnce:
-    """Every session and what was carried out in it."""
+    """Every session, and the requests that were applied in it."""
 
     __slots__ = ("_sessions",)
 

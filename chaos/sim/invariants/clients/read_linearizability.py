@@ -30,6 +30,6 @@ class ReadLinearizability:
             raise InvariantBroken(node, PROPERTY, SECTION, evidence)
 
     def crashed(self, node: NodeId) -> None:
-        """Nobody waits there any more."""
+        """No client waits at that node any more."""
         for key in [key for key in self._floors if key[0] == node]:
             del self._floors[key]

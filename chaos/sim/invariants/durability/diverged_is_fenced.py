@@ -1,8 +1,8 @@
 """Diverged is fenced: a node whose state differs from that of a majority answers no request any more.
 
-A naive twin of `raftlog.cluster.protocol.digest_points`: it counts what each process reported and was told, over the
-voters of its own configuration. That a sound state is never fenced, and a wrong one always found out in the end, is the
-world's to see.
+A naive twin of `raftlog.cluster.protocol.digest_points`: it counts the reports that each process sent and received,
+over the voters of its own configuration. The world checks that no sound state is fenced, and that every wrong one is
+found in the end.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class DivergedIsFenced:
         _forget(own)
 
     def told(self, node: NodeId, peer: NodeId, reports: Iterable[tuple[int, bytes]]) -> None:
-        """A node was told what a peer found."""
+        """A node received the report of a peer."""
         told = self._told.setdefault(node, {}).setdefault(peer, {})
         told.update(reports)
         _forget(told)
 
     def answers(self, node: NodeId, configuration: Configuration) -> None:
-        """A node tells a client that something was done, or read. Raises InvariantBroken."""
+        """A node answers a client that a write was applied, or a read was done. Raises InvariantBroken."""
         sides = [side for side in (configuration.voters, configuration.outgoing) if side]
         for index, own in self._own.get(node, {}).items():
             told = {peer: found[index] for peer, found in self._told.get(node, {}).items() if index in found}

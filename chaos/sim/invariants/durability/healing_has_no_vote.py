@@ -13,8 +13,8 @@ SECTION = "pitfall 66: a damaged node that wins an election"
 def votes(known: Known, node: NodeId, term: int, candidate: NodeId, disk: Durable, log: tuple[int, int] | None) -> None:
     """A vote leaves, be it for itself. `log` is how the candidate says that its log ends (term, index).
 
-    A disk that lost promises without damage may vote for a log that has all of them that were committed: its peers tell
-    it what they were. Raises InvariantBroken.
+    A disk that lost promises without damage may vote for a log that has all of them that were committed: its peers
+    report them to it. Raises InvariantBroken.
     """
     if disk.forgotten:
         committed = [(term, index) for index, term in disk.forgotten if known.is_committed(index, term)]

@@ -17,13 +17,13 @@ SECTION = "thesis 4.1"
 
 
 def appended(known: Known, node: NodeId, entry: Entry, log: Log) -> None:
-    """A configuration entry went into a log. Who made it must have had the right to. Raises InvariantBroken."""
+    """A configuration entry went into a log. Its leader must have been allowed to append it. Raises InvariantBroken."""
     if (entry.index, entry.term) in known.configurations:
         return
     before = known.configuration_in(log)
     fresh = known.add_configuration(entry)
     if before is None or before[0] >= entry.index:
-        return  # what was in force there is told by a snapshot, or a newer one came in the same message
+        return  # the configuration before came with a snapshot, or a newer one came in the same message
     index, old = before
     if index > known.newest[0]:
         evidence = f"the change at {entry.index} was made while that at {index} was not committed"

@@ -10,7 +10,7 @@ SECTION = "figure 3"
 
 
 class ElectionSafety:
-    """Who led each term: of two processes of one node, on a disk and a copy of it, which."""
+    """The leader of each term. Two processes of one node, on a disk and its copy, are two leaders."""
 
     __slots__ = ("leaders",)
 

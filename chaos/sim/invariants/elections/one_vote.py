@@ -25,7 +25,7 @@ class OneVote:
             raise InvariantBroken(node, PROPERTY, SECTION, evidence)
 
     def forget(self, node: NodeId, after: int) -> None:
-        """That node's votes in terms after that one were counted by nobody, and it has forgotten them."""
+        """No candidate counted that node's votes in terms after that one, and the node has forgotten them."""
         for key in [key for key in self.votes if key[0] == node and key[1] > after]:
             del self.votes[key]
 

@@ -1,6 +1,6 @@
 """Pre-vote: a candidate had the pre-votes of a majority, or its leader asked it to campaign (thesis 9.6, 3.10).
 
-Without it a node that hears no leader raises the term again and again, and unseats whoever leads when it returns.
+Without it a node that hears no leader raises the term again and again, and deposes the leader when it returns.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ SECTION = "thesis 9.6"
 
 
 class PreVote:
-    """The pre-votes granted, and who was told to campaign."""
+    """The pre-votes granted, and the nodes that a leader asked to campaign."""
 
     __slots__ = ("_granted", "_told")
 
     def __init__(self) -> None:
-        self._granted: dict[tuple[NodeId, int], list[NodeId]] = {}  # (candidate, term it asked for) -> who granted
+        self._granted: dict[tuple[NodeId, int], list[NodeId]] = {}  # (candidate, term) -> nodes that granted
         self._told: dict[NodeId, int] = {}  # node -> term of the leader that handed over
 
     def grants(self, message: RequestVoteReply) -> None:
@@ -30,7 +30,7 @@ class PreVote:
             voters.append(message.sender)
 
     def hands_over(self, message: TimeoutNow) -> None:
-        """A leader tells a node to campaign."""
+        """A leader asks a node to campaign (TimeoutNow)."""
         self._told[message.to] = max(message.term, self._told.get(message.to, 0))
 
     def campaigns(self, known: Known, message: RequestVote) -> None:
@@ -39,7 +39,8 @@ class PreVote:
         node, term = message.sender, message.term
         if message.transfer:
             if self._told.get(node, 0) < term - 1:
-                evidence = f"it campaigns in term {term} as if told to; told in {self._told.get(node)}"
+                newest = self._told.get(node)
+                evidence = f"it campaigns in term {term} without pre-votes; its newest TimeoutNow is of {newest}"
                 raise InvariantBroken(node, PROPERTY, "thesis 3.10", evidence)
             return
         granted = [node, *self._granted.get((node, term), ())]  # a slow disk may hold the request back for long

@@ -1,1 +1,1 @@
-"""Checks the log: what it holds, that it does not change, and what is applied from it."""
+"""Checks the log: which entries it holds, that they do not change, and which are applied."""

@@ -14,9 +14,9 @@ SECTION = "5.3"
 
 
 def commit_rose(known: Known, node: NodeId, log: Log, configuration: Configuration) -> None:
-    """Commit rose at a node. Who is first must have a durable quorum, and go on from what was committed.
+    """Commit rose at a node. The first node that commits must have a durable quorum, and keep all committed entries.
 
-    Whoever follows is compared entry by entry when it applies. Raises InvariantBroken.
+    Every other node is compared entry by entry when it applies. Raises InvariantBroken.
     """
     index = log.committed
     newest, newest_term = known.newest
@@ -57,8 +57,9 @@ def still_held(known: Known, node: NodeId) -> None:
 
 
 def promised(known: Known, index: int, term: int) -> list[NodeId]:
-    """The nodes that hold that entry, intact ones first, and those that held it when their disk was lost, or hit: what
-    they acknowledged counts, and the atlas leaves at least one copy that can be had. Without one nobody holds it."""
+    """The nodes that hold that entry, intact ones first, and those that held it when their disk was lost or damaged.
+    Their acknowledgement counts, and the atlas leaves at least one copy that can be had.
+    Without such a copy no node holds the entry."""
     intact = holding(known, index, term)
     gone = {node: disk.forgotten for node, disk in known.disks.items() if node not in intact} | known.lost
     return [*intact, *(node for node, held in gone.items() if (index, term) in held)] if intact else []

@@ -36,4 +36,4 @@ def started(known: Known, node: NodeId, log: Log) -> None:
     """A node read its log from its disk: it must end in an entry that was once appended. Raises InvariantBroken."""
     last = log.last
     if known.chain.get((last.index, last.term)) != last.header_crc:
-        raise InvariantBroken(node, PROPERTY, SECTION, f"its disk ends in {last}, which nobody appended")
+        raise InvariantBroken(node, PROPERTY, SECTION, f"its disk ends in {last}, which no leader appended")

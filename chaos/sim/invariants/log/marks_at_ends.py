@@ -14,7 +14,7 @@ SECTION = "promises.md: marks are ends of entries"
 
 
 def appends(known: Known, message: AppendEntries) -> None:
-    """A leader says what its log holds at prev, and what is committed. Raises InvariantBroken."""
+    """A leader announces its entry at prev, and its commit index. Raises InvariantBroken."""
     where = (message.prev_index, message.prev_term)
     if where not in known.chain and where != (0, 0):
         raise InvariantBroken(message.sender, PROPERTY, SECTION, f"prev {where} of {_short(message)} is no entry's end")
@@ -22,7 +22,7 @@ def appends(known: Known, message: AppendEntries) -> None:
         raise InvariantBroken(message.sender, PROPERTY, SECTION, f"commit of {_short(message)} is no entry's end")
     if message.commit > known.newest[0]:
         evidence = f"{_short(message)} announces more than {known.newest}"
-        raise InvariantBroken(message.sender, "only what is committed is announced", "5.3", evidence)
+        raise InvariantBroken(message.sender, "only committed entries are announced", "5.3", evidence)
 
 
 def replies(known: Known, message: AppendEntriesReply) -> None:

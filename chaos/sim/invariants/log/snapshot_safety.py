@@ -24,7 +24,7 @@ def installed(known: Known, node: NodeId, mark: Mark, before: tuple[int, int], h
     committed, last = before
     where = (mark.index, mark.term)
     if not known.is_committed(mark.index, mark.term):
-        raise InvariantBroken(node, PROPERTY, SECTION, f"a snapshot of {where}, which nobody calls committed")
+        raise InvariantBroken(node, PROPERTY, SECTION, f"a snapshot of {where}, which is not committed")
     if log.committed < committed or log.committed < mark.index:
         raise InvariantBroken(node, PROPERTY, SECTION, f"commit fell from {committed} by a snapshot of {where}")
     if had and log.last.index < last:

@@ -22,7 +22,7 @@ class StateMachineSafety:
     def restored(self, known: Known, node: NodeId, index: int, term: int) -> None:
         """The node's state stands at the end `index`: that of a snapshot, or of the first entry."""
         if not known.is_committed(index, term):
-            raise InvariantBroken(node, "a snapshot holds only what is committed", "section 7", (index, term))
+            raise InvariantBroken(node, "a snapshot holds only committed entries", "section 7", (index, term))
         self.positions[node] = known.position(index) + 1
 
     def applied(self, known: Known, node: NodeId, entry: Entry) -> None:

@@ -13,7 +13,7 @@ from raftlog.raft.consensus.invariants import InvariantBroken
 from raftlog.raft.messages import AppendEntries, Message, Recall, RecallReply
 from raftlog.raft.types import NodeId
 
-PROPERTY = "nobody sends the same again without end"
+PROPERTY = "no node repeats a message without end"
 SECTION = "promises.md: bounded"
 
 SECOND_US: Final = 1_000_000

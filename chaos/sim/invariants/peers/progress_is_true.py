@@ -23,7 +23,7 @@ class ProgressIsTrue:
     __slots__ = ("_answers", "_matches")
 
     def __init__(self) -> None:
-        self._answers: dict[tuple[NodeId, NodeId], tuple[int, int]] = {}  # (who, to whom) -> term, match in it
+        self._answers: dict[tuple[NodeId, NodeId], tuple[int, int]] = {}  # (follower, leader) -> term, match in it
         # leader -> its term, peer -> the round from which on its answers count, match
         self._matches: dict[NodeId, tuple[int, dict[NodeId, tuple[int, int]]]] = {}
 
@@ -56,7 +56,7 @@ class ProgressIsTrue:
                 raise InvariantBroken(node, PROPERTY, SECTION, evidence)
             disk = known.disks.get(peer)
             if disk is None or peer in known.lost or disk.durable_hard_state.term > term:
-                continue  # who follows a newer leader may have cut it since
+                continue  # a follower of a newer leader may have cut it since
             entry_term = log.term_at(match)
             is_there = entry_term is None or disk.has(match, entry_term) or (match, entry_term) in disk.forgotten
             if not is_there:
@@ -64,6 +64,6 @@ class ProgressIsTrue:
                 raise InvariantBroken(node, PROPERTY, SECTION, evidence)
 
     def removed(self, node: NodeId, peer: NodeId) -> None:
-        """A node starts anew to be a follower: its progress begins at 0."""
+        """A node becomes a new follower: its progress begins at 0."""
         if node in self._matches:
             self._matches[node][1].pop(peer, None)

@@ -160,7 +160,7 @@ MUTANTS: Final = (
     Mutant(
         name="vote_without_looking_at_the_log",
         pitfall=5,
-        title="the vote goes to whoever asks first",
+        title="the vote goes to the candidate that asks first",
         source="raft paper 5.4.1",
         edits=(
             Edit(

@@ -41,7 +41,7 @@ MUTANTS: Final = (
     Mutant(
         name="floor_lifted_before_everything_is_back",
         pitfall=66,
-        title="a leader says that a node has everything again once it has what was committed when it came",
+        title="a leader reports a node as whole once it has the entries that were committed when it connected",
         source=_SOURCE,
         story=f"{_TESTS}a_floor_is_lifted_only_with_all_that_the_leader_had",
         edits=(
@@ -55,7 +55,7 @@ MUTANTS: Final = (
     Mutant(
         name="running_floor_not_durable",
         pitfall=66,
-        title="a node that is told of lost promises goes under a floor, and does not write that down",
+        title="a node that hears of lost promises goes under a floor, but does not write the floor to its disk",
         source=_SOURCE,
         story=f"{_TESTS}a_floor_is_durable_before_anything_is_promised",
         edits=(
@@ -116,7 +116,7 @@ MUTANTS: Final = (
     Mutant(
         name="votes_before_peers_were_asked",
         pitfall=66,
-        title="a started node votes before its peers could tell that its disk lost promises",
+        title="a started node votes before its peers could report that its disk lost promises",
         source=_SOURCE,
         story=f"{_TESTS}a_started_node_votes_once_the_voters_have_reported_their_memory",
         edits=(Edit("raftlog.raft.consensus.recall:is_waiting", "if not state.run:", "if True:"),),
@@ -124,7 +124,7 @@ MUTANTS: Final = (
     Mutant(
         name="what_was_acknowledged_to_a_leader_is_not_remembered",
         pitfall=66,
-        title="a leader's own disk is rolled back: its followers do not tell it what it may have counted",
+        title="a leader's own disk is rolled back, and its followers do not report what it acknowledged",
         source=_SOURCE,
         story=f"{_TESTS}a_rolled_back_leader_learns_the_acknowledgements_of_others",
         edits=(Edit("raftlog.raft.consensus.recall:led", "if state.log.term_at(match) == state.term:", "if False:"),),
@@ -147,7 +147,7 @@ MUTANTS: Final = (
     Mutant(
         name="node_goes_on_though_its_log_differs",
         pitfall=25,
-        title="a node is told that its log differs from its leader's, and goes on without taking any entry",
+        title="a node hears that its log differs from its leader's, and goes on without taking any entry",
         source="this project, until it was fixed",
         story="tests/cluster/replica/parts/test_log_differs.py::test_a_node_whose_log_differs_ends_for_damage",
         edits=(Edit("raftlog.cluster.replica.status:tell_events", "if isinstance(event, LogDiffers):", "if False:"),),

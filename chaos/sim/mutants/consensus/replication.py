@@ -148,7 +148,7 @@ MUTANTS: Final = (
     Mutant(
         name="late_write_acknowledges_a_newer_entry",
         pitfall=21,
-        title="the acknowledgement of a write whose entries were cut counts for those written anew",
+        title="the acknowledgement of entries that were cut counts for the entries written in their place",
         source="etcd async_storage_writes_append_aba_race.txt",
         edits=(
             Edit(

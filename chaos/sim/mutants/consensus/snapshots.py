@@ -54,7 +54,7 @@ MUTANTS: Final = (
         name="older_snapshot_accepted",
         number=21,
         pitfall=51,
-        title="a snapshot older than what is committed is taken",
+        title="a snapshot older than the commit index is taken",
         source="thesis 5.1; openraft 71a290cd",
         edits=(
             Edit(
@@ -167,7 +167,7 @@ MUTANTS: Final = (
     Mutant(
         name="snapshot_resumed_behind_what_was_sent",
         pitfall=55,
-        title="after a cut the leader goes on behind what it sent, not behind what was answered",
+        title="after a cut the leader goes on behind the bytes that it sent, not behind those that were acknowledged",
         source="found in this project",
         edits=(
             Edit(

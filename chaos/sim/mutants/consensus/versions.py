@@ -10,14 +10,14 @@ MUTANTS: Final = (
     Mutant(
         name="version_raised_by_a_majority",
         pitfall=77,
-        title="the cluster version rises once a majority knows it; who does not is led into what it cannot apply",
+        title="the cluster version rises once a majority knows it; the other nodes get entries that they cannot apply",
         source="etcd #13654; LogCabin's version gate",
         edits=(
             Edit(
                 "raftlog.raft.versions:known_to_all",
                 "    newest = knows\n",
-                "    told = sorted([knows, *(its for _, its in said.values())])\n"
-                "    return told[-min(len(told), len(configuration.voters) // 2 + 1)]\n"
+                "    known = sorted([knows, *(its for _, its in said.values())])\n"
+                "    return known[-min(len(known), len(configuration.voters) // 2 + 1)]\n"
                 "    newest = knows\n",
             ),
         ),

@@ -1,4 +1,4 @@
-"""Plants mutants of the disk: what is written, in which order, and how a start reads it."""
+"""Plants mutants of the disk: which bytes are written, in which order, and how a start reads them."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ MUTANTS: Final = (
     Mutant(
         name="votes_while_healing",
         pitfall=66,
-        title="a node whose log lost entries to damage votes by what is left of it",
+        title="a node whose log lost entries to damage votes by the rest of its log",
         source="NATS #7556; Protocol-Aware Recovery",
         edits=(
             Edit("raftlog.raft.consensus.recall:may_grant", "(not state.floor or state.told is not None) and ", ""),

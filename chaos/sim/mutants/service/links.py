@@ -8,7 +8,7 @@ MUTANTS: Final = (
     Mutant(
         name="hello_believed_without_a_proof",
         pitfall=28,
-        title="a connection counts as soon as its hello names a member's disk: whoever reaches the port has its vote",
+        title="a connection counts as soon as its hello names a member's disk: any process can have its vote",
         source="this project: one forged hello removed a member",
         story="tests/cluster/peers/test_forged_hello.py::test_a_forged_hello_is_neither_believed_nor_remembered",
         edits=(

@@ -39,7 +39,7 @@ MUTANTS: Final = (
         name="timeout_told_as_a_failure",
         number=24,
         pitfall=30,
-        title="a write whose fate is unknown at its deadline is told as not applied",
+        title="a write with unknown outcome at its deadline is answered as not applied",
         source="a classic; openraft 43dd8b6f",
         edits=(
             Edit(
@@ -82,7 +82,7 @@ MUTANTS: Final = (
     Mutant(
         name="refused_copy_told_as_not_applied",
         pitfall=75,
-        title="a copy that a busy or leaderless node refuses is told not_applied, although the first one was applied",
+        title="a copy that a busy or leaderless node refuses is answered not_applied, though the first was applied",
         source="raftlog itself, found by a review",
         edits=(Edit("raftlog.cluster.api.errors:outcome_of", "has_session and code not in DECIDED", "False"),),
     ),
