@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from tests import tidy_words
 from tests.tidy_imports import imported
-from tests.tidy_rules import PACKAGES, ROOT, Source, project_files
+from tests.tidy_rules import PACKAGES, ROOT, Finding, Source, project_files
 
 FOLDER_FILES_MAX = 15
 WORD_PACKAGES = ("raft", "statemachine", "cluster")  # where one class name shall mean one thing
@@ -163,6 +163,15 @@ def folder_circles(graph: Graph) -> Iterator[str]:
         for circle in circles(here):
             if folders.intersection(circle):
                 yield " <-> ".join(circle)
+
+
+def imports_form_no_circle(files: Iterable[Source]) -> Iterator[Finding]:
+    """No modules and no folders of the five packages import each other in a circle, for types and in functions too."""
+    graph = module_graph([source for source in files if source.is_python])
+    for circle in [*(" <-> ".join(circle) for circle in circles(graph)), *folder_circles(graph)]:
+        first = circle.partition(" ")[0]
+        path = first if (ROOT / first).is_dir() else f"{first}.py"
+        yield Finding(path, 1, f"imports in a circle: {circle}", "let the lower one define a Protocol, or split it")
 
 
 def _parents(module: str) -> Iterator[str]:

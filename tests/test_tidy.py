@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests import tidy_architecture, tidy_imports, tidy_names, tidy_rules, tidy_words
+from tests import structure, tidy_architecture, tidy_imports, tidy_names, tidy_rules, tidy_words
 from tests.tidy_rules import Finding, Rule, Source
 
 RULES: tuple[Rule, ...] = (
     *tidy_rules.RULES, *tidy_imports.RULES, *tidy_words.RULES, *tidy_names.RULES,
     tidy_architecture.page_lists_every_module,
     tidy_architecture.page_shows_the_layers,
+    structure.imports_form_no_circle,
 )  # fmt: skip
 
 
@@ -126,6 +127,25 @@ def test_rules_about_folders_see_a_planted_breach() -> None:
     lonely = [Source("tests/__init__.py", ""), Source("tests/raft/consensus/test_log.py", "")]
     assert [finding.path for finding in tidy_rules.test_folders_are_packages(lonely)] == ["tests/raft/consensus"]
     assert [finding.path for finding in tidy_rules.top_level_is_known([Source("notes.txt", "")])] == ["notes.txt"]
+
+
+def test_a_circle_of_imports_is_a_breach() -> None:
+    """Two modules that import each other, one of them for types only, and two folders that do, break the rule."""
+    modules = [
+        Source("raft/a.py", "from raftlog.raft import b\n"),
+        Source("raft/b.py", "if TYPE_CHECKING:\n from raftlog.raft import a\n"),
+    ]
+    folders = [
+        Source("chaos/x/one.py", "from raftlog.chaos.y import two\n"),
+        Source("chaos/x/base.py", ""),
+        Source("chaos/y/two.py", ""),
+        Source("chaos/y/three.py", "from raftlog.chaos.x import base\n"),
+    ]
+    assert [finding.path for finding in structure.imports_form_no_circle(modules)] == ["raft/a.py"]
+    assert [finding.what for finding in structure.imports_form_no_circle(folders)] == [
+        "imports in a circle: chaos/x <-> chaos/y"
+    ]
+    assert list(structure.imports_form_no_circle([*modules[:1], *folders[:3]])) == []
 
 
 def test_module_table_is_rewritten_between_its_markers() -> None:

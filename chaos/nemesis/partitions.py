@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from raftlog.chaos.nemesis.fault import Field, Injected, Nemesis, Skipped, Toxic, peers
-from raftlog.chaos.sim.ground import topologies
+from raftlog.chaos.sim.network import topologies
 
 LASTS_S: Final = (1.5, 4.0)  # from two to several election timeouts
 BEHIND_S: Final = 20.0

@@ -18,7 +18,7 @@ MONEY = 100 * ACCOUNTS
 
 
 class Bank:
-    """Accounts that no transfer can overdraw. See raftlog.chaos.sim.world.machines.Machine for what each method must
+    """Accounts that no transfer can overdraw. See raftlog.chaos.sim.ground.machines.Machine for what each method must
     do."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ come to in `raftlog.chaos.sim.clients.oracle`.
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from raftlog.chaos.judge.history import History, Process
 from raftlog.chaos.sim.clients.errands import OPEN, Errand
@@ -16,6 +16,7 @@ from raftlog.chaos.sim.clients.log_readers import LogReaders
 from raftlog.chaos.sim.clients.oracle import Oracle
 from raftlog.chaos.sim.clients.workload import APPEND, Task, Tasks, Told
 from raftlog.chaos.sim.replica.answers import url_of
+from raftlog.chaos.sim.world.world import World
 from raftlog.cluster.client.decisions import Failure, Policy, Routes, SessionBook
 from raftlog.cluster.client.errors import ClientError
 from raftlog.raft.codec.block import BlockRecord
@@ -23,16 +24,13 @@ from raftlog.raft.types import Entry, NodeId
 from raftlog.statemachine.commands import Operation
 from raftlog.statemachine.effects import Effects
 
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.world.world import World
-
 CUT_EVERY_US: Final = 20_000_000
 CUT_MAX_US: Final = 4_000_000
 """How often, on average, some clients do not reach some node, and for how long at most: longer than their patience."""
 
 
 class Clients:
-    """All client processes of a world, their links, and what they were told."""
+    """All client processes of a world, their links, and the answers that they got."""
 
     def __init__(self, world: World, random: Random, count: int, every_us: int) -> None:
         self.world = world
@@ -55,7 +53,7 @@ class Clients:
 
     @property
     def history(self) -> History:
-        """The key-value part of what was recorded, for model cas-register."""
+        """The recorded operations on keys, for the model cas-register."""
         return self.oracle.history()
 
     def next_process(self) -> int:
@@ -79,9 +77,9 @@ class Clients:
         self.cuts.update(hit)
         self.world.after(for_us, self.cuts.difference_update, hit)
 
-    def is_cut(self, client: Client, node: NodeId) -> bool:
-        """Whether nothing gets through between these two."""
-        return (client.number, node) in self.cuts and not self.world.is_healed
+    def is_cut(self, number: int, node: NodeId) -> bool:
+        """Whether no message gets through between that client and that node."""
+        return (number, node) in self.cuts and not self.world.is_healed
 
     def ended(self, node: NodeId) -> None:
         """That node's process died: its connections break."""
@@ -97,7 +95,7 @@ class Clients:
         self.log_readers.applied(entry, effects)
 
     def check(self) -> None:
-        """The end: judges what was recorded. Raises Failure."""
+        """Judges the whole recording at the end of the world. Raises Failure."""
         final = self.world.leading()  # a node that was removed may be far behind
         verdict = self.oracle.check(final.machine if final is not None else None)
         self.world.count(f"histories {verdict}")
@@ -152,7 +150,7 @@ class Client:
         return self.free.pop() if self.free else self.clients.next_process()
 
     def open_session(self) -> None:
-        """Asks for a session; who waits for it goes on then."""
+        """Asks for a session. The requests that wait for it go on once it is there."""
         if not self.is_opening:
             self.is_opening = True
             record = BlockRecord(Operation.SESSION_OPEN, argument=self.ttl_ms)

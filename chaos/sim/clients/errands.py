@@ -1,24 +1,28 @@
 """Carries one request of a simulated client through all its attempts, until its outcome is known or given up.
 
 What comes next is `raftlog.cluster.client.decisions`'s decision; here it is done in virtual time, over a link that
-delays, breaks and loses. The fate of most requests of a session that was unknown is learned by making their sequence
-void.
+delays, breaks and loses. If the outcome of a request of a session stays unknown, the client usually makes its sequence
+void, and learns the outcome from the receipt.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal
+from random import Random
+from typing import Any, Final, Literal, Protocol
 
-from raftlog.chaos.judge.history import Process
-from raftlog.chaos.sim.clients.workload import CONSUMER, STALE, Task, Told, told, told_later
+from raftlog.chaos.judge.history import History, Process
+from raftlog.chaos.sim.clients.workload import CONSUMER, STALE, Task, Tasks, Told, told, told_later
 from raftlog.chaos.sim.ground.failure import Failure as Broken
 from raftlog.chaos.sim.replica.answers import Answer, Applied
+from raftlog.chaos.sim.world.world import World
 from raftlog.cluster.api.errors import DECIDED, Code, Outcome, Problem
 from raftlog.cluster.client.decisions import (
     Attempt,
     ClientCall,
     Failure,
     GiveUp,
+    Policy,
+    Routes,
     Safety,
     SessionBook,
     Step,
@@ -33,14 +37,66 @@ from raftlog.raft.types import NodeId
 from raftlog.statemachine.commands import Operation
 from raftlog.statemachine.sessions import ReceiptKind, ReceiptState
 
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.clients.clients import Client
-
 OPEN: Final = "open"
 VOID: Final = "void"
 """What requests for a session, and for the end of an uncertainty, are called; they are in no history."""
 PAYMENTS_MAX: Final = 3
 """New sessions under which a client sends one task that it believes was not applied."""
+
+
+class Company(Protocol):
+    """All clients of a world (`raftlog.chaos.sim.clients.clients.Clients`), as one request needs them."""
+
+    world: World
+    recording: History
+    is_calm: bool
+    open: dict[Errand, None]
+
+    def is_cut(self, number: int, node: NodeId) -> bool:
+        """Whether no message gets through between that client and that node."""
+
+
+class Sender(Protocol):
+    """The client that sends a request (`raftlog.chaos.sim.clients.clients.Client`)."""
+
+    number: int
+    random: Random
+    tasks: Tasks
+    nodes: dict[str, NodeId]
+    routes: Routes
+    policy: Policy
+    deadline_ms: int
+    has_session: bool
+    is_forgetful: bool
+    book: SessionBook | None
+    used_ms: int
+    waiting: list[Errand]
+    outstanding: int
+    index: int
+    free: list[Process]
+
+    @property
+    def clients(self) -> Company:
+        """All clients of the world."""
+
+    @property
+    def has_fresh_session(self) -> bool:
+        """Whether its session takes another write."""
+
+    def take_process(self) -> Process:
+        """A process of the history that has no open operation."""
+
+    def open_session(self) -> None:
+        """Asks for a session."""
+
+    def opened(self, session: int | ClientError) -> None:
+        """The session is there, or could not be had."""
+
+    def copy_later(self, errand: Errand, answer: Told) -> None:
+        """Now and then the client sends an answered write again."""
+
+    def follow_up(self, task: Task) -> None:
+        """Something was written: another client may read it at once."""
 
 
 class Errand:
@@ -61,7 +117,7 @@ class Errand:
         "world",
     )
 
-    def __init__(self, client: Client, task: Task, *, copy_of: Errand | None = None, told: Told | None = None) -> None:
+    def __init__(self, client: Sender, task: Task, *, copy_of: Errand | None = None, told: Told | None = None) -> None:
         """`copy_of`: a write that has its answer, `told`, and is sent once more; a copy is in no history."""
         self.client = client
         self.task = task
@@ -73,7 +129,7 @@ class Errand:
         self.sequence: int = copy_of.sequence if copy_of is not None else 0
         self.payments = 0
         self.first_answer = told  # of the write that this one is a later copy of
-        self.voids: Errand | None = None  # whose fate it is to decide
+        self.voids: Errand | None = None  # the request whose outcome this one finds out
         self.processes: list[Process] = []
         if copy_of is not None:
             return
@@ -151,11 +207,11 @@ class Errand:
         self.node = node = client.nodes.get(step.url, 0)
         self.world.after(step.timeout_ms * 1_000, self.lost, attempt, Failure.TIMED_OUT, "no answer")
         client.clients.open[self] = None
-        if client.clients.is_cut(client, node):
+        if client.clients.is_cut(client.number, node):
             return
         delay_us = random.randint(50, 1_500)
         chance = 1_000 if client.clients.is_calm or self.world.is_healed else random.randrange(1_000)
-        if chance < 10:  # broken on the way there: the client cannot tell
+        if chance < 10:  # broken on the way there: the client cannot know that
             self.world.after(delay_us, self.lost, attempt, Failure.BROKEN, "broken")
             return
         if chance < 30:  # late: perhaps after the client has turned elsewhere
@@ -252,7 +308,7 @@ class Errand:
             return
         client, call = self.client, self.call
         assert call is not None
-        if client.clients.is_cut(client, node):
+        if client.clients.is_cut(client.number, node):
             return
         if answer is None:
             self.lost(attempt, Failure.BROKEN, "it died")
@@ -314,7 +370,7 @@ class Errand:
             self.conclude(answer if isinstance(answer, Told) else "info" if is_unknown else "fail", node)
 
     def compare(self, first: Told, again: Told | ClientError) -> None:
-        """The end of a copy: it was told what the first one was told, or that this is not known any more."""
+        """A copy has its answer: that of the first request, or the report that the answer is not kept any more."""
         was_applied = all(result is not False for _, result in first.parts)
         if isinstance(again, Told):
             is_alike = (again.parts, again.index) == (first.parts, first.index)
@@ -322,16 +378,16 @@ class Errand:
             is_alike = again.outcome is Outcome.UNKNOWN or not was_applied
         if not is_alike:
             raise Broken("copies of a request get its first answer", f"{self.task.what}: {first}, then {again}")
-        self.world.count(f"copies told {'repeated' if isinstance(again, Told) else again.code}")
+        self.world.count(f"copies answered {'repeated' if isinstance(again, Told) else again.code}")
 
     def settle(self, receipt: ReceiptState | None) -> None:
-        """The receipt of a request whose fate was unknown (None: it could not be had)."""
+        """The receipt of a request with unknown outcome came (None: no node gave one)."""
         match receipt:
             case ReceiptState(state=ReceiptKind.APPLIED, answer=answer) if answer is not None:
-                self.world.count("fates learned: applied")
+                self.world.count("outcomes learned: applied")
                 self.conclude(told_later(self.task, answer) or "fail")
             case ReceiptState(state=ReceiptKind.VOIDED):
-                self.world.count("fates learned: void")
+                self.world.count("outcomes learned: void")
                 self.conclude("fail")
             case _:
                 self.conclude("info")
@@ -346,7 +402,7 @@ class Errand:
         recording, now_ns = client.clients.recording, self.world.now_us * 1_000
         if isinstance(answer, Told):
             if len(answer.parts) != len(task.parts):
-                raise Broken("answers are those of their requests", f"{task.what} {task.parts} was told {answer}")
+                raise Broken("answers are those of their requests", f"{task.what} {task.parts} got {answer}")
             client.index = max(client.index, answer.index)
             client.copy_later(self, answer)
             self.world.count(f"ok {task.what}")

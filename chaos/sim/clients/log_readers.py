@@ -1,4 +1,4 @@
-"""Reads the log at random positions and nodes, and compares every entry with what was applied first.
+"""Reads the log at random positions and nodes, and compares every entry with the one that was applied first.
 
 Consumers of a log read on where they stopped, at whatever node answers, also while it installs a snapshot, trims, or
 loses the leadership. The server's own reader answers them (`raftlog.cluster.replica.log.log_reader`): from memory,
@@ -10,11 +10,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import xxhash
 
 from raftlog.chaos.sim.ground.failure import Failure
+from raftlog.chaos.sim.world.world import World
 from raftlog.cluster.api.errors import Code, Problem
 from raftlog.cluster.replica.replica import Replica
 from raftlog.cluster.runtime import clock
@@ -22,11 +23,8 @@ from raftlog.raft.codec.entry import header_crc
 from raftlog.raft.types import Entry
 from raftlog.statemachine.effects import Effects, encode_effects
 
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.world.world import World
-
 SKIPS: Final = "a reader of the log skips nothing"
-EQUAL: Final = "a reader of the log gets what was applied"
+EQUAL: Final = "a reader of the log gets the applied entries"
 EVERY_US: Final = 400_000
 """How often a reader asks, on average, in microseconds; one that reads on where it stopped asks at once."""
 

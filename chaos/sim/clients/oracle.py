@@ -1,9 +1,9 @@
 """Judges the answers to a world's clients, against each other and against the applied log.
 
 Three views of one recording: the search for a linear order per key (`raftlog.chaos.judge.linearizable`, the checker of
-the chaos harness), the replay of every answer at its index, and every appended record exactly once where its client was
-told. Stale reads are in the replay only: they must tell the state of their index, and that is not below what was asked
-for.
+the chaos harness), the replay of every answer at its index, and every appended record exactly once, at the
+index that its client got. Stale reads are in the replay only: they must show the state of their index, and that index
+is at least the one that the client asked for.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _KV: Final = (READ, WRITE, CAS)
 
 
 class Oracle:
-    """The recording, and what was applied: each entry once, when some node applied it for the first time."""
+    """The recording, and the applied entries: each entry once, when a node applied it for the first time."""
 
     def __init__(self) -> None:
         self.recording = History()
@@ -67,7 +67,7 @@ class Oracle:
                     self._changes.setdefault(change.key.decode(), []).append((index, value))
 
     def history(self, functions: tuple[str, ...] = _KV) -> History:
-        """What was recorded of these functions."""
+        """The recorded events of these functions."""
         return History(event for event in self.recording.events if event.f in functions)
 
     def check(self, machine: Any) -> Verdict:
@@ -84,12 +84,12 @@ class Oracle:
         everything = self.recording.operations()
         kv = [each for each in everything if each.f in _KV]
         appends = [each for each in everything if each.f == APPEND]
-        self._require("appends are exactly once, where they were told", checks.exactly_once(appends, self._places))
+        self._require("appends are exactly once, at their index", checks.exactly_once(appends, self._places))
         answered = [each for each in everything if each.f in (*_KV, STALE)]
         self._require("answers are those of their index", checks.replay(answered, self._changes))
         groups = [each for each in everything if each.f == CONSUMER and each.outcome == "ok"]
         lies = [f"{each}: {self._groups.get(each.index or 0)}" for each in groups if self._lies(each)]
-        self._require("owners of groups are told what they did", lies)
+        self._require("owners of groups get the result of their command", lies)
         order = checks.in_real_time(everything, writes=(WRITE, CAS, APPEND, CONSUMER), reads=(READ,))
         self._require("indexes follow real time", order)
         report = check(kv, MODELS["cas-register"], limits=LIMITS)
@@ -98,7 +98,7 @@ class Oracle:
         return report.verdict
 
     def _lies(self, told: Operation) -> bool:
-        """Whether the owner of a group was told another generation or position than its command left."""
+        """Whether the owner of a group got another generation or position than its command left."""
         left = self._groups.get(told.index or 0)
         return bool(left != told.output)
 

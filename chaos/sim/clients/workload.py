@@ -1,6 +1,7 @@
 """Draws the requests of simulated clients, encodes them, and interprets their answers in a history.
 
-Values and records are unique, so that a history tells who wrote what was read. Keys are few, so that clients meet.
+Values and records are unique, so that each value that is read names the write that made it. There are few
+keys, so that clients write to the same ones.
 """
 
 from __future__ import annotations
@@ -85,8 +86,8 @@ class Tasks:
         self._count = 0
         self.seen: dict[str, tuple[str | None, int]] = {}  # key -> value and mod revision (0: there was none)
         self.has_groups = has_groups
-        self.owned: dict[str, tuple[int, int]] = {}  # group -> generation and position, as told last
-        self.index = 1  # the highest that was told
+        self.owned: dict[str, tuple[int, int]] = {}  # group -> generation and position in the newest answer
+        self.index = 1  # the highest index in any answer
 
     def _fresh(self) -> str:
         self._count += 1
@@ -125,7 +126,7 @@ class Tasks:
         return Task(WRITE, ((WRITE, key, value),), (put,))
 
     def _consume(self) -> Task:
-        """Claims a group, or moves one that was claimed, at times of somebody who has been fenced since."""
+        """Claims a group, or moves one that it claimed before; another client may have fenced it since."""
         random = self._random
         group = GROUPS[random.randrange(len(GROUPS))]
         generation, position = self.owned.get(group, (0, 1))
@@ -172,7 +173,7 @@ def told(task: Task, applied: Applied, node: int, *, has_session: bool) -> Told 
         return problem(code, node, applied, answer.last)
     if answer.result is not Result.APPLIED:
         return problem(code_of(answer.reason), node, applied, has_session=has_session)
-    # of a repetition the first index is told, with the term of now: that term says nothing about the index
+    # the answer to a repetition has the first index and the present term: that term says nothing about the index
     term = None if effect.result is Result.REPEATED else applied.term
     return Told(_parts(task, answer), answer.last, term, answer.revision)
 

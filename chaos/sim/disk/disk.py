@@ -1,14 +1,13 @@
 """One node's disk: the production's decisions about files, executed in memory one operation at a time.
 
-It outlives its process. What a batch becomes is `raftlog.raft.wal.storage`'s, how a folder is opened
-`raftlog.raft.wal.opening`'s, and the bytes are those of the server. Beside the files it keeps a view of what is
-durable, without decoding anything, for the checks; and every opening is compared with it: what was synced is there,
-what was not written is not, and a refusal has a fault that explains it.
+The disk outlives its process. `raftlog.raft.wal.storage` decides what a batch writes, `raftlog.raft.wal.opening` how a
+folder is opened, and the bytes are those of the server. Beside the files the disk keeps a view of the durable entries
+for the checks, without decoding any file. Every opening is compared with the view: all synced entries are there, no
+entry is there that was not written, and every refusal has a fault that explains it.
 """
 
 from __future__ import annotations
 
-import errno
 from bisect import bisect_right
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,31 +16,30 @@ from random import Random
 from raftlog.chaos.sim.disk import faults, reading, snapshots as disk_snapshots
 from raftlog.chaos.sim.disk.errors import DiskFailed, DiskFull, DiskRefused
 from raftlog.chaos.sim.disk.files import MemoryFiles
+from raftlog.chaos.sim.disk.state import SEGMENT_BYTES, DiskState
 from raftlog.chaos.sim.disk.view import SilentlyWrong, View
 from raftlog.raft.codec.checks import UnknownVersion
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.ready import SyncBatch
 from raftlog.raft.types import Entry, HardState, Mark, NodeId
 from raftlog.raft.wal.divergence import CannotRebuild
-from raftlog.raft.wal.formats import HARD_STATE, LOG_FOLDER, ForeignFile, LogIdentity
+from raftlog.raft.wal.formats import HARD_STATE, ForeignFile, LogIdentity
 from raftlog.raft.wal.journal import make_log
 from raftlog.raft.wal.opening import OpenedShard, ShardDamaged, open_shard
 from raftlog.raft.wal.operations import FileOperation, Sync, Write
 from raftlog.raft.wal.reading import WalReader
 from raftlog.raft.wal.recovery import Damaged, HardStateDamaged
 from raftlog.raft.wal.snapshot_files import (
-    Received,
     StoredSnapshot,
     list_snapshots,
     open_snapshot,
     read_chunks,
     read_piece,
 )
-from raftlog.raft.wal.storage import StepKind, Storage, WorkStep
+from raftlog.raft.wal.storage import StepKind, Storage
 
 __all__ = ["DiskFailed", "DiskFull", "DiskRefused", "Image", "SilentlyWrong", "SimDisk"]
 
-SEGMENT_BYTES = 16_384
 TAIL_BYTES_MAX = 64 << 10
 
 
@@ -54,45 +52,24 @@ class Image:
     damaged: dict[str, str]
 
 
-class SimDisk:
+class SimDisk(DiskState):
     """The data folder of one node, formatted as `raftlog format` does."""
 
-    __slots__ = (
-        "_fail", "_reader", "_storage", "damaged", "failed", "files", "first", "incarnation", "is_busy",
-        "log", "met", "node", "old_hard_state", "random", "received", "refused", "segment_bytes", "slow_us", "view",
-        "was_hit",
-    )  # fmt: skip
+    __slots__ = ()
 
     def __init__(
         self, node: NodeId, log: LogIdentity, first: Entry, *, incarnation: str, random: Random,
         segment_bytes: int = SEGMENT_BYTES, torn_percent: int = 90,
     ) -> None:  # fmt: skip
-        self.node, self.log, self.first, self.random = node, log, first, random
-        self.incarnation = incarnation
-        self.segment_bytes = segment_bytes
-        self.files = MemoryFiles(torn_percent=torn_percent)
-        self.damaged: dict[str, str] = {}  # file -> what was done to it and not undone; "" is the whole disk
-        self.was_hit = False  # since a start found nothing wrong
-        self.old_hard_state = b""  # the file as it was before the newest change
-        self.refused = ""  # why the last opening failed
-        self.slow_us = 0  # how much longer a sync takes: the replica's to obey
-        self._fail: list[str] = []  # kinds of operations that are to fail
-        self._forget()
+        super().__init__(
+            node, log, first, incarnation=incarnation, random=random, segment_bytes=segment_bytes,
+            torn_percent=torn_percent,
+        )  # fmt: skip
         self.format(incarnation)
-
-    def _forget(self) -> None:
-        """The process is gone, and what it knew."""
-        self.failed: DiskFailed | None = None
-        self._storage: Storage | None = None
-        self._reader: WalReader | None = None
-        self.received: Received | None = None  # a snapshot that is being written aside
-        self.is_busy = False
-        self.met: set[str] = set()  # damaged files that a reader met
-        self._fail.clear()
 
     def format(self, incarnation: str) -> None:
         """A new folder, in place of whatever was there."""
-        self._forget()
+        self.forget()
         self.incarnation = incarnation
         self.files = MemoryFiles(torn_percent=self.files.torn_percent)
         self.files.execute(make_log(self.log, self.first, HardState(self.first.term), self.segment_bytes))
@@ -114,7 +91,7 @@ class SimDisk:
 
     def opening(self) -> Generator[str, None, OpenedShard]:
         """As `open`, giving the name of each operation before it is executed; the end of it has the `OpenedShard`."""
-        self._forget()
+        self.forget()
         self.refused = ""
         steps = open_shard(
             self.log, self.files, _nothing, self.node, segment_bytes=self.segment_bytes, tail_bytes_max=TAIL_BYTES_MAX
@@ -145,12 +122,6 @@ class SimDisk:
             raise SilentlyWrong(f"refused though nothing had happened to the disk: {self.refused}") from error
         return DiskRefused(self.refused)
 
-    @property
-    def is_hurt(self) -> bool:
-        """Whether something was hit that may keep a node from starting. Effects can only be made anew from 1 on."""
-        harmless = (".idx", ".ledger") if self.first_index == 1 else (".idx",)
-        return any(not name.endswith(harmless) and name != HARD_STATE for name in self.damaged)
-
     def is_damaged(self, areas: Sequence[str]) -> bool:
         """Whether files of these areas ("snapshot", "ledger") hold damage that was done to them."""
         is_snapshot, is_ledger = "snapshot" in areas, "ledger" in areas
@@ -160,8 +131,8 @@ class SimDisk:
         )
 
     def crash(self, power: bool) -> None:
-        """The process is gone; a kill leaves the page cache, a power cut takes what was not synced, or tears it."""
-        self._forget()
+        """Ends the process. A kill leaves the page cache; a power cut takes unsynced writes, or tears them."""
+        self.forget()
         if power:
             self.files.lose_power(self.random)
 
@@ -205,7 +176,7 @@ class SimDisk:
         given = 0
         for operation in operations:
             yield type(operation).__name__
-            self._carry_out(StepKind.ENTRIES, operation)
+            self.carry_out_one(StepKind.ENTRIES, operation)
             if type(operation) is Write and operation.name.endswith(".seg"):
                 # a write to a segment: as many of the entries as fit into it, durable marks aside
                 size = len(operation.data)
@@ -235,11 +206,6 @@ class SimDisk:
         finally:
             self.is_busy = False
 
-    def flush(self) -> Generator[str, None, None]:
-        """Brings rows and effects to their files. Raises DiskFailed or DiskFull."""
-        self.check()
-        yield from self.steps(self.running().flush())
-
     def mark(self) -> Generator[str, None, None]:
         """A durable mark behind the newest entry: after a short idle time, and at a clean stop."""
         self.check()
@@ -268,57 +234,14 @@ class SimDisk:
         return read_piece(self.files, self.log, index, term, offset, bytes_max)
 
     def write_piece(self, index: int, offset: int, data: bytes) -> Iterator[str]:
-        """A piece that came, written aside: offset 0 begins anew."""
+        """Writes a received piece beside the log. Offset 0 begins a new snapshot."""
         return disk_snapshots.write_piece(self, index, offset, data)
 
     def install(self, index: int) -> Generator[str, None, StoredSnapshot]:
-        """Makes what was written aside the newest snapshot, and drops the whole log for it; it returns it."""
+        """Makes the received snapshot the newest one, drops the whole log for it, and returns it."""
         received, stored = disk_snapshots.check_received(self, index)
         yield from disk_snapshots.install(self, received, stored.mark)
         return open_snapshot(self.files, self.log, index)
-
-    def check(self) -> None:
-        """Raises DiskFailed once anything has failed."""
-        if self.failed is not None:
-            raise self.failed
-
-    def running(self) -> Storage:
-        assert self._storage is not None, "the disk was not opened"
-        return self._storage
-
-    def steps(self, steps: Iterator[WorkStep]) -> Generator[str, None, None]:
-        for part, operations in steps:
-            yield from self.execute(part, operations)
-
-    def execute(self, part: int, operations: Sequence[FileOperation]) -> Generator[str, None, None]:
-        for operation in operations:
-            yield type(operation).__name__
-            self._carry_out(part, operation)
-
-    def _carry_out(self, part: int, operation: FileOperation) -> None:
-        try:
-            if self._fail:
-                self._may_fail(operation)
-            self.files.carry_out(operation)
-            if self.damaged:
-                faults.carried_out(self, operation)
-        except OSError as error:
-            is_full = error.errno == errno.ENOSPC
-            if self._storage is not None and not self._storage.is_final(part, is_full=is_full):
-                raise DiskFull(f"node {self.node}: {error}") from error
-            raise self.fence(error) from error
-
-    def _may_fail(self, operation: FileOperation) -> None:
-        kind = "sync" if type(operation).__name__.startswith("Sync") else "write"
-        if self.must_fail(kind):
-            if type(operation) is Sync:
-                self.files.fail_sync(operation.name)
-            raise OSError(errno.EIO, f"the {kind} fails", operation.name)
-
-    def fence(self, error: Exception) -> DiskFailed:
-        """Nothing is written any more, for that error."""
-        self.failed = DiskFailed(f"node {self.node}: {error}")
-        return self.failed
 
     # -- reading
 
@@ -326,23 +249,11 @@ class SimDisk:
         """Entries after the end `after` up to `to`, from the files; () where they cannot be delivered."""
         return reading.read(self, after, to, bytes_max)
 
-    def reader(self) -> WalReader:
-        """Reads the log of the process that runs on this disk."""
-        assert self._reader is not None, "the disk was not opened"
-        return self._reader
-
-    def must_fail(self, kind: str) -> bool:
-        """Whether the next operation of that kind is to fail: see `fail_next`."""
-        if kind not in self._fail:
-            return False
-        self._fail.remove(kind)
-        return True
-
     def chunks(self, snapshot: StoredSnapshot) -> Iterator[bytes]:
         """The chunks of a snapshot. Raises SnapshotDamaged."""
         return read_chunks(self.files, snapshot.folder)
 
-    # -- what is durable, for the checks
+    # -- durable entries, for the checks
 
     @property
     def durable_hard_state(self) -> HardState:
@@ -372,27 +283,11 @@ class SimDisk:
         """The entries after the end `after`, up to the end `to`."""
         return self.view.between(after, to)
 
-    @property
-    def segment_firsts(self) -> list[int]:
-        """The first index of each segment, sorted."""
-        names = [name[:-4] for name in self.files.names(LOG_FOLDER) if name.endswith(".seg")]
-        return sorted(int(name) for name in names if name.isdigit())  # others are spare, or being fetched
-
-    @property
-    def first_index(self) -> int:
-        """The oldest index on disk."""
-        return min(self.segment_firsts, default=0)
-
     def snapshots(self) -> list[int]:
         """The indexes of the finished snapshots, newest first."""
         return list_snapshots(self.files)
 
     # -- trouble
-
-    def fail_next(self, kind: str) -> None:
-        """The next "read", "write" or "sync" of this process fails with EIO."""
-        assert kind in ("read", "write", "sync"), kind
-        self._fail.append(kind)
 
     @property
     def full(self) -> bool:
@@ -404,7 +299,7 @@ class SimDisk:
         self.files.is_full = is_full
 
     def flip_bit(self, area: str, random: Random) -> str:
-        """One bit of an area (`faults.AREAS`) is another one; what was hit, or "" where nothing may be hit now."""
+        """Flips one bit of an area (`faults.AREAS`); the damage as text, or "" where none is allowed now."""
         return self.hit(faults.flip_bit(self, area, random))
 
     def misdirect(self, area: str, random: Random) -> str:
@@ -412,11 +307,11 @@ class SimDisk:
         return self.hit(faults.misdirect(self, area, random))
 
     def stale_block(self, area: str, random: Random) -> str:
-        """A block has what was there before its newest write."""
+        """A block has the bytes from before its newest write."""
         return self.hit(faults.stale_block(self, area, random))
 
     def hit(self, hit: faults.Hit | None) -> str:
-        """Takes note of damage that was done; what was hit."""
+        """Records damage that was done, and returns it as text."""
         if hit is None:
             return ""
         name, what = hit
@@ -431,15 +326,15 @@ class SimDisk:
         return Image(self.files.copy(), self.view.copy(), dict(self.damaged))
 
     def roll_back(self, image: Image) -> None:
-        """The disk is again what it was; nobody runs on it."""
-        self._forget()
+        """Puts the disk back to an earlier image. No process runs on it."""
+        self.forget()
         self.files, self.view, self.damaged = image.files.copy(), image.view.copy(), dict(image.damaged)
         self.files.is_full = False
         self.was_hit = bool(self.damaged)
 
     def wipe(self) -> None:
         """Everything is gone: a node that starts on it must refuse."""
-        self._forget()
+        self.forget()
         self.files = MemoryFiles(torn_percent=self.files.torn_percent)
         self.damaged = {"": "the disk was wiped"}
         self.was_hit = True

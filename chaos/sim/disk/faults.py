@@ -1,16 +1,17 @@
 """Damages bytes at rest: flipped bits, blocks that went elsewhere or never arrived.
 
-Only where the formats promise to notice it. The newest segment is hit below its newest durable mark (what is behind it
-is `raftlog.chaos.sim.disk.newest`'s), the hard state in one of two equal slots. Each function changes the
-disk and gives the file and what was hit in it, or None where nothing may be hit now: then the disk is as it was.
+Damage is done only where the formats promise to notice it: in the newest segment below its newest durable mark
+(`raftlog.chaos.sim.disk.newest` damages the bytes behind it), in the hard state in one of two equal slots. Each
+function changes the disk and returns the file and the damage. Where no damage is allowed now, it returns None.
 """
 
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from raftlog.chaos.sim.disk.files import SECTOR, MemoryFiles, is_segment
+from raftlog.chaos.sim.disk.state import DiskState
 from raftlog.raft.codec.checks import Corrupt
 from raftlog.raft.wal.formats import (
     HARD_STATE,
@@ -23,18 +24,14 @@ from raftlog.raft.wal.formats import (
     segment_name,
 )
 from raftlog.raft.wal.opening import OpenedShard
-from raftlog.raft.wal.operations import Delete, DeleteFolder, FileOperation, Rename
 from raftlog.raft.wal.recovery import scan
 from raftlog.raft.wal.snapshot_files import SNAPSHOTS
-
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.disk.disk import SimDisk
 
 Span = tuple[str, int, int]
 """A file, and from where to where in it."""
 
 Hit = tuple[str, str]
-"""A file, and what was done to it."""
+"""A file, and the damage as text."""
 
 AREAS: Final = ("log", "history", "hard_state", "snapshot", "ledger", "idx")
 """Where a bit may flip: "log" is the newest segment, which every start reads whole, "history" a sealed one, which is
@@ -44,7 +41,7 @@ FATAL: Final = ("log", "history")
 """Areas whose damage takes entries away: a start cuts the log, or a read gives nothing."""
 
 
-def flip_bit(disk: SimDisk, area: str, random: Random) -> Hit | None:
+def flip_bit(disk: DiskState, area: str, random: Random) -> Hit | None:
     """One bit is another one."""
     spans = _spans(disk, area, random)
     if not spans:
@@ -56,8 +53,8 @@ def flip_bit(disk: SimDisk, area: str, random: Random) -> Hit | None:
     return name, f"bit {bit} of byte {position} of {name} flipped"
 
 
-def misdirect(disk: SimDisk, area: str, random: Random) -> Hit | None:
-    """A block was written over another one; where it belonged there is what was there before: zeros."""
+def misdirect(disk: DiskState, area: str, random: Random) -> Hit | None:
+    """A block was written over another one. Its own place keeps the bytes from before: zeros."""
     spans = [span for span in _spans(disk, area, random) if span[2] - span[1] >= 2 * SECTOR]
     if not spans:
         return None
@@ -75,8 +72,8 @@ def misdirect(disk: SimDisk, area: str, random: Random) -> Hit | None:
     return name, f"block {source} of {name} was written as block {target}"
 
 
-def stale_block(disk: SimDisk, area: str, random: Random) -> Hit | None:
-    """A write that never reached the disk: the block has what was there before."""
+def stale_block(disk: DiskState, area: str, random: Random) -> Hit | None:
+    """A write never reached the disk: the block keeps the bytes from before."""
     spans = _spans(disk, area, random)
     if not spans:
         return None
@@ -96,17 +93,9 @@ def stale_block(disk: SimDisk, area: str, random: Random) -> Hit | None:
     return name, f"bytes {start} to {end} of {name} were never written"
 
 
-def carried_out(disk: SimDisk, operation: FileOperation) -> None:
-    """What was damaged is gone with its file: after a cut, a compaction, an install, a repair."""
-    if isinstance(operation, Delete | DeleteFolder | Rename):
-        disk.damaged.pop(operation.name, None)
-        for name in [name for name in disk.damaged if name.startswith(f"{operation.name}/")]:
-            del disk.damaged[name]
-
-
-def opened(disk: SimDisk, opened: OpenedShard) -> None:
-    """A start makes the hard state, the newest .idx and ledgers anew, reads the newest segment whole and cuts it, and
-    sets damaged snapshots aside; what else was hit stays."""
+def opened(disk: DiskState, opened: OpenedShard) -> None:
+    """A start repaired some damage: it writes the hard state, the newest .idx and the ledgers again, reads the newest
+    segment whole and cuts it, and sets damaged snapshots aside. All other damage stays."""
     newest = segment_name(opened.journal.active.first)
     for name in list(disk.damaged):
         if name in (HARD_STATE, newest) or name.endswith((".idx", ".ledger")) or name not in disk.files.nodes:
@@ -115,7 +104,7 @@ def opened(disk: SimDisk, opened: OpenedShard) -> None:
     disk.was_hit = disk.is_hurt
 
 
-def _spans(disk: SimDisk, area: str, random: Random) -> list[Span]:
+def _spans(disk: DiskState, area: str, random: Random) -> list[Span]:
     """What of an area may be hit now."""
     nodes = disk.files.nodes
     if area == "hard_state":
@@ -123,7 +112,7 @@ def _spans(disk: SimDisk, area: str, random: Random) -> list[Span]:
     if area == "snapshot":
         names = [name for name in nodes if name.startswith(f"{SNAPSHOTS}/") and ".new/" not in name]
     elif area in ("ledger", "idx"):
-        # What is beside damage of the newest segment may be all that proves it: another fault must not take it, too.
+        # A file beside a damaged segment may be the only proof of its entries: another fault must not take it, too.
         hurt = tuple(f"{name[:-4]}." for name in disk.damaged if name.endswith(".seg"))
         names = [name for name in nodes if name.startswith(LOG_FOLDER) and name.endswith(f".{area}")]
         names = [name for name in names if not (hurt and name.startswith(hurt))]
@@ -136,7 +125,7 @@ def _spans(disk: SimDisk, area: str, random: Random) -> list[Span]:
     return [(name, 0, len(nodes[name].seen)) for name in sorted(names) if nodes[name].is_durable and nodes[name].seen]
 
 
-def _guarded(disk: SimDisk, name: str, *, is_newest: bool) -> list[Span]:
+def _guarded(disk: DiskState, name: str, *, is_newest: bool) -> list[Span]:
     """Of a segment what must be noticed: up to the newest durable mark, of a sealed one all its entries."""
     inode = disk.files.nodes[name]
     if not inode.is_durable or name in disk.damaged:
@@ -150,7 +139,7 @@ def _guarded(disk: SimDisk, name: str, *, is_newest: bool) -> list[Span]:
     return [(name, 0, end.from_mark if is_newest else end.position)]
 
 
-def _slots(disk: SimDisk) -> list[Span]:
+def _slots(disk: DiskState) -> list[Span]:
     """Either slot of the hard state, where both are intact and say the same."""
     inode = disk.files.nodes.get(HARD_STATE)
     if inode is None or not inode.is_durable or HARD_STATE in disk.damaged:

@@ -5,8 +5,9 @@ sectors (sometimes inside one: the new bytes up to somewhere, the old ones behin
 which they were changed once a folder is synced; before, a power cut keeps any number of the first changes. A killed
 process loses nothing: the page cache stays.
 
-One image is kept of each file, what a reader sees, and for what is not synced what was there before: a sync then costs
-nothing. Only after a failed sync are there two, because the cache counts as clean what the disk has never got.
+Each file is kept as one image, the bytes that a reader sees. For each unsynced write the bytes from before are kept, so
+that a sync costs nothing. Only a failed sync makes a second image, because the cache then counts writes as clean that
+never reached the disk.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ SECTOR = 512
 
 
 _Change = tuple[int, bytes | bytearray, bytes | None]
-"""One write that is not synced: its position, what was there before (shorter where the file grew), what is there now.
+"""One unsynced write: its position, the bytes before (fewer where the file grew), the bytes now.
 
-Where the last is None the file was cut at the position, and what was behind it is the second.
+Where the last is None the file was cut at the position, and the second has the bytes that were behind it.
 """
 
 
@@ -49,7 +50,7 @@ class Lie(Protocol):
         """Whether the sync of that file is the one."""
 
     def comes_out(self) -> bool:
-        """The power fails: whether what was not done is lost; else the disk has it by now."""
+        """The power fails: whether the unsynced writes are lost. If not, the disk has them by now."""
 
     def make_good(self) -> None:
         """The disk has done what it said."""
@@ -66,9 +67,9 @@ class Inode:
     def __init__(self, content: bytes | bytearray = b"") -> None:
         self.seen = bytearray(content)
         self.changes: list[_Change] = []
-        self.disk: bytearray | None = None  # what is durable, where it is not `seen` less `changes`
+        self.disk: bytearray | None = None  # the durable bytes, where they are not `seen` less `changes`
         self.lied: bytearray | None = None  # what the disk has in truth since it answered a sync that it did not do
-        self.wounds: list[tuple[int, bytes]] = []  # what was there before damage, and where
+        self.wounds: list[tuple[int, bytes]] = []  # position of each damage, and the bytes before it
 
     def write(self, position: int, data: bytes) -> None:
         """The page cache takes it."""
@@ -93,7 +94,7 @@ class Inode:
             self.write(len(self.seen), bytes(size - len(self.seen)))
 
     def sync(self) -> None:
-        """What was written is durable; what an earlier sync failed to bring to the disk is not."""
+        """All writes are durable, except those that an earlier sync failed to bring to the disk."""
         if self.disk is not None:
             for change in self.changes:
                 _redo(self.disk, change)
@@ -107,8 +108,8 @@ class Inode:
         self.changes.clear()
 
     def lie(self) -> None:
-        """A sync is answered, and the disk has nothing of what was written since the one before. Later syncs bring what
-        is written later."""
+        """A sync is answered, but the disk has no write since the sync before. Later syncs bring later writes to the
+        disk."""
         assert self.disk is None, "a sync that failed is another fault"
         if self.lied is None:
             self.lied = self.durable()
@@ -120,8 +121,8 @@ class Inode:
         self.changes.clear()
 
     def hit(self, position: int, data: bytes) -> None:
-        """On the disk and, as nobody has it in memory, in what is read from it."""
-        assert self.is_durable, "only what is at rest is hit"
+        """Damages bytes on the disk, and in every later read: no process has them in memory."""
+        assert self.is_durable, "only bytes at rest are damaged"
         self.lied = None  # one fault at a time: by now the disk has done what it said
         end = position + len(data)
         self.wounds.append((position, bytes(self.seen[position:end])))
@@ -129,7 +130,7 @@ class Inode:
 
     @property
     def is_mended(self) -> bool:
-        """Whether what was hit reads as before: a start wrote it anew."""
+        """Whether the damaged bytes read as before, because a start wrote them again."""
         return all(self.seen[position : position + len(before)] == before for position, before in self.wounds)
 
     @property
@@ -147,7 +148,7 @@ class Inode:
         return content
 
     def lose_power(self, random: Random, torn_percent: int, *, is_whole: bool = False) -> None:
-        """Of what was not synced anything may be left: of each write nothing, all, or some sectors."""
+        """Unsynced writes may be lost: of each write nothing, all, or some sectors are left."""
         if self.is_durable and self.lied is None:
             return
         changes, content = self.changes, self.durable() if self.lied is None else self.lied
@@ -216,7 +217,7 @@ class MemoryFiles:
     # -- reading
 
     def names(self, folder: str) -> list[str]:
-        """The names of what is in a folder, sorted."""
+        """The names of the files in a folder, sorted."""
         prefix = f"{folder}/" if folder else ""
         found = {name[len(prefix) :].partition("/")[0] for name in self.nodes if name.startswith(prefix)}
         found |= {name[len(prefix) :].partition("/")[0] for name in self.folders if name.startswith(prefix)}
@@ -336,7 +337,7 @@ class MemoryFiles:
     # -- trouble
 
     def fail_sync(self, name: str) -> None:
-        """What a failed fdatasync leaves: readers see what was written, the disk has it not, and no sync will help."""
+        """A failed fdatasync: readers see the writes, the disk does not have them, and no later sync brings them."""
         self._inode(name).fail_sync()
 
     def lose_power(self, random: Random) -> None:

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from raftlog.chaos.sim.disk.disk import SimDisk
+from raftlog.chaos.sim.disk.files import Inode
 from raftlog.raft.types import HardState
 from raftlog.raft.wal.formats import HARD_STATE, LOG_FOLDER
-
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.disk.disk import SimDisk
-    from raftlog.chaos.sim.disk.files import Inode
 
 KINDS: Final = ("log", "hard state")
 """What a lie is about: entries of a batch, or a change of the hard state with its copy in the other slot."""
@@ -25,7 +23,7 @@ SLOTS: Final = 2
 
 class Lie:
     """One lie: `raftlog.chaos.sim.disk.files.Lie`. `told` is called when the sync is answered; `may_lose` when the
-    power fails, and says whether the loss is within what is promised."""
+    power fails, and says whether the promises allow the loss."""
 
     def __init__(self, disk: SimDisk, kind: str, *, told: Callable[[], None], may_lose: Callable[[], bool]) -> None:
         assert kind in KINDS, kind
@@ -77,7 +75,7 @@ class Lie:
             self._inode.lied = None
 
     def comes_out(self) -> bool:
-        """The power fails. Where the loss is allowed, the view is told what the disk forgets."""
+        """The power fails. Where the loss is allowed, the view records which entries the disk forgets."""
         if not self.is_under_way or not self._may_lose():
             self.make_good()
             return False

@@ -1,15 +1,16 @@
 """Damages what a machine wrote last before it lost power: the newest batch, its mark, its row, its effects.
 
-A start can tell that damage from a torn write only by what proves that the batch was synced (docs/formats.md,
-Undecidable). Here the proofs are looked for by other means than `raftlog.raft.wal.evidence` does it. Damage without any
-of them is beyond what is promised, and not done where the node had promised the entry.
+A start needs a proof that the batch was synced; without one it takes the damage for a torn write (docs/formats.md,
+Undecidable). This module looks for the proofs in another way than `raftlog.raft.wal.evidence`. No promise covers damage
+without a proof, so such damage is not done to an entry that the node had acknowledged.
 """
 
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from raftlog.chaos.sim.disk.disk import SimDisk
 from raftlog.chaos.sim.disk.faults import Hit
 from raftlog.chaos.sim.disk.files import SECTOR, MemoryFiles, is_segment
 from raftlog.raft.codec.checks import Corrupt
@@ -26,14 +27,11 @@ from raftlog.raft.wal.formats import (
 )
 from raftlog.raft.wal.recovery import scan
 
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.disk.disk import SimDisk
-
 REGIONS: Final = ("header", "data", "mark", "row", "effects")
 
 
 class Place(NamedTuple):
-    """A region of what was written last: bytes of a file, and the entry that they belong to (0 and none for others)."""
+    """A region of the newest batch: bytes of a file, and the entry that they belong to (0 and none for others)."""
 
     region: str
     file: str
@@ -72,7 +70,7 @@ def places(disk: SimDisk) -> list[Place]:
 
 
 def flip(disk: SimDisk, place: Place, position: int, mask: int) -> Hit | None:
-    """Turns the bits of `mask` in one byte of that place; None: it would be beyond what is promised."""
+    """Flips the bits of `mask` in one byte of that place; None where no promise covers that damage."""
     if place.entry is not None and not is_noticed(disk, place, position, mask):
         return None
     inode = disk.files.nodes[place.file]
@@ -118,8 +116,8 @@ def _has_effects(ledger: bytes, entries: list[Entry]) -> bool:
 
 
 def flip_newest(disk: SimDisk, random: Random) -> tuple[str, str]:
-    """One bit of a random place, or several of one byte: the region, and what was hit. The latter is empty where that
-    would be beyond what is promised, and both where nothing is there to hit."""
+    """Flips one bit of a random place, or several of one byte; returns the region and the damage as text. The damage is
+    empty where no promise covers it; both are empty where the disk has no such bytes."""
     found = places(disk)
     if not found:
         return "", ""

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import errno
 from bisect import bisect_right
-from typing import TYPE_CHECKING
 
 from raftlog.chaos.sim.disk.errors import DiskFailed, DiskFull
+from raftlog.chaos.sim.disk.state import DiskState
 from raftlog.chaos.sim.disk.view import SilentlyWrong
 from raftlog.raft.types import Entry
 from raftlog.raft.wal.recovery import Damaged
 
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.disk.disk import SimDisk
 
-
-def read_entries(disk: SimDisk, after: int, to: int, bytes_max: int) -> tuple[Entry, ...]:
+def read_entries(disk: DiskState, after: int, to: int, bytes_max: int) -> tuple[Entry, ...]:
     """As `Reader.entries`. Raises Damaged, OSError for a read that fails, or SilentlyWrong."""
     if disk.must_fail("read"):
         raise OSError(errno.EIO, "the read fails")
@@ -31,7 +28,7 @@ def read_entries(disk: SimDisk, after: int, to: int, bytes_max: int) -> tuple[En
     return entries
 
 
-def read(disk: SimDisk, after: int, to: int, bytes_max: int) -> tuple[Entry, ...]:
+def read(disk: DiskState, after: int, to: int, bytes_max: int) -> tuple[Entry, ...]:
     """As `read_entries`, behind the rows that are not written yet; () where entries cannot be delivered."""
     if to > disk.running().journal.indexed and not disk.is_busy and disk.failed is None:
         try:

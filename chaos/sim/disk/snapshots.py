@@ -7,9 +7,9 @@ of each is given before it is executed, so that a crash may come between.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
-from typing import TYPE_CHECKING
 
 from raftlog.chaos.sim.disk.errors import DiskFull
+from raftlog.chaos.sim.disk.state import DiskState
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.types import Mark
 from raftlog.raft.wal.journal import ImpossibleBatch
@@ -24,12 +24,9 @@ from raftlog.raft.wal.snapshot_files import (
 )
 from raftlog.raft.wal.storage import StepKind
 
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.disk.disk import SimDisk
-
 
 def save(
-    disk: SimDisk, mark: Mark, configuration: Configuration, configuration_index: int, chunks: Iterable[bytes]
+    disk: DiskState, mark: Mark, configuration: Configuration, configuration_index: int, chunks: Iterable[bytes]
 ) -> Generator[str, None, None]:
     """Keeps the state after the entry of `mark`, in one row of operations. Raises ImpossibleBatch where log or ledger
     do not reach it yet, DiskFull (nothing is left behind) or DiskFailed."""
@@ -52,7 +49,7 @@ def save(
         raise
 
 
-def compact(disk: SimDisk, keep_after: int) -> Generator[str, None, None]:
+def compact(disk: DiskState, keep_after: int) -> Generator[str, None, None]:
     """Removes the segments that end at or before `keep_after`, which a durable snapshot must cover."""
     disk.check()
     while disk.is_busy:
@@ -60,7 +57,7 @@ def compact(disk: SimDisk, keep_after: int) -> Generator[str, None, None]:
     yield from disk.steps(disk.running().compact(keep_after))
 
 
-def write_piece(disk: SimDisk, index: int, offset: int, data: bytes) -> Generator[str, None, None]:
+def write_piece(disk: DiskState, index: int, offset: int, data: bytes) -> Generator[str, None, None]:
     """Writes a piece that came aside: offset 0 begins again. Raises SnapshotDamaged, DiskFull or DiskFailed."""
     disk.check()
     if offset == 0:
@@ -77,7 +74,7 @@ def write_piece(disk: SimDisk, index: int, offset: int, data: bytes) -> Generato
         raise
 
 
-def install(disk: SimDisk, received: Received, mark: Mark) -> Generator[str, None, None]:
+def install(disk: DiskState, received: Received, mark: Mark) -> Generator[str, None, None]:
     """Makes a received snapshot that was checked the newest one, and drops the whole log for it. Raises
     ImpossibleBatch, DiskFull or DiskFailed."""
     disk.check()
@@ -97,7 +94,7 @@ def install(disk: SimDisk, received: Received, mark: Mark) -> Generator[str, Non
 
 
 def name(
-    disk: SimDisk, plan: SnapshotPlan, mark: Mark, configuration: Configuration, configuration_index: int
+    disk: DiskState, plan: SnapshotPlan, mark: Mark, configuration: Configuration, configuration_index: int
 ) -> Generator[str, None, None]:
     """Gives a snapshot that was written aside its name, and removes older ones."""
     yield from disk.execute(StepKind.SPARES, plan.finish(mark, configuration, configuration_index))
@@ -105,12 +102,12 @@ def name(
     yield from disk.execute(StepKind.SPARES, [each for each in drop_old(disk.files) if each != aside])
 
 
-def check_saved(disk: SimDisk, index: int) -> None:
+def check_saved(disk: DiskState, index: int) -> None:
     """Reads a snapshot whole. Raises SnapshotDamaged."""
     open_snapshot(disk.files, disk.log, index)
 
 
-def check_received(disk: SimDisk, index: int) -> tuple[Received, StoredSnapshot]:
+def check_received(disk: DiskState, index: int) -> tuple[Received, StoredSnapshot]:
     """Reads all that was written aside. Raises SnapshotDamaged."""
     received = disk.received
     if received is None or received.folder != snapshot_folder(index):

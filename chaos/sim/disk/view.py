@@ -1,6 +1,7 @@
 """Keeps the expected content of a simulated disk without decoding it, and compares it with each opening.
 
-What was synced is found again, what was not written is not; in between anything may be found.
+A start must find all synced entries, and none that was not written. Entries that were written but not synced may be
+there or not.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from raftlog.raft.wal.opening import OpenedShard
 
 
 class SilentlyWrong(AssertionError):
-    """The production's recovery gave something that was never promised to be there, or lost what was; or it refused
-    files that nothing had happened to."""
+    """The production's recovery returned an entry that was never written, lost one that was synced, or refused files
+    that had no damage."""
 
 
 @dataclass(slots=True)
@@ -34,7 +35,7 @@ class View:
     base: Mark = GENESIS  # the end before `entries`: of the snapshot that was installed
     installing: Mark | None = None  # a snapshot for which the log may have been dropped
     floor: int = 0  # in the newest durable hard state: it rises when entries are lost, and falls when they are back
-    forgotten: frozenset[tuple[int, int]] = frozenset()  # what was durable before that, until it has healed
+    forgotten: frozenset[tuple[int, int]] = frozenset()  # entries that were durable before, until they are back
     is_healing: bool = False  # until then neither its copies nor its vote count, though nothing be forgotten
 
     def copy(self) -> View:
@@ -105,9 +106,9 @@ class View:
         self._may_heal()
 
     def compare(self, opened: OpenedShard, files: MemoryFiles, *, was_hit: bool) -> None:
-        """Raises SilentlyWrong unless what was found is what may be there; then takes it over.
+        """Raises SilentlyWrong unless the entries found are allowed; then takes them over.
 
-        Header CRCs chain, so an equal end means an equal log. What was durable may be missing only under a new floor,
+        Header CRCs chain, so an equal end means an equal log. Durable entries may be missing only under a new floor,
         and that only where something `was_hit`.
         """
         last, state = opened.log.last, opened.hard_state
@@ -115,7 +116,7 @@ class View:
         is_mended = opened.floor > max(self.floor, *(each.floor for each in may_be))
         if is_mended:
             if not was_hit:
-                raise SilentlyWrong(f"mends what nothing had happened to: {opened.notices}")
+                raise SilentlyWrong(f"repairs files that had no damage: {opened.notices}")
             self.floor, self.is_healing = opened.floor, True
             self.forgotten |= {(entry.index, entry.term) for entry in self.entries[: self.synced]}
         if is_mended and opened.snapshot is not None and last == opened.snapshot.mark == opened.log.base:

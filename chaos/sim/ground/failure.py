@@ -1,18 +1,44 @@
 """Reports the failure of a world: the broken property, the seed, and the world itself.
 
-`run_seed` turns everything that goes wrong into one of these, so that whoever runs seeds has one thing to catch.
+`run_seed` turns every error into one of these, so that its callers catch one type.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.world.world import World
+from raftlog.chaos.judge.history import History
+from raftlog.chaos.sim.ground.outcome import Fault
+from raftlog.chaos.sim.ground.swarm import Swarm
+from raftlog.chaos.sim.ground.trace import Trace
+
+
+class Atlas(Protocol):
+    """Which disks may be hit (`raftlog.chaos.sim.world.atlas`)."""
+
+    def describe(self) -> list[str]:
+        """The lost and damaged disks as text."""
+
+
+class BrokenWorld(Protocol):
+    """What a report reads of the world in which a property broke."""
+
+    now_us: int
+    swarm: Swarm
+    trace: Trace
+    faults: list[Fault]
+
+    @property
+    def atlas(self) -> Atlas:
+        """Which disks may be hit."""
+
+    @property
+    def history(self) -> History | None:
+        """What the clients asked and were answered."""
 
 
 class Failure(AssertionError):
-    """A property does not hold. `property` is its name, `detail` what was seen; `world` is as it was at that moment.
+    """A property does not hold. `property` is its name, `detail` the evidence; `world` is as it was at that moment.
 
     The atlas, the faults so far and the trace are the world's (`world.atlas`, `world.faults`, `world.trace`).
     """
@@ -22,7 +48,7 @@ class Failure(AssertionError):
         self.property = what
         self.detail = detail
         self.seed = -1
-        self.world: World | None = None
+        self.world: BrokenWorld | None = None
 
 
 class NoProgress(Failure):
@@ -30,11 +56,11 @@ class NoProgress(Failure):
 
 
 class Crash(Failure):
-    """Production code raised what nobody expects of it: a bug, or a broken invariant of its own."""
+    """Production code raised an unexpected error: a bug, or a broken invariant of its own."""
 
 
 def failure_of(error: Exception) -> Failure:
-    """Any error as a Failure: what is one stays itself, a broken invariant keeps its name."""
+    """Any error as a Failure. A Failure stays itself; a broken invariant keeps its name."""
     if isinstance(error, Failure):
         return error
     name = getattr(error, "property", None) or getattr(error, "what", None) or type(error).__name__

@@ -11,14 +11,11 @@ import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
 from random import Random
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
+from raftlog.chaos.sim.ground.clocks import Clock
 from raftlog.cluster.runtime import clock
 from raftlog.raft.types import Now
-
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.ground.clocks import Clock
-    from raftlog.chaos.sim.world.world import World
 
 T = TypeVar("T")
 
@@ -30,6 +27,18 @@ EXECUTOR_US: Final = (50, 3_000)
 
 _REAL: Final = {name: vars(clock)[name] for name in ("read", "monotonic", "wall_ms", "thread_s")}
 """The functions of `raftlog.cluster.runtime.clock` that a running loop replaces."""
+
+
+class Timeline(Protocol):
+    """The virtual time of a world, and its queue of events."""
+
+    now_us: int
+
+    def at(self, time_us: int, action: Callable[..., None], *arguments: Any) -> None:
+        """Runs `action` at a virtual time."""
+
+    def after(self, delay_us: int, action: Callable[..., None], *arguments: Any) -> None:
+        """Runs `action` later."""
 
 
 class Owner(Protocol):
@@ -76,9 +85,9 @@ class SimLoop:
     """The event loop of one process: the part of `asyncio.AbstractEventLoop` that the server uses without sockets. It
     stands still while the process is paused, and for good once it is closed."""
 
-    def __init__(self, world: World, owner: Owner, random: Random) -> None:
+    def __init__(self, world: Timeline, owner: Owner, random: Random) -> None:
         self._world, self._owner, self._random = world, owner, random
-        self._me: Any = self  # asyncio asks for an AbstractEventLoop, and calls what is here
+        self._me: Any = self  # asyncio asks for an AbstractEventLoop, and calls only these methods
         self._ready: list[Call] = []
         self._is_scheduled = False
         self._is_closed = False

@@ -1,16 +1,20 @@
 """Draws the world of one seed: the number of nodes, the quality of network and disks, faults, requests.
 
 Swarm testing (Groce and others, 2012): each seed leaves a random choice of faults out, so that some worlds are full of
-crashes and have no loss, and others the reverse: what is everywhere hides the rest. Everything is drawn from the seed.
+crashes and have no loss, and others the reverse: a fault that is in every world hides the others.
+Everything is drawn from the seed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
 from raftlog.raft.options import Options
+from raftlog.raft.types import NodeId
+from raftlog.statemachine.versions import CLUSTER_VERSION
 
 MINUTE_US: Final = 60_000_000
 
@@ -107,7 +111,7 @@ class Swarm:
     tail_kept: int  # entries in memory after a restart
     encode: bool  # messages travel as frames, and are decoded at the other end
     options: Options
-    trim_every_us: int  # the log is trimmed, and what was trimmed deleted; 0 is never
+    trim_every_us: int  # mean time between trims; 0: the log is never trimmed
     apply_us: int = 0  # how long the state machines of some nodes take for an entry; 0: no time
 
 
@@ -210,3 +214,13 @@ def quiet(nodes: int = 3) -> Swarm:
         faults=(), compact_every_us=0, trim_every_us=0, drift=0, delay_min_us=100, delay_max_us=200, sync_min_us=200,
         sync_max_us=400, encode=False, apply_us=0,
     )  # fmt: skip
+
+
+def programs(random: Random, nodes: Sequence[NodeId]) -> tuple[int, dict[NodeId, int]]:
+    """The cluster version that a world begins with, and the newest that each node's program knows: a cluster of today,
+    one of an older version, or one in the middle of its upgrade."""
+    version = random.choice((1, 1, 1, CLUSTER_VERSION))
+    oldest, is_mixed = random.choice((1, 1, CLUSTER_VERSION)), random.randrange(2) == 0
+    if version == CLUSTER_VERSION:
+        return version, dict.fromkeys(nodes, version)
+    return version, {node: random.randint(1, CLUSTER_VERSION) if is_mixed else oldest for node in nodes}

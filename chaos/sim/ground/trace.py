@@ -46,7 +46,7 @@ ROLE_MARKS: Final = {
 
 
 class Trace(Protocol):
-    """What a world tells. Times are virtual microseconds; `number` of a message is its running number in the run.
+    """Records the events of a world. Times are virtual microseconds. Messages are numbered through the run.
 
     Everything said becomes part of the digest, so only say what the seed alone decides.
     """
@@ -64,15 +64,15 @@ class Trace(Protocol):
         """That message, or a copy of it, will not arrive."""
 
     def state(self, now_us: int, node: NodeId, core: RaftCore | None) -> None:
-        """What became of `node`, told after each of its turns; None when its process has ended, or has yet to begin."""
+        """The state of `node` after one of its turns; None when its process has ended, or has not begun."""
 
     def fault(
         self, now_us: int, number: int, kind: str, nodes: tuple[NodeId, ...], detail: str, lasts_us: int = 0
     ) -> None:
-        """The nemesis did something to `nodes`. `lasts_us` is 0 for what is over at once or whose end is open."""
+        """The nemesis did something to `nodes`. `lasts_us` is 0 for a fault that is over at once or has no set end."""
 
     def digest(self) -> str:
-        """16 hex digits over all that was told so far."""
+        """16 hex digits over all events so far."""
 
 
 class DigestTrace:

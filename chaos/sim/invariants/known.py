@@ -1,7 +1,7 @@
 """Keeps the knowledge that properties share: every appended entry, the committed ones in order, configurations.
 
-Entries are told apart by the CRC of their header, which chains through the CRC of the one before: equal CRCs mean equal
-logs up to there.
+The CRC of an entry's header identifies it. It covers the CRC of the entry before, so equal CRCs mean equal logs up to
+there.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Known:
     def configuration_in(self, log: Log) -> tuple[int, Configuration] | None:
         """The newest configuration of that log, and its index, found without the core's help.
 
-        None where none of those known lies in what the log still knows: then a snapshot told it.
+        None where the log no longer holds any known configuration entry: then it came with a snapshot.
         """
         newest = 0
         found: Configuration | None = None

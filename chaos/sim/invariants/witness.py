@@ -11,35 +11,33 @@ from typing import Any
 
 from xxhash import xxh3_128_digest
 
-from raftlog.chaos.sim.invariants import (
+from raftlog.chaos.sim.invariants.clients.consumer_groups import ConsumerGroups
+from raftlog.chaos.sim.invariants.clients.exactly_once import ExactlyOnce
+from raftlog.chaos.sim.invariants.clients.read_linearizability import ReadLinearizability
+from raftlog.chaos.sim.invariants.durability import durable_first, healing_has_no_vote, persist_then_promise
+from raftlog.chaos.sim.invariants.durability.diverged_is_fenced import DivergedIsFenced
+from raftlog.chaos.sim.invariants.elections import configuration_safety
+from raftlog.chaos.sim.invariants.elections.check_quorum import CheckQuorum
+from raftlog.chaos.sim.invariants.elections.election_safety import ElectionSafety
+from raftlog.chaos.sim.invariants.elections.hand_overs import HandOvers
+from raftlog.chaos.sim.invariants.elections.monotonic_term import MonotonicTerm
+from raftlog.chaos.sim.invariants.elections.one_vote import OneVote
+from raftlog.chaos.sim.invariants.elections.pre_vote import PreVote
+from raftlog.chaos.sim.invariants.known import Durable, Known
+from raftlog.chaos.sim.invariants.log import (
     committed_is_durable,
-    configuration_safety,
-    durable_first,
-    healing_has_no_vote,
     leader_completeness,
     log_matching,
     marks_at_ends,
     one_oldest,
-    persist_then_promise,
     snapshot_safety,
 )
-from raftlog.chaos.sim.invariants.check_quorum import CheckQuorum
-from raftlog.chaos.sim.invariants.consumer_groups import ConsumerGroups
-from raftlog.chaos.sim.invariants.diverged_is_fenced import DivergedIsFenced
-from raftlog.chaos.sim.invariants.election_safety import ElectionSafety
-from raftlog.chaos.sim.invariants.equal_effects import EqualEffects
-from raftlog.chaos.sim.invariants.exactly_once import ExactlyOnce
-from raftlog.chaos.sim.invariants.hand_overs import HandOvers
-from raftlog.chaos.sim.invariants.known import Durable, Known
-from raftlog.chaos.sim.invariants.leader_append_only import LeaderAppendOnly
-from raftlog.chaos.sim.invariants.monotonic_term import MonotonicTerm
-from raftlog.chaos.sim.invariants.one_oldest import OneOldest
-from raftlog.chaos.sim.invariants.one_process import OneProcess
-from raftlog.chaos.sim.invariants.one_vote import OneVote
-from raftlog.chaos.sim.invariants.pre_vote import PreVote
-from raftlog.chaos.sim.invariants.progress_is_true import ProgressIsTrue
-from raftlog.chaos.sim.invariants.read_linearizability import ReadLinearizability
-from raftlog.chaos.sim.invariants.state_machine_safety import StateMachineSafety
+from raftlog.chaos.sim.invariants.log.equal_effects import EqualEffects
+from raftlog.chaos.sim.invariants.log.leader_append_only import LeaderAppendOnly
+from raftlog.chaos.sim.invariants.log.one_oldest import OneOldest
+from raftlog.chaos.sim.invariants.log.state_machine_safety import StateMachineSafety
+from raftlog.chaos.sim.invariants.peers.one_process import OneProcess
+from raftlog.chaos.sim.invariants.peers.progress_is_true import ProgressIsTrue
 from raftlog.cluster.protocol.disk_reports import Handover
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.consensus.core import RaftCore
@@ -108,7 +106,7 @@ class Witness:
     # -- the life of a process ---------------------------------------------------------------------------------
 
     def started(self, core: RaftCore, disk: Durable) -> None:
-        """A process began from what its disk holds: what is volatile may have fallen, nothing else."""
+        """A process began from its disk. Only volatile state may have fallen."""
         state, known = core.state, self.known
         node, log = state.node, state.log
         known.disks[node] = disk
@@ -119,13 +117,13 @@ class Witness:
         self._pictures.pop(node, None)
         self._append_only.started(node)
         if node not in known.lost:
-            if node not in known.rolled_back:  # else it may have forgotten both, until it is told
+            if node not in known.rolled_back:  # else it may have forgotten both, until its peers report them
                 self._terms.started(node, state.term)
                 self._votes.started(node, state.term, state.vote)
             log_matching.started(known, node, log)
         configuration_safety.in_force(known, state)
         if log.committed > known.newest[0]:
-            raise InvariantBroken(node, "a start takes for committed only what is", "section 7", log.committed)
+            raise InvariantBroken(node, "a start commits only committed entries", "section 7", log.committed)
         self._look_at_disk(core)
         committed_is_durable.still_held(known, node)
 
@@ -165,7 +163,7 @@ class Witness:
     def lost(self, node: NodeId) -> None:
         """That node's disk no longer is the one that made its promises: wiped, rolled back, or beyond repair.
 
-        To be told before that happens. What it holds does not count from now on, and nobody may believe it: see
+        To be called before that happens. Its copies do not count from now on, and no peer may believe it: see
         `delivered`.
         """
         disk = self.known.disks[node]
@@ -173,8 +171,8 @@ class Witness:
         self.known.lost.setdefault(node, held)
 
     def rolled_back(self, node: NodeId, promised: int) -> None:
-        """That node's disk is an older one, as far as it can tell itself. What its peers remember of its promises is
-        of terms up to `promised`: a later vote was never counted, and may be given again."""
+        """That node's disk is an older one. Its peers remember promises of terms up to `promised`: no candidate
+        counted a later vote, so the node may give it again."""
         self.known.rolled_back[node] = promised
         self._votes.forget(node, promised)
         self._terms.promised.pop(node, None)
@@ -314,7 +312,7 @@ class Witness:
             self._groups.applied(node, entry, effects, machine)
 
     def another_state(self, node: NodeId) -> None:
-        """A node's state is made anew, or gone with its process."""
+        """A node's state was replaced, or is gone with its process."""
         self._diverged.began(node)
 
     def point_applied(self, node: NodeId, point: tuple[int, bytes]) -> None:
@@ -326,7 +324,7 @@ class Witness:
         self._diverged.told(node, peer, reports)
 
     def answers(self, node: NodeId, index: int) -> None:
-        """A node tells a client that something was done, or read, as of `index`; 0: that it was not."""
+        """A node answers a client as of `index`; 0: the request was not applied."""
         if index:
             self._diverged.answers(node, self._cores[node].state.configuration)
 

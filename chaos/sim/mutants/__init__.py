@@ -1,6 +1,6 @@
 """Known mistakes that can be planted in this process, to prove that the tests see them; production never imports this.
 
-The list is that of the real mistakes this project collected; what finds each is in docs/mutants.md.
+docs/mutants.md lists these mistakes with their sources, and the property or test that finds each.
 """
 
 from __future__ import annotations
@@ -8,27 +8,19 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Final
 
-from raftlog.chaos.sim.mutants import (
-    bad_disks,
-    damage,
-    disks,
+from raftlog.chaos.sim.mutants.consensus import (
     elections,
-    http,
-    keeping,
-    links,
     members,
     memory,
-    points,
     promises,
     reads,
-    replica,
     replication,
-    serving,
-    sessions,
     snapshots,
     versions,
 )
+from raftlog.chaos.sim.mutants.disks import bad_disks, damage, disks, keeping
 from raftlog.chaos.sim.mutants.mutant import CannotPlant, Edit, Mutant
+from raftlog.chaos.sim.mutants.service import http, links, points, replica, serving, sessions
 
 __all__ = ["MUTANTS", "CannotPlant", "Edit", "Mutant", "named", "plant"]
 

@@ -14,7 +14,7 @@ from random import SystemRandom
 
 from raftlog.chaos.sim.ground.failure import Failure
 from raftlog.chaos.sim.mutants import MUTANTS, Mutant, plant
-from raftlog.chaos.sim.world.world import run_seed
+from raftlog.chaos.sim.seed.run import run_seed
 
 DOCS = Path(__file__).resolve().parent.parent.parent.parent / "docs"
 DATA = DOCS / "mutants.json"
@@ -95,7 +95,7 @@ def find_all(arguments: list[str]) -> int:
 
 
 def keep(name: str, result: Found | NotFound) -> None:
-    """Takes a result into the data, and makes the page anew."""
+    """Takes a result into the data, and writes the page again."""
     data = known()
     data[name] = {key: value for key, value in asdict(result).items() if key != "seconds" or value != SECONDS}
     DATA.write_text(json.dumps({key: data[key] for key in sorted(data)}, indent=1) + "\n")
@@ -109,7 +109,7 @@ def make_page() -> int:
 
 
 def known() -> dict[str, dict[str, int | str]]:
-    """What was found so far, by name."""
+    """The results so far, by name of the mutant."""
     if not DATA.exists():
         return {}
     data: dict[str, dict[str, int | str]] = json.loads(DATA.read_text())
@@ -118,12 +118,21 @@ def known() -> dict[str, dict[str, int | str]]:
 
 HEAD = """# Planted bugs, and what finds them
 
-Each row is a mistake that a real implementation made, planted as a change of a line or two in a production function of
-one process (`chaos/sim/mutants/`), and the property that broke in the first random world that saw it. The same seed is
-clean without the mutant. "Worlds" are consecutive seeds from a random one on, 60 simulated seconds each unless said
-otherwise; "seconds" are those of one core. `raftlog sim --replay SEED --mutant NAME` shows it again as long as the
-simulator draws its worlds as it did then; `python -m raftlog.chaos.sim.mutants --find [NAME …]` makes this page
-anew from random seeds (data: mutants.json).
+This page lists planted bugs, and the test that finds each. A test that cannot fail proves nothing, so every net of this
+project must find bugs that were planted on purpose.
+
+Each row is a mistake that a real implementation made. It is planted as a change of one or two lines in a production
+function of one process (`chaos/sim/mutants/`). The simulator then runs random worlds until one breaks a property; the
+same seed is clean without the mutant.
+
+- "found by": the property that broke, or the directed test that finds what random worlds seldom meet.
+- "seed" and "worlds": the first seed that found it, and how many consecutive seeds were run. Each is 60 simulated
+  seconds, unless the row says otherwise.
+- "seconds": processor time of one core.
+
+`raftlog sim --replay SEED --mutant NAME` shows the failure again, as long as the simulator draws its worlds as it did
+on that day. `python -m raftlog.chaos.sim.mutants --find [NAME …]` searches again from random seeds, and writes this
+page (data: mutants.json).
 
 """
 

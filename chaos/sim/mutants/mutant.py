@@ -40,7 +40,7 @@ class Mutant:
     name: str
     number: int = 0
     title: str
-    source: str  # who made it
+    source: str  # the implementation or paper that it comes from
     edits: tuple[Edit, ...] = ()
     pitfall: int = 0  # its number in docs/pitfalls.md
     story: str = ""  # the directed test that finds it, where random worlds are not expected to

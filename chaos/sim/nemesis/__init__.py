@@ -7,10 +7,11 @@ Every fault brings its own end along; `World.heal` ends all.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from raftlog.chaos.sim.ground.trace import EVERYONE
 from raftlog.chaos.sim.nemesis import (
     breaks,
     clocks,
@@ -24,12 +25,10 @@ from raftlog.chaos.sim.nemesis import (
     states,
     strand,
 )
-from raftlog.chaos.sim.nemesis.network import close_links
+from raftlog.chaos.sim.world.world import World
+from raftlog.raft.types import NodeId
 
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.world.world import World
-
-__all__ = ["FAULTS", "close_links", "heal", "unleash"]
+__all__ = ["FAULTS", "heal", "heal_disks", "unleash"]
 
 FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {
     **network.FAULTS,
@@ -47,8 +46,24 @@ FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {
 """Kind (as in `raftlog.chaos.sim.ground.swarm.KINDS`) -> what does it, once."""
 
 
-def heal(world: World) -> None:
-    """What lasts until somebody ends it: disks have room and their own pace, and what is beyond repair goes away."""
+def heal(world: World, nodes: Collection[NodeId] | None = None) -> None:
+    """Ends all faults for those nodes (all, if None is given). The other nodes are held down."""
+    world.is_healed = True
+    world.trace.line(world.now_us, EVERYONE, "healed", *(nodes or ()))
+    world.network.heal_all()
+    heal_disks(world)
+    for node, replica in world.replicas.items():
+        replica.is_paused = False
+        replica.is_held = nodes is not None and node not in nodes
+        if not replica.is_held:
+            world.restart(node)
+            replica.wake()
+        elif replica.core is not None:
+            replica.crash("held down", power=False)
+
+
+def heal_disks(world: World) -> None:
+    """Gives disks their space and their speed back, and takes away nodes that are beyond repair."""
     disks.heal(world)
     promises.heal(world)
     damage.heal(world)

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from raftlog.chaos.sim.ground.failure import Failure
-from raftlog.chaos.sim.ground.topologies import Links
 from raftlog.chaos.sim.nemesis.network import break_link
 from raftlog.chaos.sim.nemesis.targets import anyone
+from raftlog.chaos.sim.network.topologies import Links
+from raftlog.chaos.sim.replica.node import Node
+from raftlog.chaos.sim.world.world import World
 from raftlog.raft.consensus.roles import Follower, Leader
 from raftlog.raft.types import NodeId
-
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.replica.node import Node
-    from raftlog.chaos.sim.world.world import World
 
 REFUSED_US: Final = (0, 0, 4_000, 20_000)
 """For so long after a break of all links every dial is refused."""

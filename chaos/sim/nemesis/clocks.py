@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from raftlog.chaos.sim.ground.clocks import RATE
 from raftlog.chaos.sim.nemesis.targets import anyone, for_a_while
-
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.world.world import World
+from raftlog.chaos.sim.world.world import World
 
 HOUR_MS: Final = 3_600_000
 

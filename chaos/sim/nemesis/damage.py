@@ -9,20 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from raftlog.chaos.sim.disk import newest as disk_newest
 from raftlog.chaos.sim.disk.faults import AREAS, FATAL
-from raftlog.chaos.sim.ground.wires import NOBODY_YET
 from raftlog.chaos.sim.nemesis.promises import LOOK_US, Peers, start_until_taken, take_away, watch
 from raftlog.chaos.sim.nemesis.targets import anyone, for_a_while, several
+from raftlog.chaos.sim.replica.hello import NOBODY_YET
+from raftlog.chaos.sim.world.world import World
 from raftlog.raft.hello import NEVER_MET
 from raftlog.raft.types import NodeId
 from raftlog.raft.wal.formats import segment_name
 from raftlog.raft.wal.operations import Delete
-
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.world.world import World
 
 AROUND_US: Final = 2_000_000
 """How long a machine with an old copy of its disk stays at most."""
@@ -31,11 +29,11 @@ CHECKED_US: Final = 3_000_000
 """How soon an operator stops a node and looks at its disk."""
 
 NEWEST_AREAS: Final = {"row": "idx", "effects": "ledger"}
-"""What the atlas calls a region of what was written last; the others are of the log."""
+"""The area of the atlas that a region of the newest batch belongs to; all other regions belong to the log."""
 
 
 def heal(world: World) -> None:
-    """Operators check every disk: a node beyond repair is taken away, one with damage is started anew, and mends it."""
+    """Operators check every disk: a node beyond repair is taken away, a damaged one is restarted and repairs itself."""
     for node, disk in sorted(world.disks.items()):
         if world.atlas.is_beyond_repair(node):
             take_away(world, node)
@@ -44,9 +42,9 @@ def heal(world: World) -> None:
 
 
 def _check_disk(world: World, node: NodeId) -> None:
-    """As docs/operations.md says: what `raftlog disk check` finds in a sealed segment is found by the next start too,
-    once the .idx beside it is gone; a start that cannot mend it refuses. The newest segment is read whole by every
-    start, and its .idx may be what proves that its last entries were synced."""
+    """Does as docs/operations.md says. The next start finds the damage of a sealed segment that `raftlog disk check`
+    finds, once the .idx beside it is gone; a start that cannot repair it refuses. Every start reads the newest segment
+    whole, and its .idx may be the only proof that its last entries were synced."""
     replica, disk = world.replicas[node], world.disks[node]
     if replica.core is not None:
         replica.crash("stopped to check its disk", power=False)
@@ -91,7 +89,7 @@ def flip_newest(world: World, random: Random) -> None:
             world.note(node, "damaged", what)
             world.atlas.hit(node, NEWEST_AREAS.get(region, "log"), what)
         elif region:
-            world.count("damage: newest, beyond what is promised")
+            world.count("damage: newest, beyond the promises")
 
     look()
 
@@ -155,7 +153,7 @@ def roll_back(world: World, random: Random) -> None:
 
 def restore(world: World, random: Random) -> None:
     """A machine comes back with a copy of its disk that was made while it ran, at any earlier moment, and is started
-    until its boot counter is as high as its peers want it: they alone can tell that it lacks what it promised.
+    until its boot counter is as high as its peers demand. Only peers know that it lost promises.
 
     They can while the processes that saw its promises live and are reachable (docs/decisions/0017), so it runs only as
     long as that holds, or until it has everything again; else it is taken away.

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from raftlog.chaos.sim.nemesis.targets import anyone, for_a_while, several
-
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.world.world import World
+from raftlog.chaos.sim.world.world import World
 
 HANGS_US: Final = 2_000_000
 """A sync of a hanging disk takes this long: more than three election timeouts."""

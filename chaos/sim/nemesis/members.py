@@ -1,7 +1,7 @@
 """Changes of the members while things go wrong: nodes join as learners, are promoted, removed and replaced.
 
-An operator asks whoever leads, and gives up where that refuses; what was begun goes on by itself
-(raft/consensus/reconfiguration.py) or is given up with its leader. A node that the committed configuration no
+An operator asks the leader, and gives up if the leader refuses. A change that has begun goes on by itself
+(raft/consensus/reconfiguration.py) or ends with its leader. A node that the committed configuration no
 longer names is stopped for good some time later; until then it may disturb.
 """
 
@@ -10,16 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace as replace_fields
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from raftlog.chaos.sim.replica.node import Node
+from raftlog.chaos.sim.world.world import World
 from raftlog.raft.changes import AddLearners, ChangeAddresses, MemberChange, Promote, Remove, Replace
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.types import NodeId, Now
-
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.replica.node import Node
-    from raftlog.chaos.sim.world.world import World
 
 NODES_MAX: Final = 9
 """Nodes that a world ever has, those that left included."""
@@ -46,7 +44,7 @@ def _ask(world: World, random: Random, leading: Node, kind: str, node: NodeId, c
     def ask(core: RaftCore, now: Now) -> None:
         if world.attempt(leading.node, lambda: core.propose_configuration(change, now)):
             world.count("changes of members")
-        if hasty:  # a second operator, who does not wait until the first change is committed
+        if hasty:  # a second operator does not wait until the first change is committed
             member = core.state.configuration.members[0]
             moved = ChangeAddresses((replace_fields(member, peer=f"node-{member.node}:{hasty}"),))
             world.attempt(leading.node, lambda: core.propose_configuration(moved, now))
@@ -85,7 +83,7 @@ def remove(world: World, random: Random) -> None:
         return
     left = tuple(voter for voter in configuration.voters if voter != gone)
     if not world.atlas.may_configure(replace_fields(configuration, voters=left, outgoing=(), learners=())):
-        return  # whoever has a damaged disk would be too many of those left
+        return  # too many of the voters left would have a damaged disk
     if _ask(world, random, leading, "remove", gone, Remove((gone,))):
         _retire(world, random, gone)
 

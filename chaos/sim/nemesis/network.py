@@ -4,30 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from raftlog.chaos.sim.ground import topologies
-from raftlog.chaos.sim.ground.topologies import Links
 from raftlog.chaos.sim.nemesis.targets import anyone, for_a_while
+from raftlog.chaos.sim.network import topologies
+from raftlog.chaos.sim.network.topologies import Links
+from raftlog.chaos.sim.world.world import World
 from raftlog.raft.types import NodeId
-
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.world.world import World
-
-NOTICED_US: Final = 5_000
-"""How long it takes at most until a node hears that a connection closed."""
-
-
-def close_links(world: World, node: NodeId) -> None:
-    """A process ended: every peer hears its connections close, sooner or later, unless a cut hides it."""
-    world.network.forget(node)
-    for peer in world.replicas:
-        if peer != node and not world.network.is_cut(node, peer):
-            _tell_closed(world, world.random, peer, node)
 
 
 def cut(world: World, random: Random, kind: str, shape: str, links: Links) -> None:
-    """Swallow what is sent over those links for a while; both ends may notice."""
+    """Lose all messages on those links for a while; both ends may notice."""
     us, is_noticed = (
         random.randint(10_000, world.swarm.cut_max_us),
         random.randrange(1_000) < world.swarm.cut_is_noticed,
@@ -72,7 +59,7 @@ def cut_halves(world: World, random: Random) -> None:
 
 
 def cut_shape(world: World, random: Random) -> None:
-    """Shapes in which who sees whom is not transitive."""
+    """Cut the network so that reachability is not transitive."""
     nodes = list(world.replicas)
     random.shuffle(nodes)
     shape = random.choice(("hub", "bridge", "ring", "howard"))
@@ -140,7 +127,7 @@ def reset_link(world: World, random: Random) -> None:
 def break_link(world: World, random: Random, sender: NodeId, to: NodeId) -> None:
     """The connection that `sender` dialled breaks although both ends live, and both notice."""
     world.dials.broke(sender, to)
-    _tell_closed(world, random, to, sender)
+    world.dials.tell_closed(random, to, sender)
 
 
 def _pair(world: World, random: Random) -> tuple[NodeId, NodeId] | None:
@@ -148,10 +135,6 @@ def _pair(world: World, random: Random) -> tuple[NodeId, NodeId] | None:
     node = anyone(world, random)
     others = [other for other in world.replicas if other != node]
     return (node, random.choice(others)) if others else None
-
-
-def _tell_closed(world: World, random: Random, node: NodeId, peer: NodeId) -> None:
-    world.after(random.randint(0, NOTICED_US), world.replicas[node].link_closed, peer)
 
 
 FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from raftlog.chaos.sim.world.world import World
 from raftlog.raft.codec.block import BlockRecord, encode_block
-from raftlog.raft.configuration import Configuration
 from raftlog.raft.consensus.core import RaftCore
-from raftlog.raft.types import NOBODY, NodeId, Now
+from raftlog.raft.types import NOBODY, Now
 from raftlog.raft.wal.retention import RetentionPolicy, piece_of, trim_before
 from raftlog.statemachine.commands import Operation
 from raftlog.statemachine.versions import CLUSTER_VERSION
 
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.world.world import World
-
 
 def transfer(world: World, random: Random) -> None:
-    """An operator moves the leadership, to somebody or to whoever is best."""
+    """An operator moves the leadership, to a named voter or to the best one."""
     to, leading = random.choice([NOBODY, *world.replicas]), world.leading()
     if leading is None or not world.fault("transfer", leading.node, f"to {to}"):
         return
@@ -37,8 +34,8 @@ def compact(world: World, random: Random) -> None:
 
 
 def retain(world: World, random: Random) -> None:
-    """A node is asked to trim the log: as a policy decides, or below any index, ones too high among them. And some node
-    deletes what was trimmed before: housekeeping, no fault."""
+    """A node is asked to trim the log, as a policy decides or below any index, which may be too high. Housekeeping, no
+    fault."""
     replica = random.choice(list(world.replicas.values()))
     kept, age_ms, jump = random.choice((2, 3, 6)), random.choice((0, 2_000, 20_000)), random.randint(-2, 60)
     by_policy, deadline_us = random.randrange(2) == 0, world.now_us + 3_000_000
@@ -55,24 +52,6 @@ def retain(world: World, random: Random) -> None:
         world.count("trims asked for")
         block = encode_block([BlockRecord(int(Operation.TRIM), argument=before)])
         replica.submit(block, 1, 0, 0, deadline_us, lambda _: None)
-
-
-def programs(random: Random, nodes: Sequence[NodeId]) -> tuple[int, dict[NodeId, int]]:
-    """The cluster version that a world begins with, and the newest that each node's program knows: a cluster of today,
-    one of an older version, or one in the middle of its upgrade."""
-    version = random.choice((1, 1, 1, CLUSTER_VERSION))
-    oldest, is_mixed = random.choice((1, 1, CLUSTER_VERSION)), random.randrange(2) == 0
-    if version == CLUSTER_VERSION:
-        return version, dict.fromkeys(nodes, version)
-    return version, {node: random.randint(1, CLUSTER_VERSION) if is_mixed else oldest for node in nodes}
-
-
-def may_rise(world: World, configuration: Configuration) -> bool:
-    """Whether every member runs, and knows a newer cluster version than that configuration's."""
-    members = [world.replicas[member.node] for member in configuration.members]
-    if any(each.core is None or each.is_retired for each in members):
-        return False
-    return configuration.version < min(world.knows[each.node] for each in members)
 
 
 def upgrade(world: World, random: Random) -> None:

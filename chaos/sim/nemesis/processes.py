@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from raftlog.chaos.sim.nemesis.targets import anyone, for_a_while, several
+from raftlog.chaos.sim.world.world import World
 from raftlog.raft.types import NodeId
-
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.world.world import World
 
 
 def end(world: World, kind: str, nodes: Iterable[NodeId], *, power: bool) -> None:
@@ -73,7 +71,7 @@ def pause_several(world: World, random: Random) -> None:
 
 
 def _stop(world: World, random: Random, kind: str, nodes: list[NodeId]) -> None:
-    """Shorter than an election timeout or longer, up to the world's bound; what is sent to a stopped process waits."""
+    """Shorter than an election timeout or longer, up to the world's bound; messages to a stopped process wait."""
     us = random.choice(
         (random.randint(1_000, 250_000), random.randint(250_000, max(250_001, world.swarm.pause_max_us)))
     )

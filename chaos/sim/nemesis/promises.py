@@ -1,6 +1,6 @@
 """Promises that a disk forgets without damage: a sync that was answered and not done, and a copy that runs too.
 
-The disk is consistent in itself, so only peers can tell (docs/decisions/0017). They can while the processes that saw
+The disk is consistent in itself, so only peers know of it (docs/decisions/0017). They know while the processes that saw
 the promises live and are reachable: only so long a node runs that forgot something, or until it has everything again;
 else it is taken away.
 """
@@ -9,20 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from raftlog.chaos.sim.disk.disk import DiskFailed, DiskRefused, Image, SimDisk
 from raftlog.chaos.sim.disk.lies import KINDS, Lie
 from raftlog.chaos.sim.ground.failure import Failure
-from raftlog.chaos.sim.nemesis import network
 from raftlog.chaos.sim.nemesis.targets import anyone, for_a_while
+from raftlog.chaos.sim.replica.node import Node
+from raftlog.chaos.sim.world.world import World
 from raftlog.raft.consensus.state import Memory
 from raftlog.raft.hello import NEVER_MET
 from raftlog.raft.types import NodeId
-
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.replica.node import Node
-    from raftlog.chaos.sim.world.world import World
 
 LOOK_US: Final = 500
 """Shorter than any process is down: its peers' ends are noticed before it is back."""
@@ -99,7 +96,7 @@ class Peers:
                 raise Failure("lost promises put a node under a floor", evidence)
 
     def forgets(self) -> None:
-        """The node's disk forgets promises now: told before that happens."""
+        """The node's disk is about to forget promises; called before that happens."""
         self._world.witness.rolled_back(self._node, self.promised())
 
 
@@ -112,7 +109,7 @@ def take_away(world: World, node: NodeId) -> None:
 
 
 def watch(world: World, node: NodeId, peers: Peers, what: str, whole: str) -> None:
-    """Until that node has everything again: a node that its peers can no longer tell about is taken away."""
+    """Until that node has everything again: a node that its peers can no longer warn is taken away."""
     disk = world.disks[node]
 
     def look() -> None:
@@ -169,8 +166,8 @@ def lying_sync(world: World, random: Random) -> None:
 
 class Clone:
     """Two processes of one node, on its disk and on a copy of it that was made while it ran or between two starts; the
-    network leads to one of them at a time, and the other one stands still. It ends as soon as the peers cannot tell any
-    more: the one that is reached stays."""
+    network leads to one of them at a time, and the other one stands still. It ends as soon as the peers
+    know too little: then the process that is reached stays."""
 
     def __init__(self, world: World, random: Random, node: NodeId, peers: Peers, image: Image) -> None:
         self._world, self._random, self._node, self._peers = world, random, node, peers
@@ -200,7 +197,7 @@ class Clone:
         world.note(node, "another process is reached", other.life)
         world.count("times another process of a node was reached")
         world.dials.lead_to(other)
-        network.close_links(world, node)
+        world.dials.closed(node)
         if world.clients is not None:
             world.clients.ended(node)
         if other.core is None:
@@ -224,7 +221,7 @@ class Clone:
         self._again()
 
     def may_go_on(self) -> bool:
-        """Whether all that was promised can be told, and the node's loss is within what is promised."""
+        """Whether peers know all promises of the node, and may still report its loss to it."""
         world, node = self._world, self._node
         replica, disk = world.replicas[node], world.disks[node]
         is_sound = not (replica.is_retired or disk.damaged or disk.refused)
@@ -274,7 +271,7 @@ def clone(world: World, random: Random) -> None:
 
 def settle(world: World, node: NodeId, peers: Peers | None = None) -> None:
     """The process that stands still is gone. The other one is started until its boot counter is as high as its peers
-    want it, where they refuse it; and taken away where it still lacks promises that they cannot tell."""
+    demand, if they refuse it; and taken away if it still lacks promises that they do not know."""
     behind = world.dials.behind.pop(node)
     behind.vanish()
     replica = world.replicas[node]

@@ -1,27 +1,21 @@
 """A state that goes wrong in memory: one key's value differs on a minority of the replicas, and digest points show it.
 
-The key is written once, when the world begins, and asked for by nobody: so every answer stays right, and what the other
-properties demand of clients holds in these worlds too. The log and the snapshots of before are intact.
+The key is written once, when the world begins, and no client reads it. So every answer stays right, and the other
+properties about clients hold in these worlds too. The log and the snapshots of before are intact.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from raftlog.chaos.sim.ground.failure import Failure
 from raftlog.chaos.sim.nemesis.targets import anyone
+from raftlog.chaos.sim.world.world import World
 from raftlog.raft.codec.block import BlockRecord, encode_block
-from raftlog.raft.wal.divergence import NOTE
 from raftlog.statemachine.commands import Operation
 from raftlog.statemachine.digest import LOW, state_row_hash
 from raftlog.statemachine.store import RECORD, RECORD_SIZE
-
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.replica.life import Life
-    from raftlog.chaos.sim.replica.node import Node
-    from raftlog.chaos.sim.world.world import World
 
 KEPT: Final = b"\0kept"
 AGAIN_US: Final = 500_000
@@ -56,8 +50,8 @@ def corrupt(world: World, random: Random) -> None:
     if KEPT not in replica.machine._store.head or not world.atlas.may_hit(node, "state"):
         return
     if world.fault("corrupt state", node):
-        # No two replicas are wrong alike, also one after the other: what a process told outlives it, and memory that
-        # fails does not fail alike; a majority that is wrong alike is a bug of the machine, which no digest can see.
+        # No two replicas have the same wrong value, not even one after the other: the reports of a process outlive it.
+        # A majority with one and the same wrong state would be a bug of the machine, which no digest can see.
         flip(replica.machine, KEPT, b"as it was not, on node %d" % node)
         replica.corrupted = replica.mark.index
         world.atlas.unsound[node] = "its state in memory is wrong"
@@ -74,34 +68,6 @@ def flip(machine: Any, key: bytes, value: bytes) -> None:
     store.sum_low += (new & LOW) - (old & LOW)
     store.sum_high += (new >> 32) - (old >> 32)
     getattr(machine, "inner", machine)._digest = store.digest()
-
-
-# -- what follows ------------------------------------------------------------------------------------------------
-
-
-def sound(world: World, replica: Life) -> None:
-    """That node has another state than before: gone, or made from its disk or a leader's."""
-    replica.corrupted = 0
-    if NOTE not in replica.disk.damaged:  # else its next start may be refused
-        world.atlas.unsound.pop(replica.node, None)
-    world.witness.another_state(replica.node)
-
-
-def fenced(world: World, replica: Node, error: object) -> None:
-    """A process found that its state is wrong, and ends. Raises Failure where it is not."""
-    if not replica.corrupted:
-        raise Failure("only a wrong state is fenced", f"node {replica.node}: {error}")
-    world.sometimes("a wrong state was found out")
-    if world.leading() is replica:
-        world.sometimes("a leader's wrong state was found out")
-    world.note(replica.node, "fenced", str(error))
-
-
-def refused(world: World, replica: Node, reason: str) -> None:
-    """A disk could not be opened: where its note says that the state was wrong, the node is beyond repair."""
-    if NOTE in replica.disk.damaged:
-        world.atlas.hit(replica.node, "state", reason)
-        world.sometimes("a wrong state cannot be built anew")
 
 
 FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {"corrupt state": corrupt}

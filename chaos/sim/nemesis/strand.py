@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from raftlog.chaos.sim.ground import topologies
 from raftlog.chaos.sim.nemesis.targets import for_a_while
+from raftlog.chaos.sim.network import topologies
+from raftlog.chaos.sim.replica.node import Node
+from raftlog.chaos.sim.world.world import World
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.statemachine.commands import Operation
-
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.replica.node import Node
-    from raftlog.chaos.sim.world.world import World
 
 
 def strand_leader(world: World, random: Random) -> None:
@@ -51,7 +49,7 @@ def _writes(world: World, replica: Node, count: int) -> Callable[[], None]:
     block = encode_block([BlockRecord(Operation.APPEND, None, b"stranded")] * count, plain=True)
 
     def write() -> None:
-        replica.submit(block, count, 0, 0, world.now_us + 2_000_000, lambda _: world.count("stranded writes told"))
+        replica.submit(block, count, 0, 0, world.now_us + 2_000_000, lambda _: world.count("stranded writes answered"))
 
     return write
 

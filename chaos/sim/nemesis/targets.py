@@ -1,19 +1,16 @@
-"""Whom a fault hits, and for how long: the choices that every family of the nemesis shares."""
+"""Chooses the nodes that a fault hits, and for how long: the choices that every family of the nemesis shares."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING
 
+from raftlog.chaos.sim.world.world import World
 from raftlog.raft.types import NodeId
-
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.world.world import World
 
 
 def anyone(world: World, random: Random) -> NodeId:
-    """A node; every other time the leader, because that is who hurts."""
+    """A node; every other time the leader, because a fault of the leader does the most harm."""
     wants_leader, other = random.randrange(2) == 0, random.choice(list(world.replicas))
     leading = world.leading() if wants_leader else None
     return other if leading is None else leading.node

@@ -1,17 +1,15 @@
-"""Defines what a simulated client is told, and the settings of a simulated node."""
+"""Defines the answers to simulated clients, and the settings of a simulated node."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from raftlog.chaos.sim.replica.surroundings import World
 from raftlog.cluster.api.errors import Problem
 from raftlog.cluster.config.settings import LimitSettings, RaftSettings, RetentionSettings, Settings
 from raftlog.raft.types import NodeId
 from raftlog.statemachine.effects import RequestEffect
-
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.world.world import World
 
 NEVER_BYTES: Final = 1 << 40
 """So much log never comes in a world."""
@@ -32,7 +30,7 @@ class Applied(NamedTuple):
 
 
 Answer = Applied | Problem
-"""What a client is told of a write."""
+"""The answer to a write."""
 
 
 def settings_of(world: World) -> Settings:

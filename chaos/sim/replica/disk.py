@@ -9,7 +9,7 @@ import asyncio
 import errno
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from raftlog.chaos.sim.disk import snapshots as disk_snapshots
 from raftlog.chaos.sim.disk.errors import DiskFull
@@ -17,6 +17,7 @@ from raftlog.chaos.sim.disk.files import ScrubbedFiles
 from raftlog.chaos.sim.disk.reading import read_entries
 from raftlog.chaos.sim.replica.fetched import FillFiles, FillSurroundings, FillWorker
 from raftlog.chaos.sim.replica.scrubbing import Scrubbing
+from raftlog.chaos.sim.replica.surroundings import SimNode
 from raftlog.chaos.sim.replica.threads import Steps, Thread
 from raftlog.cluster.disk.disk import FINISH_S, DiskStatistics
 from raftlog.cluster.disk.older_segments import Backfill
@@ -38,8 +39,6 @@ from raftlog.raft.wal.snapshot_files import Received, StoredSnapshot
 from raftlog.raft.wal.storage import StepKind
 from raftlog.statemachine.effects import decode_effects_header
 
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.replica.node import Node
 RARE: Final = 40
 """How much likelier a crash is at a step that comes only with elections: there are far fewer of them."""
 
@@ -57,7 +56,7 @@ FAILS_ONE_IN: Final = 50
 class Reserve:
     """The room that a disk keeps for itself. A simulated disk is full or it is not: the reserve only says which."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: SimNode) -> None:
         self._node = node
         self.bytes = 1
         self.keep(may_make=True)
@@ -83,9 +82,9 @@ class Reserve:
 
 
 class NodeDisk:
-    """The disk of one process: gone with it. What is awaited belongs to its loop."""
+    """The disk as one process uses it. It ends with the process, and its futures belong to the process's loop."""
 
-    def __init__(self, node: Node, snapshot_bytes: int) -> None:
+    def __init__(self, node: SimNode, snapshot_bytes: int) -> None:
         self._node, self._disk = node, node.disk
         self._journal, self._storage = node.disk.running().journal, node.disk.running()
         self._write, self._read = Thread(node), Thread(node)
@@ -101,7 +100,7 @@ class NodeDisk:
         self._queued_bytes = self._effects_last = 0
         self._finish_timer: asyncio.TimerHandle | None = None
         self._received: Received | None = None
-        self._told: set[str] = set()  # files that scrubbing told of in this round
+        self._told: set[str] = set()  # files that scrubbing reported in this round
 
     def end(self) -> None:
         """The process is gone."""

@@ -6,21 +6,18 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
-from raftlog.chaos.sim.disk import faults
+from raftlog.chaos.sim.replica.surroundings import SimNode
 from raftlog.chaos.sim.replica.threads import Steps, Thread
 from raftlog.cluster.files.errors import DiskFenced
 from raftlog.raft.wal.operations import FileOperation, Write
-
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.replica.node import Node
 
 
 class FillFiles:
     """The files of a segment that is fetched: `raftlog.cluster.files.shard_files.ShardFiles` for a Filling."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: SimNode) -> None:
         self._node = node
 
     def write(self, name: str, position: int, data: bytes) -> None:
@@ -34,7 +31,7 @@ class FillFiles:
             disk = self._node.disk
             disk.files.carry_out(operation)
             if disk.damaged:
-                faults.carried_out(disk, operation)
+                disk.carried_out(operation)
 
     def close(self) -> None:
         """Nothing is open."""
@@ -43,7 +40,7 @@ class FillFiles:
 class FillWorker:
     """A thread of the disk that runs plain functions, while no other thread changes the list of segments."""
 
-    def __init__(self, node: Node, thread: Thread) -> None:
+    def __init__(self, node: SimNode, thread: Thread) -> None:
         self._node, self._thread = node, thread
 
     def run(self, job: Callable[[], Any]) -> asyncio.Future[Any]:
@@ -60,7 +57,7 @@ class FillWorker:
 class FillSurroundings:
     """What a Backfill uses of the writing thread and of the segments' lock."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: SimNode) -> None:
         self._node = node
         self.structure: AbstractContextManager[None] = nullcontext()
         self.reader = node.disk.reader()

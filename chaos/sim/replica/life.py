@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raftlog.chaos.sim.disk.disk import SimDisk
 from raftlog.chaos.sim.ground.clocks import Clock
 from raftlog.chaos.sim.ground.loop import SimLoop
-from raftlog.chaos.sim.ground.wires import NOBODY_YET, Hello
 from raftlog.chaos.sim.replica.disk import NodeDisk
+from raftlog.chaos.sim.replica.hello import NOBODY_YET, Hello
+from raftlog.chaos.sim.replica.surroundings import World
 from raftlog.chaos.sim.replica.watched import SimMetrics, WatchedReplica
 from raftlog.cluster.protocol.disk_reports import Why
 from raftlog.cluster.replica.state import ReplicaState
@@ -20,10 +21,6 @@ from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.hello import Met
 from raftlog.raft.messages import Message
 from raftlog.raft.types import GENESIS, NOBODY, Mark, NodeId, Now
-
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.invariants.witness import Witness
-    from raftlog.chaos.sim.world.world import World
 
 
 class Life:
@@ -122,7 +119,7 @@ class Life:
 
     @property
     def leader(self) -> NodeId:
-        """Who leads, as far as this process believes; NOBODY while it is down."""
+        """The leader, as far as this process believes; 0 while it is down."""
         return self.core.state.leader if self.core is not None else NOBODY
 
     def is_answering(self, peer: NodeId) -> bool:
@@ -143,12 +140,12 @@ class Life:
         """This node's clocks."""
         return self.clock.read(self.world.now_us)
 
-    def witness(self) -> Witness:
-        """Sees everything."""
-        return self.world.witness
+    def read_began(self, context: int) -> None:
+        """The core began a round of heartbeats for reads."""
+        self.world.witness.read_began(node=self.node, context=context)
 
     def _breach(self, error: Exception) -> None:
-        """Notes the first breach of a rule: the server's own code may catch what is raised here."""
+        """Notes the first breach of a rule: the server's own code may catch the exception."""
         if self.world.breach is None:
             self.world.breach = error
         raise error

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from raftlog.chaos.sim.replica.surroundings import SimNode
 from raftlog.cluster.peers.hello import CLUSTER_VERSIONS
 from raftlog.cluster.peers.transport import LinkSeen
 from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.messages import Message
 from raftlog.raft.types import NodeId
 
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.replica.node import Node
-
 
 class NodeLinks:
     """The `raftlog.cluster.replica.ports.Links` of one process."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: SimNode) -> None:
         self._node, self._life = node, node.life
 
     @property
     def refused_lately(self) -> Collection[tuple[float, str, str]]:
-        """None are told."""
+        """The simulator keeps no rejections."""
         return ()
 
     def set_members(

@@ -15,9 +15,8 @@ from raftlog.chaos.sim.disk.disk import SimDisk
 from raftlog.chaos.sim.disk.errors import DiskFailed, DiskRefused
 from raftlog.chaos.sim.ground.failure import Failure
 from raftlog.chaos.sim.ground.loop import ProcessEnded, SimLoop
-from raftlog.chaos.sim.ground.wires import Hello
-from raftlog.chaos.sim.nemesis import states
 from raftlog.chaos.sim.replica.disk import NodeDisk
+from raftlog.chaos.sim.replica.hello import Hello
 from raftlog.chaos.sim.replica.links import NodeLinks
 from raftlog.chaos.sim.replica.watched import SimLogger, WatchedApplier, WatchedCore, WatchedReplica
 from raftlog.chaos.sim.replica.watching import LOGGED, Watching
@@ -72,7 +71,7 @@ class Node(Watching):
     # -- life --------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begins from what is durable. A disk that refuses to be opened ends it: the node is down for good."""
+        """Begins from the durable files. A disk that refuses to be opened ends it: the node is down for good."""
         world, disk = self.world, self.disk
         self.life += 1
         self._forget()
@@ -140,16 +139,16 @@ class Node(Watching):
             self.loop.call_soon(callback, *arguments)
 
     def crash(self, why: str, *, power: bool = True) -> None:
-        """Dies: what is in memory is gone; with `power` also a part of what was not synced."""
+        """Dies and loses its memory; with `power` also a part of the unsynced writes."""
         world = self.world
         self.vanish()
-        states.sound(world, self)
+        world.state_replaced(self)
         self.is_paused = False
         self.disk.crash(power)
         world.crashed(self, why)
 
     def vanish(self) -> None:
-        """The process is gone, and no one is told."""
+        """The process is gone, and no peer or client learns of it."""
         self.life += 1
         loop, files, self.loop = self.loop, self._files, None
         self._forget()
@@ -172,7 +171,7 @@ class Node(Watching):
             raise error
 
     def posted_failed(self, error: Exception) -> None:
-        """A job of the disk failed that nothing waits for: the disk is fenced then, and the next batch is told."""
+        """A job of the disk failed that nothing waits for: the disk is fenced then, and the next batch fails."""
         if not isinstance(error, DiskFailed):
             self.world.count(f"disk jobs not done: {type(error).__name__}")
 
@@ -195,11 +194,11 @@ class Node(Watching):
             case Ending.FENCED:
                 world.sometimes("a node fences itself")
             case Ending.DIVERGED:
-                self._check(states.fenced, world, self, self._why)
+                self._check(world.fenced, self, self._why)
             case Ending.DAMAGED:
                 self._check(self._check_end_for_damage)
             case Ending.UNKNOWN_VERSION:
-                self._breach(Failure("nobody is led into a cluster version that it does not know", self.node))
+                self._breach(Failure("no node is led into a cluster version that it does not know", self.node))
             case _ if world.breach is None:
                 self._breach(Failure("a replica does not fail", f"node {self.node}: {ending}"))
         assert self.loop is not None
@@ -322,7 +321,7 @@ class Node(Watching):
     # -- time --------------------------------------------------------------------------------------------------------
 
     def ran(self) -> None:
-        """The loop has run: what became of the core, and when the next tick is due. Raises what was breached."""
+        """The loop has run: traces the core's state, and sets the next tick. Raises the first breach of a property."""
         world, core = self.world, self.core
         if world.breach is not None:
             raise world.breach

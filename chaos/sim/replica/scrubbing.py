@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from raftlog.chaos.sim.ground.failure import Failure
+from raftlog.chaos.sim.replica.surroundings import SimNode
 from raftlog.chaos.sim.replica.threads import STILL_US
 from raftlog.cluster.files.findings import Finding
 from raftlog.cluster.files.scrub import Looker
 from raftlog.raft.wal.formats import segment_name
 from raftlog.raft.wal.snapshot_files import SNAPSHOTS
 
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.replica.node import Node
 PAUSES_US: Final = (300_000, 1_000_000, 5_000_000)
 """From one round of scrubbing to the next, give or take a half: each world has its own."""
 
@@ -23,9 +22,9 @@ SCRUB_STEP_US: Final = 2_000
 
 
 class Scrubbing:
-    """Reads all files again and again (`raftlog.cluster.disk.scrubber.Scrub`), and checks what is found."""
+    """Reads all files again and again (`raftlog.cluster.disk.scrubber.Scrub`), and checks the findings."""
 
-    def __init__(self, node: Node, looker: Looker, found: Callable[[list[Finding]], None]) -> None:
+    def __init__(self, node: SimNode, looker: Looker, found: Callable[[list[Finding]], None]) -> None:
         self._node, self._life, self._looker, self._told_to = node, node.life, looker, found
         self._told: set[str] = set()
         self.rounds = 0
@@ -63,7 +62,7 @@ class Scrubbing:
             still = self._to_find()
             for name, what in due.items():
                 if still.get(name) == what and not any(name.startswith(file) for file in self._told):
-                    raise Failure("scrubbing finds what is damaged", f"node {node.node}: {what}")
+                    raise Failure("scrubbing finds all damage", f"node {node.node}: {what}")
 
     def _to_find(self) -> dict[str, str]:
         """Damage in files that a round reads: sealed segments whose rows are written, snapshots."""
@@ -78,12 +77,12 @@ class Scrubbing:
         }
 
     def _found(self, findings: list[Finding]) -> None:
-        """Raises Failure where nothing is wrong; then tells the server."""
+        """Raises Failure if a file has no damage; then reports the findings to the server."""
         node = self._node
         for each_found in findings:
             place = each_found.file.rpartition(".")[0] or each_found.file
             if not any(inode.wounds and name.startswith(place) for name, inode in node.disk.files.nodes.items()):
-                raise Failure("scrubbing tells of damage alone", f"node {node.node}: {each_found}")
+                raise Failure("scrubbing reports nothing but damage", f"node {node.node}: {each_found}")
             if each_found.file not in self._told:
                 node.world.note(node.node, "scrubbing found", str(each_found))
             self._told.add(each_found.file)

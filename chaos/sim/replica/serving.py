@@ -1,6 +1,6 @@
 """Serves simulated clients with the server's replica: requests, linearizable reads, and reads of the log.
 
-What a client is told is the server's answer (`raftlog.cluster.api.problems`).
+Clients get the server's own answers (`raftlog.cluster.api.problems`).
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raftlog.chaos.sim.replica.answers import Answer, Applied, url_of
 from raftlog.chaos.sim.replica.life import Life
@@ -18,9 +18,6 @@ from raftlog.cluster.api.values import LeaderHint
 from raftlog.cluster.protocol.request import Settled
 from raftlog.cluster.replica.replica import Replica
 from raftlog.raft.types import NOBODY
-
-if TYPE_CHECKING:
-    pass
 
 
 class Serving(Life):

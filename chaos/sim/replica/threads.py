@@ -8,18 +8,17 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from raftlog.chaos.sim.disk.errors import DiskFailed, DiskFull
 from raftlog.chaos.sim.ground.loop import ProcessEnded
+from raftlog.chaos.sim.replica.surroundings import SimNode
 from raftlog.cluster.files.errors import DiskFenced, NoSpace, ReadDamaged, StoredSnapshotDamaged
 from raftlog.raft.codec.checks import UnknownVersion
 from raftlog.raft.wal import snapshot_files
 from raftlog.raft.wal.formats import ForeignFile
 from raftlog.raft.wal.recovery import Damaged
 
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.replica.node import Node
 Steps = Generator[str, None, Any]
 """The names of operations, each given before it is carried out; its end has the result."""
 WAIT_US: Final = 500
@@ -42,7 +41,7 @@ class _Job(NamedTuple):
 class Thread:
     """One thread of the disk: its jobs, one after the other."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: SimNode) -> None:
         self._node, self._life = node, node.life
         self._jobs: deque[_Job] = deque()
         self._steps: Generator[int, None, None] | None = None

@@ -1,4 +1,4 @@
-"""Watches the server's replica from outside: its core, its applier and itself, as subclasses that tell the node.
+"""Watches the server's replica from outside: its core, its applier and itself, as subclasses that report to the node.
 
 No rule of the server is changed here: each method calls the server's own, and then shows the world what happened.
 A process may die before or after some of them.
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from raftlog.chaos.sim.replica.surroundings import SimNode
 from raftlog.cluster.protocol.digest_points import POINT_BLOCK
 from raftlog.cluster.protocol.request import Settled
 from raftlog.cluster.replica.log.applier import Applier
@@ -25,9 +26,6 @@ from raftlog.statemachine.commands import LogEntry
 from raftlog.statemachine.effects import Effects
 from raftlog.statemachine.machine import StateMachine
 
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.replica.node import Node
-
 SLICE_S: Final = 1.0
 """A slice of applying ends only with its entries: time stands still in a simulated callback."""
 
@@ -36,7 +34,7 @@ class WatchedCore(RaftCore):
     """The server's core; the witness looks at it after every input and at every Ready."""
 
     __slots__ = ("node",)
-    node: Node
+    node: SimNode
 
     def tick(self, now: Now) -> None:
         super().tick(now)
@@ -66,7 +64,7 @@ class WatchedCore(RaftCore):
 
     def read(self, context: int, now: Now) -> None:
         super().read(context, now)
-        self.node.witness().read_began(node=self.node.node, context=context)
+        self.node.read_began(context)
         self.node.stepped(self)
 
     def transfer(self, to: NodeId, now: Now) -> NodeId:
@@ -125,7 +123,7 @@ class WatchedCore(RaftCore):
 class WatchedApplier(Applier):
     """The server's applier. On a node with a slow state machine it applies one entry at a time."""
 
-    node: Node
+    node: SimNode
 
     def run(self) -> bool:
         node = self.node
@@ -148,7 +146,7 @@ class WatchedApplier(Applier):
 class WatchedReplica(Replica):
     """The server's replica."""
 
-    node: Node
+    node: SimNode
 
     def synced(self, batch: SyncBatch) -> None:
         self.node.sending = "sending what was promised"

@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from raftlog.chaos.sim.ground.failure import Failure
-from raftlog.chaos.sim.nemesis import states
+from raftlog.chaos.sim.ground.machines import Shown
 from raftlog.chaos.sim.replica.serving import Serving
-from raftlog.chaos.sim.world.machines import Shown
 from raftlog.cluster.protocol.disk_reports import Handover, Why
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.consensus.core import RaftCore
@@ -19,8 +18,6 @@ from raftlog.raft.types import Entry, Mark, NodeId
 from raftlog.statemachine.commands import LogEntry
 from raftlog.statemachine.effects import Effects
 
-if TYPE_CHECKING:
-    pass
 LOGGED: Final = frozenset({
     "log_deleted", "snapshot_not_saved", "note_not_written", "damage_stays", "handing_over", "followers_held",
     "digest_point_agreed", "states_differ", "file_damaged", "backfill_segment", "backfill_wrong", "disk_hangs",
@@ -29,7 +26,7 @@ LOGGED: Final = frozenset({
 
 
 class Watching(Serving):
-    """What the parts of a replica tell their node."""
+    """Receives the reports of the parts of a replica."""
 
     def _follow_yours(self) -> None:
         """A state machine of your own goes on beside the state that was restored."""
@@ -45,17 +42,7 @@ class Watching(Serving):
 
     def took(self, ready: Ready) -> None:
         """The replica took a Ready, and carries it out next."""
-        self._check(self._took, ready)
-
-    def _took(self, ready: Ready) -> None:
-        world = self.world
-        world.coverage.ready(self, ready)
-        if ready.entries:
-            world.witness.appended(self.node, ready.entries)
-        for event in ready.events:
-            world.happened(self.node, event)
-        for read in ready.reads:
-            world.witness.read_ready(self.node, read.context, read.index)
+        self._check(self.world.took, self, ready)
 
     def applied(self, entry: Entry, command: LogEntry, effects: Effects) -> None:
         """The state machine applied an entry."""
@@ -65,11 +52,8 @@ class Watching(Serving):
         world = self.world
         if self._yours is not None:
             self._yours.follow(entry, effects)
+        world.applied(self, entry, command, effects)
         machine = self.machine
-        world.witness.applied(self.node, entry, effects, machine, is_sound=not self.corrupted)
-        world.coverage.applied(entry, command.requests, effects)
-        if world.clients is not None:
-            world.clients.applied(entry, effects)
         if machine.point != self._point:
             self._point = machine.point
             world.witness.point_applied(self.node, machine.point)
@@ -100,7 +84,7 @@ class Watching(Serving):
         world = self.world
         self._follow_yours()
         self._point = self.state.applier.machine.point
-        states.sound(world, self)
+        world.state_replaced(self)
         world.witness.restored(self.node, mark, self.machine)
         world.sometimes("snapshot installed")
 
@@ -156,7 +140,7 @@ class Watching(Serving):
                 self._hands_over()
             case "damage_stays":
                 alone = "one or two voters" in values["mend"]
-                world.sometimes(f"damage stays: {'nobody could heal it' if alone else 'mending it would cost history'}")
+                world.sometimes(f"damage stays: {'no voter could heal it' if alone else 'a repair would cost history'}")
             case "followers_held":
                 world.sometimes("a full follower is sent no entries")
             case "digest_point_agreed":

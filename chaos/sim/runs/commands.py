@@ -1,6 +1,6 @@
 """Defines `raftlog sim`: run seeds on all cores, replay one, shrink one, and add up recorded runs.
 
-Exit codes are those of `raftlog chaos`: see Exit. docs/simulator.md tells how to read what is printed.
+Exit codes are those of `raftlog chaos`: see Exit. docs/simulator.md explains the output.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from raftlog.chaos.sim.ground.machines import load_machine
 from raftlog.chaos.sim.ground.trace import Recorder
 from raftlog.chaos.sim.runs import ending, report, results
 from raftlog.chaos.sim.runs.invocation import REPORTS, Exit, Wanted
@@ -37,7 +38,6 @@ from raftlog.chaos.sim.runs.runner import (
 )
 from raftlog.chaos.sim.runs.summary import Summary
 from raftlog.chaos.sim.world.coverage import SOMETIMES
-from raftlog.chaos.sim.world.machines import load_machine
 from raftlog.chaos.sim.world.world import MACHINE
 
 SEEDS: Final = "0:100"
@@ -139,7 +139,7 @@ def _machine(name: str) -> str:
 
 
 def _guarded(act: Callable[[], Exit]) -> Exit:
-    """What nobody expected is INTERNAL, never BROKEN: 1 must mean that raftlog is wrong."""
+    """Turns an unexpected error into INTERNAL, never BROKEN: exit code 1 must mean that raftlog is wrong."""
     try:
         return act()
     except KeyboardInterrupt:
@@ -158,7 +158,8 @@ def _nobody_reads() -> Exit:
 
 
 def _show(line: str) -> None:
-    """One line of the trace. Raises KeyboardInterrupt if nobody reads: an Exception would count as the seed's."""
+    """Prints a line of the trace. Raises KeyboardInterrupt if its reader is gone: an Exception would count as the
+    seed's."""
     try:
         typer.echo(line)
     except BrokenPipeError as error:

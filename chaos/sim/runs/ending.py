@@ -71,7 +71,7 @@ def record(summary: Summary, wanted: Wanted, sources: str) -> None:
 
 
 def show_hours() -> Exit:
-    """The runs that were kept, added up: what was executed now first."""
+    """Adds up the recorded runs, those of the present sources first."""
     try:
         told = results.sums(results.read())
     except ValueError as error:

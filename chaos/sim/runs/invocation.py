@@ -14,7 +14,7 @@ FAILURES_MAX: Final = 3
 """A run ends after this many failed seeds: one bug fails many, and each leaves a report."""
 
 REPORTS: Final = Path("runs/sim")
-"""Where the reports of failed seeds go unless told otherwise."""
+"""The folder for reports of failed seeds, unless `--report` names another one."""
 
 
 class Exit(IntEnum):

@@ -18,7 +18,7 @@ FAULTS_SHOWN: Final = 12
 """How many of the newest faults are printed to the terminal; the folder has them all."""
 
 DETAIL_MAX: Final = 600
-"""How many characters of what was seen: effects and histories are long."""
+"""Most characters of the evidence that are shown: effects and histories are long."""
 
 WIDTH: Final = 120
 
@@ -42,7 +42,7 @@ class Written:
 
     @property
     def history(self) -> Path:
-        """What clients were told about keys: `raftlog chaos check` judges it."""
+        """The answers that clients got about keys: `raftlog chaos check` judges them."""
         return self.folder / "history.jsonl"
 
     @property

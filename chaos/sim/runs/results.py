@@ -26,7 +26,7 @@ RESULTS: Final = "docs/sim_results.jsonl"
 HOURS_MIN: Final = 1.0
 """A run of fewer simulated hours is not kept unless asked: the file is read by people."""
 
-WORLD: Final = "raftlog.chaos.sim.world.world"
+WORLD: Final = "raftlog.chaos.sim.seed.run"
 """The module that runs a seed. What it imports, and what that imports, decides what happens; the rest looks on."""
 
 IMPORT: Final = re.compile(r"^[ \t]*(?:from ([\w.]+) import (\([^)]*\)|.*)|import (.*))$", re.MULTILINE)
@@ -151,7 +151,7 @@ def read(root: Path = ROOT) -> list[dict[str, Any]]:
 
 
 def sums(runs: Iterable[dict[str, Any]]) -> list[Sums]:
-    """The runs added up by what was executed, newest first.
+    """Adds up the runs by the sources that were executed, newest first.
 
     A range of seeds that was run twice counts once: the second run proved nothing that the first had not.
     """

@@ -26,7 +26,8 @@ from raftlog.chaos.sim.ground.failure import Failure
 from raftlog.chaos.sim.ground.swarm import Swarm
 from raftlog.chaos.sim.ground.trace import Trace
 from raftlog.chaos.sim.runs.ranges import ranges_text
-from raftlog.chaos.sim.world.world import MACHINE, Fault, run_seed
+from raftlog.chaos.sim.seed.run import run_seed
+from raftlog.chaos.sim.world.world import MACHINE, Fault
 from raftlog.raft.options import Options
 
 SECONDS: Final = 60
@@ -76,7 +77,7 @@ class Broken:
     faults: tuple[tuple[int, str], ...] = ()  # number, words
     atlas: tuple[str, ...] = ()
     world: tuple[str, ...] = ()
-    history: bytes = b""  # what clients were told about keys, as raftlog.chaos.judge.history writes it
+    history: bytes = b""  # the answers that clients got about keys, as raftlog.chaos.judge.history writes it
     traceback: str = ""
     is_internal: bool = False
 
@@ -118,9 +119,9 @@ def broken_by(error: Exception) -> Broken:
         detail=str(error.detail),
         at_us=world.now_us if world is not None else 0,
         faults=tuple((fault.number, fault_text(fault)) for fault in world.faults) if world is not None else (),
-        atlas=tuple(world.atlas.describe()) if world is not None and world.atlas is not None else (),
+        atlas=tuple(world.atlas.describe()) if world is not None else (),
         world=tuple(world_text(world.swarm)) if world is not None else (),
-        history=b"".join(world.clients.history.lines()) if world is not None and world.clients is not None else b"",
+        history=b"".join(world.history.lines()) if world is not None and world.history is not None else b"",
         traceback=text,
         is_internal=_is_ours(error),
     )
@@ -133,7 +134,7 @@ def fault_text(fault: Fault) -> str:
 
 
 def world_text(swarm: Swarm) -> Iterator[str]:
-    """What is wrong in a world, and where its options are not the default: `name value` each."""
+    """The faults of a world, and its options that are not the default: `name value` each."""
     default = Options()
     for each in fields(swarm):
         value = getattr(swarm, each.name)
@@ -169,7 +170,7 @@ def planted(mutant: str | None) -> Iterator[None]:
 
 
 def settle_collector() -> None:
-    """Take what is loaded by now out of the collector's sight: it looks after each seed."""
+    """Hides all objects loaded by now from the collector, which runs after each seed."""
     gc.collect()
     gc.freeze()
 
@@ -257,7 +258,7 @@ def _start(context: Any, mutant: str | None, work: Work | None, job: Job) -> _Wo
 
 @contextlib.contextmanager
 def _interrupts_wait() -> Iterator[None]:
-    """What is started here begins with Ctrl-C held back, until it ignores it: the parent decides when workers end."""
+    """Holds Ctrl-C back in processes started here, until they ignore it: the parent decides when workers end."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -282,7 +283,7 @@ def _end(worker: _Worker) -> None:
 def _wait(
     pool: list[_Worker], waiting: Iterator[Job], start: Callable[[Job], _Worker], hung_s: float
 ) -> Iterator[Result]:
-    """What is ready within a moment; workers that are done get the next job, or leave the pool."""
+    """The results that are ready within a moment. Workers that are done get the next job, or leave the pool."""
     ready = set(connection.wait([worker.pipe for worker in pool], timeout=0.5))
     for worker in list(pool):
         result = _result(worker, worker.pipe in ready, hung_s)

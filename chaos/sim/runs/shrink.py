@@ -17,7 +17,7 @@ Run = Callable[[Job], Result]
 
 @dataclass(slots=True)
 class Shrinking:
-    """What was reached so far: `best` still breaks the property that `first` broke."""
+    """The shortest list so far: `best` still breaks the property that `first` broke."""
 
     first: Result
     best: Result
@@ -26,7 +26,7 @@ class Shrinking:
 
     @property
     def faults(self) -> tuple[tuple[int, str], ...]:
-        """What is left of the list: number and words."""
+        """The faults that are left: number and words."""
         return _broken(self.best).faults
 
 

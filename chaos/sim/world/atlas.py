@@ -1,9 +1,9 @@
 """Decides which disks may be hit: enough intact copies of every committed entry, vote and snapshot must stay.
 
 A wiped and a rolled-back disk stop their node for good, or until it is replaced; a log that was hit is cut and heals
-from the others, and until then neither its copies nor its vote count. What was committed or voted is on a majority, so
-whoever can still elect and commit, a majority without the lost ones, has a copy among it: the promise stays possible as
-long as every majority in force can be had from the others. Beyond that the property is only that a node stops loudly
+from the others, and until then neither its copies nor its vote count. Every committed entry and every vote is on a
+majority. A majority without the lost nodes can still elect and commit, and has a copy. So the promise can be kept as
+long as the other nodes form every majority in force. Beyond that the property is only that a node stops loudly
 and never serves wrong data.
 """
 
@@ -21,14 +21,14 @@ WHOLE_DISK: Final = ("wipe", "roll_back")
 """Faults of a whole disk, beside the areas of `raftlog.chaos.sim.disk.faults`."""
 
 STATE: Final = "state"
-"""A wrong state that cannot be built anew: its node has a note on its disk, and is refused."""
+"""A wrong state that cannot be rebuilt: its node has a note on its disk, and refuses to start."""
 
 COVERED: Final = ("snapshot", "ledger")
 """Areas whose damage a log from 1 makes up for. It may go before anybody reads them, so they count at once."""
 
 
 class Atlas:
-    """What was done to which disk, and who is lost by it."""
+    """The damage of each disk, and the nodes that are lost by it."""
 
     __slots__ = ("_configurations", "_disks", "_whole_disk", "doubtful", "hits", "lost", "unsound")
 
@@ -38,10 +38,10 @@ class Atlas:
         self.hits: list[tuple[NodeId, str, str]] = []  # node, area, what: in order
         self.lost: dict[NodeId, str] = {}  # a node beyond repair, or that has still to heal, and why
         self.doubtful: dict[NodeId, str] = {}  # a node that would be lost by a compaction of its log, and why
-        self.unsound: dict[NodeId, str] = {}  # a node whose state in memory is wrong: it says so, and starts anew
+        self.unsound: dict[NodeId, str] = {}  # a node whose state in memory is wrong: it reports that, and restarts
         self._whole_disk: dict[NodeId, bool] = {}  # whose disk as a whole is not the one that made its promises
 
-    # -- who counts
+    # -- nodes that count
 
     def configured(self, *configurations: Configuration) -> None:
         """The configurations that may be in force from now on: the newest committed one and all behind it."""
@@ -68,7 +68,7 @@ class Atlas:
         if node in self.lost:
             return True  # it could not become worse, and must stay as loud
         if area in ("idx", "hard_state"):
-            return True  # made anew from the log; of the hard state the other slot stays (`disk/faults.py`)
+            return True  # rebuilt from the log; of the hard state the other slot stays (`disk/faults.py`)
         return self._stays_possible_without(node)
 
     def hit(self, node: NodeId, area: str, what: str) -> None:
@@ -97,8 +97,8 @@ class Atlas:
         return self._stays_possible_without(None)
 
     def _mend(self) -> None:
-        """Who was lost by damage to files that are gone by now (a compaction, an install) is whole again; who lost the
-        log that made up for damage is lost."""
+        """A node is whole again once its damaged files are gone (by a compaction or an install). A node is lost once
+        it loses the log that made up for damage."""
         for node in list(self.doubtful):
             if not self._disks[node].is_damaged(COVERED):
                 del self.doubtful[node]

@@ -1,15 +1,19 @@
 """The states that many worlds together must reach at times, each with a sentence, and the detectors that notice them.
 
-Antithesis' "sometimes" assertions, FoundationDB's TEST macro: a property that holds in a state nobody reaches proves
-nothing. A detector looks only when something rare happened (an event of a core, a start, a crash), never per message.
+Antithesis' "sometimes" assertions, FoundationDB's TEST macro: a property proves nothing about a state that no world
+reaches. A detector looks only when something rare happened (an event of a core, a start, a crash), never per message.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
+from raftlog.chaos.sim.ground.outcome import Fault
+from raftlog.chaos.sim.network.cluster import Cluster
+from raftlog.chaos.sim.replica.surroundings import SeenNode
 from raftlog.raft.codec.configuration import decode_configuration
+from raftlog.raft.configuration import Configuration
 from raftlog.raft.consensus.roles import Leader
 from raftlog.raft.events import BecameFollower, BecameLeader, ConflictTruncated, Event, MessageIgnored, TransferEnded
 from raftlog.raft.quorum import agreed, majority
@@ -18,18 +22,13 @@ from raftlog.raft.types import NOBODY, Entry, EntryKind, HardState, NodeId
 from raftlog.statemachine.commands import RequestBlock, Result
 from raftlog.statemachine.effects import Effects
 
-if TYPE_CHECKING:
-    from raftlog.chaos.sim.replica.life import Life
-    from raftlog.chaos.sim.replica.node import Node
-    from raftlog.chaos.sim.world.world import World
-
 SOMETIMES: Final[dict[str, str]] = {
     # elections
     "split vote": "a candidate's term ended without a leader, and it began another",
     "pre-vote prevented a disruption": "a node asked whether it could win, heard from the leader, and raised no term",
     "sticky vote": "a node that hears its leader did not follow a candidate into a newer term",
     "closed link began an election": "a follower heard its link to the leader close, and asked for votes early",
-    "a leader outlived a break of its links": "connections ended together, could be made again, and nobody campaigned",
+    "a leader outlived a break of its links": "connections ended together, could be made again, and no node campaigned",
     "check-quorum step-down": "a leader that no majority answers stepped down by itself",
     "deposed by a newer term": "a leader heard of a newer term",
     "two leaders": "a leader was elected while one of an older term still took itself for the leader",
@@ -50,7 +49,7 @@ SOMETIMES: Final[dict[str, str]] = {
     "trimmed segments deleted": "a node deleted segments that a trim in the log had let go of",
     # crashes and restarts
     "crash before the vote was durable": "a node died with a new term or vote in memory only",
-    "crash between persist and send": "a node died with a durable term or vote that nobody heard of: the vote is lost",
+    "crash between persist and send": "a node died with a durable term or vote that it had not sent: the vote is lost",
     "crash between sync and promise": "a node died with durable entries that it had not acknowledged",
     "crash while applying": "a node died between commit and apply",
     "restart from a snapshot": "a node restored its state machine from a snapshot and replayed what followed",
@@ -61,20 +60,20 @@ SOMETIMES: Final[dict[str, str]] = {
     "majority down": "too few processes ran to elect anybody",
     # disks
     "a node stops loudly": "a node refused its damaged disk, and said why",
-    "a damaged log was cut": "a start set aside what was damaged, and went on under a floor, without a vote",
+    "a damaged log was cut": "a start set the damaged files aside, and went on under a floor, without a vote",
     "a damaged log has healed": "a node without a vote got from a new leader what it had lost, and votes again",
     "a restored copy has everything again": "a disk was put back as it was, and got back what it had lost",
     "a disk that lied about a sync has everything again": "a power cut took what it had answered for",
     "a copy that ran beside its original has everything again": "two processes of one node, reached in turns",
     "a damaged snapshot was set aside": "a start found a snapshot that fails its check, and did without it",
     "scrubbing found damage before a reader": "a sealed segment was damaged, and no reader had met it",
-    "scrubbing found a damaged snapshot": "the newest one, and the node saved its state anew",
-    "a node ended for damage, the others being well": "its next start cuts what is damaged, and heals from them",
-    "damage stays: nobody could heal it": "one voter or two: the node goes on without what it cannot read",
-    "damage stays: mending it would cost history": "a start would begin the log anew behind a snapshot",
+    "scrubbing found a damaged snapshot": "the newest one, and the node saved its state again",
+    "a node ended for damage, the others being well": "its next start cuts the damage, and heals from them",
+    "damage stays: no voter could heal it": "one voter or two: the node goes on without what it cannot read",
+    "damage stays: a repair would cost history": "a start would begin the log again behind a snapshot",
     "a wrong state was found out": "a node whose state differed from the majority's at a digest point fenced itself",
     "a leader's wrong state was found out": "the same of the leader",
-    "a wrong state cannot be built anew": "its log did not reach back, and the node refused to start",
+    "a wrong state cannot be rebuilt": "its log did not reach back, and the node refused to start",
     "a wrong state outlived the trouble": "it was found out after everything else was healed",
     "nothing is written because no majority has one state": "a majority had reported, and its values differed",
     "a node fences itself": "a write or sync failed, and the process stopped before another word",
@@ -88,16 +87,16 @@ SOMETIMES: Final[dict[str, str]] = {
     "no room for a snapshot": "a snapshot was given up for want of room, and left nothing behind",
     # clients
     "read during a change of leader": "a linearizable read lost its leader before its round was confirmed",
-    "write with unknown outcome": "a client was told that nobody knows what became of its write",
+    "write with unknown outcome": "a client got the outcome unknown for its write",
     "forwarded write": "a follower passed a client's write to the leader",
     "refused as busy": "too many bytes waited for their commit, and a write was refused at once",
-    "repeated request": "a request came twice, and the session told the second from the first",
+    "repeated request": "a request came twice, and the session recognised the second",
     "session retried at another leader": "a request was taken under one leader, and again under another",
     "fenced owner refused": "a consumer group's owner moved it after somebody else had claimed it, and was refused",
     "clock entry": "an idle log got an entry so that the cluster clock went on",
     # the network
     "replayed message": "a message came again, long after",
-    "damaged frame refused": "bytes were damaged on a link, and their CRC told",
+    "damaged frame refused": "bytes were damaged on a link, and their CRC showed it",
     "hello refused": "a process of an older boot, or another disk, was not believed",
     # members
     "joint configuration": "two majorities were needed at once",
@@ -142,6 +141,18 @@ def never_reached(stats: Mapping[str, int]) -> list[str]:
     return [name for name in SOMETIMES if not stats.get(f"sometimes: {name}")]
 
 
+class Covered(Cluster, Protocol):
+    """What the detectors look at."""
+
+    configuration: Configuration
+    acknowledged: int
+    stats: dict[str, int]
+    faults: list[Fault]
+
+    def sometimes(self, what: str) -> None:
+        """Notes that the world reached a state of `SOMETIMES`."""
+
+
 class Coverage:
     """Looks at one world, and calls its `sometimes`."""
 
@@ -160,7 +171,7 @@ class Coverage:
         "world",
     )
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Covered) -> None:
         self.world = world
         self._began: dict[NodeId, int] = {}  # where the log of each process ended when it began
         self._asking: dict[NodeId, int] = {}  # pre-candidates, and their terms
@@ -197,7 +208,7 @@ class Coverage:
         if handler is not None:
             handler(node, event)
 
-    def ready(self, replica: Life, ready: Ready) -> None:
+    def ready(self, replica: SeenNode, ready: Ready) -> None:
         """A core wants something done."""
         if ready.fetches:
             for fetch in ready.fetches:
@@ -273,7 +284,7 @@ class Coverage:
         if log.committed < event.index - 1:
             self._older[node] = event.index
 
-    def _look_at_older(self, replica: Life) -> None:
+    def _look_at_older(self, replica: SeenNode) -> None:
         core = replica.core
         state = core.state if core is not None else None
         if state is None or not isinstance(state.role, Leader) or state.log.committed >= self._older[replica.node]:
@@ -320,8 +331,8 @@ class Coverage:
 
     # -- from the world ----------------------------------------------------------------------------------------
 
-    def started(self, replica: Node, notices: Iterable[str] = ()) -> None:
-        """A process began; `notices` is what recovery mended."""
+    def started(self, replica: SeenNode, notices: Iterable[str] = ()) -> None:
+        """A process began; `notices` list the repairs of its recovery."""
         world, core = self.world, replica.core
         assert core is not None
         self._began[replica.node] = core.state.log.last.index
@@ -358,7 +369,7 @@ class Coverage:
             world.sometimes("majority down")
 
     def finished(self) -> None:
-        """The world ends: what its counters and the list of its faults tell."""
+        """The world ends: reads its counters and the list of its faults."""
         world = self.world
         world.stats["messages replayed"] = world.network.replayed
         for counted, name in COUNTED.items():

@@ -1,55 +1,68 @@
-"""A seeded world: a few nodes under one virtual clock, a bad network, bad disks and a nemesis, watched at every step.
+"""Holds a seeded world: nodes under one virtual clock, a bad network, bad disks, and a witness of every step.
 
-`run_seed` runs one seed: trouble for some simulated seconds, then everything is healed and the cluster must make
-progress and agree. Everything that happens is told to a trace; its digest is equal for equal seeds, on every run
-and Python hash seed.
+`raftlog.chaos.sim.seed.run` runs a world from its first fault to its last check. Every event goes to a trace; the
+digest of the trace is equal for equal seeds, on every run and with every hash seed of Python.
 """
 
 from __future__ import annotations
 
-import gc
 import heapq
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
-from raftlog.chaos.sim import nemesis
-from raftlog.chaos.sim.clients.clients import Clients
+from raftlog.chaos.judge.history import History
 from raftlog.chaos.sim.disk.disk import SimDisk
-from raftlog.chaos.sim.ground.dials import Dials
-from raftlog.chaos.sim.ground.failure import Failure, NoProgress, failure_of
+from raftlog.chaos.sim.ground.failure import Failure
 from raftlog.chaos.sim.ground.loop import ProcessEnded
-from raftlog.chaos.sim.ground.network import Network
+from raftlog.chaos.sim.ground.machines import Host, Shown, load_machine
 from raftlog.chaos.sim.ground.outcome import Fault, Outcome
-from raftlog.chaos.sim.ground.swarm import Swarm, draw, quiet
-from raftlog.chaos.sim.ground.trace import EVERYONE, DigestTrace, Trace
-from raftlog.chaos.sim.ground.wires import Wires
+from raftlog.chaos.sim.ground.swarm import Swarm, draw, programs, quiet
+from raftlog.chaos.sim.ground.trace import DigestTrace, Trace
 from raftlog.chaos.sim.invariants import Witness
+from raftlog.chaos.sim.network.dials import Dials
+from raftlog.chaos.sim.network.links import Links
+from raftlog.chaos.sim.network.network import Network
+from raftlog.chaos.sim.network.wires import Wires
 from raftlog.chaos.sim.replica.answers import settings_of, url_of
 from raftlog.chaos.sim.replica.node import Node
 from raftlog.chaos.sim.replica.scrubbing import PAUSES_US
-from raftlog.chaos.sim.world.agreement import agree, find_out
+from raftlog.chaos.sim.replica.surroundings import SeenNode
 from raftlog.chaos.sim.world.atlas import Atlas
-from raftlog.chaos.sim.world.bad_disks import with_bad_disks
 from raftlog.chaos.sim.world.coverage import Coverage
-from raftlog.chaos.sim.world.links import Links
-from raftlog.chaos.sim.world.machines import Host, Shown, feed, load_machine
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.raft.codec.configuration import encode_configuration
 from raftlog.raft.codec.entry import seal_entry
 from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.events import BecameLeader, ConflictTruncated, Event, MessageIgnored
+from raftlog.raft.ready import Ready
 from raftlog.raft.refusals import Refused
 from raftlog.raft.types import GENESIS, Entry, EntryKind, NodeId
+from raftlog.raft.wal.divergence import NOTE
 from raftlog.raft.wal.formats import LogIdentity
-from raftlog.statemachine.commands import Operation
+from raftlog.statemachine.commands import LogEntry, Operation
+from raftlog.statemachine.effects import Effects
 
-__all__ = ["Failure", "Fault", "NoProgress", "Outcome", "World", "quiet", "run_seed"]
+__all__ = ["Failure", "Fault", "Outcome", "World", "quiet"]
 
 PATIENCE_US = 3_000_000
 """How long a client of the world's own waits for an answer."""
 
 MACHINE = "raftlog.statemachine.machine:StateMachine"
+
+
+class Audience(Protocol):
+    """The clients of a world (`raftlog.chaos.sim.clients.clients.Clients`)."""
+
+    @property
+    def history(self) -> History:
+        """What they asked and were answered."""
+
+    def ended(self, node: NodeId) -> None:
+        """The process of that node ended."""
+
+    def applied(self, entry: Entry, effects: Effects) -> None:
+        """A node applied this entry."""
 
 
 class World:
@@ -82,7 +95,7 @@ class World:
         nodes = tuple(range(1, self.swarm.nodes + 1))
         for node in nodes:
             self.trace.state(0, node, None)
-        version, self.knows = nemesis.operators.programs(self.random_of("programs"), nodes)
+        version, self.knows = programs(self.random_of("programs"), nodes)
         members = tuple(Member(node, self.incarnation_of(node), f"node-{node}:7001", url_of(node)) for node in nodes)
         self.configuration = Configuration(members, nodes, version=version)
         data = encode_configuration(self.configuration)
@@ -91,17 +104,17 @@ class World:
         )
         self.network_random = self.random_of("network")
         self.crash_random = self.random_of("crash")
-        self.wires = Wires(self)
+        self.links = Links(self)
+        self.dials = Dials(self, self.links)
+        self.wires = Wires(self, self.dials)
         self.send = self.wires.send
         self.network = Network(self.network_random, self.swarm, self.wires.carry)
-        self.links = Links(self)
-        self.dials = Dials(self)
         self.disks = {node: self._formatted(node) for node in nodes}
         self.coverage = Coverage(self)
         self.witness = Witness(self.configuration, self.first)
         self.replicas = {node: Node(self, node, self.disks[node]) for node in nodes}
         self._atlas = Atlas(self.disks, self.configuration)
-        self.clients: Clients | None = None
+        self.clients: Audience | None = None
         self.acknowledged = 0  # the highest index that a client knows to be committed
 
     def random_of(self, purpose: str) -> Random:
@@ -121,7 +134,7 @@ class World:
         return Member(node, self.incarnation_of(node), f"node-{node}:7001", url_of(node))
 
     def join(self, member: Member) -> None:
-        """A new machine with a new disk starts, and waits to be told that it is a member."""
+        """A new machine with a new disk starts, and waits until a leader adds it as a member."""
         node = member.node
         self.disks[node] = self._formatted(node)
         self.knows[node] = max(self.knows.values())  # an older one would be refused
@@ -188,11 +201,11 @@ class World:
         """Whether a crash at a step is a power cut."""
         return self.crash_random.randrange(1_000) < self.swarm.step_power_cut
 
-    def started(self, replica: Node, notices: Sequence[str]) -> None:
-        """A process began; `notices` is what recovery mended."""
+    def started(self, replica: SeenNode, notices: Sequence[str]) -> None:
+        """A process began; `notices` list the repairs of its recovery."""
         core = replica.core
         assert core is not None
-        nemesis.states.sound(self, replica)
+        self.state_replaced(replica)
         self.trace.line(self.now_us, replica.node, "starts", core.state.term, core.state.log.last.index)
         self.witness.restored(replica.node, replica.mark, replica.machine)
         self.witness.started(core, replica.disk)
@@ -200,14 +213,16 @@ class World:
         self.links.started(replica.node)
         self.dials.started(replica.node)
 
-    def refused(self, replica: Node, reason: str) -> None:
+    def refused(self, replica: SeenNode, reason: str) -> None:
         """A disk refused to be opened: that node is down for good, and says why."""
         self.sometimes("a node stops loudly")
-        nemesis.states.refused(self, replica, reason)
+        if NOTE in replica.disk.damaged:  # its note says that the state was wrong: the node is beyond repair
+            self.atlas.hit(replica.node, "state", reason)
+            self.sometimes("a wrong state cannot be rebuilt")
         self.trace.line(self.now_us, replica.node, "refuses", reason)
         self.trace.state(self.now_us, replica.node, None)
 
-    def crashed(self, replica: Node, why: str) -> None:
+    def crashed(self, replica: SeenNode, why: str) -> None:
         """A process died: its connections close, which its peers hear, and it comes back later."""
         self.count("crashes")
         self.coverage.crashed(replica.node, why)
@@ -216,10 +231,26 @@ class World:
         self.witness.crashed(replica.node)
         self.links.ended(replica.node)
         self.dials.ended(replica.node)
-        nemesis.close_links(self, replica.node)
+        self.dials.closed(replica.node)
         if self.clients is not None:
             self.clients.ended(replica.node)
         self.after(self.crash_random.randint(1_000, self.swarm.down_max_us), self.restart, replica.node)
+
+    def state_replaced(self, replica: SeenNode) -> None:
+        """That node has another state than before: none, or one from its disk or from a leader."""
+        replica.corrupted = 0
+        if NOTE not in replica.disk.damaged:  # else its next start may be refused
+            self.atlas.unsound.pop(replica.node, None)
+        self.witness.another_state(replica.node)
+
+    def fenced(self, replica: SeenNode, error: object) -> None:
+        """A process found that its state is wrong, and ends. Raises Failure where the state is right."""
+        if not replica.corrupted:
+            raise Failure("only a wrong state is fenced", f"node {replica.node}: {error}")
+        self.sometimes("a wrong state was found out")
+        if self.leading() is replica:
+            self.sometimes("a leader's wrong state was found out")
+        self.note(replica.node, "fenced", str(error))
 
     def restart(self, node: NodeId) -> None:
         """Start that node, if it is down."""
@@ -236,6 +267,23 @@ class World:
             self.count(f"refused {type(refusal).__name__}")
             return False
 
+    def took(self, replica: SeenNode, ready: Ready) -> None:
+        """A replica took a Ready, and carries it out next."""
+        self.coverage.ready(replica, ready)
+        if ready.entries:
+            self.witness.appended(replica.node, ready.entries)
+        for event in ready.events:
+            self.happened(replica.node, event)
+        for read in ready.reads:
+            self.witness.read_ready(replica.node, read.context, read.index)
+
+    def applied(self, replica: SeenNode, entry: Entry, command: LogEntry, effects: Effects) -> None:
+        """A state machine applied an entry."""
+        self.witness.applied(replica.node, entry, effects, replica.machine, is_sound=not replica.corrupted)
+        self.coverage.applied(entry, command.requests, effects)
+        if self.clients is not None:
+            self.clients.applied(entry, effects)
+
     def happened(self, node: NodeId, event: Event) -> None:
         """An event of a core."""
         self.coverage.happened(node, event)
@@ -251,7 +299,7 @@ class World:
     # -- clients -----------------------------------------------------------------------------------------------
 
     def answered(self, node: NodeId, index: int, done: Callable[[Any], None], answer: object) -> None:
-        """A node answers a client: what is in `index` is known outside from now on."""
+        """A node answers a client: from now on a client knows the log up to `index`."""
         self.acknowledged = max(self.acknowledged, index)
         self.witness.answers(node, index)
         self.trace.line(self.now_us, node, "answers", index)
@@ -266,13 +314,13 @@ class World:
             )
 
     def write(self) -> None:
-        """A write by nobody's client, to whoever leads."""
+        """Sends a write to the leader, in the name of no client."""
         block = encode_block([BlockRecord(Operation.APPEND, None, b"written")], plain=True)
         replica = self.leading() or self.random.choice(list(self.replicas.values()))
         replica.submit(block, 1, 0, 0, self.now_us + self.patience_us, lambda _: None)
 
     def leading(self) -> Node | None:
-        """Whoever leads the newest term, as far as it believes."""
+        """The node that believes itself the leader of the newest term."""
         newest, leading = 0, None
         for replica in self.replicas.values():
             state = replica.core.state if replica.core is not None else None
@@ -323,8 +371,12 @@ class World:
             "nodes": self.swarm.nodes,
             "simulated ms": self.now_us // 1_000,
         }
-        history = getattr(self.clients, "history", None)
-        return Outcome(self.seed, self.trace.digest(), dict(sorted(stats.items())), tuple(self.faults), history)
+        return Outcome(self.seed, self.trace.digest(), dict(sorted(stats.items())), tuple(self.faults), self.history)
+
+    @property
+    def history(self) -> History | None:
+        """What the clients asked and were answered; None without clients."""
+        return None if self.clients is None else self.clients.history
 
     # -- agreement ---------------------------------------------------------------------------------------------
 
@@ -343,27 +395,19 @@ class World:
         sides = [side for each in possible for side in (each.voters, each.outgoing)]
         kept = [node for node in self.replicas if not self._atlas.is_lost(node)]
         if any(each.learners for each in possible) or self._atlas.unsound:
-            return kept  # of two states that differ a third one tells which is right
+            return kept  # if two states differ, a third one shows which is right
         for node in self.random.sample(kept, len(kept)):
             fewer = [other for other in kept if other != node]
             if all(2 * sum(voter in fewer for voter in side) > len(side) for side in sides if side):
                 kept = fewer
         return kept
 
-    def heal(self, nodes: Collection[NodeId] | None = None) -> None:
-        """The end of all trouble, for those nodes (all); the others stay down."""
-        self.is_healed = True
-        self.trace.line(self.now_us, EVERYONE, "healed", *(nodes or ()))
-        self.network.heal_all()
-        nemesis.heal(self)
-        for node, replica in self.replicas.items():
-            replica.is_paused = False
-            replica.is_held = nodes is not None and node not in nodes
-            if not replica.is_held:
-                self.restart(node)
-                replica.wake()
-            elif replica.core is not None:
-                replica.crash("held down", power=False)
+    def may_rise(self, configuration: Configuration) -> bool:
+        """Whether every member runs, and knows a newer cluster version than that configuration's."""
+        members = [self.replicas[member.node] for member in configuration.members]
+        if any(each.core is None or each.is_retired for each in members):
+            return False
+        return configuration.version < min(self.knows[each.node] for each in members)
 
     def has_agreed(self, least: int) -> bool:
         """Whether every member that can run does, and has applied one and the same index, at least `least`."""
@@ -375,7 +419,7 @@ class World:
             return False
         applied: list[int] = []
         configuration = leading.core.state.configuration
-        if nemesis.operators.may_rise(self, configuration):
+        if self.may_rise(configuration):
             return False
         for member in configuration.members:
             replica = self.replicas[member.node]
@@ -388,61 +432,3 @@ class World:
                 return False
             applied.append(log.applied)
         return min(applied, default=0) == max(applied, default=0) >= least
-
-
-def run_seed(
-    seed: int,
-    seconds: int = 60,
-    *,
-    swarm: Swarm | None = None,
-    trace: Trace | None = None,
-    skip: frozenset[int] = frozenset(),
-    machine: str = MACHINE,
-) -> Outcome:
-    """One world: `seconds` of trouble, then agreement. Raises Failure, which has the seed and the world.
-
-    `skip` are numbers of faults to leave out; `machine` is the state machine as module:Class.
-    """
-    was_collecting = gc.isenabled()
-    gc.disable()  # a world ends soon, and what it leaves is collected then
-    try:
-        world = World(seed, swarm, trace, skip=skip, machine=machine)
-        try:
-            return _run(world, seconds)
-        except Exception as error:
-            failure = failure_of(error)
-            failure.seed, failure.world = seed, world
-            raise failure from failure.__cause__
-        finally:
-            world.end()
-    finally:
-        if was_collecting:
-            gc.enable()
-            gc.collect()
-
-
-def _run(world: World, seconds: int) -> Outcome:
-    swarm = world.swarm
-    world.clients = Clients(world, world.random_of("clients"), swarm.clients, swarm.client_every_us)
-    for replica in world.replicas.values():
-        replica.start()
-    nemesis.unleash(world)
-    feed(world)
-    world.run_until(seconds * 1_000_000)
-    written = world.stats.get("writes acknowledged", 0)
-    if world.random.randrange(3) == 0 and len(quorum := world.quorum()) < len(world.replicas):
-        world.heal(quorum)  # first no more than must do
-        world.sometimes("a bare quorum went on alone")
-        agree(world)
-    world.heal()
-    agree(world)
-    find_out(world)
-    with_bad_disks(world)
-    world.clients.check()
-    world.witness.finished()
-    world.count("healed runs")
-    for replica in world.replicas.values():
-        if replica.core is not None:
-            world.trace.line(world.now_us, replica.node, "state", repr(replica.machine.digest()))
-    world.stats["writes acknowledged in trouble"] = written
-    return world.outcome()

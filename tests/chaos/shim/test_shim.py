@@ -281,7 +281,7 @@ def test_each_process_of_its_own_root(shim: Shim, root: Path, tmp_path: Path) ->
     shim.restore_synced(other)
     assert len(shim.hits(rule)) == 1
     shim.restore_synced(root)
-    assert content(root)["f"] == b"." * 4_096, "what was not synced is gone"
+    assert content(root)["f"] == b"." * 4_096, "unsynced bytes are gone"
     (root / "f").write_bytes(b"new")
     shim.watch(root)
     shim.restore_synced(root)

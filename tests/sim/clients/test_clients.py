@@ -22,7 +22,8 @@ from raftlog.chaos.sim.ground.failure import Failure
 from raftlog.chaos.sim.ground.swarm import draw, quiet
 from raftlog.chaos.sim.invariants import Witness
 from raftlog.chaos.sim.mutants import plant
-from raftlog.chaos.sim.world.world import Outcome, World, run_seed
+from raftlog.chaos.sim.seed.run import run_seed
+from raftlog.chaos.sim.world.world import Outcome, World
 from raftlog.raft.codec.block import BlockRecord
 from raftlog.raft.consensus.invariants import InvariantBroken
 from raftlog.statemachine.answers import Answer
@@ -31,7 +32,7 @@ from raftlog.statemachine.sessions import ReceiptKind, ReceiptState
 
 JUDGED = {
     "answers are those of their requests",
-    "appends are exactly once, where they were told",
+    "appends are exactly once, at their index",
     "answers are those of their index",
     "indexes follow real time",
     "client histories are linearizable",
@@ -41,7 +42,7 @@ JUDGED = {
 
 
 def tolerant(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The method, but a breach that it finds is not told."""
+    """The method, without its exception for a breach."""
 
     def call(*arguments: Any, **named: Any) -> Any:
         with suppress(InvariantBroken):
@@ -51,7 +52,7 @@ def tolerant(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Blind(Witness):
-    """A witness that tells nothing: what is found then, clients found."""
+    """A witness that reports nothing: only clients can find a bug then."""
 
 
 for _name, _method in vars(Witness).items():
@@ -121,7 +122,7 @@ def blind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ],
 )
 def test_clients_alone_find_planted_bugs(mutant: str, seeds: range, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With every invariant switched off, what clients were told is enough."""
+    """With every invariant switched off, the answers to clients are enough."""
     with blind(monkeypatch), plant(mutant):
         found = next(filter(None, map(failure_of_seed, seeds)), None)
     print(f"{mutant}: {found}")
@@ -148,7 +149,7 @@ def lone(swarm_nodes: int = 3) -> tuple[World, Clients]:
 
 
 def test_a_killed_node_breaks_its_clients_connections() -> None:
-    """Who waited there hears at once, and not only at the end of its patience."""
+    """A client that waits at the node learns so at once, not only at its deadline."""
     world, clients = lone()
     for client in clients.clients:
         client.has_session = False
@@ -195,7 +196,7 @@ def test_a_receipt_ends_the_uncertainty() -> None:
 
 
 def test_the_end_sees_what_was_lost() -> None:
-    """A write that was acknowledged, and is in no node's state in the end, fails the run although nobody read it."""
+    """A write that was acknowledged, and is in no node's state in the end, fails the run although no client read it."""
     oracle = Oracle()
     oracle.recording.invoke(1, "write", "a", "@1.1")
     oracle.recording.complete(1, "ok", index=7, term=1)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from raftlog.chaos.sim.invariants.consumer_groups import ConsumerGroups
+from raftlog.chaos.sim.invariants.clients.consumer_groups import ConsumerGroups
 from raftlog.cluster.records.entries import log_entry
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.raft.codec.entry import entry_mark

@@ -1,4 +1,4 @@
-"""Directed worlds with full and slow disks, and the demands of `chaos.sim.world.bad_disks` that planted bugs break."""
+"""Directed worlds with full and slow disks, and the demands of `chaos.sim.seed.bad_disks` that planted bugs break."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from raftlog.chaos.sim.ground.failure import Failure
-from raftlog.chaos.sim.invariants.hand_overs import HandOvers
+from raftlog.chaos.sim.invariants.elections.hand_overs import HandOvers
 from raftlog.chaos.sim.mutants import plant
-from raftlog.chaos.sim.world import bad_disks
-from raftlog.chaos.sim.world.bad_disks import HELD, PROPERTY, with_bad_disks
+from raftlog.chaos.sim.seed import bad_disks
+from raftlog.chaos.sim.seed.bad_disks import HELD, PROPERTY, with_bad_disks
 from raftlog.chaos.sim.world.world import World, quiet
 from raftlog.cluster.protocol.disk_reports import Handover, Why
 from raftlog.raft.consensus.invariants import InvariantBroken

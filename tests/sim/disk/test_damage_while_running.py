@@ -29,7 +29,7 @@ class Damaged(Story):
             self.write()
 
     def write(self) -> None:
-        """An append to whoever leads."""
+        """An append to the leader."""
         block = encode_block([BlockRecord(Operation.APPEND, None, b"v" * 1_000)], plain=True)
         leading = self.world.leading()
         if leading is not None:
@@ -67,7 +67,7 @@ def test_damage_is_found_and_mended_while_the_others_go_on(node: NodeId) -> None
 
 
 def two(story: Damaged) -> None:
-    """Another voter is down: without it nobody could elect, were the damaged one to heal."""
+    """Another voter is down: without it no leader could be elected while the damaged node heals."""
     story.end(3)
 
 
@@ -91,10 +91,10 @@ def test_nobody_ends_for_damage_while_another_is_ill(ill: Callable[[Damaged], No
 
 
 def test_one_of_two_voters_stays() -> None:
-    """Its start would refuse its log, as nobody could heal it: it goes on and says so."""
+    """Its start would refuse its log, because no peer could heal it: the node goes on and says so."""
     story = Damaged(2)
     story.flip(2)
-    story.until(lambda: story.sees("sometimes: damage stays: nobody could heal it") > 0, AGES_MS)
+    story.until(lambda: story.sees("sometimes: damage stays: no voter could heal it") > 0, AGES_MS)
     story.wait(20_000)
     assert not story.sees(ENDED)
     assert story.world.replicas[2].core is not None
@@ -120,7 +120,7 @@ def test_mending_that_would_cost_history_is_not_begun() -> None:
     assert story.world.disks[2].snapshots()
     story.end(3)
     story.flip(2)
-    story.until(lambda: story.sees("sometimes: damage stays: mending it would cost history") > 0, AGES_MS)
+    story.until(lambda: story.sees("sometimes: damage stays: a repair would cost history") > 0, AGES_MS)
     story.wait(20_000)
     assert not story.sees(ENDED)
 
@@ -129,7 +129,7 @@ def test_mending_that_would_cost_history_is_not_begun() -> None:
     ("mistake", "is_seen"),
     [
         (nullcontext(), ""),
-        (plant("scrubbing_skips_sealed_segments"), "scrubbing finds what is damaged"),
+        (plant("scrubbing_skips_sealed_segments"), "scrubbing finds all damage"),
         (plant("ends_for_damage_while_others_are_ill"), "a node ends for damage only while the others are well"),
     ],
 )
@@ -147,10 +147,10 @@ def test_the_worlds_see_these_mistakes(mistake: AbstractContextManager[None], is
 
 
 def test_what_is_intact_is_never_told() -> None:
-    """Scrubbing that told of damage where nothing was done would end healthy nodes: it is a property."""
+    """Scrubbing that reported damage in intact files would end healthy nodes: so that is a property."""
     story = Damaged(3)
     story.flip(2)
     for inode in story.world.disks[2].files.nodes.values():
         inode.wounds.clear()
-    with pytest.raises(Failure, match="scrubbing tells of damage alone"):
+    with pytest.raises(Failure, match="scrubbing reports nothing but damage"):
         story.wait(AGES_MS)

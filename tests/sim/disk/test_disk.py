@@ -1,4 +1,4 @@
-"""The simulated disk: what was promised survives a crash at every operation, damage is refused or harmless."""
+"""The simulated disk: promises survive a crash at every operation, and damage is refused or harmless."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def found(disk: SimDisk, opened: OpenedShard) -> list[Entry]:
 
 
 def check(node: Node, disk: SimDisk, where: str) -> None:
-    """A start finds what was promised, and nothing that was not written."""
+    """A start finds all promised entries, and none that was not written."""
     opened = disk.open()
     assert found(disk, opened) in node.coming, where
     state = opened.hard_state
@@ -266,8 +266,8 @@ def test_a_wiped_disk_is_refused_and_an_image_comes_back_whole() -> None:
 
 @pytest.mark.parametrize("kind", ["write", "sync"])
 def test_an_error_fences_the_disk(kind: str) -> None:
-    """After EIO nothing is written any more by this process; a restart finds what was promised, and after it a power
-    cut takes nothing of what the restart found (fsyncgate: the cache counts as clean)."""
+    """After EIO this process writes nothing more. A restart finds all promised entries, and a later power cut takes
+    none of them (fsyncgate: the cache counts as clean)."""
     for skip in range(12):
         node = Node(new_disk(skip))
         steps = node.story()
@@ -328,7 +328,7 @@ def test_equal_seeds_give_equal_disks() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# Without these nobody knows whether the disk sees anything: each plants a mistake that others have made.
+# These show that the disk can find anything at all: each plants a mistake that others have made.
 
 
 def crash_everywhere() -> None:
@@ -400,8 +400,8 @@ def test_a_planted_mistake_is_seen(where: object, name: str, wrong: object, monk
 
 
 def test_what_was_only_read_back_is_not_durable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """27: after a sync that failed, a start that does not write anew what follows the last mark is not taken for
-    durable, so that whoever acknowledges it is caught."""
+    """27: after a sync that failed, a start must write the entries behind the last mark again. Otherwise they do not
+    count as durable, and a node that acknowledges them breaks a property."""
     node = Node(new_disk())
     node.disk.fail_next("sync")
     with pytest.raises(DiskFailed):

@@ -41,7 +41,7 @@ class PowerCut(Story):
         return next((each for each in reversed(places(self.world.disks[node])) if each.region == region), None)
 
     def hit(self, node: NodeId, place: Place, position: int, mask: int) -> bool:
-        """Turns those bits; whether that keeps within what is promised."""
+        """Flips those bits; whether the promises cover the damage."""
         disk = self.world.disks[node]
         hit = flip(disk, place, position, mask)
         if hit is not None:
@@ -79,7 +79,7 @@ def test_one_flipped_bit_loses_no_acknowledged_write(region: str, delay_ms: int)
     elif region == "effects":
         assert done > 0 or delay_ms <= 2, "no effects reached the disk before the power cut"
     elif delay_ms > 20:
-        assert done == 0, "a mark stands behind the entry: it is no longer what was written last"
+        assert done == 0, "a mark stands behind the entry: it is no longer the newest batch"
 
 
 @pytest.mark.parametrize("delay_ms", DELAYS_MS)

@@ -14,7 +14,8 @@ from raftlog.chaos.sim.ground.outcome import Outcome
 from raftlog.chaos.sim.ground.swarm import draw
 from raftlog.chaos.sim.mutants import plant
 from raftlog.chaos.sim.nemesis.promises import Peers
-from raftlog.chaos.sim.world.world import World, quiet, run_seed
+from raftlog.chaos.sim.seed.run import run_seed
+from raftlog.chaos.sim.world.world import World, quiet
 from raftlog.raft.wal.operations import Sync, Write
 
 SEEDS = range(1, 13)
@@ -52,7 +53,7 @@ class OneLie:
         return True
 
     def lost(self) -> None:
-        """Nobody keeps account."""
+        """No witness keeps account."""
 
     def make_good(self) -> None:
         """Never."""
@@ -72,7 +73,7 @@ def test_a_power_cut_takes_what_a_lying_sync_answered_for_and_nothing_else() -> 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_lie_that_does_not_come_out_changes_nothing(kind: str) -> None:
-    """Where the peers could not tell of the loss, the disk has done by then what it said."""
+    """If no peer could report the loss, the disk has synced its writes by then."""
     world = World(1, quiet(3))
     for replica in world.replicas.values():
         replica.start()

@@ -1,4 +1,4 @@
-"""Links of the simulated network: what is lost, doubled, replayed, held back and cut, each on its own."""
+"""Links of the simulated network: messages are lost, doubled, replayed, held back and cut, each on its own."""
 
 from dataclasses import replace
 from random import Random
@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from raftlog.chaos.sim.ground import topologies
-from raftlog.chaos.sim.ground.network import HELD_MAX, POOL, SLOW_MAX_US, Network
 from raftlog.chaos.sim.ground.swarm import Swarm, quiet
+from raftlog.chaos.sim.network import topologies
+from raftlog.chaos.sim.network.network import HELD_MAX, POOL, SLOW_MAX_US, Network
 
 PERFECT = quiet(3)
 
@@ -102,7 +102,7 @@ def test_a_cut_swallows_one_direction_until_every_cut_is_taken_off() -> None:
 
 
 def test_a_clog_holds_back_and_lets_go_in_a_burst_in_order() -> None:
-    """Nothing is lost but what is beyond the bound; all arrives at once."""
+    """Only messages beyond the bound are lost; all others arrive at once."""
     carried = Carried()
     carried.network.clog(1, 2)
     carried.send(HELD_MAX + 10)
@@ -124,7 +124,7 @@ def test_what_is_held_back_for_an_ended_process_is_gone() -> None:
 
 
 def test_a_healed_network_is_perfect() -> None:
-    """Cuts, clogs, loss, copies and replays end, for links that nobody used yet too; what was held back arrives."""
+    """Cuts, clogs, loss, copies and replays end, also for unused links; messages that were held back arrive."""
     carried = Carried(replace(PERFECT, loss=300, duplicate=250, replay=250, slow_message=50), seed=6)
     carried.network.cut(1, 3)
     carried.network.clog(1, 2)
@@ -140,7 +140,7 @@ def test_a_healed_network_is_perfect() -> None:
 
 @pytest.mark.parametrize("nodes", [2, 3, 5, 7])
 def test_shapes_cut_what_they_say(nodes: int) -> None:
-    """Each shape as who still sees whom."""
+    """Each shape leaves exactly its own pairs connected."""
     everyone = range(1, nodes + 1)
     links = {(a, b) for a in everyone for b in everyone if a != b}
 

@@ -21,7 +21,7 @@ def test_all_sizes_of_a_cluster_are_drawn() -> None:
 
 
 def test_each_kind_of_fault_is_in_some_worlds_and_left_out_of_others() -> None:
-    """What is everywhere hides the rest; what is nowhere proves nothing."""
+    """A fault that is in every world hides the others; one that is in no world proves nothing."""
     for kind in (*KINDS, *dict(FORGETTING)):
         share = sum(kind in dict(swarm.faults) for swarm in WORLDS) / len(WORLDS)
         assert 0.02 < share < 0.9, (kind, share)

@@ -48,7 +48,7 @@ def test_both_kinds_give_the_same_digest() -> None:
 
 
 def test_each_thing_said_changes_the_digest() -> None:
-    """Nothing that a world tells is left out of the digest, and asking for it in between changes nothing."""
+    """Every event of a world is in the digest, and reading the digest in between changes nothing."""
     core = a_leader()
     told: list[str] = []
 

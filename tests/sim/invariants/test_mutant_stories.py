@@ -1,4 +1,4 @@
-"""Stories of planted bugs that random worlds seldom meet and no other test tells."""
+"""Stories of planted bugs that random worlds seldom meet and no other test plays."""
 
 from raftlog.raft.codec.checks import crc32c
 from raftlog.raft.consensus.progress import Mode

@@ -1,4 +1,4 @@
-"""Planted bugs: each fits production, goes without a trace, and is found; the page about them is what was recorded."""
+"""Planted bugs: each fits production, leaves no trace, and is found; docs/mutants.md shows the recorded results."""
 
 import ast
 import asyncio

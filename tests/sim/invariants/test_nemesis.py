@@ -6,9 +6,10 @@ from random import Random
 
 import pytest
 
-from raftlog.chaos.sim.nemesis import FAULTS, heal
+from raftlog.chaos.sim.nemesis import FAULTS, heal_disks
+from raftlog.chaos.sim.seed.run import run_seed
 from raftlog.chaos.sim.world.coverage import COUNTED, SOMETIMES, never_reached
-from raftlog.chaos.sim.world.world import World, quiet, run_seed
+from raftlog.chaos.sim.world.world import World, quiet
 
 # what needs more to happen than one kind of fault alone
 NEEDS: dict[str, tuple[tuple[str, int], ...]] = {
@@ -82,7 +83,7 @@ def test_a_fault_that_is_skipped_does_not_happen() -> None:
 
 
 def test_with_everything_skipped_a_world_is_quiet() -> None:
-    """No crash, no cut, no damage: one leader all the time (a seed whose healing holds nobody down at first)."""
+    """No crash, no cut, no damage: one leader all the time (a seed whose healing holds no node down at first)."""
     swarm = replace(quiet(3), faults=tuple((kind, 1_000_000) for kind in FAULTS))
     outcome = run_seed(8, 10, swarm=swarm, skip=frozenset(range(1_000)))
     assert outcome.faults == ()
@@ -130,7 +131,7 @@ def test_healing_ends_what_would_last() -> None:
     world.witness.lost(3)
     world.disks[3].wipe()
     world.atlas.hit(3, "wipe", "for this test")
-    heal(world)
+    heal_disks(world)
     assert (world.disks[1].full, world.disks[2].slow_us) == (False, 0)
     world.restart(3)
     assert world.replicas[3].core is None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from raftlog.chaos.sim.invariants.diverged_is_fenced import DivergedIsFenced
+from raftlog.chaos.sim.invariants.durability.diverged_is_fenced import DivergedIsFenced
 from raftlog.chaos.sim.nemesis import states
 from raftlog.chaos.sim.nemesis.states import KEPT, flip
 from raftlog.chaos.sim.replica.answers import settings_of
@@ -30,7 +30,7 @@ class Wrong(Story):
         self.world.settings = settings_of(self.world)
 
     def write(self, count: int) -> list[object]:
-        """So many appends to whoever leads, one after the other; the answers."""
+        """Appends so many records to the leader, one after the other; returns the answers."""
         answers: list[object] = []
         block = encode_block([BlockRecord(Operation.APPEND, None, b"v")], plain=True)
         for _ in range(count):
@@ -54,7 +54,7 @@ class Wrong(Story):
 
 @pytest.mark.parametrize("who", ["follower", "leader"])
 def test_a_wrong_minority_is_fenced_and_comes_back_sound(who: str) -> None:
-    """Found at the next point, whoever leads; the others go on writing, and the node builds its state anew."""
+    """The next digest point finds it under any leader; the others go on writing, and the node rebuilds its state."""
     story = Wrong(3)
     assert story.write(12)
     leading = story.world.leading()
@@ -73,7 +73,7 @@ def test_a_wrong_minority_is_fenced_and_comes_back_sound(who: str) -> None:
 
 
 def test_a_majority_of_different_wrong_states_stops_the_writing() -> None:
-    """Three states: nobody is fenced, for nobody knows who is right; every write is refused with its code."""
+    """With three different states no node is fenced, because no majority is right; every write is refused."""
     story = Wrong(3)
     story.write(12)
     for node in (1, 2):
@@ -105,7 +105,7 @@ def test_two_different_states_wait_for_the_third_to_tell_who_is_right() -> None:
 
 
 def test_the_property_sees_who_answers_although_it_was_told() -> None:
-    """Told by one of three, a node may answer; told by two that it is wrong, it may not."""
+    """A node may answer while one of three reports another state; after two such reports it may not."""
     seen = DivergedIsFenced()
     seen.applied(1, 10, b"wrong")
     seen.told(1, 2, [(10, b"right")])

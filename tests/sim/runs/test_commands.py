@@ -1,4 +1,4 @@
-"""`raftlog sim` as a person uses it: exit codes, what is printed, what a failure leaves behind, how it is repeated."""
+"""`raftlog sim` as a person uses it: exit codes, output, the report of a failure, and how a failure is repeated."""
 
 import os
 import shlex
@@ -347,7 +347,7 @@ def a_run(sources: str) -> dict[str, object]:
 
 
 def test_hours_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`--hours` says what was run of the sources as they are now, or that nothing was."""
+    """`--hours` shows the runs of the present sources, or that there are none."""
     monkeypatch.setattr(results, "read", list)
     code, told = run("--hours")
     assert code == Exit.OK
@@ -358,7 +358,7 @@ def test_hours_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_text_of_numbers() -> None:
-    """Seeds are half-open, numbers are single or runs; what is written is read back."""
+    """Seeds are half-open, numbers are single or runs; written text is read back."""
     assert seed_range("0:5") == range(5)
     assert seed_range("7") == range(7, 8)
     assert seed_range("3:") == range(3, SEEDS_MAX)

@@ -25,7 +25,7 @@ def vote(to: NodeId) -> RequestVote:
 
 
 def recorded() -> Recorder:
-    """Three nodes; one message of each fate; a fault that lasts and one that does not; a crash."""
+    """Three nodes; a message that arrives, one that is lost; a fault that lasts and one that does not; a crash."""
     recorder = Recorder()
     for node in (1, 2, 3):
         recorder.state(0, node, None)
@@ -79,7 +79,7 @@ def test_lanes_faults_and_the_broken_property_are_there() -> None:
 
 
 def test_the_page_is_a_window_on_the_end() -> None:
-    """What is older than the window is left out, but a fault that lasts into it, and what a node is there."""
+    """Events before the window are left out, except faults that last into it and the state of each node."""
     value = told(recorded(), 4_000)  # from 5.5 ms on
     assert [each["kind"] for each in value["faults"]] == ["cut link"]
     assert [span["role"] for span in value["spans"][3]] == ["down"]

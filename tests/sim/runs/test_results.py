@@ -88,7 +88,7 @@ def test_without_a_checkout_nothing_is_kept(tmp_path: Path) -> None:
 def test_the_hash_covers_what_the_simulator_executes() -> None:
     """Every module of the project that `run_seed` loads is in the hash, and no command of the terminal is."""
     code = (
-        "import os, sys, raftlog.chaos.sim.world.world\n"
+        "import os, sys, raftlog.chaos.sim.seed.run\n"
         "for name, module in sorted(sys.modules.items()):\n"
         "    if name.startswith('raftlog.'): print(os.path.realpath(module.__file__))\n"
     )
@@ -109,8 +109,8 @@ def test_a_broken_record_is_named(tmp_path: Path) -> None:
 
 
 def test_seeds_with_changes_of_members_are_counted() -> None:
-    """A seed counts once for each state of the sources, and not if it failed; what is in its world is what the world
-    itself draws."""
+    """A seed counts once for each state of the sources, and not if it failed; its faults are those that its
+    world draws."""
     changing = [seed for seed in range(40) if membership_seeds.is_changing(seed)]
     assert 15 < len(changing) < 38
     for seed in (*changing[:2], *[seed for seed in range(40) if seed not in changing][:2]):

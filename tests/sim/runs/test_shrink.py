@@ -73,7 +73,7 @@ def test_it_stops_when_the_time_is_over() -> None:
 
 
 def test_new_faults_in_place_of_old_ones_do_not_keep_it_going() -> None:
-    """A list that only changes, as when what is left out makes room for others, is not taken for a smaller one."""
+    """A list that only changes, as when the faults left out make room for others, is not taken for a smaller one."""
 
     def run(job: Job) -> Result:
         first = 1 + len(job.skip)

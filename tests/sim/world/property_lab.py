@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from raftlog.chaos.sim.invariants import log_matching
 from raftlog.chaos.sim.invariants.known import Known
+from raftlog.chaos.sim.invariants.log import log_matching
 from raftlog.raft.codec.configuration import encode_configuration
 from raftlog.raft.codec.entry import entry_mark, seal_entry
 from raftlog.raft.configuration import Configuration, Member
@@ -72,7 +72,7 @@ class Disk:
 
 
 def known(*disks: Disk, committed: int = 1) -> Known:
-    """What is known when the three entries were appended and so many of them are committed."""
+    """The knowledge after three entries were appended, and `committed` of them committed."""
     known = Known(THREE, FIRST)
     log_matching.appended(known, 1, ENTRIES)
     known.committed = [(entry.index, entry.term) for entry in ENTRIES[:committed]]

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from raftlog.chaos.sim.disk.disk import SimDisk
-from raftlog.chaos.sim.invariants import healing_has_no_vote
+from raftlog.chaos.sim.invariants.durability import healing_has_no_vote
 from raftlog.chaos.sim.world.atlas import Atlas
 from raftlog.raft.codec.configuration import encode_configuration
 from raftlog.raft.codec.entry import entry_mark, seal_entry
@@ -52,8 +52,8 @@ def damage(atlas: Atlas, node: int, area: str) -> None:
 @pytest.mark.parametrize(("count", "spared"), [(1, 0), (2, 0), (3, 1), (4, 1), (5, 2), (6, 2), (7, 3)])
 @pytest.mark.parametrize("area", ["log", "history", "wipe", "roll_back"])
 def test_a_majority_is_left_alone(count: int, spared: int, area: str) -> None:
-    """Of n voters fewer than half may be lost for good: whoever is left can elect and commit, and so has a copy of
-    every committed entry and vote among it."""
+    """Of n voters fewer than half may be lost for good: the nodes left can elect and commit, and so hold a copy
+    of every committed entry and vote."""
     nodes = tuple(range(1, count + 1))
     atlas = Atlas(disks_of(*nodes), configuration(*nodes))
     for node in nodes[:spared]:
@@ -93,7 +93,7 @@ def test_both_majorities_of_a_joint_configuration_count() -> None:
 
 
 def test_what_is_mended_by_itself_may_always_be_hit() -> None:
-    """.idx is made anew whatever is left of the log, the hard state has a second slot."""
+    """A start makes .idx again from any rest of the log, and the hard state has a second slot."""
     atlas = Atlas(disks_of(1), configuration(1))
     for area in ("idx", "hard_state"):
         assert atlas.may_hit(1, area)
@@ -135,7 +135,7 @@ def test_damage_that_went_with_its_file_is_no_loss() -> None:
     disks[1].open()
     atlas.hit(1, "log", disks[1].flip_bit("log", Random(1)))
     assert not atlas.may_hit(2, "log")
-    disks[1]._carry_out(0, Delete(segment_name(1)))
+    disks[1].carry_out_one(0, Delete(segment_name(1)))
     assert atlas.may_hit(2, "log")
     assert not atlas.is_lost(1)
     damage(atlas, 2, "wipe")

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent.parent
 SEEDS = (7, 8, 9)
 SECONDS = 6
 CODE = f"""
-from raftlog.chaos.sim.world.world import run_seed
+from raftlog.chaos.sim.seed.run import run_seed
 for seed in {SEEDS}:
     print(run_seed(seed, {SECONDS}).digest)
 """

@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
+from raftlog.chaos.sim.ground.machines import Host, NotAMachine, Shown, load_machine
 from raftlog.chaos.sim.runs.runner import Job, Result, run_job
-from raftlog.chaos.sim.world.machines import Host, NotAMachine, Shown, load_machine
 from raftlog.chaos.sim.world.world import MACHINE
 from raftlog.statemachine.commands import LogEntry
 from raftlog.statemachine.machine import StateMachine
@@ -66,7 +66,7 @@ class DiffersBetweenNodes(Counter):
 
 
 class AnswersDiffer(Counter):
-    """Its state is right, what it tells clients is not."""
+    """Its state is right, its answers to clients are not."""
 
     made = itertools.count()
 
@@ -141,7 +141,7 @@ def test_a_right_machine_holds() -> None:
 
 
 def test_snapshots_of_both_machines_come_back() -> None:
-    """What is restored has the digest of what was saved, though apply went on in between; the walk can be closed."""
+    """A restored machine has the digest of the saved one, though apply went on in between; the walk can be closed."""
     host = load_machine(f"{HERE}:Counter")
     assert isinstance(host, Host)
     inner = Shown()
@@ -167,7 +167,7 @@ def test_snapshots_of_both_machines_come_back() -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_machine_is_refused_with_the_reason(name: str, why: str) -> None:
-    """The message names what is missing, before any seed runs."""
+    """The message names the missing method, before any seed runs."""
     with pytest.raises(NotAMachine, match=why):
         load_machine(name)
 

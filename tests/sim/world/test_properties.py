@@ -7,29 +7,28 @@ from typing import Any
 
 import pytest
 
-from raftlog.chaos.sim.invariants import (
+from raftlog.chaos.sim.invariants.clients.exactly_once import ExactlyOnce
+from raftlog.chaos.sim.invariants.clients.read_linearizability import ReadLinearizability
+from raftlog.chaos.sim.invariants.durability import durable_first, persist_then_promise
+from raftlog.chaos.sim.invariants.elections import configuration_safety
+from raftlog.chaos.sim.invariants.elections.check_quorum import CheckQuorum
+from raftlog.chaos.sim.invariants.elections.election_safety import ElectionSafety
+from raftlog.chaos.sim.invariants.elections.monotonic_term import MonotonicTerm
+from raftlog.chaos.sim.invariants.elections.one_vote import OneVote
+from raftlog.chaos.sim.invariants.elections.pre_vote import PreVote
+from raftlog.chaos.sim.invariants.log import (
     committed_is_durable,
-    configuration_safety,
-    durable_first,
     leader_completeness,
     log_matching,
     marks_at_ends,
     one_oldest,
-    persist_then_promise,
     snapshot_safety,
 )
-from raftlog.chaos.sim.invariants.check_quorum import CheckQuorum
-from raftlog.chaos.sim.invariants.election_safety import ElectionSafety
-from raftlog.chaos.sim.invariants.equal_effects import EqualEffects
-from raftlog.chaos.sim.invariants.exactly_once import ExactlyOnce
-from raftlog.chaos.sim.invariants.leader_append_only import LeaderAppendOnly
-from raftlog.chaos.sim.invariants.monotonic_term import MonotonicTerm
-from raftlog.chaos.sim.invariants.one_oldest import OneOldest
-from raftlog.chaos.sim.invariants.one_vote import OneVote
-from raftlog.chaos.sim.invariants.pre_vote import PreVote
-from raftlog.chaos.sim.invariants.progress_is_true import ProgressIsTrue
-from raftlog.chaos.sim.invariants.read_linearizability import ReadLinearizability
-from raftlog.chaos.sim.invariants.state_machine_safety import StateMachineSafety
+from raftlog.chaos.sim.invariants.log.equal_effects import EqualEffects
+from raftlog.chaos.sim.invariants.log.leader_append_only import LeaderAppendOnly
+from raftlog.chaos.sim.invariants.log.one_oldest import OneOldest
+from raftlog.chaos.sim.invariants.log.state_machine_safety import StateMachineSafety
+from raftlog.chaos.sim.invariants.peers.progress_is_true import ProgressIsTrue
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.raft.codec.entry import entry_mark, header_crc
 from raftlog.raft.messages import TimeoutNow
@@ -56,7 +55,7 @@ from tests.sim.world.property_lab import (
     sees,
 )
 
-# -- what is legal, then what is not: (legal, breach)
+# -- a legal case, then a breach: (legal, breach)
 
 
 def election() -> tuple[Callable[[], object], Callable[[], object]]:

@@ -1,4 +1,4 @@
-"""The short form of `make sim`: fixed seeds, a few that nobody has seen, and a check that they are not idle.
+"""The short form of `make sim`: fixed seeds, a few random ones, and a check that they are not idle.
 
 Each is a test of its own, so that they spread over the cores. `make sim` runs a thousand.
 """
@@ -26,12 +26,12 @@ TOLD = {
     100783: "an old copy of a disk was started under watch until its boot counter was as high as the newest seen",
     200250: "effects whose sync had failed were taken from the page cache at the next start, and lost at a power cut",
     404031: "a bare quorum was healed for the voters of now while a learner was about to replace one of them",
-    600273: "a bit of a durable mark of a sealed segment flipped, and no start made the mark anew",
-    600391: "a late answer of a transfer that was begun anew sent the leader too far ahead, and it never went back",
+    600273: "a bit of a durable mark of a sealed segment flipped, and no start made the mark again",
+    600391: "a late answer of a transfer that was begun again sent the leader too far ahead, and it never went back",
     611177: "a node was asked to judge by digest points that it may forget",
     611240: "rows of the leader's .idx were lost under it, and no operator looked at that disk in the end",
     620671: "two replicas were made wrong alike, one after the other, and outvoted the right one at a digest point",
-    704112: "a segment that was cut and sealed anew while scrubbing read it passed for damaged",
+    704112: "a segment that was cut and sealed again while scrubbing read it passed for damaged",
     710156: "an empty log was damaged: its node had no vote, and counted for the majority that was to go on alone",
     43852429434: "a durable mark was written while an install was replacing the log",
 }
@@ -56,7 +56,7 @@ def test_fixed_seed(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", TOLD)
 def test_seed_that_found_something(seed: int) -> None:
-    """What it found stays mended."""
+    """The bug that this seed found stays fixed."""
     held(Job(seed))
 
 

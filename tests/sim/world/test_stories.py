@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from raftlog.chaos.sim.ground import topologies
-from raftlog.chaos.sim.ground.topologies import Links
-from raftlog.chaos.sim.invariants.check_quorum import CheckQuorum
-from raftlog.chaos.sim.invariants.pre_vote import PreVote
+from raftlog.chaos.sim.invariants.elections.check_quorum import CheckQuorum
+from raftlog.chaos.sim.invariants.elections.pre_vote import PreVote
+from raftlog.chaos.sim.network import topologies
+from raftlog.chaos.sim.network.topologies import Links
 from raftlog.chaos.sim.world.world import World, quiet
 from raftlog.raft.consensus import election, replication
 from raftlog.raft.consensus.core import RaftCore
@@ -118,7 +118,7 @@ def figure_8(story: Story) -> tuple[int, int]:
     story.wait(20)
     index, term = story.state(1).log.last.index, story.state(1).term
     assert [node for node in story.nodes if story.world.disks[node].has(index, term)] == [1, 2]
-    # (b) node 1 ends; node 5 is elected by 3 and 4, and nobody gets its entry
+    # (b) node 1 ends; node 5 is elected by 3 and 4, and no node gets its entry
     story.end(1)
     seen = topologies.only(story.nodes, [(3, 5), (4, 5)])
     story.cut(seen)
@@ -208,8 +208,8 @@ def changes_in_howards_topology(story: Story) -> tuple[int, int]:
 
 @pytest.mark.parametrize("leader", range(1, 6))
 def test_howards_topology_has_a_stable_leader(leader: NodeId) -> None:
-    """Whoever led before: after some seconds one leader stays, and goes on committing; nodes 4 and 5, which cannot see
-    it, do not disturb."""
+    """Under any first leader: after some seconds one leader stays, and goes on committing. Nodes 4 and 5 cannot see it,
+    and do not disturb it."""
     story = Story(5, seed=leader)
     story.make_leader(leader)
     changes, committed = changes_in_howards_topology(story)
@@ -218,7 +218,7 @@ def test_howards_topology_has_a_stable_leader(leader: NodeId) -> None:
 
 
 def campaign_at_once(state: State, reason: str, *, link_closed: bool) -> None:
-    """No pre-vote: whoever hears no leader raises the term."""
+    """No pre-vote: a node that hears no leader raises the term."""
     election.campaign(state, reason, link_closed=link_closed)
 
 

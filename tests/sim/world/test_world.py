@@ -13,10 +13,11 @@ import pytest
 
 from raftlog.chaos.sim.ground.clocks import Clock
 from raftlog.chaos.sim.ground.swarm import Swarm, draw
-from raftlog.chaos.sim.ground.wires import Hello
 from raftlog.chaos.sim.replica.answers import Applied
+from raftlog.chaos.sim.replica.hello import Hello
 from raftlog.chaos.sim.replica.node import Node
-from raftlog.chaos.sim.world.world import Failure, World, quiet, run_seed
+from raftlog.chaos.sim.seed.run import run_seed
+from raftlog.chaos.sim.world.world import Failure, World, quiet
 from raftlog.cluster.api.errors import Code, Outcome, Problem
 from raftlog.raft.changes import AddLearners, MemberChange, Remove
 from raftlog.raft.codec.block import BlockRecord, encode_block
@@ -48,7 +49,7 @@ def test_fixed_seed(seed: int) -> None:
 
 @pytest.mark.parametrize("nth", range(6))
 def test_fresh_seed(nth: int) -> None:
-    """As above with seeds nobody has seen; a failure prints the one that repeats it."""
+    """As above with random seeds; a failure prints the seed that repeats it."""
     seed = SystemRandom().randrange(1 << 32)
     print(f"raftlog sim --replay {seed} --seconds {SECONDS} --trace")
     run_seed(seed, SECONDS)
@@ -69,7 +70,7 @@ def test_the_fixed_seeds_are_not_idle() -> None:
 
 def test_equal_seeds_give_equal_traces_in_any_process() -> None:
     """The digest of everything that happened depends on the seed alone, not on the hash seed of Python."""
-    code = "from raftlog.chaos.sim.world.world import run_seed; print(run_seed(7, 3).digest, run_seed(8, 3).digest)"
+    code = "from raftlog.chaos.sim.seed.run import run_seed; print(run_seed(7, 3).digest, run_seed(8, 3).digest)"
     told = [
         subprocess.run(
             [sys.executable, "-c", code],
@@ -97,7 +98,7 @@ def healthy(seed: int, nodes: int = 3, **swarm: object) -> World:
 
 
 def leader_of(world: World) -> Node:
-    """Whoever leads."""
+    """The leader."""
     leading = world.leading()
     assert leading is not None
     return leading
@@ -184,7 +185,7 @@ def test_a_follower_passes_a_write_on_and_reads_its_own_state(encode: bool) -> N
 
 
 def test_a_forward_into_a_cut_is_unknown_and_never_sent_again() -> None:
-    """The follower cannot tell whether the leader had it: after its deadline the outcome is unknown."""
+    """The follower cannot know whether the leader has it: after its deadline the outcome is unknown."""
     world = healthy(2)
     leading = leader_of(world)
     follower = next(replica for replica in world.replicas.values() if replica is not leading)
@@ -213,7 +214,7 @@ def test_a_failed_sync_fences_the_node_at_once(kind: str) -> None:
     """The leader's disk fails under a write: the process ends before it acknowledges anything, and others go on."""
     world = healthy(4)
     leading = leader_of(world)
-    leading.is_held = True  # nobody starts it again
+    leading.is_held = True  # no event starts it again
     for peer in world.replicas:
         world.network.cut(leading.node, peer)
     leading.disk.fail_next(kind)
@@ -341,7 +342,7 @@ def test_a_process_with_an_older_boot_is_not_heard() -> None:
 
 
 def test_a_failure_carries_its_seed_and_world(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever runs seeds gets the property by name, and a world to look at."""
+    """The caller of `run_seed` gets the property by name, and the world as it was."""
 
     def fail(state: State) -> None:
         raise InvariantBroken(1, "planted", "nowhere")
@@ -423,7 +424,7 @@ def stranding(seed: int) -> Swarm:
 
 @pytest.mark.parametrize("bug", PLANTED)
 def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without this nobody knows whether the worlds see anything."""
+    """Shows that the worlds can find a bug at all."""
     where, name, wrong = PLANTED[bug]
     monkeypatch.setattr(where, name, wrong)
     for seed in range(80):

@@ -1,0 +1,1 @@
+"""Checks what clients are answered."""

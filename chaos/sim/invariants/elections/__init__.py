@@ -1,0 +1,1 @@
+"""Checks terms, votes, leaders and the members that count."""

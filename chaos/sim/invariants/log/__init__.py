@@ -1,0 +1,1 @@
+"""Checks the log: which entries it holds, that they do not change, and which are applied."""

@@ -1,0 +1,1 @@
+"""Checks what nodes send each other and believe of each other."""

@@ -1,0 +1,1 @@
+"""Plants mutants of the consensus: elections, replication, reads, members, snapshots."""

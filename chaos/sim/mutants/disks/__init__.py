@@ -1,0 +1,1 @@
+"""Plants mutants of disks and of what a node keeps on them."""

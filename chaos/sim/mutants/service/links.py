@@ -1,0 +1,63 @@
+"""Plants mutants of connections: a hello believed too early, a node that does not notice its rejection."""
+
+from typing import Final
+
+from raftlog.chaos.sim.mutants.mutant import Edit, Mutant
+
+MUTANTS: Final = (
+    Mutant(
+        name="hello_believed_without_a_proof",
+        pitfall=28,
+        title="a connection counts as soon as its hello names a member's disk: any process can have its vote",
+        source="this project: one forged hello removed a member",
+        story="tests/cluster/peers/test_forged_hello.py::test_a_forged_hello_is_neither_believed_nor_remembered",
+        edits=(
+            Edit(
+                "raftlog.cluster.peers.hello_proof:Proofs.standing",
+                "if answer and answer == self.challenge(link):",
+                "if hello.version_max >= PROOF_VERSION:",
+            ),
+        ),
+    ),
+    Mutant(
+        name="boot_remembered_without_a_proof",
+        pitfall=28,
+        title="a boot counter is remembered before its proof: a forged hello makes the real disk an old copy",
+        source="this project: one forged hello removed a member",
+        story="tests/cluster/peers/test_forged_hello.py::test_a_forged_hello_is_neither_believed_nor_remembered",
+        edits=(
+            Edit(
+                "raftlog.cluster.peers.accepted:Accepted._take_hello",
+                "self._hello, self.came = hello, clock.monotonic()",
+                "self._hello, self.came = hello, clock.monotonic()\n"
+                "    owner.met[hello.sender, hello.incarnation] = Met(hello.boot)",
+            ),
+        ),
+    ),
+    Mutant(
+        name="end_of_a_forged_connection_is_news",
+        pitfall=28,
+        title="the end of a connection that was never believed counts as the leader's: its followers ask for votes",
+        source="this project: connections in the leader's name that close",
+        story="tests/cluster/peers/test_forged_hello.py::test_the_end_of_a_connection_that_was_never_believed_is_no_news",
+        edits=(
+            Edit(
+                "raftlog.cluster.peers.accepted:Accepted.connection_lost",
+                "if hello is not None and "
+                "(owner.current.get(key := (hello.sender, hello.incarnation, hello.purpose)) is self):\n"
+                "        del owner.current[key]",
+                "if hello is not None:\n"
+                "        owner.current.pop((hello.sender, hello.incarnation, hello.purpose), None)",
+            ),
+        ),
+    ),
+    Mutant(
+        name="ready_though_refused",
+        pitfall=28,
+        title="a node whose connections the leader refuses says that it is ready, because it still follows",
+        source="this project: /readyz of a rejected node said 200",
+        story="tests/cluster/peers/test_forged_hello.py::test_a_node_that_the_leader_refuses_is_not_ready",
+        edits=(Edit("raftlog.cluster.replica.readiness:is_ready", "\n        and not is_cut_off(replica)", ""),),
+    ),
+)
+"""The simulator's wires carry no hellos that are forged: directed stories see these."""

@@ -1,0 +1,1 @@
+"""Carries messages and frames between the nodes of a world."""

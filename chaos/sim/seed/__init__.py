@@ -1,0 +1,1 @@
+"""Runs one seed: faults, healing, and the checks after them."""

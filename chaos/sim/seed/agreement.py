@@ -1,0 +1,55 @@
+"""Checks a world after all faults: every node that can run agrees and goes on, and no wrong state is left."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from raftlog.chaos.sim.ground.failure import NoProgress
+from raftlog.chaos.sim.world.world import World
+from raftlog.raft.types import NodeId
+
+HEALED_US: Final = 60_000_000
+"""How long a healed cluster may take to agree: the smallest windows send one entry per round trip."""
+
+NUDGE_US: Final = 100_000
+"""How often something is written until the next digest point."""
+
+
+def agree(world: World) -> None:
+    """Waits until all nodes that can run take writes again, and agree. Raises NoProgress."""
+    before = world.acknowledged
+
+    def nudge() -> None:
+        if world.acknowledged <= before:  # the clients may know only nodes that are lost
+            world.write()
+            world.after(world.patience_us, nudge)
+
+    world.after(world.patience_us, nudge)
+    if not world.run_until(world.now_us + HEALED_US, lambda: world.acknowledged > before and world.has_agreed(before)):
+        ends = {node: replica.core and replica.core.status() for node, replica in world.replicas.items()}
+        raise NoProgress("a healed cluster makes progress", f"{HEALED_US // 1_000_000} s after healing: {ends}")
+
+
+def find_out(world: World) -> None:
+    """Every member that has a wrong state is found out by the next digest points. Raises NoProgress.
+
+    A node that was removed while it was down does not know it, and receives no digest points any more."""
+
+    def wrong() -> list[NodeId]:
+        leading = world.leading()
+        if leading is None or leading.core is None:
+            return [node for node, replica in world.replicas.items() if replica.corrupted]
+        members = [member.node for member in leading.core.state.configuration.members]
+        return [node for node in members if world.replicas[node].corrupted]
+
+    def nudge() -> None:
+        if wrong():
+            world.write()
+            world.after(NUDGE_US, nudge)
+
+    if wrong():
+        world.sometimes("a wrong state outlived the trouble")
+        world.after(0, nudge)
+        if not world.run_until(world.now_us + HEALED_US, lambda: not wrong()):
+            raise NoProgress("a wrong state is found out", f"nodes {wrong()} after {HEALED_US // 1_000_000} s")
+        agree(world)

@@ -1,0 +1,166 @@
+"""Checks that writes go on in a sound cluster with full or slow disks, while a majority has disk space.
+
+In some worlds, behind all other trouble: a minority of the disks is full, or the leader's is slow; everything else is
+healthy. Then every client is answered within a bound, and full followers are sent nothing more.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Final
+
+from raftlog.chaos.sim.ground.failure import Failure, NoProgress
+from raftlog.chaos.sim.replica.answers import Answer, Applied
+from raftlog.chaos.sim.replica.node import Node
+from raftlog.chaos.sim.seed.agreement import agree
+from raftlog.chaos.sim.world.world import World
+from raftlog.raft.codec.block import BlockRecord, encode_block
+from raftlog.raft.types import NodeId
+from raftlog.statemachine.commands import Operation
+from raftlog.statemachine.versions import CLUSTER_VERSION
+
+ONE_WORLD_IN: Final = 3
+VALUE: Final = bytes(1_200)
+"""With its entry it fits the swarm's `entry_bytes_max`; a few fill a segment."""
+
+EVERY_US: Final = 60_000
+"""How often something is written: each slot of `raftlog.cluster.protocol.disk_reports.SyncTimes` has syncs."""
+
+STILL_US: Final = 8_000_000
+"""The longest time without an acknowledged write: a hand-over that fails (one second), the pause before the next one
+(three), and an election of the slowest options (two to four)."""
+
+MORE: Final = 20
+"""Writes that must be acknowledged once all full disks are known: none of their nodes is sent any of them."""
+
+SLOW_US: Final = 400_000
+SLOW_FOR_US: Final = 15_000_000
+"""A slow leader goes by then: five seconds until it counts as slow, and as long again for an election in between."""
+
+SETTLED_US: Final = 2_000_000
+"""A full follower may be sent entries for so long after it has found its disk full, until its leader knows."""
+
+
+class Writer:
+    """Writes to the leader now and then, and notes the time of the last acknowledgement."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.acknowledged = 0
+        self.newest_us = world.now_us
+        self.is_on = True
+        self._write()
+
+    def _write(self) -> None:
+        world = self._world
+        if self.is_on:
+            replica = world.leading()
+            if replica is not None:
+                block = encode_block([BlockRecord(Operation.APPEND, None, VALUE)], plain=True)
+                replica.submit(block, 1, 0, 0, world.now_us + world.patience_us, self._answered)
+            world.after(EVERY_US, self._write)
+
+    def _answered(self, answer: Answer) -> None:
+        if isinstance(answer, Applied):
+            self.acknowledged += 1
+            self.newest_us = self._world.now_us
+
+
+def with_bad_disks(world: World) -> None:
+    """In some worlds, as said above; all disks are well again behind it. Raises Failure."""
+    random = world.random_of("bad disks")
+    voters = _voters(world)
+    if random.randrange(ONE_WORLD_IN) or len(voters) < 3:
+        return
+    (_full if random.randrange(3) else _slow)(world, random, voters)
+    for disk in world.disks.values():
+        disk.full, disk.slow_us = False, 0
+    agree(world)
+
+
+def _voters(world: World) -> list[NodeId]:
+    """All voters, the leader first, if every one runs a program of today and no change of the members is under way."""
+    leading = world.leading()
+    if leading is None or leading.core is None or leading.core.status().is_changing:
+        return []
+    configuration = leading.core.state.configuration
+    replicas = [world.replicas[node] for node in configuration.voters]
+    if any(each.core is None or each.hello.knows < CLUSTER_VERSION for each in replicas):
+        return []
+    return sorted(configuration.voters, key=lambda node: node != leading.node)
+
+
+def _full(world: World, random: Random, voters: list[NodeId]) -> None:
+    """A minority is full: writes go on through the others, and none of them reaches a disk that is known to be full."""
+    count = random.randint(1, (len(voters) - 1) // 2)
+    first = [voters[0]] if random.randrange(4) else []
+    full = sorted(first + random.sample(voters[1:], count - len(first)))
+    world.note(0, "full disks", *full)
+    for node in full:
+        world.disks[node].full = True
+    known: dict[NodeId, tuple[int, int]] = {}  # full nodes: since when they know, and where their log ended soon after
+
+    def is_done() -> bool:
+        if world.now_us - writer.newest_us > STILL_US:
+            raise NoProgress(PROPERTY, f"full {full}, no write acknowledged for {STILL_US / 1e6:g} s")
+        for node in full:
+            _look_at(world, world.replicas[node], known)
+        if not all(node in known and known[node][1] for node in full):
+            settled.clear()
+        elif not settled:
+            settled.append(writer.acknowledged)
+        return bool(settled) and writer.acknowledged >= settled[0] + MORE
+
+    writer = Writer(world)
+    settled: list[int] = []  # how many writes were acknowledged when every full node was known to be
+    if not world.run_until(world.now_us + 10 * STILL_US, is_done):
+        raise NoProgress(PROPERTY, f"full {full}, {writer.acknowledged} writes acknowledged, {known}")
+    writer.is_on = False
+    world.sometimes("a majority with room went on")
+
+
+PROPERTY: Final = "while a majority has room on its disks, writes go on"
+HELD: Final = "a full follower is sent no entries while a majority can do without it"
+
+
+def _look_at(world: World, replica: Node, known: dict[NodeId, tuple[int, int]]) -> None:
+    """Raises Failure where a full follower got an entry that does not help to make room: the newest entry that lets go
+    of something, and all before it, are sent (docs/decisions/0018)."""
+    core, now_us = replica.core, world.now_us
+    assert core is not None, "nothing crashes any more"
+    if replica.has_space or replica.leader in (0, replica.node):
+        known.pop(replica.node, None)
+        return
+    last = core.state.log.last.index
+    since_us, held_at = known.setdefault(replica.node, (now_us, 0))
+    leading = world.leading()
+    if held_at and leading is not None and held_at < last <= leading.state.disk_space.trim_index:
+        known[replica.node] = (since_us, last)
+    elif held_at and last > held_at:
+        raise Failure(HELD, f"node {replica.node}: its log went from {held_at} to {last}")
+    if now_us - since_us >= SETTLED_US:
+        known[replica.node] = (since_us, held_at or last)
+
+
+def _slow(world: World, random: Random, voters: list[NodeId]) -> None:
+    """The leader's disk is slow, those of the others are as before: another voter leads soon, and writes go on. Not
+    demanded during the pause between two hand-overs: a leader must not move on before it ends."""
+    slow = voters[0]
+    leading = world.replicas[slow]
+    if leading.pause_left_us():
+        return  # it handed over for its disk within the last minute, and leads again: it may not do so again yet
+    world.note(0, "slow disk", slow)
+    world.disks[slow].slow_us = random.randint(SLOW_US, 2 * SLOW_US)
+
+    def is_done() -> bool:
+        leading = world.leading()
+        return leading is not None and leading.node != slow
+
+    writer = Writer(world)
+    if not world.run_until(world.now_us + SLOW_FOR_US, is_done):
+        raise NoProgress("a leader with a much slower disk hands over", f"node {slow} after {SLOW_FOR_US / 1e6:g} s")
+    before = writer.acknowledged
+    if not world.run_until(world.now_us + STILL_US, lambda: writer.acknowledged >= before + 20):
+        raise NoProgress("a leader with a much slower disk hands over", "and writes do not go on")
+    writer.is_on = False
+    world.sometimes("a slow disk did not keep the leadership")
