@@ -1,10 +1,10 @@
-"""The counts of `python -m tests.structure` see what they are there to count."""
+"""The counts of `python -m tests.house.structure` see what they are there to count."""
 
 import pytest
 
-from tests import structure
-from tests.structure import circles, clashing_classes, folder_circles, full_folders, module_graph, rows
-from tests.tidy_rules import Source
+from tests.house import structure
+from tests.house.rules import Source
+from tests.house.structure import circles, clashing_classes, folder_circles, full_folders, module_graph, rows
 
 
 def test_lazy_and_type_only_imports_close_a_circle() -> None:
