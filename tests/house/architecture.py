@@ -2,8 +2,7 @@
 
 The picture is drawn from the import contracts of pyproject.toml, the table from the first sentences of the modules.
 `python -m tests.house.architecture` (part of `make fix`) rewrites both between their markers.
-tests/house/test_rules.py fails
-when they are not what this would write.
+tests/house/test_rules.py fails if the page differs.
 """
 
 import sys

@@ -130,8 +130,8 @@ def main(arguments: list[str]) -> int:
         wrong += check(package, measure(package, *arguments), page)
     for line in wrong:
         print(f"coverage: {line}")
-    mend = "test these places, or list them with their reasons in docs/testing.md"
-    print(f"coverage: FAILED, {len(wrong)} findings; mend: {mend}" if wrong else "coverage: ok")
+    fix = "test these places, or list them with their reasons in docs/testing.md"
+    print(f"coverage: FAILED, {len(wrong)} findings; fix: {fix}" if wrong else "coverage: ok")
     return 1 if wrong else 0
 
 

@@ -287,8 +287,8 @@ def table(done: dict[str, dict[str, Any]]) -> str:
 HEAD: Final = """# Random mutations
 
 `python -m tests.house.mutation` makes small random changes to production code, one at a time, and runs the tests that
-cover the changed lines. It shows which lines no test defends. The planted bugs of [mutants.md](mutants.md) are chosen by
-hand; these are not. The data is [mutation.json](mutation.json). `run` goes on with the next mutants of a seed; this
+cover the changed lines. It shows which lines no test defends. The planted bugs of [mutants.md](mutants.md) are chosen
+by hand; these are not. The data is [mutation.json](mutation.json). `run` goes on with the next mutants of a seed; this
 page is written by `python -m tests.house.mutation page`.
 
 A mutant is killed when one of its tests fails or takes longer than two minutes. Of all tests that cover a line the

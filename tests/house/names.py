@@ -1,6 +1,6 @@
 """Checks that the modules and files that texts name exist: dotted paths, slashed paths, names from before a move.
 
-tests/house/test_rules.py runs the rule. A reader who follows a name must arrive.
+tests/house/test_rules.py runs the rule. Readers follow these names.
 """
 
 import ast

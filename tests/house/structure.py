@@ -156,7 +156,7 @@ def folder_circles(graph: Graph) -> Iterator[str]:
             ours, theirs = module.split("/"), target.split("/")
             pairs = enumerate(zip(ours, theirs, strict=False))
             at = next((index for index, (one, other) in pairs if one != other), None)
-            if at is not None:  # else a package imports what is below it, or is imported from there
+            if at is not None:  # else a package imports a module below it, or the reverse
                 here = siblings["/".join(ours[:at])]
                 here.setdefault("/".join(ours[: at + 1]), set()).add("/".join(theirs[: at + 1]))
     for _, here in sorted(siblings.items()):
