@@ -32,7 +32,7 @@ check: setup-env ## formatting, lint, types, imports, house rules; never edits
 fix: setup-env ## the only target that edits: formatting, safe lint repairs, layers and modules in docs/modules.md
 	@$(PY) -m ruff check -q --fix-only .
 	@$(PY) -m ruff format -q .
-	@$(PY) -m tests.tidy_architecture
+	@$(PY) -m tests.house.architecture
 
 lock: ## write requirements.lock from pyproject.toml
 	@.ci/lock
@@ -47,7 +47,7 @@ long: setup ## the tests that take minutes; ARGS="..." goes to pytest
 	@.ci/existing long $(ARGS)
 
 coverage: setup-env ## which branches of raft/ and statemachine/ their own tests take, against docs/testing.md
-	@$(PY) -m tests.branch_coverage $(ARGS)
+	@$(PY) -m tests.house.branch_coverage $(ARGS)
 
 peers: setup-env ## what the benchmarks compare and load with, in .tools, versions and hashes pinned; names what cannot be had
 	@.ci/peers

@@ -200,11 +200,6 @@ def _changes_hash(changes: tuple[ChangeRow, ...], h: int) -> int:
     return h
 
 
-def log_row_hash(row: LogRow) -> int:
-    """The hash of one row; `log_row_hashes` is the same for many."""
-    return next(log_row_hashes((row,)))
-
-
 def log_digest(rows: Iterable[LogRow]) -> SetDigest:
     """Digest of a range of the log."""
     return set_digest(log_row_hashes(rows))

@@ -1,4 +1,4 @@
-"""Decides who may do what: the one step that every route and every peer hello pass."""
+"""Decides whether a client or a peer may do what it asks for; every route and every peer hello pass this step."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import msgspec
 
 
 class Principal(msgspec.Struct, frozen=True):
-    """Who asks. Number 0 is everyone: the only one until tokens exist."""
+    """The client or peer that sends a request. Number 0 stands for every client, because tokens do not exist yet."""
 
     number: int = 0
     name: str = "anyone"
 
 
 def authorise(principal: Principal, verb: str, namespace: int, key: bytes | None) -> None:
-    """The one step that every route and the peer hello pass; today it allows. Raises ApiError forbidden."""
+    """Called by every route and by the peer hello. Today it allows every request. Raises ApiError forbidden."""

@@ -47,9 +47,9 @@ class Code(StrEnum):
     REFUSED = "refused"  # the state machine refused a well-formed request (duplicate key in a transaction, ...)
     BUSY = "busy"  # a queue is full
     DISK_FULL = "disk_full"  # this node, or no majority of the voters, has room on its disk for a write
-    NO_LEADER = "no_leader"  # nobody could take it within the deadline; it was never queued
-    LEADER_LOST = "leader_lost"  # queued, and the leader was lost before its fate was known
-    TIMEOUT = "timeout"  # queued, and the deadline passed before its fate was known
+    NO_LEADER = "no_leader"  # no leader took the request within the deadline; it was never queued
+    LEADER_LOST = "leader_lost"  # queued; the leader was lost before the outcome was known
+    TIMEOUT = "timeout"  # queued; the deadline passed before the outcome was known
     DEADLINE = "deadline"  # the deadline passed before it was queued, or a read's deadline passed
     OVERWRITTEN = "overwritten"  # another entry was committed in its place
     SHUTTING_DOWN = "shutting_down"
@@ -117,12 +117,12 @@ DECIDED: Final = frozenset({
     Code.COMPARE_FAILED, Code.REFUSED, Code.SEQUENCE_REUSED, Code.SEQUENCE_VOIDED, Code.CONSUMER_NOT_FOUND,
     Code.CONSUMER_FENCED, Code.CONSUMERS_FULL, Code.FUTURE_INDEX,
 })  # fmt: skip
-"""What the state machine decides about a sequence of a session for good: every copy is told the same."""
+"""Errors that the state machine decides for good: every copy of a request (session, sequence) gets the same."""
 
 
 def outcome_of(code: Code, *, has_session: bool) -> Outcome:
-    """What an error says of a write. A write with a session may have been sent before, and a node that refuses this
-    copy (`busy`, `no_leader`, `bad_host`) does not know what became of an earlier one. The state machine does."""
+    """The outcome that an error reports for a write. A write with a session may be the second copy of a request. A node
+    that rejects this copy (`busy`, `no_leader`, `bad_host`) does not know the outcome of the first: `unknown`."""
     return Outcome.UNKNOWN if has_session and code not in DECIDED else ERRORS[code].outcome
 
 
@@ -130,7 +130,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     """The one shape of every error (RFC 9457 members `type`, `title`, `status`, `detail`; the rest is ours)."""
 
     code: Code
-    message: str  # names the node, what was wrong, and how to mend it
+    message: str  # what happened, to which node, key or index, and what to do next
     status: int
     outcome: Outcome
     retryable: bool

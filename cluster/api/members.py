@@ -68,7 +68,7 @@ class MemberAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     catching_up: bool = False  # becomes a voter when it has caught up; known at the leader alone, as what follows
     match: int | None = None  # the last index that it is proved to have
     lag: int | None = None
-    given_up: str | None = None  # why what was still to be done with it is not done
+    given_up: str | None = None  # why the leader stopped a planned change of this member (promotion, removal)
     known_version: int | None = None  # the newest cluster version that it knows; absent: it is not connected here
 
 

@@ -85,7 +85,9 @@ class LogRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     prior_index: int | None = None  # a put or delete that applied: index of the version it replaced (0: none)
     create: int | None = None
     version: int | None = None
-    changes: list[ChangeJson] | None = None  # what the command's own bytes do not tell: transactions, range deletes
+    changes: list[ChangeJson] | None = (
+        None  # of transactions and range deletes: the command's own bytes do not name the keys
+    )
 
 
 class LogRecordPacked(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -162,7 +164,7 @@ class WatchMessage(msgspec.Struct, frozen=True):
 
 
 class WatchProgress(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Everything up to this index has been told; the first message of a watch is one."""
+    """Every change up to this index was sent. The first message of a watch is one of these."""
 
     progress: int
     problem: Problem | None = None

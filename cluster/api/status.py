@@ -41,11 +41,11 @@ class DigestAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 FINGERPRINT_CHARS: Final = 8
-"""Of a disk's fingerprint: enough to tell the disks of one cluster apart."""
+"""Length of a disk's fingerprint, in characters: enough to distinguish the disks of one cluster."""
 
 
 def fingerprint(incarnation: str) -> str:
-    """A disk as people are shown it: it tells two disks apart, and a hello cannot be forged with it."""
+    """The name under which a disk is shown to operators. It distinguishes disks, and is too short to forge a hello."""
     return hashlib.sha256(incarnation.encode()).hexdigest()[:FINGERPRINT_CHARS]
 
 
@@ -94,13 +94,13 @@ class DigestStatus(msgspec.Struct, frozen=True):
 
 
 class ScrubStatus(msgspec.Struct, frozen=True):
-    """How far this node has read its own files, and what is wrong with them."""
+    """Progress of scrubbing on this node, and the damage that it found."""
 
-    rounds: int = 0  # through all of them, finished since the start
+    rounds: int = 0  # complete rounds through all files since the start
     bytes: int = 0  # read since the start
-    file: str = ""  # that is being read; empty: none is, until the next round
-    age_ms: int = -1  # since the newest round was finished; -1: none was
-    damage: str = ""  # what is damaged: it is mended by a start, which waits until the other nodes are well
+    file: str = ""  # the file that is being read; empty between two rounds
+    age_ms: int = -1  # since the newest round ended; -1: no round has ended
+    damage: str = ""  # the damaged file and place; a restart repairs it, once the other nodes are healthy
 
 
 class BackfillStatus(msgspec.Struct, frozen=True):

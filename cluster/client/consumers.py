@@ -169,8 +169,8 @@ class SyncConsumer:
         self, *, follow: bool = False, limit: int | None = None, internal: bool = False,
         every_s: float = COMMIT_EVERY_S,
     ) -> Generator[Record, None, None]:  # fmt: skip
-        """The records from the group's position on. A record counts as done when the next one is asked for; what is
-        done is committed every `every_s` seconds and at the end: at least once each."""
+        """The records from the group's position on, each at least once. Asking for the next record marks the previous
+        one as done. The position after the last done record is committed every `every_s` seconds and at the end."""
         progress = _Commits(_owned(self.owned, self.name).position.next[SHARD], every_s)
         try:
             for record in self._client.log(progress.done, follow=follow, internal=internal):

@@ -97,7 +97,6 @@ def log_page(
     from_index: int,
     *,
     to: int | None = None,
-    from_time_ms: int | None = None,
     limit: int | None = None,
     wait_ms: int = 0,
     internal: bool = False,
@@ -105,7 +104,7 @@ def log_page(
     min_index: int = 0,
 ) -> ApiRequest[answers.LogPage]:
     """Reads the records [from_index, to), at most `limit` scanned; waits up to `wait_ms` for a record."""
-    query = _log_query(from_index, to, from_time_ms, internal, consistency, min_index)
+    query = _log_query(from_index, to, None, internal, consistency, min_index)
     query |= {"limit": limit, "wait": wait_ms or None}
     return ApiRequest("GET", _target("/v1/log", query), answers.log_page, hold_ms=wait_ms)
 
@@ -118,11 +117,10 @@ def log_stream(
     from_time_ms: int | None = None,
     follow: bool = False,
     internal: bool = False,
-    consistency: Consistency = "linearizable",
     min_index: int = 0,
 ) -> ApiRequest[None]:
     """Opens a stream of NDJSON lines, to the present end or (`follow`) for ever."""
-    query = _log_query(from_index, to, from_time_ms, internal, consistency, min_index)
+    query = _log_query(from_index, to, from_time_ms, internal, "linearizable", min_index)
     query |= {"format": "ndjson", "follow": True if follow else None}
     return ApiRequest("GET", _target("/v1/log", query), answers.nothing, accept=NDJSON)
 

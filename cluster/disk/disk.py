@@ -24,7 +24,7 @@ from raftlog.cluster.disk.worker import Worker
 from raftlog.cluster.disk.writer import Writer
 from raftlog.cluster.files.errors import NoSpace, ReadDamaged, is_full
 from raftlog.cluster.files.findings import FileHealth, Finding
-from raftlog.cluster.files.folder import DiskIdentity, OpenedFolder, Recovered, format_node, open_node
+from raftlog.cluster.files.folder import OpenedFolder, Recovered, open_node
 from raftlog.cluster.files.reserve import Reserve
 from raftlog.cluster.files.scrub import UNREADABLE, Looker, derived, mended_for_free
 from raftlog.cluster.files.shard_files import ShardFiles
@@ -42,7 +42,7 @@ from raftlog.raft.wal.retention import SegmentFiles, piece_of, trailing_end
 from raftlog.raft.wal.snapshot_files import Received, StoredSnapshot, list_snapshots, read_piece
 from raftlog.raft.wal.storage import Storage
 
-__all__ = ["Disk", "DiskIdentity", "DiskStatistics", "RawSlice", "Recovered", "format_node"]
+__all__ = ["Disk", "DiskStatistics", "RawSlice", "Recovered"]
 
 T = TypeVar("T")
 

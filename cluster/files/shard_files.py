@@ -48,11 +48,11 @@ class ShardFiles:
 
     __slots__ = ("_flags", "_open", "on_sync", "root")
 
-    def __init__(self, root: Path, *, on_sync: Callable[[str], None] | None = None, read_only: bool = False) -> None:
+    def __init__(self, root: Path, *, read_only: bool = False) -> None:
         self.root = root
         self._open: OrderedDict[str, int] = OrderedDict()
         self._flags = os.O_CLOEXEC | (os.O_RDONLY if read_only else os.O_RDWR)
-        self.on_sync = on_sync or self.sync  # callers measure syncs here
+        self.on_sync: Callable[[str], None] = self.sync  # the writer replaces it, to measure syncs
 
     # -- reading (raftlog.raft.wal.operations.Files)
 

@@ -33,11 +33,10 @@ def new_cluster(
     peer_ports: Sequence[int],
     http_ports: Sequence[int],
     parameters: Mapping[str, int] | None = None,
-    host: str = "127.0.0.1",
 ) -> ClusterFile:
-    """A cluster that does not exist yet, with a new log id and incarnations.
+    """The cluster file of a new cluster on this machine, with a new log id and new incarnations.
 
-    Data in `node-1` and so on beside its file.
+    The data folders are `node-1` and so on, beside the file.
     """
     return ClusterFile(
         ClusterHead(
@@ -49,8 +48,8 @@ def new_cluster(
         [
             ClusterNode(
                 id=node,
-                peer=f"{host}:{peer_ports[node - 1]}",
-                url=f"http://{host}:{http_ports[node - 1]}",
+                peer=f"127.0.0.1:{peer_ports[node - 1]}",
+                url=f"http://127.0.0.1:{http_ports[node - 1]}",
                 data=f"node-{node}",
                 incarnation=secrets.token_hex(16),
             )

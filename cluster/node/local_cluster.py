@@ -71,7 +71,6 @@ class LocalCluster:
         nodes: int = 3,
         *,
         settings: Mapping[str, Any] | None = None,
-        parameters: Mapping[str, int] | None = None,
         dial: Mapping[int, Mapping[int, str]] | None = None,
         ports: Sequence[int] = (),
         command: Sequence[str] = (sys.executable, "-m", "raftlog.cluster.cli.main"),
@@ -97,9 +96,7 @@ class LocalCluster:
         else:
             self.is_new = True
             chosen = list(ports) or free_ports(2 * nodes)
-            self.cluster = new_cluster(
-                nodes, peer_ports=chosen[:nodes], http_ports=chosen[nodes:], parameters=parameters
-            )
+            self.cluster = new_cluster(nodes, peer_ports=chosen[:nodes], http_ports=chosen[nodes:])
             format_cluster(self.cluster, self.file, segment_bytes=self._segment_bytes())
         for node in self.cluster.node:
             self._write_settings(node, (dial or {}).get(node.id, {}))

@@ -22,7 +22,7 @@ class PeerIdentity:
     incarnation: str
     boot: int
     start: Start | None = None
-    speaks: int = PEER_VERSION_MAX  # the newest version of the peer protocol; it tells what the program knows
+    speaks: int = PEER_VERSION_MAX  # the newest version of the peer protocol that the peer's program knows
 
 
 class Receiver(Protocol):
@@ -48,7 +48,7 @@ class Receiver(Protocol):
         """This node dialled the peer, and no process listens there."""
 
     def bulk_link_closed(self, peer: NodeId) -> None:
-        """This node's bulk connection to the peer closed: what was sent on it may or may not have arrived."""
+        """This node's bulk connection to the peer closed. Frames that were sent on it may or may not have arrived."""
 
     def bulk_link_opened(self, peer: NodeId) -> None:
         """This node's bulk connection to the peer is up."""

@@ -18,8 +18,6 @@ class FollowerView:
     match: int
     sent: int
     mode: str  # probe, replicate, snapshot
-    inflight_messages: int
-    inflight_bytes: int
     last_contact_ms: int  # monotonic
     snapshot_index: int  # of the snapshot on its way there, or 0
     snapshot_bytes: int  # of it that are written there
@@ -43,7 +41,6 @@ class CoreStatus:
     applied: int
     configuration_index: int
     configuration: Configuration  # in force; joint while its `outgoing` is not empty
-    uncommitted_bytes: int
     transfer_to: NodeId
     floor: int  # not 0: its log was damaged, and it has no vote until it holds an entry of that term or a later one
     catching_up: tuple[NodeId, ...]  # learners that get a vote when they have caught up; known at their leader alone
@@ -62,11 +59,15 @@ def status_of(state: State) -> CoreStatus:
     if isinstance(role, Leader):
         followers = tuple(
             FollowerView(
-                peer, progress.match, progress.sent, progress.mode.value, len(progress.inflight),
-                progress.inflight_bytes, progress.contact_ms, *progress.of_snapshot,
+                peer,
+                progress.match,
+                progress.sent,
+                progress.mode.value,
+                progress.contact_ms,
+                *progress.of_snapshot,
             )
             for peer, progress in role.progress.items()
-        )  # fmt: skip
+        )
     return CoreStatus(
         node=state.node,
         role=ROLE_NAMES[type(role)],
@@ -81,7 +82,6 @@ def status_of(state: State) -> CoreStatus:
         applied=log.applied,
         configuration_index=state.configurations[-1][0],
         configuration=state.configuration,
-        uncommitted_bytes=role.uncommitted_bytes if isinstance(role, Leader) else 0,
         transfer_to=role.transfer.to if isinstance(role, Leader) and role.transfer else NOBODY,
         floor=state.floor,
         catching_up=tuple(role.catch_ups) if isinstance(role, Leader) else (),

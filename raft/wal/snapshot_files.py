@@ -128,12 +128,12 @@ def list_snapshots(files: Files) -> list[int]:
     return sorted((int(name) for name in files.names(SNAPSHOTS) if name.isdigit()), reverse=True)
 
 
-def drop_old(files: Files, kept: int = SNAPSHOTS_KEPT) -> list[FileOperation]:
-    """Removes all but the newest ones, and unfinished ones."""
+def drop_old(files: Files) -> list[FileOperation]:
+    """Removes unfinished snapshots, and all finished ones but the newest SNAPSHOTS_KEPT."""
     operations: list[FileOperation] = [
         DeleteFolder(f"{SNAPSHOTS}/{name}") for name in files.names(SNAPSHOTS) if name.endswith(_ASIDE)
     ]
-    for index in list_snapshots(files)[kept:]:
+    for index in list_snapshots(files)[SNAPSHOTS_KEPT:]:
         operations += remove(index)
     return operations
 

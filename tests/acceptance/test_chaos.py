@@ -13,8 +13,8 @@ import pytest
 
 from raftlog.chaos.runs.judgement import HAPPEN_EVERY_MINUTE
 from tests.acceptance.conftest import Measure
+from tests.house.rules import ROOT
 from tests.support import wait_until
-from tests.tidy_rules import ROOT
 
 pytestmark = [pytest.mark.toxiproxy]
 

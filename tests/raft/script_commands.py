@@ -445,5 +445,6 @@ def _applied(cluster: Cluster, words: Words) -> None:
 @command("progress")
 def _progress(cluster: Cluster, words: Words) -> None:
     """`progress 1`: how that leader sees each follower."""
-    for each in cluster.running(words.node()).status().followers:
-        cluster.say(progress_text(each))
+    role = cluster.running(words.node()).state.role
+    for node, progress in role.progress.items() if isinstance(role, Leader) else ():
+        cluster.say(progress_text(node, progress))

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import fields
 
 from raftlog.raft import events
-from raftlog.raft.consensus.status import CoreStatus, FollowerView
+from raftlog.raft.consensus.progress import FollowerProgress
+from raftlog.raft.consensus.status import CoreStatus
 from raftlog.raft.messages import (
     AppendEntries,
     AppendEntriesReply,
@@ -19,7 +20,7 @@ from raftlog.raft.messages import (
     TimeoutNow,
 )
 from raftlog.raft.ready import SyncBatch
-from raftlog.raft.types import Entry, EntryKind
+from raftlog.raft.types import Entry, EntryKind, NodeId
 
 PLAIN = b"x"  # the data of entries that a story does not name
 
@@ -126,11 +127,11 @@ def batch_text(batch: SyncBatch) -> str:
     return ", ".join(words)
 
 
-def progress_text(follower: FollowerView) -> str:
+def progress_text(node: NodeId, follower: FollowerProgress) -> str:
     """How a leader sees a follower."""
-    flight = f" in flight: {follower.inflight_messages} ({follower.inflight_bytes} B)"
-    shown = flight if follower.inflight_messages else ""
-    return f"{follower.node} {follower.mode} match={follower.match} sent={follower.sent}{shown}"
+    flight = f" in flight: {len(follower.inflight)} ({follower.inflight_bytes} B)"
+    shown = flight if follower.inflight else ""
+    return f"{node} {follower.mode.value} match={follower.match} sent={follower.sent}{shown}"
 
 
 def status_text(status: CoreStatus) -> str:

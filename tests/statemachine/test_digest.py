@@ -18,12 +18,17 @@ from raftlog.statemachine.digest import (
     SetDigest,
     TooOld,
     log_digest,
-    log_row_hash,
     log_row_hashes,
     pack_long,
     set_digest,
     state_row_hash,
 )
+
+
+def log_row_hash(row: LogRow) -> int:
+    """The hash of one row."""
+    return next(log_row_hashes((row,)))
+
 
 CONFIGURATION = LogRow(
     1, 1, 1_700_000_000_000, "configuration", None, None, b"\x93\x01", None, None, None, None, None, "applied", 1,

@@ -283,7 +283,7 @@ def test_pitfall_77_an_unknown_operation_stops_the_node_before_any_change(
 
 
 def test_pitfall_77_every_process_computes_the_same_state_and_effects() -> None:
-    """Guard: no set, hash, clock or chance in `statemachine` (tests/tidy_rules.py forbids them). Two processes with
+    """Guard: no set, hash, clock or chance in `statemachine` (tests/house/rules.py forbids them). Two processes with
     different hash seeds and this one get the same bytes from the same entries: effects, answers and snapshot."""
     program = "from tests.statemachine.mixture import fingerprint; print(fingerprint(300))"
     told = [

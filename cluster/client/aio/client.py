@@ -30,7 +30,7 @@ from raftlog.cluster.client.aio.carrier import Carrier
 from raftlog.cluster.client.aio.writes import WriteBatcher
 from raftlog.cluster.client.answers import Item, LogPage, Page, Progress, Record, TxnResult, WatchEvent
 from raftlog.cluster.client.arguments import checked_methods
-from raftlog.cluster.client.batch import RECORDS_MAX, UnknownInBatch
+from raftlog.cluster.client.batch import RECORDS_MAX
 from raftlog.cluster.client.consumers import Consumer
 from raftlog.cluster.client.cursors import Cursor, LogCursor, WatchCursor
 from raftlog.cluster.client.decisions import (
@@ -44,13 +44,10 @@ from raftlog.cluster.client.errors import (
     ClientError,
     Compacted,
     CompareFailed,
-    ConnectionsBusy,
     KeyNotFound,
     NotApplied,
     OutcomeUnknown,
     SequenceSettled,
-    SessionExpired,
-    Unavailable,
 )
 from raftlog.cluster.client.flow import (
     ApiRequest,
@@ -61,9 +58,9 @@ from raftlog.cluster.client.requests import Consistency, NewRecord, compare, pre
 from raftlog.cluster.runtime import clock
 
 __all__ = [
-    "Client", "ClientError", "Compacted", "CompareFailed", "ConnectionsBusy", "Item", "KeyNotFound", "LogPage",
+    "Client", "ClientError", "Compacted", "CompareFailed", "Item", "KeyNotFound", "LogPage",
     "NewRecord", "NotApplied", "OutcomeUnknown", "Page", "Policy", "Progress", "Record", "SequenceSettled",
-    "SessionBook", "SessionExpired", "Ticket", "TxnResult", "Unavailable", "UnknownInBatch", "WatchEvent", "compare",
+    "SessionBook", "Ticket", "TxnResult", "WatchEvent", "compare",
     "prefix_end", "step",
 ]  # fmt: skip
 

@@ -85,18 +85,18 @@ class Share:
 
 
 def bodies_full(bodies: Budget) -> ApiError:
-    """What a request is told whose body there is no room for."""
+    """The error for a request whose body does not fit into the budget."""
     return ApiError(
         Code.BUSY,
         f"{bodies.used} bytes of request bodies are held, of {bodies.bytes_max} (limits.bodies_bytes_max; a quarter is "
-        f"kept for bodies up to {SMALL_BYTES} bytes): try again, or another node",
+        f"kept for bodies up to {SMALL_BYTES} bytes): try again, or try another node",
     )
 
 
 def answers_full(answers: Budget) -> ApiError:
-    """What a reader is told whose answer there is no room for."""
+    """The error for a reader whose answer does not fit into the budget."""
     return ApiError(
         Code.BUSY,
         f"{answers.used} bytes of answers wait for their readers, of {answers.bytes_max} (limits.answers_bytes_max; a "
-        f"quarter is kept for answers up to {SMALL_BYTES} bytes): try again, ask for less, or another node",
+        f"quarter is kept for answers up to {SMALL_BYTES} bytes): try again, ask for less, or try another node",
     )

@@ -88,15 +88,14 @@ async def commit(
 
 
 async def submit(
-    service: Service, call: Call, records: Records, *, is_plain: bool = False,
-    session: SessionHeaders | None = None,
-) -> AppliedRequest:  # fmt: skip
+    service: Service, call: Call, records: Records, *, session: SessionHeaders | None = None
+) -> AppliedRequest:
     """Commits the records as one request, and returns the result. Raises ApiError for every other outcome.
 
     `session`: from the headers, unless given.
     """
     session = call.session() if session is None else session
-    return done_of(await commit(service, call, records, session, is_plain=is_plain), session)
+    return done_of(await commit(service, call, records, session), session)
 
 
 def done_of(settled: Settled, session: SessionHeaders) -> AppliedRequest:

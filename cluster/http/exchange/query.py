@@ -122,11 +122,11 @@ class Query:
         except UnicodeDecodeError as error:
             raise ApiError(Code.BAD_REQUEST, f"parameter {name} is not UTF-8 text") from error
 
-    def number(self, name: str, low: int = 0, high: int = NUMBER_MAX) -> int | None:
-        """The parameter as a whole number within bounds, None if it is not given."""
+    def number(self, name: str, low: int = 0) -> int | None:
+        """The parameter as a whole number of at least `low`, None if it is not given."""
         if name not in self._values:
             return None
-        return parse_number(self.text(name), f"parameter {name}", low, high)
+        return parse_number(self.text(name), f"parameter {name}", low, NUMBER_MAX)
 
     def number_or(self, name: str, default: int, low: int = 0, high: int = NUMBER_MAX) -> int:
         """The same with a default."""
@@ -169,10 +169,10 @@ class Query:
             raise ApiError(Code.TOO_LARGE, f"{name} has {len(value)} bytes: the limit is {KEY_BYTES_MAX}")
         return value
 
-    def key(self, name: str = "key") -> bytes | None:
-        """As `data`, for a key."""
-        value = self.data(name)
-        return None if value is None else check_key(value, f"parameter {name}")
+    def key(self) -> bytes | None:
+        """The parameter `key` (or `key_b64`); None if neither is given."""
+        value = self.data("key")
+        return None if value is None else check_key(value, "parameter key")
 
 
 KEY_PATH: Final = "/v1/kv/"

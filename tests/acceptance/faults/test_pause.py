@@ -76,7 +76,7 @@ async def test_no_stale_read_and_one_answer_a_sequence(cluster: LocalCluster) ->
             told[sequence].add((appended.index, appended.term))
         else:
             assert problem_of(answer).outcome in (Outcome.UNKNOWN, Outcome.NOT_APPLIED)
-    print(f"{answered} of {len(late_reads)} late reads answered; told {told}; {dict(load.answers)}")
+    print(f"{answered} of {len(late_reads)} late reads answered; reported {told}; {dict(load.answers)}")
     assert all(len(answers) <= 1 for answers in told.values()), f"two answers for one sequence: {told}"
     records = await check_exactly_once(cluster, load)
     for sequence, answers in told.items():

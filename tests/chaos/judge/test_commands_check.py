@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from raftlog.chaos.commands import check
 from raftlog.chaos.judge.history import History
-from tests.tidy_rules import ROOT
+from tests.house.rules import ROOT
 
 app = typer.Typer()
 check.register(app)

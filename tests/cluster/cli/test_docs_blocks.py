@@ -22,8 +22,8 @@ import pytest
 from raftlog.cluster.cli.frame.last_cluster import DEFAULT_PORT
 from raftlog.cluster.client.blocking.client import NewRecord, SyncClient
 from raftlog.cluster.node.local_cluster import LocalCluster
+from tests.house.rules import ROOT
 from tests.support import free_ports
-from tests.tidy_rules import ROOT
 
 COMMANDS: Final = re.compile(
     r"\$?\s*(raftlog|curl|make|pip|kill|until|prlimit|cd|\. |NODE=|[\w./-]*python[\d.]* |\.venv/)"

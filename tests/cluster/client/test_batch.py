@@ -18,12 +18,11 @@ from raftlog.cluster.client.aio.client import (
     NotApplied,
     OutcomeUnknown,
     Policy,
-    Unavailable,
-    UnknownInBatch,
 )
-from raftlog.cluster.client.batch import Append
+from raftlog.cluster.client.batch import Append, UnknownInBatch
 from raftlog.cluster.client.blocking.batch import SyncBatcher
 from raftlog.cluster.client.blocking.client import SyncClient
+from raftlog.cluster.client.errors import Unavailable
 from raftlog.cluster.records.rows import decode_rows
 from raftlog.cluster.runtime import clock
 from raftlog.raft.types import EntryKind

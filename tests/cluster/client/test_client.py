@@ -20,13 +20,12 @@ from raftlog.cluster.client.aio.client import (
     OutcomeUnknown,
     Policy,
     Record,
-    SessionExpired,
-    Unavailable,
     compare,
     step,
 )
 from raftlog.cluster.client.blocking import sockets
 from raftlog.cluster.client.blocking.client import SyncClient
+from raftlog.cluster.client.errors import SessionExpired, Unavailable
 from raftlog.cluster.client.flow import ApiRequest, Response
 from raftlog.cluster.client.http1 import ResponseHead
 from raftlog.raft.types import EntryKind

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from raftlog.cluster.client.aio.client import Client, ConnectionsBusy, NotApplied, Policy
+from raftlog.cluster.client.aio.client import Client, NotApplied, Policy
 from raftlog.cluster.client.aio.line import WaitQueue
+from raftlog.cluster.client.errors import ConnectionsBusy
 from tests.cluster.fake_node import serve
 from tests.support import streams_served, wait_until_async
 

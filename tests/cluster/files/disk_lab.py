@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from raftlog.cluster.disk.disk import Disk, DiskIdentity, Recovered, format_node
+from raftlog.cluster.disk.disk import Disk
+from raftlog.cluster.files.folder import DiskIdentity, Recovered, format_node
 from raftlog.raft.ready import SyncBatch
 from raftlog.raft.types import Entry, HardState
 from raftlog.statemachine.effects import Effects, decode_effects, decode_effects_header, encode_effects

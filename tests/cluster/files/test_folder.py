@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.cluster.disk.disk import Disk, DiskIdentity, format_node
+from raftlog.cluster.disk.disk import Disk
 from raftlog.cluster.files.errors import (
     DiskError,
     FolderDamaged,
@@ -24,7 +24,7 @@ from raftlog.cluster.files.errors import (
     FormatUnknown,
     NoSpace,
 )
-from raftlog.cluster.files.folder import encode_identity, parse_identity
+from raftlog.cluster.files.folder import DiskIdentity, encode_identity, format_node, parse_identity
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion, crc32c
 from raftlog.raft.codec.entry import entry_mark
 from raftlog.raft.types import GENESIS

@@ -13,7 +13,7 @@ from raftlog.cluster.importer.lines import InputColumn, InputFormat, InputOption
 from raftlog.cluster.importer.schema import PREFIX, decode, encode, key_of, schema_of
 from raftlog.cluster.importer.times import TimeRule
 from tests.cluster.fake_node import FakeNode, serve
-from tests.tidy_rules import ROOT
+from tests.house.rules import ROOT
 
 READING = InputOptions(
     InputFormat.CSV, time="at", columns=("at", "mag"), times=TimeRule("%Y/%m/%d %H:%M:%S.%f"),

@@ -45,8 +45,7 @@ def disks(
     """What node 1, the leader, knows; followers have everything unless `matches` says otherwise."""
     members = members or configuration(voters)
     followers = [
-        FollowerView(peer, (matches or {}).get(peer, 100), 100, "replicate", 0, 0, 0, 0, 0, 0)
-        for peer in members.peers(1)
+        FollowerView(peer, (matches or {}).get(peer, 100), 100, "replicate", 0, 0, 0, 0) for peer in members.peers(1)
     ]
     answering = [each.node for each in followers if each.node not in silent]
     return Disks(node=1, configuration=members, reports=reports, followers=followers, answering=answering)

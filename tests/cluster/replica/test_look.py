@@ -56,15 +56,21 @@ def found_in(node: Any) -> BatchDecision:
 @pytest.mark.parametrize(
     ("make", "found"),
     [
-        pytest.param(partial(node_with), BatchDecision.LATER, id="nobody asks"),
+        pytest.param(partial(node_with), BatchDecision.LATER, id="no request waits"),
         pytest.param(partial(node_with, 1), BatchDecision.GO, id="nothing is under way"),
         pytest.param(partial(node_with, 1, appended=(7, 0.0)), BatchDecision.GO, id="the batch before is applied"),
-        pytest.param(partial(node_with, 1, appended=(8, IN_A_MINUTE)), BatchDecision.LATER, id="it is not"),
-        pytest.param(partial(node_with, 1, appended=(8, PATIENCE_S)), BatchDecision.GO, id="it takes long"),
+        pytest.param(
+            partial(node_with, 1, appended=(8, IN_A_MINUTE)), BatchDecision.LATER, id="the batch before is not applied"
+        ),
+        pytest.param(
+            partial(node_with, 1, appended=(8, PATIENCE_S)),
+            BatchDecision.GO,
+            id="the batch before takes longer than the patience",
+        ),
         pytest.param(
             partial(node_with, 1, LIMITS.batch_eager_bytes, appended=(8, IN_A_MINUTE)),
             BatchDecision.GO,
-            id="much waits",
+            id="the bytes of an eager batch wait",
         ),
         pytest.param(
             partial(node_with, 1, appended=(8, IN_A_MINUTE), is_leader=False),

@@ -55,8 +55,8 @@ def test_single_records_are_those_of_the_blocks_or_none(data: st.DataObject) -> 
 @given(data=st.data())
 @settings(max_examples=300, deadline=None)
 def test_plain_counts_are_those_of_the_blocks_or_none(data: st.DataObject) -> None:
-    """What is counted without decoding is what decoding counts, and whatever is not plain, or damaged in one byte, is
-    either refused in the same words or left to `decode_blocks`."""
+    """Counts without decoding equal the counts of decoding. Blocks that are not plain, or damaged in one byte, are
+    rejected with the same message or left to `decode_blocks`."""
     record = BlockRecord(1, None, b"value")
     blocks = [
         encode_block(

@@ -98,7 +98,7 @@ def test_status_is_a_frozen_picture() -> None:
     status = core.status()
     assert (status.node, status.role, status.term, status.vote, status.leader) == (1, RoleName.LEADER, 2, 1, 1)
     assert (status.last.index, status.persisted, status.commit, status.applied) == (2, 2, 2, 1)
-    assert (status.configuration_index, status.uncommitted_bytes, status.transfer_to) == (1, 0, NOBODY)
+    assert (status.configuration_index, status.transfer_to) == (1, NOBODY)
     first, second = status.followers
     assert (first.node, first.match, first.sent, first.mode, first.last_contact_ms) == (2, 2, 2, "replicate", 350)
     assert (second.node, second.match, second.mode, second.last_contact_ms) == (3, 0, "probe", 300)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidy_rules import ROOT
+from tests.house.rules import ROOT
 
 pytestmark = [pytest.mark.serial, pytest.mark.spark]
 

@@ -238,7 +238,7 @@ async def test_a_damaged_node_that_no_peer_can_heal_serves_on(tmp_path: Path, co
         last = await written(nodes)
         node = await nodes.leader()
         path = spoil(node)
-        await wait_until_async(lambda: node.status().scrub.damage, what="damage told")
+        await wait_until_async(lambda: node.status().scrub.damage, what="reported damage")
         rounds = node.status().scrub.rounds
         await wait_until_async(lambda: node.status().scrub.rounds > rounds + 1, what="further rounds")
         assert not host_of(node).ended.done()
@@ -290,7 +290,7 @@ async def test_older_history_is_not_given_up_for_one_place_in_it(
         )
         assert node.state.snapshots.index > int(segments_of(node)[2].stem)
         spoil(node)
-        await wait_until_async(lambda: node.status().scrub.damage, what="damage told")
+        await wait_until_async(lambda: node.status().scrub.damage, what="reported damage")
         rounds = node.status().scrub.rounds
         await wait_until_async(lambda: node.status().scrub.rounds > rounds + 3, what="further rounds")
         assert not host_of(node).ended.done()
@@ -360,7 +360,7 @@ async def test_a_damaged_snapshot_is_saved_again(tmp_path: Path) -> None:
         flip(path, path.stat().st_size // 2)
         await wait_until_async(lambda: node.state.snapshots.index > index, 30, what="another snapshot")
         await node.state.disk.check_snapshot(node.state.snapshots.index)
-        await wait_until_async(lambda: node.status().scrub.damage, 30, what="the older one told")
+        await wait_until_async(lambda: node.status().scrub.damage, 30, what="the damage of the older snapshot")
         assert node.status().scrub.damage.startswith(f"{damaged}: damaged at byte ")
         assert not host_of(node).ended.done()
         assert not node.state.is_damage_known, "nothing waits for it: older log is fetched, and members change, as ever"

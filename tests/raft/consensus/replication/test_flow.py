@@ -7,7 +7,7 @@ import pytest
 from raftlog.raft.codec.entry import entry_mark
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.consensus.progress import Mode
-from raftlog.raft.consensus.roles import RoleName
+from raftlog.raft.consensus.roles import Leader, RoleName
 from raftlog.raft.events import ConflictTruncated, FollowerNeedsSnapshot, FollowerProbing
 from raftlog.raft.options import Options
 from raftlog.raft.ready import Fetch
@@ -121,7 +121,8 @@ def test_pitfall_29_an_isolated_leader_refuses_beyond_its_bound() -> None:
         core.propose(EntryKind.COMMANDS, 1, bytes(400), at(400))
     drain(core, 400)
     reply(core, 2, match=4)
-    assert core.status().uncommitted_bytes == 0
+    assert isinstance(core.state.role, Leader)
+    assert core.state.role.uncommitted_bytes == 0
     core.propose(EntryKind.COMMANDS, 1, bytes(1_000), at(400))
 
 

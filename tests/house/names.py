@@ -1,6 +1,6 @@
 """Checks that the modules and files that texts name exist: dotted paths, slashed paths, names from before a move.
 
-tests/test_tidy.py runs the rule. A reader who follows a name must arrive.
+tests/house/test_rules.py runs the rule. Readers follow these names.
 """
 
 import ast
@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from tests.tidy_rules import PACKAGES, Finding, Source, project_files
-from tests.tidy_words import comments_and_docstrings, prose
+from tests.house.rules import PACKAGES, Finding, Source, project_files
+from tests.house.words import comments_and_docstrings, prose
 
 # path -> why its names stay as they are
 NOT_CHECKED: Final = {

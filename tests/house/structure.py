@@ -1,8 +1,8 @@
 """Counts what makes a tree hard to read: full folders, long files, import circles, unclear names and words.
 
-`python -m tests.structure` counts this tree, `--at COMMIT` another one, and `--against COMMIT` puts the counts of both
-side by side. `--details` lists what each row counts. Imports inside functions and imports for types count like all
-others.
+`python -m tests.house.structure` counts this tree, `--at COMMIT` another one, and `--against COMMIT` puts the counts of
+both side by side. `--details` lists what each row counts. Imports inside functions and imports for types count like
+all others.
 """
 
 import argparse
@@ -15,9 +15,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from tests import tidy_words
-from tests.tidy_imports import imported
-from tests.tidy_rules import PACKAGES, ROOT, Finding, Source, project_files
+from tests.house import words
+from tests.house.imports import imported
+from tests.house.rules import PACKAGES, ROOT, Finding, Source, project_files
 
 FOLDER_FILES_MAX = 15
 WORD_PACKAGES = ("raft", "statemachine", "cluster")  # where one class name shall mean one thing
@@ -41,8 +41,8 @@ def rows(files: Iterable[Source]) -> list[Row]:
     product = [source for source in python if source.top in (*PACKAGES, "package")]
     tests = [source for source in python if source.top == "tests"]
     graph = module_graph(python)
-    references = list(tidy_words.references_are_words(files))
-    riddles = tidy_words.riddles(files)
+    references = list(words.references_are_words(files))
+    riddles = words.riddles(files)
     return [
         _listed(f"folders with more than {FOLDER_FILES_MAX} modules", full_folders(python)),
         Row("modules in the fullest folder", max(modules_by_folder(python).values(), default=0)),
@@ -156,7 +156,7 @@ def folder_circles(graph: Graph) -> Iterator[str]:
             ours, theirs = module.split("/"), target.split("/")
             pairs = enumerate(zip(ours, theirs, strict=False))
             at = next((index for index, (one, other) in pairs if one != other), None)
-            if at is not None:  # else a package imports what is below it, or is imported from there
+            if at is not None:  # else a package imports a module below it, or the reverse
                 here = siblings["/".join(ours[:at])]
                 here.setdefault("/".join(ours[: at + 1]), set()).add("/".join(theirs[: at + 1]))
     for _, here in sorted(siblings.items()):
@@ -225,7 +225,7 @@ def table(columns: dict[str, list[Row]], *, details: bool = False) -> str:
 
 def main(arguments: list[str]) -> int:
     """Prints the table."""
-    parser = argparse.ArgumentParser(prog="python -m tests.structure", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m tests.house.structure", description=__doc__.splitlines()[0])
     parser.add_argument("--at", metavar="COMMIT", help="count this commit; without, this tree with its changes")
     parser.add_argument("--against", metavar="COMMIT", help="a second commit, whose counts stand in the first column")
     parser.add_argument("--details", action="store_true", help="list the places that each row counts")

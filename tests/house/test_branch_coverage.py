@@ -1,6 +1,6 @@
 """The coverage check sees what it is there for; what it measures takes minutes and is `make coverage`."""
 
-from tests.branch_coverage import ROOT, Place, check, listed, modules_without_tests, places
+from tests.house.branch_coverage import ROOT, Place, check, listed, modules_without_tests, places
 
 TABLE = """
 | file | place that no test reaches | why |

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.mutation import MODULES, changed, changes, covering, page, results, table
-from tests.tidy_rules import ROOT
+from tests.house.mutation import MODULES, changed, changes, covering, page, results, table
+from tests.house.rules import ROOT
 
 SOURCE = '''
 def f(a: int, b: list[int]) -> int:

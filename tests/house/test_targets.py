@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from tests.tidy_rules import ROOT
+from tests.house.rules import ROOT
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
-"""`python -m tests.mutation`: random small changes to production code, and whether the tests that cover them see them.
+"""Makes random small changes to production code, and reports whether the tests that cover the changed lines fail.
 
-python -m tests.mutation map [TESTS …]              notes which test runs which line (minutes: tests with coverage)
-python -m tests.mutation run --seed 1 --count 50    samples mutants and runs their tests in a copy of the tree
-python -m tests.mutation page                       writes the table of docs/mutation.md from docs/mutation.json
+python -m tests.house.mutation map [TESTS …]              notes which test runs which line (takes minutes)
+python -m tests.house.mutation run --seed 1 --count 50    samples mutants and runs their tests in a copy of the tree
+python -m tests.house.mutation page                       writes the table of docs/mutation.md from docs/mutation.json
 
 `run` keeps each result at once, and a later `run` goes on with the next mutants of that seed. A mutant is one change to
 one statement: a condition negated, another comparison, a number off by one, a call dropped, two calls swapped, an early
@@ -28,7 +28,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from tests.tidy_rules import ROOT
+from tests.house.rules import ROOT
 
 DATA: Final = ROOT / "docs/mutation.json"
 PAGE: Final = ROOT / "docs/mutation.md"
@@ -286,10 +286,10 @@ def table(done: dict[str, dict[str, Any]]) -> str:
 
 HEAD: Final = """# Random mutations
 
-`python -m tests.mutation` makes small random changes to production code, one at a time, and runs the tests that cover
-the changed lines. It shows which lines no test defends. The planted bugs of [mutants.md](mutants.md) are chosen by
-hand; these are not. The data is [mutation.json](mutation.json). `run` goes on with the next mutants of a seed; this
-page is written by `python -m tests.mutation page`.
+`python -m tests.house.mutation` makes small random changes to production code, one at a time, and runs the tests that
+cover the changed lines. It shows which lines no test defends. The planted bugs of [mutants.md](mutants.md) are chosen
+by hand; these are not. The data is [mutation.json](mutation.json). `run` goes on with the next mutants of a seed; this
+page is written by `python -m tests.house.mutation page`.
 
 A mutant is killed when one of its tests fails or takes longer than two minutes. Of all tests that cover a line the
 quickest are run, up to 25 s. Tests that start processes are not among them. The places below are those of commit
@@ -318,7 +318,7 @@ def fate(each: dict[str, Any]) -> str:
 
 def main() -> None:
     """One of the three."""
-    parser = argparse.ArgumentParser(prog="python -m tests.mutation")
+    parser = argparse.ArgumentParser(prog="python -m tests.house.mutation")
     parser.add_argument("what", choices=("map", "run", "page"))
     parser.add_argument("tests", nargs="*", default=TESTS)
     parser.add_argument("--seed", type=int, default=1)

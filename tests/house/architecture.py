@@ -1,15 +1,15 @@
 """Keeps docs/modules.md equal to the code: the picture of the layers, and the table of the modules.
 
 The picture is drawn from the import contracts of pyproject.toml, the table from the first sentences of the modules.
-`python -m tests.tidy_architecture` (part of `make fix`) rewrites both between their markers; tests/test_tidy.py fails
-when they are not what this would write.
+`python -m tests.house.architecture` (part of `make fix`) rewrites both between their markers.
+tests/house/test_rules.py fails if the page differs.
 """
 
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator
 
-from tests.tidy_rules import PACKAGES, ROOT, Finding, Source, first_sentence, project_files
+from tests.house.rules import PACKAGES, ROOT, Finding, Source, first_sentence, project_files
 
 PAGE = "docs/modules.md"
 BEGIN = "<!-- modules: written by `make fix` -->"

@@ -1,6 +1,6 @@
 """Keeps references and words plain: each reference leads somewhere in the repository, and riddle words only get fewer.
 
-`python -m tests.tidy_words` prints the number of riddle words for each folder, and lowers the stored numbers.
+`python -m tests.house.words` prints the number of riddle words for each folder, and lowers the stored numbers.
 docs/glossary.md lists the words: those of its columns "do not write" and "instead of".
 """
 
@@ -14,16 +14,16 @@ import tokenize
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from tests.tidy_rules import ROOT, Finding, Source, project_files
+from tests.house.rules import ROOT, Finding, Source, project_files
 
 GLOSSARY = "docs/glossary.md"
 PROMISES = "docs/promises.md"
-COUNTS = "tests/riddle_words.json"
+COUNTS = "tests/house/riddle_words.json"
 
 NOT_COUNTED = {
     GLOSSARY: "lists the words",
-    "tests/tidy_words.py": "this rule",
-    "tests/test_tidy.py": "plants the words",
+    "tests/house/words.py": "this rule",
+    "tests/house/test_rules.py": "plants the words",
     "CHANGELOG.md": "history stays as it was written",
     "docs/modules.md": "generated: its sentences are counted in the modules",
     "docs/mutants.md": "generated: its sentences are counted in chaos/sim/mutants",
@@ -179,11 +179,11 @@ def riddles(files: Iterable[Source]) -> Counter[str]:
 
 
 def riddles_only_fall(files: Iterable[Source]) -> Iterator[Finding]:
-    """No folder has more riddle words than tests/riddle_words.json allows: the numbers only fall."""
+    """No folder has more riddle words than tests/house/riddle_words.json allows: the numbers only fall."""
     allowed: dict[str, int] = json.loads((ROOT / COUNTS).read_text(encoding="utf-8"))
     for top, count in sorted(riddles(files).items()):
         if count > allowed.get(top, 0):
-            fix = f"write the words of {GLOSSARY}; `python -m tests.tidy_words {top}` shows the lines"
+            fix = f"write the words of {GLOSSARY}; `python -m tests.house.words {top}` shows the lines"
             yield Finding(top, 1, f"{count} riddle words, at most {allowed.get(top, 0)} are allowed", fix)
 
 

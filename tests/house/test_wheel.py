@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidy_rules import PACKAGES, ROOT
+from tests.house.rules import PACKAGES, ROOT
 
 UV = ROOT / ".tools" / "uv" / "bin" / "uv"
 CLASHING = (

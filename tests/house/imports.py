@@ -7,7 +7,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator
 
-from tests.tidy_rules import PACKAGES, Finding, Source
+from tests.house.rules import PACKAGES, Finding, Source
 
 # Modules of the standard library that only hold, shape or check values: no clock, no chance, no input, no output.
 # fmt: off
@@ -38,7 +38,7 @@ def pure_packages_import_only_values(files: Iterable[Source]) -> Iterator[Findin
             continue
         for line, module in imported(source):
             if module.partition(".")[0] not in allowed and not f"{module}.".startswith(f"raftlog.{source.top}."):
-                mend = "pass the value in; a harmless module may be added to VALUE_MODULES of tests/tidy_imports.py"
+                mend = "pass the value in; a harmless module may be added to VALUE_MODULES of tests/house/imports.py"
                 yield Finding(source.path, line, f"{source.top} imports {module}", mend)
 
 

@@ -1,0 +1,1 @@
+"""Tests of the bench commands that study one question each (bench/studies)."""
