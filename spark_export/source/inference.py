@@ -1,7 +1,7 @@
 """Finds the columns of values: from the schemas that imports stored, or from a sample of the log.
 
-A sample is taken from the start of the range and, in a batch, also from its end. Records between may differ: what does
-not fit the columns goes to the rescued column.
+A sample is taken from both ends of the range. Records between may differ: what does not fit the columns goes to the
+rescued column.
 """
 
 import re
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from raftlog.cluster.importer.rows import type_of_text
-from raftlog.spark_export.errors import UsageError
+from raftlog.spark_export.errors import DataLossError, UsageError
 from raftlog.spark_export.fetch.imports import Stored, chosen, stored
 from raftlog.spark_export.fetch.options import SourceOptions
 from raftlog.spark_export.fetch.ranges import Range
@@ -23,6 +23,8 @@ from raftlog.spark_export.source.values import VALUE, column_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructField
+
+    from raftlog.spark_export.source.parsing import RowReader
 
 COLUMNS_MAX: Final = 1_000
 """Most columns that are inferred. Objects with more members are maps, and need a schema that says so."""
@@ -46,7 +48,7 @@ _ARROW_FORMS: Final = (
 )
 
 
-def members(options: SourceOptions, *, streaming: bool = False) -> "list[StructField]":
+def members(options: SourceOptions) -> "list[StructField]":
     """The columns of the members of values. Raises UsageError where none can be found."""
     imports: Stored = {}
     if options.value_format == "auto":
@@ -55,7 +57,7 @@ def members(options: SourceOptions, *, streaming: bool = False) -> "list[StructF
             return _fields(_of_imports(imports))
     if options.csv.columns and not options.infers:
         return _fields(dict.fromkeys(options.csv.columns, "string"))
-    kinds, looked_at = _of_sample(options, imports, streaming)
+    kinds, looked_at = _of_sample(options, imports)
     if not kinds:
         raise UsageError(
             f"no columns can be inferred: {looked_at} records were looked at, and none has members in "
@@ -144,20 +146,17 @@ def _of_type(name: str) -> str:
 # Samples.
 
 
-def _of_sample(options: SourceOptions, imports: Stored, streaming: bool) -> tuple[dict[str, Kind], int]:
+def _of_sample(options: SourceOptions, imports: Stored) -> tuple[dict[str, Kind], int]:
     """The members of the sampled values with their types, and the number of records looked at."""
     from raftlog.spark_export.source.parsing import RowReader
 
     reader = RowReader(options, (), imports)
-    batches = [*_sample(options, reader.columns, streaming)]
+    batches = [*_sample(options, reader)]
     if options.value_format == "csv":
         reader = RowReader(options, options.csv.columns or _numbered(options, batches), imports)
     kinds: dict[str, Kind] = {}
-    looked_at = 0
-    for batch, wanted in batches:
-        kept = reader.chosen(batch, wanted)
-        looked_at += len(kept)
-        for row in reader.rows(kept):
+    for batch in batches:
+        for row in reader.rows(batch):
             if isinstance(row, Cells):
                 found: Kind = {name: _text_kind(each) for name, each in row.items() if isinstance(each, str)}
             elif isinstance(row, dict):
@@ -167,45 +166,44 @@ def _of_sample(options: SourceOptions, imports: Stored, streaming: bool) -> tupl
             kinds = merged(kinds, found)
     if options.value_format == "csv" and not options.infers:
         kinds = dict.fromkeys(kinds, "string")
-    return kinds, looked_at
+    return kinds, sum(map(len, batches))
 
 
-def _numbered(options: SourceOptions, batches: "list[tuple[pa.RecordBatch, Range]]") -> list[str]:
+def _numbered(options: SourceOptions, batches: list[pa.RecordBatch]) -> list[str]:
     """c1, c2, …, as `raftlog import --no-header` names columns: as many as most rows of CSV have cells."""
     widths: Counter[int] = Counter()
-    for batch, _ in batches:
+    for batch in batches:
         values = [value for value in batch.column(VALUE).to_pylist() if value]
         widths.update(len(row) for row in cells_of(values, options.csv) if not isinstance(row, Unreadable))
     width = max(widths.items(), key=lambda item: (item[1], item[0]), default=(0, 0))[0]
     return [f"c{number}" for number in range(1, width + 1)]
 
 
-def _sample(
-    options: SourceOptions, columns: tuple[str, ...], streaming: bool
-) -> "Iterator[tuple[pa.RecordBatch, Range]]":
-    """The first records of the range, and in a batch its last ones; of an empty range the newest of the log."""
+def _sample(options: SourceOptions, reader: "RowReader") -> Iterator[pa.RecordBatch]:
+    """The first and the last records of the range; of an empty range the newest of the log."""
     starting = "earliest" if options.starting in ("latest", "snapshot") else options.starting
-    log, start, stop = batch_range(replace(options, starting=starting))
+    try:
+        log, start, stop = batch_range(replace(options, starting=starting))
+    except DataLossError:  # a stream that goes on from its checkpoint began where the log no longer has it
+        log, start, stop = batch_range(replace(options, starting="earliest"))
     if start == stop:
         log, start, stop = batch_range(replace(options, starting="earliest"))
         start = max(start, stop - options.sampling)
-    last = 0 if streaming or stop - start <= options.sampling else options.sampling // 2
-    wanted = Range.of(options, log, start, stop)
-    yield from ((batch, wanted) for batch in _first(wanted, options, columns, options.sampling - last))
-    if last:
-        wanted = Range.of(options, log, stop - last, stop)
-        yield from ((batch, wanted) for batch in _first(wanted, options, columns, last))
+    last = 0 if stop - start <= options.sampling else options.sampling // 2
+    yield from _first(Range.of(options, log, start, stop), options, reader, options.sampling - last)
+    yield from _first(Range.of(options, log, stop - last, stop), options, reader, last)
 
 
-def _first(wanted: Range, options: SourceOptions, columns: tuple[str, ...], count: int) -> Iterator[pa.RecordBatch]:
+def _first(wanted: Range, options: SourceOptions, reader: "RowReader", count: int) -> Iterator[pa.RecordBatch]:
     from raftlog.spark_export.fetch.reader import read
     from raftlog.spark_export.fetch.selection import of_options
 
     if wanted.start >= wanted.stop:
         return
-    for batch in read(wanted, columns, selection=of_options(options)):
-        yield batch.slice(0, count)
-        count -= min(count, len(batch))
+    for batch in read(wanted, reader.columns, selection=of_options(options)):
+        chosen_rows = reader.chosen(batch, wanted)
+        yield chosen_rows.slice(0, count)
+        count -= min(count, len(chosen_rows))
         if not count:
             return
 

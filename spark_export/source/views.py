@@ -110,8 +110,8 @@ def default_schema(options: Mapping[str, str]) -> "StructType":
         return whole if form == "raw" else _with_text(whole)
     from raftlog.spark_export.source.inference import members
 
-    parsed, is_stream = _of_either(options)
-    found = [each for each in members(parsed, streaming=is_stream) if each.name.lower() != parsed.rescued.lower()]
+    parsed = _of_either(options)
+    found = [each for each in members(parsed) if each.name.lower() != parsed.rescued.lower()]
     return StructType([*whole.fields, *found, StructField(parsed.rescued, StringType())])
 
 
@@ -122,13 +122,13 @@ def _with_text(whole: "StructType") -> "StructType":
     return StructType([StructField("value", StringType()) if each.name == "value" else each for each in whole.fields])
 
 
-def _of_either(options: Mapping[str, str]) -> tuple[SourceOptions, bool]:
-    """The options, and whether they are those of a stream alone: Spark asks for columns before it says which it is."""
+def _of_either(options: Mapping[str, str]) -> SourceOptions:
+    """The options of a batch or a stream: Spark asks for the columns before it says which it is."""
     try:
-        return parse_options(options), False
+        return parse_options(options)
     except UsageError as error:
         try:
-            return parse_options(options, streaming=True), True
+            return parse_options(options, streaming=True)
         except UsageError:
             raise error from None
 

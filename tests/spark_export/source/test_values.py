@@ -212,7 +212,7 @@ def test_event_time_is_the_clients_time_or_the_leaders() -> None:
         ({"importSource": "a.csv", "changes": "true"}, "valueFormat must be raw beside changes"),
     ],
 )
-def test_wrong_options_of_values_are_refused(options: dict[str, str], match: str) -> None:
+def test_wrong_options_of_values_are_refused(options: dict[str, Any], match: str) -> None:
     """Each with its name, its value, and what it may be."""
     with pytest.raises(UsageError, match=match):
         shown(Served(appended(b"{}")), schema=ddl("index BIGINT"), **options)
