@@ -5,6 +5,7 @@ part was of the wrong type. A column takes a text for a text, and a number only 
 any value: what is no text becomes JSON, as Spark's from_json does it.
 """
 
+import itertools
 import json
 import math
 import re
@@ -45,6 +46,10 @@ def column(values: list[Any], kind: pa.DataType, is_text: Sequence[bool] | None)
 
     `is_text`: which values are text cells, where some are; a number is read from those.
     """
+    if pa.types.is_struct(kind):
+        return _structures(values, kind, is_text)
+    if pa.types.is_list(kind) and (made := _lists(values, kind)) is not None:
+        return made, {}
     is_same = is_text is None or pa.types.is_string(kind)
     if is_same and {*map(type, values)} <= _EXACT.get(kind, _NONE):
         try:
@@ -55,6 +60,50 @@ def column(values: list[Any], kind: pa.DataType, is_text: Sequence[bool] | None)
     return pa.array([each.value for each in fits], kind), {
         place: each for place, each in enumerate(fits) if each.rest is not NOTHING
     }
+
+
+def _structures(
+    values: list[Any], kind: pa.DataType, is_text: Sequence[bool] | None
+) -> tuple[pa.Array, dict[int, Fit]]:
+    """As `fit` for each structure, member by member."""
+    known = {each.name for each in kind}
+    is_dict = [isinstance(value, dict) for value in values]
+    rests: dict[int, dict[str, Any]] = {}
+    wrong: set[int] = set()
+    children = []
+    for each in kind:
+        name = each.name
+        made, left = column(
+            [value.get(name) if isinstance(value, dict) else None for value in values], each.type, is_text
+        )
+        children.append(made)
+        for place, part in left.items():
+            rests.setdefault(place, {})[name] = part.rest
+            if part.is_misfit:
+                wrong.add(place)
+    for place, value in enumerate(values):
+        if is_dict[place] and not value.keys() <= known:
+            rests.setdefault(place, {}).update({name: part for name, part in value.items() if name not in known})
+    found = {place: Fit(None, rest, place in wrong) for place, rest in rests.items()}
+    found |= {
+        place: Fit(None, value, is_misfit=True)
+        for place, value in enumerate(values)
+        if value is not None and not is_dict[place]
+    }
+    is_null = pa.array([not each for each in is_dict], pa.bool_())
+    return pa.StructArray.from_arrays(children, fields=[*kind], mask=is_null), found
+
+
+def _lists(values: list[Any], kind: pa.DataType) -> pa.Array | None:
+    """The lists as a column; None unless each value is a list, or none, of which every part fits."""
+    if not {*map(type, values)} <= {list, type(None)}:
+        return None
+    parts, left = column([part for value in values if value for part in value], kind.value_type, None)
+    if left:
+        return None
+    ends = itertools.accumulate((len(value or ()) for value in values), initial=0)
+    is_null = pa.array([value is None for value in values], pa.bool_())
+    return pa.ListArray.from_arrays(pa.array([*ends], pa.int32()), parts, type=kind, mask=is_null)
 
 
 _NONE: Final[frozenset[type]] = frozenset()

@@ -1,7 +1,8 @@
 """A user's own columns in Spark itself: batch, SQL and streams; by schema, by sample and by the schema of an import."""
 
 import json
-from datetime import datetime
+from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
