@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from raftlog.cluster.api.encoding import to_b64
+from raftlog.spark_export.columns.members import check_type
 from raftlog.spark_export.columns.schema import ARROW, EVENT_TIME, SHOWN
 from raftlog.spark_export.errors import ExportError, UsageError
 from raftlog.spark_export.fetch.options import RESCUED, Mode, ValueFormat
@@ -18,14 +19,11 @@ from raftlog.spark_export.source.fitting import Fit, column, json_text
 from raftlog.spark_export.source.forms import MISSING, Cells, Unreadable
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import StructType
 
 VALUE: Final = "value"
 _PREFIX: Final = "value_"
 _BYTES: Final = "_value_b64"  # of a rescued value that is no text
-_SIMPLE: Final = (
-    "string", "binary", "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "timestamp", "date",
-)  # fmt: skip
 _OWN: Final = {name.lower(): name for name in SHOWN.names}
 
 
@@ -116,7 +114,7 @@ def project(
             if told != "string":
                 raise UsageError(f"column {rescued} takes what does not fit, as JSON: it is string, not {told}")
             is_rescued = True
-        _check_type(each.name, each.dataType)
+        check_type(each.name, each.dataType)
         fields.append(pa.field(each.name, to_arrow_type(each.dataType, timezone="UTC")))
     if len(columns) < len(fields) and VALUE not in columns:
         columns.append(VALUE)
@@ -127,23 +125,6 @@ def _spark_type(name: str) -> str:
     from raftlog.spark_export.columns.schema import spark_schema
 
     return spark_schema(SHOWN)[name].dataType.simpleString()
-
-
-def _check_type(name: str, kind: "DataType") -> None:
-    from pyspark.sql.types import ArrayType, DecimalType, MapType, StringType, StructType
-
-    if isinstance(kind, StructType):
-        for each in kind.fields:
-            _check_type(f"{name}.{each.name}", each.dataType)
-    elif isinstance(kind, ArrayType):
-        _check_type(f"{name}[]", kind.elementType)
-    elif isinstance(kind, MapType) and isinstance(kind.keyType, StringType):
-        _check_type(f"{name}[]", kind.valueType)
-    elif kind.simpleString() not in _SIMPLE and not isinstance(kind, DecimalType):
-        raise UsageError(
-            f"column {name} cannot be {kind.simpleString()}: take {', '.join(_SIMPLE)}, decimal, struct, array, or a "
-            f"map with string keys"
-        )
 
 
 @dataclass(slots=True)
