@@ -10,7 +10,8 @@ from typing import Final, Literal, TypeVar
 import msgspec
 
 from raftlog.cluster.api.values import SHARD, Position
-from raftlog.spark_export.columns.schema import INTERNAL_OPERATIONS, USER_OPERATIONS
+from raftlog.spark_export.columns.records import RECORDS, Records
+from raftlog.spark_export.columns.schema import INTERNAL_OPERATIONS, SHOWN, USER_OPERATIONS
 from raftlog.spark_export.errors import UsageError
 from raftlog.spark_export.fetch.door import PATIENCE_S, parse_endpoints
 from raftlog.spark_export.fetch.offsets import RECORDS_PER_PARTITION
@@ -19,12 +20,16 @@ STREAM_PATIENCE_S: Final = 120.0
 """A stream that gives up ends its query, a batch read only itself: so it waits longer."""
 ENTRIES_PER_TRIGGER: Final = 1_000_000
 """A first batch of a second or two, instead of one that reads the whole history before anything shows."""
+SAMPLING_RECORDS: Final = 1_000
+"""Records that inferSchema looks at: as many as an import looks at."""
+RESCUED: Final = "_rescued_data"  # as Databricks names it
 TRIGGER_DELAY_S: Final = 900.0  # as long as Spark's Kafka connector waits
 
 READING: Final = (
     "endpoints", "startingOffsets", "startingTimestamp", "startingOffsetsByTimestampStrategy", "minPartitions",
     "maxRecordsPerPartition", "failOnDataLoss", "includeInternal", "keyPrefix", "operations", "valueFormat", "mode",
-    "log", "timeoutSeconds", "changes", "localFolders",
+    "log", "timeoutSeconds", "changes", "localFolders", "records",
+    "importSource", "inferSchema", "samplingRecords", "rescuedDataColumn", "columns", "delimiter", "quote", "escape",
 )  # fmt: skip
 BATCH: Final = ("endingOffsets", "endingTimestamp", "asOf")
 STREAM: Final = ("maxEntriesPerTrigger", "maxBytesPerTrigger", "minEntriesPerTrigger", "maxTriggerDelay", "groupId")
@@ -52,11 +57,22 @@ class Ago:
 Offset = str | int | At | Ago | Position
 """A word; an index, or -N for the last N records; a time; or a position with its log id, as checkpoints have it."""
 Strategy = Literal["error", "latest", "earliest"]
-ValueFormat = Literal["raw", "json", "msgpack"]
+ValueFormat = Literal["raw", "json", "msgpack", "csv", "auto"]
+FORMATS: Final[tuple[ValueFormat, ...]] = ("raw", "json", "msgpack", "csv", "auto")
 Mode = Literal["PERMISSIVE", "FAILFAST"]
 W = TypeVar("W", bound=str)
 
 _decode_position: Final = msgspec.json.Decoder(Position).decode
+
+
+@dataclass(frozen=True, slots=True)
+class CsvForm:
+    """How values of CSV are written. Without `columns`, the user's schema names them in order."""
+
+    columns: tuple[str, ...] = ()
+    delimiter: str = ","
+    quote: str = '"'
+    escape: str | None = None  # None: a quote in a quoted field is doubled
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +102,11 @@ class SourceOptions:
     group: str | None = None
     is_start_given: bool = False  # else a consumer group may say where to begin
     folders: tuple[str, ...] = ()  # data folders of nodes that may be on the machine of a task
+    import_source: str | None = None  # the name of an imported file, or the session of an import
+    infers: bool = False
+    sampling: int = SAMPLING_RECORDS
+    rescued: str = RESCUED
+    csv: CsvForm = CsvForm()
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> SourceOptions:
@@ -112,10 +133,10 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> Sou
         _number("minPartitions", given, 1),
         _number("maxRecordsPerPartition", given, RECORDS_PER_PARTITION),
         _flag("failOnDataLoss", given, True),
-        _flag("includeInternal", given, False),
+        _records(given) == "all",
         given.get("keyprefix", "").encode(),
         _operations(given),
-        _word("valueFormat", given, ("raw", "json", "msgpack")),
+        _word("valueFormat", given, FORMATS, "auto" if "importsource" in given else "raw"),
         _word("mode", given, ("PERMISSIVE", "FAILFAST")),
         given.get("log"),
         float(_number("timeoutSeconds", given, int(STREAM_PATIENCE_S if streaming else PATIENCE_S))),
@@ -128,6 +149,11 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> Sou
         given.get("groupid"),
         "startingoffsets" in given or "startingtimestamp" in given,
         _folders(given),
+        given.get("importsource"),
+        _flag("inferSchema", given, False),
+        _number("samplingRecords", given, SAMPLING_RECORDS),
+        given.get("rescueddatacolumn", RESCUED),
+        _csv(given),
     )
     _check_together(parsed, given)
     return parsed
@@ -151,14 +177,15 @@ def _check_together(options: SourceOptions, given: Mapping[str, str]) -> None:
             raise UsageError(f"both {one} and {other} are given: give one")
     internal = [name for name in options.operations if name in INTERNAL_OPERATIONS]
     if internal and not options.include_internal:
-        raise UsageError(f"option operations names {internal[0]}, an internal one: set includeInternal=true too")
+        raise UsageError(f"option operations names {internal[0]}, an internal one: set records=all too")
     if options.entries_min > options.entries_max:
         raise UsageError(
             f"minEntriesPerTrigger {options.entries_min} is above maxEntriesPerTrigger {options.entries_max}"
         )
+    _check_values(options, given)
     if options.as_of is not None:
         others = ("startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp", "operations", "changes",
-                  "includeInternal", "valueFormat")  # fmt: skip
+                  "records", "includeInternal", "valueFormat", "importSource")  # fmt: skip
         for name in others:
             if name.lower() in given:
                 raise UsageError(f"option {name} says nothing beside asOf, which reads the state and not the log")
@@ -166,6 +193,23 @@ def _check_together(options: SourceOptions, given: Mapping[str, str]) -> None:
         raise UsageError("option valueFormat must be raw beside changes: images are bytes as they were written")
     if options.changes and options.starting == "snapshot":
         raise UsageError("startingOffsets=snapshot gives a state, and changes=true gives changes: use one of them")
+
+
+def _check_values(options: SourceOptions, given: Mapping[str, str]) -> None:
+    """The options of values, each beside the format that it needs."""
+    told = f"valueFormat is {options.value_format!r}"
+    if options.import_source is not None and options.value_format != "auto":
+        raise UsageError(f"option importSource reads values as they were imported, but {told}: leave that out")
+    if options.import_source is not None and not options.import_source.strip():
+        raise UsageError("option importSource is empty; it must be the name of an imported file, or a session")
+    for name in ("columns", "delimiter", "quote", "escape"):
+        if name in given and options.value_format != "csv":
+            raise UsageError(f"option {name} is for valueFormat=csv, but {told}")
+    for name in ("inferSchema", "samplingRecords", "rescuedDataColumn"):
+        if name.lower() in given and options.value_format == "raw" and given[name.lower()].strip().lower() != "false":
+            raise UsageError(f"option {name} needs valueFormat json, msgpack, csv or auto, but {told}")
+    if not options.rescued.strip() or options.rescued.lower() in map(str.lower, SHOWN.names):
+        raise UsageError(f"option rescuedDataColumn is {options.rescued!r}; it must be a name that no column has")
 
 
 def _offset(name: str, text: str, words: tuple[str, ...], lowest: int | None) -> Offset:
@@ -249,6 +293,18 @@ def _operations(given: Mapping[str, str]) -> tuple[str, ...]:
     return names
 
 
+def _records(given: Mapping[str, str]) -> Records:
+    """`includeInternal` is the older name: true is `records=all`. Raises UsageError where the two differ."""
+    default: Records = "all" if _flag("includeInternal", given, False) else "user"
+    found = _word("records", given, RECORDS) if "records" in given else default
+    if "includeinternal" in given and found != default:
+        raise UsageError(
+            f"option records is {found!r}, and includeInternal={given['includeinternal']} means {default!r}: give "
+            f"records alone"
+        )
+    return found
+
+
 def _folders(given: Mapping[str, str]) -> tuple[str, ...]:
     folders = tuple(dict.fromkeys(part.strip() for part in given.get("localfolders", "").split(",") if part.strip()))
     if ("localfolders" in given and not folders) or not all(folder.startswith("/") for folder in folders):
@@ -257,6 +313,27 @@ def _folders(given: Mapping[str, str]) -> tuple[str, ...]:
             f"paths, with commas: tasks have another current folder"
         )
     return folders
+
+
+def _csv(given: Mapping[str, str]) -> CsvForm:
+    columns = tuple(part.strip() for part in given.get("columns", "").split(",")) if "columns" in given else ()
+    if "" in columns or len({each.lower() for each in columns}) < len(columns):
+        raise UsageError(
+            f"option columns is {given['columns']!r}; it must name each column of a row of CSV once, with commas "
+            f"between the names"
+        )
+    marks = {name: given.get(name, default) for name, default in (("delimiter", ","), ("quote", '"'), ("escape", ""))}
+    marks["delimiter"] = "\t" if marks["delimiter"] == r"\t" else marks["delimiter"]
+    for name, mark in marks.items():
+        allowed = len(mark) == 1 and mark not in "\r\n" and not (mark.isalnum() or mark == " ")
+        if not allowed and not (name == "escape" and mark == ""):
+            raise UsageError(f"option {name} is {given[name]!r}; it must be one character such as , ; | or \\t")
+    if marks["delimiter"] == marks["quote"] or marks["escape"] in (marks["delimiter"], marks["quote"]):
+        raise UsageError(
+            f"options delimiter {marks['delimiter']!r}, quote {marks['quote']!r} and escape {marks['escape']!r} must "
+            f"differ. A doubled quote needs no escape."
+        )
+    return CsvForm(columns, marks["delimiter"], marks["quote"], marks["escape"] or None)
 
 
 def _number(name: str, given: Mapping[str, str], default: int) -> int:
@@ -278,9 +355,9 @@ def _duration_ms(name: str, given: Mapping[str, str], default: int) -> int:
     return int(found[1]) * _UNITS_MS[found[2]]
 
 
-def _word(name: str, given: Mapping[str, str], words: tuple[W, ...]) -> W:
-    """The first one is the default."""
-    text = given.get(name.lower(), words[0]).strip()
+def _word(name: str, given: Mapping[str, str], words: tuple[W, ...], default: W | None = None) -> W:
+    """One of the words. The first one is the default if no other is given."""
+    text = given.get(name.lower(), default or words[0]).strip()
     for word in words:
         if text.lower() == word.lower():
             return word

@@ -1,19 +1,20 @@
 """Writes rows as records or keys: `df.write.format("raftlog")` and `df.writeStream.format("raftlog")`.
 
 The columns are `value` and maybe `key`, `headers` and `client_time`, each as the source has them; text is taken as
-UTF-8. Tasks write by themselves (`session.py`), each row exactly once: of a streaming query by its id, the batch
-and the partition; of a batch write by its `writeId`, or one of its own, with which a repeated task is no repetition.
+UTF-8. With `valueFormat` they are a user's own (`rows.py`). Tasks write by themselves (`session.py`), each row exactly
+once: of a streaming query by its id, the batch and the partition; of a batch write by its `writeId`, or one of its own,
+with which a repeated task is no repetition.
 """
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from raftlog.spark_export.errors import UsageError
-from raftlog.spark_export.fetch.door import PATIENCE_S, parse_endpoints
+from raftlog.spark_export.sink.options import SinkOptions, parse_sink_options
+from raftlog.spark_export.sink.rows import check_columns, pairs, records
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,71 +23,9 @@ if TYPE_CHECKING:
     from raftlog.cluster.client.blocking.client import NewRecord, SyncClient
     from raftlog.spark_export.sink.session import PartWriter
 
-Operation = Literal["append", "put"]
-
-NAMES: Final = ("endpoints", "operation", "recordsPerRequest", "sessionTtlSeconds", "timeoutSeconds", "writeId")
-SESSION_TTL_S: Final = 86_400
-"""One day: a query that restarts within it finds its sessions. Later, it must read the log."""
-RECORDS_PER_REQUEST: Final = 1_000
 BYTES_PER_REQUEST: Final = 1 << 20
-
-_TYPES: Final = {
-    "value": ("binary", "string"),
-    "key": ("binary", "string"),
-    "client_time": ("timestamp",),
-    "headers": ("array<struct<name:string,value:binary>>",),
-}
 _QUERY: Final = "sql.streaming.queryId"  # Spark's names of the local properties that its tasks receive
 _BATCH: Final = "streaming.sql.batchId"
-
-
-@dataclass(frozen=True, slots=True)
-class SinkOptions:
-    """The options of one writing."""
-
-    endpoints: tuple[str, ...]
-    operation: Operation = "append"
-    records_per_request: int = RECORDS_PER_REQUEST
-    ttl_s: int = SESSION_TTL_S
-    patience_s: float = PATIENCE_S
-    write_id: str | None = None
-
-
-def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
-    """Raises UsageError for an option that is missing, unknown or has a value that means nothing."""
-    known = {name.lower(): name for name in NAMES}
-    # Spark's own, which it hands to every sink
-    given = {
-        name.lower(): value for name, value in options.items() if name.lower() not in ("path", "checkpointlocation")
-    }
-    for name in given:
-        if name not in known:
-            raise UsageError(f"unknown option {name!r} for writing. The options are {', '.join(NAMES)}.")
-    if "endpoints" not in given:
-        raise UsageError('option endpoints is missing: .option("endpoints", "http://127.0.0.1:7001,...")')
-    operation = given.get("operation", "append")
-    if operation not in ("append", "put"):
-        raise UsageError(f"option operation is {operation!r}; it may be append or put")
-    write_id = given.get("writeid")
-    if write_id is not None and streaming:
-        raise UsageError("option writeId is for df.write: a streaming query is known by its checkpoint")
-    if write_id is not None and not (0 < len(write_id) <= 200 and write_id.isprintable() and "/" not in write_id):
-        raise UsageError("option writeId is 1 to 200 visible characters without a slash")
-    return SinkOptions(
-        parse_endpoints(given["endpoints"]),
-        operation,  # type: ignore[arg-type]  # one of the two
-        _number("recordsPerRequest", given, RECORDS_PER_REQUEST),
-        _number("sessionTtlSeconds", given, SESSION_TTL_S),
-        _number("timeoutSeconds", given, int(PATIENCE_S)),
-        write_id,
-    )
-
-
-def _number(name: str, given: Mapping[str, str], default: int) -> int:
-    text = given.get(name.lower(), str(default)).strip()
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise UsageError(f"option {name} is {text!r}; it must be a whole number from 1 on")
-    return int(text)
 
 
 def checked_options(
@@ -96,25 +35,8 @@ def checked_options(
     if overwrite:
         raise UsageError('a log is only ever appended to: use mode("append"), or outputMode("append") or ("update")')
     found = parse_sink_options(options, streaming=streaming)
-    check_columns(schema, found.operation)
+    check_columns(schema, found)
     return found
-
-
-def check_columns(schema: "StructType", operation: Operation) -> None:
-    """Raises UsageError for columns that are no part of a record, or lack."""
-    for field in schema.fields:
-        allowed = _TYPES.get(field.name)
-        kind = field.dataType.simpleString()
-        if allowed is None:
-            raise UsageError(f"column {field.name!r} cannot be written: select only {', '.join(_TYPES)}")
-        if kind not in allowed:
-            raise UsageError(f"column {field.name} is {kind}; it must be {' or '.join(allowed)}")
-    needed = ("key", "value") if operation == "put" else ("value",)
-    for name in needed:
-        if name not in schema.names:
-            raise UsageError(f"column {name} is missing: {operation} needs {' and '.join(needed)}")
-    if operation == "put" and (more := set(schema.names) - set(needed)):
-        raise UsageError(f"column {min(more)} is no part of a key of the store: put takes key and value")
 
 
 class Written(WriterCommitMessage):
@@ -215,14 +137,12 @@ def write_rows(writer: "PartWriter", options: SinkOptions, batches: "Iterator[pa
     if writer.is_done:
         return
     if options.operation == "put":
-        pairs = ((_key(row), _value(row)) for row in _rows(batches))
-        for changes in chunks(pairs, min(options.records_per_request, PUTS_MAX)):
+        for changes in chunks(pairs(batches, options), min(options.records_per_request, PUTS_MAX)):
             writer.put(changes)
         return
     chunk: list[NewRecord] = []
     size = 0
-    for row in _rows(batches):
-        record = _record(row)
+    for record in records(batches, options):
         room = len(record.value or b"") + len(record.key or b"") + sum(len(value) for _, value in record.headers)
         if chunk and (len(chunk) == options.records_per_request or size + room > BYTES_PER_REQUEST):
             writer.append(chunk)
@@ -231,44 +151,6 @@ def write_rows(writer: "PartWriter", options: SinkOptions, batches: "Iterator[pa
         size += room
     if chunk:
         writer.append(chunk)
-
-
-def _rows(batches: "Iterator[pa.RecordBatch]") -> Iterator[dict[str, object]]:
-    for batch in batches:
-        yield from batch.to_pylist()
-
-
-def _record(row: Mapping[str, object]) -> "NewRecord":
-    from raftlog.cluster.client.blocking.client import NewRecord
-
-    headers: object = row.get("headers") or ()
-    time = row.get("client_time")
-    return NewRecord(
-        _bytes(row["value"]),
-        _bytes(row.get("key")),
-        tuple((each["name"], each["value"] or b"") for each in headers),  # type: ignore[attr-defined]
-        None if time is None else round(time.timestamp() * 1000),  # type: ignore[attr-defined]
-    )
-
-
-def _bytes(value: object) -> bytes | None:
-    return value.encode() if isinstance(value, str) else value  # type: ignore[return-value]  # binary or null
-
-
-def _key(row: Mapping[str, object]) -> bytes:
-    key = _bytes(row["key"])
-    if not key:
-        raise UsageError("a row to put has no key: keys are 1 to 4096 bytes; leave such rows out")
-    return key
-
-
-def _value(row: Mapping[str, object]) -> bytes:
-    value = _bytes(row["value"])
-    if value is None:
-        raise UsageError(
-            f"the value to put under key {_key(row)[:40]!r} is null: leave such rows out, or make it empty"
-        )
-    return value
 
 
 def applied_in_log(options: SinkOptions, session: int, start: int) -> int:

@@ -1,26 +1,30 @@
-"""Decodes values in JSON or msgpack to columns: whole, as text or a structure, or single members by name."""
+"""Turns values of JSON, msgpack or CSV into columns: whole, as text or a structure, or single members by name.
 
-import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+What does not fit goes to the rescued column (`_rescued_data`), as JSON: the members that no column has or whose type is
+another, or the whole value. Without that column it becomes null, and `Misfits` counts it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 import pyarrow as pa
 
+from raftlog.cluster.api.encoding import to_b64
+from raftlog.spark_export.columns.members import check_type
 from raftlog.spark_export.columns.schema import ARROW, EVENT_TIME, SHOWN
 from raftlog.spark_export.errors import ExportError, UsageError
-from raftlog.spark_export.fetch.options import Mode, ValueFormat
+from raftlog.spark_export.fetch.options import RESCUED, Mode, ValueFormat
+from raftlog.spark_export.source.fitting import Fit, column, json_text
+from raftlog.spark_export.source.forms import MISSING, Cells, Unreadable
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import StructType
 
-_VALUE: Final = "value"
-_MISSING: Final = object()
-_MISFITS: Final = (pa.ArrowException, TypeError, ValueError, OverflowError)
-_SIMPLE: Final = (
-    "string", "binary", "boolean", "tinyint", "smallint", "int", "bigint", "float", "double",
-)  # fmt: skip
+VALUE: Final = "value"
+_PREFIX: Final = "value_"
+_BYTES: Final = "_value_b64"  # of a rescued value that is no text
+_OWN: Final = {name.lower(): name for name in SHOWN.names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,7 @@ class Projection:
     columns: tuple[str, ...]  # of the log, to decode
     value_format: ValueFormat = "raw"
     mode: Mode = "PERMISSIVE"
+    rescued: str | None = None  # the column of what does not fit, if it is asked for
 
     @property
     def is_plain(self) -> bool:
@@ -39,38 +44,81 @@ class Projection:
             SHOWN.field(name).type for name in self.columns
         ]
 
+    def is_own(self, each: pa.Field) -> bool:
+        """Whether that column of the result is one of the log's."""
+        return each.name in self.columns and SHOWN.field(each.name).type == each.type
 
-def project(asked: "StructType", value_format: ValueFormat = "raw", mode: Mode = "PERMISSIVE") -> Projection:
+    @property
+    def members(self) -> dict[str, pa.Field]:
+        """The columns that are members of the value, by the member's name."""
+        return {
+            member_of(each.name): each
+            for each in self.schema
+            if not self.is_own(each) and each.name not in (VALUE, self.rescued)
+        }
+
+
+@dataclass(slots=True)
+class Misfits:
+    """What became null because it did not fit: how many records, and what the first one was."""
+
+    count: int = 0
+    first: str = ""
+
+    def take(self, what: str) -> None:
+        """One more record."""
+        self.count += 1
+        self.first = self.first or what
+
+
+def column_of(member: str) -> str:
+    """The name of the column of a member: its own, or `value_NAME` where the log has a column NAME."""
+    return _PREFIX + member if member.lower() in _OWN else member
+
+
+def member_of(name: str) -> str:
+    """The member that a column shows."""
+    return name[len(_PREFIX) :] if name.startswith(_PREFIX) and name[len(_PREFIX) :].lower() in _OWN else name
+
+
+def project(
+    asked: "StructType", value_format: ValueFormat = "raw", mode: Mode = "PERMISSIVE", rescued: str = RESCUED
+) -> Projection:
     """What a user's schema asks for. Raises UsageError for a column that is neither the log's nor can be a member of a
     value, or has another type."""
     from pyspark.sql.pandas.types import to_arrow_type
 
     fields: list[pa.Field] = []
     columns: list[str] = []
-    for field in asked.fields:
-        told = field.dataType.simpleString()
-        own = field.name in ARROW.names or (
-            # a member of the value may have this name, but no member can be a timestamp
-            field.name == EVENT_TIME and (value_format == "raw" or told == "timestamp")
+    is_rescued = False
+    for each in asked.fields:
+        told = each.dataType.simpleString()
+        own = each.name in ARROW.names or (
+            # a member of the value may have this name, if it is no timestamp
+            each.name == EVENT_TIME and (value_format == "raw" or told == "timestamp")
         )
-        if own and (field.name != _VALUE or value_format == "raw" or told == "binary"):
-            expected = _spark_type(field.name)
+        if own and (each.name != VALUE or value_format == "raw" or told == "binary"):
+            expected = _spark_type(each.name)
             if told != expected:
-                mend = "; valueFormat=json or msgpack gives other types" if field.name == _VALUE else ""
-                raise UsageError(f"column {field.name} is {expected}, not {told}{mend}")
-            columns.append(field.name)
-            fields.append(SHOWN.field(field.name))
+                mend = "; valueFormat=json, msgpack, csv or auto gives other types" if each.name == VALUE else ""
+                raise UsageError(f"column {each.name} is {expected}, not {told}{mend}")
+            columns.append(each.name)
+            fields.append(SHOWN.field(each.name))
             continue
         if value_format == "raw":
             raise UsageError(
-                f"there is no column {field.name!r}; the columns are {', '.join(SHOWN.names)}. With "
-                f"valueFormat=json or msgpack other names are members of the value"
+                f"there is no column {each.name!r}; the columns are {', '.join(SHOWN.names)}. With "
+                f"valueFormat=json, msgpack, csv or auto other names are members of the value"
             )
-        _check_type(field.name, field.dataType)
-        fields.append(pa.field(field.name, to_arrow_type(field.dataType)))
-        if _VALUE not in columns:
-            columns.append(_VALUE)
-    return Projection(pa.schema(fields), tuple(columns), value_format, mode)
+        if each.name == rescued:
+            if told != "string":
+                raise UsageError(f"column {rescued} takes what does not fit, as JSON: it is string, not {told}")
+            is_rescued = True
+        check_type(each.name, each.dataType)
+        fields.append(pa.field(each.name, to_arrow_type(each.dataType, timezone="UTC")))
+    if len(columns) < len(fields) and VALUE not in columns:
+        columns.append(VALUE)
+    return Projection(pa.schema(fields), tuple(columns), value_format, mode, rescued if is_rescued else None)
 
 
 def _spark_type(name: str) -> str:
@@ -79,112 +127,118 @@ def _spark_type(name: str) -> str:
     return spark_schema(SHOWN)[name].dataType.simpleString()
 
 
-def _check_type(name: str, kind: "DataType") -> None:
-    from pyspark.sql.types import ArrayType, StructType
+@dataclass(slots=True)
+class _Rest:
+    """What did not fit, row by row."""
 
-    if isinstance(kind, StructType):
-        for field in kind.fields:
-            _check_type(f"{name}.{field.name}", field.dataType)
-    elif isinstance(kind, ArrayType):
-        _check_type(f"{name}[]", kind.elementType)
-    elif kind.simpleString() not in _SIMPLE:
-        raise UsageError(f"column {name} cannot be {kind.simpleString()}: take {', '.join(_SIMPLE)}, struct or array")
+    projection: Projection
+    indexes: Sequence[int]
+    misfits: Misfits
+    of: dict[int, Any] = field(default_factory=dict)
+    wrong: dict[int, str] = field(default_factory=dict)  # why the row is not as the schema says
+
+    def whole(self, place: int, value: Any, why: str) -> None:
+        """The value of a row as a whole. Raises ExportError with mode FAILFAST."""
+        self._note(place, f"the value at index {self.indexes[place]} is {why}")
+        if isinstance(value, Unreadable):
+            try:
+                value = value.data.decode()
+            except UnicodeDecodeError:
+                value = {_BYTES: to_b64(value.data)}
+        self.of[place] = value
+
+    def part(self, place: int, name: str, found: Fit, kind: pa.DataType) -> None:
+        """What is left of one member. Raises ExportError with mode FAILFAST if it is of another type."""
+        if found.is_misfit:
+            shown = json_text(found.rest)
+            told = shown if len(shown) <= _SHOWN_MAX else f"{shown[:_SHOWN_MAX]}…"
+            self._note(place, f"{name} in the value at index {self.indexes[place]} is not {kind}: {told}")
+        self.of.setdefault(place, {})[name] = found.rest
+
+    def _note(self, place: int, what: str) -> None:
+        if self.projection.mode == "FAILFAST":
+            raise ExportError(
+                f"{what}. With mode=PERMISSIVE it is null, and a column {self.projection.rescued or RESCUED} has it."
+            )
+        self.wrong.setdefault(place, what)
+
+    def texts(self, rows: int) -> pa.Array:
+        """The rescued column."""
+        return pa.array([json_text(self.of[place]) if place in self.of else None for place in range(rows)], pa.string())
+
+    def count(self) -> None:
+        """Notes the rows of which a part became null, if no column has it."""
+        if self.projection.rescued is None:
+            for what in self.wrong.values():
+                self.misfits.take(what)
 
 
-def parsed(batch: pa.RecordBatch, projection: Projection, indexes: Sequence[int]) -> pa.RecordBatch:
-    """The batch of the log's columns as the projection wants it. `indexes` are those of the rows, for messages.
+_SHOWN_MAX: Final = 60  # characters of a value in a message
 
-    A value that is not of the format, and a member that is not of its type, is null, or with FAILFAST an ExportError.
+
+def parsed(
+    batch: pa.RecordBatch, rows: list[Any], projection: Projection, indexes: Sequence[int], misfits: Misfits
+) -> pa.RecordBatch:
+    """The batch of the log's columns as the projection wants it: `rows` are its values, as `forms` reads them.
+
+    `indexes` are those of the rows, for messages. A value that is not of the format, and a member that is not of its
+    type, is null and goes to the rescued column, or is counted; with FAILFAST it is an ExportError.
     """
-    whole = _objects(batch.column(projection.columns.index(_VALUE)), projection, indexes)
-    arrays = []
-    for field in projection.schema:
-        own = field.name in projection.columns and SHOWN.field(field.name).type == field.type
-        if own:
-            arrays.append(batch.column(projection.columns.index(field.name)))
-        elif field.name == _VALUE:
-            texts = pa.types.is_string(field.type)
-            values = [_text(each) for each in whole] if texts else [_or_none(each) for each in whole]
-            arrays.append(_column(field, values, projection, indexes))
+    rest = _Rest(projection, indexes, misfits)
+    members = projection.members
+    for place, row in enumerate(rows):
+        if isinstance(row, Unreadable):
+            form = "readable" if projection.value_format == "auto" else projection.value_format
+            rest.whole(place, row, f"no {form}: {row.reason}")
+        elif members and row is not None and row is not MISSING and not isinstance(row, dict):
+            rest.whole(place, row, f"no object, so that it has no {', '.join([*members][:3])}")
+    texts = [isinstance(row, Cells) for row in rows]
+    is_text = texts if any(texts) else None
+    arrays = {name: _member(rows, name, each, is_text, rest) for name, each in members.items()}
+    if members and projection.rescued is not None:
+        _keep_unknown(rows, members, rest)
+    made = []
+    for each in projection.schema:
+        if projection.is_own(each):
+            made.append(batch.column(each.name))
+        elif each.name == VALUE:
+            made.append(_value(rows, each, is_text, rest))
+        elif each.name != projection.rescued:
+            made.append(arrays[member_of(each.name)])
         else:
-            name = field.name
-            values = [each.get(name) if isinstance(each, dict) else None for each in whole]
-            arrays.append(_column(field, values, projection, indexes))
-    return pa.RecordBatch.from_arrays(arrays, schema=projection.schema)
+            made.append(None)
+    rest.count()
+    if projection.rescued is not None:
+        made[projection.schema.get_field_index(projection.rescued)] = rest.texts(len(rows))
+    return pa.RecordBatch.from_arrays(made, schema=projection.schema)
 
 
-def _objects(values: pa.Array, projection: Projection, indexes: Sequence[int]) -> list[Any]:
-    """Every value decoded; _MISSING where there is none, or none of the format."""
-    decode: Callable[[bytes], Any] = (
-        msgspec.json.Decoder().decode if projection.value_format == "json" else msgspec.msgpack.Decoder().decode
-    )
-    decoded = []
-    for place, value in enumerate(values.to_pylist()):
-        if value is None:
-            decoded.append(_MISSING)
-            continue
-        try:
-            decoded.append(decode(value))
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            if projection.mode == "FAILFAST":
-                raise ExportError(
-                    f"the value at index {indexes[place]} is no {projection.value_format}: {error}. With "
-                    f"mode=PERMISSIVE it is null."
-                ) from error
-            decoded.append(_MISSING)
-    return decoded
+def _member(rows: list[Any], name: str, each: pa.Field, is_text: Sequence[bool] | None, rest: _Rest) -> pa.Array:
+    values = [row.get(name) if isinstance(row, dict) else None for row in rows]
+    made, left = column(values, each.type, is_text)
+    for place, found in left.items():
+        rest.part(place, name, found, each.type)
+    return made
 
 
-def _or_none(value: Any) -> Any:
-    return None if value is _MISSING else value
+def _keep_unknown(rows: list[Any], members: dict[str, pa.Field], rest: _Rest) -> None:
+    known = members.keys()
+    for place, row in enumerate(rows):
+        if isinstance(row, dict) and not row.keys() <= known:
+            kept = rest.of.setdefault(place, {})
+            kept.update({name: each for name, each in row.items() if name not in known})
 
 
-def _text(value: Any) -> str | None:
-    """The value as JSON text, as from_json and get_json_object take it."""
-    if value is _MISSING:
-        return None
-    try:
-        return msgspec.json.encode(value).decode()
-    except (TypeError, ValueError):
-        return json.dumps(value, default=str)
-
-
-def _column(field: pa.Field, values: list[Any], projection: Projection, indexes: Sequence[int]) -> pa.Array:
-    try:
-        return _array(values, field.type)
-    except _MISFITS:
-        pass  # some value is not of the type: look at each
-    for place, value in enumerate(values):
-        try:
-            _array([value], field.type)
-        except _MISFITS as error:
-            if projection.mode == "FAILFAST":
-                raise ExportError(
-                    f"{field.name} in the value at index {indexes[place]} is not {field.type}: {error}. With "
-                    f"mode=PERMISSIVE it is null."
-                ) from error
-            values[place] = None
-    return _array(values, field.type)
-
-
-def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """Raises one of _MISFITS. Arrow alone would take a text for a list of its characters."""
-    if pa.types.is_nested(kind):
-        for value in values:
-            _check_shape(value, kind)
-    return pa.array(values, kind)
-
-
-def _check_shape(value: Any, kind: pa.DataType) -> None:
-    if value is None or not pa.types.is_nested(kind):
-        return
-    if pa.types.is_list(kind):
-        if not isinstance(value, list):
-            raise TypeError(f"{type(value).__name__} where a list should be")
-        for each in value:
-            _check_shape(each, kind.value_type)
-        return
-    if not isinstance(value, dict):
-        raise TypeError(f"{type(value).__name__} where a structure should be")
-    for field in kind:
-        _check_shape(value.get(field.name), field.type)
+def _value(rows: list[Any], each: pa.Field, is_text: Sequence[bool] | None, rest: _Rest) -> pa.Array:
+    """The whole value, as JSON text or as a structure."""
+    plain = [None if row is MISSING or isinstance(row, Unreadable) else row for row in rows]
+    if pa.types.is_string(each.type):
+        return pa.array([row if row is None else json_text(row) for row in plain], pa.string())
+    made, left = column(plain, each.type, is_text)
+    for place, found in left.items():
+        if isinstance(found.rest, dict) and pa.types.is_struct(each.type):
+            for name, part in found.rest.items():
+                rest.part(place, name, Fit(None, part, found.is_misfit), each.type)
+        else:
+            rest.whole(place, found.rest, f"not {each.type}")
+    return made

@@ -4,7 +4,7 @@ A view is made when a query is planned. Each streaming query starts a new proces
 modules that read and decode.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from raftlog.spark_export.columns.schema import FEED, KIND_SNAPSHOT, SHOWN, STATE, spark_schema
 from raftlog.spark_export.errors import UsageError
-from raftlog.spark_export.fetch.options import SourceOptions
+from raftlog.spark_export.fetch.options import SourceOptions, parse_options
 from raftlog.spark_export.fetch.ranges import Range
-from raftlog.spark_export.source.values import Projection, parsed, project
+from raftlog.spark_export.source.values import Projection, project
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -33,17 +33,28 @@ class View:
         from raftlog.spark_export.fetch.selection import of_options
 
         selection = of_options(self.options)
-        if self.projection.is_plain:
+        if self.projection.is_plain and self.options.import_source is None:
             return read(wanted, self.projection.columns, selection=selection)
-        columns = (*self.projection.columns, "index")
-        return (self._shown(batch) for batch in read(wanted, columns, selection=selection))
+        from raftlog.spark_export.source.parsing import Parser
+
+        parser = Parser(self.projection, self.options)
+        return parser.shown(read(wanted, parser.columns, selection=selection), wanted)
 
     def snapshot(self, wanted: Range, revision: int) -> Iterator[pa.RecordBatch]:
         """The state at a revision as rows of the log: what would have to be put to make it, of kind `snapshot`."""
+        if self.options.operations and "put" not in self.options.operations:
+            return iter(())
+        if self.projection.is_plain and self.options.import_source is None:
+            return self._state(wanted, revision, self.projection.columns)
+        from raftlog.spark_export.source.parsing import Parser
+
+        parser = Parser(self.projection, self.options)
+        return parser.shown(self._state(wanted, revision, parser.columns), wanted)
+
+    def _state(self, wanted: Range, revision: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         from raftlog.spark_export.source.state import snapshot_at
 
-        if self.options.operations and "put" not in self.options.operations:
-            return
+        schema = pa.schema([SHOWN.field(name) for name in columns])
         for batch in snapshot_at(wanted, revision, self.options.key_prefix):
             rows = len(batch)
             own = {name: batch.column(name) for name in ("key", "value", "create", "version")}
@@ -51,16 +62,7 @@ class View:
             own["index"] = pa.array([wanted.stop - 1] * rows, pa.int64())
             for name, text in (("kind", KIND_SNAPSHOT), ("operation", "put"), ("result", "applied")):
                 own[name] = pa.array([text] * rows, pa.string())
-            if self.projection.is_plain:
-                yield _of(own, self.projection.schema, rows)
-            else:
-                names = (*self.projection.columns, "index")
-                yield self._shown(_of(own, pa.schema([(name, SHOWN.field(name).type) for name in names]), rows))
-
-    def _shown(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        last = batch.num_columns - 1
-        wanted = batch.select(list(range(last)))
-        return parsed(wanted, self.projection, batch.column(last).to_pylist())
+            yield _of(own, schema, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +105,32 @@ def default_schema(options: Mapping[str, str]) -> "StructType":
     if given.get("changes") == "true":
         return spark_schema(FEED)
     whole = spark_schema(SHOWN)
-    if given.get("valueformat", "raw") == "raw":
-        return whole
+    form = given.get("valueformat", "auto" if "importsource" in given else "raw")
+    if form == "raw" or (form in ("json", "msgpack") and given.get("inferschema") != "true"):
+        return whole if form == "raw" else _with_text(whole)
+    from raftlog.spark_export.source.inference import members
+
+    parsed = _of_either(options)
+    found = [each for each in members(parsed) if each.name.lower() != parsed.rescued.lower()]
+    return StructType([*whole.fields, *found, StructField(parsed.rescued, StringType())])
+
+
+def _with_text(whole: "StructType") -> "StructType":
+    """The columns with the value as JSON text."""
+    from pyspark.sql.types import StringType, StructField, StructType
+
     return StructType([StructField("value", StringType()) if each.name == "value" else each for each in whole.fields])
+
+
+def _of_either(options: Mapping[str, str]) -> SourceOptions:
+    """The options of a batch or a stream: Spark asks for the columns before it says which it is."""
+    try:
+        return parse_options(options)
+    except UsageError as error:
+        try:
+            return parse_options(options, streaming=True)
+        except UsageError:
+            raise error from None
 
 
 def view(options: SourceOptions, asked: "StructType") -> View:
@@ -114,7 +139,7 @@ def view(options: SourceOptions, asked: "StructType") -> View:
         return StateView(_fixed(asked, STATE, "asOf"), options)
     if options.changes:
         return FeedView(_fixed(asked, FEED, "changes"), options)
-    return View(project(asked, options.value_format, options.mode), options)
+    return View(project(asked, options.value_format, options.mode, options.rescued), options)
 
 
 def _fixed(asked: "StructType", of: pa.Schema, option: str) -> Projection:

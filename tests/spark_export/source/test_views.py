@@ -10,7 +10,7 @@ from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     DataType,
-    DateType,
+    DayTimeIntervalType,
     DoubleType,
     LongType,
     MapType,
@@ -22,13 +22,12 @@ from pyspark.sql.types import (
 from raftlog.raft.codec.block import BlockRecord
 from raftlog.spark_export.columns.schema import STATE
 from raftlog.spark_export.errors import DataLossError, ExportError, UsageError
-from raftlog.spark_export.fetch.options import parse_options
-from raftlog.spark_export.fetch.ranges import Range
-from raftlog.spark_export.source import bounds, feed
-from raftlog.spark_export.source.views import default_schema, view
+from raftlog.spark_export.source import feed
+from raftlog.spark_export.source.views import default_schema
 from raftlog.statemachine.commands import Operation
 from tests.spark_export import logs
-from tests.spark_export.server import LOG_ID, Served, folded, serving
+from tests.spark_export.server import Served, folded
+from tests.spark_export.source.shown import shown
 
 LOG = logs.real(20, batch=False)
 BATCHED = logs.real(20, batch=True)
@@ -40,34 +39,13 @@ def typed(**columns: DataType) -> StructType:
     return StructType([StructField(name, kind) for name, kind in columns.items()])
 
 
-def shown(
-    served: Served, start: int = 1, stop: int | None = None, schema: StructType | None = None,
-    revision: int | None = None, **options: Any,
-) -> list[dict[str, Any]]:  # fmt: skip
-    """The rows of [start, stop) as a task gives them."""
-    with serving(served) as url:
-        given = {"endpoints": url, "timeoutSeconds": "1", **{name: str(value) for name, value in options.items()}}
-        asked = schema or default_schema(given)
-        parsed = parse_options(given)
-        if parsed.as_of is not None:
-            _, index = bounds.state_index(parsed)
-            start, stop = 1, index + 1
-        wanted = Range((url,), LOG_ID, start, stop or served.last + 1, patience_s=1)
-        made = view(parsed, asked)
-        batches = list(made.read(wanted) if revision is None else made.snapshot(wanted, revision))
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        for batch in batches:
-            assert batch.schema.names == asked.names
-            assert batch.schema.types == to_arrow_schema(asked, timezone="UTC").types
-        return [row for batch in batches for row in batch.to_pylist()]
-
-
 @pytest.mark.parametrize(
     ("options", "is_wanted"),
     [
         ({}, logs.is_user),
         ({"includeInternal": "true"}, lambda row: True),
+        ({"records": "all"}, lambda row: True),
+        ({"records": "user"}, logs.is_user),
         ({"operations": "put,txn"}, lambda row: logs.is_user(row) and row["operation"] in ("put", "txn")),
         (
             {"operations": "session_open,void", "includeInternal": "true"},
@@ -99,11 +77,14 @@ VALUES: list[Any] = [
 ]
 INDEX, TEXT, BYTES = LongType(), StringType(), BinaryType()
 SCHEMA = typed(index=INDEX, user=TEXT, amount=DoubleType(), tags=ArrayType(TEXT), place=typed(x=LongType(), y=TEXT))
+NOTHING = {"user": None, "amount": None, "tags": None, "place": None}
 MEMBERS = [
     {"user": "ü", "amount": 1.5, "tags": ["a", "b"], "place": {"x": 1, "y": None}},
     {"user": None, "amount": 3.0, "tags": None, "place": {"x": None, "y": None}},
-    *[{"user": None, "amount": None, "tags": None, "place": None}] * 3,
-    {"user": None, "amount": 2.0, "tags": None, "place": None},
+    NOTHING,
+    NOTHING,
+    NOTHING | {"user": "7"},
+    NOTHING | {"amount": 2.0},
 ]
 
 
@@ -125,19 +106,25 @@ def test_values_become_columns(form: str) -> None:
     """
     encode: Any = (lambda value: json.dumps(value, indent=1).encode()) if form == "json" else msgspec.msgpack.encode
     log = of_values(encode, *BAD, None)
-    rows = shown(Served(log), schema=SCHEMA, valueFormat=form)
+    with pytest.warns(UserWarning, match=r"parts of 5 values .* the first: the value at index 3 .*_rescued_data"):
+        rows = shown(Served(log), schema=SCHEMA, valueFormat=form)
     assert [row.pop("index") for row in rows] == list(range(1, 10))
-    assert rows == MEMBERS + [MEMBERS[2]] * 3
+    assert rows == MEMBERS + [NOTHING] * 3
 
-    texts = [row["value"] for row in shown(Served(log), valueFormat=form)]
+    with pytest.warns(UserWarning, match="parts of 2 values"):
+        texts = [row["value"] for row in shown(Served(log), valueFormat=form)]
     assert [text if text is None else json.loads(text) for text in texts[: len(VALUES)]] == VALUES
     assert texts[-1] is None
     raw = shown(Served(log), schema=typed(value=BYTES, index=INDEX), valueFormat=form)
     assert [row["value"] for row in raw] == [*(encode(value) for value in VALUES), *BAD, None]
-    wholes = shown(Served(log), schema=typed(value=typed(amount=DoubleType())), valueFormat=form)
+    with pytest.warns(UserWarning, match="parts of 5 values"):
+        wholes = shown(Served(log), schema=typed(value=typed(amount=DoubleType())), valueFormat=form)
     assert [row["value"] for row in wholes][:2] == [{"amount": 1.5}, {"amount": 3.0}]
-    with pytest.raises(ExportError, match=r"(user|amount|tags) in the value at index 5 is not"):
+    with pytest.raises(ExportError, match=r"value at index 3 is no object"):
         shown(Served(of_values(encode)), schema=SCHEMA, valueFormat=form, mode="FAILFAST")
+    wrong = of_values(encode)
+    with pytest.raises(ExportError, match=r'amount in the value at index 5 is not double: "much"'):
+        shown(Served(wrong), 5, schema=SCHEMA, valueFormat=form, mode="FAILFAST")
     with pytest.raises(ExportError, match=f"value at index 7 is no {form}"):
         shown(Served(log), schema=typed(index=INDEX, value=TEXT), valueFormat=form, mode="FAILFAST")
 
@@ -148,10 +135,12 @@ def test_columns_that_cannot_be_are_refused() -> None:
         shown(Served(MIXED), schema=typed(user=TEXT))
     with pytest.raises(UsageError, match="column value is binary, not string; valueFormat"):
         shown(Served(MIXED), schema=typed(value=TEXT))
-    with pytest.raises(UsageError, match=r"user cannot be map<string,bigint>"):
-        shown(Served(MIXED), schema=typed(user=MapType(TEXT, INDEX)), valueFormat="json")
-    with pytest.raises(UsageError, match=r"place\.at cannot be date"):
-        shown(Served(MIXED), schema=typed(place=typed(at=DateType())), valueFormat="json")
+    with pytest.raises(UsageError, match=r"user cannot be map<bigint,string>"):
+        shown(Served(MIXED), schema=typed(user=MapType(INDEX, TEXT)), valueFormat="json")
+    with pytest.raises(UsageError, match=r"place\.at cannot be interval day to second"):
+        shown(Served(MIXED), schema=typed(place=typed(at=DayTimeIntervalType())), valueFormat="json")
+    with pytest.raises(UsageError, match="_rescued_data takes what does not fit, as JSON: it is string, not bigint"):
+        shown(Served(MIXED), schema=typed(_rescued_data=INDEX), valueFormat="json")
     with pytest.raises(UsageError, match="with asOf there is no column 'index'"):
         shown(Served(LOG), schema=typed(index=INDEX), asOf=5)
     with pytest.raises(UsageError, match="column before is binary, not string"):

@@ -1,0 +1,87 @@
+"""Reads the options of a writing once: names, defaults, and the allowed values of each."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from raftlog.spark_export.errors import UsageError
+from raftlog.spark_export.fetch.door import PATIENCE_S, parse_endpoints
+
+Operation = Literal["append", "put"]
+
+NAMES: Final = (
+    "endpoints", "operation", "recordsPerRequest", "sessionTtlSeconds", "timeoutSeconds", "writeId", "valueFormat",
+    "keyColumn", "timeColumn",
+)  # fmt: skip
+SESSION_TTL_S: Final = 86_400
+"""One day: a query that restarts within it finds its sessions. Later, it must read the log."""
+RECORDS_PER_REQUEST: Final = 1_000
+
+ValueFormat = Literal["json", "msgpack", "csv"]
+FORMATS: Final[tuple[ValueFormat, ...]] = ("json", "msgpack", "csv")
+"""Formats of a value that holds a user's own columns; the first one is the default."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """The options of one writing."""
+
+    endpoints: tuple[str, ...]
+    operation: Operation = "append"
+    records_per_request: int = RECORDS_PER_REQUEST
+    ttl_s: int = SESSION_TTL_S
+    patience_s: float = PATIENCE_S
+    write_id: str | None = None
+    value_format: ValueFormat | None = None  # of the value that holds a user's own columns; None: it is a column
+    key_column: str | None = None
+    time_column: str | None = None
+
+
+def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
+    """Raises UsageError for an option that is missing, unknown or has a value that means nothing."""
+    known = {name.lower(): name for name in NAMES}
+    # Spark's own, which it hands to every sink
+    given = {
+        name.lower(): value for name, value in options.items() if name.lower() not in ("path", "checkpointlocation")
+    }
+    for name in given:
+        if name not in known:
+            raise UsageError(f"unknown option {name!r} for writing. The options are {', '.join(NAMES)}.")
+    if "endpoints" not in given:
+        raise UsageError('option endpoints is missing: .option("endpoints", "http://127.0.0.1:7001,...")')
+    operation = given.get("operation", "append")
+    if operation not in ("append", "put"):
+        raise UsageError(f"option operation is {operation!r}; it may be append or put")
+    write_id = given.get("writeid")
+    if write_id is not None and streaming:
+        raise UsageError("option writeId is for df.write: a streaming query is known by its checkpoint")
+    if write_id is not None and not (0 < len(write_id) <= 200 and write_id.isprintable() and "/" not in write_id):
+        raise UsageError("option writeId is 1 to 200 visible characters without a slash")
+    return SinkOptions(
+        parse_endpoints(given["endpoints"]),
+        operation,  # type: ignore[arg-type]  # one of the two
+        _number("recordsPerRequest", given, RECORDS_PER_REQUEST),
+        _number("sessionTtlSeconds", given, SESSION_TTL_S),
+        _number("timeoutSeconds", given, int(PATIENCE_S)),
+        write_id,
+        _value_format(given),
+        given.get("keycolumn"),
+        given.get("timecolumn"),
+    )
+
+
+def _value_format(given: Mapping[str, str]) -> ValueFormat | None:
+    """The format of own columns: JSON, if only their roles are told."""
+    is_own = any(name in given for name in ("valueformat", "keycolumn", "timecolumn"))
+    text = given.get("valueformat", FORMATS[0]).strip().lower()
+    for form in FORMATS:
+        if text == form:
+            return form if is_own else None
+    raise UsageError(f"option valueFormat is {given['valueformat']!r}; for writing it may be {', '.join(FORMATS)}")
+
+
+def _number(name: str, given: Mapping[str, str], default: int) -> int:
+    text = given.get(name.lower(), str(default)).strip()
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise UsageError(f"option {name} is {text!r}; it must be a whole number from 1 on")
+    return int(text)

@@ -1,0 +1,175 @@
+"""Reads values into rows of named members, by their format: JSON, msgpack, CSV, or what an import's schema says.
+
+A row of text cells is a `Cells`, so that "12" becomes a number there, and in JSON does not. A value that is not of its
+format is an `Unreadable`, so that one bad value costs only itself.
+"""
+
+import csv
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from raftlog.cluster.importer import access_log, rows, syslog
+from raftlog.cluster.importer.dialect import Dialect, is_row_open
+from raftlog.cluster.importer.schema import Schema
+from raftlog.spark_export.fetch.options import CsvForm, ValueFormat
+
+MISSING: Final = object()
+"""In place of a row: the record has no value."""
+
+CELLS: Final = "_cells"
+"""Member of a row of CSV that has more or fewer cells than there are columns: all its cells."""
+
+LINE: Final = "line"
+"""Member of a plain line."""
+
+_MAPS: Final = frozenset({*range(0x80, 0x90), 0xDE, 0xDF})  # first bytes of a map in msgpack
+_FIELD_BYTES_MAX: Final = 1 << 30  # a request limits a value; module csv would limit a cell to 128 KiB
+
+Parse = Callable[[Sequence[bytes]], Iterable[Any]]
+
+
+class Cells(dict[str, Any]):
+    """A row of text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A value that is not of its format, and why."""
+
+    data: bytes
+    reason: str
+
+
+def parse_of(form: ValueFormat, written: CsvForm, names: Sequence[str]) -> Parse:
+    """The parser of json, msgpack or csv; with auto the parser of values without an import's schema.
+
+    `names`: those of the columns of CSV.
+    """
+    match form:
+        case "json":
+            return _decoded(msgspec.json.Decoder().decode)
+        case "msgpack":
+            return _decoded(msgspec.msgpack.Decoder().decode)
+        case "csv":
+            return _table(Dialect(written.delimiter, written.quote, written.escape, header=False), names)
+        case _:
+            return _guessed
+
+
+def parse_of_import(schema: Schema) -> Parse:
+    """The parser of the values of an import."""
+    match schema.values:
+        case "csv":
+            return _table(schema.dialect or Dialect(), [column.name for column in schema.columns])
+        case "json":
+            return _decoded(msgspec.json.Decoder().decode)
+        case "access":
+            return _access_lines
+        case "syslog":
+            return _syslog_lines
+        case "lines":
+            return lambda values: [_line(value) for value in values]
+        case _:
+            return lambda values: [Unreadable(value, f"an import of {schema.values}") for value in values]
+
+
+def cells_of(values: Sequence[bytes], written: CsvForm) -> list[list[str] | Unreadable]:
+    """The cells of each row of CSV."""
+    return _cells(values, Dialect(written.delimiter, written.quote, written.escape, header=False))
+
+
+def _decoded(decode: Callable[[bytes], Any]) -> Parse:
+    def parse(values: Sequence[bytes]) -> list[Any]:
+        try:
+            return [decode(value) for value in values]
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError):
+            return [one(value) for value in values]
+
+    def one(value: bytes) -> Any:
+        try:
+            return decode(value)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError) as error:
+            return Unreadable(value, str(error) or type(error).__name__)
+
+    return parse
+
+
+_json: Final = _decoded(msgspec.json.Decoder().decode)
+_msgpack: Final = _decoded(msgspec.msgpack.Decoder().decode)
+
+
+def _guessed(values: Sequence[bytes]) -> list[Any]:
+    """JSON objects and arrays, and maps of msgpack, by their first byte."""
+    found: list[Any] = []
+    for value in values:
+        start = value.lstrip(b" \t\r\n")[:1]
+        if start in (b"{", b"["):
+            found += _json([value])
+        elif start and value[0] in _MAPS:
+            found += _msgpack([value])
+        else:
+            found.append(Unreadable(value, "neither an object of JSON nor a map of msgpack, and of no import"))
+    return found
+
+
+def _table(dialect: Dialect, names: Sequence[str]) -> Parse:
+    names = tuple(names)
+
+    def parse(values: Sequence[bytes]) -> list[Any]:
+        return [row if isinstance(row, Unreadable) else _named(row, names) for row in _cells(values, dialect)]
+
+    return parse
+
+
+def _named(cells: list[str], names: tuple[str, ...]) -> Cells:
+    row = Cells(zip(names, cells, strict=False))
+    if len(cells) != len(names):
+        row[CELLS] = cells
+    return row
+
+
+def _cells(values: Sequence[bytes], dialect: Dialect) -> list[list[str] | Unreadable]:
+    csv.field_size_limit(_FIELD_BYTES_MAX)
+    quote = dialect.quote.encode()
+    found: list[list[str] | Unreadable] = []
+    for value, row in zip(values, rows.csv_rows(values, dialect), strict=True):
+        if isinstance(row, ValueError):
+            found.append(Unreadable(value, str(row)))
+        elif quote in value and is_row_open(value, dialect):
+            found.append(Unreadable(value, "a quoted field does not end"))
+        else:
+            found.append(row)
+    return found
+
+
+def _access_lines(values: Sequence[bytes]) -> list[Any]:
+    return [_access_line(value) for value in values]
+
+
+def _access_line(value: bytes) -> Any:
+    if not access_log.is_access_line(value):
+        return Unreadable(value, "no line of an access log")
+    found = {name: rows.look_in_access_log(value, name) for name in access_log.FIELDS}
+    return Cells((name, each) for name, each in found.items() if each is not None)
+
+
+def _syslog_lines(values: Sequence[bytes]) -> list[Any]:
+    return [
+        Unreadable(value, str(row)) if isinstance(row, ValueError) else Cells(row)
+        for value, row in zip(values, rows.syslog_rows(values), strict=True)
+    ]
+
+
+def _line(value: bytes) -> Any:
+    try:
+        return Cells({LINE: value.decode()})
+    except UnicodeDecodeError as error:
+        return Unreadable(value, str(error))
+
+
+def fixed_members(schema: Schema) -> tuple[str, ...]:
+    """The members of the values of an import whose format names them, and not its columns."""
+    return {"access": access_log.FIELDS, "syslog": syslog.FIELDS, "lines": (LINE,)}.get(schema.values, ())
