@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F
 
 from raftlog.spark_export import analytics
-from raftlog.spark_export.analytics.plots import Bars, Lines, Plot
-from raftlog.spark_export.analytics.report import Result, collect, plain
 from raftlog.spark_export.analytics.windows import QUANTILES, quantile_name
 from raftlog.spark_export.errors import UsageError
+from raftlog.spark_export.tables.plots import Bars, Lines, Plot
+from raftlog.spark_export.tables.report import Result, collect, plain
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -15,7 +15,7 @@ from raftlog.spark_export.errors import ExportError, UsageError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from raftlog.spark_export.analytics.report import Result
+    from raftlog.spark_export.tables.report import Result
 
 _WIDTH: Final = 160  # of a table that goes into a pipe or a file
 _UNITS: Final = {"s": "second", "m": "minute", "h": "hour", "d": "day"}
@@ -236,7 +236,8 @@ def _run(asked: _Asked, answer: "Callable[[Any, DataFrame], Result | list[Result
     """Reads the log, asks, and shows the answer as it is wanted. `answer` is given the module `analyses`, which imports
     Spark."""
     with reported():
-        from raftlog.spark_export.analytics import analyses, report
+        from raftlog.spark_export.analytics import analyses
+        from raftlog.spark_export.tables import report
 
         log, facts, first = _log(start_spark(asked.master), asked)
         if is_state and first != 1:
