@@ -117,7 +117,7 @@ def opened(rows: LogRows) -> Iterator[Tables]:
             if "value" in rows.columns:
                 tables.schema = of_stored(_stored(tables))
             if tables.schema is not None:
-                connection.execute(f"CREATE VIEW events AS {_of_values(connection, tables.schema)}")
+                connection.execute(f"CREATE VIEW events AS {_of_values(connection, rows, tables.schema)}")
             yield tables
         finally:
             connection.close()
@@ -136,7 +136,7 @@ def _of_files(rows: LogRows, paths: list[str]) -> str:
     return f"SELECT {columns} FROM read_parquet([{files}], hive_partitioning = false) WHERE {where}"
 
 
-def _of_values(connection: Any, schema: ValueSchema) -> str:
+def _of_values(connection: Any, rows: LogRows, schema: ValueSchema) -> str:
     """The view of the records of the imports with the columns of their values behind those of the log."""
     if schema.form == "csv":
         connection.create_function(
@@ -147,22 +147,17 @@ def _of_values(connection: Any, schema: ValueSchema) -> str:
     else:
         told = "CASE WHEN json_valid(text(value)) THEN text(value)::JSON END"
         cells = [f"raftlog_cells ->> {_text(f'$.{_name(column.name)}')}" for column in schema.columns]
-    taken = {name.lower() for name in ("index", "raftlog_cells")} | set(_log_columns(connection))
-    shown = []
-    for column, cell in zip(schema.columns, cells, strict=True):
-        name = column.name if column.name.lower() not in taken else f"value_{column.name}"
-        taken.add(name.lower())
-        kind = _TYPES.get(column.type, "VARCHAR")
-        shown.append(f"try_cast({cell} AS {kind}) AS {_name(name)}")
+    shown = [
+        f"try_cast({cell} AS {_TYPES.get(column.type, 'VARCHAR')}) AS {_name(name)}"
+        for column, cell, name in zip(schema.columns, cells, schema.named(rows.columns), strict=True)
+    ]
     sessions = ", ".join(map(str, schema.sessions))
+    # Where an import read times, a record without one has none: the leader's would put it into a wrong window.
+    read = " REPLACE (client_time AS event_time)" if schema.time is not None else ""
     return (
-        f"SELECT * EXCLUDE (raftlog_cells), {', '.join(shown)} FROM (SELECT *, {told} AS raftlog_cells FROM log "
+        f"SELECT * EXCLUDE (raftlog_cells){read}, {', '.join(shown)} FROM (SELECT *, {told} AS raftlog_cells FROM log "
         f"WHERE operation = 'append' AND session IN ({sessions}))"
     )
-
-
-def _log_columns(connection: Any) -> list[str]:
-    return [str(row[0]).lower() for row in connection.execute("DESCRIBE log").fetchall()]
 
 
 def _csv_cells(dialect: CsvDialect) -> Any:

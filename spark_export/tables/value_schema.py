@@ -43,15 +43,35 @@ class StoredSchema(msgspec.Struct, frozen=True):
     values: str
     columns: tuple[ValueColumn, ...] = ()
     dialect: CsvDialect | None = None
+    time: str | None = None
 
 
 class ValueSchema(msgspec.Struct, frozen=True):
-    """The columns in values of one form. `sessions`: the imports whose records have them; empty: every record."""
+    """The columns in values of one form. `sessions`: the imports whose records have them; empty: every record.
+
+    With `time`, the column of the imports' times, the time of a record that has none is not known.
+    """
 
     form: ValueForm
     columns: tuple[ValueColumn, ...]
     dialect: CsvDialect = CsvDialect()
     sessions: tuple[int, ...] = ()
+    time: str | None = None
+
+    def named(self, taken: Iterable[str]) -> list[str]:
+        """The names of the columns beside columns of the names `taken`: value_NAME where NAME is one of them.
+
+        Names are compared as SQL does, which makes no difference between upper and lower case.
+        """
+        names: list[str] = []
+        known = {name.lower() for name in taken}
+        for column in self.columns:
+            name = column.name or "column"
+            while name.lower() in known:
+                name = f"value_{name}"
+            known.add(name.lower())
+            names.append(name)
+        return names
 
 
 _decode: Final = msgspec.json.Decoder(StoredSchema).decode
@@ -81,7 +101,38 @@ def of_stored(found: Iterable[tuple[bytes, bytes]]) -> ValueSchema | None:
     if not stored:
         return None
     _, newest = max(stored, key=lambda each: each[0])
-    kind = (newest.values, newest.columns, newest.dialect)
-    sessions = sorted(session for session, each in stored if (each.values, each.columns, each.dialect) == kind)
+    kind = (newest.values, newest.columns, newest.dialect, newest.time)
+    sessions = sorted(
+        session for session, each in stored if (each.values, each.columns, each.dialect, each.time) == kind
+    )
     form: ValueForm = "csv" if newest.values == "csv" else "json"
-    return ValueSchema(form, newest.columns, newest.dialect or CsvDialect(), tuple(sessions))
+    return ValueSchema(form, newest.columns, newest.dialect or CsvDialect(), tuple(sessions), newest.time)
+
+
+def inferred(values: Iterable[bytes]) -> ValueSchema | None:
+    """The columns of JSON objects by some of them, in the order in which they come. None: there are no objects."""
+    types: dict[str, set[str]] = {}
+    for value in values:
+        try:
+            found = msgspec.json.decode(value)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            continue
+        for name, each in found.items() if isinstance(found, dict) else ():
+            types.setdefault(name, set()).update(() if each is None else (_type(each),))
+    columns = tuple(ValueColumn(name, _common(kinds)) for name, kinds in types.items())
+    return ValueSchema("json", columns) if columns else None
+
+
+def _type(value: object) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int | float):
+        is_integer = isinstance(value, int) and -(2**63) <= value < 2**63
+        return "integer" if is_integer else "number"
+    return "string"
+
+
+def _common(kinds: set[str]) -> str:
+    if len(kinds) == 1:
+        return next(iter(kinds))
+    return "number" if kinds == {"integer", "number"} else "string"
