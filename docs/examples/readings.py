@@ -13,7 +13,7 @@ import io
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -37,6 +37,7 @@ class Reading:
     station: str
     level: float | None  # None: it is no number, or empty
     remark: str | None
+    value: bytes  # of its record: the row as it is written
     is_late: bool = False  # older than a row before it
     is_repeated: bool = False  # equal to a row before it
 
@@ -63,8 +64,8 @@ def make(path: Path, count: int = 2_000, seed: int = 1, form: Form = "csv") -> T
     rows: list[Reading] = []
     lines: list[bytes] = []
     rejected = 0
-    for fields, reading in _readings(chance, count):
-        lines.append(_line(fields, form))
+    for reading in _readings(chance, count, form):
+        lines.append(reading.value + b"\n")
         rows.append(reading)
         if chance.random() < 0.02:
             lines.append(lines[-1])
@@ -79,7 +80,7 @@ def make(path: Path, count: int = 2_000, seed: int = 1, form: Form = "csv") -> T
     return Truth(tuple(rows), rejected)
 
 
-def _readings(chance: Random, count: int) -> Iterator[tuple[list[str], Reading]]:
+def _readings(chance: Random, count: int, form: Form) -> Iterator[Reading]:
     newest = BEGIN
     for number in range(count):
         due = BEGIN + number * timedelta(seconds=7, milliseconds=370)
@@ -97,26 +98,27 @@ def _readings(chance: Random, count: int) -> Iterator[tuple[list[str], Reading]]
             shown, level = chance.choice(["n/a", "3,4", ""]), None
         if number > 1_000 and chance.random() < 0.005:
             text, measured, is_late = "yesterday", None, False
-        yield [text, station, shown, remark], Reading(measured, station, level, remark or None, is_late)
+        value = _value([text, station, shown, remark], form)
+        yield Reading(measured, station, level, remark or None, value, is_late)
 
 
 def _again(reading: Reading, rows: list[Reading]) -> Reading:
     newest = max(row.measured for row in rows if row.measured is not None)
     is_late = reading.measured is not None and reading.measured < newest
-    return Reading(reading.measured, reading.station, reading.level, reading.remark, is_late, True)
+    return replace(reading, is_late=is_late, is_repeated=True)
 
 
-def _line(fields: list[str], form: Form) -> bytes:
+def _value(fields: list[str], form: Form) -> bytes:
     if form == "json":
         named: dict[str, object] = dict(zip(COLUMNS, fields, strict=True))
         try:
             named["Level"] = float(fields[2])
         except ValueError:
             pass
-        return json.dumps({name: value for name, value in named.items() if value != ""}).encode() + b"\n"
+        return json.dumps({name: value for name, value in named.items() if value != ""}).encode()
     written = io.StringIO()
     csv.writer(written, lineterminator="\n").writerow(fields)
-    return written.getvalue().encode()
+    return written.getvalue().rstrip("\n").encode()
 
 
 def main() -> None:
