@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 MINUTE = timedelta(minutes=1)
+UNKNOWN: Any = "xml"
 
 
 @pytest.fixture(scope="module", params=["csv", "json"])
@@ -203,7 +204,7 @@ def test_a_stream_of_own_columns_gives_the_windows_of_the_table(
 def test_times_are_read_as_an_import_reads_them(
     spark: "SparkSession", given: str, form: str | None, expected: str | None
 ) -> None:
-    """Formats of strptime, ISO 8601 and units of Unix time; what is none of these is null."""
+    """Formats of strptime, ISO 8601 and units of Unix time; any other text is null."""
     rows = spark.createDataFrame([(given,)], "t STRING")
     (row,) = rows.select(time_of(rows, F.col("t"), form)).collect()
     assert (row[0] and str(row[0])) == expected
@@ -212,12 +213,12 @@ def test_times_are_read_as_an_import_reads_them(
 def test_any_frame_has_its_own_names(spark: "SparkSession") -> None:
     """Columns that are called as those of events, dots and blanks in names, no index, a number as value and time."""
     rows = spark.createDataFrame(
-        [(1_000, 4.5, "a", "x"), (2_500, 7.0, "a", "y")], "`at ms` BIGINT, `m.w` DOUBLE, who STRING, bytes STRING"
+        [(1_000, 4.5, "a", "x"), (2_500, 7.0, "a", "y")], "`at ms` BIGINT, `m.w` DOUBLE, station STRING, bytes STRING"
     )
-    own = analytics.events(rows, time="at ms", key="who", value="m.w", time_format="ms")
-    assert own.columns == ["index", "event_time", "key", "value", "bytes", "at ms", "m.w", "who"]
-    (window,) = analytics.rates(own, "1 minute", by=("who",), measure="m.w").collect()
-    assert (window["who"], window["records"], window["total"]) == ("a", 2, 11.5)
+    own = analytics.events(rows, time="at ms", key="station", value="m.w", time_format="ms")
+    assert own.columns == ["index", "event_time", "key", "value", "bytes", "at ms", "m.w", "station"]
+    (window,) = analytics.rates(own, "1 minute", by=("station",), measure="m.w").collect()
+    assert (window["station"], window["records"], window["total"]) == ("a", 2, 11.5)
     (pair,) = analytics.join_within(own.where("`m.w` < 5"), own.where("`m.w` > 5"), "1 minute").collect()
     assert (pair["seconds"], pair["left_value"], pair["right_value"], pair["left_index"]) == (1.5, 4.5, 7.0, None)
     state = spark.createDataFrame([(b"k", b'{"key": "inner", "n": 1}')], "key BINARY, value BINARY")
@@ -244,11 +245,11 @@ def test_a_dialect_of_csv(spark: "SparkSession") -> None:
         (lambda rows: analytics.events(rows, "t", time_format="later"), "'later' is none of iso, s, ms, us, ns"),
         (lambda rows: analytics.events(rows, "t", time_format="%Q"), "has %Q; there are %Y"),
         (lambda rows: analytics.with_columns(rows, "a STRING b", value="t"), "is not 'NAME TYPE, …'"),
-        (lambda rows: analytics.with_columns(rows, "a STRING", form="xml", value="t"), "it is csv or json"),
+        (lambda rows: analytics.with_columns(rows, "a STRING", form=UNKNOWN, value="t"), "it is csv or json"),
     ],
 )
 def test_a_wrong_argument_is_named(spark: "SparkSession", call: Callable[["DataFrame"], Any], match: str) -> None:
-    """Each error names what is wrong, and what there is."""
+    """Each error names the argument, and the values that are possible."""
     rows = spark.createDataFrame([(1, "x")], "n BIGINT, t STRING")
     with pytest.raises(ValueError, match=match):
         call(rows)

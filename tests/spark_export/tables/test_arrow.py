@@ -65,7 +65,7 @@ def test_an_export_has_the_rows_of_its_cluster(
 
 
 def test_a_range_is_fixed_and_can_be_read_again(url: str, served: Served) -> None:
-    """The rows that come later are not in it; each stream begins anew. Any Arrow library takes it, also pandas."""
+    """Later rows are not in the range; each stream begins anew. Any Arrow library takes it, also pandas."""
     end = served.commit(HALF)
     rows = arrow.log(url, 5, columns=["index", "key"])
     served.committed = None
@@ -98,7 +98,7 @@ def test_a_node_that_fails_on_the_way_loses_no_row(url: str, served: Served) -> 
     ],
 )
 def test_a_wrong_argument_is_named(url: str, tmp_path: Path, options: dict[str, Any], match: str) -> None:
-    """What is wrong, and what there is; for a cluster as for an export."""
+    """The error names the argument and the possible values, for a cluster as for an export."""
     with pytest.raises(UsageError, match=match):
         arrow.log(url, **options)
     run(url, tmp_path, mode="once")

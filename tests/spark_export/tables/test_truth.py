@@ -182,7 +182,7 @@ def test_the_analyses_know_the_columns_of_an_import(spark: "SparkSession", impor
 
 
 def test_what_is_wrong_with_own_columns_is_one_line(spark: "SparkSession", imported: Imported) -> None:
-    """A time that cannot be read, a measure that is no number, columns that are not there: what, and how to mend it."""
+    """A time that cannot be read, a measure that is no number, columns that are not there: each message has a mend."""
     app = typer.Typer()
     commands.register(app)
     given = ("--value", imported.form, "--schema", DDL)
