@@ -10,6 +10,7 @@ from typing import Final, Literal, TypeVar
 import msgspec
 
 from raftlog.cluster.api.values import SHARD, Position
+from raftlog.spark_export.columns.records import RECORDS, Records
 from raftlog.spark_export.columns.schema import INTERNAL_OPERATIONS, USER_OPERATIONS
 from raftlog.spark_export.errors import UsageError
 from raftlog.spark_export.fetch.door import PATIENCE_S, parse_endpoints
@@ -24,7 +25,7 @@ TRIGGER_DELAY_S: Final = 900.0  # as long as Spark's Kafka connector waits
 READING: Final = (
     "endpoints", "startingOffsets", "startingTimestamp", "startingOffsetsByTimestampStrategy", "minPartitions",
     "maxRecordsPerPartition", "failOnDataLoss", "includeInternal", "keyPrefix", "operations", "valueFormat", "mode",
-    "log", "timeoutSeconds", "changes", "localFolders",
+    "log", "timeoutSeconds", "changes", "localFolders", "records",
 )  # fmt: skip
 BATCH: Final = ("endingOffsets", "endingTimestamp", "asOf")
 STREAM: Final = ("maxEntriesPerTrigger", "maxBytesPerTrigger", "minEntriesPerTrigger", "maxTriggerDelay", "groupId")
@@ -112,7 +113,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> Sou
         _number("minPartitions", given, 1),
         _number("maxRecordsPerPartition", given, RECORDS_PER_PARTITION),
         _flag("failOnDataLoss", given, True),
-        _flag("includeInternal", given, False),
+        _records(given) == "all",
         given.get("keyprefix", "").encode(),
         _operations(given),
         _word("valueFormat", given, ("raw", "json", "msgpack")),
@@ -151,14 +152,14 @@ def _check_together(options: SourceOptions, given: Mapping[str, str]) -> None:
             raise UsageError(f"both {one} and {other} are given: give one")
     internal = [name for name in options.operations if name in INTERNAL_OPERATIONS]
     if internal and not options.include_internal:
-        raise UsageError(f"option operations names {internal[0]}, an internal one: set includeInternal=true too")
+        raise UsageError(f"option operations names {internal[0]}, an internal one: set records=all too")
     if options.entries_min > options.entries_max:
         raise UsageError(
             f"minEntriesPerTrigger {options.entries_min} is above maxEntriesPerTrigger {options.entries_max}"
         )
     if options.as_of is not None:
         others = ("startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp", "operations", "changes",
-                  "includeInternal", "valueFormat")  # fmt: skip
+                  "records", "includeInternal", "valueFormat")  # fmt: skip
         for name in others:
             if name.lower() in given:
                 raise UsageError(f"option {name} says nothing beside asOf, which reads the state and not the log")
@@ -247,6 +248,18 @@ def _operations(given: Mapping[str, str]) -> tuple[str, ...]:
     if "operations" in given and not names:
         raise UsageError(f"option operations names none; there are {', '.join(USER_OPERATIONS)}")
     return names
+
+
+def _records(given: Mapping[str, str]) -> Records:
+    """`includeInternal` is the older name: true is `records=all`. Raises UsageError where the two differ."""
+    default: Records = "all" if _flag("includeInternal", given, False) else "user"
+    found = _word("records", given, RECORDS) if "records" in given else default
+    if "includeinternal" in given and found != default:
+        raise UsageError(
+            f"option records is {found!r}, and includeInternal={given['includeinternal']} means {default!r}: give "
+            f"records alone"
+        )
+    return found
 
 
 def _folders(given: Mapping[str, str]) -> tuple[str, ...]:

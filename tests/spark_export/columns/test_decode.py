@@ -19,6 +19,7 @@ from raftlog.raft.codec.entry import entry_mark, seal_entry
 from raftlog.raft.types import EntryKind
 from raftlog.spark_export.columns.decode import decode, user_records
 from raftlog.spark_export.columns.frames import locate
+from raftlog.spark_export.columns.records import is_user
 from raftlog.spark_export.columns.schema import ARROW, COLUMNS
 from raftlog.spark_export.columns.slab import join
 from raftlog.statemachine.commands import Operation
@@ -201,7 +202,9 @@ def test_user_records_are_distinguished_from_internal_ones(seed: int) -> None:
     """Only a user's operation that was applied, or whose comparison failed, is a user record."""
     log = logs.mixed(seed, 80, records_max=2)
     expected = [logs.is_user(row) for row in logs.naive_rows(log.entries, log.effects)]
-    assert user_records(locate(join([logs.split(log.chunk())]))).tolist() == expected
+    frames = locate(join([logs.split(log.chunk())]))
+    assert user_records(frames).tolist() == expected
+    assert is_user(decode(frames)).to_pylist() == expected
     assert any(expected)
     assert not all(expected)
 

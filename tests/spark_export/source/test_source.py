@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pyarrow as pa
 import pytest
 
+from raftlog.spark_export.columns.records import is_user_row
 from raftlog.spark_export.columns.schema import ARROW, SHOWN, spark_schema
 from raftlog.spark_export.export.digests import as_digest, log_row_hash, set_digest, state, state_row_hash
 from raftlog.statemachine.digest import log_digest
@@ -50,6 +51,21 @@ def test_internal_records_come_only_on_request(spark: "SparkSession") -> None:
     with serving(Served(LOG)) as url:
         got = read(spark, url, includeInternal=False).toArrow().to_pylist()
     assert got == [logs.shown(row) for row in ROWS if logs.is_user(row)]
+
+
+def test_a_repetition_is_counted_once(spark: "SparkSession") -> None:
+    """The natural query counts each request once. With records=all the repetitions are there too, as internal records
+    that the filter on columns recognises.
+    """
+    with serving(Served(logs.real(20, batch=False))) as url:
+        plain = spark.read.format("raftlog").option("endpoints", url).load()
+        everything = spark.read.format("raftlog").options(endpoints=url, records="all").load()
+        assert {row[0] for row in everything.select("result").distinct().collect()} > {"applied", "repeated"}
+        assert plain.where("result = 'repeated'").count() == 0
+        assert plain.count() == everything.where(is_user_row()).count()
+        assert everything.where(~is_user_row()).count() + plain.count() == everything.count()
+    with pytest.raises(Exception, match="records is 'some'; it may be user, all"):
+        spark.read.format("raftlog").options(endpoints=url, records="some").load().count()
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,8 @@ def shown(
     [
         ({}, logs.is_user),
         ({"includeInternal": "true"}, lambda row: True),
+        ({"records": "all"}, lambda row: True),
+        ({"records": "user"}, logs.is_user),
         ({"operations": "put,txn"}, lambda row: logs.is_user(row) and row["operation"] in ("put", "txn")),
         (
             {"operations": "session_open,void", "includeInternal": "true"},
