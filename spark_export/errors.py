@@ -42,3 +42,9 @@ class NotCheckedError(ExportError):
     """A check could not be made: neither right nor wrong was found."""
 
     exit_code = EXIT_NOT_CHECKED
+
+
+class ExtraMissingError(ExportError):
+    """A package that only some commands need is not installed; the message has the command that installs it."""
+
+    exit_code = EXIT_NOT_CHECKED

@@ -108,6 +108,9 @@ MODULES: Final[Mapping[str, tuple[CommandHelp, ...]]] = {
         ),
         CommandHelp("analyze", "Answers questions about an export, or a running cluster, with Spark.", is_group=True),
     ),
+    "raftlog.spark_export.commands.query": (
+        CommandHelp("query", "Answer SQL about an export, or a running cluster, with DuckDB."),
+    ),
     "raftlog.chaos.sim.runs.commands": (
         CommandHelp(
             "sim",

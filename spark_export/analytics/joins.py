@@ -1,10 +1,12 @@
 """Joins streams and tables: two streams within a time, a stream with a table, and two tables as a kept view."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
 from raftlog.spark_export.analytics.events import key_changes
+from raftlog.spark_export.analytics.values import quoted
 from raftlog.spark_export.analytics.windows import WATERMARK
 
 if TYPE_CHECKING:
@@ -14,35 +16,37 @@ _EVENT: Final = ("event_time", "index", "value")
 
 
 def join_within(
-    left: "DataFrame", right: "DataFrame", within: str = "1 minute", *, how: str = "inner", watermark: str = WATERMARK
-) -> "DataFrame":
+    left: "DataFrame", right: "DataFrame", within: str = "1 minute", *, how: str = "inner", watermark: str = WATERMARK,
+    columns: Sequence[str] = (),
+) -> "DataFrame":  # fmt: skip
     """Pairs each event of `left` with every event of `right` that has the same key and lies at most `within` after it.
 
-    The columns are key, left_event_time, left_index, left_value, right_…, seconds. A record is never paired with
-    itself.
+    The columns are key, left_event_time, left_index, left_value, right_…, seconds, and for each of `columns`, which
+    both sides have, left_NAME and right_NAME. A record is never paired with itself, as far as events have an index.
 
     `how` is inner, or left for those without a partner too. A stream keeps an event as long as a partner may come.
     """
     if how not in ("inner", "left"):
         raise ValueError(f"join_within: how is {how!r}; it is inner or left")
-    first = _renamed(left, "left", watermark)
-    second = _renamed(right, "right", watermark)
+    first = _renamed(left, "left", watermark, columns)
+    second = _renamed(right, "right", watermark, columns)
     condition = (
         (F.col("left_key") == F.col("right_key"))
         & (F.col("right_event_time") >= F.col("left_event_time"))
         & (F.col("right_event_time") <= F.col("left_event_time") + F.expr(f"INTERVAL {within}"))
-        & (F.col("left_index") != F.col("right_index"))
+        & F.coalesce(F.col("left_index") != F.col("right_index"), F.lit(True))
     )
     seconds = (F.unix_micros("right_event_time") - F.unix_micros("left_event_time")) / 1_000_000
     return first.join(second, condition, how).select(
         F.col("left_key").alias("key"),
         *(f"{side}_{name}" for side in ("left", "right") for name in _EVENT),
         seconds.alias("seconds"),
+        *(F.col(quoted(f"{side}_{name}")) for name in columns for side in ("left", "right")),
     )
 
 
-def _renamed(events: "DataFrame", side: str, watermark: str) -> "DataFrame":
-    renamed = events.select(*(F.col(name).alias(f"{side}_{name}") for name in ("key", *_EVENT)))
+def _renamed(events: "DataFrame", side: str, watermark: str, columns: Sequence[str]) -> "DataFrame":
+    renamed = events.select(*(F.col(quoted(name)).alias(f"{side}_{name}") for name in ("key", *_EVENT, *columns)))
     return renamed.withWatermark(f"{side}_event_time", watermark)
 
 

@@ -1,11 +1,13 @@
 """Computes the key-value state as of an index, and every change of it with the value before."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
 from raftlog.spark_export.analytics.events import key_changes
+from raftlog.spark_export.analytics.values import quoted
 from raftlog.spark_export.export.digests import state
 
 if TYPE_CHECKING:
@@ -18,6 +20,18 @@ def state_at(log: "DataFrame", index: int | None = None) -> "DataFrame":
     The rows must begin at index 1. As a stream it is a table that changes: complete or update mode.
     """
     return state(log if index is None else log.where(F.col("index") <= index))
+
+
+def latest(events: "DataFrame", index: int | None = None, *, by: Sequence[str] = ("key",)) -> "DataFrame":
+    """The newest event of each `by` as of the record `index` (None: the last): the events' columns, `by` first.
+
+    The newest is that of the latest time; of several of the same time, the one of the highest index. Events without a
+    time are left out. As a stream it is a table that changes: complete or update mode.
+    """
+    rows = events.where(F.col("event_time").isNotNull() & (F.lit(True) if index is None else F.col("index") <= index))
+    rest = [F.col(quoted(name)) for name in events.columns if name not in by]
+    newest = F.max_by(F.struct(*rest), F.struct("event_time", "index")).alias("newest")
+    return rows.groupBy(*(F.col(quoted(name)) for name in by)).agg(newest).select(*map(quoted, by), "newest.*")
 
 
 def change_feed(log: "DataFrame") -> "DataFrame":

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
+from pyspark.sql.window import Window
 
 from raftlog.spark_export.analytics.events import user_records
+from raftlog.spark_export.analytics.values import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, GroupedData
@@ -25,7 +27,7 @@ def rates(
     The columns are start, end, the columns of `by`, records, per_second, total, lowest, highest, and p50, p90, p99 (or
     as `quantiles` says).
 
-    Windows are tumbling (`size`), sliding (`size` and `slide`), or sessions, which end after more than `gap` without an
+    Windows are tumbling (`size`), hopping (`size` and `slide`), or sessions, which end after more than `gap` without an
     event of the same `by`. A stream of sessions needs a column in `by`. Intervals are Spark's: "10 minutes". A quantile
     is the smallest value that at least that share of the events does not exceed. A stream in append mode emits a window
     once the watermark has passed its end.
@@ -33,19 +35,20 @@ def rates(
     if (size is None) == (gap is None) or (slide is not None and size is None):
         raise ValueError("rates: give size, or size and slide, or gap")
     window = F.session_window("event_time", gap) if gap else F.window("event_time", str(size), slide)
-    grouped = events.withWatermark("event_time", watermark).groupBy(window.alias("window"), *by)
+    groups, number = [F.col(quoted(name)) for name in by], F.col(quoted(measure))
+    grouped = events.withWatermark("event_time", watermark).groupBy(window.alias("window"), *groups)
     counted = grouped.agg(
         F.count(F.lit(1)).alias("records"),
-        F.sum(measure).alias("total"),
-        F.min(measure).alias("lowest"),
-        F.max(measure).alias("highest"),
-        F.percentile_approx(measure, list(quantiles), _ACCURACY).alias("quantiles"),
+        F.sum(number).alias("total"),
+        F.min(number).alias("lowest"),
+        F.max(number).alias("highest"),
+        F.percentile_approx(number, list(quantiles), _ACCURACY).alias("quantiles"),
     )
     seconds = (F.unix_micros("window.end") - F.unix_micros("window.start")) / 1_000_000
     return counted.select(
         F.col("window.start").alias("start"),
         F.col("window.end").alias("end"),
-        *by,
+        *groups,
         "records",
         (F.col("records") / seconds).alias("per_second"),
         "total",
@@ -53,6 +56,33 @@ def rates(
         "highest",
         *(F.get("quantiles", F.lit(place)).alias(quantile_name(each)) for place, each in enumerate(quantiles)),
     )
+
+
+def sliding(events: "DataFrame", size: str, *, by: Sequence[str] = (), measure: str = "bytes") -> "DataFrame":
+    """Each event with what it and the events of the same `by` in the `size` before it sum up to.
+
+    The columns are index, event_time, the columns of `by`, `measure`, and then records, total, mean, lowest, highest of
+    the sliding window that ends with the event. Events without a time are left out. Tables only. Without `by` one task
+    sorts all events.
+    """
+    groups, number = [F.col(quoted(name)) for name in by], F.col(quoted(measure))
+    width = _micros(events, size)
+    window = Window.partitionBy(*groups).orderBy(F.unix_micros("event_time")).rangeBetween(-width, 0)
+    return events.where(F.col("event_time").isNotNull()).select(
+        "index", "event_time", *groups, number,
+        F.count(F.lit(1)).over(window).alias("records"),
+        F.sum(number).over(window).alias("total"),
+        F.avg(number).over(window).alias("mean"),
+        F.min(number).over(window).alias("lowest"),
+        F.max(number).over(window).alias("highest"),
+    )  # fmt: skip
+
+
+def _micros(events: "DataFrame", interval: str) -> int:
+    """An interval of Spark, as "10 minutes", in microseconds."""
+    epoch = F.lit("1970-01-01").cast("timestamp")
+    (row,) = events.sparkSession.range(1).select(F.unix_micros(epoch + F.expr(f"INTERVAL {interval}"))).collect()
+    return int(row[0])
 
 
 def quantile_name(quantile: float) -> str:

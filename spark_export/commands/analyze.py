@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -15,7 +16,7 @@ from raftlog.spark_export.errors import ExportError, UsageError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from raftlog.spark_export.analytics.report import Result
+    from raftlog.spark_export.tables.report import Result
 
 _WIDTH: Final = 160  # of a table that goes into a pipe or a file
 _UNITS: Final = {"s": "second", "m": "minute", "h": "hour", "d": "day"}
@@ -53,10 +54,44 @@ WindowGap = Annotated[
     typer.Option("--gap", parser=_interval, metavar="TIME", help="Windows that end after so long without a record."),
 ]
 By = Annotated[
-    str | None, typer.Option("--by", help="Split by this column: key; of an access log host, method, path, status.")
+    str | None,
+    typer.Option(
+        "--by", help="Split by this column: key; one of your own; of an access log host, method, path, status."
+    ),
 ]
 Measure = Annotated[
-    str, typer.Option("--measure", help="The number whose percentiles are shown: bytes; of an access log sent.")
+    str, typer.Option("--measure", help="The number that is summed up: bytes; one of your own; of an access log sent.")
+]
+
+
+class ValueForm(StrEnum):
+    """How values are written."""
+
+    RAW = "raw"
+    JSON = "json"
+    CSV = "csv"
+
+
+Value = Annotated[
+    ValueForm | None,
+    typer.Option(
+        "--value",
+        help="How values are written, to take columns out of them. (default: as an import stored it, where a column of "
+        "values is asked for)",
+    ),
+]
+Schema = Annotated[
+    str | None,
+    typer.Option("--schema", metavar="COLUMNS", help="With --value: the columns, as 'Station STRING, Level DOUBLE'."),
+]
+Time = Annotated[
+    str | None, typer.Option("--time", metavar="COLUMN", help="The column of the events' time. (default: event_time)")
+]
+TimeFormat = Annotated[
+    str | None, typer.Option("--time-format", help="iso, s, ms, us, ns, or as '%d.%m.%Y %H:%M:%S.%f'. (default: iso)")
+]
+Key = Annotated[
+    str | None, typer.Option("--key", metavar="COLUMN", help="The column that is the events' key. (default: key)")
 ]
 Within = Annotated[str, typer.Option("--within", parser=_interval, metavar="TIME", help="How soon: 30s, 5m.")]
 
@@ -67,7 +102,8 @@ def register(app: typer.Typer) -> None:
         no_args_is_help=True, help="Answers questions about an export, or a running cluster, with Spark."
     )
     for name, command in (
-        ("rates", rates_command), ("top-keys", top_keys_command), ("sessions", sessions_command),
+        ("rates", rates_command), ("sliding", sliding_command), ("latest", latest_command),
+        ("top-keys", top_keys_command), ("sessions", sessions_command),
         ("join", join_command), ("enrich", enrich_command), ("view", view_command), ("state", state_command),
         ("changes", changes_command), ("terms", terms_command), ("audit", audit_command), ("report", report_command),
     ):  # fmt: skip
@@ -93,11 +129,54 @@ def rates_command(
     timeout: Timeout = 30.0, limit: Limit = 50, as_json: AsJson = False, html: Html = None,
     window: Window = "1h", slide: Slide = None, gap: WindowGap = None, by: By = None, measure: Measure = "bytes",
     operations: Operations = None,
+    value: Value = None, schema: Schema = None, time: Time = None, time_format: TimeFormat = None, key: Key = None,
 ) -> None:  # fmt: skip
     """Records per second and percentiles, per window of the records' own time."""
     _run(
         _Asked(context, folder, endpoints, master, timeout, as_json, html),
-        lambda named, log: named.rates(_only(log, operations), limit, None if gap else window, slide, gap, by, measure),
+        lambda named, log: named.rates(
+            _only(log, operations),
+            limit,
+            named.Own(value, schema, time, time_format, key),
+            None if gap else window,
+            slide,
+            gap,
+            by,
+            measure,
+        ),
+    )
+
+
+def sliding_command(
+    context: typer.Context, folder: Folder = None, endpoints: Endpoints = None, master: Master = None,
+    timeout: Timeout = 30.0, limit: Limit = 50, as_json: AsJson = False, html: Html = None,
+    window: Window = "1h", by: By = None, measure: Measure = "bytes", operations: Operations = None,
+    value: Value = None, schema: Schema = None, time: Time = None, time_format: TimeFormat = None, key: Key = None,
+) -> None:  # fmt: skip
+    """Sums of the time before each record: a window that slides from record to record."""
+    _run(
+        _Asked(context, folder, endpoints, master, timeout, as_json, html),
+        lambda named, log: named.sliding(
+            _only(log, operations), limit, named.Own(value, schema, time, time_format, key), window, by, measure
+        ),
+    )
+
+
+def latest_command(
+    context: typer.Context, folder: Folder = None, endpoints: Endpoints = None, master: Master = None,
+    timeout: Timeout = 30.0, limit: Limit = 50, as_json: AsJson = False, html: Html = None,
+    by: Annotated[str, typer.Option("--by", help="One row for each value of this column.")] = "key",
+    at: Annotated[int | None, typer.Option("--at", min=1, help="As of this index. [default: the last one]")] = None,
+    measure: Annotated[str | None, typer.Option("--measure", help="The number that is drawn.")] = None,
+    operations: Operations = None,
+    value: Value = None, schema: Schema = None, time: Time = None, time_format: TimeFormat = None, key: Key = None,
+) -> None:  # fmt: skip
+    """The newest record of each key, or of each value of a column, as of any index."""
+    _run(
+        _Asked(context, folder, endpoints, master, timeout, as_json, html),
+        lambda named, log: named.latest(
+            _only(log, operations), limit, named.Own(value, schema, time, time_format, key), by, at, measure
+        ),
     )
 
 
@@ -117,11 +196,14 @@ def sessions_command(
     context: typer.Context, folder: Folder = None, endpoints: Endpoints = None, master: Master = None,
     timeout: Timeout = 30.0, limit: Limit = 50, as_json: AsJson = False, html: Html = None, gap: Gap = "30m",
     operations: Operations = None,
+    value: Value = None, schema: Schema = None, time: Time = None, time_format: TimeFormat = None, key: Key = None,
 ) -> None:  # fmt: skip
     """Sessions: records of one key that follow each other closely, the largest first."""
     _run(
         _Asked(context, folder, endpoints, master, timeout, as_json, html),
-        lambda named, log: named.sessions(_only(log, operations), limit, gap),
+        lambda named, log: named.sessions(
+            _only(log, operations), limit, named.Own(value, schema, time, time_format, key), gap
+        ),
     )
 
 
@@ -132,11 +214,15 @@ def join_command(
     folder: Folder = None, endpoints: Endpoints = None, master: Master = None, timeout: Timeout = 30.0,
     limit: Limit = 50, as_json: AsJson = False, html: Html = None,
     within: Within = "1m", operations: Operations = None,
+    of: Annotated[str, typer.Option("--of", metavar="COLUMN", help="The column that is matched.")] = "value",
+    value: Value = None, schema: Schema = None, time: Time = None, time_format: TimeFormat = None, key: Key = None,
 ) -> None:  # fmt: skip
     """Pairs of records of one key, one soon after the other."""
     _run(
         _Asked(context, folder, endpoints, master, timeout, as_json, html),
-        lambda named, log: named.join(_only(log, operations), limit, left, right, within),
+        lambda named, log: named.join(
+            _only(log, operations), limit, named.Own(value, schema, time, time_format, key), left, right, within, of
+        ),
     )
 
 
@@ -171,11 +257,12 @@ def state_command(
     context: typer.Context, folder: Folder = None, endpoints: Endpoints = None, master: Master = None,
     timeout: Timeout = 30.0, limit: Limit = 50, as_json: AsJson = False, html: Html = None,
     at: Annotated[int | None, typer.Option("--at", min=1, help="After this index. [default: the last one]")] = None,
+    value: Value = None, schema: Schema = None,
 ) -> None:  # fmt: skip
     """The key-value store as of any index, folded from the log."""
     _run(
         _Asked(context, folder, endpoints, master, timeout, as_json, html),
-        lambda named, log: named.state(log, limit, at),
+        lambda named, log: named.state(log, limit, named.Own(value, schema), at),
         is_state=True,
     )
 
@@ -211,22 +298,29 @@ def report_command(
     context: typer.Context,
     html: Annotated[Path, typer.Option("--html", help="The file to write.")],
     folder: Folder = None, endpoints: Endpoints = None, master: Master = None, timeout: Timeout = 30.0,
-    window: Window = "1h", gap: Gap = "30m", operations: Operations = None,
+    window: Window = "1h", gap: Gap = "30m", by: By = None, measure: Measure = "bytes", operations: Operations = None,
+    value: Value = None, schema: Schema = None, time: Time = None, time_format: TimeFormat = None, key: Key = None,
 ) -> None:  # fmt: skip
-    """One page with the rates, top keys, sessions, changes, terms and the audit of a log."""
+    """One page with the rates, top keys, sessions, changes, terms and the audit of a log.
+
+    With --by, --measure, --time, --key or --value also the sliding windows and the newest records of your own columns.
+    """
     asked = _Asked(context, folder, endpoints, master, timeout, html=html)
 
-    _run(
-        asked,
-        lambda named, log: [
-            named.rates(_only(log, operations), 50, window, None, None, None, "bytes"),
-            named.top_keys(_only(log, operations), 20),
-            named.sessions(_only(log, operations), 20, gap),
+    def answer(named: Any, log: "DataFrame") -> "list[Result]":
+        own, rows = named.Own(value, schema, time, time_format, key), _only(log, operations)
+        return [
+            named.rates(rows, 50, own, window, None, None, by, measure),
+            *([named.sliding(rows, 50, own, window, by, measure)] if own.is_given or by or measure != "bytes" else []),
+            *([named.latest(rows, 50, own, by or "key", None, measure)] if own.is_given or by else []),
+            named.top_keys(rows, 20),
+            named.sessions(rows, 20, own, gap),
             named.changes(log, 20),
             named.terms(log, 50, _leaders(asked)),
             named.audit(log),
-        ],
-    )
+        ]
+
+    _run(asked, answer)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -236,7 +330,8 @@ def _run(asked: _Asked, answer: "Callable[[Any, DataFrame], Result | list[Result
     """Reads the log, asks, and shows the answer as it is wanted. `answer` is given the module `analyses`, which imports
     Spark."""
     with reported():
-        from raftlog.spark_export.analytics import analyses, report
+        from raftlog.spark_export.analytics import analyses
+        from raftlog.spark_export.tables import report
 
         log, facts, first = _log(start_spark(asked.master), asked)
         if is_state and first != 1:

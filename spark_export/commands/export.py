@@ -25,6 +25,7 @@ from raftlog.spark_export.commands.frame import (
     EngineChoice,
     EngineName,
     Master,
+    RecordsChoice,
     Timeout,
     reported,
     say,
@@ -52,13 +53,6 @@ class PartitionBy(StrEnum):
     NONE = "none"
     INDEX = "index"
     DAY = "day"
-
-
-class RecordsChoice(StrEnum):
-    """Which records are in DIR/log."""
-
-    USER = "user"
-    ALL = "all"
 
 
 Folder = Annotated[Path, typer.Argument(help="The folder of an export.", metavar="DIR")]

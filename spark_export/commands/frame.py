@@ -35,6 +35,13 @@ class EngineName(StrEnum):
     SPARK = "spark"
 
 
+class RecordsChoice(StrEnum):
+    """Which records: those that users wrote, each once, or every index."""
+
+    USER = "user"
+    ALL = "all"
+
+
 Endpoints = Annotated[
     str | None,
     typer.Option("-e", "--endpoints", envvar="RAFTLOG_ENDPOINTS", help="URLs of nodes, with commas between them."),

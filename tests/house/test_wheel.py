@@ -59,7 +59,7 @@ def test_wheel_has_one_package_at_the_top(wheel: Path) -> None:
     for name in (
         "raftlog/cluster/api/openapi.yaml",
         "raftlog/chaos/shim/shim.c",
-        "raftlog/spark_export/analytics/report.html",
+        "raftlog/spark_export/tables/report.html",
     ):
         assert name in names  # data beside modules
 

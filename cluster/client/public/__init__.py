@@ -47,7 +47,7 @@ __all__ = [
     "ConsumerFenced", "ConsumerNotFound", "Item", "KeyNotFound", "KeyWrite", "LogPage", "NewRecord", "NotApplied",
     "OutcomeUnknown", "Page", "Policy", "Progress", "Record", "SequenceSettled", "SessionBook", "SessionExpired",
     "SyncClient", "SyncConsumer", "Ticket", "TxnResponse", "TxnResult", "Unavailable", "UnknownInBatch", "WatchEvent",
-    "compare", "prefix_end", "sources", "step",
+    "arrow", "compare", "prefix_end", "sources", "step",
 ]  # fmt: skip
 
 _PLACES = {
@@ -64,13 +64,15 @@ _PLACES = {
     "flow": ("Ticket",),
     "requests": ("Consistency", "KeyWrite", "NewRecord", "compare", "prefix_end", "step"),
 }  # fmt: skip
+_ROOMS = {"arrow": "raftlog.spark_export.tables.arrow", "sources": "raftlog.cluster.importer.sources"}
+"""Public modules. They are named as text, so that no import points upwards."""
 _MODULES = {name: f"raftlog.cluster.client.{module}" for module, names in _PLACES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
     """The public name, from the module that defines it. Raises AttributeError for any other name."""
-    if name == "sources":  # named as text, so that no import points upwards
-        return import_module("raftlog.cluster.importer.sources")
+    if name in _ROOMS:
+        return import_module(_ROOMS[name])
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = globals()[name] = getattr(import_module(_MODULES[name]), name)

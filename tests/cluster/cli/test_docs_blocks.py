@@ -46,6 +46,7 @@ LINES_NOT_RUN: Final = {
     ". .venv/bin/activate": "the tests have their own environment",
     "raftlog up": "the cluster of the test runs already",
     "raftlog export": "Spark: tests/spark_export runs exports",
+    "raftlog analyze": "Spark: tests/spark_export/tables/test_truth.py asks about an imported file",
     "raftlog chaos run": "takes a minute: `make chaos`, and tests/chaos",
 }
 """How a line of a page that runs may begin all the same, and why it is left out."""
@@ -56,6 +57,7 @@ NOT_RUN: Final = {
     "docs/chaos_shim.md": "needs a C compiler and a node under the shim: tests/chaos/shim/test_nodes.py",
     "docs/history.md": "the form of a command, not an example: tests/chaos/judge/test_commands_check.py",
     "docs/operations.md": "shown with their answers, of damage and full disks: tests/cluster and tests/acceptance",
+    "docs/query.md": "tests/spark_export/tables/test_page.py runs the page and compares what it prints",
     "docs/simulator.md": "other Pythons and other people's machines: tests/sim/runs/test_commands.py",
     "docs/spark.md": "forms of commands and of Spark's calls: tests/spark_export",
     "docs/testing.md": "runs the tests themselves",

@@ -9,9 +9,9 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
-from raftlog.spark_export.analytics import plots, report
-from raftlog.spark_export.analytics.plots import Bars, Lines
-from raftlog.spark_export.analytics.report import Result
+from raftlog.spark_export.tables import plots, report
+from raftlog.spark_export.tables.plots import Bars, Lines
+from raftlog.spark_export.tables.report import Result
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 HOURS = [BEGIN + timedelta(hours=hour) for hour in (0, 1, 2, 10, 20, 21)]

@@ -12,7 +12,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from raftlog.spark_export.analytics.plots import Plot, number, svg
+from raftlog.spark_export.tables.plots import Plot, number, svg
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -75,7 +75,8 @@ def table(result: Result) -> Group:
         )
     for row in result.rows:
         shown.add_row(*(Text(_cell(value)) for value in row))
-    return Group(Text(result.question, "bold"), shown, *(Text(each, "dim italic") for each in _remarks(result)))
+    question = [Text(result.question, "bold")] if result.question else []
+    return Group(*question, shown, *(Text(each, "dim italic") for each in _remarks(result)))
 
 
 def _remarks(result: Result) -> list[str]:

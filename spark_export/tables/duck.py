@@ -1,0 +1,213 @@
+"""Answers SQL about the rows of a cluster or of an export, by DuckDB in this process.
+
+`log` is the view of the rows. `events` has the columns of the newest import too (`value_schema.py`). The rows of an
+export are read by DuckDB itself from the files of its manifest; those of a cluster are read again by each scan, all of
+the same range.
+"""
+
+import csv
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from raftlog.cluster.api.encoding import from_b64, to_b64
+from raftlog.cluster.api.kv import Ranged
+from raftlog.spark_export.columns.schema import USER_OPERATIONS, USER_RESULTS
+from raftlog.spark_export.errors import ExportError, ExtraMissingError, UsageError
+from raftlog.spark_export.fetch import door
+from raftlog.spark_export.tables.arrow import LogRows
+from raftlog.spark_export.tables.value_schema import PREFIX, CsvDialect, ValueSchema, of_stored
+
+_ranged: Final = msgspec.json.Decoder(Ranged).decode
+_PAGE: Final = 1_000  # the smallest limit of keys per page that a node may have by default
+_TYPES: Final = {"integer": "BIGINT", "number": "DOUBLE", "boolean": "BOOLEAN"}
+_GLOB: Final = frozenset("*?[")
+
+
+class _Watched:
+    """The rows for DuckDB. It keeps the error of a failed read, of which DuckDB gives only a text."""
+
+    def __init__(self, rows: LogRows) -> None:
+        self.rows = rows
+        self.failed: ExportError | None = None
+
+    def __arrow_c_schema__(self) -> Any:
+        return self.rows.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        reader = pa.RecordBatchReader.from_batches(self.rows.schema, self._batches())
+        return reader.__arrow_c_stream__(requested_schema)
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self.rows
+        except ExportError as error:
+            self.failed = error
+            raise
+
+
+@dataclass(slots=True)
+class Tables:
+    """A connection of DuckDB with the views `log` and, where there are columns in values, `events`."""
+
+    connection: Any
+    watched: _Watched
+    schema: ValueSchema | None
+
+    def ask(self, sql: str) -> tuple[list[str], Iterator[tuple[Any, ...]]]:
+        """The names of the columns, and the rows as they are taken. Raises UsageError for SQL that is not right, and
+        what reading the log raises."""
+        with self._told():
+            self.connection.execute(sql)
+            names = [str(column[0]) for column in self.connection.description or ()]
+        return names, self._rows()
+
+    def _rows(self) -> Iterator[tuple[Any, ...]]:
+        while True:
+            with self._told():
+                some = self.connection.fetchmany(1_000)
+            if not some:
+                return
+            yield from some
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        import duckdb
+
+        try:
+            yield
+        except duckdb.Error as error:
+            if self.watched.failed is not None:
+                raise self.watched.failed from error
+            told = " ".join(line.strip() for line in str(error).splitlines() if line.strip())
+            mend = ""
+            if "events" in told and self.schema is None:
+                mend = ". There is no view events: the log has no stored schema of an import of CSV or JSON"
+            raise UsageError(f"the SQL was not carried out: {told}{mend}") from error
+
+
+@contextmanager
+def opened(rows: LogRows) -> Iterator[Tables]:
+    """The views of these rows; what does not fit into memory goes to a temporary folder. Raises ExtraMissingError."""
+    try:
+        import duckdb
+    except ImportError as error:
+        raise ExtraMissingError(
+            "this command needs the package duckdb, which is not installed: pip install 'raftlog[query]'"
+        ) from error
+    with tempfile.TemporaryDirectory(prefix="raftlog-query-") as folder:
+        # An extension would be downloaded: what the package brings is enough.
+        settings: dict[str, Any] = {"autoinstall_known_extensions": "false", "temp_directory": folder}
+        connection = duckdb.connect(config=settings)
+        try:
+            connection.execute("SET TimeZone = 'UTC'")
+            watched = _Watched(rows)
+            paths = rows.files()
+            if paths is None or any(_GLOB & {*path} for path in paths):
+                connection.register("log", watched)
+            else:
+                connection.execute(f"CREATE VIEW log AS {_of_files(rows, paths)}")
+            connection.execute("CREATE MACRO text(value) AS try(decode(value))")
+            tables = Tables(connection, watched, None)
+            if "value" in rows.columns:
+                tables.schema = of_stored(_stored(tables))
+            if tables.schema is not None:
+                connection.execute(f"CREATE VIEW events AS {_of_values(connection, rows, tables.schema)}")
+            yield tables
+        finally:
+            connection.close()
+
+
+def _of_files(rows: LogRows, paths: list[str]) -> str:
+    """The view of the files: the same columns and rows as `rows`."""
+    files = ", ".join(map(_text, paths))
+    columns = ", ".join(
+        "coalesce(client_time, time) AS event_time" if name == "event_time" else _name(name) for name in rows.columns
+    )
+    where = f"index BETWEEN {rows.first} AND {rows.last}"
+    if rows.records == "user":
+        operations, results = (", ".join(map(_text, each)) for each in (USER_OPERATIONS, USER_RESULTS))
+        where += f" AND operation IN ({operations}) AND result IN ({results})"
+    return f"SELECT {columns} FROM read_parquet([{files}], hive_partitioning = false) WHERE {where}"
+
+
+def _of_values(connection: Any, rows: LogRows, schema: ValueSchema) -> str:
+    """The view of the records of the imports with the columns of their values behind those of the log."""
+    if schema.form == "csv":
+        connection.create_function(
+            "csv_cells", _csv_cells(schema.dialect), ["BLOB"], "VARCHAR[]", type="arrow", null_handling="special"
+        )
+        told = "csv_cells(value)"
+        cells = [f"raftlog_cells[{place}]" for place in range(1, len(schema.columns) + 1)]
+    else:
+        told = "CASE WHEN json_valid(text(value)) THEN text(value)::JSON END"
+        cells = [f"raftlog_cells ->> {_text(f'$.{_name(column.name)}')}" for column in schema.columns]
+    shown = [
+        f"try_cast({cell} AS {_TYPES.get(column.type, 'VARCHAR')}) AS {_name(name)}"
+        for column, cell, name in zip(schema.columns, cells, schema.named(rows.columns), strict=True)
+    ]
+    sessions = ", ".join(map(str, schema.sessions))
+    # Where an import read times, a record without one has none: the leader's would put it into a wrong window.
+    read = " REPLACE (client_time AS event_time)" if schema.time is not None else ""
+    return (
+        f"SELECT * EXCLUDE (raftlog_cells){read}, {', '.join(shown)} FROM (SELECT *, {told} AS raftlog_cells FROM log "
+        f"WHERE operation = 'append' AND session IN ({sessions}))"
+    )
+
+
+def _csv_cells(dialect: CsvDialect) -> Any:
+    """A function of DuckDB: the cells of each row of CSV as text; null for a value that is no text."""
+    options: dict[str, Any] = {"delimiter": dialect.delimiter, "quotechar": dialect.quote or None}
+    if not dialect.quote:
+        options["quoting"] = csv.QUOTE_NONE
+    if dialect.escape is not None:
+        options |= {"escapechar": dialect.escape, "doublequote": False}
+
+    def cells(values: pa.ChunkedArray) -> pa.Array:
+        return pa.array([_cells(value, options) for value in values.to_pylist()], pa.list_(pa.string()))
+
+    return cells
+
+
+def _cells(value: bytes | None, options: dict[str, Any]) -> list[str | None] | None:
+    try:
+        row = next(csv.reader([(value or b"").decode()], **options), [])
+    except (UnicodeDecodeError, csv.Error):
+        return None
+    return [cell or None for cell in row]
+
+
+def _stored(tables: Tables) -> list[tuple[bytes, bytes]]:
+    """Keys and values of the schemas that imports have stored."""
+    urls = tables.watched.rows.urls
+    if urls is None:
+        prefix = PREFIX.decode()
+        sql = f"SELECT key, value FROM log WHERE operation = 'put' AND starts_with(text(key), {_text(prefix)})"
+        _, rows = tables.ask(sql) if {"key", "operation"} <= {*tables.watched.rows.columns} else ([], iter(()))
+        return [(key, value or b"") for key, value in rows]
+    found: list[tuple[bytes, bytes]] = []
+    query: dict[str, object] = {"prefix_b64": to_b64(PREFIX), "limit": _PAGE, "encoding": "base64"}
+    while True:
+        page = door.ask(urls, "/v1/kv", query, _ranged, patience_s=tables.watched.rows.timeout_s)
+        found += [
+            (from_b64(each.key_b64 or "", "a node's answer"), from_b64(each.value_b64 or "", "a node's answer"))
+            for each in page.kvs
+        ]
+        if not page.more:
+            return found
+        query["continuation"] = page.continuation or ""
+
+
+def _text(value: str) -> str:
+    """A text of SQL."""
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _name(value: str) -> str:
+    """A name of SQL."""
+    return '"' + value.replace('"', '""') + '"'

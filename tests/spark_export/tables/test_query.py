@@ -1,0 +1,139 @@
+"""`raftlog query` answers SQL about a cluster as about its export, and says in one line what it cannot answer."""
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from raftlog.cluster.api.errors import Code
+from raftlog.spark_export.commands import query
+from tests.spark_export import logs
+from tests.spark_export.export.exports import LAST, LOG, ROWS, run as exported
+from tests.spark_export.server import Served
+
+USER = [row for row in ROWS if logs.is_user(row)]
+COUNTED = "SELECT operation, count(*) AS n, min(index) AS first FROM log GROUP BY ALL ORDER BY operation"
+
+
+@pytest.fixture
+def served() -> Served:
+    """The node's log and how it answers."""
+    return Served(LOG, entries_per_chunk=20)
+
+
+@pytest.fixture(params=["cluster", "export", "odd"])
+def place(request: pytest.FixtureRequest, url: str, tmp_path: Path) -> list[str]:
+    """The arguments that name a cluster, an export, and one in a folder whose name means something to DuckDB."""
+    if request.param == "cluster":
+        return ["--endpoints", url]
+    folder = tmp_path / ("it's" if request.param == "export" else "a[1]*")
+    exported(url, folder, mode="once")
+    return [str(folder)]
+
+
+def ask(*arguments: object, given: str | None = None) -> Result:
+    """One query."""
+    app = typer.Typer()
+    query.register(app)
+    app.callback()(lambda: None)
+    return CliRunner().invoke(app, ["query", *map(str, arguments)], input=given)
+
+
+def rows_of(result: Result) -> list[dict[str, Any]]:
+    """The rows that it printed as JSON."""
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_the_view_has_each_user_record_once(place: list[str]) -> None:
+    """Repetitions are no events; with all records every index is there, also in a range, and joined with itself."""
+    counts = Counter(row["operation"] for row in USER)
+    first = {row["operation"]: row["index"] for row in reversed(USER)}
+    assert rows_of(ask(COUNTED, *place, "--json")) == [
+        {"operation": name, "n": counts[name], "first": first[name]} for name in sorted(counts)
+    ]
+    whole = "SELECT count(*) AS n, sum(index) AS s, max(event_time) AS t FROM log"
+    (found,) = rows_of(ask(whole, *place, "--json", "--records", "all"))
+    assert (found["n"], found["s"]) == (LAST, LAST * (LAST + 1) // 2)
+    newest = max(logs.shown(row)["event_time"] for row in ROWS)
+    assert found["t"] == newest.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    pairs = "SELECT count(*) AS n FROM log a JOIN log b USING (index)"
+    assert rows_of(ask(pairs, *place, "--json", "--from", 11, "--to-index", 60, "--records", "all")) == [{"n": 50}]
+
+
+def test_keys_are_compared_and_shown_as_text(place: list[str]) -> None:
+    """A key is bytes; text() gives its text, or null where it is none."""
+    keys = Counter(row["key"] for row in USER if row["key"] is not None)
+    key, times = keys.most_common(1)[0]
+    sql = f"SELECT key, text(key) AS t, count(*) AS n FROM log WHERE key = '{key.decode()}' GROUP BY ALL"
+    assert rows_of(ask(sql, *place, "--json")) == [{"key": key.decode(), "t": key.decode(), "n": times}]
+    assert rows_of(ask(r"SELECT text('\xFF'::BLOB) AS t", *place, "--json")) == [{"t": None}]
+
+
+def test_a_table_says_when_there_are_more_rows(place: list[str]) -> None:
+    """The limit is a default that one can lift; SQL may come from standard input."""
+    shown = ask("SELECT range AS n FROM range(1200)", *place)
+    assert "the first 1000 rows; --limit 0 shows all" in shown.stdout
+    assert "│ 1000 │" not in shown.stdout
+    assert "the first" not in ask("SELECT range AS n FROM range(1200)", *place, "--limit", 0).stdout
+    assert len(rows_of(ask("-", *place, "--json", "--limit", 2, given="SELECT index FROM log"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "match"),
+    [
+        (("SELEC 1",), 2, "the SQL was not carried out: Parser Error: syntax error at or near"),
+        (("SELECT colour FROM log",), 2, 'Referenced column "colour" not found'),
+        (("SELECT * FROM events",), 2, "no view events: the log has no stored schema of an import of CSV or JSON"),
+        ((" ",), 2, "the SQL is empty; for example: raftlog query 'SELECT count(*) FROM log'"),
+        (("SELECT 1", "--to-index", "99999"), 2, "there are no records 1 to 99999"),
+        (("SELECT 1 FROM log", "--records", "some"), 2, "Invalid value for '--records'"),
+    ],
+)
+def test_what_cannot_be_answered_is_one_line(
+    place: list[str], arguments: tuple[str, ...], code: int, match: str
+) -> None:
+    """The message has the place and the mend; the exit code is that of a wrong usage."""
+    told = ask(*arguments, *place)
+    assert told.exit_code == code, told.output
+    assert match in " ".join(told.stderr.replace("│", " ").split())
+    if "Invalid" not in match:
+        assert len(told.stderr.strip().splitlines()) == 1
+
+
+def test_what_reading_met_is_told_and_not_hidden_by_the_database(url: str, served: Served, tmp_path: Path) -> None:
+    """A node that stops to answer amid a query, and a folder without an export, have their own exit codes."""
+    served.faults = [lambda body: Code.NO_LEADER] * 9999
+    told = ask("SELECT count(*) FROM log", "--endpoints", url, "--timeout", "0.1")
+    assert (told.exit_code, told.stdout) == (5, "")
+    assert told.stderr.startswith("raftlog: no node gave the log from index 1 on within 0.1 s")
+    assert len(told.stderr.strip().splitlines()) == 1
+    assert ask("SELECT 1", tmp_path).exit_code == 8
+
+
+@pytest.mark.parametrize("package", ["duckdb", "pyarrow"])
+def test_a_missing_extra_is_one_line_with_the_command(url: str, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    """It names the package and what installs it."""
+    for name in [each for each in sys.modules if each.startswith("raftlog.spark_export.tables")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    told = ask("SELECT 1", "--endpoints", url)
+    assert told.exit_code == 8
+    assert told.stderr.splitlines() == [
+        f"raftlog: this command needs the package {package}, which is not installed: pip install 'raftlog[query]'"
+    ]
+
+
+def test_nothing_is_left_where_the_command_ran(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What does not fit into memory goes to a temporary folder, which goes with the command."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    sql = "SET memory_limit = '20MB'; SELECT count(*) AS n FROM (SELECT * FROM range(3000000) t(i) ORDER BY hash(i))"
+    assert rows_of(ask(sql, "--endpoints", url, "--json")) == [{"n": 3_000_000}]
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,209 @@
+"""What the generator of the readings wrote is what every reader of the log gives, row by row."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from raftlog import NewRecord, SessionBook, SyncClient, Ticket, arrow
+from raftlog.cluster.client import requests
+from raftlog.cluster.node.local_cluster import LocalCluster
+from raftlog.spark_export import analytics
+from raftlog.spark_export.commands import export as commands
+from raftlog.spark_export.export.manifest import UNFINISHED, find_manifest
+from raftlog.spark_export.export.spark_engine import open_log
+from raftlog.spark_export.tables import duck
+from tests.spark_export.readings import DDL, readings
+from tests.support import free_ports, wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.serial, pytest.mark.timeout(300)]
+
+Row = tuple[datetime | None, str, str, float | None, str | None, bytes]
+EVENTS = "SELECT event_time, text(key), Station, Level, Remark, value FROM events ORDER BY index"
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A cluster that holds the readings, an export of it, and the truth."""
+
+    urls: tuple[str, ...]
+    folder: Path
+    form: str
+    truth: Any
+    rows: list[Row]
+
+
+def raftlog(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """One command as a process of its own."""
+    command = [sys.executable, "-m", "raftlog.cluster.cli.main", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture(scope="module", params=["csv", "json"])
+def imported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Imported]:
+    """Three nodes with the readings, and a request that came twice: a repetition in the log."""
+    form = str(request.param)
+    folder = tmp_path_factory.mktemp("truth")
+    path = folder / f"readings.{'csv' if form == 'csv' else 'ndjson'}"
+    truth = readings.make(path, form=form)
+    rows = [(row.measured, row.station, row.station, row.level, row.remark, row.value) for row in truth.rows]
+    with LocalCluster(folder / "nodes", ports=free_ports(6)) as cluster:
+        cluster.restore()
+        options = ("--time", "Measured", "--key", "Station", "--batch", 300, "-e", ",".join(cluster.urls))
+        done = raftlog("import", path, *options)
+        assert done.returncode == 0, done.stderr
+        with SyncClient(cluster.urls) as client:
+            session = client.open_session().session
+            for _ in range(2):
+                ticket = Ticket(SessionBook(session, next=2, settled=1), 1)
+                client.call(requests.append([NewRecord(b"again")]), ticket=ticket)
+        yield Imported(tuple(cluster.urls), folder / "out", form, truth, rows)
+        cluster.kill(*cluster.running)
+
+
+def in_duck(rows: arrow.LogRows) -> list[Row]:
+    """The rows of the view of the file's columns."""
+    with duck.opened(rows) as tables:
+        _, found = tables.ask(EVENTS)
+        return [(row[0] and row[0].astimezone(UTC), *row[1:]) for row in found]
+
+
+def test_sql_and_arrow_of_the_cluster_give_the_truth(imported: Imported) -> None:
+    """Each reading once, in order, with its own time or none, and its cells; a repetition is counted once."""
+    rows = arrow.log(imported.urls)
+    assert in_duck(rows) == imported.rows
+    table = rows.table()
+    appended = table.filter(pa.compute.equal(table.column("operation"), "append"))
+    assert appended.column("value").to_pylist() == [row[-1] for row in imported.rows] + [b"again"]
+    assert appended.column("client_time").to_pylist() == [row[0] for row in imported.rows] + [None]
+    results = [row["result"] for row in arrow.log(imported.urls, records="all").table().to_pylist()]
+    assert results.count("repeated") == 1
+
+
+def test_a_killed_export_goes_on_and_gives_the_truth(imported: Imported) -> None:
+    """Killed amid its batches, the same command continues. SQL and Arrow of the export then say what the cluster does;
+    verify proves it, with the repetition beside it."""
+    where = ("--endpoints", ",".join(imported.urls))
+    wanted = ("export", "--to", str(imported.folder), "--append", "--batch-records", "25", *where)
+    command = [sys.executable, "-m", "raftlog.cluster.cli.main", *wanted]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: find_manifest(imported.folder), 60, what="a first batch is exported")
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(60)
+    half = find_manifest(imported.folder)
+    assert half is not None
+    assert half.records.user < len(imported.rows)
+    done = raftlog(*wanted)
+    assert done.returncode == 0, done.stderr
+    assert not (imported.folder / UNFINISHED / "plan.json").exists()
+    rows = arrow.export(imported.folder)
+    assert in_duck(rows) == imported.rows
+    assert rows.table().to_pylist() == arrow.log(imported.urls, last=rows.last).table().to_pylist()
+    whole = arrow.export(imported.folder, records="all").table().to_pylist()
+    assert whole == arrow.log(imported.urls, last=rows.last, records="all").table().to_pylist()
+    proved = raftlog("verify", imported.folder, *where)
+    assert proved.returncode == 0, proved.stdout + proved.stderr
+    compacted = raftlog("export", "compact", imported.folder)
+    assert compacted.returncode == 0, compacted.stderr
+    assert in_duck(arrow.export(imported.folder)) == imported.rows
+
+
+def test_spark_gives_the_truth_of_the_cluster_and_of_its_export(
+    spark: "SparkSession", imported: Imported, tmp_path: Path
+) -> None:
+    """By the schema that the import stored: of a batch read, and of an export with all records."""
+    read = spark.read.format("raftlog").options(endpoints=",".join(imported.urls), endingOffsets="committed").load()
+    where = ("--endpoints", ",".join(imported.urls))
+    done = raftlog("export", "--to", tmp_path / "all", "--records", "all", *where)
+    assert done.returncode == 0, done.stderr
+    for log in (read, open_log(spark, tmp_path / "all")):
+        schema = analytics.stored_schema(log)
+        assert schema is not None
+        own = analytics.events(log, schema=schema)
+        got = [
+            (row["event_time"] and row["event_time"].replace(tzinfo=UTC), bytes(row["key"]).decode(), row["Station"],
+             row["Level"], row["Remark"], bytes(row["value"]))
+            for row in own.orderBy("index").collect()
+        ]  # fmt: skip
+        assert got == imported.rows
+
+
+def ask(*arguments: object) -> str:
+    """What a command in this process prints, which uses the session of the tests."""
+    app = typer.Typer()
+    commands.register(app)
+    done = CliRunner().invoke(app, list(map(str, arguments)))
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+@pytest.mark.long
+def test_the_analyses_know_the_columns_of_an_import(spark: "SparkSession", imported: Imported, tmp_path: Path) -> None:
+    """Each question about the columns of the file has rows and a picture, without a word about their form."""
+    where = ("--endpoints", ",".join(imported.urls))
+    timed = [row for row in imported.rows if row[0] is not None]
+    for name, *options in (
+        ("rates", "--by", "Station", "--measure", "Level"),
+        ("rates", "--by", "Station", "--measure", "Level", "--window", "1h", "--slide", "30m"),
+        ("rates", "--by", "Station", "--measure", "Level", "--gap", "1m"),
+        ("sliding", "--by", "Station", "--measure", "Level", "--window", "1m"),
+        ("sliding", "--measure", "Level", "--window", "1m"),
+        ("latest", "--by", "Station", "--measure", "Level", "--at", 900),
+        ("latest", "--by", "Station"),
+        ("sessions", "--key", "Remark", "--gap", "5m"),
+        ("join", "--of", "Remark", "--left", "^ice", "--right", "^ok", "--within", "5m"),
+        ("report", "--by", "Station", "--measure", "Level"),
+    ):
+        page = tmp_path / "page.html"
+        assert ask("analyze", name, *options, *where, "--html", page) == f"wrote {page}\n"
+        text = page.read_text(encoding="utf-8")
+        assert "<svg" in text, (name, *options)
+        assert f"{len(imported.rows) - len(timed)} of {len(imported.rows)} events have no time" in text
+    shown = ask("analyze", "rates", "--by", "Station", "--measure", "Level", "--window", "1d", *where, "--json")
+    got = {row["Station"]: row["records"] for row in map(json.loads, shown.splitlines())}
+    assert got == Counter(row[2] for row in timed)
+
+
+def test_what_is_wrong_with_own_columns_is_one_line(spark: "SparkSession", imported: Imported) -> None:
+    """A time that cannot be read, a measure that is no number, columns that are not there: each message has a mend."""
+    app = typer.Typer()
+    commands.register(app)
+    given = ("--value", imported.form, "--schema", DDL)
+    for options, match in (
+        (("--time", "Measured", *given), "--time Measured: no event has a time that can be read, as '2026/03/01 "),
+        (("--measure", "Station"), "--measure Station is string, not a number; numbers are index, bytes, Level"),
+        (("--by", "Colour"), "there is no column for Colour; there are index, event_time, key, value, bytes, Measured"),
+        (("--value", "csv", "--schema", "a STRING b"), "is not 'NAME TYPE, …'"),
+        (("--schema", DDL), "--schema needs --value json or --value csv"),
+        (("--value", "raw", "--schema", DDL), "--schema says nothing of --value raw"),
+        (("--time", "Measured", "--time-format", "%Q", *given), "has %Q; there are %Y"),
+        *(((("--value", "csv"), "--value csv: the log has no stored schema of an import of CSV; give --schema")),)[
+            : imported.form == "json"
+        ],
+    ):
+        wanted = ["analyze", "rates", "--endpoints", ",".join(imported.urls), *options]
+        done = CliRunner().invoke(app, wanted)
+        assert done.exit_code == 2, (options, done.output)
+        assert match in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1
+    read = ("--time", "Measured", *given, "--time-format", readings.TIME_FORMAT, "--measure", "Level", "--json")
+    shown = ask("analyze", "rates", "--endpoints", ",".join(imported.urls), "--window", "1d", *read)
+    (row,) = map(json.loads, shown.splitlines())
+    assert row["records"] == sum(each[0] is not None for each in imported.rows)
