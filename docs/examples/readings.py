@@ -1,4 +1,4 @@
-"""Makes a file of measurements with known truth: what is in it late, out of order, twice, or malformed.
+"""Makes a file of measurements with known truth: late rows, rows out of order, repeated rows and malformed ones.
 
     python docs/examples/readings.py readings.csv
 
@@ -31,7 +31,7 @@ Form = Literal["csv", "json"]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One row that becomes a record, and what is odd about it."""
+    """One row that becomes a record, and its oddity if it has one."""
 
     measured: datetime | None  # None: its time cannot be read
     station: str
@@ -122,7 +122,7 @@ def _value(fields: list[str], form: Form) -> bytes:
 
 
 def main() -> None:
-    """Writes the file that is named, and says what is in it."""
+    """Writes the file of the first argument, and prints its counts."""
     truth = make(Path(sys.argv[1]))
     print(
         f"{len(truth.rows)} rows: {truth.late()} late, {truth.repeated()} repeated; {truth.rejected} more are no rows"

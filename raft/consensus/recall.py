@@ -74,13 +74,15 @@ def voted(state: State, message: RequestVoteReply) -> None:
 
 def led(state: State, message: AppendEntries, match: int) -> None:
     """This node acknowledges entries up to `match` to its leader. The leader may count itself for them, so its disk
-    should have them too.
+    should have them too. The acknowledgements of a node without a vote are not part of a majority, so it remembers none:
+    it cannot be elected, and the leader's next process would wait for its log for ever.
     """
     if state.log.term_at(match) == state.term:
         memory = _memory_of_connected(state, message.sender)
         if memory is not None:
             memory.note(state.term, 0)  # it voted for itself
-            memory.led = max(memory.led, (state.term, match))
+            if state.configuration.is_voter(state.node):
+                memory.led = max(memory.led, (state.term, match))
 
 
 def reset(state: State, role: Leader, progress: FollowerProgress, hint_index: int, hint_term: int) -> None:

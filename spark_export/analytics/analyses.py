@@ -103,7 +103,7 @@ def latest(log: "DataFrame", limit: int, own: Own, by: str, at: int | None, meas
         plots = [Bars("seconds before the newest of all", labels, ages, "s")]
     when = "at the end" if at is None else f"as of index {at}"
     return _result(
-        "latest", f"What is the newest record of each {by}, {when}?", frame, found, limit, is_cut, plots, notes
+        "latest", f"Which record is the newest of each {by}, {when}?", frame, found, limit, is_cut, plots, notes
     )
 
 

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from raftlog.spark_export.analytics.values import Schema, ValueSchema, quoted, time_of, with_columns
-from raftlog.spark_export.columns.schema import COLUMNS, EVENT_TIME, USER_OPERATIONS, USER_RESULTS
+from raftlog.spark_export.columns.records import is_user_row
+from raftlog.spark_export.columns.schema import COLUMNS, EVENT_TIME
 from raftlog.spark_export.tables.value_schema import PREFIX, ValueForm
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ _OWN: tuple[str, ...] = ("index", EVENT_TIME, "key", "value", "bytes")
 
 def user_records(log: "DataFrame") -> "DataFrame":
     """The rows that users wrote: their operations, applied or with a comparison that failed."""
-    return log.where(F.col("operation").isin(*USER_OPERATIONS) & F.col("result").isin(*USER_RESULTS))
+    return log.where(is_user_row())
 
 
 def events(

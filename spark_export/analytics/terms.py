@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
 from raftlog.spark_export.analytics.neighbours import BLOCK, with_previous
-from raftlog.spark_export.columns.schema import USER_OPERATIONS, USER_RESULTS
+from raftlog.spark_export.columns.records import is_user_row
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -23,8 +23,9 @@ def terms(log: "DataFrame", leaders: Mapping[int, str] | None = None, *, block: 
     The log does not name leaders; `leaders` can (`/v1/status` names the leader of the current term). Works on tables
     only.
     """
-    is_user = F.col("operation").isin(*USER_OPERATIONS) & F.col("result").isin(*USER_RESULTS)
-    rows = with_previous(log.select("index", "term", "time", is_user.alias("is_user")), "time", "term", block=block)
+    rows = with_previous(
+        log.select("index", "term", "time", is_user_row().alias("is_user")), "time", "term", block=block
+    )
     pause = F.when(F.col("term") == F.col("previous_term"), _seconds(F.col("previous_time"), F.col("time")))
     summed = rows.groupBy("term").agg(
         F.min("index").alias("first_index"),

@@ -21,7 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raftlog.raft.codec.checks import Corrupt
-from raftlog.spark_export.columns.schema import ARROW, SCHEMA_VERSION, USER_OPERATIONS, USER_RESULTS
+from raftlog.spark_export.columns.records import is_user
+from raftlog.spark_export.columns.schema import ARROW, SCHEMA_VERSION
 from raftlog.spark_export.errors import CannotWriteError, ExportError
 from raftlog.spark_export.export.manifest import DATA, INTERNAL, Companion, FileEntry, Layout, file_name, range_of
 from raftlog.spark_export.fetch.ranges import Range
@@ -187,7 +188,7 @@ def _write(tables: Iterator[pa.Table], log_id: str, folder: Path, place: str, la
             indexes = table.column("index")
             first = indexes[0].as_py() if first < 0 else first
             last = indexes[-1].as_py()
-            mask = pa.compute.fill_null(is_user(table), False)
+            mask = is_user(table)
             user += int(pa.compute.sum(mask).as_py() or 0)
             count += table.num_rows
             times = table.column("time").cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
@@ -243,14 +244,6 @@ def _told(folder: Path) -> Iterator[None]:
             f"{folder} cannot be written: {error.strerror or error}; free disk space or fix the folder, and run the "
             f"same command again: complete files are kept"
         ) from error
-
-
-def is_user(rows: pa.Table | pa.RecordBatch) -> Any:
-    """Which of the rows are user records, as booleans of Arrow."""
-    return pa.compute.and_(
-        pa.compute.is_in(rows.column("operation"), pa.array(USER_OPERATIONS)),
-        pa.compute.is_in(rows.column("result"), pa.array(USER_RESULTS)),
-    )
 
 
 def count_user(rows: pa.Table | pa.RecordBatch) -> int:

@@ -11,7 +11,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Window, functions as F
 
 from raftlog.cluster.api.status import SetDigestHex
-from raftlog.spark_export.columns.schema import USER_OPERATIONS, USER_RESULTS, spark_schema
+from raftlog.spark_export.columns.records import is_user_row
+from raftlog.spark_export.columns.schema import spark_schema
 from raftlog.spark_export.export import delta
 from raftlog.spark_export.export.cluster_digest import PART_RECORDS
 from raftlog.spark_export.export.digests import as_digest, log_row_hash, set_digest, state, state_row_hash
@@ -20,7 +21,7 @@ from raftlog.spark_export.export.manifest import internal_files, read_manifest
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame, Row, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 
 class SparkEngine:
@@ -69,7 +70,7 @@ class SparkRows:
             F.count(F.lit(1)).alias("rows"), F.min(index).alias("index_min"), F.max(index).alias("index_max"),
             F.min("step").alias("step_min"), F.max("step").alias("step_max"),
             F.min(millis).alias("time_min_ms"), F.max(millis).alias("time_max_ms"),
-            F.sum(F.coalesce(_is_user(), F.lit(False)).cast("bigint")).alias("user"), *set_digest(log_row_hash()),
+            F.sum(is_user_row().cast("bigint")).alias("user"), *set_digest(log_row_hash()),
         )  # fmt: skip
         with _readable():
             found = summary.collect()
@@ -127,7 +128,9 @@ class SparkRows:
     def top_keys(self, most: int) -> list[tuple[bytes, int]]:
         """The keys with the most user records, and how many each has."""
         counted = (
-            self._log.where(_is_user() & F.col("key").isNotNull()).groupBy("key").agg(F.count(F.lit(1)).alias("times"))
+            self._log.where(is_user_row() & F.col("key").isNotNull())
+            .groupBy("key")
+            .agg(F.count(F.lit(1)).alias("times"))
         )
         with _readable():
             found = counted.orderBy(F.desc("times"), "key").limit(most).collect()
@@ -142,10 +145,6 @@ def open_log(spark: "SparkSession", folder: Path) -> "DataFrame":
 
 def _open(spark: "SparkSession", paths: Sequence[Path]) -> "DataFrame":
     return spark.read.schema(spark_schema()).parquet(*(str(path.resolve()) for path in paths))
-
-
-def _is_user() -> "Column":
-    return F.col("operation").isin(*USER_OPERATIONS) & F.col("result").isin(*USER_RESULTS)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ reader of it holds some slabs in memory, not the range. docs/query.md is the gui
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final
 
 try:
     import numpy  # noqa: F401  # what decodes the log
@@ -24,11 +24,11 @@ except ImportError as error:
         f"raftlog.arrow needs the package {error.name}, which is not installed: pip install 'raftlog[arrow]'"
     ) from error
 
+from raftlog.spark_export.columns.records import RECORDS, Records, is_user
 from raftlog.spark_export.columns.schema import EVENT_TIME, SHOWN
 from raftlog.spark_export.errors import DataLossError, UsageError
 from raftlog.spark_export.export import delta
 from raftlog.spark_export.export.manifest import Manifest, internal_files, range_of, read_manifest
-from raftlog.spark_export.export.parquet import is_user
 from raftlog.spark_export.fetch import door
 from raftlog.spark_export.fetch.door import PATIENCE_S
 from raftlog.spark_export.fetch.ranges import Range
@@ -43,9 +43,6 @@ BATCH_ROWS: Final = 65_536
 """Most rows of a batch from an export. A batch from a cluster holds what one slab of about 4 MiB does."""
 
 _NEEDED: Final = ("operation", "result")
-
-Records = Literal["user", "all"]
-"""user: what users wrote, once. all: every index, with repetitions, sessions, elections and other internal records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +147,9 @@ def _columns(asked: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def _records(asked: str) -> Records:
-    for word in get_args(Records):
+    for word in RECORDS:
         if asked == word:
-            return word  # type: ignore[no-any-return]
+            return word
     raise UsageError(f"records is {asked!r}; it may be user or all")
 
 

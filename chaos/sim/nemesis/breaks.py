@@ -81,6 +81,8 @@ def _judge(world: World, leading: Node, within_us: int) -> None:
         core = leading.core
         if len(world.faults) != faults or _lives(world) != lives or world.is_healed:
             return
+        if core is not None and not core.state.configuration.is_voter(leading.node):
+            return  # it was removed, and hands over
         if core is None or core.state.term != term or not isinstance(core.state.role, Leader):
             raise Failure(PROPERTY, f"node {leading.node} led term {term}, all links broke, and another election began")
         world.sometimes("a leader outlived a break of its links")

@@ -17,6 +17,7 @@ from raftlog.chaos.sim.ground.failure import Failure
 from raftlog.chaos.sim.nemesis.targets import anyone, for_a_while
 from raftlog.chaos.sim.replica.node import Node
 from raftlog.chaos.sim.world.world import World
+from raftlog.raft.consensus.roles import Leader
 from raftlog.raft.consensus.state import Memory
 from raftlog.raft.hello import NEVER_MET
 from raftlog.raft.types import NodeId
@@ -191,7 +192,10 @@ class Clone:
     def _lead_to(self, other: Node) -> None:
         world, node = self._world, self._node
         self._peers.forgets()
-        if not self._peers.refuse(world.replicas[node]):
+        core = world.replicas[node].core
+        is_leading = core is not None and isinstance(core.state.role, Leader)
+        if is_leading or not self._peers.refuse(world.replicas[node]):
+            # a leader counts itself, with acknowledgements from before its peers refused it
             view = world.disks[node].view
             other.disk.view.lost(view.entries[: view.synced])
         world.note(node, "another process is reached", other.life)

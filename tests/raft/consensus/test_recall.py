@@ -319,6 +319,27 @@ def test_a_rolled_back_leader_learns_the_acknowledgements_of_others() -> None:
     assert recall.may_campaign(core.state)
 
 
+def test_a_restarted_leader_waits_for_no_log_that_only_a_learner_has() -> None:
+    """A learner's acknowledgement is no part of a majority, and nobody can elect the learner. So it reports none: else
+    the restarted leader would refuse every log without it, and a cluster that needs this vote would have no leader."""
+    members = configuration(4, learners=[1])
+    learner = RaftCore(
+        1, OPTIONS, hard_state=HardState(1, NOBODY, 1, 0), log=log_start(log_of(members)), configuration=members,
+        configuration_index=1, commit=1, applied=1, random=lambda low, high: low, now=at(0), floor=0, run=RUN,
+        incarnation=disk_of(1),
+    )  # fmt: skip
+    connect(learner, 2, run=20, last=(1, 1), term=2)
+    outputs(learner, 1)
+    (entry,) = log_of(members, 2)[1:]
+    learner.step(
+        AppendEntries(sender=2, to=1, term=2, prev_index=1, prev_term=1, commit=1, round=0, entries=(entry,)), at(2)
+    )
+    outputs(learner, 2)
+    connect(learner, 2, run=21, last=(1, 1), term=1)
+    answer = told_by(learner, 2, 21)
+    assert (answer.promised_term, answer.led_term, answer.led_index) == (2, 0, 0)
+
+
 def test_a_follower_that_rejects_acknowledged_entries_is_asked_once_a_heartbeat() -> None:
     """Earlier, the leader asked again in the same turn, without end. An answer of a new round proves the loss: the
     leader notes it, informs the follower, and asks from the end of its log.

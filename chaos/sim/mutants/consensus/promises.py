@@ -130,6 +130,14 @@ MUTANTS: Final = (
         edits=(Edit("raftlog.raft.consensus.recall:led", "if state.log.term_at(match) == state.term:", "if False:"),),
     ),
     Mutant(
+        name="acknowledgements_of_a_learner_are_remembered",
+        pitfall=66,
+        title="a leader that restarts waits for ever for a log that only a learner has, and no node leads",
+        source="this project, until simulator seed 640609 of the commit of that day showed it",
+        story=f"{_TESTS}a_restarted_leader_waits_for_no_log_that_only_a_learner_has",
+        edits=(Edit("raftlog.raft.consensus.recall:led", "if state.configuration.is_voter(state.node):", "if True:"),),
+    ),
+    Mutant(
         name="differing_log_rejected_without_end",
         pitfall=25,
         title="a follower rejects for ever what its leader puts behind an entry that differs, and says nothing more",
