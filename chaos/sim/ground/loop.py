@@ -199,6 +199,15 @@ class SimLoop:
         """Runs a function of the process in this event: a message arrived, or the disk has an answer."""
         self.run_now([Call(callback, arguments, 0)])
 
+    def in_its_time(self, job: Callable[[], T]) -> T:
+        """Runs a job of a helper thread in this event: it reads the process's clock, not that of the machine."""
+        names = vars(clock)
+        names.update(self._time)
+        try:
+            return job()
+        finally:
+            names.update(_REAL)
+
     def is_closed(self) -> bool:
         """Whether the process has ended."""
         return self._is_closed

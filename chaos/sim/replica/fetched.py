@@ -51,7 +51,8 @@ class FillWorker:
         yield "read"
         while self._node.disk.is_busy:
             yield "wait"
-        return job()
+        assert self._node.loop is not None
+        return self._node.loop.in_its_time(job)
 
 
 class FillSurroundings:

@@ -54,8 +54,8 @@ def test_a_run_is_kept_in_a_checkout(tmp_path: Path) -> None:
     (root / "docs").mkdir()
     (root / "raft").mkdir()
     (root / "raft" / "log.py").write_text("a = 1\n")
-    (root / "chaos" / "sim" / "world").mkdir(parents=True)
-    world = root / "chaos" / "sim" / "world" / "world.py"
+    (root / "chaos" / "sim" / "seed").mkdir(parents=True)
+    world = root / "chaos" / "sim" / "seed" / "run.py"
     world.write_text("def run() -> None:\n    from raftlog.raft import log\n")
     git = ["git", "-C", str(root), "-c", "user.name=x", "-c", "user.email=x@y", "-c", "commit.gpgsign=false"]
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
@@ -97,7 +97,9 @@ def test_the_hash_covers_what_the_simulator_executes() -> None:
     ).stdout
     executed = {str(path) for path in results.executed_files()}
     assert {path for path in loaded.split() if path not in executed} == set()
-    assert not any(path.endswith(("commands.py", "diagram.py", "results.py")) and "sim" in path for path in executed)
+    assert not any(
+        path.endswith(("commands.py", "diagram.py", "results.py")) and "chaos/sim/" in path for path in executed
+    )
 
 
 def test_a_broken_record_is_named(tmp_path: Path) -> None:

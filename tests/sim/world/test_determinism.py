@@ -10,6 +10,7 @@ import pytest
 
 from raftlog.chaos.sim.ground.trace import Recorder
 from raftlog.chaos.sim.runs.runner import Job, run_job, run_jobs
+from raftlog.cluster.disk import older_segments
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 SEEDS = (7, 8, 9)
@@ -82,6 +83,14 @@ def can_import(python: str) -> bool:
     except OSError:
         return False
     return ran.returncode == 0
+
+
+def test_a_slow_machine_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that fetches a segment works in slices of time. They end by the clock of its world, which stands still
+    meanwhile, and not by the clock of the machine: the shortest slice gives the digest of the usual one."""
+    usual = run_job(Job(5, 20)).digest
+    monkeypatch.setattr(older_segments, "SLICE_S", 1e-9)
+    assert run_job(Job(5, 20)).digest == usual
 
 
 def test_leaving_a_fault_out_changes_nothing_before_it() -> None:

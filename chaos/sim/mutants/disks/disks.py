@@ -35,7 +35,7 @@ MUTANTS: Final = (
         source="fsyncgate; rostam #94",
         edits=(  # what meets the error is the driver: the simulator's, and the server's
             Edit(
-                "raftlog.chaos.sim.disk.disk:SimDisk._carry_out",
+                "raftlog.chaos.sim.disk.state:DiskState.carry_out_one",
                 "raise self.fence(error) from error",
                 "if type(operation) is not Sync:\n"
                 "            raise self.fence(error) from error\n"
