@@ -51,10 +51,7 @@ def log_of(found: list[Any]) -> Served:
     """A log of these records."""
     return Served(
         appended(
-            *(
-                BlockRecord(Operation.APPEND, each.key, each.value, encode_headers([]), each.time_ms)
-                for each in found
-            )
+            *(BlockRecord(Operation.APPEND, each.key, each.value, encode_headers([]), each.time_ms) for each in found)
         )
     )
 

@@ -1,16 +1,20 @@
 """Values as typed columns: formats, types, and the rescued column, which takes what does not fit; no Spark runs."""
 
 import json
+import math
+import random
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 from pyspark.sql import types as T
 
 from raftlog.raft.codec.block import BlockRecord
 from raftlog.spark_export.errors import ExportError, UsageError
+from raftlog.spark_export.source.fitting import NOTHING, column, fit
 from raftlog.statemachine.commands import Operation
 from tests.spark_export.imports import appended
 from tests.spark_export.server import Served
@@ -216,3 +220,31 @@ def test_wrong_options_of_values_are_refused(options: dict[str, Any], match: str
     """Each with its name, its value, and what it may be."""
     with pytest.raises(UsageError, match=match):
         shown(Served(appended(b"{}")), schema=ddl("index BIGINT"), **options)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_column_is_what_each_value_gives(seed: int) -> None:
+    """Whole columns are made faster than value by value, with the same result: values, rests and misfits."""
+    chance = random.Random(seed)
+    scalars = [None, True, 0, -1, 2**53 + 1, 2**70, 0.5, 3.0, math.inf, "x", "", "7", "NaN", "\ud800", b"\xff"]
+
+    def value(depth: int) -> Any:
+        kind = chance.random()
+        if depth and kind < 0.3:
+            return {name: value(depth - 1) for name in chance.sample("abcd", chance.randint(0, 3))}
+        if depth and kind < 0.5:
+            return [value(depth - 1) for _ in range(chance.randint(0, 3))]
+        return chance.choice(scalars)
+
+    simple = [pa.int64(), pa.float64(), pa.string(), pa.bool_(), pa.binary(), pa.int8(), pa.float32()]
+    inner = pa.struct([("a", chance.choice(simple)), ("b", pa.list_(chance.choice(simple)))])
+    for kind in (*simple, inner, pa.list_(inner), pa.list_(chance.choice(simple)), pa.map_(pa.string(), pa.int64())):
+        for values in ([value(3) for _ in range(20)], [chance.choice([1, None]), 2], [[1], None, []], [{"a": None}]):
+            made, left = column(values, kind, None)
+            fits = [fit(each, kind) for each in values]
+            assert str(made.to_pylist()) == str(pa.array([each.value for each in fits], kind).to_pylist())
+            made.validate(full=True)
+            rests = {place: each for place, each in enumerate(fits) if each.rest is not NOTHING}
+            assert left.keys() == rests.keys()
+            for place, each in rests.items():
+                assert (left[place].rest, left[place].is_misfit) == (each.rest, each.is_misfit)

@@ -1,0 +1,59 @@
+"""The examples of docs/spark.md with a user's own columns run, after `raftlog import`, and print what stands there.
+
+`pytest tests/spark_export/source/test_docs.py --rewrite` writes what they print now into the page; look at the
+difference.
+"""
+
+import contextlib
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from raftlog.cluster.node.local_cluster import LocalCluster
+from tests.support import free_ports
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.serial, pytest.mark.timeout(300)]
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+PAGE = DOCS / "spark.md"
+BLOCK = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```\n", re.DOTALL)
+
+
+def test_the_examples_of_own_columns_run(spark: "SparkSession", tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """The file of docs/import.md is a table by the schema that its import stored; its rows are also read by a schema of
+    the user; and own columns are written and read back.
+    """
+    text = PAGE.read_text(encoding="utf-8")
+    (tmp_path / "quakes.csv").write_text(
+        re.findall(r"```text\n(DateTime.*?)```", (DOCS / "import.md").read_text(encoding="utf-8"), re.DOTALL)[0]
+    )
+    (command,) = re.findall(r"^    (raftlog import .*)$", text, re.MULTILINE)
+    with LocalCluster(tmp_path / "node", nodes=1, ports=free_ports(2)) as cluster:
+        cluster.restore(120)
+        subprocess.run(
+            [sys.executable, "-m", "raftlog.cluster.cli.main", *command.split()[1:], "--endpoints", cluster.urls[0]],
+            check=True, capture_output=True, cwd=tmp_path, env=os.environ | {"XDG_STATE_HOME": str(tmp_path / "state")},
+        )  # fmt: skip
+        names: dict[str, Any] = {"spark": spark, "endpoints": cluster.urls[0]}
+        printed = []
+        for code, _ in BLOCK.findall(text):
+            out = io.StringIO()
+            with contextlib.redirect_stdout(out):
+                exec(compile(code, str(PAGE), "exec"), names)  # noqa: S102 - the page is ours
+            printed.append("\n".join(line.rstrip() for line in out.getvalue().rstrip("\n").splitlines()) + "\n")
+        cluster.kill(*cluster.running)
+    assert len(printed) == 3
+    if request.config.getoption("--rewrite"):
+        rest = iter(printed)
+        PAGE.write_text(BLOCK.sub(lambda found: f"```python\n{found[1]}```\n\n```text\n{next(rest)}```\n", text))
+        return
+    assert printed == [shown for _, shown in BLOCK.findall(text)]
