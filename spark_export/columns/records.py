@@ -1,4 +1,4 @@
-"""Separates user records, each request once, from all other rows, in Arrow and in Spark.
+"""Selects user records, in Arrow and in Spark: the writes of clients, each request once.
 
 A request that is sent again has records of its own in the log, with the result `repeated`. They are no events. So the
 option `records` of the source and of `raftlog export` is `user` by default. Both kinds are in every range that is read,

@@ -71,7 +71,7 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
 
 
 def _value_format(given: Mapping[str, str]) -> ValueFormat | None:
-    """The format of own columns: JSON, if only their roles are given."""
+    """The format of own columns: JSON, if only keyColumn or timeColumn is given."""
     is_own = any(name in given for name in ("valueformat", "keycolumn", "timecolumn"))
     text = given.get("valueformat", FORMATS[0]).strip().lower()
     for form in FORMATS:

@@ -183,7 +183,7 @@ def _msgpack(names: Sequence[str], values: Sequence[Any]) -> bytes:
 
 
 def _csv(names: Sequence[str], values: Sequence[Any]) -> bytes:
-    """The cells in the order of the columns; null is an empty cell, and a list or structure is JSON."""
+    """The cells in the order of the columns; null is an empty cell, and a nested value is JSON."""
     line = io.StringIO()
     csv.writer(line, lineterminator="").writerow([_cell(value) for value in values])
     return line.getvalue().encode()

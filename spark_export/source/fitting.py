@@ -2,7 +2,7 @@
 
 Never does a part of a value vanish unseen: `Fit` has the converted value, the rest that found no place, and whether a
 part was of the wrong type. A column takes a text for a text, and a number only without loss. A column of strings takes
-any value: other values than text become JSON, as Spark's from_json does it.
+any value: other types become JSON, as Spark's from_json does it.
 """
 
 import itertools

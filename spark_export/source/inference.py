@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 COLUMNS_MAX: Final = 1_000
 """Most columns that are inferred. Objects with more members are maps, and need a schema that says so."""
-_DEPTH_MAX: Final = 16  # of structures; deeper ones are JSON text
+_DEPTH_MAX: Final = 16  # of structures; deeper structures are JSON text
 
 Kind = Any
 """An inferred type: None (nothing seen), the name of a Spark type, a dict of members, or a list of one kind."""

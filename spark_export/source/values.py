@@ -148,7 +148,7 @@ class _Rest:
         self.of[place] = value
 
     def part(self, place: int, name: str, found: Fit, kind: pa.DataType) -> None:
-        """The part of one member that does not fit. Raises ExportError with mode FAILFAST if it is of another type."""
+        """Keeps the rest of one member. Raises ExportError with mode FAILFAST if it is of another type."""
         if found.is_misfit:
             shown = json_text(found.rest)
             told = shown if len(shown) <= _SHOWN_MAX else f"{shown[:_SHOWN_MAX]}…"
