@@ -1,7 +1,7 @@
 """Parses lines into rows of named fields, and fields into keys, headers and JSON values; pure.
 
-`raftlog.cluster.importer.formats.lines` calls it. A row that cannot be parsed is returned as its ValueError, so that one
-bad line costs only itself.
+`raftlog.cluster.importer.formats.lines` calls it. A row that cannot be parsed is returned as its ValueError, so that
+one bad line costs only itself.
 """
 
 from __future__ import annotations
