@@ -19,7 +19,7 @@ from raftlog.cluster.cli.frame.output import Column, Format, Row, View, lines_of
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.client.errors import ClientError
 from raftlog.cluster.importer import importer
-from raftlog.cluster.importer.lines import InputError, InputFormat, Rejected
+from raftlog.cluster.importer.formats.lines import InputError, InputFormat, Rejected
 from raftlog.cluster.importer.session_file import SessionFileError, read_session
 
 IMPORTED: Final = View(

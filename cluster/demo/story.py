@@ -26,8 +26,8 @@ from raftlog.cluster.client.answers import given
 from raftlog.cluster.client.requests import NewRecord
 from raftlog.cluster.demo import table as demo_table
 from raftlog.cluster.demo.input import KEY, write_input
-from raftlog.cluster.importer import lines as import_lines, schema
-from raftlog.cluster.importer.lines import InputError, InputFormat, InputOptions
+from raftlog.cluster.importer.formats import lines as import_lines, schema
+from raftlog.cluster.importer.formats.lines import InputError, InputFormat, InputOptions
 from raftlog.cluster.node.local_cluster import LocalCluster, LocalClusterError, PortTaken
 
 NODES: Final = 3

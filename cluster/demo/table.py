@@ -14,7 +14,7 @@ from typing import Final
 from raftlog.cluster.api.kv import TxnIn
 from raftlog.cluster.client import requests
 from raftlog.cluster.client.aio.client import Client, CompareFailed, SessionBook, Ticket, compare, prefix_end, step
-from raftlog.cluster.importer import schema
+from raftlog.cluster.importer.formats import schema
 
 AT_ONCE: Final = 16
 """Keys written at the same time; the writes of one key follow each other."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from raftlog.cluster.client.requests import NewRecord
-from raftlog.cluster.importer.lines import InputError, InputOptions, Line, Rejected, read_batch
+from raftlog.cluster.importer.formats.lines import InputError, InputOptions, Line, Rejected, read_batch
 
 AHEAD: Final = 2
 """How many batches are read while another is being sent."""

@@ -15,11 +15,11 @@ from typing import BinaryIO
 
 from msgspec.structs import replace
 
-from raftlog.cluster.importer import converting, following, rows
+from raftlog.cluster.importer import following
 from raftlog.cluster.importer.batches import Hash
-from raftlog.cluster.importer.deciding import Sample, decide
-from raftlog.cluster.importer.inputs import SAMPLE_BYTES, STDIN, Opened, as_utf8, expand, open_input, sample_of
-from raftlog.cluster.importer.lines import (
+from raftlog.cluster.importer.formats import converting, rows
+from raftlog.cluster.importer.formats.deciding import Sample, decide
+from raftlog.cluster.importer.formats.lines import (
     TABLES,
     InputError,
     InputFormat,
@@ -29,6 +29,7 @@ from raftlog.cluster.importer.lines import (
     split_lines,
     suffix_of,
 )
+from raftlog.cluster.importer.inputs import SAMPLE_BYTES, STDIN, Opened, as_utf8, expand, open_input, sample_of
 from raftlog.cluster.importer.plan import ImportPlan
 from raftlog.cluster.importer.session_file import Acknowledged, ImportSession, SessionFileError, read_session
 

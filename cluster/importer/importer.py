@@ -26,11 +26,11 @@ from raftlog.cluster.client.decisions import SessionBook
 from raftlog.cluster.client.errors import ClientError, SessionExpired
 from raftlog.cluster.client.flow import Ticket
 from raftlog.cluster.client.requests import NewRecord
-from raftlog.cluster.importer import schema
 from raftlog.cluster.importer.batches import Ahead, Cut, Hash, ImportBatch, batches
 from raftlog.cluster.importer.files import InputFile, InputFiles
+from raftlog.cluster.importer.formats import schema
+from raftlog.cluster.importer.formats.lines import InputError, InputOptions, Rejected, read_batch
 from raftlog.cluster.importer.inputs import STDIN
-from raftlog.cluster.importer.lines import InputError, InputOptions, Rejected, read_batch
 from raftlog.cluster.importer.plan import BATCH_LINES, ImportPlan, ImportProgress, ImportStep
 from raftlog.cluster.importer.resuming import changed, input_of, more_options, old_note
 from raftlog.cluster.importer.session_file import (

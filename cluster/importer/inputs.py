@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 
-from raftlog.cluster.importer import converting
-from raftlog.cluster.importer.dialect import UTF8, WINDOWS, charset_of
-from raftlog.cluster.importer.lines import InputColumn, InputError, InputFormat, suffix_of
+from raftlog.cluster.importer.formats import converting
+from raftlog.cluster.importer.formats.dialect import UTF8, WINDOWS, charset_of
+from raftlog.cluster.importer.formats.lines import InputColumn, InputError, InputFormat, suffix_of
 
 STDIN: Final = "-"
 CHUNK_BYTES: Final = 256 << 10

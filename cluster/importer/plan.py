@@ -8,8 +8,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from raftlog.cluster.importer.deciding import ImportOptions
-from raftlog.cluster.importer.lines import InputFormat
+from raftlog.cluster.importer.formats.deciding import ImportOptions
+from raftlog.cluster.importer.formats.lines import InputFormat
 
 BATCH_LINES: Final = 5_000
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from raftlog.cluster.importer.lines import InputOptions
+from raftlog.cluster.importer.formats.lines import InputOptions
 
 SESSION_FILE_VERSION: Final = 2
 """Version 1 has neither files nor a reading: the import of one file, without a schema in the log."""

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from raftlog.cluster.cli.commands import build
 from raftlog.cluster.demo import input, story as demo, table as demo_table
 from raftlog.cluster.demo.story import DemoFailed, DemoRow, Story
-from raftlog.cluster.importer.lines import InputFormat
+from raftlog.cluster.importer.formats.lines import InputFormat
 from tests.cluster.fake_node import serve
 from tests.support import free_ports, wait_until
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from raftlog.cluster.client.blocking.client import SyncClient
+from raftlog.cluster.importer.formats.lines import InputError
 from raftlog.cluster.importer.importer import ImportPlan, ImportProgress, ImportStep, run
-from raftlog.cluster.importer.lines import InputError
 from raftlog.cluster.importer.session_file import SessionFileError, read_session
 from tests.cluster.fake_node import FakeNode, serve
 

@@ -11,8 +11,8 @@ import pytest
 
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.importer import following
+from raftlog.cluster.importer.formats.lines import InputFormat
 from raftlog.cluster.importer.importer import ImportPlan, ImportStep, run
-from raftlog.cluster.importer.lines import InputFormat
 from raftlog.cluster.importer.session_file import SessionFileError, read_session
 from tests.cluster.fake_node import FakeNode, serve
 

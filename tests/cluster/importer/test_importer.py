@@ -13,8 +13,8 @@ from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.client.errors import ClientError, Unavailable
 from raftlog.cluster.importer import importer
+from raftlog.cluster.importer.formats.lines import InputError
 from raftlog.cluster.importer.importer import ImportPlan, ImportProgress, ImportStep, run
-from raftlog.cluster.importer.lines import InputError
 from raftlog.cluster.importer.session_file import SessionFileError, read_session
 from tests.cluster.fake_node import FakeNode, serve
 

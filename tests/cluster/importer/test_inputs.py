@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from raftlog.cluster.client.requests import NewRecord
-from raftlog.cluster.importer import converting, inputs
+from raftlog.cluster.importer import inputs
+from raftlog.cluster.importer.formats import converting
+from raftlog.cluster.importer.formats.lines import InputError, InputFormat
 from raftlog.cluster.importer.importer import ImportPlan, preview
-from raftlog.cluster.importer.lines import InputError, InputFormat
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is of the extra `spark`")
 

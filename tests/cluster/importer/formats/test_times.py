@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from raftlog.cluster.importer.times import SYSLOG_3164, BadTimeRule, TimeRule, reader, recognise, suggest
+from raftlog.cluster.importer.formats.times import SYSLOG_3164, BadTimeRule, TimeRule, reader, recognise, suggest
 
 
 def ms(*when: int) -> int:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from raftlog.cluster.importer.syslog import fields_of, is_syslog_line
+from raftlog.cluster.importer.formats.syslog import fields_of, is_syslog_line
 
 NEW = (
     '<165>1 2003-10-11T22:14:15.003Z mymachine.example.com evntslog - ID47 [exampleSDID@32473 iut="3" '

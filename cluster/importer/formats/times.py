@@ -1,7 +1,8 @@
 """Recognises the form of times in values, and reads values of that form as Unix milliseconds; pure.
 
-`raftlog.cluster.importer.deciding` decides the form from the first batch, and `raftlog.cluster.importer.lines` reads
-every value with it. A form is `iso`, a unit of Unix time (`s`, `ms`, `us`, `ns`), or a format of `strptime`.
+`raftlog.cluster.importer.formats.deciding` decides the form from the first batch, and
+`raftlog.cluster.importer.formats.lines` reads every value with it. A form is `iso`, a unit of Unix time (`s`, `ms`,
+`us`, `ns`), or a format of `strptime`.
 """
 
 from __future__ import annotations

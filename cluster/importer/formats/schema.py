@@ -11,9 +11,9 @@ from typing import Final
 
 import msgspec
 
-from raftlog.cluster.importer.dialect import Dialect
-from raftlog.cluster.importer.lines import OBJECTS, TABLES, InputColumn, InputFormat, InputOptions
-from raftlog.cluster.importer.times import TimeRule
+from raftlog.cluster.importer.formats.dialect import Dialect
+from raftlog.cluster.importer.formats.lines import OBJECTS, TABLES, InputColumn, InputFormat, InputOptions
+from raftlog.cluster.importer.formats.times import TimeRule
 
 PREFIX: Final = b"raftlog/import/"
 """Reserved for schemas: the session of the import follows, in 20 digits."""

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from raftlog.cluster.importer.deciding import Decided, ImportOptions, Sample, decide, first_lines
-from raftlog.cluster.importer.lines import InputError, InputFormat, read_batch
-from raftlog.cluster.importer.times import TimeRule
+from raftlog.cluster.importer.formats.deciding import Decided, ImportOptions, Sample, decide, first_lines
+from raftlog.cluster.importer.formats.lines import InputError, InputFormat, read_batch
+from raftlog.cluster.importer.formats.times import TimeRule
 
 QUAKES = [
     "DateTime,Magnitude,Place",

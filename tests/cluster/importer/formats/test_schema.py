@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from raftlog.cluster.client.blocking.client import SyncClient
-from raftlog.cluster.importer.dialect import Dialect
+from raftlog.cluster.importer.formats.dialect import Dialect
+from raftlog.cluster.importer.formats.lines import InputColumn, InputFormat, InputOptions
+from raftlog.cluster.importer.formats.schema import PREFIX, decode, encode, key_of, schema_of
+from raftlog.cluster.importer.formats.times import TimeRule
 from raftlog.cluster.importer.importer import ImportPlan, run
-from raftlog.cluster.importer.lines import InputColumn, InputFormat, InputOptions
-from raftlog.cluster.importer.schema import PREFIX, decode, encode, key_of, schema_of
-from raftlog.cluster.importer.times import TimeRule
 from tests.cluster.fake_node import FakeNode, serve
 from tests.house.rules import ROOT
 

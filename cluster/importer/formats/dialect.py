@@ -1,6 +1,6 @@
 """Guesses how a CSV file is written from its first bytes: charset, delimiter, quotes, line of names; pure.
 
-`raftlog.cluster.importer.deciding` calls it, and prints each guess.
+`raftlog.cluster.importer.formats.deciding` calls it, and prints each guess.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def is_table(lines: Sequence[str]) -> bool:
 
 def rows_of(lines: Sequence[str], dialect: Dialect) -> list[list[str]]:
     """The rows of the lines."""
-    csv.field_size_limit(1 << 30)  # `raftlog.cluster.importer.lines.LINE_BYTES_MAX` limits a row
+    csv.field_size_limit(1 << 30)  # `raftlog.cluster.importer.formats.lines.LINE_BYTES_MAX` limits a row
     try:
         return [*csv.reader(lines, **options_of(dialect))]
     except csv.Error as error:

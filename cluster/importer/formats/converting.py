@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Final
 
 import msgspec
 
-from raftlog.cluster.importer.lines import LINE_BYTES_MAX, InputColumn, InputError, pieces_of
+from raftlog.cluster.importer.formats.lines import LINE_BYTES_MAX, InputColumn, InputError, pieces_of
 
 ROWS_AT_ONCE: Final = 2_000
 _PIECE: Final = 256 << 10

@@ -1,7 +1,7 @@
 """Finds key and time in a line of a web server's access log, common or combined format: pure.
 
-`raftlog.cluster.importer.lines` calls it. It goes by positions and not by a strict grammar. Real logs have lines with a
-missing or an escaped quote. Such a line is still good if the one requested field can be read.
+`raftlog.cluster.importer.formats.lines` calls it. It goes by positions and not by a strict grammar. Real logs have
+lines with a missing or an escaped quote. Such a line is still good if the one requested field can be read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Finds the fields of a syslog line of RFC 5424 or RFC 3164; pure.
 
-`raftlog.cluster.importer.lines` calls it. As in `raftlog.cluster.importer.access_log`, a line is good if the requested
-field can be read. The time stays text: `raftlog.cluster.importer.times` reads it.
+`raftlog.cluster.importer.formats.lines` calls it. As in `raftlog.cluster.importer.formats.access_log`, a line is good
+if the requested field can be read. The time stays text: `raftlog.cluster.importer.formats.times` reads it.
 """
 
 from __future__ import annotations

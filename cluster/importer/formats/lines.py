@@ -18,9 +18,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from raftlog.cluster.client.requests import NewRecord
-from raftlog.cluster.importer import access_log, rows, syslog
-from raftlog.cluster.importer.dialect import Dialect, is_row_open
-from raftlog.cluster.importer.times import ISO, Read, TimeRule, reader
+from raftlog.cluster.importer.formats import access_log, rows, syslog
+from raftlog.cluster.importer.formats.dialect import Dialect, is_row_open
+from raftlog.cluster.importer.formats.times import ISO, Read, TimeRule, reader
 from raftlog.statemachine.commands import KEY_BYTES_MAX
 
 LINE_BYTES_MAX: Final = 1 << 20

@@ -1,7 +1,7 @@
 """Parses lines into rows of named fields, and fields into keys, headers and JSON values; pure.
 
-`raftlog.cluster.importer.lines` calls it. A row that cannot be parsed is returned as its ValueError, so that one bad
-line costs only itself.
+`raftlog.cluster.importer.formats.lines` calls it. A row that cannot be parsed is returned as its ValueError, so that
+one bad line costs only itself.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
-from raftlog.cluster.importer import access_log, syslog
-from raftlog.cluster.importer.dialect import Dialect, options_of
+from raftlog.cluster.importer.formats import access_log, syslog
+from raftlog.cluster.importer.formats.dialect import Dialect, options_of
 
 InputRow = Any
 """A parsed row: a dict of fields, a list of cells, or the ValueError that parsing raised."""

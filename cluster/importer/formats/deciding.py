@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
-from raftlog.cluster.importer import rows, times
-from raftlog.cluster.importer.dialect import Dialect, dialect_of, is_table, looks_like_data, rows_of
-from raftlog.cluster.importer.lines import (
+from raftlog.cluster.importer.formats import rows, times
+from raftlog.cluster.importer.formats.dialect import Dialect, dialect_of, is_table, looks_like_data, rows_of
+from raftlog.cluster.importer.formats.lines import (
     OBJECTS,
     TABLES,
     InputColumn,
@@ -28,7 +28,7 @@ from raftlog.cluster.importer.lines import (
     split_lines,
     suffix_of,
 )
-from raftlog.cluster.importer.times import TimeRule
+from raftlog.cluster.importer.formats.times import TimeRule
 
 ROWS_LOOKED_AT: Final = 1_000
 COLUMNS_SHOWN: Final = 12

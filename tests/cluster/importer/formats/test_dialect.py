@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from raftlog.cluster.importer.dialect import (
+from raftlog.cluster.importer.formats.dialect import (
     Dialect,
     charset_of,
     dialect_of,

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from raftlog.cluster.client.requests import NewRecord
-from raftlog.cluster.importer import access_log
-from raftlog.cluster.importer.lines import (
+from raftlog.cluster.importer.formats import access_log
+from raftlog.cluster.importer.formats.lines import (
     InputError,
     InputFormat,
     InputOptions,
