@@ -74,8 +74,8 @@ def voted(state: State, message: RequestVoteReply) -> None:
 
 def led(state: State, message: AppendEntries, match: int) -> None:
     """This node acknowledges entries up to `match` to its leader. The leader may count itself for them, so its disk
-    should have them too. The acknowledgements of a node without a vote are not part of a majority, so it remembers none:
-    it cannot be elected, and the leader's next process would wait for its log for ever.
+    should have them too. A node without a vote remembers nothing: its acknowledgements are no part of a majority, it
+    cannot be elected, and the leader's next process would wait for its log for ever.
     """
     if state.log.term_at(match) == state.term:
         memory = _memory_of_connected(state, message.sender)

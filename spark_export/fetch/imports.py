@@ -7,7 +7,7 @@ import msgspec
 
 from raftlog.cluster.api.encoding import from_b64, to_b64
 from raftlog.cluster.api.kv import Ranged
-from raftlog.cluster.importer.schema import PREFIX, Schema, decode
+from raftlog.cluster.importer.formats.schema import PREFIX, Schema, decode
 from raftlog.spark_export.errors import ExportError, UsageError
 from raftlog.spark_export.fetch import door
 

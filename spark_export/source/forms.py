@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import msgspec
 
-from raftlog.cluster.importer import access_log, rows, syslog
-from raftlog.cluster.importer.dialect import Dialect, is_row_open
-from raftlog.cluster.importer.schema import Schema
+from raftlog.cluster.importer.formats import access_log, rows, syslog
+from raftlog.cluster.importer.formats.dialect import Dialect, is_row_open
+from raftlog.cluster.importer.formats.schema import Schema
 from raftlog.spark_export.fetch.options import CsvForm, ValueFormat
 
 MISSING: Final = object()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from raftlog.cluster.importer.rows import type_of_text
+from raftlog.cluster.importer.formats.rows import type_of_text
 from raftlog.spark_export.errors import DataLossError, UsageError
 from raftlog.spark_export.fetch.imports import Stored, chosen, stored
 from raftlog.spark_export.fetch.options import SourceOptions

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raftlog.cluster.importer.schema import PREFIX
+from raftlog.cluster.importer.formats.schema import PREFIX
 from raftlog.spark_export.columns.schema import KIND_COMMANDS, KIND_SNAPSHOT, KINDS
 from raftlog.spark_export.fetch.imports import Stored, chosen, stored
 from raftlog.spark_export.fetch.options import RESCUED, SourceOptions

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from raftlog.cluster.importer.dialect import Dialect
-from raftlog.cluster.importer.lines import InputColumn, InputFormat
-from raftlog.cluster.importer.schema import Schema, encode, key_of
+from raftlog.cluster.importer.formats.dialect import Dialect
+from raftlog.cluster.importer.formats.lines import InputColumn, InputFormat
+from raftlog.cluster.importer.formats.schema import Schema, encode, key_of
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.statemachine.commands import Operation
 from tests.spark_export import logs

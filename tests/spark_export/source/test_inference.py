@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from raftlog.cluster.importer.dialect import Dialect
-from raftlog.cluster.importer.schema import encode, key_of
+from raftlog.cluster.importer.formats.dialect import Dialect
+from raftlog.cluster.importer.formats.schema import encode, key_of
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.spark_export.columns.schema import SHOWN
 from raftlog.spark_export.errors import ExportError, UsageError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from raftlog.cluster.importer.dialect import Dialect
+from raftlog.cluster.importer.formats.dialect import Dialect
 from raftlog.raft.codec.block import BlockRecord, encode_block, encode_headers
 from raftlog.statemachine.commands import Operation
 from tests.spark_export import logs
