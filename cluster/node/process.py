@@ -15,6 +15,7 @@ import stat
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from aiohttp import web
@@ -25,15 +26,19 @@ from raftlog.cluster.config.settings import LoadedSettings
 from raftlog.cluster.disk.disk import Disk
 from raftlog.cluster.files.errors import DiskError, FolderReadOnly, FormatUnknown, NoSpace
 from raftlog.cluster.files.folder import Recovered
-from raftlog.cluster.http.listener import Door, listen
 from raftlog.cluster.http.server import build_runner
 from raftlog.cluster.node.host import Host
-from raftlog.cluster.runtime import logging
+from raftlog.cluster.runtime import clock, logging
+from raftlog.cluster.runtime.door import Door, Encryption, listen
 from raftlog.cluster.runtime.log_file import sink
 from raftlog.cluster.runtime.metrics import Metrics
+from raftlog.cluster.security.names import Holder, HolderKind, UnknownHolder
+from raftlog.cluster.security.tls import Credentials, TlsError
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion
 from raftlog.statemachine.snapshot import CorruptSnapshot, UnknownSnapshot
 
+HANDSHAKE_LOG_S: Final = 10.0  # seconds between two lines with one reason about failed TLS handshakes of clients
+HANDSHAKE_REASONS_MAX: Final = 64
 LISTEN_BACKLOG: Final = 4_096
 """Connections that wait to be accepted: Linux's default limit (net.core.somaxconn)."""
 # Reference counts free most garbage here, so collections of old objects are made rare, and objects that live from the
@@ -136,6 +141,7 @@ async def serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Lo
     """Runs the node on this event loop until a signal comes or it ends by itself. Raises StartError."""
     settings = loaded.settings
     logging.log_strays(asyncio.get_running_loop(), logger)
+    credentials = _credentials(loaded, cluster, logger)
     disk, recovered = _open_disk(loaded, cluster)
     for notice in recovered.notices:
         logger.warning("recovered", notice=notice)
@@ -148,20 +154,20 @@ async def serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Lo
         )
     metrics = Metrics()
     try:
-        host = Host(settings, disk, recovered, metrics=metrics, logger=logger, cluster=cluster)
+        host = Host(settings, disk, recovered, metrics=metrics, logger=logger, cluster=cluster, credentials=credentials)
     except (UnknownVersion, UnknownSnapshot) as error:
         await disk.close()
         raise StartError(NodeExit.UNKNOWN_VERSION, f"{loaded.data}: {error}") from error
     except (Corrupt, CorruptSnapshot) as error:
         await disk.close()
         raise StartError(NodeExit.DATA, f"{loaded.data}: {error}; take the newest snapshot away") from error
-    runner = build_runner(host.replica, settings)
+    runner = build_runner(host.replica, settings, credentials=credentials)
     gc.collect()  # before any client waits for this node: with many keys it takes a while
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
-        door = await _listen(host, runner, loaded)
+        door = await _listen(host, runner, loaded, credentials)
     except StartError:
         await runner.cleanup()
         await host.stop()
@@ -173,8 +179,8 @@ async def serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Lo
     if settings.stop_with_stdin:
         loop.add_reader(sys.stdin.fileno(), _stdin_closed, loop, stop)
     logger.info(
-        "serving", url=f"http://{settings.http.listen}", peer=settings.peer.listen, log=host.replica.log_id,
-        data=str(loaded.data), boot=recovered.hard_state.boot, last=recovered.last.index,
+        "serving", url=f"{'https' if credentials else 'http'}://{settings.http.listen}", peer=settings.peer.listen,
+        log=host.replica.log_id, data=str(loaded.data), boot=recovered.hard_state.boot, last=recovered.last.index,
     )  # fmt: skip
     host.ended.add_done_callback(lambda _: stop.set())
     await stop.wait()
@@ -186,7 +192,9 @@ async def serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Lo
     return host.ended.result()
 
 
-async def _listen(host: Host, runner: web.ServerRunner, loaded: LoadedSettings) -> Door:
+async def _listen(
+    host: Host, runner: web.ServerRunner, loaded: LoadedSettings, credentials: Credentials | None
+) -> Door:
     settings = loaded.settings
     try:
         await host.start()
@@ -194,10 +202,66 @@ async def _listen(host: Host, runner: web.ServerRunner, loaded: LoadedSettings) 
         raise _not_listening("peer.listen", settings.peer.listen, error) from error
     address, port = split_address(settings.http.listen, "http.listen")
     await runner.setup()
+    assert runner.server is not None
+    tls = None
+    if credentials is not None:
+        tls = Encryption(
+            credentials.server, handshake_s=settings.limits.handshake_timeout_ms / 1_000,
+            handshakes_max=settings.limits.handshakes_max, refused=_HandshakeLog(host.logger).refused,
+        )  # fmt: skip
     try:
-        return await listen(runner, address, port, LISTEN_BACKLOG)
+        return await listen(runner.server, address, port, LISTEN_BACKLOG, tls=tls)
     except OSError as error:
         raise _not_listening("http.listen", settings.http.listen, error) from error
+
+
+def _credentials(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Logger) -> Credentials | None:
+    """The TLS contexts of this node. None: it speaks without TLS. Raises StartError."""
+    files = loaded.tls_files()
+    if files is None:
+        return None
+
+    def report(trouble: str) -> None:
+        if trouble:
+            logger.error("tls_files_refused", reason=trouble, meaning="the files in use before stay in use")
+        else:
+            logger.info("tls_files_taken", certificate=files.certificate)
+
+    from raftlog.cluster.security.authority import holder_of_file  # here: its library takes long to import
+
+    try:
+        holder = holder_of_file(Path(files.certificate))
+        credentials = Credentials(files, report)
+    except (TlsError, UnknownHolder) as error:
+        raise StartError(NodeExit.SETTINGS, str(error)) from error
+    wanted = Holder(cluster.cluster.log, HolderKind.NODE, str(loaded.settings.node))
+    if holder != wanted:
+        raise StartError(
+            NodeExit.SETTINGS,
+            f"{files.certificate} is the certificate of {holder}: this is {wanted}; make one with `raftlog cert node`",
+        )
+    return credentials
+
+
+class _HandshakeLog:
+    """Logs failed TLS handshakes of clients, one line in HANDSHAKE_LOG_S for each reason at most."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._left_out = 0
+        self._next_at: dict[str, float] = {}
+
+    def refused(self, where: str, reason: str) -> None:
+        """A handshake failed."""
+        now = clock.monotonic()
+        if now < self._next_at.get(reason, 0.0):
+            self._left_out += 1
+            return
+        if len(self._next_at) >= HANDSHAKE_REASONS_MAX:
+            self._next_at.clear()
+        self._next_at[reason] = now + HANDSHAKE_LOG_S
+        self._logger.warning("tls_refused", client=where, reason=reason, left_out=self._left_out)
+        self._left_out = 0
 
 
 def _not_listening(key: str, address: str, error: OSError) -> StartError:

@@ -41,13 +41,14 @@ if TYPE_CHECKING:
     )
     from raftlog.cluster.client.flow import Ticket
     from raftlog.cluster.client.requests import Consistency, KeyWrite, NewRecord, compare, prefix_end, step
+    from raftlog.cluster.security.tls import TlsFiles
 
 __all__ = [
     "Change", "Client", "ClientError", "Compacted", "CompareFailed", "ConnectionsBusy", "Consistency", "Consumer",
     "ConsumerFenced", "ConsumerNotFound", "Item", "KeyNotFound", "KeyWrite", "LogPage", "NewRecord", "NotApplied",
     "OutcomeUnknown", "Page", "Policy", "Progress", "Record", "SequenceSettled", "SessionBook", "SessionExpired",
-    "SyncClient", "SyncConsumer", "Ticket", "TxnResponse", "TxnResult", "Unavailable", "UnknownInBatch", "WatchEvent",
-    "compare", "prefix_end", "sources", "step",
+    "SyncClient", "SyncConsumer", "Ticket", "TlsFiles", "TxnResponse", "TxnResult", "Unavailable", "UnknownInBatch",
+    "WatchEvent", "compare", "prefix_end", "sources", "step",
 ]  # fmt: skip
 
 _PLACES = {
@@ -65,6 +66,7 @@ _PLACES = {
     "requests": ("Consistency", "KeyWrite", "NewRecord", "compare", "prefix_end", "step"),
 }  # fmt: skip
 _MODULES = {name: f"raftlog.cluster.client.{module}" for module, names in _PLACES.items() for name in names}
+_MODULES["TlsFiles"] = "raftlog.cluster.security.tls"
 
 
 def __getattr__(name: str) -> Any:
