@@ -21,7 +21,7 @@ TOP_LEVEL = {
     *PACKAGES,
     *("tests", "bench", "docs", ".ci"),
     *("pyproject.toml", "requirements.lock", "Makefile", ".gitignore"),
-    *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE"),
+    *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE"),
 }
 
 # path -> why this file is one topic although it is long

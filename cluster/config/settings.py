@@ -440,7 +440,7 @@ def _check(settings: Settings, cluster: ClusterFile | None) -> None:
     security = settings.security
     missing = [f"security.{name}" for name in ("ca", "certificate", "key") if not getattr(security, name)]
     if 0 < len(missing) < 3:
-        raise SettingsError(f"TLS needs three files: {' and '.join(missing)} is not set")
+        raise SettingsError(f"TLS needs three files: {' and '.join(missing)} not set")
     if cluster is not None and (own := cluster.of(settings.node)) is not None:
         wanted = "https" if security.ca else "http"
         if not own.url.startswith(f"{wanted}://"):

@@ -15,8 +15,7 @@ import stat
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
@@ -28,17 +27,18 @@ from raftlog.cluster.files.errors import DiskError, FolderReadOnly, FormatUnknow
 from raftlog.cluster.files.folder import Recovered
 from raftlog.cluster.http.server import build_runner
 from raftlog.cluster.node.host import Host
-from raftlog.cluster.runtime import clock, logging
-from raftlog.cluster.runtime.door import Door, Encryption, listen
+from raftlog.cluster.runtime import logging
+from raftlog.cluster.runtime.door import Door, listen
 from raftlog.cluster.runtime.log_file import sink
 from raftlog.cluster.runtime.metrics import Metrics
-from raftlog.cluster.security.names import Holder, HolderKind, UnknownHolder
-from raftlog.cluster.security.tls import Credentials, TlsError
+from raftlog.cluster.security.names import UnknownHolder
+from raftlog.cluster.security.tls import TlsError
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion
 from raftlog.statemachine.snapshot import CorruptSnapshot, UnknownSnapshot
 
-HANDSHAKE_LOG_S: Final = 10.0  # seconds between two lines with one reason about failed TLS handshakes of clients
-HANDSHAKE_REASONS_MAX: Final = 64
+if TYPE_CHECKING:
+    from raftlog.cluster.node.tls import NodeTls
+
 LISTEN_BACKLOG: Final = 4_096
 """Connections that wait to be accepted: Linux's default limit (net.core.somaxconn)."""
 # Reference counts free most garbage here, so collections of old objects are made rare, and objects that live from the
@@ -141,7 +141,8 @@ async def serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Lo
     """Runs the node on this event loop until a signal comes or it ends by itself. Raises StartError."""
     settings = loaded.settings
     logging.log_strays(asyncio.get_running_loop(), logger)
-    credentials = _credentials(loaded, cluster, logger)
+    tls = _tls(loaded, cluster, logger)
+    credentials = None if tls is None else tls.credentials
     disk, recovered = _open_disk(loaded, cluster)
     for notice in recovered.notices:
         logger.warning("recovered", notice=notice)
@@ -161,13 +162,15 @@ async def serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Lo
     except (Corrupt, CorruptSnapshot) as error:
         await disk.close()
         raise StartError(NodeExit.DATA, f"{loaded.data}: {error}; take the newest snapshot away") from error
+    if tls is not None:
+        tls.show(metrics)
     runner = build_runner(host.replica, settings, credentials=credentials)
     gc.collect()  # before any client waits for this node: with many keys it takes a while
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
-        door = await _listen(host, runner, loaded, credentials)
+        door = await _listen(host, runner, loaded, tls)
     except StartError:
         await runner.cleanup()
         await host.stop()
@@ -192,9 +195,7 @@ async def serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Lo
     return host.ended.result()
 
 
-async def _listen(
-    host: Host, runner: web.ServerRunner, loaded: LoadedSettings, credentials: Credentials | None
-) -> Door:
+async def _listen(host: Host, runner: web.ServerRunner, loaded: LoadedSettings, tls: NodeTls | None) -> Door:
     settings = loaded.settings
     try:
         await host.start()
@@ -203,65 +204,24 @@ async def _listen(
     address, port = split_address(settings.http.listen, "http.listen")
     await runner.setup()
     assert runner.server is not None
-    tls = None
-    if credentials is not None:
-        tls = Encryption(
-            credentials.server, handshake_s=settings.limits.handshake_timeout_ms / 1_000,
-            handshakes_max=settings.limits.handshakes_max, refused=_HandshakeLog(host.logger).refused,
-        )  # fmt: skip
+    encryption = None if tls is None else tls.encryption(settings.limits)
     try:
-        return await listen(runner.server, address, port, LISTEN_BACKLOG, tls=tls)
+        return await listen(runner.server, address, port, LISTEN_BACKLOG, tls=encryption)
     except OSError as error:
         raise _not_listening("http.listen", settings.http.listen, error) from error
 
 
-def _credentials(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Logger) -> Credentials | None:
-    """The TLS contexts of this node. None: it speaks without TLS. Raises StartError."""
+def _tls(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Logger) -> NodeTls | None:
+    """The TLS of this node; None: it speaks without. Raises StartError."""
     files = loaded.tls_files()
     if files is None:
         return None
-
-    def report(trouble: str) -> None:
-        if trouble:
-            logger.error("tls_files_refused", reason=trouble, meaning="the files in use before stay in use")
-        else:
-            logger.info("tls_files_taken", certificate=files.certificate)
-
-    from raftlog.cluster.security.authority import holder_of_file  # here: its library takes long to import
+    from raftlog.cluster.node.tls import NodeTls  # here: its library takes long to import
 
     try:
-        holder = holder_of_file(Path(files.certificate))
-        credentials = Credentials(files, report)
+        return NodeTls(files, cluster.cluster.log, loaded.settings.node, logger)
     except (TlsError, UnknownHolder) as error:
         raise StartError(NodeExit.SETTINGS, str(error)) from error
-    wanted = Holder(cluster.cluster.log, HolderKind.NODE, str(loaded.settings.node))
-    if holder != wanted:
-        raise StartError(
-            NodeExit.SETTINGS,
-            f"{files.certificate} is the certificate of {holder}: this is {wanted}; make one with `raftlog cert node`",
-        )
-    return credentials
-
-
-class _HandshakeLog:
-    """Logs failed TLS handshakes of clients, one line in HANDSHAKE_LOG_S for each reason at most."""
-
-    def __init__(self, logger: logging.Logger) -> None:
-        self._logger = logger
-        self._left_out = 0
-        self._next_at: dict[str, float] = {}
-
-    def refused(self, where: str, reason: str) -> None:
-        """A handshake failed."""
-        now = clock.monotonic()
-        if now < self._next_at.get(reason, 0.0):
-            self._left_out += 1
-            return
-        if len(self._next_at) >= HANDSHAKE_REASONS_MAX:
-            self._next_at.clear()
-        self._next_at[reason] = now + HANDSHAKE_LOG_S
-        self._logger.warning("tls_refused", client=where, reason=reason, left_out=self._left_out)
-        self._left_out = 0
 
 
 def _not_listening(key: str, address: str, error: OSError) -> StartError:

@@ -7,16 +7,18 @@ fit, the contexts in use stay, and the trouble is reported. The cryptography is 
 
 from __future__ import annotations
 
-import asyncio
 import os
 import ssl
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
 from raftlog.cluster.runtime import clock
+
+if TYPE_CHECKING:
+    import asyncio  # the blocking client needs none of it
 
 LOOK_S: Final = 1.0
 """Least seconds between two looks for changed files."""

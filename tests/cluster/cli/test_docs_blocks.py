@@ -56,6 +56,7 @@ NOT_RUN: Final = {
     "docs/chaos_shim.md": "needs a C compiler and a node under the shim: tests/chaos/shim/test_nodes.py",
     "docs/history.md": "the form of a command, not an example: tests/chaos/judge/test_commands_check.py",
     "docs/operations.md": "shown with their answers, of damage and full disks: tests/cluster and tests/acceptance",
+    "docs/security.md": "several machines and certificates: tests/acceptance/test_machines.py, tests/cluster/cli/test_json.py",
     "docs/simulator.md": "other Pythons and other people's machines: tests/sim/runs/test_commands.py",
     "docs/spark.md": "forms of commands and of Spark's calls: tests/spark_export",
     "docs/testing.md": "runs the tests themselves",
