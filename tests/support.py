@@ -12,8 +12,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing, suppress
 from typing import TypeVar, overload
 
-from raftlog.cluster.peers.transport import stop_serving
-
 T = TypeVar("T")
 
 # Below the range from which Linux takes ports for outgoing connections (32768 and up). So no outgoing connection takes
@@ -56,6 +54,23 @@ def free_ports(count: int) -> list[int]:
 def free_port() -> int:
     """One free TCP port of 127.0.0.1."""
     return free_ports(1)[0]
+
+
+_TURNS_TO_HAND_OVER = 3  # turns: accepted; transport made; protocol called
+
+
+async def stop_serving(server: asyncio.Server) -> None:
+    """Closes a listening server, once the newest accepted connection has its protocol.
+
+    asyncio forgets a connection whose transport it makes after `close` (an assertion fails in `Server._attach`), and
+    no code would close it.
+    """
+    loop = asyncio.get_running_loop()
+    for listening in server.sockets:
+        loop.remove_reader(listening.fileno())
+    for _ in range(_TURNS_TO_HAND_OVER):
+        await asyncio.sleep(0)
+    server.close()
 
 
 StreamHandler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

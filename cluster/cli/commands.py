@@ -74,8 +74,14 @@ MODULES: Final[Mapping[str, tuple[CommandHelp, ...]]] = {
         CommandHelp("up", "Run a cluster on this machine until Ctrl-C, and show its state."),
         CommandHelp("node", "Run one node until SIGTERM or Ctrl-C. Logs to standard error."),
         CommandHelp(
+            "create", "Make the files of a new cluster on several machines, with TLS and a certificate for each node."
+        ),
+        CommandHelp(
             "format", "Make the data folders that a cluster file names, or that of the new node of a join file."
         ),
+    ),
+    "raftlog.cluster.cli.cert": (
+        CommandHelp("cert", "Certificates: of the authority, of nodes, of clients.", is_group=True),
     ),
     "raftlog.cluster.cli.disk": (CommandHelp("disk", "Check or print the files of a stopped node.", is_group=True),),
     "raftlog.cluster.cli.backup": (

@@ -26,6 +26,7 @@ from raftlog.cluster.client.decisions import normal_url
 from raftlog.cluster.config.cluster_file import SettingsError
 from raftlog.cluster.config.exit_codes import NodeExit
 from raftlog.cluster.config.settings import DiskSettings, load_settings
+from raftlog.cluster.security.tls import TlsError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,6 +40,7 @@ MENDED_BY_A_START: Final = (NodeExit.DIVERGED, NodeExit.DAMAGED)
 STARTS_AGAIN_MAX: Final = 5
 """Most restarts of one node by `raftlog up`; then an operator must look at its disk."""
 
+CREATED: Final = View((Column("node"), Column("url"), Column("copy"), Column("start")), lines_of("copy"))
 FORMATTED: Final = View((Column("data"),), lines_of("data"))
 
 
@@ -55,12 +57,15 @@ def up_command(
                      f"[default: {DEFAULT_PORT}, or free ones if those are taken]", min=1, max=65_000),
     ] = None,
     assignments: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE, a setting of every node.")] = None,
+    secure: Annotated[
+        bool, typer.Option("--secure", help="TLS everywhere, with certificates in the folder `tls` of the data.")
+    ] = False,
 ) -> None:  # fmt: skip
     """Run a cluster on this machine until Ctrl-C, and show its state."""
-    ended(lambda: _up(nodes, data, port, node_flags(None, assignments)))
+    ended(lambda: _up(nodes, data, port, node_flags(None, assignments), secure=secure))
 
 
-def _up(nodes: int | None, data: Path | None, port: int | None, settings: dict[str, Any]) -> None:
+def _up(nodes: int | None, data: Path | None, port: int | None, settings: dict[str, Any], *, secure: bool) -> None:
     _say(f"starting nodes: {NODES if nodes is None else nodes}" if data is None else f"starting the cluster in {data}")
     from rich.console import Console  # here: rich takes long to import, and `raftlog node` does not need it
 
@@ -83,8 +88,8 @@ def _up(nodes: int | None, data: Path | None, port: int | None, settings: dict[s
         count = NODES if nodes is None else nodes
         ports = () if is_old else choose_ports(count, port)
         try:
-            cluster = LocalCluster(folder, count, settings=settings, ports=ports)
-        except (SettingsError, DiskError) as error:
+            cluster = LocalCluster(folder, count, settings=settings, ports=ports, secure=secure)
+        except (SettingsError, TlsError, DiskError) as error:
             raise Failed(str(error), Exit.USAGE) from error
         urls = {node: normal_url(cluster.place(node).url) for node in cluster.nodes}
         first = next(iter(urls.values()))
@@ -93,7 +98,14 @@ def _up(nodes: int | None, data: Path | None, port: int | None, settings: dict[s
                 raise Failed(f"{folder} holds a cluster of {len(cluster.nodes)} nodes; leave --nodes out", Exit.USAGE)
             if port not in (None, urlsplit(first).port):
                 raise Failed(f"{folder} holds a cluster that is at {first}; leave --port out", Exit.USAGE)
+            if secure and not cluster.is_secure:
+                raise Failed(
+                    f"{folder} holds a cluster without TLS; leave --secure out, or use a new folder", Exit.USAGE
+                )
             _await_ports([address for each in cluster.cluster.node for address in (each.peer, each.url)])
+        tls = cluster.tls_files() if cluster.is_secure else None
+        if tls is not None:
+            tls.to_environment()
         with cluster:
             began = time.monotonic()
             other: tuple[str, ...] = ()
@@ -106,7 +118,7 @@ def _up(nodes: int | None, data: Path | None, port: int | None, settings: dict[s
                 raise Failed(str(error)) from error
             is_up = True
             try:
-                other = remember(list(urls.values()))
+                other = remember(list(urls.values()), tls)
             except OSError as error:
                 print(
                     f"{error.filename}: {error.strerror}: other commands will not find this cluster by themselves; "
@@ -276,6 +288,42 @@ def node_command(
     ended(run)
 
 
+def create_command(
+    cli: Cli,
+    hosts: Annotated[list[str], typer.Argument(help="Host names or addresses of the machines, one node on each.")],
+    folder: Annotated[Path, typer.Option("--folder", help="A new folder for the files.")] = Path("raftlog-cluster"),
+    port: Annotated[
+        int, typer.Option("--port", help="Port of every node's API; peers use the one 100 above.", min=1, max=65_000)
+    ] = DEFAULT_PORT,
+) -> None:
+    """Make the files of a new cluster on several machines, with TLS and a certificate for each node.
+
+    Then copy each folder machine-N to its machine, and start the node there: the output has the commands.
+    """
+    from raftlog.cluster.node.formatting import create_cluster
+
+    try:
+        made = create_cluster(folder, hosts, port=port, peer_port=port + PEER_PORT_OFFSET)
+    except SettingsError as error:
+        raise Failed(str(error), Exit.USAGE) from error
+    rows = [
+        {
+            "node": node,
+            "url": made.cluster.node[node - 1].url,
+            "copy": str(where),
+            "start": f"raftlog format cluster.toml --node {node} && raftlog node --config node.toml",
+        }
+        for node, where in made.machines.items()
+    ]
+    cli.printer.all(rows, CREATED)
+    files = made.operator
+    _say(
+        f"keep {folder / 'tls' / 'ca.key'} in a safe place: it makes further certificates. To use the cluster:\n"
+        f"export RAFTLOG_ENDPOINTS={','.join(each.url for each in made.cluster.node)}\n"
+        f"export RAFTLOG_CA={files.ca} RAFTLOG_CERTIFICATE={files.certificate} RAFTLOG_KEY={files.key}"
+    )
+
+
 def format_command(
     cli: Cli,
     file: Annotated[
@@ -321,4 +369,5 @@ def register(app: typer.Typer) -> None:
     """Adds the commands."""
     app.command("up")(up_command)
     app.command("node")(node_command)
+    command(app, "create")(create_command)
     command(app, "format")(format_command)

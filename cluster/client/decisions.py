@@ -96,17 +96,25 @@ class Routes:
 
 
 def normal_url(url: str) -> str:
-    """`127.0.0.1:7001` or `http://127.0.0.1:7001/` as `http://127.0.0.1:7001`. Raises ValueError with the fix."""
+    """`127.0.0.1:7001` or `http://127.0.0.1:7001/` as `http://127.0.0.1:7001`; https stays. Raises ValueError with the
+    fix."""
     text = url.strip().rstrip("/")
     if "://" not in text:
         text = f"http://{text}"
     scheme, _, rest = text.partition("://")
     host, colon, port = rest.rpartition(":")
-    if scheme != "http" or not host or not colon or not port.isascii() or not port.isdigit() or "/" in rest:
-        raise ValueError(f"{url!r} is not the URL of a node; write it as http://HOST:PORT")
+    if (
+        scheme not in ("http", "https")
+        or not host
+        or not colon
+        or not port.isascii()
+        or not port.isdigit()
+        or "/" in rest
+    ):
+        raise ValueError(f"{url!r} is not the URL of a node; write it as http://HOST:PORT or https://HOST:PORT")
     if not 0 < int(port) < 65_536:
         raise ValueError(f"{url!r} names port {port}; ports go from 1 to 65535")
-    return f"http://{host}:{int(port)}"
+    return f"{scheme}://{host}:{int(port)}"
 
 
 def learn_url(routes: Routes, node: int, url: str) -> str | None:

@@ -13,6 +13,11 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
+REFUSED_MAYBE: Final = (
+    "closed by the node, which may have refused this client's certificate; the node's log then has tls_refused"
+)
+"""Why an encrypted connection ended without an answer. A node refuses a certificate by closing the connection, and with
+TLS 1.3 a client has sent its request by then."""
 HEAD_BYTES_MAX: Final = 64 << 10
 _LINE_MAX: Final = 1 << 10  # a chunk's size with extensions, or a trailer
 _HEX: Final = re.compile(rb"[0-9A-Fa-f]{1,15}")

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from raftlog.cluster.config.cluster_file import ClusterFile, SettingsError, parse_cluster_file, split_address
+from raftlog.cluster.security.tls import TlsFiles
 from raftlog.raft.options import Options
 
 ENVIRONMENT_PREFIX: Final = "RAFTLOG_"
@@ -69,6 +70,8 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     peer_connections_max: int = 64  # accepted peer connections
     hello_bytes_max: int = 4_096
     hello_timeout_ms: int = 2_000  # from the connection to its hello, and to the proof of the hello
+    handshake_timeout_ms: int = 5_000  # of TLS, on an accepted connection
+    handshakes_max: int = 256  # TLS handshakes under way on one port; one more ends the oldest
     disk_stall_ms: int = 2_000  # a disk operation that hangs longer makes a leader step down
     disk_full_pause_ms: int = 3_000  # a leader whose disk is full hands over at most this often
     disk_slow_ms: int = 50  # a leader whose syncs take this long (median of five seconds) hands over,
@@ -141,11 +144,12 @@ class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SecuritySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Reserved: setting any of them is refused until this version can honour it."""
+    """TLS on every socket: all three files or none. Paths are relative to the cluster file's folder."""
 
-    tokens_file: str = ""
-    tls_certificate: str = ""
-    tls_key: str = ""
+    ca: str = ""  # PEM: the authorities whose certificates count, for peers and for clients
+    certificate: str = ""  # PEM: this node's certificate, which names log and node, with its chain
+    key: str = ""  # PEM: the certificate's key
+    tls_min: Literal["1.2", "1.3"] = "1.3"  # oldest version of TLS that is spoken
 
 
 RaftSettings = msgspec.defstruct(
@@ -195,7 +199,12 @@ _SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "security": SecuritySettings,
 }
 _TOP: Final = ("node", "cluster_file", "data", "stop_with_stdin")
-_REMOVED: Final = {"limits.fetch_bytes_max": "it was removed, because it had no effect: delete it"}
+_REMOVED: Final = {
+    "limits.fetch_bytes_max": "it was removed, because it had no effect: delete it",
+    "security.tls_certificate": "it is called security.certificate",
+    "security.tls_key": "it is called security.key",
+    "security.tokens_file": "there are no tokens yet: clients show certificates (docs/security.md)",
+}
 """Settings of earlier versions, with advice for each."""
 
 
@@ -228,6 +237,14 @@ class LoadedSettings:
     origins: tuple[SettingOrigin, ...]
     cluster: ClusterFile | None
     folder: Path  # base of relative paths: the folder of the cluster file, else the current one
+
+    def tls_files(self) -> TlsFiles | None:
+        """The files of section security; None: the node speaks without TLS."""
+        security = self.settings.security
+        if not security.ca:
+            return None
+        ca, certificate, key = (str(self.folder / path) for path in (security.ca, security.certificate, security.key))
+        return TlsFiles(ca, certificate, key, security.tls_min)
 
     @property
     def data(self) -> Path:
@@ -413,13 +430,21 @@ def _check(settings: Settings, cluster: ClusterFile | None) -> None:
     for key, address in (("http.listen", settings.http.listen), ("peer.listen", settings.peer.listen)):
         if address:
             split_address(address, key)
-            if not is_loopback(address):
+            if not is_loopback(address) and not settings.security.ca:
                 raise SettingsError(
-                    f"{key} is {address}: beyond loopback a node needs tokens and TLS (section security), which this "
-                    "version does not have yet; listen on 127.0.0.1 and put a tunnel in front"
+                    f"{key} is {address}: beyond loopback a node needs TLS; set security.ca, security.certificate and "
+                    "security.key (docs/security.md), or listen on 127.0.0.1"
                 )
     for node, address in settings.dial.items():
         split_address(address, f"dial.{node}")
-    for name in settings.security.__struct_fields__:
-        if getattr(settings.security, name):
-            raise SettingsError(f"security.{name} is reserved for a later version; leave it out")
+    security = settings.security
+    missing = [f"security.{name}" for name in ("ca", "certificate", "key") if not getattr(security, name)]
+    if 0 < len(missing) < 3:
+        raise SettingsError(f"TLS needs three files: {' and '.join(missing)} not set")
+    if cluster is not None and (own := cluster.of(settings.node)) is not None:
+        wanted = "https" if security.ca else "http"
+        if not own.url.startswith(f"{wanted}://"):
+            raise SettingsError(
+                f"{settings.cluster_file}: the url of node {own.id} is {own.url}, and the node serves {wanted} "
+                f"({'with' if security.ca else 'without'} security.ca): make both agree"
+            )

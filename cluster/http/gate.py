@@ -237,7 +237,7 @@ class Api:
         is_probe = call.path in _PROBE_PATHS or (call.method, call.path) == ("OPTIONS", "/")
         if host not in self._hosts_seen and not (host is None and is_probe):
             self._check_host(host or "")
-        authority = authority_of(call.target)
+        authority = authority_of(call.target, "http" if self.service.credentials is None else "https")
         if authority is None:
             return host or ""
         if authority not in self._hosts_seen:

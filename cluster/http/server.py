@@ -16,6 +16,7 @@ from raftlog.cluster.http.gate import KEEPALIVE_SECONDS, Api, Server
 from raftlog.cluster.http.routes.table import route_lines
 from raftlog.cluster.replica.interface import NodeInterface
 from raftlog.cluster.runtime import clock
+from raftlog.cluster.security.tls import Credentials
 
 _LEAVE_SECONDS: Final = 0.25
 """Longer than a busy client takes from an answer to its next request, even on a busy machine."""
@@ -49,7 +50,9 @@ class ApiRunner(web.ServerRunner):
         await self._api.close()
 
 
-def build_runner(node: NodeInterface, settings: Settings, *, fast_path: bool = True) -> ApiRunner:
+def build_runner(
+    node: NodeInterface, settings: Settings, *, fast_path: bool = True, credentials: Credentials | None = None
+) -> ApiRunner:
     """The HTTP server of `node`: `await runner.setup()`, then listen with `aiohttp.web.TCPSite`, then `cleanup()`.
 
     Call it in the running event loop. `fast_path=False` is for tests and benchmarks, which compare the two.
@@ -57,7 +60,8 @@ def build_runner(node: NodeInterface, settings: Settings, *, fast_path: bool = T
     limits = settings.limits
     service = Service(
         node, settings.http, limits, settings.options().entry_bytes_max, clock.monotonic,
-        ServerIdentity(node.log_id, node.node_id, limits.stream_stall_ms / 1000), Lags(node), routes=route_lines(),
+        ServerIdentity(node.log_id, node.node_id, limits.stream_stall_ms / 1000), Lags(node),
+        credentials, routes=route_lines(),
     )  # fmt: skip
     api = Api(service)
     parser = HeadParser(limits.head_bytes_max, limits.head_fields_max, limits.body_bytes_max) if fast_path else None

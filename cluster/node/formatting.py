@@ -10,6 +10,7 @@ import os
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -24,7 +25,11 @@ from raftlog.cluster.config.cluster_file import (
 )
 from raftlog.cluster.files.folder import DiskIdentity, format_node
 from raftlog.cluster.runtime import clock
+from raftlog.cluster.security.tls import TlsFiles
 from raftlog.statemachine.versions import CLUSTER_VERSION
+
+TLS_FOLDER: Final = "tls"  # certificates, beside the cluster file
+OPERATOR: Final = "operator"  # the client whose certificate a new cluster with TLS gets
 
 
 def new_cluster(
@@ -33,6 +38,8 @@ def new_cluster(
     peer_ports: Sequence[int],
     http_ports: Sequence[int],
     parameters: Mapping[str, int] | None = None,
+    host: str = "127.0.0.1",
+    scheme: str = "http",
 ) -> ClusterFile:
     """The cluster file of a new cluster on this machine, with a new log id and new incarnations.
 
@@ -48,14 +55,74 @@ def new_cluster(
         [
             ClusterNode(
                 id=node,
-                peer=f"127.0.0.1:{peer_ports[node - 1]}",
-                url=f"http://127.0.0.1:{http_ports[node - 1]}",
+                peer=f"{host}:{peer_ports[node - 1]}",
+                url=f"{scheme}://{host}:{http_ports[node - 1]}",
                 data=f"node-{node}",
                 incarnation=secrets.token_hex(16),
             )
             for node in range(1, nodes + 1)
         ],
     )
+
+
+class CreatedCluster(NamedTuple):
+    """What `create_cluster` made."""
+
+    cluster: ClusterFile
+    machines: dict[int, Path]  # by node: the folder to copy to its machine
+    operator: TlsFiles
+
+
+def create_cluster(folder: Path, hosts: Sequence[str], *, port: int, peer_port: int) -> CreatedCluster:
+    """Makes the files of a new cluster with TLS on several machines, one node on each host.
+
+    Below `folder`: a folder `machine-N` for each node, with the cluster file, its settings and its own certificate; and
+    `tls` with the authority's key and the certificate of the first client. Raises SettingsError, TlsError.
+    """
+    from raftlog.cluster.security import authority  # here: its library takes long to import
+
+    if len(set(hosts)) < len(hosts):
+        raise SettingsError(f"the hosts {', '.join(hosts)} are not all different: one node goes on each")
+    if folder.exists() and any(folder.iterdir()):
+        raise SettingsError(f"{folder}: something is in it, and it is not touched; name a new folder")
+    several = [
+        new_cluster(
+            1, peer_ports=[peer_port], http_ports=[port], host=f"[{host}]" if ":" in host else host, scheme="https"
+        )
+        for host in hosts
+    ]
+    nodes = [
+        msgspec.structs.replace(each.node[0], id=node, data=f"node-{node}") for node, each in enumerate(several, 1)
+    ]
+    cluster = ClusterFile(several[0].cluster, nodes)
+    text, log = render_cluster_file(cluster), cluster.cluster.log
+    parse_cluster_file(text, "the cluster file")
+    authority.make_authority(folder / TLS_FOLDER, f"raftlog {log[:8]}")
+    client = authority.make_client(folder / TLS_FOLDER, OPERATOR, log)
+    machines: dict[int, Path] = {}
+    for node, host in enumerate(hosts, 1):
+        machine = machines[node] = folder / f"machine-{node}"
+        own = machine / TLS_FOLDER
+        own.mkdir(parents=True, mode=0o700)
+        made = authority.make_node(folder / TLS_FOLDER, log, node, [host])
+        (own / "ca.pem").write_bytes((folder / TLS_FOLDER / "ca.pem").read_bytes())
+        for each in made:
+            each.rename(own / each.name)
+        (machine / "cluster.toml").write_text(text, encoding="utf-8")
+        lines = [f"node = {node}", 'cluster_file = "cluster.toml"', *tls_lines(node)]
+        (machine / "node.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    ca, certificate, key = (str(each.resolve()) for each in (folder / TLS_FOLDER / "ca.pem", *client))
+    return CreatedCluster(cluster, machines, TlsFiles(ca, certificate, key))
+
+
+def tls_lines(node: int) -> list[str]:
+    """Lines of a settings file: this node's certificate, in the folder `tls` beside the cluster file."""
+    stem = f"{TLS_FOLDER}/node-{node}"
+    return [
+        f'security.ca = "{TLS_FOLDER}/ca.pem"',
+        f'security.certificate = "{stem}.pem"',
+        f'security.key = "{stem}.key"',
+    ]
 
 
 def format_cluster(cluster: ClusterFile, file: Path, *, segment_bytes: int, nodes: Sequence[int] = ()) -> list[Path]:

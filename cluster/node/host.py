@@ -29,6 +29,7 @@ from raftlog.cluster.runtime import clock
 from raftlog.cluster.runtime.logging import Logger
 from raftlog.cluster.runtime.metrics import Metrics
 from raftlog.cluster.runtime.ticker import Ticker
+from raftlog.cluster.security.tls import Credentials
 from raftlog.raft.codec.checks import INDEX_MAX
 from raftlog.raft.codec.frame import Frame
 from raftlog.raft.hello import Start
@@ -62,12 +63,12 @@ class Host:
     def __init__(
         self, settings: Settings, disk: Disk, recovered: Recovered, *, metrics: Metrics, logger: Logger,
         cluster: ClusterFile | None = None, further: Sequence[tuple[Disk, Recovered]] = (),
-        making: Making | None = None,
+        making: Making | None = None, credentials: Credentials | None = None,
     ) -> None:  # fmt: skip
         """Restores the newest snapshots, which blocks. Raises the errors of `snapshot_stream.restore`.
 
         `disk` and `recovered` are of group 0, `further` of the other Raft groups on this node. `cluster` is the node's
-        cluster file; `making` what the replicas are made of (None: the defaults).
+        cluster file; `making` what the replicas are made of (None: the defaults); `credentials` are for links with TLS.
         """
         self.settings = settings
         self.metrics, self.logger = metrics, logger
@@ -80,6 +81,7 @@ class Host:
             ),
             self, peer=settings.peer, limits=settings.limits, dial=settings.dial,
             silence_ms=2 * settings.options().election_timeout_max_ms, metrics=metrics, logger=logger,
+            credentials=credentials,
         )  # fmt: skip
         self.replicas: dict[int, Replica] = {}
         for each, found in ((disk, recovered), *further):

@@ -25,10 +25,24 @@ from urllib.parse import urlsplit
 import msgspec
 
 from raftlog.cluster.api.status import Status
-from raftlog.cluster.config.cluster_file import ClusterNode, SettingsError, parse_cluster_file, quoted
+from raftlog.cluster.config.cluster_file import (
+    ClusterNode,
+    SettingsError,
+    parse_cluster_file,
+    quoted,
+    split_address,
+)
 from raftlog.cluster.config.exit_codes import NodeExit
 from raftlog.cluster.config.settings import DiskSettings
-from raftlog.cluster.node.formatting import format_cluster, format_join, new_cluster
+from raftlog.cluster.node.formatting import (
+    OPERATOR,
+    TLS_FOLDER,
+    format_cluster,
+    format_join,
+    new_cluster,
+    tls_lines,
+)
+from raftlog.cluster.security.tls import TlsFiles, client_context
 
 CLUSTER_FILE: Final = "cluster.toml"
 READY_S: Final = 30.0
@@ -73,13 +87,15 @@ class LocalCluster:
         settings: Mapping[str, Any] | None = None,
         dial: Mapping[int, Mapping[int, str]] | None = None,
         ports: Sequence[int] = (),
+        secure: bool = False,
         command: Sequence[str] = (sys.executable, "-m", "raftlog.cluster.cli.main"),
         environment: Mapping[str, str] | None = None,
         started: Callable[[int], None] = lambda pid: None,
     ) -> None:
-        """`ports` are the ports of the peers and then of the APIs, for a new cluster; free ones by default.
+        """`ports` are the ports of the peers and then of the APIs, for a new cluster; free ones by default. `secure`: a
+        new cluster speaks TLS, and its certificates are made in the folder `tls`.
 
-        Raises SettingsError, or DiskError for a data folder that exists already.
+        Raises SettingsError, TlsError, or DiskError for a data folder that exists already.
         """
         self.folder = folder
         self.file = folder / CLUSTER_FILE
@@ -96,8 +112,13 @@ class LocalCluster:
         else:
             self.is_new = True
             chosen = list(ports) or free_ports(2 * nodes)
-            self.cluster = new_cluster(nodes, peer_ports=chosen[:nodes], http_ports=chosen[nodes:])
+            self.cluster = new_cluster(
+                nodes, peer_ports=chosen[:nodes], http_ports=chosen[nodes:], scheme="https" if secure else "http"
+            )
+            if secure:
+                self._make_certificates()
             format_cluster(self.cluster, self.file, segment_bytes=self._segment_bytes())
+        self._client = client_context(self.tls_files(), checks_host=True) if self.is_secure else None
         for node in self.cluster.node:
             self._write_settings(node, (dial or {}).get(node.id, {}))
 
@@ -110,6 +131,16 @@ class LocalCluster:
         self.stop()
 
     # -- places ---------------------------------------------------------------------------------------------------
+
+    @property
+    def is_secure(self) -> bool:
+        """Whether its nodes speak TLS."""
+        return self.cluster.node[0].url.startswith("https://")
+
+    def tls_files(self, holder: str = f"client-{OPERATOR}") -> TlsFiles:
+        """The files of a client, or of `node-N`, of a secure cluster."""
+        folder = (self.folder / TLS_FOLDER).resolve()
+        return TlsFiles(str(folder / "ca.pem"), str(folder / f"{holder}.pem"), str(folder / f"{holder}.key"))
 
     @property
     def nodes(self) -> list[int]:
@@ -258,6 +289,8 @@ class LocalCluster:
         place = msgspec.structs.replace(place, data=data, url=f"http://{http}" if http else place.url)
         nodes = sorted([*others, place], key=lambda each: each.id)
         self.cluster = msgspec.structs.replace(self.cluster, node=nodes)
+        if self.is_secure and not Path(self.tls_files(f"node-{node}").key).exists():
+            self._make_certificate(place)
         self._write_settings(place, dial or {}, file.name, http)
         return node
 
@@ -284,7 +317,10 @@ class LocalCluster:
 
     def ask(self, node: int, path: str, timeout_s: float = ASK_S) -> tuple[int, bytes]:
         """GET `path` of a node: status and body. Raises OSError."""
-        connection = http.client.HTTPConnection(urlsplit(self.place(node).url).netloc, timeout=timeout_s)
+        address = urlsplit(self.place(node).url).netloc
+        connection = http.client.HTTPConnection(address, timeout=timeout_s)
+        if self._client is not None:
+            connection = http.client.HTTPSConnection(address, timeout=timeout_s, context=self._client)
         try:
             connection.request("GET", path)
             answer = connection.getresponse()
@@ -356,6 +392,21 @@ class LocalCluster:
         except ValueError as error:
             raise SettingsError(f"disk.segment_bytes is {given!r}: it is a number of bytes") from error
 
+    def _make_certificates(self) -> None:
+        from raftlog.cluster.security import authority  # here: its library takes long to import
+
+        folder, log = self.folder / TLS_FOLDER, self.cluster.cluster.log
+        authority.make_authority(folder, f"raftlog {log[:8]}")
+        authority.make_client(folder, OPERATOR, log)
+        for node in self.cluster.node:
+            self._make_certificate(node)
+
+    def _make_certificate(self, node: ClusterNode) -> None:
+        from raftlog.cluster.security import authority  # here: its library takes long to import
+
+        hosts = {urlsplit(node.url).hostname or "", split_address(node.peer, "peer")[0]}
+        authority.make_node(self.folder / TLS_FOLDER, self.cluster.cluster.log, node.id, sorted(hosts))
+
     def _signal(self, node: int, number: signal.Signals) -> int:
         pid = self.pid(node)
         if pid is None:
@@ -374,6 +425,8 @@ class LocalCluster:
     ) -> None:
         lines = [f"node = {node.id}", f"cluster_file = {quoted(cluster_file)}", "stop_with_stdin = true"]
         lines += [f"http.listen = {quoted(http)}"] if http else []
+        if self.is_secure:
+            lines += tls_lines(node.id)
         lines += [f"{key} = {msgspec.json.encode(value).decode()}" for key, value in self._settings.items()]
         lines += [f"dial.{to} = {quoted(address)}" for to, address in dial.items()]
         self.settings_file(node.id).write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -15,7 +15,7 @@ import stat
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
@@ -25,14 +25,19 @@ from raftlog.cluster.config.settings import LoadedSettings
 from raftlog.cluster.disk.disk import Disk
 from raftlog.cluster.files.errors import DiskError, FolderReadOnly, FormatUnknown, NoSpace
 from raftlog.cluster.files.folder import Recovered
-from raftlog.cluster.http.listener import Door, listen
 from raftlog.cluster.http.server import build_runner
 from raftlog.cluster.node.host import Host
 from raftlog.cluster.runtime import logging
+from raftlog.cluster.runtime.door import Door, listen
 from raftlog.cluster.runtime.log_file import sink
 from raftlog.cluster.runtime.metrics import Metrics
+from raftlog.cluster.security.names import UnknownHolder
+from raftlog.cluster.security.tls import TlsError
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion
 from raftlog.statemachine.snapshot import CorruptSnapshot, UnknownSnapshot
+
+if TYPE_CHECKING:
+    from raftlog.cluster.node.tls import NodeTls
 
 LISTEN_BACKLOG: Final = 4_096
 """Connections that wait to be accepted: Linux's default limit (net.core.somaxconn)."""
@@ -136,6 +141,8 @@ async def serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Lo
     """Runs the node on this event loop until a signal comes or it ends by itself. Raises StartError."""
     settings = loaded.settings
     logging.log_strays(asyncio.get_running_loop(), logger)
+    tls = _tls(loaded, cluster, logger)
+    credentials = None if tls is None else tls.credentials
     disk, recovered = _open_disk(loaded, cluster)
     for notice in recovered.notices:
         logger.warning("recovered", notice=notice)
@@ -148,20 +155,22 @@ async def serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Lo
         )
     metrics = Metrics()
     try:
-        host = Host(settings, disk, recovered, metrics=metrics, logger=logger, cluster=cluster)
+        host = Host(settings, disk, recovered, metrics=metrics, logger=logger, cluster=cluster, credentials=credentials)
     except (UnknownVersion, UnknownSnapshot) as error:
         await disk.close()
         raise StartError(NodeExit.UNKNOWN_VERSION, f"{loaded.data}: {error}") from error
     except (Corrupt, CorruptSnapshot) as error:
         await disk.close()
         raise StartError(NodeExit.DATA, f"{loaded.data}: {error}; take the newest snapshot away") from error
-    runner = build_runner(host.replica, settings)
+    if tls is not None:
+        tls.show(metrics)
+    runner = build_runner(host.replica, settings, credentials=credentials)
     gc.collect()  # before any client waits for this node: with many keys it takes a while
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
-        door = await _listen(host, runner, loaded)
+        door = await _listen(host, runner, loaded, tls)
     except StartError:
         await runner.cleanup()
         await host.stop()
@@ -173,8 +182,8 @@ async def serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Lo
     if settings.stop_with_stdin:
         loop.add_reader(sys.stdin.fileno(), _stdin_closed, loop, stop)
     logger.info(
-        "serving", url=f"http://{settings.http.listen}", peer=settings.peer.listen, log=host.replica.log_id,
-        data=str(loaded.data), boot=recovered.hard_state.boot, last=recovered.last.index,
+        "serving", url=f"{'https' if credentials else 'http'}://{settings.http.listen}", peer=settings.peer.listen,
+        log=host.replica.log_id, data=str(loaded.data), boot=recovered.hard_state.boot, last=recovered.last.index,
     )  # fmt: skip
     host.ended.add_done_callback(lambda _: stop.set())
     await stop.wait()
@@ -186,7 +195,7 @@ async def serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Lo
     return host.ended.result()
 
 
-async def _listen(host: Host, runner: web.ServerRunner, loaded: LoadedSettings) -> Door:
+async def _listen(host: Host, runner: web.ServerRunner, loaded: LoadedSettings, tls: NodeTls | None) -> Door:
     settings = loaded.settings
     try:
         await host.start()
@@ -194,10 +203,25 @@ async def _listen(host: Host, runner: web.ServerRunner, loaded: LoadedSettings) 
         raise _not_listening("peer.listen", settings.peer.listen, error) from error
     address, port = split_address(settings.http.listen, "http.listen")
     await runner.setup()
+    assert runner.server is not None
+    encryption = None if tls is None else tls.encryption(settings.limits)
     try:
-        return await listen(runner, address, port, LISTEN_BACKLOG)
+        return await listen(runner.server, address, port, LISTEN_BACKLOG, tls=encryption)
     except OSError as error:
         raise _not_listening("http.listen", settings.http.listen, error) from error
+
+
+def _tls(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Logger) -> NodeTls | None:
+    """The TLS of this node; None: it speaks without. Raises StartError."""
+    files = loaded.tls_files()
+    if files is None:
+        return None
+    from raftlog.cluster.node.tls import NodeTls  # here: its library takes long to import
+
+    try:
+        return NodeTls(files, cluster.cluster.log, loaded.settings.node, logger)
+    except (TlsError, UnknownHolder) as error:
+        raise StartError(NodeExit.SETTINGS, str(error)) from error
 
 
 def _not_listening(key: str, address: str, error: OSError) -> StartError:

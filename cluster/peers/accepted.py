@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final, Protocol, cast
+from collections.abc import Mapping
+from typing import Any, Final, Protocol, cast
 
 from raftlog.cluster.api.authorise import Principal, authorise
 from raftlog.cluster.api.errors import ApiError
@@ -29,6 +30,8 @@ from raftlog.cluster.peers.hello_proof import Proofs, Standing
 from raftlog.cluster.peers.ports import PeerIdentity, Receiver
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.runtime.logging import Logger
+from raftlog.cluster.security.names import peer_refusal
+from raftlog.cluster.security.tls import Credentials, shown_certificate
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion
 from raftlog.raft.codec.frame import (
     FRAME_FORWARD,
@@ -62,6 +65,7 @@ class AcceptedOwner(Protocol):
     silence_s: float
     is_closing: bool
     proofs: Proofs
+    credentials: Credentials | None
     commit_notices: CommitNotices
     met: dict[tuple[NodeId, str], Met]  # the newest believed process of each disk
     met_unproved: dict[tuple[NodeId, str], Met]  # the same, of processes too old for a proof
@@ -102,6 +106,7 @@ class Accepted(asyncio.Protocol):
         self._is_over = False
         self._named = NOBODY  # the node in its hello, even if that was refused
         self._who = self._where = "?"
+        self._certificate: Mapping[str, Any] | None = None  # with TLS: the verified certificate of the other side
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -124,6 +129,7 @@ class Accepted(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's class has the same methods
         host, port, *_ = transport.get_extra_info("peername") or ("?", 0)
         self._who = self._where = f"{host}:{port}"
+        self._certificate = shown_certificate(transport)
         limits = self._owner.limits
         if len(self._owner.accepted) >= limits.peer_connections_max or self._owner.is_closing:
             self.end(f"more than {limits.peer_connections_max} connections (limits.peer_connections_max)")
@@ -212,6 +218,10 @@ class Accepted(asyncio.Protocol):
     def _refusal(self, hello: Hello) -> str | None:
         """The reason to refuse that hello: by its own words, or by the known facts about its disk."""
         owner = self._owner
+        if owner.credentials is not None:
+            reason = peer_refusal(self._certificate, owner.identity.log, hello.sender)
+            if reason is not None:
+                return reason
         disk = (hello.sender, hello.incarnation)
         met = owner.met.get(disk, NEVER_MET)
         if not self._can_prove(hello):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
+import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Protocol
@@ -27,6 +28,8 @@ from raftlog.cluster.peers.hello_proof import WELCOME_S, Proofs
 from raftlog.cluster.peers.ports import PeerIdentity, Receiver
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.runtime.logging import Logger
+from raftlog.cluster.security.names import peer_refusal
+from raftlog.cluster.security.tls import Credentials, shown_certificate
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion
 from raftlog.raft.codec.frame import FrameDecoder
 from raftlog.raft.types import NodeId
@@ -54,6 +57,7 @@ class LinkOwner(Protocol):
     silence_s: float
     is_closing: bool
     proofs: Proofs
+    credentials: Credentials | None
 
     def queued(self, link: Link) -> None:
         """That link has something for the next `flush`."""
@@ -224,8 +228,15 @@ class Link:
         host, port = split_address(self.address, f"peer of node {self.node}")
         loop = asyncio.get_running_loop()
         closed: asyncio.Future[str | None] = loop.create_future()
+        credentials = self._owner.credentials
         async with asyncio.timeout(self._owner.settings.connect_timeout_ms / 1_000):
-            transport, _ = await loop.create_connection(lambda: _Dialled(closed, self._told), host, port)
+            transport, _ = await loop.create_connection(
+                lambda: _Dialled(closed, self._told), host, port, ssl=credentials.peer() if credentials else None
+            )
+        if credentials is not None:
+            if (reason := peer_refusal(shown_certificate(transport), self._owner.identity.log, self.node)) is not None:
+                transport.abort()
+                return f"what listens at {self.address} is not node {self.node}: {reason}"
         tune_socket(transport, self._owner.silence_s)
         identity, proofs = self._owner.identity, self._owner.proofs
         transport.write(
@@ -304,8 +315,8 @@ class _Dialled(asyncio.Protocol):
         self._end(reason or "it answers, but not as a raftlog peer does: is it the right port?")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection closed."""
-        self._end(None)
+        """The connection closed. With TLS 1.3 the listener refuses this node's certificate only now."""
+        self._end(f"TLS: {exc.reason or exc}".lower().replace("_", " ") if isinstance(exc, ssl.SSLError) else None)
 
     def _end(self, reason: str | None) -> None:
         if not self._closed.done():

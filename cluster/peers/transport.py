@@ -21,8 +21,10 @@ from raftlog.cluster.peers.hello import Purpose, Word
 from raftlog.cluster.peers.hello_proof import Proofs
 from raftlog.cluster.peers.ports import PeerIdentity, Receiver
 from raftlog.cluster.runtime import clock
+from raftlog.cluster.runtime.door import Door, Encryption, listen
 from raftlog.cluster.runtime.logging import Logger
 from raftlog.cluster.runtime.metrics import Metrics
+from raftlog.cluster.security.tls import Credentials
 from raftlog.raft.codec.message import message_parts
 from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.hello import Met
@@ -38,6 +40,7 @@ REASON_CHARACTERS_MAX: Final = 300
 REFUSAL_LINES_MAX: Final = 20
 """Most lines about refused connections in REFUSAL_LOG_EVERY_S seconds, for any reasons: a sender may make up a new
 reason each time. The next line says how many were left out."""
+BACKLOG: Final = 100  # peer connections that wait to be accepted
 REFUSED_SHOWN_MAX: Final = 8  # newest refusals that `raftlog explain` reports
 
 
@@ -48,23 +51,6 @@ class LinkSeen(NamedTuple):
     trouble: str
     refusal: str
     heard: float | None
-
-
-_TURNS_TO_HAND_OVER: Final = 3  # turns: accepted; transport made; protocol called
-
-
-async def stop_serving(server: asyncio.Server) -> None:
-    """Closes a listening server, once the newest accepted connection has its protocol.
-
-    asyncio forgets a connection whose transport it makes after `close` (an assertion fails in `Server._attach`), and
-    no code would close it.
-    """
-    loop = asyncio.get_running_loop()
-    for listening in server.sockets:
-        loop.remove_reader(listening.fileno())
-    for _ in range(_TURNS_TO_HAND_OVER):
-        await asyncio.sleep(0)
-    server.close()
 
 
 class Transport:
@@ -81,13 +67,16 @@ class Transport:
         silence_ms: int,
         metrics: Metrics,
         logger: Logger,
+        credentials: Credentials | None = None,
     ) -> None:
+        """`credentials`: None for links without TLS."""
         self.identity = identity
         self.receiver = receiver
         self.settings = peer
         self.limits = limits
         self.metrics = metrics
         self.logger = logger
+        self.credentials = credentials
         self.silence_s = silence_ms / 1_000
         self.configurations: dict[int, Configuration] = {}  # configuration in force of each Raft group
         self._members: dict[int, tuple[tuple[Member, ...], Collection[NodeId]]] = {}  # to dial, and to keep
@@ -102,7 +91,7 @@ class Transport:
         self._dirty: list[Link] = []
         self.proofs = Proofs(self)
         self.commit_notices = CommitNotices(self._send_held)
-        self._server: asyncio.Server | None = None
+        self._door: Door | None = None
         self._refusals: dict[str, float] = {}
         self._refused: dict[NodeId, tuple[float, str]] = {}  # time and reason, by the member named in the hello
         self._lines_left = REFUSAL_LINES_MAX
@@ -114,8 +103,13 @@ class Transport:
 
     async def start(self, host: str, port: int) -> None:
         """Listens for peers. Raises OSError when the address is taken."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Accepted(self), host, port)
+        tls = None
+        if self.credentials is not None:
+            tls = Encryption(
+                self.credentials.server, handshake_s=self.limits.handshake_timeout_ms / 1_000,
+                handshakes_max=self.limits.handshakes_max, refused=self.refused,
+            )  # fmt: skip
+        self._door = await listen(lambda: Accepted(self), host, port, BACKLOG, tls=tls, files_kept=0, linger_s=0)
 
     def set_members(
         self, configuration: Configuration, known: Sequence[Member] = (), leaving: Collection[NodeId] = (),
@@ -326,8 +320,8 @@ class Transport:
         """Ends every link and stops listening."""
         self.is_closing = True
         self.commit_notices.stop()
-        if self._server is not None:
-            await stop_serving(self._server)
+        if self._door is not None:
+            await self._door.close()
         for connection in list(self.accepted):
             connection.abort()
         links = list(self._links.values())
@@ -335,6 +329,4 @@ class Transport:
         for link in links:
             link.close()
         await asyncio.gather(*(link.task for link in links), return_exceptions=True)
-        if self._server is not None:
-            await self._server.wait_closed()
         await asyncio.sleep(0)  # connections aborted or accepted meanwhile are closed in the next turn

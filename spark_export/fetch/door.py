@@ -5,10 +5,12 @@ What a task on an executor needs to reach the cluster by the public routes alone
 """
 
 import http.client
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Final, TypeVar
 from urllib.parse import urlencode
 
@@ -19,6 +21,7 @@ from raftlog.cluster.api.headers import H_DEADLINE, H_LOG
 from raftlog.cluster.api.records import LogPageJson, LogRecord
 from raftlog.cluster.api.status import Status
 from raftlog.cluster.client.decisions import normal_url
+from raftlog.cluster.security.tls import Credentials, TlsError, TlsFiles
 from raftlog.spark_export.errors import DataLossError, ExportError, UnreachableError, UsageError
 
 PATIENCE_S: Final = 30.0
@@ -93,8 +96,11 @@ def answering(
     url: str, path: str, query: dict[str, object], *, wait_s: float = 0
 ) -> Iterator[http.client.HTTPResponse]:
     """A GET answered with 200, its body not yet read. Raises RetryableError, DataLossError or ExportError."""
-    host = url.removeprefix("http://")
-    door = http.client.HTTPConnection(host, timeout=max(_SOCKET_S, 2 * wait_s))
+    scheme, _, host = url.partition("://")
+    timeout_s = max(_SOCKET_S, 2 * wait_s)
+    door = http.client.HTTPConnection(host, timeout=timeout_s)
+    if scheme == "https":
+        door = http.client.HTTPSConnection(host, timeout=timeout_s, context=_tls_context())
     target = f"{path}?{urlencode(query)}" if query else path
     deadline_ms = NODE_WAITS_MS if not wait_s else int(wait_s * 1000)
     try:
@@ -107,6 +113,19 @@ def answering(
         raise RetryableError(str(error) or type(error).__name__) from error
     finally:
         door.close()
+
+
+@cache
+def _credentials() -> Credentials:
+    try:
+        return Credentials(TlsFiles.from_environment())
+    except TlsError as error:
+        raise UsageError(str(error)) from error
+
+
+def _tls_context() -> ssl.SSLContext:
+    """Made of the files that this process's environment names. Raises UsageError."""
+    return _credentials().client()
 
 
 def _raise(url: str, status: int, body: bytes) -> None:

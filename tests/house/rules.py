@@ -21,7 +21,7 @@ TOP_LEVEL = {
     *PACKAGES,
     *("tests", "bench", "docs", ".ci"),
     *("pyproject.toml", "requirements.lock", "Makefile", ".gitignore"),
-    *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE"),
+    *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE"),
 }
 
 # path -> why this file is one topic although it is long
@@ -39,6 +39,7 @@ MAY_OPEN_FILES = {
     "cluster/node/formatting.py": "writes and reads the cluster file",
     "cluster/node/local_cluster.py": "makes the settings and log files of the processes that it starts",
     "cluster/cli/*.py": "a user's tool: reads what the user names",
+    "cluster/security/*.py": "certificates: read at the start and after a renewal, written for a user",
     "cluster/demo/*.py": "a user's tool: writes its input, reads its output",
     "cluster/importer/*.py": "a user's tool: reads the input, keeps its position beside it",
 }

@@ -181,12 +181,14 @@ def find_endpoints(given: str | None) -> tuple[tuple[str, ...], str]:
     if near := difflib.get_close_matches(_ENDPOINTS_VARIABLE, os.environ, 1, _NEAR):
         raise Failed(f"the environment has {near[0]}, which nothing reads: say {_ENDPOINTS_VARIABLE}", Exit.USAGE)
     try:
-        urls = remembered()
+        running = remembered()
     except Ambiguous as error:
         hint = f"Name it: -e {error.endpoints[0]}, or export {_ENDPOINTS_VARIABLE}={error.endpoints[0]}"
         raise Failed(str(error), Exit.UNREACHABLE, hint) from error
-    if urls:
-        return urls, "the running `raftlog up`"
+    if running is not None:
+        if running.tls is not None:
+            running.tls.to_environment()
+        return tuple(running.endpoints), "the running `raftlog up`"
     return DEFAULT_ENDPOINTS, "the default ports"
 
 

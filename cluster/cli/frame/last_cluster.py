@@ -9,6 +9,8 @@ from typing import Final
 
 import msgspec
 
+from raftlog.cluster.security.tls import TlsFiles
+
 DEFAULT_PORT: Final = 7001
 DEFAULT_ENDPOINTS: Final = tuple(f"http://127.0.0.1:{DEFAULT_PORT + number}" for number in range(3))
 """The default ports of `raftlog up` with three nodes."""
@@ -21,6 +23,7 @@ class Running(msgspec.Struct, frozen=True):
     started: str  # when that process began, by the kernel: the pid may be reused
     endpoints: list[str]
     is_beside: bool = False  # true: an older cluster ran, to which commands go by default
+    tls: TlsFiles | None = None  # of a client, for https endpoints
 
 
 class Ambiguous(Exception):
@@ -42,8 +45,8 @@ def state_folder() -> Path:
     return Path(base) / "raftlog" / "clusters"
 
 
-def remember(endpoints: list[str]) -> tuple[str, ...]:
-    """This process runs a cluster there. Raises OSError.
+def remember(endpoints: list[str], tls: TlsFiles | None = None) -> tuple[str, ...]:
+    """This process runs a cluster there, which clients reach with these files. Raises OSError.
 
     Returns the URLs of an older cluster, to which commands still go; none if they go to this one.
     """
@@ -53,7 +56,7 @@ def remember(endpoints: list[str]) -> tuple[str, ...]:
     others = [each for each in _alive() if each.pid != pid]
     first = next((tuple(each.endpoints) for each in others if not each.is_beside), ())
     aside = file.with_suffix(".aside")
-    running = Running(pid, _started(pid), endpoints, is_beside=bool(first))
+    running = Running(pid, _started(pid), endpoints, is_beside=bool(first), tls=tls)
     aside.write_bytes(msgspec.json.encode(running) + b"\n")
     aside.replace(file)
     return first
@@ -64,8 +67,8 @@ def forget() -> None:
     _own_file().unlink(missing_ok=True)
 
 
-def remembered() -> tuple[str, ...]:
-    """The URLs of the running cluster; None if there is none.
+def remembered() -> Running | None:
+    """The running cluster; None if there is none.
 
     Of several the oldest counts, so that starting another one changes nothing. Raises Ambiguous if only clusters run
     that were started beside one that has ended.
@@ -73,10 +76,10 @@ def remembered() -> tuple[str, ...]:
     alive = _alive()
     for running in alive:
         if not running.is_beside:
-            return tuple(running.endpoints)
+            return running
     if alive:
         raise Ambiguous([each.endpoints[0] for each in alive])
-    return ()
+    return None
 
 
 def _alive() -> list[Running]:

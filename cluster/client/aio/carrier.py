@@ -32,6 +32,7 @@ from raftlog.cluster.client.flow import (
     resume,
 )
 from raftlog.cluster.runtime import clock
+from raftlog.cluster.security.tls import Credentials
 
 T = TypeVar("T")
 
@@ -45,13 +46,16 @@ class Carrier:
     `deadline_s`: for requests that have no deadline of their own. `session_ttl_ms`: None for writes without a session.
     """
 
-    def __init__(self, state: ClientState, deadline_s: float, connections_max: int, session_ttl_ms: int | None) -> None:
+    def __init__(
+        self, state: ClientState, deadline_s: float, connections_max: int, session_ttl_ms: int | None,
+        credentials: Credentials | None = None,
+    ) -> None:  # fmt: skip
         self.state = state
         self.session = None if session_ttl_ms is None else OwnSession(self._carry_ahead, session_ttl_ms)
         self._deadline_s = deadline_s
         self._connections_max = connections_max
         self._line = WaitQueue(connections_max)
-        self._pool = Pool()
+        self._pool = Pool(credentials)
 
     async def close(self) -> None:
         """Ends the session, if one was opened and a node can be reached, and all connections."""

@@ -56,6 +56,7 @@ from raftlog.cluster.client.flow import (
 )
 from raftlog.cluster.client.requests import Consistency, NewRecord, compare, prefix_end, step
 from raftlog.cluster.runtime import clock
+from raftlog.cluster.security.tls import TlsFiles, credentials_for
 
 __all__ = [
     "Client", "ClientError", "Compacted", "CompareFailed", "Item", "KeyNotFound", "LogPage",
@@ -76,6 +77,8 @@ class Client:
     node ids to URLs that replace the advertised ones. `sessions=False`: writes carry no session; one whose answer is
     lost ends as OutcomeUnknown and is not sent again. Appends that wait while one is under way go in one request of at
     most `batch_records_max` records (1: each alone). `linger_ms`: how long the first of them waits for others.
+    `tls`: the files for https URLs; None for those that RAFTLOG_CA, RAFTLOG_CERTIFICATE and RAFTLOG_KEY name. Raises
+    ValueError for a wrong URL, and for files that cannot serve TLS.
     """
 
     def __init__(
@@ -88,6 +91,7 @@ class Client:
         bound: bool = False,
         dial: Mapping[int, str] | None = None,
         policy: Policy | None = None,
+        tls: TlsFiles | None = None,
         connections_max: int = 256,
         linger_ms: int = 0,
         batch_records_max: int = RECORDS_MAX,
@@ -97,7 +101,10 @@ class Client:
         self.state = ClientState(routes, policy or Policy(), random.SystemRandom().randint)
         self.deadline_s = deadline_s
         self._ttl_ms = session_ttl_ms
-        self._carrier = carrier = Carrier(self.state, deadline_s, connections_max, session_ttl_ms if sessions else None)
+        self._carrier = carrier = Carrier(
+            self.state, deadline_s, connections_max, session_ttl_ms if sessions else None,
+            credentials_for(routes.configured, tls),
+        )  # fmt: skip
         self._batcher: Batcher | None = None
         self._writes: WriteBatcher | None = None
         if batch_records_max > 1:

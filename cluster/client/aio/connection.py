@@ -12,8 +12,9 @@ from typing import Final, cast
 
 from raftlog.cluster.client.decisions import Failure
 from raftlog.cluster.client.flow import Lost, Response
-from raftlog.cluster.client.http1 import BadResponse, ResponseHead, ResponseParser
+from raftlog.cluster.client.http1 import REFUSED_MAYBE, BadResponse, ResponseHead, ResponseParser
 from raftlog.cluster.runtime import clock
+from raftlog.cluster.security.tls import Credentials
 
 _IDLE_S: Final = 10.0
 """Seconds after which an unused connection is not used again: the node (75 s) or a proxy may close it just then."""
@@ -27,6 +28,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.idle_since = 0.0
+        self._is_encrypted = False
         self._transport: asyncio.Transport | None = None
         self._parser: ResponseParser | None = None
         self._waiter: asyncio.Future[Response | Lost] | None = None
@@ -89,6 +91,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's class has the same methods
+        self._is_encrypted = transport.get_extra_info("ssl_object") is not None
 
     def data_received(self, data: bytes) -> None:
         parser = self._parser
@@ -129,7 +132,8 @@ class Connection(asyncio.Protocol):
             else:
                 assert parser.head is not None
                 self._complete(parser.head, parser)
-        self._end(Lost(Failure.BROKEN, f"the connection ended before the answer ({error or 'closed by the node'})"))
+        reason = error or (REFUSED_MAYBE if self._is_encrypted else "closed by the node")
+        self._end(Lost(Failure.BROKEN, f"the connection ended before the answer ({reason})"))
 
     def _complete(self, head: ResponseHead, parser: ResponseParser) -> None:
         self._parser = None
@@ -166,7 +170,9 @@ class Connection(asyncio.Protocol):
 class Pool:
     """The connections to the nodes of one client. `raftlog.cluster.client.aio.line` bounds the requests under way."""
 
-    def __init__(self) -> None:
+    def __init__(self, credentials: Credentials | None = None) -> None:
+        """`credentials`: for https URLs."""
+        self._credentials = credentials
         self._idle: defaultdict[str, list[Connection]] = defaultdict(list)
         self._open: set[Connection] = set()
         self._is_closed = False
@@ -212,11 +218,17 @@ class Pool:
             if connection.is_usable and connection.idle_since > fresh:
                 return connection
             self.release(connection)
-        host, _, port = url.partition("://")[2].rpartition(":")
+        scheme, _, rest = url.partition("://")
+        host, _, port = rest.rpartition(":")
+        context = None
+        if scheme == "https":
+            if self._credentials is None:
+                return Lost(Failure.NOT_SENT, f"{url} needs TLS, and this client was made without")
+            context = self._credentials.client()
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s):
-                _, connection = await loop.create_connection(Connection, host.strip("[]"), int(port))
+                _, connection = await loop.create_connection(Connection, host.strip("[]"), int(port), ssl=context)
         except TimeoutError:
             return Lost(Failure.NOT_SENT, f"no connection within {timeout_s:g} s")
         except ConnectionRefusedError:

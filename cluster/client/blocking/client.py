@@ -45,6 +45,7 @@ from raftlog.cluster.client.flow import ApiRequest, ClientState, Flow, Lost, Res
 from raftlog.cluster.client.http1 import BadResponse
 from raftlog.cluster.client.requests import Consistency, NewRecord, compare, prefix_end, step
 from raftlog.cluster.runtime import clock
+from raftlog.cluster.security.tls import TlsFiles, credentials_for
 
 __all__ = [
     "ClientError", "Compacted", "CompareFailed", "Item", "KeyNotFound", "LogPage", "NewRecord", "NotApplied",
@@ -69,13 +70,14 @@ class SyncClient:
         bound: bool = False,
         dial: Mapping[int, str] | None = None,
         policy: Policy | None = None,
+        tls: TlsFiles | None = None,
         batch_records_max: int = RECORDS_MAX,
     ) -> None:
         urls = (endpoints,) if isinstance(endpoints, str) else tuple(endpoints)
         routes = Routes(urls, bound=bound, dial=dict(dial or {}))
         self.state = ClientState(routes, policy or Policy(), random.SystemRandom().randint)
         self.deadline_s = deadline_s
-        self._pool = SyncPool()
+        self._pool = SyncPool(credentials_for(routes.configured, tls))
         self._ttl_ms = session_ttl_ms
         self._uses_sessions = sessions
         self._book: SessionBook | None = None

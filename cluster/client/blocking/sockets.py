@@ -9,8 +9,9 @@ from typing import Final
 
 from raftlog.cluster.client.decisions import Failure
 from raftlog.cluster.client.flow import Lost, Response
-from raftlog.cluster.client.http1 import BadResponse, ResponseParser
+from raftlog.cluster.client.http1 import REFUSED_MAYBE, BadResponse, ResponseParser
 from raftlog.cluster.runtime import clock
+from raftlog.cluster.security.tls import Credentials
 
 _IDLE_S: Final = 10.0  # as in raftlog.cluster.client.aio.connection
 _READ_BYTES: Final = 1 << 18
@@ -20,13 +21,23 @@ _BODY_BYTES_MAX: Final = 64 << 20
 class SyncConnection:
     """A connection to one node."""
 
-    def __init__(self, url: str, timeout_s: float) -> None:
-        host, _, port = url.partition("://")[2].rpartition(":")
+    def __init__(self, url: str, timeout_s: float, credentials: Credentials | None) -> None:
+        """Raises OSError. `credentials`: for https URLs."""
+        scheme, _, rest = url.partition("://")
+        host, _, port = rest.rpartition(":")
+        if scheme == "https" and credentials is None:
+            raise OSError(f"{url} needs TLS, and this client was made without")
         self.url = url
         self.idle_since = 0.0
         self.parser = ResponseParser()
         self._socket = socket.create_connection((host.strip("[]"), int(port)), timeout_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if scheme == "https" and credentials is not None:
+            try:
+                self._socket = credentials.client().wrap_socket(self._socket, server_hostname=host.strip("[]"))
+            except BaseException:
+                self._socket.close()
+                raise
 
     def exchange(self, data: bytes, timeout_s: float, *, stream: bool) -> tuple[Response, bytes]:
         """Sends a request. Returns the whole response; of an accepted stream the head, and the bytes after it.
@@ -60,6 +71,8 @@ class SyncConnection:
         data = self._socket.recv(_READ_BYTES)
         if data:
             return self.parser.feed(data)
+        if self.parser.head is None and self.url.startswith("https://"):
+            raise ConnectionAbortedError(REFUSED_MAYBE)
         self.parser.feed_eof()
         return b""
 
@@ -71,7 +84,9 @@ class SyncConnection:
 class SyncPool:
     """Idle connections of one client; any thread may take one."""
 
-    def __init__(self) -> None:
+    def __init__(self, credentials: Credentials | None = None) -> None:
+        """`credentials`: for https URLs."""
+        self._credentials = credentials
         self._guard = threading.Lock()
         self._idle: defaultdict[str, list[SyncConnection]] = defaultdict(list)
         self._is_closed = False
@@ -109,7 +124,7 @@ class SyncPool:
         self, url: str, data: bytes, timeout_s: float, *, stream: bool
     ) -> tuple[Response | Lost, SyncConnection | None, bytes]:
         try:
-            connection = self._take(url) or SyncConnection(url, timeout_s)
+            connection = self._take(url) or SyncConnection(url, timeout_s, self._credentials)
         except TimeoutError:
             return Lost(Failure.NOT_SENT, f"no connection within {timeout_s:g} s"), None, b""
         except ConnectionRefusedError:

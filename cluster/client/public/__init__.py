@@ -41,13 +41,14 @@ if TYPE_CHECKING:
     )
     from raftlog.cluster.client.flow import Ticket
     from raftlog.cluster.client.requests import Consistency, KeyWrite, NewRecord, compare, prefix_end, step
+    from raftlog.cluster.security.tls import TlsFiles
 
 __all__ = [
     "Change", "Client", "ClientError", "Compacted", "CompareFailed", "ConnectionsBusy", "Consistency", "Consumer",
     "ConsumerFenced", "ConsumerNotFound", "Item", "KeyNotFound", "KeyWrite", "LogPage", "NewRecord", "NotApplied",
     "OutcomeUnknown", "Page", "Policy", "Progress", "Record", "SequenceSettled", "SessionBook", "SessionExpired",
-    "SyncClient", "SyncConsumer", "Ticket", "TxnResponse", "TxnResult", "Unavailable", "UnknownInBatch", "WatchEvent",
-    "arrow", "compare", "prefix_end", "sources", "step",
+    "SyncClient", "SyncConsumer", "Ticket", "TlsFiles", "TxnResponse", "TxnResult", "Unavailable", "UnknownInBatch",
+    "WatchEvent", "arrow", "compare", "prefix_end", "sources", "step",
 ]  # fmt: skip
 
 _PLACES = {
@@ -67,6 +68,7 @@ _PLACES = {
 _ROOMS = {"arrow": "raftlog.spark_export.tables.arrow", "sources": "raftlog.cluster.importer.sources"}
 """Public modules. They are named as text, so that no import points upwards."""
 _MODULES = {name: f"raftlog.cluster.client.{module}" for module, names in _PLACES.items() for name in names}
+_MODULES["TlsFiles"] = "raftlog.cluster.security.tls"
 
 
 def __getattr__(name: str) -> Any:

@@ -33,6 +33,7 @@ from raftlog.cluster.http.exchange.follow import LogTail
 from raftlog.cluster.http.exchange.query import NO_PARAMETERS, Query, nearest_name, parse_number
 from raftlog.cluster.replica.interface import NodeInterface
 from raftlog.cluster.runtime.freed_memory import FreedMemory
+from raftlog.cluster.security.tls import Credentials
 
 T = TypeVar("T")
 _REQUEST_ID: Final = re.compile(r"[!-~]{1,128}")
@@ -57,6 +58,7 @@ class Service:
     clock: Callable[[], float]  # seconds of the event loop
     identity: ServerIdentity
     lags: Lags
+    credentials: Credentials | None = None  # with TLS
     open_requests: int = 0
     open_streams: int = 0
     open_digests: int = 0

@@ -34,16 +34,16 @@ def split_target(target: str) -> tuple[str, str]:
     return path, query
 
 
-def authority_of(target: str) -> str | None:
+def authority_of(target: str, served: str = "http") -> str | None:
     """The host and port of a target in absolute form; None for any other form.
 
-    Raises ApiError bad_host for another scheme than http, bad_request for a user or a missing host (RFC 9110, sections
-    4.2 and 7.4)."""
+    Raises ApiError bad_host for another scheme than `served`, bad_request for a user or a missing host (RFC 9110,
+    sections 4.2 and 7.4)."""
     if target.startswith("/") or (absolute := _ABSOLUTE.match(target)) is None:
         return None
     scheme, authority = absolute.groups()
-    if scheme.lower() != "http":
-        raise ApiError(Code.BAD_HOST, f"the target has scheme {scheme[:20]!r}: this node serves http")
+    if scheme.lower() != served:
+        raise ApiError(Code.BAD_HOST, f"the target has scheme {scheme[:20]!r}: this node serves {served}")
     if not authority or "@" in authority:
         raise ApiError(Code.BAD_REQUEST, f"the target names {authority[:100]!r}: it must be a host, and maybe a port")
     return authority

@@ -32,6 +32,8 @@ from raftlog.cluster.http.fast.head import HeadParser, Kind, RequestHead
 from raftlog.cluster.http.fast.head_watch import HeadWatch
 from raftlog.cluster.http.routes.table import has_share
 from raftlog.cluster.runtime import clock
+from raftlog.cluster.security.names import client_refusal
+from raftlog.cluster.security.tls import shown_certificate
 
 _WAITING_BYTES_MAX: Final = 64 << 10
 """Bytes of requests after the one being served; above this the socket is not read."""
@@ -157,7 +159,12 @@ class FastConnection(asyncio.Protocol):
         if sock is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._server.fast.add(self)
-        connections_max = self._gate.service.limits.connections_max
+        service = self._gate.service
+        if service.credentials is not None:
+            if (reason := client_refusal(shown_certificate(transport), service.node.log_id)) is not None:
+                self._refuse(ApiError(Code.FORBIDDEN, reason))
+                return
+        connections_max = service.limits.connections_max
         if len(self._server.fast) > connections_max:
             self._refuse(
                 ApiError(

@@ -58,6 +58,7 @@ NOT_RUN: Final = {
     "docs/history.md": "the form of a command, not an example: tests/chaos/judge/test_commands_check.py",
     "docs/operations.md": "shown with their answers, of damage and full disks: tests/cluster and tests/acceptance",
     "docs/query.md": "tests/spark_export/tables/test_page.py runs the page and compares what it prints",
+    "docs/security.md": "several machines: tests/acceptance/test_machines.py and tests/cluster/cli/test_json.py",
     "docs/simulator.md": "other Pythons and other people's machines: tests/sim/runs/test_commands.py",
     "docs/spark.md": "forms of commands and of Spark's calls: tests/spark_export",
     "docs/testing.md": "runs the tests themselves",

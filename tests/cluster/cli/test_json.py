@@ -15,6 +15,7 @@ from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.client.consumers import claim
 from raftlog.cluster.config.cluster_file import render_cluster_file
 from raftlog.cluster.node.formatting import new_cluster
+from raftlog.cluster.security.authority import make_authority, make_client
 from tests.cluster.cli.test_cli import Running
 from tests.support import free_ports
 
@@ -68,6 +69,12 @@ SAMPLES: dict[str, list[str]] = {
     "members replace": ["members", "replace", "1", "--join-file", "{folder}/join.toml"],
     "members address": ["members", "address", "1", "--url", "http://127.0.0.1:8"],
     "leader transfer": ["leader", "transfer"],
+    "create": ["create", "127.0.0.1", "--folder", "{folder}/made"],
+    "cert ca": ["cert", "ca", "--folder", "{folder}/tls"],
+    "cert node": ["cert", "node", "1", "--cluster", "{folder}/cluster.toml", "--folder", "{folder}/tls"],
+    "cert client": ["cert", "client", "alice", "--folder", "{folder}/tls"],
+    "cert list": ["cert", "list", "--folder", "{folder}/tls"],
+    "cert check": ["cert", "check", "{folder}/tls/client-bob.pem"],
     "disk check": ["disk", "check", "{folder}/node-1"],
     "disk dump": ["disk", "dump", "{folder}/node-1", "entries"],
 }
@@ -109,7 +116,10 @@ def words_of(name: str, cli: Running, folder: Path) -> list[str]:
         generation = client.call(claim("g")).generation
         session = client.open_session().session
     (folder / "input.csv").write_text("value\none\ntwo\n")
-    if name == "format" or name.startswith("disk"):
+    if name.startswith("cert") and name != "cert ca":
+        make_authority(folder / "tls", "test")
+        make_client(folder / "tls", "bob")
+    if name in ("format", "cert node") or name.startswith("disk"):
         ports = free_ports(2)
         file = folder / "cluster.toml"
         file.write_text(render_cluster_file(new_cluster(1, peer_ports=ports[:1], http_ports=ports[1:])))

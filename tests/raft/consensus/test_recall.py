@@ -320,7 +320,7 @@ def test_a_rolled_back_leader_learns_the_acknowledgements_of_others() -> None:
 
 
 def test_a_restarted_leader_waits_for_no_log_that_only_a_learner_has() -> None:
-    """A learner's acknowledgement is no part of a majority, and nobody can elect the learner. So it reports none: else
+    """A learner's acknowledgement is no part of a majority, and the learner cannot be elected. So it reports none: else
     the restarted leader would refuse every log without it, and a cluster that needs this vote would have no leader."""
     members = configuration(4, learners=[1])
     learner = RaftCore(

@@ -6,13 +6,17 @@ import os
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 import uvloop
 from aiohttp import web
 
-from raftlog.cluster.http import listener
-from raftlog.cluster.http.listener import Door, listen
+from raftlog.cluster.runtime import door as listener
+from raftlog.cluster.runtime.door import Door, Encryption, listen
+from raftlog.cluster.security import authority
+from raftlog.cluster.security.tls import TlsFiles, server_context
+from tests.support import wait_until_async
 
 CLIENTS = 20
 
@@ -30,8 +34,9 @@ async def _door() -> AsyncIterator[Door]:
 
     runner = web.ServerRunner(web.Server(answer))
     await runner.setup()
+    assert runner.server is not None
     try:
-        yield await listen(runner, "127.0.0.1", 0, 100)
+        yield await listen(runner.server, "127.0.0.1", 0, 100)
     finally:
         await runner.cleanup()
 
@@ -90,7 +95,7 @@ async def _storm() -> None:
             transport.close()
 
     async with _door() as door:
-        door._factory = Silent  # type: ignore[assignment]
+        door._factory = Silent
         clients = [socket.create_connection(door.sockets[0].getsockname(), timeout=5) for _ in range(CLIENTS)]
         while sum(made) < CLIENTS and len(made) < 100:
             made.append(0)
@@ -158,7 +163,7 @@ async def _many() -> None:
             for _ in range(5):
                 await asyncio.sleep(0)
 
-        door._factory = Kept  # type: ignore[assignment]
+        door._factory = Kept
         clients = [socket.create_connection(door.sockets[0].getsockname(), timeout=30) for _ in range(CLIENTS)]
         lowest = os.dup(clients[0].fileno())
         os.close(lowest)
@@ -184,6 +189,37 @@ async def _many() -> None:
             for transport in made:
                 transport.close()
             await door.close()
+
+
+@LOOPS
+def test_a_handshake_that_does_not_end_is_given_up(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop], tmp_path: Path
+) -> None:
+    """A client that sends nothing, and one that sends half of a hello: both connections end after the time allowed, and
+    each is reported once."""
+    authority.make_authority(tmp_path, "test")
+    made = authority.make_node(tmp_path, "a" * 32, 1, ["127.0.0.1"])
+    context = server_context(TlsFiles(str(tmp_path / "ca.pem"), str(made.certificate), str(made.key)))
+    reports: list[tuple[str, str]] = []
+    tls = Encryption(lambda: context, handshake_s=0.1, handshakes_max=8, refused=lambda *told: reports.append(told))
+
+    async def run() -> None:
+        door = await listen(asyncio.Protocol, "127.0.0.1", 0, 100, tls=tls, linger_s=0)
+        try:
+            address = door.sockets[0].getsockname()
+            for first in (b"", b"\x16\x03\x01\x02\x00"):
+                client = socket.create_connection(address, timeout=10)
+                try:
+                    client.sendall(first)
+                    assert await asyncio.to_thread(_all_of, client) == b""
+                finally:
+                    client.close()
+            await wait_until_async(lambda: len(reports) == 2, what="two reports")
+        finally:
+            await door.close()
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(run())
 
 
 class _Poor:

@@ -1,8 +1,8 @@
-"""Listens for the HTTP API: accepts many waiting connections at a time, and leaves no client without an answer.
+"""Listens on a TCP port: accepts many waiting connections at a time, with TLS or without, and leaves none unanswered.
 
-`raftlog.cluster.node.process` opens it. The event loop's own servers accept one connection in each turn (libuv does).
-The turns of a busy node take some milliseconds. So a thousand clients that come at once, and status requests among
-them, would wait for as long as the node is busy.
+The process opens one for the HTTP API (`raftlog.cluster.node.process`), the transport one for peers. The event loop's
+own servers accept one connection in each turn (libuv does). The turns of a busy node take some milliseconds. So a
+thousand clients that come at once, and status requests among them, would wait for as long as the node is busy.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ import errno
 import os
 import resource
 import socket
+import ssl
 import sys
+from collections.abc import Callable
 from typing import Final
-
-from aiohttp import web
 
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.runtime.logging import get_logger
 
 ANSWER_S: Final = 0.1  # seconds for the first request of the last connections
+ENTER_S: Final = 0.5  # seconds that `close` waits for handshakes under way
 ACCEPTS_MAX: Final = 128
 """Most connections accepted in a row, in about 10 ms; then open connections have their turn."""
 PAUSE_S: Final = 0.2
@@ -33,19 +34,43 @@ FILES_KEPT: Final = 192
 disk, and the peers. A disk that cannot open its next segment would end the node."""
 
 
+class Encryption:
+    """How the connections of one port are encrypted."""
+
+    __slots__ = ("context", "handshake_s", "handshakes_max", "refused")
+
+    def __init__(
+        self, context: Callable[[], ssl.SSLContext], *, handshake_s: float, handshakes_max: int,
+        refused: Callable[[str, str], None],
+    ) -> None:  # fmt: skip
+        """`context` gives the TLS context for the next connection. `handshake_s` and `handshakes_max` bound how long a
+        handshake may take, and how many are under way. `refused` gets the address and the reason of a failed one.
+        """
+        self.context = context
+        self.handshake_s = handshake_s
+        self.handshakes_max = handshakes_max
+        self.refused = refused
+
+
 class Door:
     """Listening sockets and their server. Made in the running event loop, which serves them at once."""
 
-    def __init__(self, runner: web.ServerRunner, sockets: list[socket.socket]) -> None:
-        assert runner.server is not None
+    def __init__(
+        self, factory: Callable[[], asyncio.BaseProtocol], sockets: list[socket.socket], *,
+        tls: Encryption | None = None, files_kept: int = FILES_KEPT, linger_s: float = ANSWER_S,
+    ) -> None:  # fmt: skip
+        """`files_kept`: open files that these connections leave to the node. `linger_s`: how long `close` serves the
+        last connections."""
         self.sockets = sockets
-        self._factory = runner.server
+        self._factory = factory
+        self._tls = tls
+        self._linger_s = linger_s
         self._loop = asyncio.get_running_loop()
-        self._entering: set[asyncio.Task[None]] = set()
+        self._entering: dict[asyncio.Task[None], None] = {}  # the oldest first
         self._pause: asyncio.TimerHandle | None = None
         self._tell_at = 0.0  # time of the next line about not accepting
         allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self._files_max = sys.maxsize if allowed == resource.RLIM_INFINITY else allowed - min(FILES_KEPT, allowed // 2)
+        self._files_max = sys.maxsize if allowed == resource.RLIM_INFINITY else allowed - min(files_kept, allowed // 2)
         self._open()
 
     def _open(self) -> None:
@@ -99,18 +124,40 @@ class Door:
                 self._rest(str(error))
                 return
             number = connection.fileno()
-            entering = self._loop.create_task(self._enter(connection))
-            self._entering.add(entering)
-            entering.add_done_callback(self._entering.discard)
+            self._let_in(connection)
             if number >= self._files_max:
                 self._rest(self._few)
                 return
 
+    def _let_in(self, connection: socket.socket) -> None:
+        if self._tls is not None and len(self._entering) >= self._tls.handshakes_max:
+            next(iter(self._entering)).cancel()  # the oldest handshake gives way, so that silent clients block no other
+        entering = self._loop.create_task(self._enter(connection))
+        self._entering[entering] = None
+        entering.add_done_callback(self._entering.pop)
+
     async def _enter(self, connection: socket.socket) -> None:
         connection.setblocking(False)
-        with contextlib.suppress(OSError):  # the client has gone meanwhile
+        tls, where = self._tls, "?"
+        try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await self._loop.connect_accepted_socket(self._factory, connection)
+            if tls is None:
+                await self._loop.connect_accepted_socket(self._factory, connection)
+                return
+            host, port, *_ = connection.getpeername()
+            where = f"{host}:{port}"
+            await self._loop.connect_accepted_socket(
+                self._factory, connection, ssl=tls.context(), ssl_handshake_timeout=tls.handshake_s
+            )
+        except OSError as error:  # the client has gone meanwhile, or its handshake failed
+            connection.close()
+            if tls is not None:
+                tls.refused(where, _handshake_reason(error))
+        except asyncio.CancelledError:
+            connection.close()
+            if tls is None:
+                raise
+            tls.refused(where, f"more than {tls.handshakes_max} handshakes were under way")
 
     async def close(self) -> None:
         """Accepts no new connection; serves those that the kernel has accepted already for a moment more.
@@ -128,12 +175,29 @@ class Door:
                 while True:
                     taken.append(listening.accept()[0])
             listening.close()
-        await asyncio.gather(*self._entering, *[self._enter(connection) for connection in taken])
-        await asyncio.sleep(ANSWER_S)
+        for connection in taken:
+            self._let_in(connection)
+        if self._entering:
+            await asyncio.wait(list(self._entering), timeout=ENTER_S)
+        for unfinished in list(self._entering):
+            unfinished.cancel()
+        await asyncio.sleep(self._linger_s)
 
 
-async def listen(runner: web.ServerRunner, host: str, port: int, backlog: int) -> Door:
-    """Serves at every address of the host; `runner` must be set up. Raises OSError."""
+def _handshake_reason(error: OSError) -> str:
+    """Why a handshake failed, in the words of OpenSSL where it said any."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is refused: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or "no TLS").lower().replace("_", " ")
+    return error.strerror or str(error) or type(error).__name__
+
+
+async def listen(
+    factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, backlog: int, *,
+    tls: Encryption | None = None, files_kept: int = FILES_KEPT, linger_s: float = ANSWER_S,
+) -> Door:  # fmt: skip
+    """Serves at every address of the host. Raises OSError."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []
     try:
@@ -150,4 +214,4 @@ async def listen(runner: web.ServerRunner, host: str, port: int, backlog: int) -
         for listening in sockets:
             listening.close()
         raise
-    return Door(runner, sockets)
+    return Door(factory, sockets, tls=tls, files_kept=files_kept, linger_s=linger_s)

@@ -1,0 +1,147 @@
+"""Defines `raftlog cert`: makes the certificates of a cluster, lists them, and checks that three files fit together."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Final
+from urllib.parse import urlsplit
+
+import typer
+
+from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
+from raftlog.cluster.cli.frame.output import Column, View, lines_of
+from raftlog.cluster.config.cluster_file import ClusterFile, SettingsError, split_address
+
+FOLDER: Final = Path("tls")
+WARN_DAYS: Final = 30.0  # `check` says from here on that a certificate must be renewed
+
+MADE: Final = View((Column("certificate"), Column("key")), lines_of("certificate"))
+LISTED: Final = View(
+    (Column("file"), Column("holder"), Column("names"), Column("issuer"), Column("expires"), Column("days")),
+    lines_of("file"),
+)
+
+FolderOption = Annotated[Path, typer.Option("--folder", help="Where the files are.")]
+DaysOption = Annotated[int | None, typer.Option("--days", help="How long it counts.", min=1)]
+ClusterFileOption = Annotated[Path, typer.Option("--cluster", help="The cluster file: it names the log and the nodes.")]
+
+
+def _ca(
+    cli: Cli,
+    name: Annotated[str, typer.Option("--name", help="The name of the authority.")] = "raftlog CA",
+    folder: FolderOption = FOLDER,
+    days: DaysOption = None,
+) -> None:
+    """Make the authority of a cluster: ca.pem for every node and client, ca.key to keep in a safe place."""
+    from raftlog.cluster.security.authority import CA_DAYS, make_authority
+
+    _show(cli, make_authority(folder, name, days or CA_DAYS))
+
+
+def _node(
+    cli: Cli,
+    nodes: Annotated[list[int], typer.Argument(help="Ids of nodes.", min=1)],
+    cluster: ClusterFileOption = Path("cluster.toml"),
+    names: Annotated[
+        list[str] | None, typer.Option("--also", help="One more host name or address of the node; may be repeated.")
+    ] = None,
+    folder: FolderOption = FOLDER,
+    days: DaysOption = None,
+) -> None:
+    """Make the certificates of nodes, for the hosts that the cluster file names."""
+    from raftlog.cluster.node.formatting import read_cluster
+    from raftlog.cluster.security.authority import HOLDER_DAYS, make_node
+
+    try:
+        known = read_cluster(cluster)
+    except SettingsError as error:
+        raise Failed(str(error), Exit.USAGE) from error
+    for node in nodes:
+        hosts = [*hosts_of(known, node), *(names or ())]
+        _show(cli, make_node(folder, known.cluster.log, node, hosts, days or HOLDER_DAYS))
+
+
+def _client(
+    cli: Cli,
+    name: Annotated[str, typer.Argument(help="The name of the client: a user or a program.")],
+    cluster: Annotated[
+        Path | None, typer.Option("--cluster", help="Count for this cluster alone, not for all of the authority.")
+    ] = None,
+    folder: FolderOption = FOLDER,
+    days: DaysOption = None,
+) -> None:
+    """Make the certificate of a client. It may do everything that the HTTP API offers."""
+    from raftlog.cluster.node.formatting import read_cluster
+    from raftlog.cluster.security.authority import HOLDER_DAYS, make_client
+
+    try:
+        log = "" if cluster is None else read_cluster(cluster).cluster.log
+    except SettingsError as error:
+        raise Failed(str(error), Exit.USAGE) from error
+    _show(cli, make_client(folder, name, log, days or HOLDER_DAYS))
+
+
+def _list(cli: Cli, folder: FolderOption = FOLDER) -> None:
+    """List the certificates of a folder."""
+    from raftlog.cluster.security.authority import read_facts
+
+    files = sorted(folder.glob("*.pem"))
+    if not files:
+        raise Failed(f"{folder}: no certificate (*.pem) is there; make some with raftlog cert ca", Exit.NOT_FOUND)
+    cli.printer.all([_row(read_facts(each)) for each in files], LISTED)
+
+
+def _check(
+    cli: Cli,
+    certificate: Annotated[Path, typer.Argument(help="A certificate; its key is the file beside it with .key.")],
+    ca: Annotated[Path | None, typer.Option("--ca", help="The authorities. [default: ca.pem beside it]")] = None,
+    key: Annotated[Path | None, typer.Option("--key", help="The key. [default: the same name with .key]")] = None,
+) -> None:
+    """Check that an authority, a certificate and a key fit together, and that the certificate counts now.
+
+    Exit code 1 if they do not.
+    """
+    from raftlog.cluster.security.authority import check_files, read_facts
+
+    wrong = check_files(ca or certificate.with_name("ca.pem"), certificate, key or certificate.with_suffix(".key"))
+    if wrong:
+        raise Failed("\n".join(wrong))
+    facts = read_facts(certificate)
+    cli.printer.all([_row(facts)], LISTED)
+    if facts.days_left() < WARN_DAYS:
+        print(f"{certificate}: it expires in {facts.days_left():.0f} days: renew it", file=sys.stderr)
+
+
+def hosts_of(cluster: ClusterFile, node: int) -> list[str]:
+    """The hosts at which a node of the cluster file is reached by clients and by peers. Raises Failed."""
+    place = cluster.of(node)
+    if place is None:
+        ids = ", ".join(str(each.id) for each in cluster.node)
+        raise Failed(f"node {node} is not in the cluster file, which has the nodes {ids}", Exit.USAGE)
+    hosts: Iterable[str | None] = (urlsplit(place.url).hostname, split_address(place.peer, "peer")[0])
+    return list(dict.fromkeys(host for host in hosts if host))
+
+
+def _show(cli: Cli, made: Any) -> None:
+    cli.printer.all([{"certificate": str(made.certificate), "key": str(made.key)}], MADE)
+
+
+def _row(facts: Any) -> dict[str, Any]:
+    return {
+        "file": str(facts.path),
+        "holder": facts.holder,
+        "names": ", ".join(facts.names),
+        "issuer": facts.issuer,
+        "expires": f"{facts.not_after:%Y-%m-%d %H:%M} UTC",
+        "days": int(facts.days_left()),
+    }
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    below = typer.Typer(no_args_is_help=True, help="Certificates: of the authority, of nodes, of clients.")
+    for name, function in (("ca", _ca), ("node", _node), ("client", _client), ("list", _list), ("check", _check)):
+        command(below, name)(function)
+    app.add_typer(below, name="cert")

@@ -1,0 +1,95 @@
+"""Makes the TLS of a node: checks whose certificate it has, logs refused clients, and warns before it expires.
+
+`raftlog.cluster.node.process` makes one if section security names files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Final
+
+from raftlog.cluster.config.settings import LimitSettings
+from raftlog.cluster.runtime import clock
+from raftlog.cluster.runtime.door import Encryption
+from raftlog.cluster.runtime.logging import Logger
+from raftlog.cluster.runtime.metrics import Metrics
+from raftlog.cluster.security.authority import holder_of_file, read_facts
+from raftlog.cluster.security.names import Holder, HolderKind
+from raftlog.cluster.security.tls import Credentials, TlsError, TlsFiles
+
+REFUSED_LOG_S: Final = 10.0  # seconds between two lines with one reason about refused clients
+REASONS_MAX: Final = 64  # reasons that are remembered for that
+WARN_DAYS: Final = 30.0
+WARN_EVERY_S: Final = 86_400.0
+
+
+class NodeTls:
+    """The TLS of one node. Made on its event loop."""
+
+    def __init__(self, files: TlsFiles, log: str, node: int, logger: Logger) -> None:
+        """Raises TlsError or UnknownHolder if the files cannot serve this node of this log."""
+        self._files = files
+        self._wanted = Holder(log, HolderKind.NODE, str(node))
+        self._logger = logger
+        self._left_out = 0
+        self._next_at: dict[str, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._check_holder()
+        self.credentials = Credentials(files, self._changed)
+        self._expires_s = self._expiry()
+        self._warn()
+
+    def show(self, metrics: Metrics) -> None:
+        """Adds the time until the certificate expires to `/metrics`."""
+        metrics.gauge("raftlog_certificate_expires_seconds", "until this node's certificate expires", self._left_s)
+
+    def encryption(self, limits: LimitSettings) -> Encryption:
+        """For the port of the HTTP API."""
+        return Encryption(
+            self.credentials.server, handshake_s=limits.handshake_timeout_ms / 1_000,
+            handshakes_max=limits.handshakes_max, refused=self._refused,
+        )  # fmt: skip
+
+    def _check_holder(self) -> None:
+        holder = holder_of_file(Path(self._files.certificate))
+        if holder != self._wanted:
+            raise TlsError(
+                f"{self._files.certificate} is the certificate of {holder}: this is {self._wanted}; make one with "
+                "`raftlog cert node`"
+            )
+
+    def _expiry(self) -> float:
+        return read_facts(Path(self._files.certificate)).not_after.timestamp()
+
+    def _left_s(self) -> float:
+        return self._expires_s - clock.wall_ms() / 1_000
+
+    def _warn(self) -> None:
+        """Logs once a day that the certificate expires soon."""
+        days = self._left_s() / 86_400
+        if days < WARN_DAYS:
+            self._logger.warning(
+                "certificate_expires", certificate=self._files.certificate, days=int(days),
+                mend="put a new one in its place: raftlog cert node; no restart is needed",
+            )  # fmt: skip
+        self._timer = asyncio.get_running_loop().call_later(WARN_EVERY_S, self._warn)
+
+    def _changed(self, trouble: str) -> None:
+        if trouble:
+            self._logger.error("tls_files_refused", reason=trouble, meaning="the files in use before stay in use")
+            return
+        self._expires_s = self._expiry()
+        self._logger.info("tls_files_taken", certificate=self._files.certificate, days=int(self._left_s() / 86_400))
+
+    def _refused(self, where: str, reason: str) -> None:
+        """A client's handshake failed."""
+        now = clock.monotonic()
+        if now < self._next_at.get(reason, 0.0):
+            self._left_out += 1
+            return
+        if len(self._next_at) >= REASONS_MAX:
+            self._next_at.clear()
+        self._next_at[reason] = now + REFUSED_LOG_S
+        self._logger.warning("tls_refused", client=where, reason=reason, left_out=self._left_out)
+        self._left_out = 0

@@ -1,0 +1,190 @@
+"""Makes TLS contexts of PEM files, and makes them again when the files change.
+
+Nodes and both clients use it. Every side shows a certificate, and verifies the other's by `ca` (mutual TLS). A changed
+file counts for new connections within LOOK_S seconds; open connections keep their keys. If the changed files do not
+fit, the contexts in use stay, and the trouble is reported. The cryptography is that of Python's `ssl` (OpenSSL).
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+
+from raftlog.cluster.runtime import clock
+
+if TYPE_CHECKING:
+    import asyncio  # the blocking client needs none of it
+
+LOOK_S: Final = 1.0
+"""Least seconds between two looks for changed files."""
+CA_VARIABLE: Final = "RAFTLOG_CA"
+CERTIFICATE_VARIABLE: Final = "RAFTLOG_CERTIFICATE"
+KEY_VARIABLE: Final = "RAFTLOG_KEY"
+
+TlsVersion = Literal["1.2", "1.3"]
+_VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+_Stamp = tuple[tuple[int, int, int], ...]
+
+
+class TlsError(ValueError):
+    """The files cannot serve TLS. The message names the file, the defect, and the repair."""
+
+
+class TlsFiles(msgspec.Struct, frozen=True):
+    """Paths of the PEM files of one end: authorities that it trusts, its own certificate with its chain, its key."""
+
+    ca: str
+    certificate: str
+    key: str
+    version_min: TlsVersion = "1.3"
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> TlsFiles:
+        """The files that RAFTLOG_CA, RAFTLOG_CERTIFICATE and RAFTLOG_KEY name. Raises TlsError if one is missing."""
+        found = os.environ if environment is None else environment
+        missing = [name for name in (CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE) if not found.get(name)]
+        if missing:
+            raise TlsError(
+                f"an https URL needs the files of this client, and {' and '.join(missing)} is not set: make them with "
+                "`raftlog cert client NAME`"
+            )
+        return cls(found[CA_VARIABLE], found[CERTIFICATE_VARIABLE], found[KEY_VARIABLE])
+
+    def to_environment(self) -> None:
+        """Names these files in this process's environment, for its own clients and for the processes that it starts.
+        A variable that is set already stays."""
+        for name, path in ((CA_VARIABLE, self.ca), (CERTIFICATE_VARIABLE, self.certificate), (KEY_VARIABLE, self.key)):
+            os.environ.setdefault(name, path)
+
+
+def credentials_for(urls: Iterable[str], files: TlsFiles | None) -> Credentials | None:
+    """What a client needs for these URLs: None if none is https. `files`: None for those of the environment.
+
+    Raises TlsError.
+    """
+    if not any(url.startswith("https://") for url in urls):
+        return None
+    return Credentials(files or TlsFiles.from_environment())
+
+
+def shown_certificate(transport: asyncio.BaseTransport) -> Mapping[str, Any] | None:
+    """The verified certificate that the other side of a connection showed; None without TLS."""
+    encrypted = transport.get_extra_info("ssl_object")
+    shown: Mapping[str, Any] | None = None if encrypted is None else encrypted.getpeercert()
+    return shown
+
+
+def server_context(files: TlsFiles) -> ssl.SSLContext:
+    """For accepting connections: the other side must show a certificate. Raises TlsError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.verify_mode = ssl.CERT_REQUIRED
+    return _filled(context, files)
+
+
+def client_context(files: TlsFiles, *, checks_host: bool) -> ssl.SSLContext:
+    """For dialling. `checks_host`: the certificate must name the host of the URL. A peer link checks the node's name
+    instead (`raftlog.cluster.security.names.peer_refusal`). Raises TlsError.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = checks_host
+    return _filled(context, files)
+
+
+def _filled(context: ssl.SSLContext, files: TlsFiles) -> ssl.SSLContext:
+    context.minimum_version = _VERSIONS[files.version_min]
+    try:
+        context.load_verify_locations(cafile=files.ca)
+    except (OSError, ValueError) as error:
+        raise TlsError(f"{files.ca}: {_reason(error)}; it must hold the certificates of authorities as PEM") from error
+    for path in (files.certificate, files.key):
+        try:
+            Path(path).read_bytes()
+        except OSError as error:
+            raise TlsError(f"{path}: {error.strerror}; `raftlog cert` makes certificates and keys") from error
+    try:
+        context.load_cert_chain(files.certificate, files.key, password=_no_password)
+    except (OSError, ValueError) as error:
+        raise TlsError(
+            f"{files.certificate} and {files.key}: {_reason(error)}; they must hold a certificate and its key as PEM, "
+            "the key without a password"
+        ) from error
+    return context
+
+
+def _no_password() -> str:
+    raise ValueError("the key has a password")  # else OpenSSL asks on the terminal
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or "not PEM").lower().replace("_", " ")
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
+
+
+class Credentials:
+    """The TLS contexts of one process, made of files that may change. Used by one thread, or under its owner's lock."""
+
+    def __init__(self, files: TlsFiles, report: Callable[[str], None] = lambda trouble: None) -> None:
+        """`report` gets the trouble of changed files that do not fit, and "" once they fit again. Raises TlsError."""
+        self.files = files
+        self.trouble = ""
+        self._report = report
+        self._stamp = _stamp(files)
+        self._looked_at = clock.monotonic()
+        self._make()
+
+    def server(self) -> ssl.SSLContext:
+        """For the next accepted connection."""
+        self._look()
+        return self._server
+
+    def client(self) -> ssl.SSLContext:
+        """For the next dialled connection to an HTTP API."""
+        self._look()
+        return self._client
+
+    def peer(self) -> ssl.SSLContext:
+        """For the next dialled peer link."""
+        self._look()
+        return self._peer
+
+    def _make(self) -> None:
+        server = server_context(self.files)
+        client, peer = (client_context(self.files, checks_host=checks) for checks in (True, False))
+        self._server, self._client, self._peer = server, client, peer
+
+    def _look(self) -> None:
+        now = clock.monotonic()
+        if now - self._looked_at < LOOK_S:
+            return
+        self._looked_at = now
+        stamp = _stamp(self.files)
+        if stamp == self._stamp:
+            return
+        try:
+            self._make()
+        except TlsError as error:
+            if str(error) != self.trouble:
+                self.trouble = str(error)
+                self._report(self.trouble)
+            return
+        self._stamp, self.trouble = stamp, ""
+        self._report("")
+
+
+def _stamp(files: TlsFiles) -> _Stamp:
+    """What changes when one of the files does. A file that is not there has zeros."""
+    found: list[tuple[int, int, int]] = []
+    for path in (files.ca, files.certificate, files.key):
+        try:
+            stat = os.stat(path)
+        except OSError:
+            found.append((0, 0, 0))
+        else:
+            found.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""Tests of cluster/security: certificates, and connections with TLS."""
