@@ -24,7 +24,7 @@ class HolderKind(StrEnum):
 
 
 class Holder(NamedTuple):
-    """The holder that a certificate names. `log` is empty if the certificate counts for any cluster of its authority."""
+    """The holder that a certificate names. `log` is empty if it counts for any cluster of its authority."""
 
     log: str
     kind: HolderKind

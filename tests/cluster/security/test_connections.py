@@ -1,4 +1,4 @@
-"""Three node processes with TLS: valid certificates get in at the API and the peer ports, all others are refused by name."""
+"""Three node processes with TLS: valid certificates get in at the API and at peer ports, others are refused."""
 
 from __future__ import annotations
 
