@@ -98,7 +98,7 @@ def check_state(state: State) -> None:
         raise InvariantBroken(node, "no more is given out than may wait", "docs/promises.md", log.unapplied_bytes)
     role = state.role
     if state.vote != node and isinstance(role, (Candidate, Leader)):
-        raise InvariantBroken(node, "who campaigns or leads has its own vote", "thesis 3.4", state.vote)
+        raise InvariantBroken(node, "a candidate or leader has its own vote", "thesis 3.4", state.vote)
     if isinstance(role, Leader):
         check_leader(state, role)
 
@@ -124,7 +124,7 @@ def check_leader(state: State, role: Leader) -> None:
             under_way, bound = sending.sent - sending.offset, state.options.snapshot_window_bytes
             if under_way < 0 or (len(sending.inflight) > 1 and under_way > bound):
                 detail = (peer, under_way)
-                raise InvariantBroken(node, "what is under way of a snapshot is bounded", "docs/promises.md", detail)
+                raise InvariantBroken(node, "the unanswered part of a snapshot is bounded", "docs/promises.md", detail)
         if progress.commit_sent > log.committed:
             raise InvariantBroken(node, "no commit is announced before it is one", "5.3", (peer, progress.commit_sent))
 

@@ -38,7 +38,7 @@ def _processes_of(folder: Path) -> list[int]:
 
 
 @pytest.mark.timeout(180)
-def test_smoke(tmp_path: Path, toxiproxy_path: Path, record_property: Measure) -> None:
+def test_a_smoke_run_of_chaos_is_valid(tmp_path: Path, toxiproxy_path: Path, record_property: Measure) -> None:
     """Registers and the log under partitions, kills and pauses, three nodes behind the real Toxiproxy: valid,
     with enough operations, faults of every lane that took effect, digests that all nodes agree on, and the page."""
     done = subprocess.run(

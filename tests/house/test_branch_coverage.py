@@ -30,7 +30,7 @@ def test_rows_need_a_reason() -> None:
     assert listed(TABLE) == [Place("raft/quorum.py", "return 0  # no voter, so no agreement")]
 
 
-def test_each_finding() -> None:
+def test_each_unreached_or_excused_place_is_a_finding() -> None:
     """Below the bound; not reached and not listed; listed and reached."""
     line = (ROOT / "raft/quorum.py").read_text(encoding="utf-8").splitlines()
     number = next(i for i, text in enumerate(line, 1) if "no voter, so no agreement" in text)

@@ -117,7 +117,7 @@ def renumbered(rows: list[DemoRow]) -> list[DemoRow]:
     ],
     ids=range(14),
 )  # fmt: skip
-def test_anything_missing_fails(tmp_path: Path, damage: object, says: str) -> None:
+def test_a_demo_with_lost_or_altered_results_fails(tmp_path: Path, damage: object, says: str) -> None:
     """A line lost, doubled, swapped or altered, a hole, no leader change, an effect that was not shown."""
     story, rows = story_of(tmp_path)
     with pytest.raises(DemoFailed, match=says):

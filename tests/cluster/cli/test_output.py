@@ -67,7 +67,7 @@ def test_a_cell_can_be_undone(data: bytes) -> None:
         ("a\nb", "a\\nb"),
     ],
 )
-def test_other_values_are_plain(value: object, text: str) -> None:
+def test_numbers_and_nested_values_are_printed_plain(value: object, text: str) -> None:
     """Numbers, truth and nested values read as they do elsewhere."""
     assert cell(value) == text
 

@@ -59,7 +59,7 @@ def test_every_plain_argument_is_checked_by_its_name(owner: Any, name: str, argu
         getattr(owner, name)(**given, **{argument: Wrong()})
 
 
-def test_there_are_arguments_to_check() -> None:
+def test_the_list_of_checked_arguments_is_not_empty() -> None:
     """The list above is not empty by mistake."""
     told = [str(each.id) for each in CASES]
     assert {"Client.append(value)", "SyncClient.append(value)", "Client.put(value)", "SyncClient.get(key)"} <= set(told)

@@ -84,7 +84,7 @@ async def test_many_tasks_share_requests_and_each_gets_its_index() -> None:
         assert max(appends_of(served.node)) == 256
 
 
-async def test_one_bad_record_fails_alone() -> None:
+async def test_a_bad_record_of_a_batch_fails_alone() -> None:
     """A record that is too large, and one whose key is empty, among good ones: those two calls fail, the others are
     applied once each, in order."""
     async with serve(value_bytes_max=100) as served, Client(served.url) as client:

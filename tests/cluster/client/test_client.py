@@ -71,7 +71,7 @@ def test_threads_take_turns_to_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (sending, deciding) == ([False], [True])
 
 
-async def test_everything_once_over_the_real_routes() -> None:
+async def test_every_client_call_works_over_the_real_routes() -> None:
     """Each method of the client does what its name says, bytes come back as bytes, and the token follows."""
     async with serve() as served, Client(served.url) as client:
         first = await client.append(b"\xff\x00", key=b"k/\xfe", headers=[("h", b"\x80")], time_ms=5)

@@ -94,7 +94,9 @@ ENDS: list[tuple[Code, Safety, type[Exception] | None]] = [
 
 
 @pytest.mark.parametrize(("code", "safety", "end"), ENDS)
-def test_one_answer_ends_or_goes_on(code: Code, safety: Safety, end: type[Exception] | None) -> None:
+def test_each_code_ends_the_request_or_leads_to_another_attempt(
+    code: Code, safety: Safety, end: type[Exception] | None
+) -> None:
     """Every code leads, for every kind of request, to the end its outcome allows, or to another attempt."""
     story = Story(safety)
     story.refuse(code)

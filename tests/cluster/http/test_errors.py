@@ -311,7 +311,7 @@ async def test_http_10_gets_whole_answers_and_closed_connections(served: Served)
         assert (await stream.reply()).headers["connection"] == "keep-alive"
 
 
-async def test_one_line_per_request(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+async def test_each_request_has_one_line_in_the_log(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     """With http.access_log every request has its line, malformed ones aside: method, target, status, time, id, code."""
     from raftlog.cluster.runtime import logging
 

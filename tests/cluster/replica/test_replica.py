@@ -117,7 +117,7 @@ async def test_a_killed_leader_is_replaced_and_comes_back(tmp_path: Path) -> Non
         assert await log_of(again) == await log_of(new) == [b"1", b"2"]
 
 
-async def test_everything_is_there_after_all_were_killed(tmp_path: Path) -> None:
+async def test_all_acknowledged_records_survive_a_kill_of_all_nodes(tmp_path: Path) -> None:
     """A restart of all nodes replays the log into the same state."""
     async with cluster_of(3, tmp_path) as nodes:
         leader = await nodes.leader()

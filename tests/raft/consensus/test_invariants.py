@@ -77,7 +77,7 @@ def test_a_step_that_must_not_be_is_named(after: Observed, what: str) -> None:
         check_step(1, BEFORE, after)
 
 
-def test_legal_steps_pass() -> None:
+def test_legal_steps_break_no_invariant() -> None:
     """A new term may bring a new vote, leader and role; marks may rise."""
     check_step(1, BEFORE, BEFORE)
     check_step(1, BEFORE, BEFORE._replace(term=6, vote=0, leader=0, role=RoleName.FOLLOWER, last=12))

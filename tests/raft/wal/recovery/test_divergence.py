@@ -77,7 +77,7 @@ def test_a_note_is_written_aside_and_gets_its_name_when_it_is_durable() -> None:
 
 
 @given(data=st.binary(max_size=60))
-def test_other_bytes_are_no_note(data: bytes) -> None:
+def test_bytes_of_another_form_are_no_divergence_note(data: bytes) -> None:
     """Corrupt, and nothing else."""
     with pytest.raises(Corrupt):
         decode_note(LOG, data)

@@ -348,7 +348,7 @@ def test_hard_state_survives_a_flip_of_any_byte() -> None:
             assert len(reasons) == 1
 
 
-def test_both_slots_damaged_is_refused() -> None:
+def test_a_start_with_both_hard_state_slots_damaged_is_refused() -> None:
     """A node that lost its vote refuses to start: it never counts as one that has not voted (planted bug 4: term and
     vote reset at a restart)."""
     content = new_files().content()
@@ -404,7 +404,7 @@ def test_pitfall_71_entry_of_a_newer_version_is_refused() -> None:
         Driver(MemoryFiles({**content, name: bytes(data)}))
 
 
-def test_leftovers_are_dropped() -> None:
+def test_spare_and_orphaned_files_are_removed_by_a_start() -> None:
     """Spare files, and .idx and .ledger without their segment, go at the start; unknown files stay and are reported."""
     content = new_files().content()
     content |= {spare_name(0): b"x", index_name(77): b"y", "log/readme.seg": b"z"}
