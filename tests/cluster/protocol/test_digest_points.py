@@ -175,3 +175,23 @@ def test_a_point_is_due_after_enough_entries_or_while_states_differ() -> None:
     entries = 0
     assert not points.is_due(machine, 10, DIFFER_EVERY_S - 1)
     assert points.is_due(machine, 10, DIFFER_EVERY_S)
+
+
+@pytest.mark.parametrize("state", ["is_healing", "is_ending"])
+def test_a_node_without_a_vote_reports_nothing(state: str) -> None:
+    """Another damaged node takes a report as the sign that it may end (docs/decisions/0011)."""
+    points = points_of(1, A)
+    assert points.reports() == ((10, A),)
+    setattr(points, state, True)
+    assert points.reports() == ()
+
+
+def test_a_new_disk_under_the_same_number_inherits_no_report() -> None:
+    """Node 2 reported point 10, and its disk was replaced. The new disk has not applied that point until it reports it
+    itself."""
+    points = points_of(1, A, _2=A, _3=A)
+    points.take(2, disk(9), ((20, A),))
+    replaced = Configuration(tuple(Member(n, disk(9 if n == 2 else n), "", "") for n in (1, 2, 3)), (1, 2, 3))
+    assert not points.is_reported(replaced, 10)
+    points.take(2, disk(9), ((10, A),))
+    assert points.is_reported(replaced, 10)

@@ -414,3 +414,26 @@ async def test_keepalives_are_taken_where_other_writes_are_refused_as_busy() -> 
     pending.submit(Inflight(keepalive, 1, LATER, 0, 0, None, 2, 7))
     with pytest.raises(ApiError, match=r"limits\.inbox_requests_max"):
         pending.submit(Inflight(keepalive, 1, LATER, 0, 0, None, 2, 7))
+
+
+async def test_a_repetition_in_a_new_term_joins_no_proposal_of_the_term_before() -> None:
+    """The first copy may be overwritten in the new term. The repetition is then a request of its own, with an outcome of
+    its own."""
+    pending = pending_with()
+    first, again = request(b"a", session=5, sequence=1), request(b"a", session=5, sequence=1)
+    propose(pending, 1, 10, first)
+    pending.leadership_changed()
+    assert propose(pending, 3, 11, again) == [again]
+    applied(pending, 10, 2, 1)
+    assert code_of(first) is Code.OVERWRITTEN
+    applied(pending, 11, 3, 1)
+    assert future_of(again).result().term == 3
+
+
+async def test_nothing_is_left_of_a_forward_that_was_refused() -> None:
+    """Its leader is not waited for any more: a later change of the leadership finds no request of it."""
+    pending = pending_with()
+    own = request()
+    pending.refused(pending.forwarding([own], 3), Code.BUSY, "it is full")
+    assert pending.is_empty
+    assert not pending._flights

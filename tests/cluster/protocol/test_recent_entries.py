@@ -86,3 +86,31 @@ def test_recent_entries_take_about_their_counted_bytes(blocks: Callable[[int], S
         tracemalloc.stop()
     assert BYTES_MAX // 2 < recent.bytes <= BYTES_MAX
     assert held < 1.5 * BYTES_MAX
+
+
+def run_of(count: int, *, keep_after: int, bytes_max: int = 1 << 20) -> Recent:
+    """Entries of ten records each, whose effects the disk has up to `keep_after`."""
+    machine, recent, mark = StateMachine(), Recent(bytes_max), GENESIS
+    for _ in range(count):
+        block = encode_block([BlockRecord(Operation.APPEND, None, b"v")] * 10, plain=True)
+        entry = seal_entry(mark, term=1, kind=EntryKind.COMMANDS, count=10, time_ms=1, clock_ms=1, data=block)
+        recent.add(entry, machine.apply(log_entry(entry)), 10, keep_after)
+        mark = entry_mark(entry)
+    return recent
+
+
+def test_entries_that_the_disk_does_not_have_stay_in_memory() -> None:
+    """The effects up to 30 are on disk, and memory is full many times over: a reader from 31 on finds every entry, and
+    one from 30 on is sent to the disk."""
+    recent = run_of(20, keep_after=30, bytes_max=1)
+    found = recent.read(31, 1_000, 1 << 20)
+    assert found is not None
+    assert [entry.index for entry, _ in found] == list(range(40, 201, 10))
+    assert recent.read(30, 1_000, 1 << 20) is None
+
+
+@pytest.mark.parametrize("missing", [1, 2, 10])
+def test_a_reader_of_a_record_that_is_not_in_memory_is_sent_to_the_disk(missing: int) -> None:
+    """Memory begins with record 31. However close before it a reader begins, it is not given the entry of 31."""
+    recent = run_of(20, keep_after=30, bytes_max=1)
+    assert recent.read(31 - missing, 1_000, 1 << 20) is None

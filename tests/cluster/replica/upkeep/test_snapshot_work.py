@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,10 +11,12 @@ from typing import Any
 import pytest
 
 from raftlog.cluster.config.settings import LimitSettings
+from raftlog.cluster.files.errors import NoSpace, StoredSnapshotDamaged
 from raftlog.cluster.records.entries import log_entry
+from raftlog.cluster.records.snapshot_stream import decode_preamble
 from raftlog.cluster.replica.upkeep import snapshots
 from raftlog.cluster.runtime.metrics import Metrics
-from raftlog.raft.ready import SnapshotInstall
+from raftlog.raft.ready import SnapshotInstall, SnapshotWrite
 from raftlog.raft.types import GENESIS, Mark
 from raftlog.statemachine.machine import StateMachine
 from tests.cluster.replica.log.test_applier import entries_after
@@ -86,3 +90,84 @@ async def test_an_installed_snapshot_reaches_core_applier_and_waiting_writes(
     assert calls[2][1] == (machine, mark, 1)
     assert calls[3][1] == (mark.index, mark.term)
     assert replica.snapshots.index == mark.index
+
+
+async def test_an_install_waits_for_the_sync_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch of that sync belongs to the log that the snapshot replaces: after the install it would follow nothing."""
+    calls: list[tuple[str, Any]] = []
+    replica = replica_of(calls)
+    replica.syncer.is_idle = False
+
+    async def check_received(index: int) -> Any:
+        calls.append(("check", index))
+        raise StoredSnapshotDamaged("the test ends here")
+
+    replica.disk.check_received = check_received
+    installing = asyncio.create_task(snapshots._install(replica, SnapshotInstall(9, 1)))
+    await asyncio.sleep(0)
+    assert calls == []
+    replica.syncer.is_idle = True
+    with pytest.raises(StoredSnapshotDamaged):
+        await installing
+    assert calls == [("check", 9)]
+
+
+async def test_a_save_waits_for_the_ledger_and_tells_the_newest_user_record_of_its_own_state() -> None:
+    """The state is that of index 5. While the ledger is written up to there, more user records are applied: they are not
+    in the snapshot, and its preamble does not name them."""
+    saved: list[tuple[int, int]] = []
+    machine = StateMachine()
+    mark = Mark(5, 1, 0, 0, 0)
+    replica = replica_of([])
+    replica.applier = SimpleNamespace(
+        written=3, applied=5, mark=mark, last_user_index=4, log_bytes=0, count_at_least=lambda size: None
+    )
+    replica.machine = machine
+    replica.core.state = SimpleNamespace(configurations=[(1, None)])
+
+    async def save_snapshot(mark: Mark, configuration: Any, chunks: Any, index: int) -> None:
+        first = await anext(aiter(chunks))
+        saved.append((replica.applier.written, decode_preamble(first)))
+        raise NoSpace("the test ends here")
+
+    replica.disk.save_snapshot = save_snapshot
+    replica.logger.warning = lambda *_, **__: None
+    saving = asyncio.create_task(snapshots._try_to_save(replica))
+    await asyncio.sleep(0)
+    assert saved == [], "the ledger does not reach the snapshot yet"
+    replica.applier.last_user_index, replica.applier.written = 9, 5
+    assert not await saving
+    assert saved == [(5, 4)]
+
+
+async def test_the_snapshot_before_the_newest_one_is_remembered() -> None:
+    """A segment is deleted once two snapshots cover it, so retention needs the index of both."""
+    replica = replica_of([])
+    replica.snapshots.older = 20
+    await snapshots.saved(replica, Mark(100, 1, 0, 0, 0))
+    assert (replica.snapshots.index, replica.snapshots.older) == (100, 40)
+    await snapshots.saved(replica, Mark(100, 1, 0, 0, 0))
+    assert (replica.snapshots.index, replica.snapshots.older) == (100, 40), "the same one again"
+
+
+async def test_pieces_after_a_failed_one_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The core begins the transfer again at offset 0. A later piece of the failed transfer would not follow that."""
+    written: list[int] = []
+    failed: list[int] = []
+
+    async def write(replica: Any, first: SnapshotWrite) -> None:
+        written.append(first.offset)
+        raise NoSpace("full")
+
+    monkeypatch.setattr(snapshots, "_write", write)
+    pieces = [SnapshotWrite(9, 1, offset, 300, b"x" * 100) for offset in (0, 100, 200)]
+    replica = replica_of([])
+    replica.snapshots = SimpleNamespace(jobs=deque(pieces), receiving=object())
+    replica.life = SimpleNamespace(is_over=False)
+    replica.core.snapshot_failed = lambda now: failed.append(1)
+    replica.driver = SimpleNamespace(carry_out=lambda: None)
+    replica.logger.error = lambda *_, **__: None
+    await snapshots._receive(replica)
+    assert (written, failed) == ([0], [1])
+    assert not replica.snapshots.jobs
+    assert replica.snapshots.receiving is None
