@@ -417,8 +417,8 @@ async def test_keepalives_are_taken_where_other_writes_are_refused_as_busy() -> 
 
 
 async def test_a_repetition_in_a_new_term_joins_no_proposal_of_the_term_before() -> None:
-    """The first copy may be overwritten in the new term. The repetition is then a request of its own, with an outcome of
-    its own."""
+    """The first copy may be overwritten in the new term. The repetition is then a request of its own, with its own
+    outcome."""
     pending = pending_with()
     first, again = request(b"a", session=5, sequence=1), request(b"a", session=5, sequence=1)
     propose(pending, 1, 10, first)

@@ -1,4 +1,4 @@
-"""Tests the steps of a read round that are easily forgotten: whatever ends a round, its readers wait for the next one."""
+"""Tests the steps of a read round that are easily forgotten: readers of a round that ends wait for the next one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests writes that another node forwarded, writes sent to a former leader, and what a leader with a hung disk sends."""
+"""Tests forwarded writes, writes sent to a former leader, and messages of a leader with a hung disk."""
 
 from __future__ import annotations
 
@@ -81,8 +81,9 @@ async def test_entries_that_waited_for_a_sync_are_applied_after_it(waiting: int,
 
 
 async def test_a_fetch_for_a_follower_leaves_the_held_entries_alone() -> None:
-    """Entries that were read for applying wait until the earlier ones are applied. A follower's read that ends meanwhile
-    goes to the core at once: in the place of the held one, it would be lost, and nothing would be applied any more."""
+    """Entries that were read for applying wait until the earlier ones are applied. A follower's read that ends
+    meanwhile goes to the core at once: in the place of the held one, it would be lost, and no
+    entry would be applied any more."""
     given: list[Fetch] = []
     replica = replica_of(
         fetches=SimpleNamespace(held=None), driver=SimpleNamespace(carry_out=lambda: None, fail=lambda error: None)

@@ -93,7 +93,7 @@ async def test_an_installed_snapshot_reaches_core_applier_and_waiting_writes(
 
 
 async def test_an_install_waits_for_the_sync_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The batch of that sync belongs to the log that the snapshot replaces: after the install it would follow nothing."""
+    """The batch of that sync belongs to the log that the snapshot replaces: after the install it follows nothing."""
     calls: list[tuple[str, Any]] = []
     replica = replica_of(calls)
     replica.syncer.is_idle = False
@@ -113,8 +113,8 @@ async def test_an_install_waits_for_the_sync_under_way(monkeypatch: pytest.Monke
 
 
 async def test_a_save_waits_for_the_ledger_and_tells_the_newest_user_record_of_its_own_state() -> None:
-    """The state is that of index 5. While the ledger is written up to there, more user records are applied: they are not
-    in the snapshot, and its preamble does not name them."""
+    """The state is that of index 5. While the ledger is written up to there, more user records are applied: they are
+    not in the snapshot, and its preamble does not name them."""
     saved: list[tuple[int, int]] = []
     machine = StateMachine()
     mark = Mark(5, 1, 0, 0, 0)
