@@ -12,14 +12,13 @@ from typing import Final
 from raftlog.cluster.config.settings import LimitSettings
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.runtime.door import Encryption
+from raftlog.cluster.runtime.line_limit import LineLimit
 from raftlog.cluster.runtime.logging import Logger
 from raftlog.cluster.runtime.metrics import Metrics
 from raftlog.cluster.security.authority import holder_of_file, read_facts
 from raftlog.cluster.security.names import Holder, HolderKind
 from raftlog.cluster.security.tls import Credentials, TlsError, TlsFiles
 
-REFUSED_LOG_S: Final = 10.0  # seconds between two lines with one reason about refused clients
-REASONS_MAX: Final = 64  # reasons that are remembered for that
 WARN_DAYS: Final = 30.0
 WARN_EVERY_S: Final = 86_400.0
 
@@ -32,8 +31,7 @@ class NodeTls:
         self._files = files
         self._wanted = Holder(log, HolderKind.NODE, str(node))
         self._logger = logger
-        self._left_out = 0
-        self._next_at: dict[str, float] = {}
+        self._lines = LineLimit()
         self._timer: asyncio.TimerHandle | None = None
         self._check_holder()
         self.credentials = Credentials(files, self._changed)
@@ -84,12 +82,5 @@ class NodeTls:
 
     def _refused(self, where: str, reason: str) -> None:
         """A client's handshake failed."""
-        now = clock.monotonic()
-        if now < self._next_at.get(reason, 0.0):
-            self._left_out += 1
-            return
-        if len(self._next_at) >= REASONS_MAX:
-            self._next_at.clear()
-        self._next_at[reason] = now + REFUSED_LOG_S
-        self._logger.warning("tls_refused", client=where, reason=reason, left_out=self._left_out)
-        self._left_out = 0
+        if self._lines.allows(reason):
+            self._logger.warning("tls_refused", client=where, reason=reason, left_out=self._lines.take_left_out())

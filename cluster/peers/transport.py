@@ -22,6 +22,7 @@ from raftlog.cluster.peers.hello_proof import Proofs
 from raftlog.cluster.peers.ports import PeerIdentity, Receiver
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.runtime.door import Door, Encryption, listen
+from raftlog.cluster.runtime.line_limit import LineLimit
 from raftlog.cluster.runtime.logging import Logger
 from raftlog.cluster.runtime.metrics import Metrics
 from raftlog.cluster.security.tls import Credentials
@@ -33,13 +34,8 @@ from raftlog.raft.types import NOBODY, NodeId
 
 NO_MEMBERS: Final = Configuration()
 QUESTIONS: Final = (AppendEntries, RequestVote)  # messages that every living peer answers
-REFUSALS_REMEMBERED_MAX: Final = 64  # so that the same refusal is not logged ten times per second
-REFUSAL_LOG_EVERY_S: Final = 10.0
 REFUSED_FRESH_S: Final = 5.0  # a refused peer dials again every `dialled.REFUSED_REDIAL_S` seconds
 REASON_CHARACTERS_MAX: Final = 300
-REFUSAL_LINES_MAX: Final = 20
-"""Most lines about refused connections in REFUSAL_LOG_EVERY_S seconds, for any reasons: a sender may make up a new
-reason each time. The next line says how many were left out."""
 BACKLOG: Final = 100  # peer connections that wait to be accepted
 REFUSED_SHOWN_MAX: Final = 8  # newest refusals that `raftlog explain` reports
 
@@ -92,11 +88,8 @@ class Transport:
         self.proofs = Proofs(self)
         self.commit_notices = CommitNotices(self._send_held)
         self._door: Door | None = None
-        self._refusals: dict[str, float] = {}
         self._refused: dict[NodeId, tuple[float, str]] = {}  # time and reason, by the member named in the hello
-        self._lines_left = REFUSAL_LINES_MAX
-        self._lines_until = 0.0
-        self._left_out = 0
+        self.lines = LineLimit()  # of the log, about refused connections
         self.refused_lately: deque[tuple[float, str, str]] = deque(maxlen=REFUSED_SHOWN_MAX)  # time, peer, reason
         self._heard: dict[NodeId, float] = {}  # when something last came on the consensus link
         self.is_closing = False
@@ -262,7 +255,7 @@ class Transport:
             self._refused[sender] = (clock.monotonic(), reason)
         self.metrics.link_closed.labels("refused").inc()
         self.refused_lately.append((clock.monotonic(), who, reason))
-        if self._is_new(f"{who.rpartition(':')[0]} {reason}"):
+        if self.lines.allows(f"{who.rpartition(':')[0]} {reason}"):
             self.logger.warning("peer_refused", who=who, reason=reason[:REASON_CHARACTERS_MAX], **self._told_of())
 
     def refused_of(self, node: NodeId) -> str:
@@ -274,35 +267,19 @@ class Transport:
 
     def refused_by(self, node: NodeId, reason: str) -> None:
         """A peer closed a connection that this node made."""
-        if self._is_new(f"{node} {reason}"):
+        if self.lines.allows(f"{node} {reason}"):
             self.logger.error(
                 "peer_refuses_this_node", peer=node, reason=reason[:REASON_CHARACTERS_MAX], **self._told_of()
             )
 
     def link_failed(self, node: NodeId, error: Exception) -> None:
         """Dialling a peer failed with an error that no network causes. The link dials again."""
-        if self._is_new(f"{node} {type(error).__name__}: {error}"):
+        if self.lines.allows(f"{node} {type(error).__name__}: {error}"):
             self.logger.error("peer_link_failed", peer=node, then="it is dialled again", exc_info=error)
-
-    def _is_new(self, reason: str) -> bool:
-        """Whether that reason was not logged within REFUSAL_LOG_EVERY_S seconds, and the number of lines allows
-        another."""
-        now = clock.monotonic()
-        if now - self._refusals.get(reason, -REFUSAL_LOG_EVERY_S) >= REFUSAL_LOG_EVERY_S:
-            if now >= self._lines_until:
-                self._lines_left, self._lines_until = REFUSAL_LINES_MAX, now + REFUSAL_LOG_EVERY_S
-            if self._lines_left > 0:
-                self._lines_left -= 1
-                if len(self._refusals) >= REFUSALS_REMEMBERED_MAX:
-                    self._refusals.clear()
-                self._refusals[reason] = now
-                return True
-        self._left_out += 1
-        return False
 
     def _told_of(self) -> dict[str, int]:
         """The number of lines left out since the last line, as a field of the next one."""
-        left_out, self._left_out = self._left_out, 0
+        left_out = self.lines.take_left_out()
         return {"left_out": left_out} if left_out else {}
 
     def connections(self) -> dict[str, float]:

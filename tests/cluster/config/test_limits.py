@@ -13,8 +13,9 @@ import structlog
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.config.settings import LimitSettings, LogSettings, Settings
 from raftlog.cluster.http.request_log import RequestLog
-from raftlog.cluster.peers.transport import REASON_CHARACTERS_MAX, REFUSAL_LINES_MAX
+from raftlog.cluster.peers.transport import REASON_CHARACTERS_MAX
 from raftlog.cluster.runtime import logging
+from raftlog.cluster.runtime.line_limit import LINES_MAX
 from raftlog.raft.codec.frame import FRAME_SIZE
 from raftlog.raft.options import Options
 from tests.cluster.fake_node import serve
@@ -146,7 +147,7 @@ async def test_lines_about_requests_that_wait_are_bounded(capfd: pytest.CaptureF
 async def test_refused_connections_leave_few_lines_whatever_their_reasons(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sender with a new reason each time cannot fill the log: so many lines in REFUSAL_LOG_EVERY_S, each no longer
+    """A sender with a new reason each time cannot fill the log: so many lines in EVERY_S, each no longer
     than so much; the next line says how many were left out."""
     async with cluster_of(1, tmp_path) as nodes:
         transport = host_of(await nodes.leader()).transport
@@ -155,8 +156,8 @@ async def test_refused_connections_leave_few_lines_whatever_their_reasons(
             for number in range(100):
                 transport.refused(f"127.0.0.1:{number}", f"no raftlog hello: {number} {'x' * 1_000}")
             told = [line for line in lines if line["event"] == "peer_refused"]
-            monkeypatch.setattr(transport, "_lines_until", 0.0)  # as if the time had passed
+            monkeypatch.setattr(transport.lines, "_until", 0.0)  # as if the time had passed
             transport.refused("127.0.0.1:1", "another reason")
-    assert len(told) == REFUSAL_LINES_MAX
+    assert len(told) == LINES_MAX
     assert all(len(line["reason"]) <= REASON_CHARACTERS_MAX for line in told)
-    assert lines[-1]["left_out"] == 100 - REFUSAL_LINES_MAX
+    assert lines[-1]["left_out"] == 100 - LINES_MAX

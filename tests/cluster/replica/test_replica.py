@@ -437,7 +437,9 @@ async def test_nodes_of_two_clusters_refuse_each_other(tmp_path: Path) -> None:
         other = Nodes(tmp_path / "b", 2, {})
         try:
             stranger = await other.start(1, dial__2=one.cluster.node[0].peer)
-            await wait_until_async(lambda: host_of(stranger).transport._refusals, what="the refusal is heard")
-            assert any("two clusters share an address" in reason for reason in host_of(stranger).transport._refusals)
+            await wait_until_async(lambda: host_of(stranger).transport.lines.reasons, what="the refusal is heard")
+            assert any(
+                "two clusters share an address" in reason for reason in host_of(stranger).transport.lines.reasons
+            )
         finally:
             await other.kill(1)
