@@ -218,8 +218,8 @@ def run(seed: int, count: int, only: str) -> None:
         links.mkdir(parents=True)
         for part in ("raft", "statemachine", "cluster", "chaos", "spark_export"):
             (links / part).symlink_to(copy / part)
-        for beside in (copy / "package" / "raftlog").iterdir():
-            (links / beside.name).symlink_to(beside)
+        for name in ("__init__.py", "py.typed"):
+            (links / name).symlink_to(copy / "cluster" / "client" / "public" / name)
         for change in candidates(seed, known, only):
             if count <= 0:
                 break
