@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
+from raftlog.cluster.importer.formats.schema import PREFIX
 from raftlog.spark_export.columns.schema import USER_RESULTS
 from raftlog.spark_export.tables.value_schema import (
     FORMS,
-    PREFIX,
     CsvDialect,
     ValueColumn,
     ValueForm,

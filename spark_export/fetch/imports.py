@@ -1,6 +1,6 @@
 """Finds the schemas that imports keep in the store: the columns, the dialect and the format of their values."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -18,12 +18,8 @@ _ranged: Final = msgspec.json.Decoder(Ranged).decode
 _PAGE: Final = 1_000  # the smallest limit of keys per page that a node may have by default
 
 
-def stored(endpoints: tuple[str, ...], patience_s: float) -> Stored:
-    """The schemas of all imports. Linearizable: that of each record that was committed before is there.
-
-    Raises UnreachableError, or ExportError where a schema cannot be read.
-    """
-    found: Stored = {}
+def records(endpoints: tuple[str, ...], patience_s: float) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values below PREFIX. Linearizable: what was committed before is there. Raises UnreachableError."""
     rotation = door.NodeRotation(endpoints, patience_s)
     continuation: str | None = None
     while True:
@@ -32,17 +28,24 @@ def stored(endpoints: tuple[str, ...], patience_s: float) -> Stored:
             query["continuation"] = continuation
         page = door.ask(endpoints, "/v1/kv", query, _ranged, rotation=rotation)
         for each in page.kvs:
-            key = from_b64(each.key_b64 or "", "a node's answer")
-            try:
-                found[int(key.removeprefix(PREFIX))] = decode(from_b64(each.value_b64 or "", "a node's answer"))
-            except ValueError as error:
-                raise ExportError(
-                    f"the schema of an import under key {key!r} cannot be read: {error}. With valueFormat raw, json "
-                    f"or csv it is not needed."
-                ) from error
+            yield from_b64(each.key_b64 or "", "a node's answer"), from_b64(each.value_b64 or "", "a node's answer")
         continuation = page.continuation
         if not page.more:
-            return dict(sorted(found.items()))
+            return
+
+
+def stored(endpoints: tuple[str, ...], patience_s: float) -> Stored:
+    """The schemas of all imports. Raises UnreachableError, or ExportError where a schema cannot be read."""
+    found: Stored = {}
+    for key, value in records(endpoints, patience_s):
+        try:
+            found[int(key.removeprefix(PREFIX))] = decode(value)
+        except ValueError as error:
+            raise ExportError(
+                f"the schema of an import under key {key!r} cannot be read: {error}. With valueFormat raw, json "
+                f"or csv it is not needed."
+            ) from error
+    return dict(sorted(found.items()))
 
 
 def chosen(imports: Stored, source: str | None) -> Stored:

@@ -12,19 +12,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-import msgspec
 import pyarrow as pa
 
-from raftlog.cluster.api.encoding import from_b64, to_b64
-from raftlog.cluster.api.kv import Ranged
+from raftlog.cluster.importer.formats.schema import PREFIX
 from raftlog.spark_export.columns.schema import USER_OPERATIONS, USER_RESULTS
 from raftlog.spark_export.errors import ExportError, ExtraMissingError, UsageError
-from raftlog.spark_export.fetch import door
+from raftlog.spark_export.fetch import imports
 from raftlog.spark_export.tables.arrow import LogRows
-from raftlog.spark_export.tables.value_schema import PREFIX, CsvDialect, ValueSchema, of_stored
+from raftlog.spark_export.tables.value_schema import CsvDialect, ValueSchema, of_stored
 
-_ranged: Final = msgspec.json.Decoder(Ranged).decode
-_PAGE: Final = 1_000  # the smallest limit of keys per page that a node may have by default
 _TYPES: Final = {"integer": "BIGINT", "number": "DOUBLE", "boolean": "BOOLEAN"}
 _GLOB: Final = frozenset("*?[")
 
@@ -190,17 +186,7 @@ def _stored(tables: Tables) -> list[tuple[bytes, bytes]]:
         sql = f"SELECT key, value FROM log WHERE operation = 'put' AND starts_with(text(key), {_text(prefix)})"
         _, rows = tables.ask(sql) if {"key", "operation"} <= {*tables.watched.rows.columns} else ([], iter(()))
         return [(key, value or b"") for key, value in rows]
-    found: list[tuple[bytes, bytes]] = []
-    query: dict[str, object] = {"prefix_b64": to_b64(PREFIX), "limit": _PAGE, "encoding": "base64"}
-    while True:
-        page = door.ask(urls, "/v1/kv", query, _ranged, patience_s=tables.watched.rows.timeout_s)
-        found += [
-            (from_b64(each.key_b64 or "", "a node's answer"), from_b64(each.value_b64 or "", "a node's answer"))
-            for each in page.kvs
-        ]
-        if not page.more:
-            return found
-        query["continuation"] = page.continuation or ""
+    return [*imports.records(urls, tables.watched.rows.timeout_s)]
 
 
 def _text(value: str) -> str:

@@ -9,12 +9,9 @@ from typing import Final, Literal, get_args
 
 import msgspec
 
+from raftlog.cluster.importer.formats.rows import common_type, type_of
+from raftlog.cluster.importer.formats.schema import PREFIX, SCHEMA_VERSION
 from raftlog.spark_export.errors import UsageError
-
-PREFIX: Final = b"raftlog/import/"
-"""Keys of stored schemas: the session of the import follows, in 20 digits."""
-
-STORED_VERSION: Final = 1
 
 ValueForm = Literal["csv", "json"]
 FORMS: Final[tuple[str, ...]] = get_args(ValueForm)
@@ -91,10 +88,10 @@ def of_stored(found: Iterable[tuple[bytes, bytes]]) -> ValueSchema | None:
             continue  # a key of a user
         if not digits.isdigit():
             continue
-        if schema.version != STORED_VERSION:
+        if schema.version != SCHEMA_VERSION:
             raise UsageError(
                 f"the stored schema of {schema.source} has version {schema.version}, this raftlog knows "
-                f"{STORED_VERSION}: upgrade it, or give the columns yourself"
+                f"{SCHEMA_VERSION}: upgrade it, or give the columns yourself"
             )
         if schema.values in FORMS and schema.columns:
             stored.append((int(digits), schema))
@@ -118,21 +115,6 @@ def inferred(values: Iterable[bytes]) -> ValueSchema | None:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             continue
         for name, each in found.items() if isinstance(found, dict) else ():
-            types.setdefault(name, set()).update(() if each is None else (_type(each),))
-    columns = tuple(ValueColumn(name, _common(kinds)) for name, kinds in types.items())
+            types.setdefault(name, set()).update(() if (kind := type_of(each)) is None else (kind,))
+    columns = tuple(ValueColumn(name, common_type([*kinds])) for name, kinds in types.items())
     return ValueSchema("json", columns) if columns else None
-
-
-def _type(value: object) -> str:
-    if isinstance(value, bool):
-        return "boolean"
-    if isinstance(value, int | float):
-        is_integer = isinstance(value, int) and -(2**63) <= value < 2**63
-        return "integer" if is_integer else "number"
-    return "string"
-
-
-def _common(kinds: set[str]) -> str:
-    if len(kinds) == 1:
-        return next(iter(kinds))
-    return "number" if kinds == {"integer", "number"} else "string"
