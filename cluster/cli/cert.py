@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Final
-from urllib.parse import urlsplit
 
 import typer
 
 from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
 from raftlog.cluster.cli.frame.output import Column, View, lines_of
-from raftlog.cluster.config.cluster_file import ClusterFile, SettingsError, split_address
+from raftlog.cluster.config.cluster_file import SettingsError
 
 FOLDER: Final = Path("tls")
 WARN_DAYS: Final = 30.0  # `check` says from here on that a certificate must be renewed
@@ -51,7 +49,7 @@ def _node(
     days: DaysOption = None,
 ) -> None:
     """Make the certificates of nodes, for the hosts that the cluster file names."""
-    from raftlog.cluster.node.formatting import read_cluster
+    from raftlog.cluster.node.formatting import hosts_of, read_cluster
     from raftlog.cluster.security.authority import HOLDER_DAYS, make_node
 
     try:
@@ -59,7 +57,11 @@ def _node(
     except SettingsError as error:
         raise Failed(str(error), Exit.USAGE) from error
     for node in nodes:
-        hosts = [*hosts_of(known, node), *(names or ())]
+        place = known.of(node)
+        if place is None:
+            ids = ", ".join(str(each.id) for each in known.node)
+            raise Failed(f"node {node} is not in the cluster file, which has the nodes {ids}", Exit.USAGE)
+        hosts = [*hosts_of(place), *(names or ())]
         _show(cli, make_node(folder, known.cluster.log, node, hosts, days or HOLDER_DAYS))
 
 
@@ -112,16 +114,6 @@ def _check(
     cli.printer.all([_row(facts)], LISTED)
     if facts.days_left() < WARN_DAYS:
         print(f"{certificate}: it expires in {facts.days_left():.0f} days: renew it", file=sys.stderr)
-
-
-def hosts_of(cluster: ClusterFile, node: int) -> list[str]:
-    """The hosts at which a node of the cluster file is reached by clients and by peers. Raises Failed."""
-    place = cluster.of(node)
-    if place is None:
-        ids = ", ".join(str(each.id) for each in cluster.node)
-        raise Failed(f"node {node} is not in the cluster file, which has the nodes {ids}", Exit.USAGE)
-    hosts: Iterable[str | None] = (urlsplit(place.url).hostname, split_address(place.peer, "peer")[0])
-    return list(dict.fromkeys(host for host in hosts if host))
 
 
 def _show(cli: Cli, made: Any) -> None:

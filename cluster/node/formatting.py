@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -22,6 +23,7 @@ from raftlog.cluster.config.cluster_file import (
     first_entry,
     parse_cluster_file,
     render_cluster_file,
+    split_address,
 )
 from raftlog.cluster.files.folder import DiskIdentity, format_node
 from raftlog.cluster.runtime import clock
@@ -38,13 +40,14 @@ def new_cluster(
     peer_ports: Sequence[int],
     http_ports: Sequence[int],
     parameters: Mapping[str, int] | None = None,
-    host: str = "127.0.0.1",
+    hosts: Sequence[str] = (),
     scheme: str = "http",
 ) -> ClusterFile:
-    """The cluster file of a new cluster on this machine, with a new log id and new incarnations.
+    """The cluster file of a new cluster, with a new log id and new incarnations.
 
-    The data folders are `node-1` and so on, beside the file.
+    The nodes are on `hosts`, or all on this machine. The data folders are `node-1` and so on, beside the file.
     """
+    places = [f"[{host}]" if ":" in host else host for host in hosts or ["127.0.0.1"] * nodes]
     return ClusterFile(
         ClusterHead(
             log=secrets.token_hex(16),
@@ -55,12 +58,12 @@ def new_cluster(
         [
             ClusterNode(
                 id=node,
-                peer=f"{host}:{peer_ports[node - 1]}",
-                url=f"{scheme}://{host}:{http_ports[node - 1]}",
+                peer=f"{place}:{peer_ports[node - 1]}",
+                url=f"{scheme}://{place}:{http_ports[node - 1]}",
                 data=f"node-{node}",
                 incarnation=secrets.token_hex(16),
             )
-            for node in range(1, nodes + 1)
+            for node, place in enumerate(places, 1)
         ],
     )
 
@@ -79,40 +82,50 @@ def create_cluster(folder: Path, hosts: Sequence[str], *, port: int, peer_port: 
     Below `folder`: a folder `machine-N` for each node, with the cluster file, its settings and its own certificate; and
     `tls` with the authority's key and the certificate of the first client. Raises SettingsError, TlsError.
     """
-    from raftlog.cluster.security import authority  # here: its library takes long to import
-
     if len(set(hosts)) < len(hosts):
         raise SettingsError(f"the hosts {', '.join(hosts)} are not all different: one node goes on each")
     if folder.exists() and any(folder.iterdir()):
         raise SettingsError(f"{folder}: something is in it, and it is not touched; name a new folder")
-    several = [
-        new_cluster(
-            1, peer_ports=[peer_port], http_ports=[port], host=f"[{host}]" if ":" in host else host, scheme="https"
-        )
-        for host in hosts
-    ]
-    nodes = [
-        msgspec.structs.replace(each.node[0], id=node, data=f"node-{node}") for node, each in enumerate(several, 1)
-    ]
-    cluster = ClusterFile(several[0].cluster, nodes)
-    text, log = render_cluster_file(cluster), cluster.cluster.log
+    count = len(hosts)
+    cluster = new_cluster(count, peer_ports=[peer_port] * count, http_ports=[port] * count, hosts=hosts, scheme="https")
+    text, tls = render_cluster_file(cluster), folder / TLS_FOLDER
     parse_cluster_file(text, "the cluster file")
-    authority.make_authority(folder / TLS_FOLDER, f"raftlog {log[:8]}")
-    client = authority.make_client(folder / TLS_FOLDER, OPERATOR, log)
+    make_certificates(tls, cluster)
     machines: dict[int, Path] = {}
-    for node, host in enumerate(hosts, 1):
+    for node in range(1, count + 1):
         machine = machines[node] = folder / f"machine-{node}"
         own = machine / TLS_FOLDER
         own.mkdir(parents=True, mode=0o700)
-        made = authority.make_node(folder / TLS_FOLDER, log, node, [host])
-        (own / "ca.pem").write_bytes((folder / TLS_FOLDER / "ca.pem").read_bytes())
-        for each in made:
-            each.rename(own / each.name)
+        (own / "ca.pem").write_bytes((tls / "ca.pem").read_bytes())
+        for name in (f"node-{node}.pem", f"node-{node}.key"):
+            (tls / name).rename(own / name)
         (machine / "cluster.toml").write_text(text, encoding="utf-8")
         lines = [f"node = {node}", 'cluster_file = "cluster.toml"', *tls_lines(node)]
         (machine / "node.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    ca, certificate, key = (str(each.resolve()) for each in (folder / TLS_FOLDER / "ca.pem", *client))
-    return CreatedCluster(cluster, machines, TlsFiles(ca, certificate, key))
+    return CreatedCluster(cluster, machines, tls_files(tls, f"client-{OPERATOR}"))
+
+
+def make_certificates(folder: Path, cluster: ClusterFile) -> None:
+    """Makes an authority, the certificates of all nodes, and that of the first client. Raises TlsError."""
+    from raftlog.cluster.security import authority  # here: its library takes long to import
+
+    log = cluster.cluster.log
+    authority.make_authority(folder, f"raftlog {log[:8]}")
+    authority.make_client(folder, OPERATOR, log)
+    for node in cluster.node:
+        authority.make_node(folder, log, node.id, hosts_of(node))
+
+
+def hosts_of(node: ClusterNode) -> list[str]:
+    """The hosts at which clients and peers reach that node."""
+    hosts = (urlsplit(node.url).hostname, split_address(node.peer, "peer")[0])
+    return list(dict.fromkeys(host for host in hosts if host))
+
+
+def tls_files(folder: Path, holder: str) -> TlsFiles:
+    """The files of `client-NAME` or `node-N` in a folder of certificates, by absolute paths."""
+    folder = folder.resolve()
+    return TlsFiles(str(folder / "ca.pem"), str(folder / f"{holder}.pem"), str(folder / f"{holder}.key"))
 
 
 def tls_lines(node: int) -> list[str]:

@@ -30,7 +30,6 @@ from raftlog.cluster.config.cluster_file import (
     SettingsError,
     parse_cluster_file,
     quoted,
-    split_address,
 )
 from raftlog.cluster.config.exit_codes import NodeExit
 from raftlog.cluster.config.settings import DiskSettings
@@ -39,7 +38,10 @@ from raftlog.cluster.node.formatting import (
     TLS_FOLDER,
     format_cluster,
     format_join,
+    hosts_of,
+    make_certificates,
     new_cluster,
+    tls_files,
     tls_lines,
 )
 from raftlog.cluster.security.tls import TlsFiles, client_context
@@ -116,7 +118,7 @@ class LocalCluster:
                 nodes, peer_ports=chosen[:nodes], http_ports=chosen[nodes:], scheme="https" if secure else "http"
             )
             if secure:
-                self._make_certificates()
+                make_certificates(self.folder / TLS_FOLDER, self.cluster)
             format_cluster(self.cluster, self.file, segment_bytes=self._segment_bytes())
         self._client = client_context(self.tls_files(), checks_host=True) if self.is_secure else None
         for node in self.cluster.node:
@@ -139,8 +141,7 @@ class LocalCluster:
 
     def tls_files(self, holder: str = f"client-{OPERATOR}") -> TlsFiles:
         """The files of a client, or of `node-N`, of a secure cluster."""
-        folder = (self.folder / TLS_FOLDER).resolve()
-        return TlsFiles(str(folder / "ca.pem"), str(folder / f"{holder}.pem"), str(folder / f"{holder}.key"))
+        return tls_files(self.folder / TLS_FOLDER, holder)
 
     @property
     def nodes(self) -> list[int]:
@@ -290,7 +291,9 @@ class LocalCluster:
         nodes = sorted([*others, place], key=lambda each: each.id)
         self.cluster = msgspec.structs.replace(self.cluster, node=nodes)
         if self.is_secure and not Path(self.tls_files(f"node-{node}").key).exists():
-            self._make_certificate(place)
+            from raftlog.cluster.security.authority import make_node  # here: its library takes long to import
+
+            make_node(self.folder / TLS_FOLDER, self.cluster.cluster.log, node, hosts_of(place))
         self._write_settings(place, dial or {}, file.name, http)
         return node
 
@@ -391,21 +394,6 @@ class LocalCluster:
             return int(given)
         except ValueError as error:
             raise SettingsError(f"disk.segment_bytes is {given!r}: it is a number of bytes") from error
-
-    def _make_certificates(self) -> None:
-        from raftlog.cluster.security import authority  # here: its library takes long to import
-
-        folder, log = self.folder / TLS_FOLDER, self.cluster.cluster.log
-        authority.make_authority(folder, f"raftlog {log[:8]}")
-        authority.make_client(folder, OPERATOR, log)
-        for node in self.cluster.node:
-            self._make_certificate(node)
-
-    def _make_certificate(self, node: ClusterNode) -> None:
-        from raftlog.cluster.security import authority  # here: its library takes long to import
-
-        hosts = {urlsplit(node.url).hostname or "", split_address(node.peer, "peer")[0]}
-        authority.make_node(self.folder / TLS_FOLDER, self.cluster.cluster.log, node.id, sorted(hosts))
 
     def _signal(self, node: int, number: signal.Signals) -> int:
         pid = self.pid(node)

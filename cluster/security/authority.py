@@ -98,32 +98,24 @@ def read_facts(path: Path) -> CertificateFacts:
         *map(str, names.get_values_for_type(x509.IPAddress)),
     )
     return CertificateFacts(
-        path, _holder_in_words(certificate, names), hosts, _common_name(certificate.issuer),
+        path, _holder_in_words(certificate), hosts, _common_name(certificate.issuer),
         certificate.not_valid_before_utc, certificate.not_valid_after_utc,
     )  # fmt: skip
 
 
 def holder_of_file(path: Path) -> Holder:
     """The holder of the first certificate of a file. Raises TlsError, UnknownHolder."""
-    certificate = _read_certificate(path)
-    uris = _alternative_names(certificate).get_values_for_type(x509.UniformResourceIdentifier)
-    common = _common_name(certificate.subject)
-    return holder_of(
-        {
-            "subjectAltName": tuple(("URI", uri) for uri in uris),
-            "subject": ((("commonName", common),),) if common else (),
-        }
-    )
+    return _holder(_read_certificate(path))
 
 
 def check_files(ca: Path, certificate: Path, key: Path) -> list[str]:
     """The defects of these three files together; empty if they serve. Raises TlsError if one cannot be read."""
     wrong: list[str] = []
-    facts, own = read_facts(certificate), _read_certificate(certificate)
+    own = _read_certificate(certificate)
     authorities = _read_authorities(ca)
     signers = [each for each in authorities if each.subject == own.issuer and _has_signed(each, own)]
     if not signers:
-        wrong.append(f"{certificate}: no authority of {ca} has signed it (its issuer is {facts.issuer!r})")
+        wrong.append(f"{certificate}: no authority of {ca} has signed it (its issuer is {_common_name(own.issuer)!r})")
     if _read_key(key).public_key() != own.public_key():
         wrong.append(f"{key}: it is not the key of {certificate}")
     now = _now()
@@ -263,16 +255,26 @@ def _alternative_names(certificate: x509.Certificate) -> x509.SubjectAlternative
         return x509.SubjectAlternativeName([])
 
 
-def _holder_in_words(certificate: x509.Certificate, names: x509.SubjectAlternativeName) -> str:
+def _holder(certificate: x509.Certificate) -> Holder:
+    """As `holder_of`, for a certificate that was read from a file."""
+    uris = _alternative_names(certificate).get_values_for_type(x509.UniformResourceIdentifier)
+    common = _common_name(certificate.subject)
+    return holder_of(
+        {
+            "subjectAltName": tuple(("URI", uri) for uri in uris),
+            "subject": ((("commonName", common),),) if common else (),
+        }
+    )
+
+
+def _holder_in_words(certificate: x509.Certificate) -> str:
     try:
         if certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
             return f"authority {_common_name(certificate.subject)}"
     except x509.ExtensionNotFound:
         pass
-    uris = tuple(("URI", uri) for uri in names.get_values_for_type(x509.UniformResourceIdentifier))
-    common = _common_name(certificate.subject)
     try:
-        return str(holder_of({"subjectAltName": uris, "subject": ((("commonName", common),),) if common else ()}))
+        return str(_holder(certificate))
     except UnknownHolder as error:
         return f"unknown: {error}"
 
