@@ -34,7 +34,7 @@ class NodeTls:
         self._lines = LineLimit()
         self._timer: asyncio.TimerHandle | None = None
         self._check_holder()
-        self.credentials = Credentials(files, self._changed)
+        self.credentials = Credentials(files, self._changed, is_node=True)
         self._expires_s = self._expiry()
         self._warn()
 

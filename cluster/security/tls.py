@@ -127,11 +127,18 @@ def _reason(error: Exception) -> str:
 
 
 class Credentials:
-    """The TLS contexts of one process, made of files that may change. Used by one thread, or under its owner's lock."""
+    """The TLS contexts of one process, made of files that may change. Any thread may use it.
 
-    def __init__(self, files: TlsFiles, report: Callable[[str], None] = lambda trouble: None) -> None:
-        """`report` gets the trouble of changed files that do not fit, and "" once they fit again. Raises TlsError."""
+    Two threads that find changed files at the same time make the contexts twice.
+    """
+
+    def __init__(
+        self, files: TlsFiles, report: Callable[[str], None] = lambda trouble: None, *, is_node: bool = False
+    ) -> None:
+        """A node needs all contexts, a client one. `report` gets the trouble of changed files that do not fit, and ""
+        once they fit again. Raises TlsError."""
         self.files = files
+        self._is_node = is_node
         self.trouble = ""
         self._report = report
         self._stamp = _stamp(files)
@@ -139,24 +146,25 @@ class Credentials:
         self._make()
 
     def server(self) -> ssl.SSLContext:
-        """For the next accepted connection."""
+        """For the next connection that a node accepts."""
         self._look()
-        return self._server
+        return self._contexts["server"]
 
     def client(self) -> ssl.SSLContext:
         """For the next dialled connection to an HTTP API."""
         self._look()
-        return self._client
+        return self._contexts["client"]
 
     def peer(self) -> ssl.SSLContext:
-        """For the next dialled peer link."""
+        """For the next peer link that a node dials."""
         self._look()
-        return self._peer
+        return self._contexts["peer"]
 
     def _make(self) -> None:
-        server = server_context(self.files)
-        client, peer = (client_context(self.files, checks_host=checks) for checks in (True, False))
-        self._server, self._client, self._peer = server, client, peer
+        contexts = {"client": client_context(self.files, checks_host=True)}
+        if self._is_node:
+            contexts |= {"server": server_context(self.files), "peer": client_context(self.files, checks_host=False)}
+        self._contexts = contexts
 
     def _look(self) -> None:
         now = clock.monotonic()

@@ -112,7 +112,7 @@ def test_changed_files_count_and_bad_ones_do_not(folder: Path, monkeypatch: pyte
     now = [100.0]
     monkeypatch.setattr(clock, "monotonic", lambda: now[0])
     reports: list[str] = []
-    credentials = Credentials(files_of(folder), reports.append)
+    credentials = Credentials(files_of(folder), reports.append, is_node=True)
     first = credentials.server()
     good = (folder / "node-1.pem").read_bytes()
     (folder / "node-1.pem").write_bytes(b"half of a fi")
