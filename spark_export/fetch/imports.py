@@ -19,7 +19,7 @@ _PAGE: Final = 1_000  # the smallest limit of keys per page that a node may have
 
 
 def records(endpoints: tuple[str, ...], patience_s: float) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values below PREFIX. Linearizable: what was committed before is there. Raises UnreachableError."""
+    """Keys and values below PREFIX. Linearizable: it has every record committed before. Raises UnreachableError."""
     rotation = door.NodeRotation(endpoints, patience_s)
     continuation: str | None = None
     while True:
