@@ -73,7 +73,7 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     handshake_timeout_ms: int = 5_000  # of TLS, on an accepted connection
     handshakes_max: int = 256  # TLS handshakes under way on one port; one more ends the oldest
     disk_stall_ms: int = 2_000  # a disk operation that hangs longer makes a leader step down
-    disk_full_pause_ms: int = 3_000  # a leader whose disk is full hands over at most this often
+    disk_full_pause_ms: int = 3_000  # a leader whose disk is full hands over to one voter at most this often
     disk_slow_ms: int = 50  # a leader whose syncs take this long (median of five seconds) hands over,
     disk_slow_factor: int = 4  # if a majority's are this many times faster, and
     disk_slow_pause_ms: int = 60_000  # at most this often

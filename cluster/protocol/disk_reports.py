@@ -239,26 +239,29 @@ class Disks:
             and 0 < report.sync_us * rules.slow_factor <= self.own.sync_us
         ]
 
-    def handover(self, rules: Rules, last_ms: Mapping[Why, int], now_ms: int) -> Handover | None:
-        """Whether to hand over now, with reason and voter. `last_ms`: last hand-over of this process, by reason.
+    def handover(self, rules: Rules, last_ms: Mapping[Handover, int], now_ms: int) -> Handover | None:
+        """Whether to hand over now, with reason and voter. `last_ms`: times of the hand-overs of this process.
 
-        A leader with a full disk hands over if a majority has space. A leader with a slow disk hands over only if a
-        majority of the voters has much faster disks. Otherwise the new leader would wait for equally slow disks.
+        A leader with a full disk hands over if a majority has space, within a pause to each voter once: one that turns
+        out to be full does not keep it from trying the next. A leader with a slow disk hands over only if a majority of
+        the voters has much faster disks (otherwise the new leader would wait for equally slow disks), once per pause:
+        two nodes must not pass leadership to and fro.
         """
         if self.own.is_full:
-            to = self.best() if self.has_room else None
-            return _allowed(Why.FULL, to, rules.full_pause_ms, last_ms, now_ms)
+            tried = _since(Why.FULL, last_ms, now_ms - rules.full_pause_ms)
+            to = self.best([each.node for each in self.followers if each.node not in tried]) if self.has_room else None
+            return None if to is None else Handover(Why.FULL, to)
         fast = self.fast(rules)
         if outcome(self.configuration, dict.fromkeys(fast, True)) is not VoteOutcome.WON:
             return None
-        return _allowed(Why.SLOW, self.best(fast), rules.slow_pause_ms, last_ms, now_ms)
+        if _since(Why.SLOW, last_ms, now_ms - rules.slow_pause_ms) or (to := self.best(fast)) is None:
+            return None
+        return Handover(Why.SLOW, to)
 
 
-def _allowed(why: Why, to: NodeId | None, pause_ms: int, last_ms: Mapping[Why, int], now_ms: int) -> Handover | None:
-    """No hand-over within `pause_ms` after the last one: two nodes must not pass leadership to and fro."""
-    if to is None or (why in last_ms and now_ms - last_ms[why] < pause_ms):
-        return None
-    return Handover(why, to)
+def _since(why: Why, last_ms: Mapping[Handover, int], since_ms: int) -> set[NodeId]:
+    """The voters to which this process handed over for that reason after `since_ms`."""
+    return {handover.to for handover, at_ms in last_ms.items() if handover.why is why and at_ms > since_ms}
 
 
 def lacks(node: NodeId, report: DiskReport) -> str:

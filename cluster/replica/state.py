@@ -22,7 +22,7 @@ from raftlog.cluster.files.findings import Finding
 from raftlog.cluster.protocol.batching import BatchWindow
 from raftlog.cluster.protocol.damage_policy import Leadership
 from raftlog.cluster.protocol.digest_points import DigestPoints
-from raftlog.cluster.protocol.disk_reports import Handover, Reports, Rules, SyncTimes, Why
+from raftlog.cluster.protocol.disk_reports import Handover, Reports, Rules, SyncTimes
 from raftlog.cluster.protocol.proposals import Pending
 from raftlog.cluster.protocol.waiters import Reads
 from raftlog.cluster.replica.log.applier import Applier
@@ -236,7 +236,7 @@ class DiskView:
     rules: Rules
     times: SyncTimes = field(default_factory=SyncTimes)
     reports: Reports = field(default_factory=Reports)
-    last_ms: dict[Why, int] = field(default_factory=dict)
+    last_ms: dict[Handover, int] = field(default_factory=dict)  # the hand-overs of this process
     holds: dict[NodeId, Hold] = field(default_factory=dict)  # followers that are sent no entries, while this node leads
     takes_writes: bool = True  # as the leader: whether a majority has disk space
     is_muted: bool = False  # this leader's disk hangs and no other voter took over: it sends nothing

@@ -180,6 +180,7 @@ class RaftCore:
         """Which followers take no entries now (`replication.hold`); all of them, each time."""
         self.state.is_touched = True
         replication.hold(self.state, holds)
+        election.held(self.state, holds)
 
     def link_opened(self, peer: NodeId, incarnation: str, knows: int, now: Now, start: Start | None = None) -> None:
         """`peer` connected, with that disk: which cluster version it knows, what its process found at its start."""

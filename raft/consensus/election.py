@@ -6,6 +6,8 @@ quorum), 9.6 (pre-vote).
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from raftlog.raft.consensus import recall, replication
 from raftlog.raft.consensus.roles import Candidate, Follower, Leader, PreCandidate, Transfer
 from raftlog.raft.consensus.state import (
@@ -287,6 +289,15 @@ def advance_transfer(state: State, role: Leader) -> None:
                 shard=state.shard, sender=state.node, to=transfer.to, term=state.term, last_index=state.log.last.index
             )
         )
+
+
+def held(state: State, nodes: Container[NodeId]) -> None:
+    """The leader sends these followers no entries. One of them that lacks entries cannot take over."""
+    role = state.role
+    if isinstance(role, Leader) and role.transfer is not None:
+        to = role.transfer.to
+        if to in nodes and role.progress[to].match < state.log.last.index:
+            end_transfer(state, role, "gave up: its disk is full")
 
 
 def on_timeout_now(state: State, message: TimeoutNow) -> None:

@@ -13,7 +13,8 @@ never reached the disk.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
 from random import Random
 from typing import Protocol
 
@@ -95,6 +96,7 @@ class Inode:
 
     def sync(self) -> None:
         """All writes are durable, except those that an earlier sync failed to bring to the disk."""
+        self.wounds = self._wounds_after(self.changes)
         if self.disk is not None:
             for change in self.changes:
                 _redo(self.disk, change)
@@ -130,8 +132,17 @@ class Inode:
 
     @property
     def is_mended(self) -> bool:
-        """Whether the damaged bytes read as before, because a start wrote them again."""
-        return all(self.seen[position : position + len(before)] == before for position, before in self.wounds)
+        """Whether every damaged byte was written again since, or reads as before the damage."""
+        wounds = self._wounds_after(self.changes)
+        return all(self.seen[position : position + len(before)] == before for position, before in wounds)
+
+    def _wounds_after(self, changes: Iterable[_Change]) -> list[tuple[int, bytes]]:
+        """The damage that is left after writes: they put other bytes in the place of the damaged ones."""
+        wounds = self.wounds
+        for start, _, new in changes if wounds else ():
+            end = start + len(new) if new is not None else sys.maxsize
+            wounds = [left for wound in wounds for left in _outside(wound, start, end)]
+        return wounds
 
     @property
     def is_durable(self) -> bool:
@@ -152,13 +163,16 @@ class Inode:
         if self.is_durable and self.lied is None:
             return
         changes, content = self.changes, self.durable() if self.lied is None else self.lied
+        whole: list[_Change] = []
         for change in changes:
             position, _, new = change
             if new is None or random.randrange(100) >= torn_percent:
                 if random.randrange(2):
                     _redo(content, change)
+                    whole.append(change)
             else:
                 _tear(content, position, new, random, is_whole=is_whole)
+        self.wounds = self._wounds_after(whole)
         self.seen, self.changes, self.disk, self.lied = content, [], None, None
 
     def copy(self) -> Inode:
@@ -168,6 +182,15 @@ class Inode:
         twin.wounds = list(self.wounds)
         twin.disk = None if self.disk is None else bytearray(self.disk)
         return twin
+
+
+def _outside(wound: tuple[int, bytes], start: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """The parts of a wound before `start` and from `end` on."""
+    position, before = wound
+    if position < start:
+        yield position, before[: start - position]
+    if position + len(before) > end:
+        yield max(position, end), before[max(0, end - position) :]
 
 
 def _redo(content: bytearray, change: _Change) -> None:

@@ -114,8 +114,9 @@ class Life:
     def pause_left_us(self) -> int:
         """How long this process hands over no more because its disk is slow."""
         view, now = self.state.disks, self.now()
-        last_ms = view.last_ms.get(Why.SLOW)
-        return 0 if last_ms is None else max(0, 1_000 * (last_ms + view.rules.slow_pause_ms - now.monotonic_ms))
+        times_ms = [at_ms for handover, at_ms in view.last_ms.items() if handover.why is Why.SLOW]
+        until_ms = max(times_ms, default=-view.rules.slow_pause_ms) + view.rules.slow_pause_ms
+        return max(0, 1_000 * (until_ms - now.monotonic_ms))
 
     @property
     def leader(self) -> NodeId:

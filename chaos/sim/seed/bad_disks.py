@@ -7,7 +7,7 @@ healthy. Then every client is answered within a bound, and full followers are se
 from __future__ import annotations
 
 from random import Random
-from typing import Final
+from typing import Final, NamedTuple
 
 from raftlog.chaos.sim.ground.failure import Failure, NoProgress
 from raftlog.chaos.sim.replica.answers import Answer, Applied
@@ -98,14 +98,14 @@ def _full(world: World, random: Random, voters: list[NodeId]) -> None:
     world.note(0, "full disks", *full)
     for node in full:
         world.disks[node].full = True
-    known: dict[NodeId, tuple[int, int]] = {}  # full nodes: since when they know, and where their log ended soon after
+    known: dict[NodeId, Known] = {}
 
     def is_done() -> bool:
         if world.now_us - writer.newest_us > STILL_US:
             raise NoProgress(PROPERTY, f"full {full}, no write acknowledged for {STILL_US / 1e6:g} s")
         for node in full:
             _look_at(world, world.replicas[node], known)
-        if not all(node in known and known[node][1] for node in full):
+        if not all(node in known and known[node].held_at for node in full):
             settled.clear()
         elif not settled:
             settled.append(writer.acknowledged)
@@ -123,23 +123,34 @@ PROPERTY: Final = "while a majority has room on its disks, writes go on"
 HELD: Final = "a full follower is sent no entries while a majority can do without it"
 
 
-def _look_at(world: World, replica: Node, known: dict[NodeId, tuple[int, int]]) -> None:
+class Known(NamedTuple):
+    """A full follower whose disk the leader of a term should know to be full."""
+
+    term: int
+    since_us: int  # the follower follows that leader, and knows that its disk is full
+    held_at: int = 0  # the last index of its log soon after; 0: not yet
+
+
+def _look_at(world: World, replica: Node, known: dict[NodeId, Known]) -> None:
     """Raises Failure where a full follower got an entry that does not help to make room: the newest entry that lets go
-    of something, and all before it, are sent (docs/decisions/0018)."""
+    of something, and all before it, are sent (docs/decisions/0018). A new leader first has to hear of the full disk."""
     core, now_us = replica.core, world.now_us
     assert core is not None, "nothing crashes any more"
     if replica.has_space or replica.leader in (0, replica.node):
         known.pop(replica.node, None)
         return
-    last = core.state.log.last.index
-    since_us, held_at = known.setdefault(replica.node, (now_us, 0))
+    last, term = core.state.log.last.index, core.state.term
+    each = known.get(replica.node)
+    if each is None or each.term != term:
+        each = Known(term, now_us)
     leading = world.leading()
-    if held_at and leading is not None and held_at < last <= leading.state.disk_space.trim_index:
-        known[replica.node] = (since_us, last)
-    elif held_at and last > held_at:
-        raise Failure(HELD, f"node {replica.node}: its log went from {held_at} to {last}")
-    if now_us - since_us >= SETTLED_US:
-        known[replica.node] = (since_us, held_at or last)
+    if each.held_at and leading is not None and each.held_at < last <= leading.state.disk_space.trim_index:
+        each = each._replace(held_at=last)
+    elif each.held_at and last > each.held_at:
+        raise Failure(HELD, f"node {replica.node}: its log went from {each.held_at} to {last}")
+    if not each.held_at and now_us - each.since_us >= SETTLED_US:
+        each = each._replace(held_at=last)
+    known[replica.node] = each
 
 
 def _slow(world: World, random: Random, voters: list[NodeId]) -> None:

@@ -134,7 +134,7 @@ def _hand_over(replica: ReplicaState, handover: Handover, disks: Disks, now: Now
         replica.core.transfer(handover.to, now)
     except Refused:
         return  # one is under way
-    view.last_ms[handover.why] = now.monotonic_ms
+    view.last_ms[handover] = now.monotonic_ms
     view.handed_over = handover, now.monotonic_ms
     replica.metrics.handovers.labels(str(handover.why)).inc()
     replica.logger.warning(

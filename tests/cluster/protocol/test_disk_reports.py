@@ -89,20 +89,22 @@ def test_learners_and_voters_that_leave_are_no_targets() -> None:
     assert found.handover(RULES, {}, 0) is None  # voters 1 and 2 are full
 
 
-@pytest.mark.parametrize("why", list(Why))
-def test_there_is_a_pause_between_two_hand_overs(why: Why) -> None:
-    """A process that handed over for a reason does not do so again for its pause, however often it leads meanwhile."""
+@pytest.mark.parametrize(
+    ("why", "to"), [(Why.FULL, [2, 3]), (Why.SLOW, [2])], ids=["a full disk: each voter once", "a slow disk: once"]
+)
+def test_there_is_a_pause_between_two_hand_overs(why: Why, to: list[NodeId]) -> None:
+    """However often the process leads meanwhile. A full leader does not wait for a voter that did not take over."""
     found = disks({1: FULL if why is Why.FULL else SLOW, 2: ROOM, 3: ROOM})
     pause_ms = RULES.full_pause_ms if why is Why.FULL else RULES.slow_pause_ms
-    times = range(0, 10 * pause_ms, pause_ms // 50)
-    last_ms: dict[Why, int] = {}
+    step_ms = pause_ms // 50
+    last_ms: dict[Handover, int] = {}
     begun = []
-    for now_ms in times:
+    for now_ms in range(0, 3 * pause_ms, step_ms):
         if (handover := found.handover(RULES, last_ms, now_ms)) is not None:
-            assert handover.why is why
-            last_ms[why] = now_ms
-            begun.append(now_ms)
-    assert begun == list(range(0, 10 * pause_ms, pause_ms))
+            last_ms[handover] = now_ms
+            begun.append((now_ms, handover))
+    wanted = [(at_ms, Handover(why, each)) for at_ms in range(0, 3 * pause_ms, pause_ms) for each in to]
+    assert begun == [(at_ms + step_ms * to.index(each.to), each) for at_ms, each in wanted]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,9 @@ MUTANTS: Final = (
         source=SOURCE,
         edits=(
             Edit(
-                "raftlog.cluster.protocol.disk_reports:Disks.handover", "self.best() if self.has_room else None", "None"
+                "raftlog.cluster.protocol.disk_reports:Disks.handover",
+                "if self.has_room else None",
+                "if not self.has_room else None",
             ),
         ),
     ),
@@ -79,11 +81,26 @@ MUTANTS: Final = (
         source=SOURCE,
         edits=(
             Edit(
-                "raftlog.cluster.protocol.disk_reports:_allowed",
-                "if to is None or (why in last_ms and now_ms - last_ms[why] < pause_ms):",
-                "if to is None:",
+                "raftlog.cluster.protocol.disk_reports:_since",
+                "if handover.why is why and at_ms > since_ms",
+                "if handover.why is not handover.why",
             ),
         ),
         story="tests/cluster/protocol/test_disk_reports.py::test_there_is_a_pause_between_two_hand_overs",
+    ),
+    Mutant(
+        name="transfers_to_full_followers_go_on",
+        pitfall=PITFALL,
+        title="a leader waits for a full follower to take over, though it sends that follower no more entries",
+        source=SOURCE,
+        edits=(
+            Edit(
+                "raftlog.raft.consensus.election:held",
+                "if to in nodes and role.progress[to].match < state.log.last.index:",
+                "if to not in role.progress:",
+            ),
+        ),
+        story="tests/raft/consensus/replication/test_hold.py::"
+        "test_a_transfer_to_a_follower_that_turns_out_full_ends_at_once",
     ),
 )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.consensus.progress import Hold, Mode
+from raftlog.raft.events import TransferEnded
 from raftlog.raft.options import Options
 from raftlog.raft.ready import Ready
-from raftlog.raft.types import Entry, EntryKind
+from raftlog.raft.types import NOBODY, Entry, EntryKind
 from tests.raft.lab import (
     Drained,
     appends,
@@ -133,3 +136,18 @@ def test_a_held_follower_is_sent_a_snapshot_only_if_it_has_room_for_one() -> Non
     core.hold({3: Hold(0, takes_snapshot=True)})
     core.tick(at(core.next_deadline_ms()))
     assert len(snapshots(core)) == 1
+
+
+@pytest.mark.parametrize("lacks", [True, False], ids=["lacks an entry", "has everything"])
+def test_a_transfer_to_a_follower_that_turns_out_full_ends_at_once(lacks: bool) -> None:
+    """A held follower gets no entries: one that lacks some can never take over, so that the leader may try another.
+    One that has everything was asked to campaign already."""
+    core = leading()
+    if lacks:
+        propose(core)
+    core.transfer(3, at(400))
+    drain(core, 400)
+    core.hold({3: NOTHING})
+    ended = [event for event in drain(core, 401).events if isinstance(event, TransferEnded)]
+    assert ended == ([TransferEnded(3, "gave up: its disk is full")] if lacks else [])
+    assert core.status().transfer_to == (NOBODY if lacks else 3)
