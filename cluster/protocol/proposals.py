@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from raftlog.cluster.api.errors import ERRORS, ApiError, Code
-from raftlog.cluster.protocol.request import Batch, Flight, Inflight, PeerReply, settle_all
+from raftlog.cluster.protocol.request import NEVER, Batch, Flight, Inflight, PeerReply, settle_all
 from raftlog.raft.codec.block import BLOCK_SIZE
 from raftlog.raft.types import NodeId
 from raftlog.statemachine import commands
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from raftlog.cluster.config.settings import LimitSettings
     from raftlog.cluster.runtime.metrics import Metrics
 
-NEVER: Final = float("inf")
 NUMBER_BITS: Final = 32
 """Bits of a request's number below the boot counter of its process."""
 _UNKNOWN: Final = "the write was queued, and its outcome was not known by the deadline"

@@ -17,6 +17,8 @@ from raftlog.statemachine.answers import Reason
 from raftlog.statemachine.commands import Operation
 from raftlog.statemachine.effects import RequestEffect
 
+NEVER: Final = float("inf")
+"""The deadline of what waits without one, in seconds of the clock."""
 _new: Final = tuple.__new__  # a NamedTuple without the cost of its constructor
 Value_contra = TypeVar("Value_contra", contravariant=True)
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
+from typing import Final
 
 from raftlog.cluster.api.errors import ApiError, Code
-from raftlog.cluster.protocol.request import Promise
+from raftlog.cluster.protocol.request import NEVER, Promise
 from raftlog.raft.types import NodeId
+
+SWEEP_AT: Final = 1_024  # with more readers that wait for an index than this, cancelled ones are removed each time
 
 
 @dataclass(slots=True, eq=False)
@@ -33,42 +36,49 @@ class Round:
 
 
 class IndexWaiters:
-    """Futures that are done when an index is applied, in a heap by that index."""
+    """Readers that are answered when an index is applied, in a heap by that index."""
 
-    __slots__ = ("_count", "_heap")
+    __slots__ = ("_count", "_due", "_heap")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Promise[int], int]] = []
+        self._heap: list[tuple[int, int, ReadWaiter]] = []
         self._count = 0
+        self._due = NEVER  # no deadline is before
 
     def __len__(self) -> int:
         return len(self._heap)
 
-    def add(self, index: int, future: Promise[int], result: int) -> None:
-        """`future` gets `result` once `index` is applied."""
+    def add(self, index: int, reader: ReadWaiter) -> None:
+        """The reader's future gets `index` once that is applied."""
         self._count += 1
-        heapq.heappush(self._heap, (index, self._count, future, result))
+        self._due = min(self._due, reader.deadline)
+        heapq.heappush(self._heap, (index, self._count, reader))
 
     def applied(self, index: int) -> None:
-        """Wakes every reader that waits for `index` or less."""
+        """Answers every reader that waits for `index` or less."""
         heap = self._heap
         while heap and heap[0][0] <= index:
-            _, _, future, result = heapq.heappop(heap)
-            if not future.done():
-                future.set_result(result)
+            wanted, _, reader = heapq.heappop(heap)
+            if not reader.future.done():
+                reader.future.set_result(wanted)
 
-    def sweep(self) -> None:
-        """Removes cancelled readers, if there are many."""
-        alive = [waiter for waiter in self._heap if not waiter[2].done()]
-        if len(alive) < len(self._heap):
-            heapq.heapify(alive)
-            self._heap = alive
+    def expire(self, now: float, name: str) -> None:
+        """Fails the readers past their deadline, and removes cancelled ones, if one is due or there are many.
+
+        `name` is this node's, for the message.
+        """
+        if now < self._due and len(self._heap) <= SWEEP_AT:
+            return
+        message = f"{name}: the index of the read is not applied here within its deadline"
+        self._heap = [waiter for waiter in self._heap if not _is_over(waiter[2], now, Code.DEADLINE, message)]
+        heapq.heapify(self._heap)
+        self._due = min((reader.deadline for _, _, reader in self._heap), default=NEVER)
 
     def fail_all(self, error: ApiError) -> None:
         """Fails all readers, because the node ends."""
-        for _, _, future, _ in self._heap:
-            if not future.done():
-                future.set_exception(ApiError(error.code, error.message))
+        for _, _, reader in self._heap:
+            if not reader.future.done():
+                reader.future.set_exception(ApiError(error.code, error.message))
         self._heap.clear()
 
 

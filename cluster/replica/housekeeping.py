@@ -5,14 +5,10 @@ The replica's tick calls `housekeeping`. This work needs no exact time, so it do
 
 from __future__ import annotations
 
-from typing import Final
-
 from raftlog.cluster.replica.parts import digest_exchange, disk_exchange, writes
 from raftlog.cluster.replica.state import ReplicaState
 from raftlog.cluster.replica.upkeep import backfill, clock_entries, disk_space, retention, snapshots
 from raftlog.raft.types import NOBODY, Now
-
-SWEEP_AT: Final = 1_024  # with more waiters than this, cancelled ones are removed
 
 
 def housekeeping(replica: ReplicaState, now: Now, mono: float) -> None:
@@ -24,8 +20,7 @@ def housekeeping(replica: ReplicaState, now: Now, mono: float) -> None:
         reason = "the leader did not confirm the read" if leader else "no leader was found"
         message = f"{replica.name}: {reason} within its deadline"
         replica.reads.rounds.expire(mono, message, has_leader=leader != NOBODY)
-    if len(replica.applier.waiters) > SWEEP_AT:
-        replica.applier.waiters.sweep()
+    replica.applier.waiters.expire(mono, replica.name)
     digest_exchange.housekeeping(replica, now, mono)
     disk_exchange.watch_stall(replica, now)
     if replica.is_leader:

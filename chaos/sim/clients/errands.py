@@ -238,6 +238,7 @@ class Errand:
             replica.serve(
                 lambda server: server.wait_applied(least, until),
                 lambda problem: done(problem or self.read(node, life, replica.applied_index)),
+                deadline_us,
             )
         elif task.is_read:
             replica.read_barrier(lambda index: done(self.read(node, life, index)), deadline_us)

@@ -38,6 +38,7 @@ class Life:
         drift = self.random.randint(-world.swarm.drift, world.swarm.drift)
         self.clock = Clock(rate=1_000 + drift, wall_ms=1_700_000_000_000 + self.random.randint(-3_600_000, 3_600_000))
         self.life = 0
+        self.requests = 0  # of all its processes
         self.is_behind = False  # stands still: another process of this node is reached in its place
         self.apply_us = world.swarm.apply_us * world.random_of(f"apply {node}{copy}").getrandbits(1)
         self.is_paused = False
@@ -55,6 +56,7 @@ class Life:
         self.greeted: dict[NodeId, Hello] = {}  # the newest hello of each connected peer that was taken
         self.met: dict[tuple[NodeId, str], Met] = {}  # the newest process of each disk
         self.heard_us: dict[NodeId, int] = {}
+        self.asked: dict[int, str] = {}  # what clients asked this process and it has not answered, by number
         self.sending = "sending"  # why messages leave now, for the names of crashes
         self.corrupted = 0  # the state in memory was damaged after this index; 0: it was not
         self._early: list[tuple[Callable[..., object], tuple[Any, ...]]] | None = None  # before the replica began

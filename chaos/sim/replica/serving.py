@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
+from raftlog.chaos.sim.ground.failure import Failure
 from raftlog.chaos.sim.replica.answers import Answer, Applied, url_of
 from raftlog.chaos.sim.replica.life import Life
 from raftlog.cluster.api.errors import ApiError, Problem
@@ -19,9 +20,34 @@ from raftlog.cluster.protocol.request import Settled
 from raftlog.cluster.replica.replica import Replica
 from raftlog.raft.types import NOBODY
 
+ANSWERED: Final = "a process that lives answers every request"
+LATE_US: Final = 3_000_000
+"""From the deadline of a request to its answer, at most: hanging disks and pauses included, in microseconds."""
+
 
 class Serving(Life):
     """What clients may ask a node."""
+
+    def _asked(self, what: str, deadline_us: int, done: Callable[[Any], None]) -> Callable[[Any], None]:
+        """Notes a request until it is answered."""
+        asked = self.asked
+        self.requests += 1
+        number = self.requests
+        asked[number] = f"{what} of {self.world.now_us / 1e6:g} s with the deadline {deadline_us / 1e6:g} s"
+
+        def answered(answer: Any) -> None:
+            del asked[number]
+            done(answer)
+
+        self.world.after(deadline_us - self.world.now_us + LATE_US, self._overdue, asked, number)
+        return answered
+
+    def _overdue(self, asked: dict[int, str], number: int) -> None:
+        if self.asked is not asked or number not in asked:
+            return  # that process ended, or it has answered
+        if not self.is_paused and not self.is_behind:
+            raise Failure(ANSWERED, f"node {self.node} has not answered {asked[number]}")
+        self.world.after(LATE_US, self._overdue, asked, number)
 
     def submit(
         self, block: bytes, count: int, session: int, sequence: int, deadline_us: int, done: Callable[[Answer], None]
@@ -31,6 +57,7 @@ class Serving(Life):
         `done` is called once, in an event of its own; never, if this process ends before.
         """
         if self.core is not None:
+            done = self._asked(f"the write with sequence {sequence}", deadline_us, done)
             self._input(self._submit, block, count, session, sequence, deadline_us, done)
 
     def _submit(
@@ -62,6 +89,7 @@ class Serving(Life):
         """A client's linearizable read arrives here: `done` gets the index as of which `machine` may be read, in the
         event in which it is called. Otherwise as `submit`."""
         if self.core is not None:
+            done = self._asked("the linearizable read", deadline_us, done)
             self._input(self._read_barrier, self.world.acknowledged, done, deadline_us)
 
     def _read_barrier(self, floor: int, done: Callable[[int | Problem], None], deadline_us: int) -> None:
@@ -86,10 +114,10 @@ class Serving(Life):
         else:
             raise error
 
-    def serve(self, work: Callable[[Replica], Any], done: Callable[[Any], None]) -> None:
+    def serve(self, work: Callable[[Replica], Any], done: Callable[[Any], None], deadline_us: int) -> None:
         """A client's request that a coroutine of the server answers: `done` gets its result, or the Problem."""
         if self.core is not None:
-            self._input(self._serve, work, done)
+            self._input(self._serve, work, self._asked("the request for a coroutine", deadline_us, done))
 
     def _serve(self, work: Callable[[Replica], Any], done: Callable[[Any], None]) -> None:
         assert self.loop is not None

@@ -10,6 +10,8 @@ from typing import Final
 
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.protocol.forward_frames import encode_read, encode_read_reply
+from raftlog.cluster.protocol.request import NEVER
+from raftlog.cluster.protocol.waiters import ReadWaiter
 from raftlog.cluster.replica.parts import disk_exchange
 from raftlog.cluster.replica.parts.admission import check_serving, check_waiters
 from raftlog.cluster.replica.state import ReplicaState
@@ -88,7 +90,7 @@ def _release_readers(replica: ReplicaState, number: int, index: int) -> None:
         if is_held and not reader.future.done():
             reader.future.set_exception(disk_exchange.unread(replica, index))
         elif not is_applied:
-            replica.applier.waiters.add(index, reader.future, index)
+            replica.applier.waiters.add(index, reader)
         elif not reader.future.done():
             reader.future.set_result(index)
     replica.reads.batching.answered(len(readers), len(replica.reads.rounds.waiting))
@@ -112,7 +114,7 @@ async def wait_for(replica: ReplicaState, index: int, deadline: float) -> bool:
     check_serving(replica)
     check_waiters(replica)
     future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    replica.applier.waiters.add(index, future, index)
+    replica.applier.waiters.add(index, ReadWaiter(future, NEVER))  # the time-out below answers it
     try:
         async with asyncio.timeout_at(deadline):
             await future

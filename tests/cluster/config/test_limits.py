@@ -14,6 +14,7 @@ from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.config.settings import LimitSettings, LogSettings, Settings
 from raftlog.cluster.http.request_log import RequestLog
 from raftlog.cluster.peers.transport import REASON_CHARACTERS_MAX
+from raftlog.cluster.protocol.request import NEVER
 from raftlog.cluster.runtime import logging
 from raftlog.cluster.runtime.line_limit import LINES_MAX
 from raftlog.raft.codec.frame import FRAME_SIZE
@@ -70,7 +71,7 @@ async def test_readers_that_wait_are_bounded(tmp_path: Path) -> None:
         for poll in polls:
             poll.cancel()
         await asyncio.gather(*polls, return_exceptions=True)
-        leader.state.applier.waiters.sweep()
+        leader.state.applier.waiters.expire(NEVER, leader.state.name)
         for _ in range(2):
             leader.read_barrier(deadline(60))
             leader.state.reads.rounds.start(1, 0.0)  # a round that nothing comes of

@@ -115,18 +115,33 @@ def test_a_forwarded_request_is_not_forwarded_again() -> None:
 
 
 async def test_waiters_are_woken_in_order_of_their_index() -> None:
-    """Only due ones are woken; a sweep forgets waiters that went away."""
+    """Only due ones are woken; the end of the node fails the others."""
     waiters = IndexWaiters()
-    futures = [asyncio.get_running_loop().create_future() for _ in range(4)]
-    for index, future in zip((30, 10, 20, 10), futures, strict=True):
-        waiters.add(index, future, index)
+    futures = [asyncio.get_running_loop().create_future() for _ in range(3)]
+    for index, future in zip((10, 20, 10), futures, strict=True):
+        waiters.add(index, ReadWaiter(future, 100.0))
     waiters.applied(19)
-    assert [future.done() for future in futures] == [False, True, False, True]
-    futures[0].cancel()
-    waiters.sweep()
-    assert len(waiters) == 1
+    assert [future.done() for future in futures] == [True, False, True]
     waiters.fail_all(ApiError(Code.SHUTTING_DOWN, "bye"))
-    assert isinstance(futures[2].exception(), ApiError)
+    assert isinstance(futures[1].exception(), ApiError)
+
+
+async def test_pitfall_86_readers_of_an_index_that_is_not_applied_in_time_are_answered() -> None:
+    """A follower that is cut off has the read index, and not the entries. Cancelled readers are removed with them."""
+    waiters = IndexWaiters()
+    due, cancelled, later = (asyncio.get_running_loop().create_future() for _ in range(3))
+    for future, deadline in ((due, 5.0), (cancelled, 50.0), (later, 50.0)):
+        waiters.add(10, ReadWaiter(future, deadline))
+    cancelled.cancel()
+    waiters.expire(4.0, "node 1")
+    assert not due.done()
+    waiters.expire(5.0, "node 1")
+    with pytest.raises(ApiError, match="node 1: the index of the read is not applied here") as failed:
+        await due
+    assert failed.value.code is Code.DEADLINE
+    assert len(waiters) == 1
+    waiters.applied(10)
+    assert later.result() == 10
 
 
 async def test_a_lost_read_round_is_asked_for_under_a_new_number() -> None:

@@ -9,6 +9,8 @@ from typing import Any, cast
 from raftlog.cluster.config.settings import LimitSettings
 from raftlog.cluster.disk.disk import Disk
 from raftlog.cluster.protocol.proposals import Pending
+from raftlog.cluster.protocol.request import NEVER
+from raftlog.cluster.protocol.waiters import ReadWaiter
 from raftlog.cluster.records.entries import log_entry
 from raftlog.cluster.replica.log.applier import Applier
 from raftlog.cluster.runtime.metrics import Metrics
@@ -78,8 +80,8 @@ async def test_a_waiter_for_an_index_in_a_snapshot_is_woken() -> None:
     for entry in before:
         other.apply(log_entry(entry))
     covered, beyond = asyncio.get_running_loop().create_future(), asyncio.get_running_loop().create_future()
-    applier.waiters.add(3, covered, 3)
-    applier.waiters.add(4, beyond, 4)
+    applier.waiters.add(3, ReadWaiter(covered, NEVER))
+    applier.waiters.add(4, ReadWaiter(beyond, NEVER))
     applier.installed(other, entry_mark(before[-1]), 3)
     assert covered.result() == 3
     assert not beyond.done()

@@ -122,7 +122,7 @@ async def test_waiting_requests_are_answered_at_the_end() -> None:
     """Writes, reads and waits for an index each get the code with which the node ends."""
     replica = replica_of()
     future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    replica.applier.waiters.add(9, future, 9)
+    replica.applier.waiters.add(9, ReadWaiter(future, FAR))
     reader: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     replica.reads.rounds.waiting.append(ReadWaiter(reader, FAR))
     own = write()
