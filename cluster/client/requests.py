@@ -6,10 +6,10 @@ Routes and parameters are those of docs/http_api.md. Keys travel percent-encoded
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import quote, urlencode
 
-import msgpack
 import msgspec
 
 from raftlog.cluster.api import explain, members as member_types
@@ -26,6 +26,9 @@ from raftlog.cluster.client.http1 import ResponseHead
 
 Consistency = Literal["linearizable", "stale"]
 _OCTETS: Final = "application/octet-stream"
+_BYTES: Final = frozenset((bytes, type(None)))
+_INT: Final = frozenset((int, type(None)))
+_pack: Final = msgspec.msgpack.Encoder().encode
 
 
 class NewRecord(NamedTuple):
@@ -53,8 +56,10 @@ def append(records: Sequence[NewRecord]) -> ApiRequest[Appended]:
     """Appends the records as one request: all of them consecutively, or none."""
     if not records:
         raise ValueError("nothing to append: give at least one record")
-    for number, record in enumerate(records):
-        check_record(record, f"records[{number}]." if len(records) > 1 else "")
+    columns = _columns_of(records)
+    if columns is None:
+        for number, record in enumerate(records):
+            check_record(record, f"records[{number}]." if len(records) > 1 else "")
     headers: tuple[tuple[str, str], ...]
     if len(records) == 1 and not records[0].headers and records[0].value is not None:
         value, key, _, time_ms = records[0]
@@ -66,16 +71,34 @@ def append(records: Sequence[NewRecord]) -> ApiRequest[Appended]:
         body = value
     else:
         headers = (("Content-Type", MSGPACK),)
-        packed = [
-            value if value is not None and key is None and time_ms is None and not named
-            else [key, value, time_ms, [[name, each] for name, each in named] or None]
-            for value, key, named, time_ms in records
-        ]  # fmt: skip
-        body = msgpack.packb(packed, use_bin_type=True)
+        if columns is None:
+            packed: Sequence[Any] = [
+                value if value is not None and key is None and time_ms is None and not named
+                else [key, value, time_ms, [[name, each] for name, each in named] or None]
+                for value, key, named, time_ms in records
+            ]  # fmt: skip
+        else:
+            values, keys, times = columns
+            is_bare = {*keys, *times} == {None} and None not in values
+            packed = values if is_bare else [*zip(keys, values, times, repeat(None))]
+        body = _pack(packed)
     return ApiRequest("POST", "/v1/log", _appended, body, headers, writes=True)
 
 
 _appended = answers.plain(Appended)
+
+
+def _columns_of(records: Sequence[NewRecord]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]] | None:
+    """Values, keys and times of the records; None if a record has headers, or a field of another type.
+
+    Whole columns are checked and packed at a third of the cost of single records.
+    """
+    if len(records) == 1 or {*map(type, records)} != {NewRecord}:
+        return None
+    values, keys, named, times = zip(*records, strict=True)
+    if any(named) or not {*map(type, values), *map(type, keys)} <= _BYTES or not {*map(type, times)} <= _INT:
+        return None
+    return values, keys, times
 
 
 def check_record(record: NewRecord, where: str = "") -> None:
@@ -195,7 +218,7 @@ def write_batch(session: int, settled: int, writes: Sequence[KeyWrite]) -> ApiRe
         return results
 
     headers = (("Content-Type", MSGPACK), (H_SESSION, str(session)), (H_SETTLED, str(settled)))
-    return ApiRequest("POST", "/v1/kv/batch", decode, msgpack.packb(writes, use_bin_type=True), headers)
+    return ApiRequest("POST", "/v1/kv/batch", decode, _pack(writes), headers)
 
 
 _batch_answer = answers.plain(BatchAnswer)

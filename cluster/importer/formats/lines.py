@@ -12,7 +12,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import count
+from functools import partial
+from itertools import count, repeat
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -240,13 +241,15 @@ def read(line: Line, reading: InputOptions) -> NewRecord | Rejected:
 
 def read_batch(lines: Sequence[Line], reading: InputOptions) -> list[NewRecord | Rejected]:
     """The record in each line, or the reason why it has none."""
-    values = [line.data for line in lines]
+    values = [raw.removesuffix(b"\n") for _, raw, _ in lines]
     is_plain = not (reading.key or reading.time or reading.headers or reading.select or reading.format in _FIXED)
-    if is_plain:
-        return [
-            NewRecord(data) if data.strip() else Rejected(line.number, "blank line", data)
-            for line, data in zip(lines, values, strict=True)
-        ]
+    if all(map(bytes.strip, values)):
+        if is_plain:
+            return [*map(_record, zip(values, repeat(None), repeat(()), repeat(None)))]
+        if reading.format in TABLES and not reading.headers and not reading.select:
+            columns = _columns_of([*parse(values, reading)], reading)
+            if columns is not None:
+                return [*map(_record, zip(values, columns[0], repeat(()), columns[1]))]
     build = _builder(reading)
     found: list[NewRecord | Rejected] = []
     for line, data, row in zip(lines, values, parse(values, reading), strict=True):
@@ -258,6 +261,28 @@ def read_batch(lines: Sequence[Line], reading: InputOptions) -> list[NewRecord |
         except ValueError as error:
             found.append(Rejected(line.number, str(error), data))
     return found
+
+
+_record: Final = partial(tuple.__new__, NewRecord)
+"""Makes a record of its four fields in a tuple, in half of the time."""
+
+
+def _columns_of(parsed: Sequence[rows.InputRow], reading: InputOptions) -> tuple[Iterable[Any], Iterable[Any]] | None:
+    """The keys and times of the rows; None if one of them is no row, or has none of the fields, or a bad key.
+
+    Whole columns are read in half of the time of single rows, and give the same.
+    """
+    places = [reading.columns.index(name) for name in (reading.key, reading.time) if name is not None]
+    if {*map(type, parsed)} != {list} or min(map(len, parsed)) <= max(places):
+        return None
+    keys: Iterable[bytes | None] = repeat(None)
+    if reading.key is not None:
+        keys = [row[places[0]].encode() for row in parsed]
+        sizes = [*map(len, keys)]
+        if not 0 < min(sizes) <= max(sizes) <= KEY_BYTES_MAX:
+            return None
+    read_value = _value_reader(reading) if reading.time is not None else None
+    return keys, repeat(None) if read_value is None else [read_value(row[places[-1]]) for row in parsed]
 
 
 def parse(values: Sequence[bytes], reading: InputOptions) -> Iterator[rows.InputRow]:
@@ -324,9 +349,12 @@ def _time_reader(reading: InputOptions) -> Read | None:
     name = reading.time or ("time" if reading.format is InputFormat.SYSLOG else None)
     if name is None:
         return None
-    look = look_of(reading)
-    read_value = _read_iso_or_ms if reading.times is None else reader(reading.times)
+    look, read_value = look_of(reading), _value_reader(reading)
     return lambda row: read_value(look(row, name))
+
+
+def _value_reader(reading: InputOptions) -> Read:
+    return _read_iso_or_ms if reading.times is None else reader(reading.times)
 
 
 _read_iso: Final = reader(TimeRule(ISO))
