@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 from bench.instruments.tools import MissingTool
 from bench.spark import log
@@ -64,19 +65,24 @@ class Kafka:
 
     def get(self) -> None:
         """Fetches missing packages (a minute the first time). Raises MissingTool."""
-        if shutil.which("mvn") is None:
-            raise MissingTool("Spark's Kafka connector and a broker come from Maven: no mvn on PATH (Debian: maven)")
-        for name, wanted in (("connector", _CONNECTOR), ("broker", _BROKER)):
-            if not (self.folder / name / "done").exists():
-                self._fetch(name, wanted)
+        self.get_broker()
+        self._fetch("connector", _CONNECTOR)
         if not (self.folder / "venv" / "done").exists():
             uv = shutil.which("uv") or str(Path(".tools/uv/bin/uv").resolve())
             _run([uv, "venv", "-q", "--allow-existing", "--python", sys.executable, str(self.folder / "venv")])
             _run([uv, "pip", "install", "-q", "--python", str(self.python), f"pyspark=={SPARK}", "confluent-kafka"])
             (self.folder / "venv" / "done").touch()
 
+    def get_broker(self) -> None:
+        """The same for the broker and its tools alone."""
+        self._fetch("broker", _BROKER)
+
     def _fetch(self, name: str, wanted: tuple[tuple[str, str, str], ...]) -> None:
         into = self.folder / name
+        if (into / "done").exists():
+            return
+        if shutil.which("mvn") is None:
+            raise MissingTool("Spark's Kafka connector and a broker come from Maven: no mvn on PATH (Debian: maven)")
         into.mkdir(parents=True, exist_ok=True)
         needed = "".join(
             f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>"
@@ -98,10 +104,7 @@ class Kafka:
     @contextmanager
     def broker(self, data: Path) -> Iterator[str]:
         """The address of a broker that runs meanwhile. Raises MissingTool where it does not start."""
-        try:
-            java = java_home() / "bin" / "java"
-        except JavaNotFoundError as error:
-            raise MissingTool(str(error)) from error
+        java = _java()
         data.mkdir(parents=True)
         port, controller = free_ports(2)
         settings = data / "server.properties"
@@ -118,18 +121,7 @@ class Kafka:
             )
         )  # fmt: skip
         classes = ["-cp", f"{self.folder / 'broker'}/*"]
-        _run(
-            [
-                str(java),
-                *classes,
-                "kafka.tools.StorageTool",
-                "format",
-                "-t",
-                "MkU3OEVBNTcwNTJENDM2Qg",
-                "-c",
-                str(settings),
-            ]
-        )
+        _run([java, *classes, "kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c", str(settings)])
         with (data / "broker.txt").open("wb") as log:
             process = subprocess.Popen(
                 [java, "-Xms1g", "-Xmx1g", *classes, "kafka.Kafka", settings], stdout=log, stderr=log
@@ -143,18 +135,23 @@ class Kafka:
 
     def fill(self, servers: str, records: int) -> None:
         """Produces the rows of `bench.spark.log` into the topic's two partitions."""
-        _run(
-            [
-                str(self.python),
-                "-c",
-                _PRODUCER,
-                servers,
-                TOPIC,
-                str(records),
-                log.KEY.decode(),
-                str(log.VALUES),
-            ]
-        )
+        _run([str(self.python), "-c", _PRODUCER, servers, TOPIC, str(records), log.KEY.decode(), str(log.VALUES)])
+
+    def console(self, servers: str, topic: str, path: Path) -> float:
+        """Pipes the lines of the file into Kafka's console producer, as it is by default; returns the seconds."""
+        started = time.monotonic()
+        with path.open("rb") as lines:
+            self._tool("ConsoleProducer", servers, topic, lines)
+        return time.monotonic() - started
+
+    def count(self, servers: str, topic: str) -> int:
+        """How many records the topic has."""
+        told = self._tool("GetOffsetShell", servers, topic)
+        return sum(int(line.rpartition(":")[2]) for line in told.split())
+
+    def _tool(self, name: str, servers: str, topic: str, stdin: BinaryIO | None = None) -> str:
+        wanted = [f"org.apache.kafka.tools.{name}", "--bootstrap-server", servers, "--topic", topic]
+        return _run([_java(), "-cp", f"{self.folder / 'broker'}/*", *wanted], stdin)
 
     @contextmanager
     def jobs(self, servers: str, folder: Path, *, heap: str, master: str) -> Iterator[dict[str, Callable[[], None]]]:
@@ -211,8 +208,15 @@ def _last_line(log: Path) -> str:
     return (log.read_text(errors="replace").strip() or "nothing").splitlines()[-1][:300]
 
 
-def _run(command: list[str]) -> str:
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment())
+def _java() -> str:
+    try:
+        return str(java_home() / "bin" / "java")
+    except JavaNotFoundError as error:
+        raise MissingTool(str(error)) from error
+
+
+def _run(command: list[str], stdin: BinaryIO | None = None) -> str:
+    ran = subprocess.run(command, stdin=stdin, capture_output=True, text=True, check=False, env=_environment())
     if ran.returncode:
         last = (ran.stderr.strip() or ran.stdout.strip() or "nothing").splitlines()[-1]
         raise MissingTool(f"{Path(command[0]).name} {command[1]} ended with {ran.returncode}: {last[:300]}")

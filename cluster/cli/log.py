@@ -16,7 +16,8 @@ from raftlog.cluster.cli.consumers import owner_here
 from raftlog.cluster.cli.frame.common import Base64Option, Cli, Exit, Failed, bytes_of, command, command_group
 from raftlog.cluster.cli.frame.output import Column, Format, View, lines_of
 from raftlog.cluster.cli.kv import NoSession, Sequence, SessionOption, value_of, write
-from raftlog.cluster.client.requests import NewRecord, append, trim
+from raftlog.cluster.client.new_records import NewRecord
+from raftlog.cluster.client.requests import append, trim
 
 APPENDED: Final = View(
     (Column("outcome"), Column("result"), Column("first"), Column("last"), Column("count")), lines_of("last")

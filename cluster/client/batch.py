@@ -18,7 +18,7 @@ from raftlog.cluster.api.errors import Code
 from raftlog.cluster.api.records import Appended
 from raftlog.cluster.client.errors import ClientError, OutcomeUnknown, Unavailable
 from raftlog.cluster.client.flow import Ticket
-from raftlog.cluster.client.requests import NewRecord
+from raftlog.cluster.client.new_records import NewRecord
 
 W = TypeVar("W")
 

@@ -6,7 +6,6 @@ Routes and parameters are those of docs/http_api.md. Keys travel percent-encoded
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import repeat
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -20,24 +19,13 @@ from raftlog.cluster.api.records import Appended, Trimmed
 from raftlog.cluster.api.sessions import Receipt, SessionAnswer, SessionDone, SessionIn
 from raftlog.cluster.api.status import DigestAnswer, Status
 from raftlog.cluster.client import answers
-from raftlog.cluster.client.arguments import checked, require, require_bytes
+from raftlog.cluster.client.arguments import checked
 from raftlog.cluster.client.flow import ApiRequest
 from raftlog.cluster.client.http1 import ResponseHead
+from raftlog.cluster.client.new_records import NewRecord, check_record, encode, pack
 
 Consistency = Literal["linearizable", "stale"]
 _OCTETS: Final = "application/octet-stream"
-_BYTES: Final = frozenset((bytes, type(None)))
-_INT: Final = frozenset((int, type(None)))
-_pack: Final = msgspec.msgpack.Encoder().encode
-
-
-class NewRecord(NamedTuple):
-    """A record to append. `time_ms` is the client's event time; headers may repeat."""
-
-    value: bytes | None
-    key: bytes | None = None
-    headers: tuple[tuple[str, bytes], ...] = ()
-    time_ms: int | None = None
 
 
 class KeyWrite(NamedTuple):
@@ -56,11 +44,9 @@ def append(records: Sequence[NewRecord]) -> ApiRequest[Appended]:
     """Appends the records as one request: all of them consecutively, or none."""
     if not records:
         raise ValueError("nothing to append: give at least one record")
-    columns = _columns_of(records)
-    if columns is None:
-        for number, record in enumerate(records):
-            check_record(record, f"records[{number}]." if len(records) > 1 else "")
     headers: tuple[tuple[str, str], ...]
+    if len(records) == 1:
+        check_record(records[0])
     if len(records) == 1 and not records[0].headers and records[0].value is not None:
         value, key, _, time_ms = records[0]
         headers = (("Content-Type", _OCTETS),)
@@ -71,48 +57,11 @@ def append(records: Sequence[NewRecord]) -> ApiRequest[Appended]:
         body = value
     else:
         headers = (("Content-Type", MSGPACK),)
-        if columns is None:
-            packed: Sequence[Any] = [
-                value if value is not None and key is None and time_ms is None and not named
-                else [key, value, time_ms, [[name, each] for name, each in named] or None]
-                for value, key, named, time_ms in records
-            ]  # fmt: skip
-        else:
-            values, keys, times = columns
-            is_bare = {*keys, *times} == {None} and None not in values
-            packed = values if is_bare else [*zip(keys, values, times, repeat(None))]
-        body = _pack(packed)
+        body = pack(records)
     return ApiRequest("POST", "/v1/log", _appended, body, headers, writes=True)
 
 
 _appended = answers.plain(Appended)
-
-
-def _columns_of(records: Sequence[NewRecord]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]] | None:
-    """Values, keys and times of the records; None if a record has headers, or a field of another type.
-
-    Whole columns are checked and packed at a third of the cost of single records.
-    """
-    if len(records) == 1 or {*map(type, records)} != {NewRecord}:
-        return None
-    values, keys, named, times = zip(*records, strict=True)
-    if any(named) or not {*map(type, values), *map(type, keys)} <= _BYTES or not {*map(type, times)} <= _INT:
-        return None
-    return values, keys, times
-
-
-def check_record(record: NewRecord, where: str = "") -> None:
-    """Raises TypeError for a field of a wrong type; `where` stands before its name."""
-    if type(record) is not NewRecord:
-        raise TypeError(f"{where or 'record'} is {type(record).__name__}: give NewRecord".replace(". is", " is"))
-    value, key, headers, time_ms = record
-    require_bytes(value, f"{where}value", optional=True)
-    require_bytes(key, f"{where}key", optional=True)
-    if time_ms is not None:
-        require(time_ms, f"{where}time_ms", (int,), "int or None")
-    for name, content in headers:
-        require(name, f"{where}headers: a name", (str,), "str")
-        require_bytes(content, f"{where}headers: the value of {name!r}")
 
 
 @checked
@@ -218,7 +167,7 @@ def write_batch(session: int, settled: int, writes: Sequence[KeyWrite]) -> ApiRe
         return results
 
     headers = (("Content-Type", MSGPACK), (H_SESSION, str(session)), (H_SETTLED, str(settled)))
-    return ApiRequest("POST", "/v1/kv/batch", decode, _pack(writes), headers)
+    return ApiRequest("POST", "/v1/kv/batch", decode, encode(writes), headers)
 
 
 _batch_answer = answers.plain(BatchAnswer)

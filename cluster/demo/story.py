@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 
 from raftlog.cluster.api.status import SetDigestHex
 from raftlog.cluster.client.answers import given
-from raftlog.cluster.client.requests import NewRecord
+from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.demo import table as demo_table
 from raftlog.cluster.demo.input import KEY, write_input
 from raftlog.cluster.importer.formats import lines as import_lines, schema

@@ -25,7 +25,7 @@ from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.client.decisions import SessionBook
 from raftlog.cluster.client.errors import ClientError, SessionExpired
 from raftlog.cluster.client.flow import Ticket
-from raftlog.cluster.client.requests import NewRecord
+from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.importer.batches import Ahead, Cut, Hash, ImportBatch, batches
 from raftlog.cluster.importer.files import InputFile, InputFiles
 from raftlog.cluster.importer.formats import schema

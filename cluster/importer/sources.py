@@ -30,7 +30,7 @@ from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.client.decisions import SessionBook
 from raftlog.cluster.client.errors import SessionExpired
 from raftlog.cluster.client.flow import Ticket
-from raftlog.cluster.client.requests import NewRecord
+from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.importer.batches import Cut, batches
 from raftlog.cluster.importer.events import Events
 from raftlog.cluster.importer.files import InputFiles

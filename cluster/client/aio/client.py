@@ -54,7 +54,8 @@ from raftlog.cluster.client.flow import (
     ClientState,
     Ticket,
 )
-from raftlog.cluster.client.requests import Consistency, NewRecord, compare, prefix_end, step
+from raftlog.cluster.client.new_records import NewRecord, check_record
+from raftlog.cluster.client.requests import Consistency, compare, prefix_end, step
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.security.tls import TlsFiles, credentials_for
 
@@ -155,7 +156,7 @@ class Client:
         """Appends one record, in one request with other appends that wait in this client."""
         record = _new(NewRecord, (value, key, tuple(headers), time_ms))
         if headers:
-            requests.check_record(record)
+            check_record(record)
         if self._batcher is None:
             return await self.append_many([record], deadline_s=deadline_s)
         deadline = clock.monotonic() + (self.deadline_s if deadline_s is None else deadline_s)

@@ -28,7 +28,7 @@ from raftlog.cluster.client.batch import (
 )
 from raftlog.cluster.client.errors import ClientError
 from raftlog.cluster.client.flow import Ticket
-from raftlog.cluster.client.requests import NewRecord
+from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.runtime import clock
 
 SyncSendBatch = Callable[[Sequence[NewRecord], float, Callable[[Ticket], None]], Appended]

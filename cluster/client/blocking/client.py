@@ -43,7 +43,8 @@ from raftlog.cluster.client.errors import (
 )
 from raftlog.cluster.client.flow import ApiRequest, ClientState, Flow, Lost, Response, Send, Sleep, Ticket, exchange
 from raftlog.cluster.client.http1 import BadResponse
-from raftlog.cluster.client.requests import Consistency, NewRecord, compare, prefix_end, step
+from raftlog.cluster.client.new_records import NewRecord, check_record
+from raftlog.cluster.client.requests import Consistency, compare, prefix_end, step
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.security.tls import TlsFiles, credentials_for
 
@@ -139,7 +140,7 @@ class SyncClient:
         """Appends one record, in one request with other threads' appends."""
         record = NewRecord(value, key, tuple(headers), time_ms)
         if headers:
-            requests.check_record(record)
+            check_record(record)
         if self._batcher is None:
             return self.append_many([record], deadline_s=deadline_s)
         deadline = clock.monotonic() + (self.deadline_s if deadline_s is None else deadline_s)

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
         Unavailable,
     )
     from raftlog.cluster.client.flow import Ticket
-    from raftlog.cluster.client.requests import Consistency, KeyWrite, NewRecord, compare, prefix_end, step
+    from raftlog.cluster.client.new_records import NewRecord
+    from raftlog.cluster.client.requests import Consistency, KeyWrite, compare, prefix_end, step
     from raftlog.cluster.security.tls import TlsFiles
 
 __all__ = [
@@ -63,7 +64,8 @@ _PLACES = {
         "KeyNotFound", "NotApplied", "OutcomeUnknown", "SequenceSettled", "SessionExpired", "Unavailable",
     ),
     "flow": ("Ticket",),
-    "requests": ("Consistency", "KeyWrite", "NewRecord", "compare", "prefix_end", "step"),
+    "new_records": ("NewRecord",),
+    "requests": ("Consistency", "KeyWrite", "compare", "prefix_end", "step"),
 }  # fmt: skip
 _ROOMS = {"arrow": "raftlog.spark_export.tables.arrow", "sources": "raftlog.cluster.importer.sources"}
 """Public modules. They are named as text, so that no import points upwards."""

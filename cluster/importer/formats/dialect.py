@@ -127,7 +127,7 @@ def looks_like_data(first: Sequence[str], second: Sequence[str]) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _closed(dialect: Dialect) -> re.Pattern[bytes]:
+def closed_row(dialect: Dialect) -> re.Pattern[bytes]:
     """The pattern of a row of well-formed fields. It decides most rows, and quickly."""
     quote, delimiter = (re.escape(each).encode() for each in (dialect.quote, dialect.delimiter))
     inner = rb"(?:[^%b]++|%b%b)*+" % (quote, quote, quote)
@@ -140,7 +140,7 @@ def _closed(dialect: Dialect) -> re.Pattern[bytes]:
 
 def is_row_open(line: bytes, dialect: Dialect) -> bool:
     """As `is_open`, of the bytes of a line or row, with or without its line end."""
-    if _closed(dialect).fullmatch(line):
+    if closed_row(dialect).fullmatch(line):
         return False
     return is_open(line.decode("utf-8", "replace").rstrip("\r\n"), dialect)
 

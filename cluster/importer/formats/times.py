@@ -178,10 +178,9 @@ def _hour_reader(hour_of: Read, read_text: Callable[[str], int | None], mark: st
         except ValueError:
             return read_text(text)
         minute, second, fraction = number_of(minutes), number_of(tail[:2]), tail[3:]
-        if (
-            minute is None or second is None or hour[-1:].isspace() or (ms := hour_of(hour)) is None
-            or (len(tail) > 2 and not (tail[2] == mark and tail.isascii() and fraction.isdecimal() and len(fraction) < 10))
-        ):  # fmt: skip
+        if minute is None or second is None or hour[-1:].isspace() or (ms := hour_of(hour)) is None:
+            return read_text(text)
+        if len(tail) > 2 and not (tail[2] == mark and tail.isascii() and fraction.isdecimal() and len(fraction) < 10):
             return read_text(text)
         ms += minute * 60_000 + second * 1_000
         return ms + int(f"{fraction}00"[:3]) if fraction else ms

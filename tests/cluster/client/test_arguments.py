@@ -11,7 +11,7 @@ from raftlog.cluster.client import requests
 from raftlog.cluster.client.aio.client import Client
 from raftlog.cluster.client.arguments import checked
 from raftlog.cluster.client.blocking.client import SyncClient
-from raftlog.cluster.client.requests import NewRecord
+from raftlog.cluster.client.new_records import NewRecord
 from tests.cluster.fake_node import serve
 
 PLAIN = {"bytes", "int", "str", "float", "bool", "bytes | None", "int | None", "float | None", "str | None"}

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from raftlog.cluster.client.requests import NewRecord
+from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.importer import inputs
 from raftlog.cluster.importer.formats import converting
 from raftlog.cluster.importer.formats.lines import InputError, InputFormat

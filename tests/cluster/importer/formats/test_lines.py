@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from raftlog.cluster.client.requests import NewRecord
+from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.importer.formats import access_log
 from raftlog.cluster.importer.formats.lines import (
     InputError,
@@ -14,8 +14,10 @@ from raftlog.cluster.importer.formats.lines import (
     begin,
     detect,
     read,
+    read_batch,
     split_lines,
 )
+from raftlog.cluster.importer.formats.times import TimeRule
 
 COMMON = b'10.0.0.1 - frank [10/Oct/2000:13:55:36 -0700] "GET /a.gif HTTP/1.0" 200 2326'
 COMBINED = COMMON + b' "http://x/start" "Mozilla/5 \\"odd\\" (x)"'
@@ -155,3 +157,14 @@ def test_a_line_too_long_is_named() -> None:
     """The limit of a value is reported before anything is sent."""
     with pytest.raises(InputError, match="line 2 has more than"):
         list(split_lines([b"a\n", b"x" * (1 << 20) + b"y"], InputOptions(InputFormat.NDJSON)))
+
+
+_CELLS = st.sampled_from([b"", b"k", b'"quoted, ""k"""', b"2016/01/01 00:30:04.91", b"no time", b"\xff"])
+
+
+@given(st.lists(st.lists(_CELLS, min_size=1, max_size=3).map(b",".join), max_size=6))
+def test_a_batch_is_read_as_its_lines_are(values: list[bytes]) -> None:
+    """Whole columns are read at once where every row has them; a blank line after them is read row by row."""
+    reading = InputOptions(InputFormat.CSV, "key", "at", ("at", "key"), times=TimeRule("%Y/%m/%d %H:%M:%S.%f"))
+    lines = [Line(number, value + b"\n") for number, value in enumerate(values, start=1)]
+    assert read_batch(lines, reading) == read_batch([*lines, Line(0, b"\n")], reading)[:-1]

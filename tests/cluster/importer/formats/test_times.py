@@ -115,3 +115,10 @@ def test_what_strftime_writes_is_read_back(when: datetime) -> None:
         exact = when if "%f" in form else when.replace(microsecond=0)
         expected = (exact.replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000
         assert reader(TimeRule(form))(when.strftime(form)) == int(expected + 1e-6)
+
+
+@given(st.from_regex(r"2016[/-]0?1/\d\d? ?[0-2]?\d:[0-6]\d:[0-6]\d([.,:]\d{0,10})? ?[٣+]?", fullmatch=True))
+def test_an_hour_that_is_read_once_gives_the_same_times(text: str) -> None:
+    """A zone that once changed is read by the general reader, and both agree, also on what is no time."""
+    for form in ("%Y/%m/%d %H:%M:%S.%f", "%Y/%m/%d %H:%M:%S,%f", "%Y/%m/%d %H:%M:%S"):
+        assert reader(TimeRule(form))(text) == reader(TimeRule(form, "Africa/Abidjan"))(text)
