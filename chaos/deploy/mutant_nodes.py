@@ -175,6 +175,8 @@ OUT_OF_SIGHT: Final[Mapping[str, str]] = {
     "promises_forgotten_with_the_role": _ROLLED_BACK,
     "running_floor_not_durable": _ROLLED_BACK,
     "votes_before_peers_were_asked": _ROLLED_BACK,
+    "acknowledges_before_peers_were_asked": _ROLLED_BACK,
+    "takes_over_before_peers_were_asked": _ROLLED_BACK,
     "what_was_acknowledged_to_a_leader_is_not_remembered": _ROLLED_BACK,
     "acknowledgements_of_a_learner_are_remembered": _DIRECTED,
     "closed_link_taken_for_a_dead_leader": _BREAK,

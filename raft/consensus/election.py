@@ -304,7 +304,7 @@ def on_timeout_now(state: State, message: TimeoutNow) -> None:
     """The leader asks this node to campaign at once, without a pre-vote."""
     if not isinstance(state.role, Follower) or state.role.leader != message.sender:
         ignore(state, message, "the sender is not the leader that this node follows")
-    elif state.log.last.index < message.last_index or not state.may_campaign:
+    elif state.log.last.index < message.last_index or not (state.may_campaign and recall.may_campaign(state)):
         ignore(state, message, f"this node, at {state.log.last.index}, could not win")
     else:
         campaign(state, f"node {message.sender} hands over", transfer=True)

@@ -6,10 +6,10 @@ disk acknowledged to it as the leader of that entry's term. The second is the ne
 vote or such an acknowledgement. This `Memory` outlives changes of role, not the process.
 
 A process that starts asks every peer to recall (`Recall`). Each peer answers with its memory from before that start
-(`RecallReply`). The node gives no vote until all voters have answered; for unreachable voters it waits an election
-timeout after the start. If its log lacks an entry that a peer remembers, it goes under a floor, as after damage
-(`raftlog.raft.wal.repair`). Then it has no vote until it holds an entry of a term at or above the floor, or until the
-leader of its term confirms that it has every entry it can have promised. Why that is safe:
+(`RecallReply`). The node gives no vote and acknowledges no entry until all voters have answered; for unreachable voters
+it waits an election timeout after the start. If its log lacks an entry that a peer remembers, it goes under a floor, as
+after damage (`raftlog.raft.wal.repair`). Then it has no vote until it holds an entry of a term at or above the floor,
+or until the leader of its term confirms that it has every entry it can have promised. Why that is safe:
 docs/decisions/0017-peers-remember-what-a-disk-promised.md.
 """
 
@@ -198,7 +198,7 @@ def _memory_of_connected(state: State, peer: NodeId) -> Memory | None:
 
 
 def is_waiting(state: State) -> bool:
-    """Whether a voter may still report that this node's disk lost a promise: until then this node gives no vote.
+    """Whether a voter may still report that this node's disk lost a promise: until then this node promises nothing.
 
     A voter that is not connected is waited for one election timeout after the start; one whose program remembers
     nothing is not waited for.

@@ -278,6 +278,8 @@ def on_append(state: State, message: AppendEntries) -> None:
         assert log.may_end(commit), f"the leader commits {commit}, which is not the end of an entry here"
         log.committed = commit
         membership.forget(state)
+    if recall.is_waiting(state):
+        return  # its disk may have lost a promise of a newer term: the leader asks again with each heartbeat
     recall.led(state, message, proved)
     _answer(state, message, success=True, match=proved)
 

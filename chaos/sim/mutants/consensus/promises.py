@@ -122,6 +122,28 @@ MUTANTS: Final = (
         edits=(Edit("raftlog.raft.consensus.recall:is_waiting", "if not state.run:", "if True:"),),
     ),
     Mutant(
+        name="acknowledges_before_peers_were_asked",
+        pitfall=66,
+        title="a started node, whose disk lost its vote for a newer leader, acknowledges entries to the one before",
+        source="this project, until a review found it",
+        story=f"{_TESTS}a_started_node_acknowledges_nothing_before_the_voters_have_reported_their_memory",
+        edits=(Edit("raftlog.raft.consensus.replication:on_append", "if recall.is_waiting(state):", "if False:"),),
+    ),
+    Mutant(
+        name="takes_over_before_peers_were_asked",
+        pitfall=66,
+        title="a started node, whose disk lost its vote, campaigns in that term because a leader hands over",
+        source="this project, until a review found it",
+        story=f"{_TESTS}a_started_node_acknowledges_nothing_before_the_voters_have_reported_their_memory",
+        edits=(
+            Edit(
+                "raftlog.raft.consensus.election:on_timeout_now",
+                "not (state.may_campaign and recall.may_campaign(state))",
+                "not state.may_campaign",
+            ),
+        ),
+    ),
+    Mutant(
         name="what_was_acknowledged_to_a_leader_is_not_remembered",
         pitfall=66,
         title="a leader's own disk is rolled back, and its followers do not report what it acknowledged",

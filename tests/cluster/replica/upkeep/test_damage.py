@@ -84,12 +84,13 @@ async def restarted(nodes: Nodes, node: Replica) -> Replica:
 
 
 async def log_of(node: Replica) -> list[tuple[bytes, Effects]]:
-    """Header and data of every entry that it serves, and what it did."""
+    """Header and data of every entry that it serves, and what it did; answers to clients are kept in memory alone."""
     found: list[tuple[bytes, Effects]] = []
     index = node.oldest
     while index <= node.applied:
         for entry, effects in await node.read_log(index, 1_000, 1 << 20):
-            found.append((entry.header + entry.data, effects))
+            requests = tuple([each._replace(answer=b"") for each in effects.requests])
+            found.append((entry.header + entry.data, effects._replace(requests=requests)))
             index = entry.index + 1
     return found
 
