@@ -302,9 +302,9 @@ def test_a_started_node_votes_once_the_voters_have_reported_their_memory() -> No
 
 
 def test_a_started_node_acknowledges_nothing_before_the_voters_have_reported_their_memory() -> None:
-    """Its disk may have lost the vote for a leader of a newer term. The leader before that one may still lead. With this
-    node's answers it would commit an entry, and serve a read, beside the newer leader. Nor does the node campaign for a
-    leader that hands over: it may have voted in the next term.
+    """Its disk may have lost the vote for a leader of a newer term. The leader before that one may still lead. With
+    this node's answers it would commit an entry, and serve a read, beside the newer leader. Nor does the node campaign
+    for a leader that hands over: it may have voted in the next term.
 
     Guard: `is_waiting` in `on_append` of raft/consensus/replication.py, `may_campaign` in `on_timeout_now`.
     """
