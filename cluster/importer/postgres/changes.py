@@ -1,0 +1,135 @@
+"""Makes records of PostgreSQL's stream of changes, and says after each how far it has come.
+
+`raftlog.cluster.importer.postgres.source` feeds it. A position is the end of the last whole transaction, and the number
+of records of the next one that are done. A transaction has the same changes in the same order whenever it is read, so
+the reading can go on in its middle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from raftlog.cluster.client.requests import NewRecord
+from raftlog.cluster.importer.postgres.messages import (
+    Begin,
+    Commit,
+    Message,
+    MessageError,
+    Relation,
+    Row,
+    RowDeleted,
+    RowInserted,
+    RowUpdated,
+    TablesTruncated,
+)
+from raftlog.cluster.importer.postgres.values import PgTable, Place, as_lsn, place_of
+from raftlog.cluster.importer.source import SourceError
+
+RowChange: TypeAlias = RowInserted | RowUpdated | RowDeleted | TablesTruncated
+Image: TypeAlias = dict[str, Any] | None
+
+
+def _before(table: PgTable, old: Row, is_full: bool) -> Image:
+    """The row before the change; its key alone if the rest is not logged."""
+    table.check(old)
+    return table.image(old)[0] if is_full else table.key_image(old)
+
+
+class Changes:
+    """The changes after a position. `lsn`, `commit` and `done` are the position after the newest message."""
+
+    def __init__(self, lsn: int, commit: int, done: int, primary: Mapping[int, Sequence[str]]) -> None:
+        self.lsn = lsn
+        self.commit = commit  # of the transaction that has begun; 0 between transactions
+        self.done = done  # its records so far
+        self._skip_of, self._skip = (commit, done) if done else (0, 0)
+        self._primary = primary
+        self._tables: dict[int, PgTable] = {}
+        self._place: Place | None = None
+        if not self._skip:
+            self.commit = self.done = 0
+
+    def feed(self, message: Message) -> list[NewRecord]:
+        """The records of the message. Raises MessageError, and SourceError if another transaction came."""
+        match message:
+            case Begin(lsn, time_us, xid):
+                if self._place is not None:
+                    raise MessageError("PostgreSQL began a transaction within another")
+                self._place = place_of(lsn, xid, time_us)
+                self.commit, self.done = lsn, 0
+                return []
+            case Commit(lsn, end):
+                if self._place is None or lsn != self.commit:
+                    raise MessageError(f"PostgreSQL sent a commit at {as_lsn(lsn)} without its beginning")
+                if lsn == self._skip_of and self.done < self._skip:
+                    raise self._another(self.done)
+                self._place = None
+                self.lsn, self.commit, self.done = max(self.lsn, end), 0, 0
+                if lsn == self._skip_of:
+                    self._skip_of = self._skip = 0
+                return []
+            case Relation():
+                self._tables[message.number] = PgTable(message, self._primary.get(message.number, ()))
+                return []
+        if self._place is None:
+            raise MessageError("PostgreSQL sent a change outside a transaction")
+        if self._skip and self.commit != self._skip_of:
+            raise self._another(0)
+        records = self._changed(message, self._place)
+        if self._skip_of == self.commit:
+            return [record for number, record in enumerate(records, self.done - len(records)) if number >= self._skip]
+        return records
+
+    def _another(self, found: int) -> SourceError:
+        return SourceError(
+            f"the log has {self._skip} records of the transaction at {as_lsn(self._skip_of)}, and PostgreSQL now sends "
+            f"{found} of it: this is another history. Begin again with another state file and another slot"
+        )
+
+    def _changed(self, message: RowChange, place: Place) -> list[NewRecord]:
+        if isinstance(message, TablesTruncated):
+            flags = {"cascade": message.cascade, "restart_identity": message.restart_identity}
+            tables = [self._table(each) for each in message.relations]
+            return [table.record(table.key(None), "truncate", place, self._next(), flags) for table in tables]
+        table = self._table(message.relation)
+        match message:
+            case RowInserted(_, new):
+                return [self._record(table, "insert", place, None, new)]
+            case RowDeleted(_, old, is_full):
+                return [self._record(table, "delete", place, _before(table, old, is_full), None, old)]
+            case RowUpdated(_, None, _, new):
+                return [self._record(table, "update", place, None, new)]
+            case RowUpdated(_, old, is_full, new) if old is not None:
+                table.check(old)
+                table.check(new)
+                new = table.filled(new, old, is_full)
+                before = _before(table, old, is_full)
+                if table.has_same_key(old, new):
+                    return [self._record(table, "update", place, before, new)]
+                # A reader that keeps the newest record of each key must see the old row go.
+                moved_to, moved_from = {"moved_to": table.key_image(new)}, {"moved_from": table.key_image(old)}
+                return [
+                    self._record(table, "delete", place, before, None, old, moved_to),
+                    self._record(table, "insert", place, None, new, None, moved_from),
+                ]
+        raise AssertionError(message)
+
+    def _record(
+        self, table: PgTable, op: str, place: Place, before: Image, new: Row | None, key: Row | None = None,
+        more: Image = None,
+    ) -> NewRecord:  # fmt: skip
+        after, unchanged = (None, []) if new is None else table.image(new)
+        members: dict[str, Any] = {"before": before, "after": after}
+        if unchanged:
+            members["unchanged"] = unchanged
+        return table.record(table.key(new if key is None else key), op, place, self._next(), members | (more or {}))
+
+    def _table(self, number: int) -> PgTable:
+        if (table := self._tables.get(number)) is None:
+            raise MessageError(f"PostgreSQL sent a change of the table number {number} without its columns")
+        return table
+
+    def _next(self) -> int:
+        self.done += 1
+        return self.done

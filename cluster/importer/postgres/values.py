@@ -1,0 +1,193 @@
+"""Makes a record of a row: JSON with the table, the operation, both images and the place in PostgreSQL's log.
+
+`raftlog.cluster.importer.postgres.changes` calls it for the stream, `snapshot` for rows. Booleans, numbers
+and JSON keep their types, with every digit. Times are ISO 8601. Every other type is PostgreSQL's own text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from raftlog.cluster.client.requests import NewRecord
+from raftlog.cluster.importer.postgres.messages import UNCHANGED, MessageError, Relation, Row
+from raftlog.statemachine.commands import KEY_BYTES_MAX
+
+ROW_BYTES_MAX: Final = 4 << 20
+"""Most bytes of one change as JSON; a request may have 8 MiB."""
+
+_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
+_EPOCH_MS: Final = 946_684_800_000
+
+_encode: Final = msgspec.json.Encoder().encode
+_raw: Final = msgspec.json.Decoder(msgspec.Raw).decode
+_NUMBER: Final = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?").fullmatch
+
+
+def as_lsn(lsn: int) -> str:
+    """The position in PostgreSQL's log as PostgreSQL writes it."""
+    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+
+
+def lsn_of(text: str) -> int:
+    """The position of PostgreSQL's text."""
+    high, _, low = text.partition("/")
+    return int(high, 16) << 32 | int(low, 16)
+
+
+# -- one value ------------------------------------------------------------------------------------------------------
+def _text(value: bytes) -> Any:
+    return value.decode()
+
+
+def _bool(value: bytes) -> Any:
+    return value == b"t"
+
+
+def _number(value: bytes) -> Any:
+    return msgspec.Raw(value) if _NUMBER(value) else value.decode()  # NaN and Infinity are no numbers in JSON
+
+
+def _json(value: bytes) -> Any:
+    try:
+        return _raw(value.replace(b"\n", b" ").replace(b"\r", b" "))  # between its parts: in a string they are escaped
+    except msgspec.MsgspecError:
+        return value.decode()
+
+
+def _time(value: bytes) -> Any:
+    """ISO 8601 of a time in UTC, or without a zone. Infinite times, and those before Christ, stay as they are."""
+    if value[10:11] != b" " or value.endswith(b"BC"):
+        return value.decode()
+    return value.replace(b" ", b"T", 1).replace(b"+00", b"Z").decode()
+
+
+_CONVERT: Final[dict[int, Callable[[bytes], Any]]] = {
+    16: _bool,
+    **dict.fromkeys((20, 21, 23, 26, 700, 701, 1700), _number),  # int8, int2, int4, oid, float4, float8, numeric
+    **dict.fromkeys((114, 3802), _json),  # json, jsonb
+    **dict.fromkeys((1114, 1184), _time),  # timestamp, timestamptz
+}
+
+
+# -- one row --------------------------------------------------------------------------------------------------------
+class Place(NamedTuple):
+    """Where a change stands in PostgreSQL's log."""
+
+    lsn: str  # of the commit; of a snapshot, its position
+    xid: int | None
+    time: str
+    time_ms: int
+
+
+def place_of(lsn: int, xid: int | None, time_us: int) -> Place:
+    """The place of a transaction. The time is in microseconds since 2000. Raises MessageError."""
+    try:
+        time = _EPOCH + timedelta(microseconds=time_us)
+    except OverflowError:
+        raise MessageError(f"PostgreSQL sent a commit at {time_us} microseconds after 2000, which is no time") from None
+    shown = time.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return Place(as_lsn(lsn), xid, shown, _EPOCH_MS + time_us // 1000)
+
+
+class PgTable:
+    """A table with what its rows need: names, conversions, and the columns of the key.
+
+    `primary` are the columns of the primary key. They matter if the replica identity is full, which names no key.
+    """
+
+    def __init__(self, relation: Relation, primary: Sequence[str] = ()) -> None:
+        self.name = relation.name
+        self.relation = relation
+        self._columns = [(each.name, _CONVERT.get(each.type, _text)) for each in relation.columns]
+        wanted = set(primary) if relation.identity == "f" else {each.name for each in relation.columns if each.is_key}
+        self._key = [number for number, each in enumerate(relation.columns) if each.name in wanted]
+
+    def image(self, row: Row) -> tuple[dict[str, Any], list[str]]:
+        """The columns of the row, and the names of those whose value is not logged. Raises MessageError."""
+        self.check(row)
+        image: dict[str, Any] = {}
+        unchanged: list[str] = []
+        for (name, form), value in zip(self._columns, row, strict=True):
+            if value is None:
+                image[name] = None
+            elif value is UNCHANGED:
+                unchanged.append(name)
+            else:
+                image[name] = self._converted(name, form, value)
+        return image, unchanged
+
+    def key_image(self, row: Row) -> dict[str, Any]:
+        """The columns of the key alone."""
+        return {self._columns[number][0]: self._of_key(number, row) for number in self._key}
+
+    def key(self, row: Row | None) -> bytes:
+        """The record's key: a JSON array of the table and the values of its key. Raises MessageError."""
+        key = _encode([self.name] if row is None else [self.name, *(self._of_key(each, row) for each in self._key)])
+        if len(key) > KEY_BYTES_MAX:
+            raise MessageError(
+                f"a row of {self.name} has a key of {len(key)} bytes: the limit is {KEY_BYTES_MAX}. Choose a shorter "
+                f"one: ALTER TABLE {self.name} REPLICA IDENTITY USING INDEX …"
+            )
+        return key
+
+    def has_same_key(self, one: Row, other: Row) -> bool:
+        """Whether both rows have the same key."""
+        return all(one[each] == other[each] for each in self._key)
+
+    def filled(self, new: Row, old: Row, is_full: bool) -> Row:
+        """The new row, with the old row's values where none is logged. Of an old row that is not full, its key."""
+        known = range(len(old)) if is_full else self._key
+        return [old[at] if each is UNCHANGED and at in known else each for at, each in enumerate(new)]
+
+    def check(self, row: Row) -> None:
+        """Raises MessageError if the row has not the table's columns."""
+        if len(row) != len(self._columns):
+            raise MessageError(f"{self.name}: a row has {len(row)} columns, the table {len(self._columns)}")
+
+    def record(self, key: bytes, op: str, place: Place, number: int, members: dict[str, Any]) -> NewRecord:
+        """The record of one change. Raises MessageError if it is too large."""
+        value = _encode(
+            {
+                "op": op, "table": self.name, "lsn": place.lsn, "n": number, "xid": place.xid, "time": place.time,
+                **members,
+            }
+        )  # fmt: skip
+        if len(value) > ROW_BYTES_MAX:
+            raise MessageError(
+                f"a change of {self.name} has {len(value)} bytes as JSON: the limit is {ROW_BYTES_MAX}. Leave a column "
+                f"out: ALTER PUBLICATION … SET TABLE {self.name} (column, …)"
+            )
+        return NewRecord(value, key, (), place.time_ms)
+
+    def _of_key(self, number: int, row: Row) -> Any:
+        value = row[number]
+        name, form = self._columns[number]
+        if value is UNCHANGED:
+            raise MessageError(f"{self.name}: a row comes without the value of {name}, which is of its key")
+        return None if value is None else self._converted(name, form, value)
+
+    def _converted(self, name: str, form: Callable[[bytes], Any], value: bytes) -> Any:
+        try:
+            return form(value)
+        except UnicodeDecodeError:
+            raise MessageError(f"{self.name}: a value of column {name} is not UTF-8") from None
+
+
+def unescaped(fields: Iterable[bytes]) -> Row:
+    """The values of one line of `COPY … TO STDOUT`, split at its tabs."""
+    return [
+        None if field == b"\\N" else _ESCAPES.sub(_unescape, field) if b"\\" in field else field for field in fields
+    ]
+
+
+_ESCAPES: Final = re.compile(rb"\\(.)", re.DOTALL)
+_ESCAPED: Final = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
+
+
+def _unescape(found: re.Match[bytes]) -> bytes:
+    return _ESCAPED.get(found[1], found[1])
