@@ -10,13 +10,17 @@ A source is an object with a name and `read(position)`, which continues after a 
 keeps the position in a state file. Before a batch is sent, the state file durably gets the batch itself, its sequence
 and the position after it. So a source need not be able to give the same records twice: a restarted copy sends the kept
 batch again under the same sequence, and then reads on after it.
+
+A source may have `confirm(position)`. `copy` calls it when everything before the position is in the log and the state
+file has the position, so that the source may let its sender forget what came before. A part without records moves the
+position alone.
 """
 
 from __future__ import annotations
 
 import io
-import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from enum import StrEnum
@@ -42,7 +46,8 @@ __all__ = ["Copied", "CopyStep", "Events", "FileSource", "NewRecord", "Part", "S
 
 STATE_VERSION: Final = 1
 BATCH_BYTES_MAX: Final = 2 << 20
-_PARTS_AHEAD: Final = 1_000
+_BYTES_AHEAD: Final = 4 * BATCH_BYTES_MAX
+"""Most bytes of records that are read and not yet sent, but at least one part."""
 
 
 class Copied(NamedTuple):
@@ -103,6 +108,7 @@ def copy(
     """
     log = client.status().log
     now = _read(state, source.name, log)
+    confirm: Callable[[Any], None] = getattr(source, "confirm", lambda _: None)
     if now is None:
         session = client.open_session(session_ttl_ms).session
         at(CopyStep.OPENED)
@@ -110,15 +116,22 @@ def copy(
     elif now.kept is not None:
         now, answer = _send(client, state, now, now.kept, session_ttl_ms)
         at(CopyStep.ANSWERED)
+        confirm(now.position)
         yield _copied(now, answer)
     with closing(_Reader(source, now.position)) as reader:
         while part := reader.next(batch_records):
+            if not part.records:
+                now = msgspec.structs.replace(now, position=part.position)
+                write_aside(state, msgspec.msgpack.encode(now))
+                confirm(now.position)
+                continue
             kept = _SentBatch(now.sequence + 1, [*part.records], part.position)
             now = msgspec.structs.replace(now, kept=kept)
             write_aside(state, msgspec.msgpack.encode(now))
             at(CopyStep.KEPT)
             now, answer = _send(client, state, now, kept, session_ttl_ms)
             at(CopyStep.ANSWERED)
+            confirm(now.position)
             yield _copied(now, answer)
     write_aside(state, msgspec.msgpack.encode(now))
 
@@ -177,65 +190,77 @@ class _Reader:
     """Reads a source in a thread, so that a batch is what came while the one before was sent."""
 
     def __init__(self, source: Source, position: Any | None) -> None:
-        self._parts: queue.Queue[Part | BaseException | None] = queue.Queue(_PARTS_AHEAD)
-        self._stopped = threading.Event()
         self._source = source
-        self._over: list[Part] = []  # taken, but too much for the last batch
+        self._changed = threading.Condition()  # guards all below
+        self._parts: deque[Part] = deque()
+        self._bytes = 0  # of their records
         self._end: BaseException | None = None
         self._has_ended = False
+        self._is_closed = False
         threading.Thread(target=self._run, args=(position,), name="source-reader", daemon=True).start()
 
     def _run(self, position: Any | None) -> None:
         parts = self._source.read(position)
+        end: BaseException | None = None
         try:
             for part in parts:
-                self._put(part)
-                if self._stopped.is_set():
+                if not self._put(part):
                     break
-            self._put(None)
         except BaseException as error:  # `next` raises it
-            self._put(error)
+            end = error
         finally:
+            with self._changed:
+                self._has_ended, self._end = True, end
+                self._changed.notify_all()
             if (close := getattr(parts, "close", None)) is not None:  # a generator
                 close()
 
-    def _put(self, each: Part | BaseException | None) -> None:
-        while not self._stopped.is_set():
-            try:
-                self._parts.put(each, timeout=0.1)
-                return
-            except queue.Full:
-                continue
+    def _put(self, part: Part) -> bool:
+        """Waits for room; returns whether the reader still wants parts."""
+        size = _size(part)
+        with self._changed:
+            while self._parts and self._bytes + size > _BYTES_AHEAD and not self._is_closed:
+                self._changed.wait()
+            self._parts.append(part)
+            self._bytes += size
+            self._changed.notify_all()
+            return not self._is_closed
 
     def next(self, records_max: int) -> Part | None:
         """The next records that are there, at least one part; None at the end. Raises what the source raised."""
         taken: list[NewRecord] = []
         position: Any = None
-        size = 0
-        while not self._has_ended:
-            if taken and self._parts.empty() and not self._over:
-                break
-            each = self._over.pop() if self._over else self._parts.get()
-            if not isinstance(each, Part):
-                self._has_ended, self._end = True, each
-                break
-            more = sum(len(record.value or b"") + len(record.key or b"") for record in each.records)
-            if taken and (len(taken) + len(each.records) > records_max or size + more > BATCH_BYTES_MAX):
-                self._over.append(each)
-                break
-            taken += each.records
-            position, size = each.position, size + more
-        if taken:
-            return Part(taken, position)
-        if self._end is not None:
-            raise self._end
-        return None
+        has_part, size = False, 0
+        with self._changed:
+            while not self._parts and not self._has_ended:
+                self._changed.wait()
+            while self._parts:
+                part = self._parts[0]
+                more = _size(part)
+                if taken and (len(taken) + len(part.records) > records_max or size + more > BATCH_BYTES_MAX):
+                    break
+                self._parts.popleft()
+                self._bytes -= more
+                taken += part.records
+                position, size, has_part = part.position, size + more, True
+            self._changed.notify_all()
+            if has_part:
+                return Part(taken, position)
+            if self._end is not None:
+                raise self._end
+            return None
 
     def close(self) -> None:
         """Ends the thread at its next part."""
-        self._stopped.set()
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
         if (close := getattr(self._source, "close", None)) is not None:
             close()
+
+
+def _size(part: Part) -> int:
+    return sum(len(record.value or b"") + len(record.key or b"") for record in part.records)
 
 
 class FileSource:

@@ -7,6 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from raftlog import sources
@@ -23,6 +24,7 @@ class Numbers:
     """Numbers up to an end, in parts of `size`. A second reading gives other values, as a live stream does."""
 
     name = "numbers"
+    client: SyncClient
 
     def __init__(self, end: int, size: int = 1) -> None:
         self.end, self.size, self.given = end, size, 0
@@ -84,6 +86,43 @@ def test_killed_at_any_step_it_goes_on_exactly_once(
         assert all((each.records, each.position) == (23, 23) for each in rest[-1:])
         assert list(copy(Numbers(23, 2), client, tmp_path / "s")) == []
         assert [each.records for each in copy(Numbers(25), client, tmp_path / "s")][-1] == 25
+
+    with_node(work)
+
+
+@pytest.mark.parametrize("step", CopyStep)
+def test_a_position_is_confirmed_once_it_is_kept_and_its_records_are_in_the_log(tmp_path: Path, step: CopyStep) -> None:
+    """Through a kill, and for parts without records, which move the position alone."""
+
+    class Confirmed(Numbers):
+        confirmed: list[Any]
+
+        def read(self, position: Any | None) -> Iterator[Part]:
+            for part in super().read(position):
+                yield part
+                yield Part((), part.position)
+            yield Part((), 1000)
+
+        def confirm(self, position: Any) -> None:
+            state = msgspec.msgpack.decode((tmp_path / "s").read_bytes())
+            assert position == (state["kept"] or state)["position"]
+            assert len(values(self.client)) >= min(position, self.end)
+            self.confirmed.append(position)
+
+    def work(_: FakeNode, client: SyncClient) -> None:
+        source = Confirmed(12, 2)
+        source.client, source.confirmed = client, []
+        try:
+            list(copy(source, client, tmp_path / "s", batch_records=4, at=killer(step, 2)))
+        except Killed:
+            pass
+        list(copy(source, client, tmp_path / "s", batch_records=4))
+        assert values(client) == [b"%d" % number for number in range(12)]
+        assert source.confirmed == sorted(source.confirmed)
+        assert source.confirmed[-1] == 1000
+        source.confirmed.clear()
+        list(copy(Numbers(1000), client, tmp_path / "s"))  # it begins after the position that has no records
+        assert len(values(client)) == 12
 
     with_node(work)
 
