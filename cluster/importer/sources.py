@@ -24,6 +24,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -50,6 +51,18 @@ _BYTES_AHEAD: Final = 4 * BATCH_BYTES_MAX
 """Most bytes of records that are read and not yet sent, but at least one part."""
 
 
+def __getattr__(name: str) -> Any:
+    """`Postgres`, which needs the package psycopg, is imported when it is asked for."""
+    if name != "Postgres":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return import_module("raftlog.cluster.importer.postgres.source").Postgres
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"sources.Postgres needs the package {error.name}, which is not installed: pip install 'raftlog[postgres]'"
+        ) from error
+
+
 class Copied(NamedTuple):
     """The progress after an acknowledged batch, counted over all runs."""
 
@@ -58,6 +71,7 @@ class Copied(NamedTuple):
     last: int | None
     position: Any
     result: str  # of the newest batch: applied | repeated
+    batch: int  # its records
 
 
 class CopyStep(StrEnum):
@@ -114,10 +128,11 @@ def copy(
         at(CopyStep.OPENED)
         now = _CopyState(STATE_VERSION, source.name, log, session)
     elif now.kept is not None:
-        now, answer = _send(client, state, now, now.kept, session_ttl_ms)
+        kept = now.kept
+        now, answer = _send(client, state, now, kept, session_ttl_ms)
         at(CopyStep.ANSWERED)
         confirm(now.position)
-        yield _copied(now, answer)
+        yield _copied(now, answer, len(kept.records))
     with closing(_Reader(source, now.position)) as reader:
         while part := reader.next(batch_records):
             if not part.records:
@@ -132,7 +147,7 @@ def copy(
             now, answer = _send(client, state, now, kept, session_ttl_ms)
             at(CopyStep.ANSWERED)
             confirm(now.position)
-            yield _copied(now, answer)
+            yield _copied(now, answer, len(kept.records))
     write_aside(state, msgspec.msgpack.encode(now))
 
 
@@ -182,8 +197,8 @@ def _send(client: SyncClient, state: Path, now: _CopyState, kept: _SentBatch, tt
     return done, result
 
 
-def _copied(now: _CopyState, result: str) -> Copied:
-    return Copied(now.records, now.first, now.last, now.position, result)
+def _copied(now: _CopyState, result: str, batch: int) -> Copied:
+    return Copied(now.records, now.first, now.last, now.position, result, batch)
 
 
 class _Reader:

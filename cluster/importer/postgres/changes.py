@@ -81,6 +81,11 @@ class Changes:
             return [record for number, record in enumerate(records, self.done - len(records)) if number >= self._skip]
         return records
 
+    def passed(self, lsn: int) -> None:
+        """PostgreSQL has sent everything whose commit is before the position."""
+        if not self.commit:
+            self.lsn = max(self.lsn, lsn)
+
     def _another(self, found: int) -> SourceError:
         return SourceError(
             f"the log has {self._skip} records of the transaction at {as_lsn(self._skip_of)}, and PostgreSQL now sends "

@@ -1,0 +1,161 @@
+"""Looks up what a stream of changes needs in PostgreSQL's catalog: settings, publication, slot, tables.
+
+`raftlog.cluster.importer.postgres.source` calls it before a snapshot and after every connect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from raftlog.cluster.importer.postgres.connection import Connection, identifier, literal
+from raftlog.cluster.importer.postgres.messages import PgColumn, Relation
+from raftlog.cluster.importer.postgres.values import lsn_of
+from raftlog.cluster.importer.source import SourceError
+
+SERVER_MIN: Final = 150_000
+"""PostgreSQL 15: its publications have lists of columns, and it sends no empty transactions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A table of the publication: its columns, and the SELECT that gives what the stream would."""
+
+    relation: Relation
+    primary: tuple[str, ...]
+    select: str
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A replication slot, and the position before which PostgreSQL has forgotten."""
+
+    confirmed: int
+    is_lost: bool
+    is_ours: bool  # of this database and of pgoutput
+
+
+def check_server(connection: Connection) -> None:
+    """Raises SourceError for a server that cannot stream changes as text."""
+    version = int(connection.value("SELECT current_setting('server_version_num')"))
+    if version < SERVER_MIN:
+        raise SourceError(f"this is PostgreSQL {version // 10_000}; changes can be copied from version 15 on")
+    if (level := connection.value("SELECT current_setting('wal_level')")) != "logical":
+        raise SourceError(
+            f"PostgreSQL has wal_level {level}, and must have logical: ALTER SYSTEM SET wal_level = logical, then "
+            f"restart PostgreSQL"
+        )
+    if connection.value("SELECT current_setting('server_encoding')") == "SQL_ASCII":
+        raise SourceError("the database has no encoding (SQL_ASCII), so its text cannot be written as JSON")
+
+
+def publish(connection: Connection, name: str, tables: Sequence[str]) -> None:
+    """Makes the publication of the tables if there is none. Raises SourceError if it has other tables."""
+    wanted = {_found(connection, each) for each in tables}
+    if connection.query(f"SELECT 1 FROM pg_publication WHERE pubname = {literal(name)}"):
+        has = {(schema or "", table or "") for schema, table in connection.query(
+            f"SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = {literal(name)}"
+        )}  # fmt: skip
+        if not has:
+            raise SourceError(f"the publication {name} has no tables: ALTER PUBLICATION {identifier(name)} ADD TABLE …")
+        if wanted and has != wanted:
+            raise SourceError(
+                f"the publication {name} has the tables {_listed(has)}, not {_listed(wanted)}: leave the tables out to "
+                f"take those, or name another publication"
+            )
+        return
+    if not wanted:
+        raise SourceError(f"there is no publication {name}: name its tables to have it made")
+    for schema, table in sorted(wanted):
+        _check_identity(connection, schema, table)
+    listed = ", ".join(_quoted(*each) for each in sorted(wanted))
+    connection.query(
+        f"CREATE PUBLICATION {identifier(name)} FOR TABLE {listed} WITH (publish_via_partition_root = true)"
+    )
+
+
+def _found(connection: Connection, name: str) -> tuple[str, str]:
+    rows = connection.query(
+        "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+        f"WHERE c.oid = to_regclass({literal(name)})"
+    )
+    if not rows:
+        raise SourceError(f"there is no table {name}; a table outside the schema public is named SCHEMA.TABLE")
+    ((schema, table),) = rows
+    return schema or "", table or ""
+
+
+def _check_identity(connection: Connection, schema: str, table: str) -> None:
+    """Refuses a table whose updates PostgreSQL would refuse from then on."""
+    has_one = connection.value(
+        "SELECT c.relreplident IN ('f', 'i') OR c.relreplident = 'd' AND EXISTS (SELECT 1 FROM pg_index i "
+        "WHERE i.indrelid = c.oid AND i.indisprimary) FROM pg_class c "
+        f"WHERE c.oid = {literal(_quoted(schema, table))}::regclass"
+    )
+    if has_one != "t":
+        raise SourceError(
+            f"the table {schema}.{table} has no primary key, so PostgreSQL would refuse its updates once it is "
+            f"published. Give it one, or ALTER TABLE {_quoted(schema, table)} REPLICA IDENTITY FULL"
+        )
+
+
+def find_slot(connection: Connection, name: str) -> Slot | None:
+    """The slot; None if there is none."""
+    rows = connection.query(
+        "SELECT confirmed_flush_lsn, wal_status = 'lost', plugin = 'pgoutput' AND database = current_database() "
+        f"FROM pg_replication_slots WHERE slot_name = {literal(name)}"
+    )
+    for confirmed, is_lost, is_ours in rows:
+        return Slot(lsn_of(confirmed or "0/0"), is_lost == "t", is_ours == "t")
+    return None
+
+
+def published(connection: Connection, publication: str) -> list[Published]:
+    """The tables of the publication, as the stream would give them."""
+    tables = connection.query(
+        "SELECT c.oid, p.schemaname, p.tablename, c.relreplident, c.relkind, p.rowfilter FROM pg_publication_tables p "
+        "JOIN pg_namespace n ON n.nspname = p.schemaname JOIN pg_class c ON c.relnamespace = n.oid AND "
+        f"c.relname = p.tablename WHERE p.pubname = {literal(publication)} ORDER BY 2, 3"
+    )
+    return [_published(connection, publication, *(each or "" for each in row)) for row in tables]
+
+
+def _published(
+    connection: Connection, publication: str, number: str, schema: str, table: str, identity: str, kind: str, rows: str
+) -> Published:
+    columns = connection.query(
+        "SELECT a.attname, a.atttypid, i.indisprimary IS TRUE, i.indisreplident IS TRUE FROM pg_publication_tables p "
+        f"JOIN pg_attribute a ON a.attrelid = {number} AND a.attname = ANY(p.attnames) "
+        f"LEFT JOIN pg_index i ON i.indrelid = {number} AND (i.indisprimary OR i.indisreplident) "
+        "AND a.attnum = ANY((i.indkey::int2[])[0:i.indnkeyatts - 1]) "
+        f"WHERE p.pubname = {literal(publication)} AND p.schemaname = {literal(schema)} "
+        f"AND p.tablename = {literal(table)} ORDER BY a.attnum"
+    )
+    found: dict[str, tuple[int, bool, bool]] = {}
+    for name, type, is_primary, is_identity in columns:  # a column may be in both indexes
+        _, before_primary, before_identity = found.get(name or "", (0, False, False))
+        found[name or ""] = (
+            int(type or 0), before_primary or is_primary == "t", before_identity or is_identity == "t"
+        )  # fmt: skip
+    is_key = {"d": 1, "i": 2}.get(identity)
+    relation = Relation(
+        int(number), f"{schema}.{table}", identity,
+        tuple(
+            PgColumn(name, each[0], identity == "f" or (is_key is not None and bool(each[is_key])))
+            for name, each in found.items()
+        ),
+    )  # fmt: skip
+    names = ", ".join(map(identifier, found))
+    only = "" if kind == "p" else "ONLY "
+    where = f" WHERE {rows}" if rows else ""
+    select = f"SELECT {names} FROM {only}{_quoted(schema, table)}{where}"
+    return Published(relation, tuple(name for name, each in found.items() if each[1]), select)
+
+
+def _quoted(schema: str, table: str) -> str:
+    return f"{identifier(schema)}.{identifier(table)}"
+
+
+def _listed(tables: set[tuple[str, str]]) -> str:
+    return ", ".join(".".join(each) for each in sorted(tables))

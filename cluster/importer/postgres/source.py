@@ -1,0 +1,294 @@
+"""Reads the rows of PostgreSQL tables, and then every change of them, as a source that can be read on.
+
+`raftlog.cluster.importer.sources` offers it as `Postgres`. docs/decisions/0022 says why nothing is lost or doubled.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from raftlog.cluster.client.requests import NewRecord
+from raftlog.cluster.importer.postgres.catalog import check_server, find_slot, publish, published
+from raftlog.cluster.importer.postgres.changes import Changes
+from raftlog.cluster.importer.postgres.connection import (
+    SLOT_IN_USE,
+    Connection,
+    ConnectionLost,
+    QueryFailed,
+    identifier,
+    literal,
+    parse_conninfo,
+)
+from raftlog.cluster.importer.postgres.messages import decode
+from raftlog.cluster.importer.postgres.snapshot import (
+    Reached,
+    SnapshotWriter,
+    aside_of,
+    read_head,
+    rows_of,
+)
+from raftlog.cluster.importer.postgres.values import as_lsn, lsn_of, place_of
+from raftlog.cluster.importer.source import Part, SourceError
+
+RETRY_S: Final = 1.0
+"""Pause before a new connection, in seconds."""
+
+REPORT_S: Final = 1.0
+"""Pause between two reports of what is in the log."""
+
+ALIVE_S: Final = 10.0
+"""Longest pause between two reports; PostgreSQL ends a silent connection after 60 s unless set otherwise."""
+
+IN_USE_S: Final = 90.0
+"""How long to wait for a slot that an earlier connection still holds: longer than PostgreSQL takes to miss it."""
+
+PART_RECORDS: Final = 500
+PART_BYTES: Final = 256 << 10
+_WAIT_S: Final = 0.2
+_STANDS_MAX: Final = 3
+"""Reports without progress after which the end is reached: PostgreSQL waits for a flush that no commit needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class PgPosition:
+    """What is read: all before `lsn`, and `done` records of the transaction whose commit is at `commit`.
+
+    With `snapshot`, the rows of that snapshot up to `reached`; the stream then goes on at `lsn`.
+    """
+
+    system: str
+    lsn: int
+    commit: int = 0
+    done: int = 0
+    snapshot: str = ""
+    reached: Reached = field(default_factory=Reached)
+
+
+def _position(given: dict[str, Any]) -> PgPosition:
+    return PgPosition(**{**given, "reached": Reached(**given["reached"])})
+
+
+class Postgres:
+    """The rows and changes of the tables of a publication, through a replication slot of its own.
+
+    `conninfo` is libpq's connection string; libpq takes what it lacks from PGHOST, PGPASSWORD, PGPASSFILE and others.
+    `snapshot` is the file for the rows that are there already. Without `follow` the reading ends at what was committed
+    when it began. `again` drops a slot that is left from an earlier copy.
+    """
+
+    def __init__(
+        self,
+        conninfo: str,
+        tables: Sequence[str] = (),
+        *,
+        snapshot: Path,
+        slot: str = "raftlog",
+        publication: str | None = None,
+        follow: bool = True,
+        again: bool = False,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.name = f"PostgreSQL slot {slot}"
+        self._conninfo = parse_conninfo(conninfo)
+        self._tables = tables
+        self._snapshot = snapshot
+        self._slot = slot
+        self._publication = publication or slot
+        self._follow = follow
+        self._again = again
+        self._tell = tell
+        self._stopped = threading.Event()
+        self._has_ended = threading.Event()
+        self._has_ended.set()
+        self._confirmed = 0
+        self._target: int | None = None
+
+    def confirm(self, position: Any) -> None:
+        """PostgreSQL may forget what is before the position. The rows of a snapshot that is in the log go too."""
+        now = _position(position)
+        if not now.snapshot:
+            self._confirmed = now.lsn
+            self._snapshot.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Ends the reading, and reports once more what is in the log."""
+        self._stopped.set()
+        self._has_ended.wait(2 * REPORT_S)
+
+    def read(self, position: Any | None) -> Iterator[Part]:
+        """The records after the position. Raises SourceError."""
+        at = None if position is None else _position(position)
+        if at is not None and not at.snapshot:
+            self._confirmed = at.lsn
+        self._has_ended.clear()
+        trouble = ""
+        try:
+            has_connected = False
+            while not self._stopped.is_set():
+                try:
+                    with closing(Connection(self._conninfo)) as connection:
+                        check_server(connection)
+                        has_connected = True
+                        for part in self._connected(connection, at):
+                            at = _position(part.position)
+                            yield part
+                        return
+                except ConnectionLost as error:
+                    if not has_connected:
+                        raise SourceError(f"PostgreSQL cannot be reached: {error}") from None
+                    if str(error) != trouble:
+                        trouble = str(error)
+                        self._tell(f"PostgreSQL cannot be reached: {error}; trying again")
+                    self._stopped.wait(RETRY_S)
+        finally:
+            self._has_ended.set()
+
+    def _connected(self, connection: Connection, at: PgPosition | None) -> Iterator[Part]:
+        ((system, *_),) = connection.query("IDENTIFY_SYSTEM")
+        if at is None:
+            at = self._begun(connection, system or "")
+            yield _part([], at)
+        elif at.system != system:
+            raise SourceError(
+                f"this is another PostgreSQL (system {system}) than the one that was copied (system {at.system})"
+            )
+        if at.snapshot:
+            rows = rows_of(self._snapshot, at.snapshot, at.reached, PART_RECORDS, PART_BYTES)
+            for records, reached in rows:
+                yield _part(records, replace(at, reached=reached))
+            at = PgPosition(at.system, at.lsn)
+            yield _part([], at)
+        self._check_slot(connection, at)
+        if not self._follow and self._target is None:
+            self._target = lsn_of(connection.value("SELECT pg_current_wal_flush_lsn()"))
+        primary = {each.relation.number: each.primary for each in published(connection, self._publication)}
+        self._start(connection, at)
+        yield from self._streamed(connection, at, Changes(at.lsn, at.commit, at.done, primary))
+
+    # -- the beginning ----------------------------------------------------------------------------------------------
+    def _begun(self, connection: Connection, system: str) -> PgPosition:
+        """Makes publication, slot and snapshot. Nothing is in the log yet, so what an earlier run left is dropped."""
+        for path in (aside_of(self._snapshot), self._snapshot):
+            left = read_head(path)
+            if left is not None and left.system == system and find_slot(connection, left.slot) is not None:
+                self._drop(connection, left.slot)
+            path.unlink(missing_ok=True)
+        found = find_slot(connection, self._slot)
+        if found is not None:
+            if not self._again or not found.is_ours:
+                raise SourceError(
+                    f"the slot {self._slot} is there, and no state file goes on with it: name another slot, or drop "
+                    f"this one: SELECT pg_drop_replication_slot({literal(self._slot)})"
+                )
+            self._drop(connection, self._slot)
+        publish(connection, self._publication, self._tables)
+        with closing(SnapshotWriter(self._snapshot, system, self._slot)) as writer:
+            connection.query("BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ")
+            self._tell(f"making the slot {self._slot}: PostgreSQL waits for the transactions that are open now")
+            ((_, lsn, *_),) = connection.query(
+                f"CREATE_REPLICATION_SLOT {identifier(self._slot)} LOGICAL pgoutput (SNAPSHOT 'use')"
+            )
+            time_us = connection.value(
+                "SELECT (extract(epoch FROM now() - '2000-01-01 00:00:00+00'::timestamptz) * 1000000)::bigint"
+            )
+            start = lsn_of(lsn or "")
+            place = place_of(start, None, int(time_us))
+            writer.begin(start, place.time, place.time_ms)
+            for each in published(connection, self._publication):
+                rows = writer.table(each.relation, each.primary, connection.copy(f"COPY ({each.select}) TO STDOUT"))
+                self._tell(f"{each.relation.name}: {rows:,} rows")
+            connection.query("COMMIT")
+            writer.finish()
+        return PgPosition(system, start, snapshot=writer.id)
+
+    def _drop(self, connection: Connection, slot: str) -> None:
+        self._when_free(lambda: connection.query(f"SELECT pg_drop_replication_slot({literal(slot)})"))
+
+    # -- the stream -------------------------------------------------------------------------------------------------
+    def _check_slot(self, connection: Connection, at: PgPosition) -> None:
+        """Raises SourceError if PostgreSQL has forgotten changes after the position."""
+        found = find_slot(connection, self._slot)
+        again = "Begin again with another state file: the log gets all rows once more, as a new snapshot"
+        if found is None:
+            raise SourceError(f"the slot {self._slot} is gone, and with it the changes after {as_lsn(at.lsn)}. {again}")
+        if found.is_lost or not found.is_ours or found.confirmed > at.lsn:
+            raise SourceError(
+                f"PostgreSQL no longer has the changes after {as_lsn(at.lsn)} for the slot {self._slot}: its WAL was "
+                f"removed (max_slot_wal_keep_size), or another client has read from the slot. {again}"
+            )
+
+    def _start(self, connection: Connection, at: PgPosition) -> None:
+        self._when_free(lambda: connection.start(self._slot, as_lsn(at.lsn), self._publication))
+
+    def _when_free(self, work: Callable[[], Any]) -> None:
+        """Waits for a slot that a lost connection still holds. Raises SourceError."""
+        until = time.monotonic() + IN_USE_S
+        is_told = False
+        while True:
+            try:
+                work()
+                return
+            except QueryFailed as error:
+                if error.state != SLOT_IN_USE or time.monotonic() > until or self._stopped.is_set():
+                    raise
+                if not is_told:
+                    self._tell(f"{error}; waiting for it")
+                    is_told = True
+                self._stopped.wait(_WAIT_S)
+
+    def _streamed(self, connection: Connection, at: PgPosition, changes: Changes) -> Iterator[Part]:
+        records: list[NewRecord] = []
+        size = stands = 0
+        reported = newest = -1
+        report_at = moved_at = 0.0
+        try:
+            while not self._stopped.is_set():
+                message = connection.received(0 if records else _WAIT_S)
+                asks = wants_report = False
+                if isinstance(message, bytes):
+                    stands = 0
+                    size += len(message)
+                    if (decoded := decode(message)) is not None:
+                        records += changes.feed(decoded)
+                elif message is None:
+                    asks = self._target is not None and not records
+                else:
+                    stands = stands + 1 if message.lsn == newest else 0
+                    newest, wants_report = message.lsn, message.wants_report
+                    changes.passed(newest)
+                now = time.monotonic()
+                if records and (message is None or len(records) >= PART_RECORDS or size >= PART_BYTES):
+                    at = PgPosition(at.system, changes.lsn, changes.commit, changes.done)
+                    yield _part(records, at)
+                    records, size, moved_at = [], 0, now
+                is_at_end = self._target is not None and not records and not changes.commit and (
+                    changes.lsn >= self._target or stands >= _STANDS_MAX
+                )  # fmt: skip
+                if (
+                    not records
+                    and changes.lsn > at.lsn
+                    and not changes.commit
+                    and (is_at_end or now >= moved_at + ALIVE_S)
+                ):
+                    at = PgPosition(at.system, changes.lsn)
+                    yield _part([], at)
+                    moved_at = now
+                if is_at_end:
+                    return
+                pause = REPORT_S if self._confirmed != reported else ALIVE_S
+                if asks or wants_report or now >= report_at + pause:
+                    reported, report_at = self._confirmed, now
+                    connection.report(changes.lsn, reported, asks=asks)
+        finally:
+            with suppress(ConnectionLost):
+                connection.report(changes.lsn, self._confirmed)
+
+
+def _part(records: list[NewRecord], position: PgPosition) -> Part:
+    return Part(records, asdict(position))
