@@ -1,0 +1,22 @@
+"""A PostgreSQL server for the tests of this folder."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from raftlog.chaos.deploy.postgres_server import PostgresNotFoundError, PostgresServer
+from tests.support import free_ports
+
+
+@pytest.fixture(scope="package")
+def postgres() -> Iterator[PostgresServer]:
+    """A running server; skips without PostgreSQL."""
+    try:
+        server = PostgresServer(free_ports(1)[0], {"fsync": "off"})
+    except PostgresNotFoundError as error:
+        pytest.skip(str(error))
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()

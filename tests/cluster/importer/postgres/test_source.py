@@ -1,0 +1,151 @@
+"""The rows and changes of a real PostgreSQL are copied exactly once: through kills at every step, and refusals."""
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raftlog import sources
+from raftlog.chaos.deploy.postgres_server import PostgresServer
+from raftlog.cluster.client.blocking.client import SyncClient
+from raftlog.cluster.importer.postgres import source
+from raftlog.cluster.importer.postgres.snapshot import SnapshotWriter
+from raftlog.cluster.importer.postgres.source import Postgres
+from raftlog.cluster.importer.sources import CopyStep, SourceError, copy
+from tests.cluster.importer.postgres.folding import folded
+from tests.cluster.importer.test_sources import Killed, killer, with_node
+
+pytestmark = pytest.mark.serial
+
+_NUMBERS = itertools.count()
+
+
+@pytest.fixture
+def name(postgres: PostgresServer) -> Iterator[str]:
+    """A table, and the name of a publication and slot of this test."""
+    name = f"t{next(_NUMBERS)}"
+    postgres.sql(
+        f"CREATE TABLE {name} (id int PRIMARY KEY, v text)", f"ALTER TABLE {name} REPLICA IDENTITY FULL",
+        f"INSERT INTO {name} SELECT g, E'a\\tb\\\\' || g FROM generate_series(1, 20) g",
+    )  # fmt: skip
+    yield name
+    postgres.sql(f"SELECT pg_drop_replication_slot('{name}') FROM pg_replication_slots WHERE slot_name = '{name}'")
+
+
+def made(postgres: PostgresServer, name: str, folder: Path, **more: Any) -> Postgres:
+    """A source of the table, up to what is committed now."""
+    given = {"slot": name, "snapshot": folder / "snapshot", "follow": False, **more}
+    return Postgres(postgres.conninfo, [name], **given)
+
+
+def truth(postgres: PostgresServer, name: str) -> dict[Any, Any]:
+    """The rows of the table by their keys in the log."""
+    rows = json.loads(postgres.sql(f"SELECT coalesce(json_agg(t), '[]') FROM {name} t"))
+    return {(f"public.{name}", row["id"]): row for row in rows}
+
+
+@pytest.mark.parametrize("step", [CopyStep.KEPT, CopyStep.ANSWERED])
+@pytest.mark.parametrize("time", [1, 3, 6])
+def test_killed_at_any_step_of_snapshot_and_stream_it_goes_on_exactly_once(
+    postgres: PostgresServer, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: CopyStep, time: int
+) -> None:
+    """Also in the middle of a transaction. Parts are small, so that the steps are many."""
+    monkeypatch.setattr(source, "PART_RECORDS", 4)
+
+    def work(_: Any, client: SyncClient) -> None:
+        def run(at: Callable[[CopyStep], None] = lambda _: None) -> None:
+            try:
+                list(copy(made(postgres, name, tmp_path), client, tmp_path / "s", batch_records=4, at=at))
+            except Killed:
+                pass
+
+        run(killer(step, time))
+        postgres.sql(f"INSERT INTO {name} SELECT g FROM generate_series(21, 40) g; UPDATE {name} SET id = -id, v = 'c'")
+        postgres.sql(f"ALTER TABLE {name} ADD COLUMN more numeric", f"UPDATE {name} SET more = 1.50")
+        run(killer(step, time))
+        run(killer(step, 2))
+        run()
+        found = [record for record in client.log() if record.operation == "append"]
+        assert len(found) == 20 + 20 + 2 * 40 + 40
+        assert folded(found) == truth(postgres, name)
+        run()
+        assert len([record for record in client.log() if record.operation == "append"]) == len(found)
+        assert not (tmp_path / "snapshot").exists()
+
+    with_node(work)
+
+
+def test_a_kill_while_the_snapshot_is_read_leaves_nothing_behind(
+    postgres: PostgresServer, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slot is dropped, and the rows are read again as they are then. Also if the file was complete."""
+
+    def work(_: Any, client: SyncClient) -> None:
+        finish = SnapshotWriter.finish
+        for is_complete in (False, True):
+
+            def kill(writer: SnapshotWriter, is_complete: bool = is_complete) -> None:
+                if is_complete:
+                    finish(writer)
+                raise Killed
+
+            monkeypatch.setattr(SnapshotWriter, "finish", kill)
+            with pytest.raises(Killed):
+                list(copy(made(postgres, name, tmp_path), client, tmp_path / "s"))
+            postgres.sql(f"UPDATE {name} SET id = id + 100")
+        monkeypatch.setattr(SnapshotWriter, "finish", finish)
+        list(copy(made(postgres, name, tmp_path), client, tmp_path / "s"))
+        found = [record for record in client.log() if record.operation == "append"]
+        assert len(found) == 20
+        assert folded(found) == truth(postgres, name)
+
+    with_node(work)
+
+
+def test_what_cannot_be_copied_exactly_once_is_refused_with_a_way_out(
+    postgres: PostgresServer, name: str, tmp_path: Path
+) -> None:
+    """A slot of others, changes that are gone, another server, a table without a key, no table."""
+
+    def refused(told: str, position: Any = None, **more: Any) -> None:
+        with pytest.raises(SourceError, match=told) as raised:
+            list(made(postgres, name, tmp_path, **more).read(position))
+        assert "secret" not in str(raised.value)
+
+    postgres.sql(f"CREATE TABLE {name}_bare (v text)", f"CREATE SCHEMA {name}", f"CREATE TABLE {name}.x (i int unique)")
+    for table, told in ((f"{name}_none", "there is no table"), (f"{name}_bare", "REPLICA IDENTITY FULL")):
+        with pytest.raises(SourceError, match=told):
+            list(Postgres(postgres.conninfo, [table], slot=name, snapshot=tmp_path / "snapshot").read(None))
+    postgres.sql(f"SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')")
+    refused(rf"the slot {name} is there, and no state file goes on with it: .*pg_drop_replication_slot\('{name}'\)")
+    parts = list(made(postgres, name, tmp_path, again=True).read(None))
+    at = parts[-1].position
+    assert sum(len(part.records) for part in parts) == 20
+    refused("this is another PostgreSQL", {**at, "system": "7"})
+    postgres.sql(f"SELECT pg_create_logical_replication_slot('{name}_o', 'pgoutput')")
+    postgres.sql(f"INSERT INTO {name} VALUES (1000)")
+    postgres.sql(f"SELECT pg_replication_slot_advance('{name}', pg_current_wal_flush_lsn())")
+    refused("another client has read from the slot", at)
+    postgres.sql(f"SELECT pg_drop_replication_slot('{name}')", f"SELECT pg_drop_replication_slot('{name}_o')")
+    refused(rf"the slot {name} is gone", at)
+    (tmp_path / "snapshot").unlink()
+    refused("snapshot is missing", {**at, "snapshot": "a"})
+    with pytest.raises(SourceError, match="the publication") as raised:
+        other = Postgres(postgres.conninfo, [f"{name}.x"], slot=name, snapshot=tmp_path / "snapshot")
+        list(other.read(None))
+    assert f"has the tables public.{name}, not {name}.x" in str(raised.value)
+
+
+def test_passwords_are_in_no_error(tmp_path: Path) -> None:
+    """Neither of a string that cannot be read, nor of a server that cannot be reached."""
+    for conninfo, told in (
+        ("secret", "not a connection string"),
+        ("host=127.0.0.1 port=1 password=secret connect_timeout=2", "cannot be reached"),
+    ):
+        with pytest.raises(SourceError, match=told) as raised:
+            list(sources.Postgres(conninfo, ["t"], snapshot=tmp_path / "snapshot").read(None))
+        assert "secret" not in str(raised.value)
+        assert raised.value.__cause__ is None
