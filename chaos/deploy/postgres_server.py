@@ -1,7 +1,7 @@
 """Runs a PostgreSQL server of its own on loopback, for tests and benchmarks of the copy of its changes.
 
-The server's programs come from PATH, or from where Debian puts them. PostgreSQL refuses to run as root, so root starts it
-as another user. It has no password and lives in a temporary folder.
+The server's programs come from PATH, or from where Debian puts them. PostgreSQL refuses to run as root, so root starts
+it as another user. It has no password and lives in a temporary folder.
 """
 
 import os
@@ -81,7 +81,7 @@ class PostgresServer:
         )
         if done.returncode:
             raise RuntimeError(f"{program} failed: {done.stdout}{done.stderr}")
-        return done.stdout
+        return str(done.stdout)
 
     def sql(self, *commands: str) -> str:
         """Runs commands, each by itself; returns the values, one a line."""

@@ -21,6 +21,8 @@ from raftlog.cluster.client.errors import ClientError
 from raftlog.cluster.importer import importer
 from raftlog.cluster.importer.formats.lines import InputError, InputFormat, Rejected
 from raftlog.cluster.importer.session_file import SessionFileError, read_session
+from raftlog.cluster.importer.source import SourceError
+from raftlog.cluster.importer.sources import Copied, copy
 
 IMPORTED: Final = View(
     (
@@ -29,6 +31,12 @@ IMPORTED: Final = View(
     ),
     lines_of("last"),
 )  # fmt: skip
+
+
+COPIED: Final = View(
+    (Column("records"), Column("before"), Column("first"), Column("last"), Column("seconds"), Column("rate")),
+    lines_of("last"),
+)
 
 
 def _time_of(row: Row) -> str | None:
@@ -54,9 +62,9 @@ TELL_EVERY_S: Final = 10.0
 
 def import_command(
     cli: Cli,
-    sources: Annotated[
-        list[str], typer.Argument(help="Files, folders or patterns; or - for standard input.", metavar="FILE…")
-    ],
+    files: Annotated[
+        list[str] | None, typer.Argument(help="Files, folders or patterns; or - for standard input.", metavar="FILE…")
+    ] = None,
     key: Annotated[
         str | None,
         typer.Option(
@@ -119,27 +127,67 @@ def import_command(
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Begin again, regardless of the session file.")] = False,
     from_line: Annotated[int, typer.Option("--from-line", help="Begin at this line of the file.", min=1)] = 1,
+    postgres: Annotated[
+        str | None,
+        typer.Option(
+            "--postgres",
+            metavar="CONNINFO",
+            help="Rows and changes of PostgreSQL tables, not files: 'host=… dbname=… user=…', or @FILE with that. "
+            "A password only in PGPASSWORD, a pgpass file, or @FILE.",
+        ),
+    ] = None,
+    tables: Annotated[
+        str | None,
+        typer.Option("--tables", metavar="TABLE,…", help="Of PostgreSQL. Those of the publication if not given."),
+    ] = None,
+    slot: Annotated[
+        str, typer.Option("--slot", help="The replication slot of PostgreSQL that this import makes and holds.")
+    ] = "raftlog",
+    publication: Annotated[
+        str | None, typer.Option("--publication", help="Of PostgreSQL; made if it is missing. That of --slot's name.")
+    ] = None,
 ) -> None:
     """Append the lines of files, exactly once and in order: when it is killed, start it again in the same way.
 
     NDJSON, JSON, CSV, access logs, syslog, plain lines, Parquet, Arrow; gzip and zstd. docs/import.md has examples.
+    With --postgres, the rows of tables and every change of them (docs/postgres.md).
     """
-    source = sources[0]
+    if postgres is not None:
+        given = (files, key, time_field, time_format, time_zone, headers, select, format, columns, delimiter, header)
+        if (
+            any(each is not None for each in (*given, charset, rejects))
+            or strict
+            or dry_run
+            or rejected
+            or from_line > 1
+        ):
+            raise Failed(
+                "--postgres goes with --tables, --slot, --publication, --follow, --batch, --state and --again only",
+                Exit.USAGE,
+            )
+        state = state or Path(f"{slot}.raftlog-import")
+        _import_postgres(
+            cli, postgres, _names(tables), slot, publication, follow=follow, batch=batch, state=state, again=again
+        )
+        return
+    if not files:
+        raise Failed("name the files to import, - for standard input, or --postgres", Exit.USAGE)
+    source = files[0]
     name = "raftlog-stdin" if source == importer.STDIN else _file_name(source)
     state, rejects = state or Path(f"{name}.raftlog-import"), rejects or Path(f"{name}.rejected")
     shared: dict[str, Any] = {
         "batch_lines": batch, "again": again, "from_line": from_line, "strict": strict, "tell": _tell,
     }  # fmt: skip
     if rejected:
-        given = (key, time_field, time_format, time_zone, headers, select, format, columns, delimiter, header, charset)
-        if any(each is not None for each in given) or follow or len(sources) > 1:
+        others = (key, time_field, time_format, time_zone, headers, select, format, columns, delimiter, header, charset)
+        if any(each is not None for each in others) or follow or len(files) > 1:
             raise Failed("--rejected reads the lines as the import of FILE did: give no such option", Exit.USAGE)
         plan = importer.ImportPlan(
             str(rejects), Path(f"{rejects}.raftlog-import"), Path(f"{rejects}.rejected"), rejected_of=state, **shared
         )
     else:
         plan = importer.ImportPlan(
-            source, state, rejects, format, key, time_field, more=tuple(sources[1:]), time_format=time_format,
+            source, state, rejects, format, key, time_field, more=tuple(files[1:]), time_format=time_format,
             time_zone=time_zone, headers=_names(headers), select=_names(select), columns=_names(columns),
             delimiter=delimiter, header=header, charset=charset, follow=follow, **shared,
         )  # fmt: skip
@@ -246,7 +294,8 @@ def _shown(plan: importer.ImportPlan) -> Iterator[Callable[[importer.ImportProgr
 
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield _lines_of_progress()
+        lines = _lines_of_progress()
+        yield lambda progress, rate: lines(progress.records, rate, progress.share)
         return
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
@@ -263,24 +312,96 @@ def _shown(plan: importer.ImportPlan) -> Iterator[Callable[[importer.ImportProgr
         yield show
 
 
-def _lines_of_progress() -> Callable[[importer.ImportProgress, int], None]:
+def _lines_of_progress() -> Callable[[int, int, float | None], None]:
     started = told = time.monotonic()
     share: float | None = None
 
-    def show(progress: importer.ImportProgress, rate: int) -> None:
+    def show(records: int, rate: int, now_share: float | None) -> None:
         nonlocal told, share
         now = time.monotonic()
-        share = progress.share if share is None else share  # that of the first batch: an earlier run may have begun
+        share = now_share if share is None else share  # that of the first batch: an earlier run may have begun
         if now - told < TELL_EVERY_S:
             return
         told = now
         left = ""
-        if progress.share is not None and share is not None and progress.share > share:
-            seconds = (now - started) * (1 - progress.share) / (progress.share - share)
-            left = f", {100 * progress.share:.0f} %, about {seconds:,.0f} s left"
-        print(f"{progress.records:,} records, {rate:,}/s{left}", file=sys.stderr, flush=True)
+        if now_share is not None and share is not None and now_share > share:
+            seconds = (now - started) * (1 - now_share) / (now_share - share)
+            left = f", {100 * now_share:.0f} %, about {seconds:,.0f} s left"
+        print(f"{records:,} records, {rate:,}/s{left}", file=sys.stderr, flush=True)
 
     return show
+
+
+# -- PostgreSQL -----------------------------------------------------------------------------------------------------
+def _conninfo(given: str) -> str:
+    """The connection string. Of one on the command line, other users of the machine see a password."""
+    from raftlog.cluster.importer.postgres.connection import parse_conninfo  # here: it needs an extra
+
+    if given.startswith("@"):
+        try:
+            return Path(given[1:]).read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise Failed(f"{given[1:]} cannot be read: {error}") from error
+    if {"password", "sslpassword"} & {*parse_conninfo(given)}:
+        raise Failed(
+            "--postgres has a password, which every user of this machine can see: put it into PGPASSWORD, into a "
+            "pgpass file, or the whole string into a file that only you can read, and give --postgres @FILE",
+            Exit.USAGE,
+        )
+    return given
+
+
+def _import_postgres(
+    cli: Cli, given: str, tables: tuple[str, ...], slot: str, publication: str | None, *, follow: bool, batch: int,
+    state: Path, again: bool,
+) -> None:  # fmt: skip
+    from raftlog.cluster.importer.postgres.source import Postgres
+
+    started = time.monotonic()
+    newest: Copied | None = None
+    here = 0  # records of this run
+
+    def rows() -> Iterator[Row]:
+        nonlocal newest, here
+        source = Postgres(
+            _conninfo(given), tables, snapshot=state.with_name(f"{state.name}.snapshot"), slot=slot,
+            publication=publication, follow=follow, again=again, tell=_tell,
+        )  # fmt: skip
+        if again:
+            state.unlink(missing_ok=True)
+        show = _lines_of_progress()
+        with cli.client(deadline_s=max(cli.deadline_s, IMPORT_DEADLINE_S)) as client:
+            for newest in copy(source, client, state, batch_records=batch):
+                here += newest.batch if newest.result == "applied" else 0
+                row = _copied_row(newest, here, time.monotonic() - started)
+                show(newest.records, row["rate"], None)
+                yield row
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        if cli.printer.format is Format.JSONL:
+            cli.printer.each(rows(), COPIED)
+        else:
+            deque(rows(), maxlen=0)
+    except KeyboardInterrupt:
+        done = "nothing new" if newest is None else f"{newest.records:,} records (up to index {newest.last})"
+        raise Failed(
+            f"interrupted: {done} of {slot} in the log; the same command continues", Exit.INTERRUPTED
+        ) from None
+    except SourceError as error:
+        raise Failed(str(error)) from error
+    if newest is None:
+        print(f"nothing new in the tables of the slot {slot}", file=sys.stderr)
+    else:
+        cli.printer.one(_copied_row(newest, here, time.monotonic() - started) | {"done": True}, COPIED)
+
+
+def _copied_row(copied: Copied, here: int, seconds: float) -> dict[str, Any]:
+    return {
+        "records": copied.records, "before": copied.records - here, "first": copied.first, "last": copied.last,
+        "position": copied.position, "seconds": round(seconds, 3), "rate": round(here / max(seconds, 0.001)),
+        "done": False,
+    }  # fmt: skip
 
 
 def register(app: typer.Typer) -> None:

@@ -13,7 +13,9 @@ INTERRUPTED: Final = 130
 NOT_CHECKED: Final = 8
 """Exit codes of `raftlog.cluster.cli.frame.common.Exit`, which takes long to import."""
 
-EXTRAS: Final = {"toxiproxy": "chaos", "pyspark": "spark", "pyarrow": "arrow", "duckdb": "query"}
+EXTRAS: Final = {
+    "toxiproxy": "chaos", "pyspark": "spark", "pyarrow": "arrow", "duckdb": "query", "psycopg": "postgres"
+}  # fmt: skip
 """Packages that only some commands need, with the extra of pyproject.toml that brings each."""
 
 

@@ -11,7 +11,6 @@ import pytest
 
 from raftlog.cluster.cli import importing
 from raftlog.cluster.client.blocking.client import SyncClient
-from raftlog.cluster.importer.plan import ImportProgress
 from tests.cluster.cli.test_cli import Running
 
 QUAKES = 'DateTime,Magnitude,Place\n2016/01/01 00:30:04.91,1.30,"Geysers, California"\n2016/01/01 00:38:24,2,Hawaii\n'
@@ -95,7 +94,7 @@ def test_progress_in_a_pipe_is_a_line_with_rate_and_time_left(monkeypatch: pytes
     monkeypatch.setattr(sys, "stderr", told := io.StringIO())
     show = importing._lines_of_progress()
     for now, share in ((1.0, 0.5), (9.0, 0.55), (10.0, 0.6), (15.0, 0.65), (20.0, 0.7)):
-        show(ImportProgress(int(now * 1000), 0, 1, 1, 1, 1, "applied", share=share), 1000)
+        show(int(now * 1000), 1000, share)
     assert told.getvalue().splitlines() == [
         "10,000 records, 1,000/s, 60 %, about 40 s left", "20,000 records, 1,000/s, 70 %, about 30 s left",
     ]  # fmt: skip

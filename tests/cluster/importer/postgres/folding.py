@@ -8,7 +8,7 @@ from raftlog import Record
 
 
 def folded(records: Iterable[Record]) -> dict[Any, Any]:
-    """The rows by table and key. The tables have a full replica identity, so a lost, doubled or exchanged change shows."""
+    """The rows by table and key. Tables must have a full replica identity, so that a lost or doubled change shows."""
     rows: dict[Any, Any] = {}
     newest: tuple[int, int] = (0, 0)
     for record in records:

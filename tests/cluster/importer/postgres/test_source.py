@@ -133,10 +133,9 @@ def test_what_cannot_be_copied_exactly_once_is_refused_with_a_way_out(
     refused(rf"the slot {name} is gone", at)
     (tmp_path / "snapshot").unlink()
     refused("snapshot is missing", {**at, "snapshot": "a"})
-    with pytest.raises(SourceError, match="the publication") as raised:
-        other = Postgres(postgres.conninfo, [f"{name}.x"], slot=name, snapshot=tmp_path / "snapshot")
+    other = Postgres(postgres.conninfo, [f"{name}.x"], slot=name, snapshot=tmp_path / "snapshot")
+    with pytest.raises(SourceError, match=f"the publication {name} has the tables public.{name}, not {name}.x"):
         list(other.read(None))
-    assert f"has the tables public.{name}, not {name}.x" in str(raised.value)
 
 
 def test_passwords_are_in_no_error(tmp_path: Path) -> None:
