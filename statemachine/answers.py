@@ -54,6 +54,19 @@ class Reason(StrEnum):
     POSITION_BACK = "position_back"  # a commit behind the group's position
     POSITION_AHEAD = "position_ahead"  # of what has been applied
     FUTURE_INDEX = "future_index"  # trim above the index of the trim itself
+    NOT_PERMITTED = "not_permitted"  # the principal may not do this, as of the request's place in the log
+    ACCESS_SET_UP = "access_set_up"  # the first admin is made once
+    ACCESS_NOT_SET_UP = "access_not_set_up"
+    ACCESS_FULL = "access_full"  # as many users, roles, grants or tokens as there can be
+    USER_EXISTS = "user_exists"
+    NO_USER = "no_user"
+    ROLE_EXISTS = "role_exists"
+    NO_ROLE = "no_role"
+    ROLE_IN_USE = "role_in_use"
+    BUILT_IN_ROLE = "built_in_role"  # it cannot be changed
+    TOKEN_EXISTS = "token_exists"
+    NO_TOKEN = "no_token"
+    LAST_ADMIN = "last_admin"  # no user could change permissions any more
 
 
 class StepAnswer(NamedTuple):

@@ -31,6 +31,7 @@ class Operation(IntEnum):
     TRIM = 40  # argument: records below this index may go
     DIGEST_POINT = 41  # every replica reports its digest as of here; changes nothing
     CONSUMER = 42  # key: a group's name, value: `raftlog.statemachine.consumers.encode_consumer`
+    ACCESS = 43  # value: `raftlog.statemachine.access.commands.encode_access`
 
 
 INTERNAL_FIRST: Final = 32
@@ -73,7 +74,7 @@ class RequestBlock(NamedTuple):
     settled: int = 0
     payload_hash: int = 0
     namespace: int = 0
-    principal: int = 0
+    admission: bytes = b""  # `raftlog.statemachine.access.admission`; b"": none
     time_ms: int | None = None
 
 

@@ -13,7 +13,10 @@ from typing import Final
 
 from xxhash import xxh64_intdigest
 
-from raftlog.statemachine import consumers, versions
+from raftlog.statemachine import versions
+from raftlog.statemachine.access.commands import AccessAction, MalformedAccess, decode_access
+from raftlog.statemachine.access.needs import is_permitted
+from raftlog.statemachine.access.table import AccessTable, KnownPrincipal
 from raftlog.statemachine.answers import Answer, Reason, decode_answer, encode_answer, encode_brief
 from raftlog.statemachine.commands import (
     KEY_BYTES_MAX,
@@ -28,30 +31,16 @@ from raftlog.statemachine.commands import (
 from raftlog.statemachine.consumers import ConsumerTable, MalformedConsumer, decode_consumer
 from raftlog.statemachine.digest import DigestHistory, SetDigest, pack_long, point_value
 from raftlog.statemachine.effects import Effects, KeyChange, RequestEffect
+from raftlog.statemachine.entries import check_entry
 from raftlog.statemachine.sessions import ReceiptState, SessionTable, Verdict
 from raftlog.statemachine.snapshot import Restorer, SnapshotState, SnapshotWalk
 from raftlog.statemachine.store import Store
-from raftlog.statemachine.txn import MalformedTxn, check_known, decode_txn, is_key, run_txn
+from raftlog.statemachine.txn import MalformedTxn, decode_txn, is_key, run_txn
 
-_KNOWN: Final = frozenset(int(operation) for operation in Operation)
 _OF_SESSIONS: Final = (Operation.SESSION_OPEN, Operation.SESSION_KEEPALIVE, Operation.SESSION_CLOSE)
 _APPEND: Final = int(Operation.APPEND)
 _PUT: Final = int(Operation.PUT)
-_TXN: Final = int(Operation.TXN)
-_CONSUMER: Final = int(Operation.CONSUMER)
 _new: Final = tuple.__new__  # a NamedTuple without the cost of its constructor
-
-
-class OutOfOrder(ValueError):
-    """An entry that does not follow the one applied last: neither a gap nor a repetition is ever passed over."""
-
-
-class BadEntry(ValueError):
-    """An entry whose requests contradict its header."""
-
-
-class UnknownOperation(ValueError):
-    """An operation that this code does not know: upgrade before going on."""
 
 
 class HalfApplied(RuntimeError):
@@ -62,8 +51,8 @@ class StateMachine:
     """The state after the entries up to `applied_index`."""
 
     __slots__ = (
-        "_digest", "_digests", "_sessions", "_store", "_under_way", "applied_index", "applied_term", "clock_ms",
-        "consumers", "limits", "oldest", "point", "time_ms", "version",
+        "_digest", "_digests", "_principal", "_sessions", "_store", "_under_way", "access", "applied_index",
+        "applied_term", "clock_ms", "consumers", "limits", "oldest", "point", "time_ms", "version",
     )  # fmt: skip
 
     def __init__(self, limits: Limits | None = None) -> None:
@@ -72,7 +61,9 @@ class StateMachine:
         self.applied_term = 0
         self.time_ms = 0  # of the entry applied last
         self.clock_ms = 0
-        self.consumers = ConsumerTable()  # others only read it
+        self.consumers = ConsumerTable()  # others only read it, and the next
+        self.access = AccessTable()
+        self._principal: KnownPrincipal | None = None  # of the request under way; None: anybody may do everything
         self.version = 1  # the cluster's, as of the entry applied last
         self.oldest = 1  # the first record that may be read: one fact of the cluster, moved by TRIM alone
         self._store = Store()
@@ -88,11 +79,12 @@ class StateMachine:
     def apply(self, entry: LogEntry) -> Effects:
         """Carries out the entry's requests and returns their effects.
 
-        Raises OutOfOrder, BadEntry, UnknownOperation, UnknownTxn, UnknownConsumer, UnknownClusterVersion, BadParameter
-        or HalfApplied: the node must stop.
+        Raises HalfApplied, BadParameter, or what `check_entry` raises: the node must stop.
         """
         index, term, count, time_ms, clock_ms, requests, parameters, version = entry
-        is_plain = self._check(entry)
+        if self._under_way:
+            raise HalfApplied(f"the apply of entry {self._under_way} was broken off: restart from snapshot and log")
+        is_plain = check_entry(entry, self.applied_index, self.applied_term, self.clock_ms) and not self.access.is_on
         limits = self.limits
         if parameters is not None:
             limits = limits.with_parameters(parameters)
@@ -116,53 +108,18 @@ class StateMachine:
         self._under_way = 0
         return _new(Effects, (index, store.revision, effects, is_plain))
 
-    def _check(self, entry: LogEntry) -> bool:
-        """Raises what `apply` says before anything is changed; whether every request is plain and without session."""
-        index, term, count, _, clock_ms, requests, _, version = entry
-        if version:
-            versions.check(version, index)
-        if index - count != self.applied_index or count < 1:
-            raise OutOfOrder(f"entry {index} of {count} records cannot be applied after index {self.applied_index}")
-        if clock_ms < self.clock_ms or term < self.applied_term:
-            raise OutOfOrder(
-                f"entry {index} has clock {clock_ms} and term {term}, "
-                f"the one before {self.clock_ms} and {self.applied_term}"
-            )
-        if self._under_way:
-            raise HalfApplied(f"the apply of entry {self._under_way} was broken off: restart from snapshot and log")
-        total, is_plain = 0, True
-        for request in requests:
-            records, commands = request[0], request[1]
-            total += records
-            if commands:
-                is_plain = False
-                if len(commands) != records:
-                    raise BadEntry(f"entry {index}: a request of {records} records has {len(commands)} commands")
-                for command in commands:
-                    operation = command[0]
-                    if operation not in _KNOWN:
-                        raise UnknownOperation(
-                            f"entry {index} has operation {operation}, unknown to this version: upgrade it"
-                        )
-                    if operation == _TXN and command[2]:
-                        check_known(command[2])
-                    elif operation == _CONSUMER and command[2]:
-                        consumers.check_known(command[2])
-            elif request[2]:
-                is_plain = False
-        if total != count and requests:
-            raise BadEntry(f"entry {index} names {count} records, its requests hold {total}")
-        return is_plain
-
     def _requests(self, requests: tuple[RequestBlock, ...], last: int) -> tuple[RequestEffect, ...]:
         """What each did; () where all are appends applied for the first time. `last`: the index before the first."""
         effects: list[RequestEffect] = []
-        is_plain = True
+        is_plain, access = True, self.access
         for request in requests:
             commands = request[1]
             last += request[0]
+            self._principal = principal = access.principal(request.admission) if access.is_on else None
             if request[2]:
                 effect = self._session_request(request, last)
+            elif principal is not None and not is_permitted(principal, commands):
+                effect = self._refused(Reason.NOT_PERMITTED, last, request[0])
             else:
                 effect = self._execute(commands, last) if commands else None
             if effect is None:
@@ -176,14 +133,18 @@ class StateMachine:
         """What a request under a session did; None for appends applied for the first time."""
         commands = request[1]
         first = last - request[0] + 1
+        principal, owner = self._principal, self._owner
         if len(commands) == 1 and commands[0].operation == Operation.VOID:
-            voided = self._sessions.void(request, commands[0].argument, self.clock_ms, self.limits)
+            voided = self._sessions.void(request, commands[0].argument, self.clock_ms, self.limits, owner)
             return self._verdict(voided, first, last)
-        admitted = self._sessions.admit(request, self.clock_ms, self.limits)
+        # First what became of an earlier copy: if that was applied, then this one is not refused for what came since.
+        admitted = self._sessions.admit(request, self.clock_ms, self.limits, owner)
         if isinstance(admitted, Verdict):
             return self._verdict(admitted, first, last)
-        if len(commands) == 1 and commands[0].operation in _OF_SESSIONS:
-            effect: RequestEffect | None = self._refused(Reason.MALFORMED, last)
+        if principal is not None and not is_permitted(principal, commands):  # kept: every copy gets the same answer
+            effect: RequestEffect | None = self._refused(Reason.NOT_PERMITTED, last, request[0])
+        elif len(commands) == 1 and commands[0].operation in _OF_SESSIONS:
+            effect = self._refused(Reason.MALFORMED, last)
         else:
             effect = self._execute(commands, last) if commands else None
         if effect is None or not effect.answer:
@@ -202,6 +163,11 @@ class StateMachine:
         revision = self._store.revision
         answer = encode_answer(Answer(result, revision, first, last, reason=reason))
         return RequestEffect(result, revision, answer=answer)
+
+    @property
+    def _owner(self) -> str | None:
+        """Whose sessions the request under way may use; None: any."""
+        return None if self._principal is None else self._principal.name
 
     # -- the operations ---------------------------------------------------------------------------------------
 
@@ -296,16 +262,16 @@ class StateMachine:
         return self._verdict(Verdict(Result.APPLIED), last, last)
 
     def _open_session(self, command: Command, last: int) -> RequestEffect:
-        reason = self._sessions.open(last, command.argument, self.clock_ms, self.limits)
+        reason = self._sessions.open(last, command.argument, self.clock_ms, self.limits, self._owner or "")
         return self._verdict(Verdict(Result.REFUSED if reason else Result.APPLIED, reason), last, last)
 
     def _keep_session(self, command: Command, last: int) -> RequestEffect:
         if command.argument is None:
             return self._refused(Reason.MALFORMED, last)
         if command.operation == Operation.SESSION_KEEPALIVE:
-            is_known = self._sessions.keep_alive(command.argument, self.clock_ms)
+            is_known = self._sessions.keep_alive(command.argument, self.clock_ms, self._owner)
         else:
-            is_known = self._sessions.close(command.argument)
+            is_known = self._sessions.close(command.argument, self._owner)
         return self._verdict(Verdict(Result.APPLIED if is_known else Result.EXPIRED), last, last)
 
     def _digest_point(self, command: Command, last: int) -> RequestEffect:
@@ -316,6 +282,7 @@ class StateMachine:
         if self.version >= versions.POINTS_COVER_LIMITS:
             rules = (self.version, *[number for _, number in self.limits.named()])
             beside = xxh64_intdigest(b"".join(map(pack_long, rules)), beside)
+        beside = self.access.digest(beside)
         self.point = (last, point_value(self._store.digest(), beside))
         return self._verdict(Verdict(Result.APPLIED), last, last)
 
@@ -335,6 +302,17 @@ class StateMachine:
         answer = Answer(done.result, revision, last, last, done.deleted, reason=done.reason, consumer=done.consumer)
         return RequestEffect(done.result, revision, answer=encode_answer(answer))
 
+    def _access(self, command: Command, last: int) -> RequestEffect:
+        try:
+            asked = decode_access(command.value or b"")
+        except MalformedAccess:
+            return self._refused(Reason.MALFORMED, last)
+        if reason := self.access.execute(asked, self.time_ms):
+            return self._refused(reason, last)
+        if asked.action == AccessAction.DELETE_USER:
+            self._sessions.close_all(asked.name)
+        return self._verdict(Verdict(Result.APPLIED), last, last)
+
     _OPERATIONS: Final[dict[int, Callable[[StateMachine, Command, int], RequestEffect]]] = {
         Operation.DELETE: _delete,
         Operation.DELETE_RANGE: _delete_range,
@@ -346,6 +324,7 @@ class StateMachine:
         Operation.SESSION_CLOSE: _keep_session,
         Operation.VOID: _void_nothing,
         Operation.CONSUMER: _consumer,
+        Operation.ACCESS: _access,
         Operation.DIGEST_POINT: _digest_point,
     }
 
@@ -382,9 +361,9 @@ class StateMachine:
             return self.applied_index + 1
         return self._store.index_of(revision)
 
-    def receipt(self, session: int, sequence: int) -> ReceiptState:
-        """What became of a sequence of a session."""
-        return self._sessions.receipt(session, sequence)
+    def receipt(self, session: int, sequence: int, owner: str | None = None) -> ReceiptState:
+        """What became of a sequence of a session. `owner`: the principal that asks; None: access control is off."""
+        return self._sessions.receipt(session, sequence, owner)
 
     @property
     def session_count(self) -> int:
@@ -422,6 +401,7 @@ class StateMachine:
         return SnapshotState(
             self.limits, self.applied_index, self.applied_term, self.time_ms, self.clock_ms,
             self._store, self._sessions, self._digests, self.consumers, self.oldest, self.version,
+            self.access,
         )  # fmt: skip
 
     @classmethod
@@ -439,7 +419,7 @@ class StateMachine:
         machine.applied_index, machine.applied_term = state.applied_index, state.applied_term
         machine.time_ms, machine.clock_ms = state.time_ms, state.clock_ms
         machine._store, machine._sessions, machine._digests = state.store, state.sessions, state.digests
-        machine.consumers = state.consumers
+        machine.consumers, machine.access = state.consumers, state.access
         machine._digest = state.store.digest()
         machine.oldest, machine.version = state.oldest, state.version
         return machine

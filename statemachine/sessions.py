@@ -53,10 +53,13 @@ class Verdict(NamedTuple):
 class Session:
     """One session. `kept` maps a sequence above `low` to payload hash and answer (`VOID` where it was made void)."""
 
-    __slots__ = ("answer_bytes", "expires_ms", "id", "kept", "low", "ttl_ms")
+    __slots__ = ("answer_bytes", "expires_ms", "id", "kept", "low", "owner", "ttl_ms")
 
-    def __init__(self, session: int, ttl_ms: int, expires_ms: int, low: int, kept: dict[int, bytes]) -> None:
+    def __init__(
+        self, session: int, ttl_ms: int, expires_ms: int, low: int, kept: dict[int, bytes], owner: str = ""
+    ) -> None:
         self.id = session
+        self.owner = owner  # the principal that opened it; "": there was no access control
         self.ttl_ms = ttl_ms
         self.expires_ms = expires_ms  # of the cluster clock: at this time it is gone
         self.low = low  # everything up to it is settled
@@ -65,7 +68,7 @@ class Session:
 
     def copy(self) -> Session:
         """As it is now."""
-        return Session(self.id, self.ttl_ms, self.expires_ms, self.low, self.kept.copy())
+        return Session(self.id, self.ttl_ms, self.expires_ms, self.low, self.kept.copy(), self.owner)
 
 
 class SessionTable:
@@ -114,22 +117,29 @@ class SessionTable:
 
     # -- the life of a session --------------------------------------------------------------------------------
 
-    def open(self, session: int, ttl_ms: int | None, clock_ms: int, limits: Limits) -> Reason | None:
+    # An `owner` of None may use every session. To any other, a session of somebody else is one that is not known.
+
+    def open(self, session: int, ttl_ms: int | None, clock_ms: int, limits: Limits, owner: str = "") -> Reason | None:
         """Registers a session under the index of its registration, or says why not."""
         if ttl_ms is None or not limits.session_ttl_min_ms <= ttl_ms <= limits.session_ttl_max_ms:
             return Reason.BAD_TTL
         if len(self._sessions) >= limits.sessions_max:
             return Reason.SESSIONS_FULL
-        self._add(Session(session, ttl_ms, clock_ms + ttl_ms, 0, {}))
+        self._add(Session(session, ttl_ms, clock_ms + ttl_ms, 0, {}, owner))
         return None
 
-    def keep_alive(self, session: int, clock_ms: int) -> bool:
+    def keep_alive(self, session: int, clock_ms: int, owner: str | None = None) -> bool:
         """Restarts its time; False if it is unknown."""
-        return self._touch(session, clock_ms) is not None
+        return self._touch(session, clock_ms, owner) is not None
 
-    def close(self, session: int) -> bool:
+    def close_all(self, owner: str) -> None:
+        """Ends all sessions of the owner at once."""
+        for session in [session.id for session in self._sessions.values() if session.owner == owner]:
+            self.close(session)
+
+    def close(self, session: int, owner: str | None = None) -> bool:
         """Ends it at once; False where it is not known."""
-        known = self._sessions.get(session)
+        known = self._known(session, owner)
         if known is None:
             return False
         self._remove(known)
@@ -156,8 +166,12 @@ class SessionTable:
         del self._sessions[session.id]
         self.answer_bytes -= session.answer_bytes
 
-    def _touch(self, session: int, clock_ms: int) -> Session | None:
+    def _known(self, session: int, owner: str | None) -> Session | None:
         known = self._sessions.get(session)
+        return known if known is None or owner is None or known.owner == owner else None
+
+    def _touch(self, session: int, clock_ms: int, owner: str | None) -> Session | None:
+        known = self._known(session, owner)
         if known is not None:
             if self._walks:
                 self._before_change(known)
@@ -166,10 +180,12 @@ class SessionTable:
 
     # -- sequences --------------------------------------------------------------------------------------------
 
-    def admit(self, request: RequestBlock, clock_ms: int, limits: Limits) -> Session | Verdict:
+    def admit(
+        self, request: RequestBlock, clock_ms: int, limits: Limits, owner: str | None = None
+    ) -> Session | Verdict:
         """The request's session if the request must be carried out (then `keep` its answer), else the answer
         instead."""
-        session = self._touch(request.session, clock_ms)
+        session = self._touch(request.session, clock_ms, owner)
         if session is None:
             return Verdict(Result.EXPIRED)
         sequence = request.sequence
@@ -192,9 +208,11 @@ class SessionTable:
         """Keeps the answer to an admitted request."""
         self._keep(session, sequence, _HASH.pack(payload_hash) + answer)
 
-    def void(self, request: RequestBlock, sequence: int | None, clock_ms: int, limits: Limits) -> Verdict:
+    def void(
+        self, request: RequestBlock, sequence: int | None, clock_ms: int, limits: Limits, owner: str | None = None
+    ) -> Verdict:
         """Makes a sequence of the request's session void, if it was not applied: it never will be."""
-        session = self._touch(request.session, clock_ms)
+        session = self._touch(request.session, clock_ms, owner)
         if session is None:
             return Verdict(Result.EXPIRED)
         if sequence is None or sequence < 1 or request.sequence:
@@ -211,9 +229,9 @@ class SessionTable:
             return Verdict(Result.REFUSED, Reason.SEQUENCE_APPLIED)
         return Verdict(Result.APPLIED)
 
-    def receipt(self, session: int, sequence: int) -> ReceiptState:
+    def receipt(self, session: int, sequence: int, owner: str | None = None) -> ReceiptState:
         """What became of a sequence."""
-        known = self._sessions.get(session)
+        known = self._known(session, owner)
         if known is None:
             return ReceiptState(ReceiptKind.EXPIRED)
         if sequence <= known.low:
@@ -257,12 +275,12 @@ class SessionTable:
     def digest(self) -> int:
         """A hash of the table from a few numbers of each session, for digest points.
 
-        It shows a request that was admitted here and not elsewhere, and a settled mark or an expiry that differs. It
-        covers
-        the kept answers by number and size.
+        It shows a request that was admitted here and not elsewhere, and a settled mark, an expiry or an owner that
+        differs. It covers the kept answers by number and size.
         """
         rows = [
             _ROW.pack(each.id, each.ttl_ms, each.expires_ms, each.low, len(each.kept), each.answer_bytes)
+            + each.owner.encode()
             for each in self._sessions.values()
         ]
         return xxh64_intdigest(b"".join(rows))

@@ -2,9 +2,10 @@
 
 The state machine calls it for snapshots and backups. A snapshot is a row of frames, each at most CHUNK_BYTES_MAX long,
 with magic, version, kind and CRC32C. First comes the head (indexes, clocks, revisions, digest, limits). Then come keys
-with their readable history, sessions with their kept answers, remembered digests, consumer groups, and an end that
-counts them. Each kind has an order of its own (keys by key, sessions by id, sequences by number, groups by name). So
-equal states give equal bytes, however they came about. Layout: docs/formats.md.
+with their readable history, sessions with their kept answers, remembered digests, consumer groups, users with
+roles and tokens, and an end that counts them. Each kind has an order of its own (keys by key, sessions by id, sequences
+by number, groups and users by name). So equal states give equal bytes, however they came about. Layout:
+docs/formats_state.md.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import google_crc32c
 import msgpack
 
 from raftlog.statemachine import versions
+from raftlog.statemachine.access.commands import UnknownAccess
+from raftlog.statemachine.access.table import AccessTable
 from raftlog.statemachine.answers import ANSWER_SIZE, decode_consumer_row
 from raftlog.statemachine.commands import BadParameter, ConsumerGroup, Limits
 from raftlog.statemachine.consumers import ConsumerTable
@@ -34,9 +37,10 @@ FRAME_ITEMS_MAX: Final = 1_000
 """Items in a frame, which may be small: making one frame is a few milliseconds of work."""
 
 SNAPSHOT_MAGIC: Final = b"RLST"
-SNAPSHOT_VERSION: Final = 3
+SNAPSHOT_VERSION: Final = 4
 """Version 1 had no oldest index in its head: nothing had been trimmed. Version 2, which has no cluster version, is
-written as long as that is 1: every member can read it. All are read for ever."""
+written as long as that is 1: every member can read it. Version 3, which knows neither users nor owners of sessions, is
+written as long as access control was never set up. All are read for ever."""
 
 CONTINUED: Final = 1
 """Flag: the one item of this frame goes on in the next."""
@@ -46,14 +50,15 @@ _CRC: Final = Struct("<I")
 FRAME_SIZE: Final = _FRAME.size + _CRC.size
 PAYLOAD_BYTES_MAX: Final = CHUNK_BYTES_MAX - FRAME_SIZE
 
-HEAD, KEYS, SESSIONS, DIGESTS, END, CONSUMERS = 1, 2, 3, 4, 5, 6
+HEAD, KEYS, SESSIONS, DIGESTS, END, CONSUMERS, ACCESS = 1, 2, 3, 4, 5, 6, 7
 """Kinds of frames. Their numbers are for ever."""
 
-_ORDER: Final = {kind: place for place, kind in enumerate((0, HEAD, KEYS, SESSIONS, DIGESTS, CONSUMERS, END))}
+_ORDER: Final = {kind: place for place, kind in enumerate((0, HEAD, KEYS, SESSIONS, DIGESTS, CONSUMERS, ACCESS, END))}
 """In which they come; 0 is before the first. Snapshots of earlier versions lack some, and their ends count less."""
+_COUNTS: Final = 5  # of the end: keys, sessions, digests, consumers, access
 _COUNTED: Final = 3  # what the ends of the first version count: keys, sessions, digests
 
-_MISSING: Final[dict[int, tuple[int, ...]]] = {1: (1, 1), 2: (1,), 3: ()}
+_MISSING: Final[dict[int, tuple[int, ...]]] = {1: (1, 1), 2: (1,), 3: (), 4: ()}
 """By version, what its head lacks at the end: the oldest index, the cluster version."""
 
 _ARRAY_SHORT_MAX: Final = 15
@@ -86,11 +91,14 @@ class SnapshotState(NamedTuple):
     consumers: ConsumerTable
     oldest: int = 1
     version: int = 1  # the cluster's
+    access: AccessTable = AccessTable()  # every maker of a state gives one of its own
 
     @property
     def snapshot_version(self) -> int:
         """That of the format in which a snapshot of it is written."""
-        return SNAPSHOT_VERSION if self.version >= versions.SNAPSHOTS_NAME_VERSION else 2
+        if self.access.revision:
+            return SNAPSHOT_VERSION
+        return 3 if self.version >= versions.SNAPSHOTS_NAME_VERSION else 2
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -114,6 +122,8 @@ class SnapshotWalk:
         self._head = _head(state)
         self._digests = state.digests.copied_rows()
         self._consumers = state.consumers.rows()
+        self._access = state.access.rows()
+        self._version = state.snapshot_version
         self._sessions = state.sessions.start_walk()
         state.store.pin()
         self._is_open = True
@@ -148,7 +158,7 @@ class SnapshotWalk:
 
     def _frames(self) -> Generator[bytes, None, None]:
         store, sessions = self._state.store, self._state.sessions
-        counts = [0, 0, 0, 0]
+        counts = [0] * (_COUNTS if self._version > 3 else _COUNTS - 1)
 
         def counted(place: int, slices: Iterable[list[Any]]) -> Iterator[list[Any]]:
             for rows in slices:
@@ -158,12 +168,14 @@ class SnapshotWalk:
         def one_by_one(place: int, rows: Iterable[Any]) -> Iterator[list[Any]]:
             return counted(place, ([row] for row in rows))
 
-        framed = partial(_framed, msgpack.Packer(use_bin_type=True).pack, self._state.snapshot_version)
+        row_of = _session_row if self._version > 3 else _session_row_3
+        framed = partial(_framed, msgpack.Packer(use_bin_type=True).pack, self._version)
         yield from framed(HEAD, [[self._head]])
         yield from framed(KEYS, counted(0, walk(store, self._compacted, self._revision)))
-        yield from framed(SESSIONS, one_by_one(1, map(_session_row, sessions.walked(self._sessions))))
+        yield from framed(SESSIONS, one_by_one(1, map(row_of, sessions.walked(self._sessions))))
         yield from framed(DIGESTS, one_by_one(2, self._digests))
         yield from framed(CONSUMERS, one_by_one(3, map(_consumer_row, self._consumers)))
+        yield from framed(ACCESS, one_by_one(4, self._access))
         yield from framed(END, [[counts]])
 
 
@@ -178,6 +190,10 @@ def _head(state: SnapshotState) -> list[Any]:
 
 
 def _session_row(session: Session) -> list[Any]:
+    return [*_session_row_3(session), session.owner]
+
+
+def _session_row_3(session: Session) -> list[Any]:
     kept = [part for sequence in sorted(session.kept) for part in (sequence, session.kept[sequence])]
     return [session.id, session.ttl_ms, session.expires_ms, session.low, kept]
 
@@ -236,7 +252,7 @@ class Restorer:
         self._item = bytearray()  # an item that goes on in the next frame
         self._kind = 0
         self._version = 0
-        self._counts = [0, 0, 0, 0]
+        self._counts = [0] * _COUNTS
         self._state: SnapshotState | None = None
         self._loader: Loader | None = None
         self._digest = SetDigest()
@@ -295,7 +311,7 @@ class Restorer:
                     self._TAKE[kind](self, row)
             if unpacker.read_bytes(1):
                 raise ValueError("half an item")
-        except (BadParameter, versions.UnknownClusterVersion) as error:
+        except (BadParameter, UnknownAccess, versions.UnknownClusterVersion) as error:
             raise UnknownSnapshot(f"{where}: {error}") from error
         except Exception as error:
             raise CorruptSnapshot(f"{where}: {error}") from error
@@ -311,7 +327,7 @@ class Restorer:
         self._state = SnapshotState(
             Limits().with_parameters(limits), _whole(index), _whole(term), _whole(time_ms), _whole(clock_ms),
             Store(), SessionTable(), DigestHistory(), ConsumerTable(), _whole(oldest),
-            versions.check(_whole(version), _whole(index)),
+            versions.check(_whole(version), _whole(index)), AccessTable(),
         )  # fmt: skip
 
     def _take_keys(self, rows: Iterable[Any]) -> None:
@@ -319,13 +335,17 @@ class Restorer:
         self._counts[0] += self._loader.add_rows(rows)
 
     def _take_session(self, row: Any) -> None:
-        number, ttl_ms, expires_ms, low, parts = row
+        number, ttl_ms, expires_ms, low, parts, *owners = row
+        if len(owners) != (self._version > 3) or not all(type(owner) is str for owner in owners):
+            raise ValueError(f"session {number} has owners {owners}")
         kept: dict[int, bytes] = dict(zip(map(_whole, parts[::2]), parts[1::2], strict=True))
         for answer in kept.values():
             if type(answer) is not bytes or (answer != VOID and len(answer) < _KEPT_MIN):
                 raise ValueError(f"session {number} keeps {answer!r}")
         assert self._state is not None, "the head comes first"
-        self._state.sessions.load(Session(_whole(number), _whole(ttl_ms), _whole(expires_ms), _whole(low), kept))
+        self._state.sessions.load(
+            Session(_whole(number), _whole(ttl_ms), _whole(expires_ms), _whole(low), kept, *owners)
+        )
         self._counts[1] += 1
 
     def _take_digest(self, row: Any) -> None:
@@ -341,14 +361,19 @@ class Restorer:
         self._state.consumers.load(name, decode_consumer_row(*fields))
         self._counts[3] += 1
 
+    def _take_access(self, row: Any) -> None:
+        assert self._state is not None, "the head comes first"
+        self._state.access.load(row)
+        self._counts[4] += 1
+
     def _take_end(self, row: Any) -> None:
         told = list(row)
         if len(told) < _COUNTED or told + [0] * (len(self._counts) - len(told)) != self._counts:
-            raise ValueError(f"it has {self._counts} keys, sessions, digests and consumers, its end says {row}")
+            raise ValueError(f"it has {self._counts} keys, sessions, digests, consumers and access, its end says {row}")
 
     _TAKE: Final[dict[int, Callable[[Restorer, Any], None]]] = {
         HEAD: _take_head, SESSIONS: _take_session, DIGESTS: _take_digest, END: _take_end,
-        CONSUMERS: _take_consumer,
+        CONSUMERS: _take_consumer, ACCESS: _take_access,
     }  # fmt: skip
 
     def finish(self) -> SnapshotState:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-CLUSTER_VERSION: Final = 2
+CLUSTER_VERSION: Final = 3
 """The newest that this code knows; a newly formatted cluster begins with it."""
 
 POINTS_COVER_LIMITS: Final = 2
@@ -19,6 +19,11 @@ decide what apply does: replicas that differ in them are found before their stat
 
 SNAPSHOTS_NAME_VERSION: Final = 2
 """From this version on a snapshot names it. Those of version 1 are written as ever: every member can read them."""
+
+
+ACCESS_CONTROL: Final = 3
+"""From this version on the first admin may be made. Only then do blocks carry admissions, do snapshots have version 4,
+and do sessions have owners: until then all bytes are as before."""
 
 
 class UnknownClusterVersion(ValueError):

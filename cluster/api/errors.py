@@ -39,6 +39,7 @@ class Code(StrEnum):
     SEQUENCE_SETTLED = "sequence_settled"  # below the settled mark: an earlier copy may have been applied
     SEQUENCE_REUSED = "sequence_reused"  # same sequence, other bytes
     SEQUENCE_VOIDED = "sequence_voided"
+    PERMISSION_LOST = "permission_lost"  # permitted when it was taken, not any more at its place in the log
     CONSUMER_NOT_FOUND = "consumer_not_found"
     CONSUMER_FENCED = "consumer_fenced"  # another owner claimed the group: `generation` and `position` are the group's
     CONSUMERS_FULL = "consumers_full"
@@ -91,6 +92,7 @@ ERRORS: Final[dict[Code, ErrorRow]] = {
     Code.SEQUENCE_SETTLED: ErrorRow(409, _U, False),
     Code.SEQUENCE_REUSED: ErrorRow(409, _N, False),
     Code.SEQUENCE_VOIDED: ErrorRow(409, _N, False),
+    Code.PERMISSION_LOST: ErrorRow(403, _N, False),
     Code.CONSUMER_NOT_FOUND: ErrorRow(404, _N, False),
     Code.CONSUMER_FENCED: ErrorRow(412, _N, False),
     Code.CONSUMERS_FULL: ErrorRow(429, _N, False),
@@ -114,8 +116,8 @@ ERRORS: Final[dict[Code, ErrorRow]] = {
     Code.INTERNAL: ErrorRow(500, _U, True),
 }
 DECIDED: Final = frozenset({
-    Code.COMPARE_FAILED, Code.REFUSED, Code.SEQUENCE_REUSED, Code.SEQUENCE_VOIDED, Code.CONSUMER_NOT_FOUND,
-    Code.CONSUMER_FENCED, Code.CONSUMERS_FULL, Code.FUTURE_INDEX,
+    Code.COMPARE_FAILED, Code.REFUSED, Code.SEQUENCE_REUSED, Code.SEQUENCE_VOIDED, Code.PERMISSION_LOST,
+    Code.CONSUMER_NOT_FOUND, Code.CONSUMER_FENCED, Code.CONSUMERS_FULL, Code.FUTURE_INDEX,
 })  # fmt: skip
 """Errors that the state machine decides for good: every copy of a request (session, sequence) gets the same."""
 

@@ -24,7 +24,7 @@ Value_contra = TypeVar("Value_contra", contravariant=True)
 
 
 _KEEPALIVE: Final = int(Operation.SESSION_KEEPALIVE)
-_KEEPALIVE_BYTES_MAX: Final = 256
+_KEEPALIVE_BYTES_MAX: Final = 1_024
 """Bytes of the largest block that a full queue checks for being a keepalive; a keepalive is much shorter."""
 _CODES: Final = {
     Reason.SEQUENCE_SETTLED: Code.SEQUENCE_SETTLED,
@@ -35,6 +35,7 @@ _CODES: Final = {
     Reason.FUTURE_REVISION: Code.FUTURE_INDEX,
     Reason.NO_CONSUMER: Code.CONSUMER_NOT_FOUND,
     Reason.CONSUMERS_FULL: Code.CONSUMERS_FULL,
+    Reason.NOT_PERMITTED: Code.PERMISSION_LOST,
 }
 
 

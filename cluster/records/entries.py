@@ -15,16 +15,18 @@ from raftlog.raft.codec.block_fast import plain_counts, single_records
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion
 from raftlog.raft.codec.configuration import decode_configuration
 from raftlog.raft.types import Entry, EntryKind
+from raftlog.statemachine.access.commands import UnknownAccess
 from raftlog.statemachine.commands import INTERNAL_FIRST, Command, LogEntry, RequestBlock, Result
 from raftlog.statemachine.consumers import UnknownConsumer
 from raftlog.statemachine.effects import Effects
-from raftlog.statemachine.machine import UnknownOperation
+from raftlog.statemachine.entries import UnknownOperation
 from raftlog.statemachine.snapshot import UnknownSnapshot
 from raftlog.statemachine.txn import UnknownTxn
 from raftlog.statemachine.versions import UnknownClusterVersion
 
 UNKNOWN: Final = (
-    UnknownVersion, UnknownSnapshot, UnknownOperation, UnknownTxn, UnknownConsumer, UnknownClusterVersion,
+    UnknownVersion, UnknownSnapshot, UnknownOperation, UnknownTxn, UnknownConsumer, UnknownAccess,
+    UnknownClusterVersion,
 )  # fmt: skip
 """How an entry of a newer version is met here."""
 
@@ -58,12 +60,12 @@ def log_entry(entry: Entry) -> LogEntry:
                 requests.append(
                     RequestBlock(
                         block.count, commands, block.session, block.sequence, block.settled,
-                        xxhash.xxh64_intdigest(block.body), block.namespace, block.principal, time_ms,
+                        xxhash.xxh64_intdigest(block.body), block.namespace, block.admission, time_ms,
                     )
                 )  # fmt: skip
             else:
                 requests.append(
-                    RequestBlock(block.count, commands, 0, 0, 0, 0, block.namespace, block.principal, time_ms)
+                    RequestBlock(block.count, commands, 0, 0, 0, 0, block.namespace, block.admission, time_ms)
                 )
         if total != count:
             raise Corrupt(f"entry {index} says {count} records, its blocks hold {total}")

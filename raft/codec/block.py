@@ -16,14 +16,17 @@ import msgpack
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion
 
 BLOCK_VERSION: Final = 1
-# version, flags, reserved, length of what follows the header, count, namespace, principal, reserved, session,
-# sequence, settled (the client's lowest unanswered sequence), time_ms (the client's)
+# version, flags, reserved, length of what follows the header, count, namespace, length of the admission, reserved,
+# session, sequence, settled (the client's lowest unanswered sequence), time_ms (the client's)
 _BLOCK: Final = Struct("<BBHIIIIIQQQq")
 BLOCK_SIZE: Final = _BLOCK.size
 BLOCK_SESSION: Final = 1  # session, sequence and settled count
 BLOCK_TIME: Final = 2  # time_ms is given
 BLOCK_PLAIN: Final = 4  # every record is an append: nothing in it touches the store
-_BLOCK_FLAGS: Final = BLOCK_SESSION | BLOCK_TIME | BLOCK_PLAIN
+BLOCK_ADMITTED: Final = 8
+"""An admission lies between the header and the records: the principal, and the revision of permissions. Only a
+cluster with access control has such blocks. `raftlog.statemachine.access.admission` defines its bytes."""
+_BLOCK_FLAGS: Final = BLOCK_SESSION | BLOCK_TIME | BLOCK_PLAIN | BLOCK_ADMITTED
 # operation, flags, key length, value length, headers length, reserved, argument
 RECORD: Final = Struct("<BBHIIIq")
 RECORD_SIZE: Final = RECORD.size
@@ -46,12 +49,13 @@ class BlockRecord(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A request block, its records not yet decoded: `body` is what follows the header."""
+    """A request block, its records not yet decoded: `body` is what follows the header and the admission. So a request
+    that is sent again has the same body, whatever it was admitted under."""
 
     flags: int
     count: int  # type: ignore[assignment]  # hides tuple.count, which is never called here
     namespace: int
-    principal: int
+    admission: bytes  # b"": none
     session: int
     sequence: int
     settled: int
@@ -61,11 +65,11 @@ class Block(NamedTuple):
 
 
 def encode_block(
-    records: Sequence[BlockRecord], *, namespace: int = 0, principal: int = 0, session: int = 0, sequence: int = 0,
+    records: Sequence[BlockRecord], *, namespace: int = 0, admission: bytes = b"", session: int = 0, sequence: int = 0,
     settled: int = 0, time_ms: int | None = None, plain: bool = False,
 ) -> bytes:  # fmt: skip
-    """A request as bytes: header, records, and for more than one record a table of their positions (u32 each,
-    from the start of the body), so that a reader finds all of them at once."""
+    """A request as bytes: header, admission, records, and for more than one record a table of their positions (u32
+    each, from the start of the body), so that a reader finds all of them at once."""
     parts: list[bytes] = []
     pack = RECORD.pack
     for operation, key, value, headers, argument in records:
@@ -80,7 +84,7 @@ def encode_block(
     if len(parts) > 1:
         parts.append(position_table(map(len, parts)))
     body = b"".join(parts)
-    head = block_head(len(body), len(records), namespace, principal, session, sequence, settled, time_ms, plain)
+    head = block_head(len(body), len(records), namespace, admission, session, sequence, settled, time_ms, plain)
     return head + body
 
 
@@ -92,13 +96,17 @@ def position_table(sizes: Iterable[int]) -> bytes:
 
 
 def block_head(
-    length: int, count: int, namespace: int, principal: int, session: int, sequence: int, settled: int,
+    length: int, count: int, namespace: int, admission: bytes, session: int, sequence: int, settled: int,
     time_ms: int | None, plain: bool,
 ) -> bytes:  # fmt: skip
+    """Header and admission of a block whose body has `length` bytes."""
     flags = BLOCK_SESSION * bool(session) | BLOCK_TIME * (time_ms is not None) | BLOCK_PLAIN * plain
-    return _BLOCK.pack(
-        BLOCK_VERSION, flags, 0, length, count, namespace, principal, 0, session, sequence, settled, time_ms or 0
-    )
+    size = len(admission)
+    head = _BLOCK.pack(
+        BLOCK_VERSION, flags | BLOCK_ADMITTED * bool(size), 0, length + size, count, namespace, size, 0, session,
+        sequence, settled, time_ms or 0,
+    )  # fmt: skip
+    return head + admission
 
 
 def decode_blocks(data: bytes) -> list[Block]:
@@ -116,7 +124,7 @@ def decode_blocks(data: bytes) -> list[Block]:
             length,
             count,
             namespace,
-            principal,
+            admission,
             reserved2,
             session,
             sequence,
@@ -125,16 +133,21 @@ def decode_blocks(data: bytes) -> list[Block]:
         ) = _BLOCK.unpack_from(data, offset)
         if version != BLOCK_VERSION or flags & ~_BLOCK_FLAGS or reserved or reserved2:
             raise UnknownVersion(f"block at byte {offset} has version {version}, flags {flags:#x}")
-        start = offset + BLOCK_SIZE
-        if count < 1 or start + length > end or length < count * RECORD_SIZE + (4 * count if count > 1 else 0):
-            raise Corrupt(f"block at byte {offset} names {count} records in {length} bytes, {end - start} are left")
+        if bool(admission) != bool(flags & BLOCK_ADMITTED):
+            raise Corrupt(f"block at byte {offset} has flags {flags:#x} and an admission of {admission} bytes")
+        start = offset + BLOCK_SIZE + admission
+        stop = offset + BLOCK_SIZE + length
+        if count < 1 or stop > end or stop - start < count * RECORD_SIZE + (4 * count if count > 1 else 0):
+            raise Corrupt(
+                f"block at byte {offset} names {count} records in {length} bytes, {end - offset - BLOCK_SIZE} are left"
+            )
         blocks.append(
             Block(
-                flags, count, namespace, principal, session, sequence, settled, time_ms, offset,
-                view[start : start + length],
+                flags, count, namespace, data[start - admission : start], session, sequence, settled, time_ms, offset,
+                view[start:stop],
             )
         )  # fmt: skip
-        offset = start + length
+        offset = stop
     return blocks
 
 

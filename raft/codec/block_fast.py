@@ -41,7 +41,7 @@ def encode_single(operation: int, key: bytes | None, value: bytes, *, plain: boo
 
 def encode_values(
     operation: int, values: Sequence[bytes], *, session: int = 0, sequence: int = 0, settled: int = 0,
-    time_ms: int | None = None,
+    time_ms: int | None = None, admission: bytes = b"",
 ) -> bytes:  # fmt: skip
     """A plain request whose records are nothing but their values, as `encode_block`: 0.1 µs for each, not 0.7."""
     sizes = list(map(len, values))
@@ -53,14 +53,14 @@ def encode_values(
     else:
         table = position_table([size + RECORD_SIZE for size in sizes])
     length = sum(sizes) + count * RECORD_SIZE + len(table)
-    head = block_head(length, count, 0, 0, session, sequence, settled, time_ms, True)
+    head = block_head(length, count, 0, admission, session, sequence, settled, time_ms, True)
     records = chain.from_iterable(zip(map(heads.__getitem__, sizes), values, strict=True))
     return b"".join(chain((head,), records, (table,)))
 
 
 def plain_counts(data: bytes) -> list[int] | None:
     """How many records each request block of an entry's data holds, where all of them are plain and say nothing else:
-    no session, time, namespace or principal. None where one does, or is none: `decode_blocks` says what it is.
+    no session, time, namespace or admission. None where one does, or is none: `decode_blocks` says what it is.
 
     Most writes pass here three times, on each node, so it reads no more of a block than it needs.
     """
@@ -90,7 +90,7 @@ Fields = tuple[int, bytes | None, bytes | None, bytes | None, int | None]
 
 def single_records(data: bytes) -> list[Fields] | None:
     """The records of an entry's data, where each of its blocks holds one and says nothing else (no session, time,
-    namespace or principal; not that it is plain). None where one does, or is no block: `decode_blocks` says what it is.
+    namespace or admission; not that it is plain). None where one does, or is no block: `decode_blocks` says what it is.
 
     Single puts pass here on each node, and again at its start: a third of what blocks and records by themselves take.
     """

@@ -30,19 +30,24 @@ def index_rows(entry: Entry, position: int) -> bytes:
     done: list[bytes] = []
     offset, end, total = 0, len(data), 0
     while offset + BLOCK_SIZE <= end:
-        version, _, length, count = _BLOCK_START.unpack_from(data, offset)
+        version, length, count, admission = _BLOCK_START.unpack_from(data, offset)
         if version != BLOCK_VERSION:
             raise UnknownVersion(f"block at byte {offset} of entry {entry.index} has version {version}")
-        block_position, body_position = data_start + offset, data_start + offset + BLOCK_SIZE
+        block_position = data_start + offset
+        body_position = block_position + BLOCK_SIZE + admission
         if count == 1:
             rows += (position, block_position, body_position, kind)
         else:
             stop = offset + BLOCK_SIZE + length
-            table = data[stop - 4 * count : stop] if 4 * count <= length else b""
+            table = data[stop - 4 * count : stop] if 4 * count <= length - admission else b""
             if rows:
                 done.append(array("I", rows).tobytes())
                 rows = []
-            done.append(_table_rows(table, count, length, (position, block_position, body_position, kind), entry.index))
+            done.append(
+                _table_rows(
+                    table, count, length - admission, (position, block_position, body_position, kind), entry.index
+                )
+            )
         total += count
         offset += BLOCK_SIZE + length
     if offset != end or total != entry.count:
@@ -66,4 +71,4 @@ def _table_rows(table: bytes, count: int, length: int, row: tuple[int, int, int,
     return rows.tobytes()
 
 
-_BLOCK_START: Final = Struct("<BB2xII")  # version, flags, length, count
+_BLOCK_START: Final = Struct("<B3xII4xI")  # version, length, count, length of the admission

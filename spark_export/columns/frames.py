@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from raftlog.raft.codec.block import BLOCK_SIZE, BLOCK_VERSION, RECORD_SIZE
+from raftlog.raft.codec.block import BLOCK_ADMITTED, BLOCK_SIZE, BLOCK_VERSION, RECORD_SIZE
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion
 from raftlog.raft.codec.entry import ENTRY_MAGIC, ENTRY_VERSION, HEADER_SIZE, decode_entry
 from raftlog.raft.codec.mark import MARK_MAGIC, MARK_SIZE, decode_mark
@@ -48,7 +48,7 @@ ENTRY: Final = np.dtype(
 BLOCK: Final = np.dtype(
     [
         ("version", "u1"), ("flags", "u1"), ("reserved", "<u2"), ("length", "<u4"), ("count", "<u4"),
-        ("namespace", "<u4"), ("principal", "<u4"), ("reserved2", "<u4"), ("session", "<u8"), ("sequence", "<u8"),
+        ("namespace", "<u4"), ("admission", "<u4"), ("reserved2", "<u4"), ("session", "<u8"), ("sequence", "<u8"),
         ("settled", "<u8"), ("time_ms", "<i8"),
     ]
 )  # fmt: skip
@@ -68,7 +68,8 @@ _SINGLE: Final = np.dtype([("entry", ENTRY), ("block", BLOCK), ("record", RECORD
 _HIGH: Final = LOW << 32
 _ENTRY_HEAD: Final = int.from_bytes(ENTRY_MAGIC, "little") | ENTRY_VERSION << 32  # magic, version, any kind, no flags
 _ENTRY_HEAD_BITS: Final = LOW | 0xFFFF_00FF << 32
-_BLOCK_HEAD_BITS: Final = 0xFFFF_F8FF  # version, no flags but three, reserved
+_BLOCK_HEAD_BITS: Final = 0xFFFF_F0FF  # version, no flags but four, reserved
+_BLOCK_ADMITTED_BIT: Final = BLOCK_ADMITTED << 8
 _RECORD_FLAG_BITS: Final = 0xF000  # all but four
 
 _OTHER_KINDS: Final = "the .idx rows name other kinds than the entries"
@@ -270,7 +271,7 @@ def _check_singles(slab: Slab, entry: Heads, block: Heads, record: Heads) -> Non
     heads, record_words = block.lines, record.lines
     in_block = entry.lines[1] & LOW
     in_block -= BLOCK_SIZE
-    if (heads[1] & LOW != 1).any() or (heads[0] >> 32 != in_block).any():
+    if (heads[1] & LOW != 1).any() or (heads[0] >> 32 != in_block).any() or heads[2].any():
         raise Corrupt(f"a block after index {slab.first} does not lie where the .idx rows say")
     in_block -= RECORD_SIZE
     # Of the value and of the headers: what else is in that word was found to be 0.
@@ -285,6 +286,8 @@ def _check_blocks(slab: Slab, block: Heads) -> None:
         raise UnknownVersion(
             f"a block after index {slab.first} has a version or flag, or uses bytes, that this code does not know"
         )
+    if ((word[0] & _BLOCK_ADMITTED_BIT != 0) != (word[2] != 0)).any():
+        raise Corrupt(f"a block after index {slab.first} has an admission without its flag, or the flag alone")
 
 
 def _check_records(slab: Slab, record: Heads) -> None:
@@ -335,7 +338,7 @@ def _records(
     follows[lasts[:-1]] = True  # what follows those is of another block
     if (
         not follows.all()
-        or not np.array_equal(record_at[starts], block_at + BLOCK_SIZE)
+        or not np.array_equal(record_at[starts], block_at + BLOCK_SIZE + block["admission"])
         or not np.array_equal(end[lasts], records_end)
     ):
         raise Corrupt(f"a record after index {slab.first} does not lie where the .idx rows say")

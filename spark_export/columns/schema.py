@@ -98,7 +98,7 @@ KIND_COMMANDS: Final = 4
 OPERATIONS: Final[tuple[str | None, ...]] = (
     None, "append", "put", "delete", "delete_range", "txn", *([None] * 26),
     "compact", "session_open", "session_keepalive", "session_close", "void", None, None, None, "trim",
-    "digest_point", "consumer",
+    "digest_point", "consumer", "access",
 )  # fmt: skip
 APPEND: Final = 1
 PUT: Final = 2

@@ -6,6 +6,10 @@ from pathlib import Path
 import msgpack
 import pytest
 
+from raftlog.statemachine import versions
+from raftlog.statemachine.access.admission import Admission, encode_admission
+from raftlog.statemachine.access.commands import AccessAction, AccessCommand, Condition, encode_access
+from raftlog.statemachine.access.grants import parse_grant
 from raftlog.statemachine.answers import Answer, Reason, StepAnswer, encode_answer
 from raftlog.statemachine.commands import (
     GET_OPERATION,
@@ -63,6 +67,26 @@ def _frames(version: int = 1) -> list[bytes]:
     return list(driver.machine.snapshot())
 
 
+def _with_access() -> list[bytes]:
+    """The frames of a small machine with access control: the first admin with a token, a role, a user, its session."""
+    driver = Driver()
+    driver.machine.version = versions.ACCESS_CONTROL
+    role = (parse_grant("write on keys:a*"), parse_grant("read on log"))
+    for command in (
+        AccessCommand(AccessAction.INIT, "root", token="t1", token_hash=b"h" * 32, label="first"),
+        AccessCommand(AccessAction.SET_ROLE, "of-a", grants=role),
+        AccessCommand(AccessAction.SET_USER, "ada", roles=("of-a", "reader")),
+    ):
+        one = request(Operation.ACCESS, None, encode_access(command))
+        assert driver.answer(one._replace(admission=_admission("root", 9))).result is Result.APPLIED
+    driver.entry(request(Operation.SESSION_OPEN, argument=60_000)._replace(admission=_admission("ada", 3)))
+    return list(driver.machine.snapshot())
+
+
+def _admission(name: str, revision: int, *roles: str) -> bytes:
+    return encode_admission(Admission(name, revision, roles))
+
+
 def _point(version: int = 1) -> bytes:
     driver = Driver()
     driver.machine.version = version
@@ -76,8 +100,11 @@ def _point(version: int = 1) -> bytes:
 
 
 def _payload(kind: int, version: int = 1) -> bytes:
-    frames = [frame for frame in _frames(version) if frame[5] == kind]
-    return b"".join(frame[FRAME_SIZE:] for frame in frames)
+    return _payload_of(_frames(version), kind)
+
+
+def _payload_of(frames: list[bytes], kind: int) -> bytes:
+    return b"".join(frame[FRAME_SIZE:] for frame in frames if frame[5] == kind)
 
 
 def _head_of_version_1() -> bytes:
@@ -113,6 +140,14 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
     "snapshot sessions": lambda: _payload(3),
     "snapshot digests": lambda: _payload(4),
     "snapshot consumers": lambda: _payload(6),
+    "snapshot sessions of version 4": lambda: _payload_of(_with_access(), 3),
+    "snapshot access": lambda: _payload_of(_with_access(), 7),
+    "snapshot frame of version 4": lambda: _with_access()[-1],
+    "admission": lambda: _admission("ada", 7),
+    "admission of an identity provider": lambda: _admission("jwt:ada", 7, "writer"),
+    "access command": lambda: encode_access(
+        AccessCommand(AccessAction.SET_ROLE, "r", grants=(parse_grant("write on keys:a*"),), condition=Condition.IS_NEW)
+    ),
     "state row hash": lambda: state_row_hash(b"a", b"2", 4, 5, 2).to_bytes(8, "big"),
     "log row hash": _row_hash,
     "digest point": _point,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from raftlog.statemachine.access.commands import UnknownAccess
 from raftlog.statemachine.answers import Answer, Reason
 from raftlog.statemachine.commands import (
     BadParameter,
@@ -20,7 +21,8 @@ from raftlog.statemachine.commands import (
 )
 from raftlog.statemachine.digest import EMPTY, Inside, NotYet, TooOld
 from raftlog.statemachine.effects import Effects, KeyChange, RequestEffect
-from raftlog.statemachine.machine import BadEntry, HalfApplied, OutOfOrder, StateMachine, UnknownOperation
+from raftlog.statemachine.entries import BadEntry, OutOfOrder, UnknownOperation
+from raftlog.statemachine.machine import HalfApplied, StateMachine
 from raftlog.statemachine.store import FutureRevision, RevisionCompacted
 from raftlog.statemachine.txn import UnknownTxn
 from raftlog.statemachine.versions import CLUSTER_VERSION, UnknownClusterVersion
@@ -255,7 +257,8 @@ def test_an_apply_that_broke_off_is_not_taken_for_a_state(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("entry", "error"),
     [
-        (LogEntry(2, 1, 1, 0, 0, (request(43, b"k"),)), UnknownOperation),
+        (LogEntry(2, 1, 1, 0, 0, (request(44, b"k"),)), UnknownOperation),
+        (LogEntry(3, 1, 2, 0, 0, (request(2, b"k", b"v"), request(43, None, b"\x92\x02\x01"))), UnknownAccess),
         (LogEntry(2, 1, 1, 0, 0, (request(0),)), UnknownOperation),
         (
             LogEntry(4, 1, 3, 0, 0, (request(2, b"k", b"v"), RequestBlock(2, (Command(1), Command(99)))), None),
@@ -352,7 +355,7 @@ def test_the_mixture_shows_every_result_and_operation() -> None:
     """The log that the determinism tests use is worth it: each operation and each result occurs."""
     driver = mixture.driven(300)
     operations = {command.operation for entry in driver.entries for one in entry.requests for command in one.commands}
-    assert operations >= set(Operation) - {Operation.APPEND}
+    assert operations >= set(Operation) - {Operation.APPEND, Operation.ACCESS}
     results = {row.result for effects in driver.replay(StateMachine(mixture.LIMITS)) for row in effects.requests}
     assert results == set(Result)
 

@@ -252,8 +252,8 @@ def test_noise_is_no_snapshot(noise: bytes) -> None:
 def test_another_version_or_limit_is_unknown_and_named() -> None:
     """A snapshot of a later version is distinguished from damage, with the fix."""
     frames = list(SMALL.snapshot())
-    with pytest.raises(UnknownSnapshot, match="version 4: this code knows 1 to 3, upgrade"):
-        StateMachine.restore([frames[0][:4] + b"\x04" + frames[0][5:]])
+    with pytest.raises(UnknownSnapshot, match="version 5: this code knows 1 to 4, upgrade"):
+        StateMachine.restore([frames[0][:4] + b"\x05" + frames[0][5:]])
 
 
 def test_bytes_after_the_end_are_refused() -> None:

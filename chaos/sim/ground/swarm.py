@@ -223,4 +223,4 @@ def programs(random: Random, nodes: Sequence[NodeId]) -> tuple[int, dict[NodeId,
     oldest, is_mixed = random.choice((1, 1, CLUSTER_VERSION)), random.randrange(2) == 0
     if version == CLUSTER_VERSION:
         return version, dict.fromkeys(nodes, version)
-    return version, {node: random.randint(1, CLUSTER_VERSION) if is_mixed else oldest for node in nodes}
+    return version, {node: random.choice((1, CLUSTER_VERSION)) if is_mixed else oldest for node in nodes}

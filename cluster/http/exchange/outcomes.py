@@ -152,6 +152,20 @@ _REASONS: Final = {
     Reason.CONSUMERS_FULL: "the maximum number of consumer groups exists (consumers_max): delete some",
     Reason.POSITION_BACK: "the position is below that of the group: a commit goes forward, reset: true anywhere",
     Reason.POSITION_AHEAD: "the position is beyond the committed log: commit an index that a reader can have reached",
+    Reason.NOT_PERMITTED: "a permission that it needs was taken away, or a token of its user was revoked, after a node "
+    "had taken it: it was not applied. `raftlog access can` names the missing grant",
+    Reason.ACCESS_SET_UP: "access control was set up before: the first admin is made once",
+    Reason.ACCESS_NOT_SET_UP: "access control is not set up: make the first admin with raftlog access init",
+    Reason.ACCESS_FULL: "there are as many users, roles, grants or tokens as there can be: delete some",
+    Reason.USER_EXISTS: "a user of that name exists",
+    Reason.NO_USER: "no user has that name",
+    Reason.ROLE_EXISTS: "a role of that name exists",
+    Reason.NO_ROLE: "no role has that name",
+    Reason.ROLE_IN_USE: "a user has this role: take it from all users first",
+    Reason.BUILT_IN_ROLE: "this role is part of raftlog and cannot be changed: make one of another name",
+    Reason.TOKEN_EXISTS: "a token of that name exists",
+    Reason.NO_TOKEN: "no token has that name",
+    Reason.LAST_ADMIN: "no user could change permissions any more: give another user the role admin first",
     Reason.FUTURE_INDEX: "the log has not reached that index: trim at or below the last committed index",
 }
 

@@ -75,7 +75,7 @@ ENDS: list[tuple[Code, Safety, type[Exception] | None]] = [
     *((code, safety, NotApplied) for code in (
         Code.BAD_REQUEST, Code.FORBIDDEN, Code.TOO_LARGE, Code.NOT_FOUND, Code.FOREIGN_LOG, Code.UNSUPPORTED,
         Code.SEQUENCE_REUSED, Code.SEQUENCE_VOIDED, Code.REFUSED, Code.INSIDE_ENTRY,
-        Code.MEMBERS_REFUSED, Code.CONSUMERS_FULL,
+        Code.MEMBERS_REFUSED, Code.CONSUMERS_FULL, Code.PERMISSION_LOST,
     ) for safety in Safety),
     *((Code.COMPARE_FAILED, safety, CompareFailed) for safety in Safety),
     *((Code.KEY_NOT_FOUND, safety, KeyNotFound) for safety in Safety),

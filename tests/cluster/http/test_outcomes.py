@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 
 from raftlog.cluster.api.errors import DECIDED, ApiError, Code, Outcome, outcome_of
+from raftlog.raft.codec.block import BlockRecord, encode_block
+from raftlog.statemachine.access.admission import Admission, encode_admission
+from raftlog.statemachine.access.commands import AccessAction, AccessCommand, encode_access
 from raftlog.statemachine.commands import Limits
 from tests.cluster.fake_node import FakeNode, Served, serve
 from tests.cluster.http.http_probe import Reply, ask
@@ -188,6 +191,20 @@ async def sequence_reused(served: Served, session: int) -> Again:
     return PUT, lambda: ask(served.port, "POST", "/v1/log", b"x")
 
 
+async def permission_lost(served: Served, session: int) -> Again:
+    """Access control begins after it was taken, and ends again."""
+
+    def change(action: AccessAction, name: str, admission: bytes) -> None:
+        value = encode_access(AccessCommand(action, name))
+        served.node.submit_now((encode_block([BlockRecord(43, None, value)], admission=admission), 1))
+
+    async def permit() -> None:
+        change(AccessAction.DISABLE, "", encode_admission(Admission("root", 1)))
+
+    change(AccessAction.INIT, "root", b"")
+    return PUT, permit
+
+
 async def consumer_not_found(served: Served, session: int) -> Again:
     """No such group, and then there is one."""
     return commit(served, "g", 5), lambda: claim(served, "g")
@@ -211,6 +228,7 @@ DECISIONS = {
     Code.FUTURE_INDEX: future_index,
     Code.SEQUENCE_VOIDED: sequence_voided,
     Code.SEQUENCE_REUSED: sequence_reused,
+    Code.PERMISSION_LOST: permission_lost,
     Code.CONSUMER_NOT_FOUND: consumer_not_found,
     Code.CONSUMER_FENCED: consumer_fenced,
     Code.CONSUMERS_FULL: consumers_full,

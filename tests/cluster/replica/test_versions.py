@@ -62,7 +62,7 @@ def has_refused(node: Replica, words: str) -> bool:
 
 async def test_pitfall_77_a_rolling_upgrade_raises_the_version_when_the_last_node_is_new(tmp_path: Path) -> None:
     """Node after node is stopped and started with the new program, while writes go on. Until the last one the cluster
-    stays at version 1, and says for whom it waits; then all are at version 2, from one index on, in status, members
+    stays at version 1, and says for whom it waits; then all are at the newest, from one index on, in status, members
     and metrics. Digest points, whose value is another one from there, are agreed before, between and after."""
     async with older_cluster(tmp_path) as nodes:
         await put(nodes, 12)
@@ -73,11 +73,11 @@ async def test_pitfall_77_a_rolling_upgrade_raises_the_version_when_the_last_nod
                 await put(nodes, 12)
                 leader = await nodes.leader()
                 assert {node.status().cluster_version for node in nodes.running.values()} == {1}
-                if leader.status().known_version == 2:  # that leader names the nodes for which it waits
+                if leader.status().known_version == CLUSTER_VERSION:  # that leader names the nodes for which it waits
                     older = [2, 3] if number == 1 else [3]
                     await wait_until_async(partial(names_as_older, leader, older), 30, what=f"nodes {older} named")
                 assert {node.status().digests.differ for node in nodes.running.values()} == {0}
-        await at_version(nodes, 2)
+        await at_version(nodes, CLUSTER_VERSION)
         await put(nodes, 12)
         leader = await nodes.leader()
         assert older_of(leader) == []
@@ -86,9 +86,9 @@ async def test_pitfall_77_a_rolling_upgrade_raises_the_version_when_the_last_nod
         }
         for node in nodes.running.values():
             status = node.status()
-            assert (status.cluster_version, status.known_version) == (2, CLUSTER_VERSION)
+            assert (status.cluster_version, status.known_version) == (CLUSTER_VERSION, CLUSTER_VERSION)
             sample = node.metrics.registry.get_sample_value
-            assert sample("raftlog_cluster_version") == 2
+            assert sample("raftlog_cluster_version") == CLUSTER_VERSION
             assert sample("raftlog_cluster_version_known") == CLUSTER_VERSION
             assert (status.digests.differ, host_of(node).ended.done()) == (0, False)
         assert [member.known_version for member in leader.members().members] == [CLUSTER_VERSION] * 3
@@ -106,11 +106,11 @@ async def test_pitfall_71_an_older_program_neither_joins_nor_starts(tmp_path: Pa
         for number in (1, 2, 3):
             await nodes.stop(number)
             await nodes.start(number)
-        await at_version(nodes, 2)
+        await at_version(nodes, CLUSTER_VERSION)
         member = formatted(nodes, 4)
         await (await nodes.leader()).change_members(AddLearners((member,)), deadline(20))
         late = await nodes.start(4, is_older=True)
-        words = "the cluster is at version 2: start a newer version of raftlog on node 4"
+        words = f"the cluster is at version {CLUSTER_VERSION}: start a newer version of raftlog on node 4"
         for number in (1, 2, 3):
             await wait_until_async(partial(has_refused, nodes.running[number], words), 30, what="a refusal")
         assert late.status().role == "joining"
@@ -118,9 +118,11 @@ async def test_pitfall_71_an_older_program_neither_joins_nor_starts(tmp_path: Pa
         await nodes.kill(4)
         await nodes.start(4)
         await nodes.all_at((await nodes.leader()).applied)
-        assert nodes.running[4].machine.version == 2
+        assert nodes.running[4].machine.version == CLUSTER_VERSION
         await nodes.kill(4)
-        with pytest.raises(UnknownVersion, match="is at version 2, this program knows versions up to 1"):
+        with pytest.raises(
+            UnknownVersion, match=f"is at version {CLUSTER_VERSION}, this program knows versions up to 1"
+        ):
             await nodes.start(4, is_older=True)
 
 
@@ -134,6 +136,10 @@ def test_a_cluster_file_says_the_version_that_its_log_begins_with(tmp_path: Path
         read = parse_cluster_file(text, "cluster.toml")
         assert read == nodes.cluster
         assert read.configuration().version == version
-    newer = render_cluster_file(new.cluster).replace("cluster_version = 2", "cluster_version = 3")
-    with pytest.raises(SettingsError, match="cluster_version is 3; this raftlog knows 1 to 2: use the one that made"):
+    newer = render_cluster_file(new.cluster).replace(
+        f"cluster_version = {CLUSTER_VERSION}", f"cluster_version = {CLUSTER_VERSION + 1}"
+    )
+    with pytest.raises(
+        SettingsError, match=f"is {CLUSTER_VERSION + 1}; this raftlog knows 1 to {CLUSTER_VERSION}: use"
+    ):
         parse_cluster_file(newer, "cluster.toml")

@@ -48,7 +48,7 @@ def test_single_records_are_those_of_the_blocks_or_none(data: st.DataObject) -> 
     assert singles is not None or not are_single or is_damaged
     if singles is not None:
         decoded = decode_blocks(bytes(raw))
-        assert [(block.flags, *block[1:8]) for block in decoded] == [(0, 1, 0, 0, 0, 0, 0, 0)] * len(singles)
+        assert [(block.flags, *block[1:8]) for block in decoded] == [(0, 1, 0, b"", 0, 0, 0, 0)] * len(singles)
         assert singles == [tuple(record) for block in decoded for record in decode_records(block)]
 
 
@@ -76,7 +76,7 @@ def test_plain_counts_are_those_of_the_blocks_or_none(data: st.DataObject) -> No
         decoded = decode_blocks(bytes(raw))
         assert counts == [block.count for block in decoded]
         for block in decoded:
-            nothing = (BLOCK_PLAIN, 0, 0, 0, 0, 0, 0)
+            nothing = (BLOCK_PLAIN, 0, b"", 0, 0, 0, 0)
             assert (block.flags, *block[2:8]) == nothing
 
 
@@ -88,7 +88,10 @@ def test_plain_counts_are_those_of_the_blocks_or_none(data: st.DataObject) -> No
 @settings(max_examples=200, deadline=None)
 def test_values_make_the_block_that_their_records_make(values: list[bytes], session: int, time_ms: int | None) -> None:
     """The short way of most appends has the bytes of the long one: a repetition may have gone the other way."""
-    given: dict[str, Any] = {"session": session, "sequence": 2 * session, "settled": session, "time_ms": time_ms}
+    given: dict[str, Any] = {
+        "session": session, "sequence": 2 * session, "settled": session, "time_ms": time_ms,
+        "admission": b"who" * session,
+    }  # fmt: skip
     records = [BlockRecord(1, None, value) for value in values]
     assert encode_values(1, values, **given) == encode_block(records, plain=True, **given)
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from raftlog.raft.codec.block import (
+    BLOCK_ADMITTED,
     BLOCK_PLAIN,
     BLOCK_SESSION,
     BLOCK_SIZE,
@@ -58,7 +59,8 @@ RECORDS = [
     BlockRecord(2, b"key", b""),
     BlockRecord(3, b"", None, None, -7),
 ]
-BLOCK = encode_block(RECORDS, namespace=5, principal=6, session=77, sequence=8, settled=9, time_ms=1_700_000_000_456)
+BLOCK = encode_block(RECORDS, namespace=5, session=77, sequence=8, settled=9, time_ms=1_700_000_000_456)
+ADMITTED = encode_block(RECORDS, admission=b"who", session=77, sequence=8, settled=9)
 PLAIN = encode_block([BlockRecord(1, None, b"x")], plain=True)
 ENTRY = seal_entry(
     Mark(41, 2, 0xDEADBEEF, 1_000, 500),
@@ -91,15 +93,15 @@ GOLDEN_MESSAGES = {
     "request_vote": "0b0000007abe647d0b0001029a01000201070906c3c2c3",
     "request_vote_reply": "09000000fbc88fd00900010298020002010708c3c3",
     "append_entries": (
-        "8201000003ca15530a0001029903000201072902280c524c454e01040000f8000000040000002d000000000000000300"
-        "000000000000e80300000000000058020000000000007da9b2b8efbeadde0000000002ae9214010300006f0000000300"
-        "00000500000006000000000000004d0000000000000008000000000000000900000000000000c869e5cf8b010000010e"
+        "8201000040172d440a0001029903000201072902280c524c454e01040000f8000000040000002d000000000000000300"
+        "000000000000e80300000000000058020000000000008339e34defbeadde00000000a67621b8010300006f0000000300"
+        "00000500000000000000000000004d0000000000000008000000000000000900000000000000c869e5cf8b010000010e"
         "00000500000013000000000000007b68e5cf8b01000076616c75659292a46e616d65c40200ff92a46e616d65c4000203"
         "030000000000000000000000000000000000000000006b657903090000000000000000000000000000f9ffffffffffff"
         "ff00000000300000004b0000000104000019000000010000000000000000000000000000000000000000000000000000"
         "00000000000000000000000000000000000000000001020000010000000000000000000000000000000000000078524c"
         "454e0101000000000000010000002e000000000000000300000000000000d007000000000000bc020000000000000000"
-        "000002ae9214000000004ea97978"
+        "0000a67621b8000000003059ae00"
     ),
     "append_entries_reply": "0c000000d541ac700c0001029b0400020107c200290c1e01",
     "install_snapshot": "19000000b94e9d83140001029b05000201072802ce00040000ce000493e005c26368756e6b",
@@ -112,14 +114,14 @@ GOLDEN: dict[str, tuple[bytes, str]] = {
         ENTRY.header,
         (
             "524c454e01040000f8000000040000002d000000000000000300000000000000e8030000000000005802000000000000"
-            "7da9b2b8efbeadde0000000002ae9214"
+            "8339e34defbeadde00000000a67621b8"
         ),
     ),
     "no-op entry": (
         NOOP.header + NOOP.data,
         (
             "524c454e0101000000000000010000002e000000000000000300000000000000d007000000000000bc02000000000000"
-            "0000000002ae9214000000004ea97978"
+            "00000000a67621b8000000003059ae00"
         ),
     ),
     "durable mark": (
@@ -129,10 +131,17 @@ GOLDEN: dict[str, tuple[bytes, str]] = {
     "block": (
         BLOCK,
         (
-            "010300006f000000030000000500000006000000000000004d0000000000000008000000000000000900000000000000"
+            "010300006f000000030000000500000000000000000000004d0000000000000008000000000000000900000000000000"
             "c869e5cf8b010000010e00000500000013000000000000007b68e5cf8b01000076616c75659292a46e616d65c40200ff"
             "92a46e616d65c4000203030000000000000000000000000000000000000000006b657903090000000000000000000000"
             "000000f9ffffffffffffff00000000300000004b000000"
+        ),
+    ),
+    "block with an admission": (
+        ADMITTED[:70],
+        (
+            "0109000072000000030000000000000003000000000000004d0000000000000008000000000000000900000000000000"
+            "000000000000000077686f010e000005000000130000"
         ),
     ),
     "plain block": (
@@ -208,7 +217,7 @@ def test_blocks_and_records_come_back_as_they_were() -> None:
     """Absent is not empty, headers keep their order and repeats, positions match the table."""
     block, plain = decode_blocks(BLOCK + PLAIN)
     assert list(decode_records(block)) == RECORDS
-    assert (block.namespace, block.principal, block.session, block.sequence, block.settled) == (5, 6, 77, 8, 9)
+    assert (block.namespace, block.admission, block.session, block.sequence, block.settled) == (5, b"", 77, 8, 9)
     assert block.time_ms == 1_700_000_000_456
     assert block.flags == BLOCK_SESSION | BLOCK_TIME
     assert plain.flags == BLOCK_PLAIN
@@ -219,6 +228,21 @@ def test_blocks_and_records_come_back_as_they_were() -> None:
     positions = list(record_positions(block))
     assert len(positions) == 3
     assert positions[0] == 0
+
+
+def test_an_admission_lies_before_the_records_and_is_no_part_of_the_body() -> None:
+    """A request that is sent again has the same body, whatever it was admitted under: sessions compare its hash. An
+    admission without its flag, the flag alone, or one that leaves no room for the records is damage."""
+    block, plain = decode_blocks(ADMITTED + PLAIN)
+    assert (block.flags, block.admission, plain.admission) == (BLOCK_SESSION | BLOCK_ADMITTED, b"who", b"")
+    assert block.body == decode_blocks(BLOCK)[0].body
+    assert list(decode_records(block)) == RECORDS
+    entry = seal_entry(GENESIS, term=1, kind=EntryKind.COMMANDS, count=4, time_ms=0, clock_ms=0, data=ADMITTED + PLAIN)
+    rows = [IDX_ROW.unpack_from(index_rows(entry, 0), place * IDX_ROW.size) for place in range(3)]
+    assert [row[2] for row in rows] == [HEADER_SIZE + BLOCK_SIZE + 3 + each for each in record_positions(block)]
+    for at, value in ((1, BLOCK_SESSION), (16, 0), (16, 99)):
+        with pytest.raises(Corrupt):
+            decode_blocks(ADMITTED[:at] + bytes((value,)) + ADMITTED[at + 1 :])
 
 
 def test_index_rows_point_at_the_headers_they_name() -> None:

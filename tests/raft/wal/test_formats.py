@@ -103,6 +103,7 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
     "entry": lambda: FIRST.header + FIRST.data,
     "entry header": lambda: SECOND.header,
     "block": lambda: BLOCK,
+    "block with an admission": lambda: encode_block([BlockRecord(1, None, b"v")], admission=b"\x92\x07\xa3ada"),
     "configuration": lambda: encode_configuration(CONFIGURATION),
     "configuration at cluster version 2": lambda: encode_configuration(replace(CONFIGURATION, version=2)),
     "segment header": lambda: encode_segment_header(LOG, SEGMENT),
@@ -123,7 +124,15 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
     "raw header": lambda: encode_raw_header(RawHeader(2, 100, 40, 0xAA, 300, 2, 4, 1, 3, 3)),
     "brief raw header": lambda: encode_raw_header(RawHeader(3, 600, 80, 0xAA, 300, 2, 5, 1, 4, 4, True)),
     "hello": lambda: encode_hello(
-        Hello(log=LOG.log_id.hex(), sender=1, to=2, incarnation="ab" * 16, boot=3, purpose=Purpose.CONSENSUS)
+        Hello(
+            log=LOG.log_id.hex(),
+            sender=1,
+            to=2,
+            incarnation="ab" * 16,
+            boot=3,
+            purpose=Purpose.CONSENSUS,
+            version_max=4,
+        )
     ),
     "frame of group 3": lambda: encode_for_shard(3, encode_read(5)),
     "disk report": lambda: encode_report(DiskReport(True, 4_096, 130_000_000, 388, 1_024)),
@@ -135,6 +144,7 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
             incarnation="ab" * 16,
             boot=3,
             purpose=Purpose.CONSENSUS,
+            version_max=4,
             start=Start(run=0xABC, last_index=7, last_term=2, term=3, floor=4),
         )
     ),
@@ -146,6 +156,7 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
             incarnation="ab" * 16,
             boot=3,
             purpose=Purpose.CONSENSUS,
+            version_max=4,
             start=Start(run=0xABC, last_index=7, last_term=2, term=3, floor=4),
             challenge=0xDEF,
             answer=0x123,

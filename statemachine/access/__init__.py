@@ -1,0 +1,1 @@
+"""Holds users, roles and tokens as part of the replicated state, and decides what each principal may do."""

@@ -1,0 +1,1 @@
+"""Tests of users, roles, tokens and of what they allow."""
