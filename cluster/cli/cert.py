@@ -85,6 +85,25 @@ def _client(
     _show(cli, make_client(folder, name, log, days or HOLDER_DAYS))
 
 
+def _revoke(
+    cli: Cli,
+    certificates: Annotated[list[Path], typer.Argument(help="Certificates that shall count no more.")],
+    revoked: Annotated[Path, typer.Option("--list", help="The list that security.revoked of every node names.")] = (
+        FOLDER / "revoked"
+    ),
+) -> None:
+    """Add certificates to the list of revoked ones. Copy the list to every node: it counts within a second."""
+    from raftlog.cluster.security.authority import read_facts
+
+    lines = [
+        f"sha256:{facts.fingerprint}  # {facts.holder}, until {facts.not_after:%Y-%m-%d}\n"
+        for facts in map(read_facts, certificates)
+    ]
+    with revoked.open("a", encoding="utf-8") as file:
+        file.writelines(lines)
+    cli.printer.all([_row(read_facts(path)) for path in certificates], LISTED)
+
+
 def _list(cli: Cli, folder: FolderOption = FOLDER) -> None:
     """List the certificates of a folder."""
     from raftlog.cluster.security.authority import read_facts
@@ -134,6 +153,13 @@ def _row(facts: Any) -> dict[str, Any]:
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
     below = typer.Typer(no_args_is_help=True, help="Certificates: of the authority, of nodes, of clients.")
-    for name, function in (("ca", _ca), ("node", _node), ("client", _client), ("list", _list), ("check", _check)):
+    for name, function in (
+        ("ca", _ca),
+        ("node", _node),
+        ("client", _client),
+        ("list", _list),
+        ("check", _check),
+        ("revoke", _revoke),
+    ):
         command(below, name)(function)
     app.add_typer(below, name="cert")

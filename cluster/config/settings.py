@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from raftlog.cluster.config.cluster_file import ClusterFile, SettingsError, parse_cluster_file, split_address
+from raftlog.cluster.config.security_settings import SecuritySettings, check_security
 from raftlog.cluster.security.tls import TlsFiles
 from raftlog.raft.options import Options
 
@@ -71,7 +72,8 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hello_bytes_max: int = 4_096
     hello_timeout_ms: int = 2_000  # from the connection to its hello, and to the proof of the hello
     handshake_timeout_ms: int = 5_000  # of TLS, on an accepted connection
-    handshakes_max: int = 256  # TLS handshakes under way on one port; one more ends the oldest
+    handshakes_max: int = 256  # TLS handshakes under way on one port; one more ends the oldest,
+    address_handshakes_max: int = 128  # and so does one more with one address
     disk_stall_ms: int = 2_000  # a disk operation that hangs longer makes a leader step down
     disk_full_pause_ms: int = 3_000  # a leader whose disk is full hands over to one voter at most this often
     disk_slow_ms: int = 50  # a leader whose syncs take this long (median of five seconds) hands over,
@@ -90,7 +92,8 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     head_bytes_max: int = 32 << 10  # request line, and each header field, of one HTTP request
     head_fields_max: int = 64  # headers of one HTTP request
     head_timeout_ms: int = 10_000  # from the first byte of a head to its last
-    connections_max: int = 16_384  # of clients; one more is answered busy and closed
+    connections_max: int = 16_384  # of clients; one more is answered busy and closed,
+    address_connections_max: int = 8_192  # and so is one more with one address
     wait_max_ms: int = 60_000  # of a long poll
     page_bytes_max: int = 8 << 20  # of one answer
     page_records_max: int = 10_000
@@ -141,15 +144,6 @@ class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     file: str = ""  # beside the cluster file; replaces standard error. Empty: standard error as it is
     file_bytes_max: int = 64 << 20  # a longer file is renamed to FILE.1, and a new one begun
     files_kept: int = 2  # renamed files that are kept; older ones are deleted
-
-
-class SecuritySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """TLS on every socket: all three files or none. Paths are relative to the cluster file's folder."""
-
-    ca: str = ""  # PEM: the authorities whose certificates count, for peers and for clients
-    certificate: str = ""  # PEM: this node's certificate, which names log and node, with its chain
-    key: str = ""  # PEM: the certificate's key
-    tls_min: Literal["1.2", "1.3"] = "1.3"  # oldest version of TLS that is spoken
 
 
 RaftSettings = msgspec.defstruct(
@@ -203,7 +197,7 @@ _REMOVED: Final = {
     "limits.fetch_bytes_max": "it was removed, because it had no effect: delete it",
     "security.tls_certificate": "it is called security.certificate",
     "security.tls_key": "it is called security.key",
-    "security.tokens_file": "there are no tokens yet: clients show certificates (docs/security.md)",
+    "security.tokens_file": "tokens are in the cluster's own state: raftlog token create (docs/security.md)",
 }
 """Settings of earlier versions, with advice for each."""
 
@@ -240,11 +234,7 @@ class LoadedSettings:
 
     def tls_files(self) -> TlsFiles | None:
         """The files of section security; None: the node speaks without TLS."""
-        security = self.settings.security
-        if not security.ca:
-            return None
-        ca, certificate, key = (str(self.folder / path) for path in (security.ca, security.certificate, security.key))
-        return TlsFiles(ca, certificate, key, security.tls_min)
+        return self.settings.security.files(self.folder)
 
     @property
     def data(self) -> Path:
@@ -427,24 +417,12 @@ def _check(settings: Settings, cluster: ClusterFile | None) -> None:
             f"scrub.bytes_per_second is {scrub.bytes_per_second}, pause_ms {scrub.pause_ms}: the first is 0 (off) or "
             "more, the second at least 1"
         )
-    for key, address in (("http.listen", settings.http.listen), ("peer.listen", settings.peer.listen)):
+    addresses = (("http.listen", settings.http.listen), ("peer.listen", settings.peer.listen))
+    for key, address in addresses:
         if address:
             split_address(address, key)
-            if not is_loopback(address) and not settings.security.ca:
-                raise SettingsError(
-                    f"{key} is {address}: beyond loopback a node needs TLS; set security.ca, security.certificate and "
-                    "security.key (docs/security.md), or listen on 127.0.0.1"
-                )
     for node, address in settings.dial.items():
         split_address(address, f"dial.{node}")
-    security = settings.security
-    missing = [f"security.{name}" for name in ("ca", "certificate", "key") if not getattr(security, name)]
-    if 0 < len(missing) < 3:
-        raise SettingsError(f"TLS needs three files: {' and '.join(missing)} not set")
-    if cluster is not None and (own := cluster.of(settings.node)) is not None:
-        wanted = "https" if security.ca else "http"
-        if not own.url.startswith(f"{wanted}://"):
-            raise SettingsError(
-                f"{settings.cluster_file}: the url of node {own.id} is {own.url}, and the node serves {wanted} "
-                f"({'with' if security.ca else 'without'} security.ca): make both agree"
-            )
+    own = cluster.of(settings.node) if cluster is not None else None
+    beyond = [f"{key} is {each}" for key, each in addresses if each and not is_loopback(each)]
+    check_security(settings.security, beyond, own.url if own is not None else "")

@@ -10,6 +10,7 @@ import asyncio
 import ipaddress
 import itertools
 import secrets
+from collections import Counter
 from collections.abc import Awaitable, Coroutine
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -364,6 +365,7 @@ class Server(web.Server):
         super().__init__(api.handle, **options)  # type: ignore[arg-type]  # answers have the methods that aiohttp calls
         self.api = api
         self.fast: set[FastConnection] = set()
+        self._addresses: Counter[str] = Counter()  # of `fast`
         self.admission = AdmissionQueue()
         self.refusing_until = 0.0
         self._parser = parser
@@ -374,6 +376,34 @@ class Server(web.Server):
             return self.make_handler(None)
         fast = FastConnection(self, self.api, self._parser, KEEPALIVE_SECONDS)
         return fast  # type: ignore[return-value]  # asyncio needs only a protocol
+
+    def entered(self, connection: FastConnection, address: str) -> None:
+        """A client connected."""
+        self.fast.add(connection)
+        self._addresses[address] += 1
+
+    def left(self, connection: FastConnection, address: str) -> None:
+        """A client's connection has ended."""
+        self.fast.discard(connection)
+        self._addresses[address] -= 1
+        if self._addresses[address] <= 0:
+            del self._addresses[address]
+
+    def full_for(self, address: str) -> ApiError | None:
+        """The error for a client for whose address too many connections are open. None: it may stay."""
+        limits = self.api.service.limits
+        for name, count, limit in (
+            ("connections_max", len(self.fast), limits.connections_max),
+            ("address_connections_max", self._addresses[address], limits.address_connections_max),
+        ):
+            if count > limit:
+                return ApiError(Code.BUSY, f"{limit} connections are open (limits.{name}): try again, or another node")
+        return None
+
+    def end_revoked(self) -> None:
+        """Ends the connections of clients whose certificate has been revoked meanwhile."""
+        for connection in list(self.fast):
+            connection.check_certificate()
 
     def make_handler(self, front: FastConnection | None) -> RequestHandler:
         """aiohttp's side of a connection."""

@@ -15,6 +15,7 @@ import stat
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
@@ -25,7 +26,8 @@ from raftlog.cluster.config.settings import LoadedSettings
 from raftlog.cluster.disk.disk import Disk
 from raftlog.cluster.files.errors import DiskError, FolderReadOnly, FormatUnknown, NoSpace
 from raftlog.cluster.files.folder import Recovered
-from raftlog.cluster.http.server import build_runner
+from raftlog.cluster.http.gate import Server
+from raftlog.cluster.http.server import ApiRunner, build_runner
 from raftlog.cluster.node.host import Host
 from raftlog.cluster.runtime import logging
 from raftlog.cluster.runtime.door import Door, listen
@@ -179,6 +181,9 @@ async def serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Lo
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    if tls is not None:
+        loop.add_signal_handler(signal.SIGHUP, tls.look)
+        tls.on_change(partial(_end_revoked, host, runner))
     if settings.stop_with_stdin:
         loop.add_reader(sys.stdin.fileno(), _stdin_closed, loop, stop)
     logger.info(
@@ -193,6 +198,12 @@ async def serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Lo
     await runner.cleanup()
     await host.stop()
     return host.ended.result()
+
+
+def _end_revoked(host: Host, runner: ApiRunner) -> None:
+    host.transport.end_revoked()
+    if isinstance(runner.server, Server):
+        runner.server.end_revoked()
 
 
 async def _listen(host: Host, runner: web.ServerRunner, loaded: LoadedSettings, tls: NodeTls | None) -> Door:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +18,7 @@ from raftlog.cluster.runtime.logging import Logger
 from raftlog.cluster.runtime.metrics import Metrics
 from raftlog.cluster.security.authority import holder_of_file, read_facts
 from raftlog.cluster.security.names import Holder, HolderKind
-from raftlog.cluster.security.tls import Credentials, TlsError, TlsFiles
+from raftlog.cluster.security.tls import LOOK_S, Credentials, TlsError, TlsFiles
 
 WARN_DAYS: Final = 30.0
 WARN_EVERY_S: Final = 86_400.0
@@ -36,7 +37,9 @@ class NodeTls:
         self._check_holder()
         self.credentials = Credentials(files, self._changed, is_node=True)
         self._expires_s = self._expiry()
+        self._end_revoked: Callable[[], None] | None = None
         self._warn()
+        self._look_again()
 
     def show(self, metrics: Metrics) -> None:
         """Adds the time until the certificate expires to `/metrics`."""
@@ -46,8 +49,21 @@ class NodeTls:
         """For the port of the HTTP API."""
         return Encryption(
             self.credentials.server, handshake_s=limits.handshake_timeout_ms / 1_000,
-            handshakes_max=limits.handshakes_max, refused=self._refused,
+            handshakes_max=limits.handshakes_max, address_max=limits.address_handshakes_max, refused=self._refused,
+            takes_plain=self.credentials.takes_plain,
         )  # fmt: skip
+
+    def look(self) -> None:
+        """Takes changed files now."""
+        self.credentials.look()
+
+    def on_change(self, end_revoked: Callable[[], None]) -> None:
+        """Calls this after the files have changed: it ends the connections of revoked certificates."""
+        self._end_revoked = end_revoked
+
+    def _look_again(self) -> None:
+        self.look()
+        self._look_timer = asyncio.get_running_loop().call_later(LOOK_S, self._look_again)
 
     def _check_holder(self) -> None:
         holder = holder_of_file(Path(self._files.certificate))
@@ -78,6 +94,8 @@ class NodeTls:
             self._logger.error("tls_files_refused", reason=trouble, meaning="the files in use before stay in use")
             return
         self._expires_s = self._expiry()
+        if self._end_revoked is not None:
+            self._end_revoked()
         self._logger.info("tls_files_taken", certificate=self._files.certificate, days=int(self._left_s() / 86_400))
 
     def _refused(self, where: str, reason: str) -> None:

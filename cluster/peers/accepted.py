@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any, Final, Protocol, cast
+from typing import Final, Protocol, cast
 
 from raftlog.cluster.api.authorise import Principal, authorise
 from raftlog.cluster.api.errors import ApiError
@@ -30,8 +29,7 @@ from raftlog.cluster.peers.hello_proof import Proofs, Standing
 from raftlog.cluster.peers.ports import PeerIdentity, Receiver
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.runtime.logging import Logger
-from raftlog.cluster.security.names import peer_refusal
-from raftlog.cluster.security.tls import Credentials, shown_certificate
+from raftlog.cluster.security.tls import Credentials
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion
 from raftlog.raft.codec.frame import (
     FRAME_FORWARD,
@@ -106,7 +104,6 @@ class Accepted(asyncio.Protocol):
         self._is_over = False
         self._named = NOBODY  # the node in its hello, even if that was refused
         self._who = self._where = "?"
-        self._certificate: Mapping[str, Any] | None = None  # with TLS: the verified certificate of the other side
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -129,7 +126,6 @@ class Accepted(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's class has the same methods
         host, port, *_ = transport.get_extra_info("peername") or ("?", 0)
         self._who = self._where = f"{host}:{port}"
-        self._certificate = shown_certificate(transport)
         limits = self._owner.limits
         if len(self._owner.accepted) >= limits.peer_connections_max or self._owner.is_closing:
             self.end(f"more than {limits.peer_connections_max} connections (limits.peer_connections_max)")
@@ -165,6 +161,13 @@ class Accepted(asyncio.Protocol):
                 self._take(hello, frames, len(data))
         except (Corrupt, UnknownVersion) as error:
             self.end(str(error))
+
+    def check_certificate(self) -> None:
+        """Ends the connection if the certificate of the other side has been revoked meanwhile."""
+        credentials = self._owner.credentials
+        if credentials is not None and self._transport is not None:
+            if (reason := credentials.revocation(self._transport)) is not None:
+                self._refuse(reason)
 
     def check_unfinished(self, now: float, *, is_silent: bool) -> None:
         """Closes the connection if a frame stays unfinished for longer than a living peer is silent.
@@ -218,8 +221,8 @@ class Accepted(asyncio.Protocol):
     def _refusal(self, hello: Hello) -> str | None:
         """The reason to refuse that hello: by its own words, or by the known facts about its disk."""
         owner = self._owner
-        if owner.credentials is not None:
-            reason = peer_refusal(self._certificate, owner.identity.log, hello.sender)
+        if owner.credentials is not None and self._transport is not None:
+            reason = owner.credentials.peer_refusal(self._transport, owner.identity.log, hello.sender)
             if reason is not None:
                 return reason
         disk = (hello.sender, hello.incarnation)

@@ -28,8 +28,7 @@ from raftlog.cluster.peers.hello_proof import WELCOME_S, Proofs
 from raftlog.cluster.peers.ports import PeerIdentity, Receiver
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.runtime.logging import Logger
-from raftlog.cluster.security.names import peer_refusal
-from raftlog.cluster.security.tls import Credentials, shown_certificate
+from raftlog.cluster.security.tls import Credentials
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion
 from raftlog.raft.codec.frame import FrameDecoder
 from raftlog.raft.types import NodeId
@@ -101,6 +100,7 @@ class Link:
         self._is_believed = False  # its listener believes the hello of this connection
         self.up_since = self.failed_at = 0.0  # times of the newest connection and of the last failed dial
         self._asked_at = 0.0
+        self._dials_plain = False  # the next dial is without TLS: the last one with it failed, and plain ones count too
         self._wanted = asyncio.Event()  # the pause between two dials is over
         self.task = asyncio.get_running_loop().create_task(self._run(), name=f"dial {node} {purpose.name.lower()}")
 
@@ -161,6 +161,13 @@ class Link:
                 transport.write(b"".join(parts))
             else:
                 transport.writelines(parts)
+
+    def check_certificate(self) -> None:
+        """Closes the connection if the certificate of the other side has been revoked meanwhile."""
+        credentials = self._owner.credentials
+        if credentials is not None and self._transport is not None:
+            if credentials.revocation(self._transport) is not None:
+                self.redial()
 
     def redial(self) -> None:
         """Closes the connection; the dialling task makes a new one."""
@@ -229,12 +236,14 @@ class Link:
         loop = asyncio.get_running_loop()
         closed: asyncio.Future[str | None] = loop.create_future()
         credentials = self._owner.credentials
+        context = None if credentials is None or self._dials_plain else credentials.peer()
+        self._dials_plain = context is not None and credentials is not None and credentials.takes_plain
         async with asyncio.timeout(self._owner.settings.connect_timeout_ms / 1_000):
-            transport, _ = await loop.create_connection(
-                lambda: _Dialled(closed, self._told), host, port, ssl=credentials.peer() if credentials else None
-            )
+            transport, _ = await loop.create_connection(lambda: _Dialled(closed, self._told), host, port, ssl=context)
+        self._dials_plain = False
         if credentials is not None:
-            if (reason := peer_refusal(shown_certificate(transport), self._owner.identity.log, self.node)) is not None:
+            reason = credentials.peer_refusal(transport, self._owner.identity.log, self.node)
+            if reason is not None:
                 transport.abort()
                 return f"what listens at {self.address} is not node {self.node}: {reason}"
         tune_socket(transport, self._owner.silence_s)

@@ -100,7 +100,8 @@ class Transport:
         if self.credentials is not None:
             tls = Encryption(
                 self.credentials.server, handshake_s=self.limits.handshake_timeout_ms / 1_000,
-                handshakes_max=self.limits.handshakes_max, refused=self.refused,
+                handshakes_max=self.limits.handshakes_max, address_max=self.limits.address_handshakes_max,
+                refused=self.refused, takes_plain=self.credentials.takes_plain,
             )  # fmt: skip
         self._door = await listen(lambda: Accepted(self), host, port, BACKLOG, tls=tls, files_kept=0, linger_s=0)
 
@@ -276,6 +277,13 @@ class Transport:
         """Dialling a peer failed with an error that no network causes. The link dials again."""
         if self.lines.allows(f"{node} {type(error).__name__}: {error}"):
             self.logger.error("peer_link_failed", peer=node, then="it is dialled again", exc_info=error)
+
+    def end_revoked(self) -> None:
+        """Ends the connections of peers whose certificate has been revoked meanwhile."""
+        for connection in list(self.accepted):
+            connection.check_certificate()
+        for link in self._links.values():
+            link.check_certificate()
 
     def _told_of(self) -> dict[str, int]:
         """The number of lines left out since the last line, as a field of the next one."""

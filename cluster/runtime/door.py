@@ -15,8 +15,10 @@ import resource
 import socket
 import ssl
 import sys
+from collections import Counter
 from collections.abc import Callable
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.runtime.logging import get_logger
@@ -32,24 +34,32 @@ TELL_S: Final = 60.0
 FILES_KEPT: Final = 192
 """Files left to the node itself, at most half of those that the system allows (`ulimit -n`): 16 for each thread of the
 disk, and the peers. A disk that cannot open its next segment would end the node."""
+TLS_RECORD: Final = b"\x16\x03"
+"""The first bytes of a TLS handshake; the third is the minor version, 1 to 4 (RFC 8446, section 5.1). No HTTP request
+begins so. A peer's hello begins with its length in four bytes, of which the third is 0."""
+PART_S: Final = 0.01
+"""Seconds until another look at a connection of which only one or two bytes have come."""
 
 
 class Encryption:
     """How the connections of one port are encrypted."""
 
-    __slots__ = ("context", "handshake_s", "handshakes_max", "refused")
+    __slots__ = ("address_max", "context", "handshake_s", "handshakes_max", "refused", "takes_plain")
 
     def __init__(
-        self, context: Callable[[], ssl.SSLContext], *, handshake_s: float, handshakes_max: int,
-        refused: Callable[[str, str], None],
+        self, context: Callable[[], ssl.SSLContext], *, handshake_s: float, handshakes_max: int, address_max: int,
+        refused: Callable[[str, str], None], takes_plain: bool = False,
     ) -> None:  # fmt: skip
-        """`context` gives the TLS context for the next connection. `handshake_s` and `handshakes_max` bound how long a
-        handshake may take, and how many are under way. `refused` gets the address and the reason of a failed one.
+        """`context` gives the TLS context for the next connection. `handshake_s` bounds how long a handshake may take,
+        `handshakes_max` how many are under way, `address_max` how many of them with one address. `refused` gets the
+        address and the reason of a failed one. `takes_plain`: a connection that does not begin with TLS is served too.
         """
         self.context = context
         self.handshake_s = handshake_s
         self.handshakes_max = handshakes_max
+        self.address_max = address_max
         self.refused = refused
+        self.takes_plain = takes_plain
 
 
 class Door:
@@ -66,7 +76,8 @@ class Door:
         self._tls = tls
         self._linger_s = linger_s
         self._loop = asyncio.get_running_loop()
-        self._entering: dict[asyncio.Task[None], None] = {}  # the oldest first
+        self._entering: dict[asyncio.Task[None], str] = {}  # with the client's address; the oldest first
+        self._addresses: Counter[str] = Counter()  # of `_entering`
         self._pause: asyncio.TimerHandle | None = None
         self._tell_at = 0.0  # time of the next line about not accepting
         allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -115,7 +126,7 @@ class Door:
     def _take(self, listening: socket.socket) -> None:
         for _ in range(ACCEPTS_MAX):
             try:
-                connection, _ = listening.accept()
+                connection, address = listening.accept()
             except (BlockingIOError, InterruptedError):
                 return
             except ConnectionAbortedError:  # the client went away while it waited
@@ -124,28 +135,52 @@ class Door:
                 self._rest(str(error))
                 return
             number = connection.fileno()
-            self._let_in(connection)
+            self._let_in(connection, str(address[0]))
             if number >= self._files_max:
                 self._rest(self._few)
                 return
 
-    def _let_in(self, connection: socket.socket) -> None:
-        if self._tls is not None and len(self._entering) >= self._tls.handshakes_max:
-            next(iter(self._entering)).cancel()  # the oldest handshake gives way, so that silent clients block no other
+    def _let_in(self, connection: socket.socket, address: str) -> None:
+        tls = self._tls
+        if tls is not None:
+            # The oldest handshake gives way, so that silent clients block no other.
+            if self._addresses[address] >= tls.address_max:
+                self._give_way(next(task for task, other in self._entering.items() if other == address))
+            elif len(self._entering) >= tls.handshakes_max:
+                self._give_way(next(iter(self._entering)))
         entering = self._loop.create_task(self._enter(connection))
-        self._entering[entering] = None
-        entering.add_done_callback(self._entering.pop)
+        self._entering[entering] = address
+        self._addresses[address] += 1
+        entering.add_done_callback(partial(self._entered, connection))
+
+    def _give_way(self, entering: asyncio.Task[None]) -> None:
+        self._count_out(entering)  # at once: its end takes a turn of the event loop, and the next one must see it gone
+        entering.cancel()
+
+    def _count_out(self, entering: asyncio.Task[None]) -> None:
+        address = self._entering.pop(entering, None)
+        if address is not None:
+            self._addresses[address] -= 1
+            if not self._addresses[address]:
+                del self._addresses[address]
+
+    def _entered(self, connection: socket.socket, entering: asyncio.Task[None]) -> None:
+        self._count_out(entering)
+        if entering.cancelled():
+            where = _where(connection)
+            connection.close()
+            if (tls := self._tls) is not None:
+                most = f"{tls.handshakes_max} handshakes were under way, or {tls.address_max} with its address"
+                tls.refused(where, f"more than {most}")
 
     async def _enter(self, connection: socket.socket) -> None:
         connection.setblocking(False)
-        tls, where = self._tls, "?"
+        tls, where = self._tls, _where(connection)
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if tls is None:
+            if tls is None or (tls.takes_plain and not await self._speaks_tls(connection, tls.handshake_s)):
                 await self._loop.connect_accepted_socket(self._factory, connection)
                 return
-            host, port, *_ = connection.getpeername()
-            where = f"{host}:{port}"
             await self._loop.connect_accepted_socket(
                 self._factory, connection, ssl=tls.context(), ssl_handshake_timeout=tls.handshake_s
             )
@@ -153,11 +188,22 @@ class Door:
             connection.close()
             if tls is not None:
                 tls.refused(where, _handshake_reason(error))
-        except asyncio.CancelledError:
-            connection.close()
-            if tls is None:
-                raise
-            tls.refused(where, f"more than {tls.handshakes_max} handshakes were under way")
+
+    async def _speaks_tls(self, connection: socket.socket, timeout_s: float) -> bool:
+        """Whether the first bytes of the other side begin a TLS handshake; they stay unread. Raises OSError."""
+        async with asyncio.timeout(timeout_s):
+            await self._readable(connection)
+            while len(begun := connection.recv(3, socket.MSG_PEEK)) < 3 and begun and TLS_RECORD.startswith(begun[:2]):
+                await asyncio.sleep(PART_S)
+        return begun[:2] == TLS_RECORD and begun[2:3] > b"\0"
+
+    async def _readable(self, connection: socket.socket) -> None:
+        came: asyncio.Future[None] = self._loop.create_future()
+        self._loop.add_reader(connection.fileno(), _settle, came)
+        try:
+            await came
+        finally:
+            self._loop.remove_reader(connection.fileno())
 
     async def close(self) -> None:
         """Accepts no new connection; serves those that the kernel has accepted already for a moment more.
@@ -169,19 +215,32 @@ class Door:
         these requests, and closes their connections.
         """
         self._shut()
-        taken: list[socket.socket] = []
+        taken: list[tuple[socket.socket, Any]] = []
         for listening in self.sockets:
             with contextlib.suppress(OSError):  # BlockingIOError: no connection waits
                 while True:
-                    taken.append(listening.accept()[0])
+                    taken.append(listening.accept())
             listening.close()
-        for connection in taken:
-            self._let_in(connection)
+        for connection, address in taken:
+            self._let_in(connection, str(address[0]))
         if self._entering:
             await asyncio.wait(list(self._entering), timeout=ENTER_S)
         for unfinished in list(self._entering):
             unfinished.cancel()
         await asyncio.sleep(self._linger_s)
+
+
+def _where(connection: socket.socket) -> str:
+    try:
+        host, port, *_ = connection.getpeername()
+    except OSError:  # the client has gone
+        return "?"
+    return f"{host}:{port}"
+
+
+def _settle(came: asyncio.Future[None]) -> None:
+    if not came.done():
+        came.set_result(None)
 
 
 def _handshake_reason(error: OSError) -> str:

@@ -49,6 +49,7 @@ class CertificateFacts(NamedTuple):
     issuer: str
     not_before: datetime.datetime
     not_after: datetime.datetime
+    fingerprint: str  # SHA-256, in hex digits
 
     def days_left(self) -> float:
         """Days until it expires; negative once it has."""
@@ -100,6 +101,7 @@ def read_facts(path: Path) -> CertificateFacts:
     return CertificateFacts(
         path, _holder_in_words(certificate), hosts, _common_name(certificate.issuer),
         certificate.not_valid_before_utc, certificate.not_valid_after_utc,
+        certificate.fingerprint(hashes.SHA256()).hex(),
     )  # fmt: skip
 
 

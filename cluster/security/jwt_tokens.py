@@ -8,6 +8,7 @@ token brings along or points to (`jwk`, `jku`, `x5u`) are never used. The crypto
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
@@ -21,10 +22,12 @@ KEYS_MAX: Final = 64
 LEEWAY_S: Final = 30.0
 """Seconds by which the clocks of the provider and of this machine may differ."""
 RSA_BITS_MIN: Final = 2_048
-NAME_CHARACTERS_MAX: Final = 200
 ROLES_MAX: Final = 100
 NAME_PREFIX: Final = "jwt:"
 """How the names of holders begin, so that a provider cannot name a user of the cluster itself."""
+
+
+_NAME: Final = re.compile(r"[!-~](?:[ -~]{0,198}[!-~])?")
 
 
 class BadKeys(ValueError):
@@ -146,8 +149,8 @@ def _holder(claims: Mapping[str, Any], policy: JwtPolicy, now_s: float) -> JwtHo
         if begins is not None and now_s < begins - LEEWAY_S:
             raise BadJwt(f"it does not count yet (claim {name})")
     holder = claims.get(policy.name_claim)
-    if not isinstance(holder, str) or not 0 < len(holder) <= NAME_CHARACTERS_MAX or not holder.isprintable():
-        raise BadJwt(f"its claim {policy.name_claim} names no holder")
+    if not isinstance(holder, str) or not _NAME.fullmatch(holder):
+        raise BadJwt(f"its claim {policy.name_claim} names no holder: it must be 1 to 200 printable ASCII characters")
     roles = claims.get(policy.roles_claim, [])
     if isinstance(roles, str):
         roles = roles.split()

@@ -7,6 +7,7 @@ fit, the contexts in use stay, and the trouble is reported. The cryptography is 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import ssl
 from collections.abc import Callable, Iterable, Mapping
@@ -16,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from raftlog.cluster.runtime import clock
+from raftlog.cluster.security.names import client_refusal, peer_refusal
+from raftlog.cluster.security.revoked import Revoked, parse_revoked
 
 if TYPE_CHECKING:
     import asyncio  # the blocking client needs none of it
@@ -42,6 +45,8 @@ class TlsFiles(msgspec.Struct, frozen=True):
     certificate: str
     key: str
     version_min: TlsVersion = "1.3"
+    revoked: str = ""  # a file with certificates that count no more (`raftlog.cluster.security.revoked`); empty: none
+    takes_plain: bool = False  # a node also accepts connections without TLS, and dials peers without if it must
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> TlsFiles:
@@ -143,12 +148,41 @@ class Credentials:
         self._report = report
         self._stamp = _stamp(files)
         self._looked_at = clock.monotonic()
+        self._revoked = Revoked()
         self._make()
 
     def server(self) -> ssl.SSLContext:
         """For the next connection that a node accepts."""
         self._look()
         return self._contexts["server"]
+
+    @property
+    def takes_plain(self) -> bool:
+        """Whether connections without TLS are served too."""
+        return self.files.takes_plain
+
+    def client_refusal(self, transport: asyncio.BaseTransport, log: str) -> str | None:
+        """Why the other side of a connection may not use this cluster's HTTP API. None: it may."""
+        shown = shown_certificate(transport)
+        if shown is None and self.takes_plain:
+            return None
+        return client_refusal(shown, log) or self.revocation(transport)
+
+    def peer_refusal(self, transport: asyncio.BaseTransport, log: str, node: int) -> str | None:
+        """Why the other side of a connection may not speak as this node of this log. None: it may."""
+        shown = shown_certificate(transport)
+        if shown is None and self.takes_plain:
+            return None
+        return peer_refusal(shown, log, node) or self.revocation(transport)
+
+    def revocation(self, transport: asyncio.BaseTransport) -> str | None:
+        """Says that the other side's certificate is revoked. None: it is not."""
+        encrypted = transport.get_extra_info("ssl_object")
+        if encrypted is None or not self._revoked:
+            return None
+        serial = int(str((encrypted.getpeercert() or {}).get("serialNumber", "0")), 16)
+        digest = hashlib.sha256(encrypted.getpeercert(binary_form=True) or b"").digest()
+        return "its certificate is revoked (security.revoked)" if self._revoked.has(serial, digest) else None
 
     def client(self) -> ssl.SSLContext:
         """For the next dialled connection to an HTTP API."""
@@ -164,7 +198,13 @@ class Credentials:
         contexts = {"client": client_context(self.files, checks_host=True)}
         if self._is_node:
             contexts |= {"server": server_context(self.files), "peer": client_context(self.files, checks_host=False)}
+        self._revoked = _read_revoked(self.files.revoked)
         self._contexts = contexts
+
+    def look(self) -> None:
+        """Looks for changed files now."""
+        self._looked_at -= LOOK_S
+        self._look()
 
     def _look(self) -> None:
         now = clock.monotonic()
@@ -185,10 +225,21 @@ class Credentials:
         self._report("")
 
 
+def _read_revoked(path: str) -> Revoked:
+    """The revoked certificates of a file; none without a file. Raises TlsError."""
+    if not path:
+        return Revoked()
+    try:
+        return parse_revoked(Path(path).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise TlsError(f"{path}: {reason}; an empty file revokes none (docs/security.md)") from error
+
+
 def _stamp(files: TlsFiles) -> _Stamp:
     """What changes when one of the files does. A file that is not there has zeros."""
     found: list[tuple[int, int, int]] = []
-    for path in (files.ca, files.certificate, files.key):
+    for path in (files.ca, files.certificate, files.key, *((files.revoked,) if files.revoked else ())):
         try:
             stat = os.stat(path)
         except OSError:

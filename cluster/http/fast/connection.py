@@ -32,8 +32,6 @@ from raftlog.cluster.http.fast.head import HeadParser, Kind, RequestHead
 from raftlog.cluster.http.fast.head_watch import HeadWatch
 from raftlog.cluster.http.routes.table import has_share
 from raftlog.cluster.runtime import clock
-from raftlog.cluster.security.names import client_refusal
-from raftlog.cluster.security.tls import shown_certificate
 
 _WAITING_BYTES_MAX: Final = 64 << 10
 """Bytes of requests after the one being served; above this the socket is not read."""
@@ -89,9 +87,17 @@ class Gate(Protocol):
 class Slow(Protocol):
     """The methods of `raftlog.cluster.http.gate.Server` that a connection calls: it makes aiohttp's handlers."""
 
-    fast: set[FastConnection]
     admission: AdmissionQueue
     refusing_until: float  # when the refusals so far will be paid for by other work
+
+    def entered(self, connection: FastConnection, address: str) -> None:
+        """A client connected."""
+
+    def left(self, connection: FastConnection, address: str) -> None:
+        """A client's connection has ended."""
+
+    def full_for(self, address: str) -> ApiError | None:
+        """The error for a client for whose address too many connections are open. None: it may stay."""
 
     def make_handler(self, front: FastConnection | None) -> RequestHandler:
         """A handler that reports each answer to `front.answered`."""
@@ -101,7 +107,7 @@ class FastConnection(asyncio.Protocol):
     """One connection of a client."""
 
     __slots__ = (
-        "_asked", "_at", "_began", "_body", "_body_timer", "_buffer", "_call", "_gate", "_handler", "_head",
+        "_address", "_asked", "_at", "_began", "_body", "_body_timer", "_buffer", "_call", "_gate", "_handler", "_head",
         "_idle_since", "_idle_timer", "_in", "_is_handling", "_is_leaving", "_is_reading_paused",
         "_is_writing_paused", "_keepalive_s", "_left", "_loop", "_out", "_parser", "_rest_timer", "_served",
         "_server", "_serving", "_state", "_transport", "_write_timer", "ended",
@@ -112,6 +118,7 @@ class FastConnection(asyncio.Protocol):
         self._keepalive_s = keepalive_s
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
+        self._address = ""  # the client's, without the port
         self._handler: RequestHandler | None = None
         self._state = _State.IDLE
         self._buffer = b""
@@ -146,6 +153,12 @@ class FastConnection(asyncio.Protocol):
         if self._state in (_State.IDLE, _State.RESTING):
             self._transport.close()
 
+    def check_certificate(self) -> None:
+        """Ends the connection if the client's certificate has been revoked meanwhile."""
+        credentials = self._gate.service.credentials
+        if credentials is not None and credentials.revocation(self._transport) is not None:
+            self.abort()
+
     def abort(self) -> None:
         """Closes at once."""
         if not self._transport.is_closing():
@@ -158,20 +171,15 @@ class FastConnection(asyncio.Protocol):
         sock = transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self._server.fast.add(self)
+        self._address = str((transport.get_extra_info("peername") or ("?",))[0])
+        self._server.entered(self, self._address)
         service = self._gate.service
         if service.credentials is not None:
-            if (reason := client_refusal(shown_certificate(transport), service.node.log_id)) is not None:
+            if (reason := service.credentials.client_refusal(transport, service.node.log_id)) is not None:
                 self._refuse(ApiError(Code.FORBIDDEN, reason))
                 return
-        connections_max = service.limits.connections_max
-        if len(self._server.fast) > connections_max:
-            self._refuse(
-                ApiError(
-                    Code.BUSY,
-                    f"{connections_max} connections are open (limits.connections_max): try again, or another node",
-                )
-            )
+        if (error := self._server.full_for(self._address)) is not None:
+            self._refuse(error)
             return
         self._idle_since = clock.monotonic()
         self._idle_timer = self._loop.call_later(self._keepalive_s, self._look)
@@ -232,7 +240,7 @@ class FastConnection(asyncio.Protocol):
         self._buffer, self._body = b"", None
         self._in.keep(0)
         self._out.keep(0)
-        self._server.fast.discard(self)
+        self._server.left(self, self._address)
         self._head.end()
         for timer in (self._idle_timer, self._body_timer, self._rest_timer, self._write_timer):
             if timer is not None:

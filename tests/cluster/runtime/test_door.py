@@ -15,7 +15,7 @@ from aiohttp import web
 from raftlog.cluster.runtime import door as listener
 from raftlog.cluster.runtime.door import Door, Encryption, listen
 from raftlog.cluster.security import authority
-from raftlog.cluster.security.tls import TlsFiles, server_context
+from raftlog.cluster.security.tls import TlsFiles, client_context, server_context
 from tests.support import wait_until_async
 
 CLIENTS = 20
@@ -201,7 +201,9 @@ def test_a_handshake_that_does_not_end_is_given_up(
     made = authority.make_node(tmp_path, "a" * 32, 1, ["127.0.0.1"])
     context = server_context(TlsFiles(str(tmp_path / "ca.pem"), str(made.certificate), str(made.key)))
     reports: list[tuple[str, str]] = []
-    tls = Encryption(lambda: context, handshake_s=0.1, handshakes_max=8, refused=lambda *told: reports.append(told))
+    tls = Encryption(
+        lambda: context, handshake_s=0.1, handshakes_max=8, address_max=8, refused=lambda *told: reports.append(told)
+    )
 
     async def run() -> None:
         door = await listen(asyncio.Protocol, "127.0.0.1", 0, 100, tls=tls, linger_s=0)
@@ -215,6 +217,93 @@ def test_a_handshake_that_does_not_end_is_given_up(
                 finally:
                     client.close()
             await wait_until_async(lambda: len(reports) == 2, what="two reports")
+        finally:
+            await door.close()
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(run())
+
+
+def test_5000_silent_handshakes_of_one_address_keep_no_other_out(
+    tmp_path: Path,
+) -> None:
+    """The oldest give way. One of another address waits for none of them, and none of its own is ended."""
+    authority.make_authority(tmp_path, "test")
+    made = authority.make_node(tmp_path, "a" * 32, 1, ["127.0.0.1"])
+    files = TlsFiles(str(tmp_path / "ca.pem"), str(made.certificate), str(made.key))
+    served, trusts = server_context(files), client_context(files, checks_host=False)
+    reports: list[tuple[str, str]] = []
+    tls = Encryption(
+        lambda: served, handshake_s=30, handshakes_max=64, address_max=32, refused=lambda *told: reports.append(told)
+    )
+
+    async def run() -> None:
+        door = await listen(asyncio.Protocol, "127.0.0.1", 0, 4_096, tls=tls, linger_s=0)
+        clients: list[socket.socket] = []
+        try:
+            address = door.sockets[0].getsockname()
+            for _ in range(50):
+                clients += [socket.create_connection(address, timeout=10) for _ in range(100)]
+                await asyncio.sleep(0)
+            await wait_until_async(lambda: len(reports) >= 5_000 - 32, what="the end of the oldest ones")
+            assert len(door._entering) <= 32
+            assert "or 32 with its address" in reports[0][1]
+            transport, _ = await asyncio.get_running_loop().create_connection(
+                asyncio.Protocol, *address, ssl=trusts, local_addr=("127.0.0.2", 0)
+            )
+            transport.close()
+        finally:
+            for client in clients:
+                client.close()
+            await door.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run())
+
+
+@LOOPS
+def test_a_port_may_take_both_tls_and_plain_bytes(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop], tmp_path: Path
+) -> None:
+    """The first bytes decide, however they are cut. A silent connection ends in the time of a handshake."""
+    authority.make_authority(tmp_path, "test")
+    made = authority.make_node(tmp_path, "a" * 32, 1, ["127.0.0.1"])
+    files = TlsFiles(str(tmp_path / "ca.pem"), str(made.certificate), str(made.key))
+    served, trusts = server_context(files), client_context(files, checks_host=False)
+    reports: list[tuple[str, str]] = []
+    tls = Encryption(
+        lambda: served, handshake_s=0.3, handshakes_max=8, address_max=8,
+        refused=lambda *told: reports.append(told), takes_plain=True,
+    )  # fmt: skip
+
+    class Echo(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            self.transport = transport
+
+        def data_received(self, data: bytes) -> None:
+            has_tls = self.transport.get_extra_info("ssl_object") is not None
+            self.transport.write(b"tls" if has_tls else b"plain " + data)  # type: ignore[attr-defined]
+            self.transport.close()
+
+    async def run() -> None:
+        door = await listen(Echo, "127.0.0.1", 0, 100, tls=tls, linger_s=0)
+        try:
+            address = door.sockets[0].getsockname()
+            reader, writer = await asyncio.open_connection(*address, ssl=trusts)
+            writer.write(b"GET")
+            assert await reader.read() == b"tls"
+            writer.close()
+            for pieces in ((b"G", b"ET"), (b"\x16\x03\x00\x00",), (b"\x16", b"\x02"), (b"\x16", b"\x03", b"\x00")):
+                reader, writer = await asyncio.open_connection(*address)
+                for piece in pieces:
+                    writer.write(piece)
+                    await asyncio.sleep(0)
+                assert (await reader.read()).startswith(b"plain " + pieces[0])
+                writer.close()
+            client = socket.create_connection(address, timeout=10)
+            assert await asyncio.to_thread(_all_of, client) == b""
+            client.close()
+            assert len(reports) == 1
         finally:
             await door.close()
 

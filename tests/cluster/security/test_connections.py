@@ -14,8 +14,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from typer.testing import CliRunner
 
 from raftlog import Client, NewRecord, OutcomeUnknown, SyncClient, Unavailable, WatchEvent
+from raftlog.cluster.cli.commands import build
 from raftlog.cluster.node.local_cluster import LocalCluster
 from raftlog.cluster.peers.hello import Hello, Purpose, decode_refusal, decode_word, encode_hello
 from raftlog.cluster.security import authority
@@ -32,8 +34,12 @@ HANDSHAKES = 32
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three nodes with TLS, and more certificates of their authority beside those that they use."""
-    settings = {"limits.handshakes_max": HANDSHAKES, "disk.segment_bytes": 1 << 20}
-    with LocalCluster(tmp_path_factory.mktemp("secure"), 3, secure=True, settings=settings) as cluster:
+    home = tmp_path_factory.mktemp("secure")
+    settings = {
+        "limits.handshakes_max": HANDSHAKES, "disk.segment_bytes": 1 << 20, "security.revoked": str(home / "revoked"),
+    }  # fmt: skip
+    (home / "revoked").touch()
+    with LocalCluster(home, 3, secure=True, settings=settings) as cluster:
         folder, log = folder_of(cluster), cluster.cluster.cluster.log
         authority.make_client(folder, "alice", log)
         authority.make_client(folder, "stranger", OTHER_LOG)
@@ -267,6 +273,40 @@ def test_a_new_certificate_is_taken_without_a_restart(secure: LocalCluster) -> N
     secure.kill(2)
     secure.start_node(2)
     secure.wait_ready([2])
+
+
+def test_a_revoked_certificate_ends_open_connections_and_gets_in_no_more(secure: LocalCluster) -> None:
+    """A client's and a node's. The list counts without a restart, for connections that are open too, and a list that
+    cannot be read leaves the one before in use. Taken off the list, both get in again."""
+    listed, folder = secure.folder / "revoked", folder_of(secure)
+    runner = CliRunner()
+    with socket.create_connection(api_of(secure), timeout=10) as plain:
+        with context_of(secure, "client-alice").wrap_socket(plain) as encrypted:
+            given = [
+                "cert",
+                "revoke",
+                str(folder / "client-alice.pem"),
+                str(folder / "node-3.pem"),
+                "--list",
+                str(listed),
+            ]
+            done = runner.invoke(build("cert"), given)
+            assert done.exit_code == 0, done.output
+            assert encrypted.recv(1) == b"", "the open connection ends"
+    answer = talk(api_of(secure), context_of(secure, "client-alice"), GET)
+    assert answer.startswith(b"HTTP/1.1 403")
+    assert b"its certificate is revoked (security.revoked)" in answer
+    told = re.compile("node 3 at .*certificate is revoked|certificate is revoked.*node 3")
+    wait_until(lambda: told.search(secure.log_file(1).read_text()), what="the refused peer")
+    before = listed.read_bytes()
+    listed.write_bytes(before + b"alice\n")
+    wait_until(lambda: "line 3 is 'alice'" in secure.log_file(1).read_text(), what="the line about the bad list")
+    assert talk(api_of(secure), context_of(secure, "client-alice"), GET).startswith(b"HTTP/1.1 403")
+    listed.write_bytes(b"# none\n")
+    wait_until(
+        lambda: talk(api_of(secure), context_of(secure, "client-alice"), GET).startswith(b"HTTP/1.1 200"), what="200"
+    )
+    secure.wait_ready()
 
 
 def test_a_node_does_not_start_with_anothers_certificate(secure: LocalCluster) -> None:

@@ -111,6 +111,7 @@ def test_a_token_of_the_provider_counts(text: str, roles: tuple[str, ...]) -> No
         (sign({"iat": NOW + 31}), "not count yet"),
         (sign({"sub": ""}), "names no holder"),
         (sign({"sub": "a\nb"}), "names no holder"),
+        (sign({"sub": "аlice"}), "names no holder"),
         (sign({"roles": {"admin": True}}), "list"),
         (sign({"roles": [1]}), "list"),
         (sign({"roles": ["r"] * 101}), "list"),

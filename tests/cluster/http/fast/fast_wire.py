@@ -22,8 +22,8 @@ _DIFFERS = re.compile(
 class Wire(asyncio.Transport):
     """The server's transport; `written` is what the client would have got."""
 
-    def __init__(self, protocol: asyncio.Protocol) -> None:
-        super().__init__()
+    def __init__(self, protocol: asyncio.Protocol, address: str = "127.0.0.1") -> None:
+        super().__init__({"peername": (address, 1)})
         self.protocol = protocol
         self.written = b""
         self.is_closed = False
@@ -104,10 +104,10 @@ class Server:
         await turns()
         await self.runner.cleanup()
 
-    def connect(self) -> Wire:
-        """A new connection."""
+    def connect(self, address: str = "127.0.0.1") -> Wire:
+        """A new connection of a client with that address."""
         make = cast(Any, self.runner.server)
-        wire = Wire(make())
+        wire = Wire(make(), address)
         self.wires.append(wire)
         return wire
 

@@ -71,6 +71,26 @@ async def test_one_connection_too_many_is_answered_and_closed() -> None:
         assert fourth.replies()[0].status == first.replies()[0].status
 
 
+async def test_one_address_cannot_take_all_connections() -> None:
+    """5,000 connections of one address: those above its share are answered and closed, and another address still gets
+    in. What has ended is given back."""
+    async with Server(fast_path=True, address_connections_max=1_000) as server:
+        many = [server.connect("10.0.0.1") for _ in range(5_000)]
+        refused = [wire for wire in many if wire.written]
+        assert len(refused) == 4_000
+        problem = refused[0].replies()[0].problem()
+        assert (problem.code, problem.outcome, problem.retryable) == ("busy", "not_applied", True)
+        assert "limits.address_connections_max" in problem.message
+        other = server.connect("10.0.0.2")
+        await other.feed(GET)
+        assert other.replies()[0].status == 404
+        for wire in many:
+            wire.close()
+        await turns()
+        await (again := server.connect("10.0.0.1")).feed(GET)
+        assert again.replies()[0].status == 404
+
+
 async def test_unread_answers_are_counted_until_read_or_closed() -> None:
     """Large reads are refused where too much waits for others, small ones and writes are not. Guard: `_out` in
     `FastConnection.pause_writing`."""
