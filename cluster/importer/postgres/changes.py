@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from raftlog.cluster.client.requests import NewRecord
+from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.importer.postgres.messages import (
     Begin,
     Commit,

@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from raftlog.cluster.client.requests import NewRecord
+from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.importer.postgres.messages import PgColumn, Relation
 from raftlog.cluster.importer.postgres.values import PgTable, Place, as_lsn, unescaped
 from raftlog.cluster.importer.session_file import sync_folder

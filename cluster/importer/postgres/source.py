@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from raftlog.cluster.client.requests import NewRecord
+from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.importer.postgres.catalog import check_server, find_slot, publish, published
 from raftlog.cluster.importer.postgres.changes import Changes
 from raftlog.cluster.importer.postgres.connection import (

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from raftlog.cluster.client.requests import NewRecord
+from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.importer.postgres.messages import UNCHANGED, MessageError, Relation, Row
 from raftlog.statemachine.commands import KEY_BYTES_MAX
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from raftlog.cluster.client.requests import NewRecord
+from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.importer.postgres.changes import Changes
 from raftlog.cluster.importer.postgres.messages import Commit, MessageError, Relation, decode
 from raftlog.cluster.importer.postgres.values import PgTable, lsn_of, unescaped
