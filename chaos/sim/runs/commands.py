@@ -34,7 +34,6 @@ from raftlog.chaos.sim.runs.runner import (
     planted,
     run_job,
     run_jobs,
-    settle_collector,
 )
 from raftlog.chaos.sim.runs.summary import Summary
 from raftlog.chaos.sim.world.coverage import SOMETIMES
@@ -168,7 +167,6 @@ def _show(line: str) -> None:
 
 
 def _sim(wanted: Wanted) -> Exit:
-    settle_collector()
     return _replay(wanted) if wanted.is_replay or wanted.trace else _run(wanted)
 
 

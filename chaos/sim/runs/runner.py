@@ -7,7 +7,6 @@ Nothing here decides what happens in a seed: a `Job` run in any process, in any 
 from __future__ import annotations
 
 import contextlib
-import gc
 import multiprocessing
 import os
 import signal
@@ -169,18 +168,11 @@ def planted(mutant: str | None) -> Iterator[None]:
         yield
 
 
-def settle_collector() -> None:
-    """Hides all objects loaded by now from the collector, which runs after each seed."""
-    gc.collect()
-    gc.freeze()
-
-
 def _work(pipe: connection.Connection, mutant: str | None, work: Work | None) -> None:
     """A worker process: jobs in, results out, until the other end closes. Ctrl-C is for the parent alone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    settle_collector()
     with planted(mutant), contextlib.suppress(EOFError, BrokenPipeError):
         pipe.send(None)  # begins now
         while True:
