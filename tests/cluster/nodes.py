@@ -144,13 +144,21 @@ class Nodes:
 
 
 @asynccontextmanager
-async def cluster_of(count: int, folder: Path, **flags: Any) -> AsyncIterator[Nodes]:
-    """A running cluster of `count` nodes, which ends with the block; `flags` are settings, with __ for the dot."""
-    nodes = Nodes(folder, count, {key.replace("__", "."): value for key, value in flags.items()})
+async def running(nodes: Nodes, speaks: dict[int, int]) -> AsyncIterator[Nodes]:
+    """All nodes run, and end with the block. `speaks`: the version of the peer protocol of some; the others' is
+    today's."""
     try:
-        for node in range(1, count + 1):
-            await nodes.start(node)
+        for node in [each.id for each in nodes.cluster.node]:
+            await nodes.start(node, speaks=speaks.get(node, 0))
         yield nodes
     finally:
         for node in list(nodes.running):
             await nodes.kill(node)
+
+
+@asynccontextmanager
+async def cluster_of(count: int, folder: Path, **flags: Any) -> AsyncIterator[Nodes]:
+    """A running cluster of `count` nodes, which ends with the block; `flags` are settings, with __ for the dot."""
+    flags = {key.replace("__", "."): value for key, value in flags.items()}
+    async with running(Nodes(folder, count, flags), {}) as nodes:
+        yield nodes

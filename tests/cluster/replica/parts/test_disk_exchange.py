@@ -22,7 +22,7 @@ from raftlog.cluster.runtime import clock
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.statemachine.commands import Operation
 from tests.cluster.disk.small_disk import SmallDisks
-from tests.cluster.nodes import Nodes, cluster_of
+from tests.cluster.nodes import Nodes, cluster_of, running
 from tests.support import wait_until_async
 
 SEGMENT = 262_144  # far more than is appended in the moment until a leader learns of a full disk
@@ -218,12 +218,14 @@ async def test_a_full_leader_hands_over_to_each_voter_once_per_pause(small: Smal
 async def test_an_older_peer_gets_no_disk_reports_and_no_hand_over(small: SmallDisks, tmp_path: Path) -> None:
     """A rolling upgrade: one of three programs speaks protocol 3. The full leader hands over to the new one, and the
     older peer's connections stay."""
-    async with cluster_of(3, tmp_path, **SMALL) as nodes:
+    older = 3
+    flags = {"disk.segment_bytes": SEGMENT}
+    async with running(Nodes(tmp_path, 3, flags, cluster_version=2), {older: 3}) as nodes:
         leader = await nodes.leader()
-        older, newer = [each.node_id for each in await nodes.followers()]
-        await nodes.stop(older)
-        await nodes.start(older, speaks=3)
-        await nodes.all_at(leader.applied)
+        if leader.node_id == older:
+            await leader.transfer(1, clock.monotonic() + 5)
+            leader = await nodes.leader()
+        (newer,) = {1, 2} - {leader.node_id}
         shrink(small, nodes, leader, SEGMENT // 2)
         await append_until(nodes, lambda: not leader.is_leader, "another leader")
         assert leader.state.disks.handed_over is not None
