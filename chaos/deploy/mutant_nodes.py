@@ -151,6 +151,8 @@ OUT_OF_SIGHT: Final[Mapping[str, str]] = {
     "misspelt_headers_of_reads_passed_over": "a test sends the bytes",
     "probe_without_a_host_refused": "a test sends the bytes",
     "place_of_an_error_within_its_string": "a test sends the bytes",
+    "unread_request_said_not_applied": "a test sends the bytes",
+    "session_accepted_where_it_does_nothing": "a test sends the bytes",
     "session_of_a_simple_head_passed_over": "not tried; the nemeses of `retry_applied_twice` make such copies",
     "hello_believed_without_a_proof": _HELLO,
     "boot_remembered_without_a_proof": _HELLO,

@@ -21,7 +21,7 @@ from aiohttp.web_protocol import RequestHandler
 
 from raftlog.cluster.api.authorise import Principal, authorise
 from raftlog.cluster.api.errors import ApiError, Code
-from raftlog.cluster.api.headers import H_REQUEST_ID
+from raftlog.cluster.api.headers import H_REQUEST_ID, H_SEQUENCE, H_SESSION
 from raftlog.cluster.api.problems import make_problem
 from raftlog.cluster.http.exchange.answer import HttpAnswer, StreamedAnswer, problem_answer
 from raftlog.cluster.http.exchange.budget import SMALL_BYTES, answers_full
@@ -37,6 +37,8 @@ from raftlog.cluster.runtime.logging import get_logger
 
 _ANYONE: Final = Principal()
 _READS: Final = frozenset({"GET", "HEAD"})
+_WITHOUT_SESSION: Final = frozenset({"session", "members"})
+"""Verbs whose writes take no session: they would be carried out for every copy."""
 _BODILESS: Final = frozenset({"GET", "HEAD", "DELETE"})
 """Methods whose routes take no body."""
 _HOSTS_SEEN_MAX: Final = 64
@@ -169,13 +171,13 @@ class Api:
         return self._end(call, call.stream or self.problem(request_id, bug), Code.INTERNAL)
 
     def problem(self, identifier: str, error: ApiError, call: Call | None = None) -> HttpAnswer:
-        """The error as an answer."""
+        """The error as an answer. Without a `call` no request was read: its bytes may name a session."""
         service = self.service
         node = service.node
         problem = make_problem(
             error, node=service.identity.node_id, request_id=identifier, leader=node.leader_hint(), index=node.applied,
             term=node.term,
-            has_session=call is not None and call.has_session,
+            has_session=call is None or call.has_session,
         )  # fmt: skip
         extra: list[tuple[str, str]] = []
         if error.code is Code.METHOD_NOT_ALLOWED and call is not None:
@@ -199,6 +201,8 @@ class Api:
         authorise(_ANYONE, route.verb, _DEFAULT_NAMESPACE, None)
         if call.has_options:
             call.check_own_headers()
+            if route.verb in _WITHOUT_SESSION and call.method not in _READS:
+                self._check_no_session(call)
             if call.method not in _READS and (origin := call.headers.get("Origin")) is not None:
                 self._check_origin(origin, host or "")
             call.check_log(service.node.log_id)
@@ -268,6 +272,16 @@ class Api:
                 Code.FORBIDDEN, f"a write from a page of {origin[:100]!r}: only this node's own pages may write"
             )
 
+    @staticmethod
+    def _check_no_session(call: Call) -> None:
+        """Raises ApiError if a write names a session on a route that would carry it out for every copy."""
+        if H_SESSION in call.headers or H_SEQUENCE in call.headers:
+            raise ApiError(
+                Code.BAD_REQUEST,
+                f"{call.method} {call.route} takes no session, so that every copy of it would be carried out: send it "
+                f"without {H_SESSION} and {H_SEQUENCE}",
+            )
+
     async def close(self) -> None:
         """Writes the last lines of the request log. Call it last."""
         self.service.freed.close()
@@ -326,6 +340,11 @@ class _Handler(RequestHandler):
         """The whole head of a request is here."""
         if self._front is not None:
             self._front.began()
+
+    def log_exception(self, *args: Any, **more: Any) -> None:
+        """aiohttp calls this for errors of its own. A malformed body is the client's error, and has an answer."""
+        if not isinstance(more.get("exc_info"), web.RequestPayloadError):
+            super().log_exception(*args, **more)
 
     def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None

@@ -62,6 +62,8 @@ def append(service: Service, call: Call) -> Handled:
 async def _append_batch(service: Service, call: Call, query: Query, media_type: str, body: bytes) -> HttpAnswer:
     if not query.is_empty:
         raise ApiError(Code.BAD_REQUEST, f"key= is for a body that is one bare value: in {media_type} it is inside")
+    if H_KEY in call.headers:
+        raise ApiError(Code.BAD_REQUEST, f"{H_KEY} is for a body that is one bare value: in {media_type} it is inside")
     if len(body) <= _LOOP_BYTES:
         records = _decode_batch(service, media_type, body)
     else:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from hypothesis import given, strategies as st
 
-from raftlog.cluster.api.errors import ApiError, Code
+from raftlog.cluster.api.errors import ApiError, Code, Outcome
 from raftlog.cluster.http.exchange.framing import SIZE_DIGITS_MAX, ChunkOverhead
 from raftlog.cluster.http.routes.table import ROUTES
 from tests.cluster.fake_node import Served, serve
@@ -186,8 +186,11 @@ def test_the_overhead_is_the_same_however_the_bytes_are_cut(
 
 
 @pytest.mark.parametrize("rest", [b"abX", b"abcX", b"abc\n3\r\n", b"abc\r\nzz\r\n", b"abc\r\n\r\n"])
-async def test_a_late_malformed_chunk_is_answered_at_once(served: Served, rest: bytes) -> None:
-    """The request has begun, and waits for its body: it must not wait until its deadline."""
+async def test_a_late_malformed_chunk_is_answered_at_once(
+    served: Served, rest: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The request has begun, and waits for its body: it must not wait until its deadline. The node's log gets no stack
+    trace, with which a client could fill the disk. Guard: `_Handler.log_exception`."""
     async with open_stream(
         served.port, chunked("Transfer-Encoding: chunked", "Expect: 100-continue", body=b"")
     ) as stream:
@@ -197,6 +200,7 @@ async def test_a_late_malformed_chunk_is_answered_at_once(served: Served, rest: 
         assert (reply.status, reply.problem().code) == (400, Code.BAD_REQUEST)
         assert await stream.reader.read() == b""
     assert served.node.applied == 2
+    assert not caplog.records
 
 
 # -- hosts and targets --------------------------------------------------------------------------------------------
@@ -401,3 +405,14 @@ def test_corner_a_session_on_the_fast_path_applies_once() -> None:
             return [await exchange(served.port, put) for _ in range(2)]
 
     assert [reply.json().get("result") for reply in asyncio.run(twice())] == ["applied", "repeated"]
+
+
+def test_corner_the_outcome_of_a_request_that_was_not_read_is_unknown() -> None:
+    """What did not arrive may name a session, under which a first copy was applied."""
+    assert answer_to(b"PUT /v1/kv/k HTTP/1.1\r\nno colon\r\n\r\n").problem().outcome is Outcome.UNKNOWN
+
+
+def test_corner_a_session_that_does_nothing_is_refused() -> None:
+    """Each copy would open a session of its own."""
+    named = ("Raftlog-Session: 3", "Raftlog-Sequence: 1")
+    assert answer_to(request("POST", "/v1/sessions", *named, body=b"")).status == 400

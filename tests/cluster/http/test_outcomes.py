@@ -18,7 +18,7 @@ from raftlog.statemachine.access.admission import Admission, encode_admission
 from raftlog.statemachine.access.commands import AccessAction, AccessCommand, encode_access
 from raftlog.statemachine.commands import Limits
 from tests.cluster.fake_node import FakeNode, Served, serve
-from tests.cluster.http.http_probe import Reply, ask
+from tests.cluster.http.http_probe import Reply, ask, exchange
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +291,28 @@ async def test_a_copy_by_any_way_is_the_same_request(fast_path: bool) -> None:
                 for more in ({}, {"Connection": "close"}, {"Accept": "application/json"}):
                     copy = Sent(sent.method, sent.target, sent.body, more)
                     assert (await send(server, session, copy, sequence)).json() == {**first, "result": "repeated"}
+
+
+UNREAD = {
+    "no connection is free": (b"", {"connections_max": 0}, Code.BUSY),
+    "the head does not end": (b"PUT /v1/kv/k HTTP/1.1\r\nHost: loc", {"head_timeout_ms": 50}, Code.DEADLINE),
+    "the head is malformed": (b"PUT /v1/kv/k HTTP/1.1\r\nno colon\r\n\r\n", {}, Code.BAD_REQUEST),
+    "the head is too long": (b"PUT /" + b"k" * 40_000 + b" HTTP/1.1\r\n\r\n", {}, Code.TOO_LARGE),
+    "the first chunk is malformed": (
+        b"PUT /v1/kv/k HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", {}, Code.BAD_REQUEST
+    ),
+}  # fmt: skip
+"""Bytes that the node answers before it has read a request from them: what it does not see may name a session."""
+
+
+@pytest.mark.parametrize("what", UNREAD)
+async def test_an_answer_to_a_request_that_was_not_read_says_unknown(what: str) -> None:
+    """It may be a copy of an applied request: the node does not know whether it names a session. Guard: the gate's
+    `problem` without a call."""
+    data, limits, code = UNREAD[what]
+    async with serve(None, http=None, fast_path=True, port=0, **limits) as served:
+        problem = (await exchange(served.port, data)).problem()
+        assert (problem.code, problem.outcome) == (code, Outcome.UNKNOWN)
 
 
 async def test_reads_that_name_a_session_say_not_applied() -> None:

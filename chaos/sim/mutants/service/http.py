@@ -82,4 +82,20 @@ MUTANTS: Final = (
             ),
         ),
     ),
+    Mutant(
+        name="unread_request_said_not_applied",
+        pitfall=30,
+        title="a request that was not read, because no connection was free, is said not to be applied; its first copy was",
+        source=_REVIEW,
+        story="tests/cluster/http/test_corners.py::test_corner_the_outcome_of_a_request_that_was_not_read_is_unknown",
+        edits=(Edit("raftlog.cluster.http.gate:Api.problem", "call is None or", "call is not None and"),),
+    ),
+    Mutant(
+        name="session_accepted_where_it_does_nothing",
+        pitfall=30,
+        title="a route that carries out every copy of a request accepts a session",
+        source=_REVIEW,
+        story="tests/cluster/http/test_corners.py::test_corner_a_session_that_does_nothing_is_refused",
+        edits=(Edit("raftlog.cluster.http.gate:Api._admit", "if route.verb in _WITHOUT_SESSION and", "if False and"),),
+    ),
 )

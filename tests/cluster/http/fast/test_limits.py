@@ -24,7 +24,7 @@ async def test_a_head_that_does_not_end_is_answered_and_its_connection_closed(be
         problem = wire.replies()[0].problem()
         await wire.feed(b" more", b" and more")
         await wait_until_async(lambda: wire.is_closed, what="the end of the connection")
-    assert (problem.code, problem.outcome) == ("deadline", "not_applied")
+    assert (problem.code, problem.outcome) == ("deadline", "unknown")
     assert "limits.head_timeout_ms" in problem.message
 
 
@@ -59,7 +59,7 @@ async def test_one_connection_too_many_is_answered_and_closed() -> None:
         first, second, third = (server.connect() for _ in range(3))
         await third.feed(GET)
         problem = third.replies()[0].problem()
-        assert (problem.code, problem.outcome, problem.retryable) == ("busy", "not_applied", True)
+        assert (problem.code, problem.outcome, problem.retryable) == ("busy", "unknown", True)
         assert "limits.connections_max" in problem.message
         await wait_until_async(lambda: third.is_closed, what="the end of the connection")
         await first.feed(GET)

@@ -67,6 +67,14 @@ async def test_bare_body_may_have_a_key(served: Served, target: str, headers: di
     assert [record["key"] for record in await records(served)] == [key]
 
 
+@pytest.mark.parametrize(("target", "named"), [("/v1/log?key=a", {}), ("/v1/log", {"Raftlog-Key": "a"})])
+async def test_a_batch_refuses_a_key_beside_it(served: Served, target: str, named: dict[str, str]) -> None:
+    """Its records would be appended without the key."""
+    problem = (await ask(served.port, "POST", target, b'[{"value":"v"}]', JSON | named)).problem()
+    assert (problem.code, "inside" in problem.message) == (Code.BAD_REQUEST, True)
+    assert served.node.applied == 2
+
+
 async def test_batches_keep_their_order_in_every_format(served: Served) -> None:
     """JSON array, NDJSON and msgpack give the same records under consecutive indexes, in one entry each."""
     json_body = b'[{"key":"k","value":"1","headers":[["n","x"],["n","y"]],"time_ms":5},{"value_b64":"AAE="},{}]'

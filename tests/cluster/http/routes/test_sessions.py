@@ -8,8 +8,9 @@ import pytest
 
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.api.values import LeaderHint
+from raftlog.cluster.http.routes.table import ROUTES, Route
 from raftlog.statemachine.commands import Limits
-from tests.cluster.fake_node import FakeNode, Served, serve
+from tests.cluster.fake_node import LOG_ID, FakeNode, Served, serve
 from tests.cluster.http.http_probe import Reply, ask
 
 
@@ -181,6 +182,39 @@ async def test_bad_session_headers_are_refused(served: Served, sent: dict[str, s
     assert problem.code is Code.BAD_REQUEST
     assert says in problem.message
     assert served.node.applied == 2
+
+
+BODIES = {
+    "/v1/kv/txn": b'{"then":[{"operation":"put","key":"k","value":"v"}]}',
+    "/v1/kv/batch": b'{"writes":[{"key":"k","value":"v","sequence":1}]}',
+    "/v1/kv/compact": b'{"revision":1}',
+    "/v1/log/trim": b'{"before":1}',
+    "/v1/consumers/{consumer}": b'{"reset":true,"position":{"log":"%s","next":{"0":1}}}' % LOG_ID.encode(),
+    "/v1/members": b'{"change":"remove","node":1}',
+}  # fmt: skip
+WRITES = [route for route in ROUTES if route.method not in ("GET", "OPTIONS")]
+
+
+@pytest.mark.parametrize("route", WRITES, ids=[f"{route.method} {route.pattern}" for route in WRITES])
+async def test_every_write_that_names_a_session_is_applied_once_or_refused(served: Served, route: Route) -> None:
+    """A route that carries out every copy of a request must not accept a session: the client believes that a copy is
+    safe. Guard: `Api._check_no_session`."""
+    session = await open_session(served)
+    target = route.pattern.replace("{key}", "k").replace("{consumer}", "g").replace("{session}", str(session))
+    target = target.replace("{sequence}", "1") + ("?prefix=" if (route.method, target) == ("DELETE", "/v1/kv") else "")
+    target += "?key_b64=YQ==" if (route.method, target) == ("PUT", "/v1/kv") else ""
+    named = headers(session, 1)
+    if route.pattern == "/v1/kv/batch":
+        del named["Raftlog-Sequence"]
+    before = served.node.applied
+    body = BODIES.get(route.pattern, b"" if "sessions" in target or "claim" in target else b"x")
+    body = b"" if route.pattern == "/v1/leader/transfer" else body
+    first, copy = [await ask(served.port, route.method, target, body, named) for _ in range(2)]
+    if first.status == 200:
+        assert b"repeated" in copy.body or first.json()["index"] == copy.json()["index"], (first, copy)
+    else:
+        assert "takes no session" in first.problem().message
+        assert (served.node.applied, served.node.changes, served.node.transfers) == (before, [], [])
 
 
 @pytest.mark.parametrize(
