@@ -85,7 +85,7 @@ MUTANTS: Final = (
     Mutant(
         name="unread_request_said_not_applied",
         pitfall=30,
-        title="a request that was not read, because no connection was free, is said not to be applied; its first copy was",
+        title="a request that was not read is said not to be applied, although its first copy may have been",
         source=_REVIEW,
         story="tests/cluster/http/test_corners.py::test_corner_the_outcome_of_a_request_that_was_not_read_is_unknown",
         edits=(Edit("raftlog.cluster.http.gate:Api.problem", "call is None or", "call is not None and"),),
