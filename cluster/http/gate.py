@@ -6,18 +6,14 @@ paths.
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import itertools
 import secrets
-from collections import Counter
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from aiohttp import StreamReader, web
-from aiohttp.http_exceptions import LineTooLong
-from aiohttp.web_protocol import RequestHandler
+from aiohttp import web
 
 from raftlog.cluster.api.authorise import Principal, authorise
 from raftlog.cluster.api.errors import ApiError, Code
@@ -26,11 +22,7 @@ from raftlog.cluster.api.problems import make_problem
 from raftlog.cluster.http.exchange.answer import HttpAnswer, StreamedAnswer, problem_answer
 from raftlog.cluster.http.exchange.budget import SMALL_BYTES, answers_full
 from raftlog.cluster.http.exchange.call import AskedOfNode, Call, Service, finished, is_request_id
-from raftlog.cluster.http.exchange.framing import ChunkOverhead
 from raftlog.cluster.http.exchange.query import authority_of, split_target
-from raftlog.cluster.http.fast.admission import AdmissionQueue
-from raftlog.cluster.http.fast.connection import FastConnection
-from raftlog.cluster.http.fast.head import HeadParser
 from raftlog.cluster.http.request_log import FAILED, RequestLog
 from raftlog.cluster.http.routes.table import KEY_ROUTES, Route, allowed_methods, find_route
 from raftlog.cluster.runtime.logging import get_logger
@@ -46,10 +38,6 @@ _HOSTS_SEEN_MAX: Final = 64
 _PROBES: Final = frozenset({"/livez", "/readyz", "/metrics", "/v1/status"})
 _PROBED: Final = frozenset({200, 503})
 """Statuses with which a probe has no line in the log: probes come again and again, and the metrics count them."""
-KEEPALIVE_SECONDS: Final = 75.0
-"""How long a connection without a request is kept, in seconds."""
-_NOT_HTTP: Final = b"\0\r\n\r\n\0"
-"""Bytes that no parser accepts at any place of a request."""
 _PROBE_PATHS: Final = frozenset({"/livez", "/readyz"})
 _DEFAULT_NAMESPACE: Final = 0
 
@@ -74,8 +62,8 @@ class Api:
 
     async def handle(self, request: web.BaseRequest) -> HttpAnswer | StreamedAnswer:
         """Serves one request of aiohttp's."""
-        if isinstance(protocol := request.protocol, _Handler):
-            protocol.began()
+        began: Callable[[], None] = request.protocol.began  # type: ignore[attr-defined]  # `Server` makes no other
+        began()
         path, query = split_target(request.raw_path)
         return await self.serve(Call(request.method, request.raw_path, path, query, request.headers, request))
 
@@ -304,145 +292,3 @@ def _is_loopback(name: str) -> bool:
         return ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
-
-
-class _Handler(RequestHandler):
-    """aiohttp's side of a connection. Bytes that are not HTTP get a problem too. Reports each answer to `front`."""
-
-    __slots__ = ("_api", "_front", "_overhead", "reading", "refusal")
-
-    def __init__(self, manager: Server, front: FastConnection | None, **options: Any) -> None:
-        super().__init__(manager, **options)
-        self._api = manager.api
-        self._front = front
-        self._overhead = ChunkOverhead(manager.api.service.limits.head_bytes_max)
-        self.refusal: ApiError | None = None  # why no further bytes are read
-        self.reading: StreamReader | None = None  # the body that a request waits for
-
-    def data_received(self, data: bytes) -> None:
-        """Takes the client's bytes. After a malformed chunk, or too many bytes beside the body, it reads no more. A
-        request
-        that waits for its body gets the error; if none waits yet, the parser gets bytes that end it."""
-        if self.refusal is not None:
-            return
-        try:
-            self._overhead.check(data)
-        except ApiError as refusal:
-            self.refusal = refusal
-            if self.reading is not None:
-                self.reading.set_exception(web.RequestPayloadError(refusal.message))
-                self.close()
-                return
-            data += _NOT_HTTP
-        super().data_received(data)
-
-    def began(self) -> None:
-        """The whole head of a request is here."""
-        if self._front is not None:
-            self._front.began()
-
-    def log_exception(self, *args: Any, **more: Any) -> None:
-        """aiohttp calls this for errors of its own. A malformed body is the client's error, and has an answer."""
-        if not isinstance(more.get("exc_info"), web.RequestPayloadError):
-            super().log_exception(*args, **more)
-
-    def finish_response(
-        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
-    ) -> Coroutine[Any, Any, tuple[web.StreamResponse, bool]]:
-        """aiohttp calls this to send an answer."""
-        sending = super().finish_response(request, resp, start_time)
-        return sending if self._front is None else self._finish(sending, self._front, request)
-
-    @staticmethod
-    async def _finish(
-        sending: Coroutine[Any, Any, tuple[web.StreamResponse, bool]], front: FastConnection, request: web.BaseRequest
-    ) -> tuple[web.StreamResponse, bool]:
-        sent = await sending
-        front.answered(is_whole=request.content.is_eof())
-        return sent
-
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        """aiohttp calls this for bytes that its parser refuses; the connection ends."""
-        code = Code.TOO_LARGE if isinstance(exc, LineTooLong) else Code.BAD_REQUEST
-        text = " ".join((message or "malformed HTTP").split())[:300]
-        error = self.refusal or ApiError(code, f"this is not a request that HTTP/1.1 knows: {text}")
-        answer = self._api.problem("malformed", error)
-        answer.keep_alive = False
-        return answer  # type: ignore[return-value]  # has the methods of a response that aiohttp calls
-
-
-class Server(web.Server):
-    """Makes the connections; with a `parser`, each has the fast path in front."""
-
-    def __init__(self, api: Api, parser: HeadParser | None, **options: Any) -> None:
-        super().__init__(api.handle, **options)  # type: ignore[arg-type]  # answers have the methods that aiohttp calls
-        self.api = api
-        self.fast: set[FastConnection] = set()
-        self._addresses: Counter[str] = Counter()  # of `fast`
-        self.admission = AdmissionQueue()
-        self.refusing_until = 0.0
-        self._parser = parser
-        self._options = options
-
-    def __call__(self) -> RequestHandler:
-        if self._parser is None:
-            return self.make_handler(None)
-        fast = FastConnection(self, self.api, self._parser, KEEPALIVE_SECONDS)
-        return fast  # type: ignore[return-value]  # asyncio needs only a protocol
-
-    def entered(self, connection: FastConnection, address: str) -> None:
-        """A client connected."""
-        self.fast.add(connection)
-        self._addresses[address] += 1
-
-    def left(self, connection: FastConnection, address: str) -> None:
-        """A client's connection has ended."""
-        self.fast.discard(connection)
-        self._addresses[address] -= 1
-        if self._addresses[address] <= 0:
-            del self._addresses[address]
-
-    def full_for(self, address: str) -> ApiError | None:
-        """The error for a client for whose address too many connections are open. None: it may stay."""
-        limits = self.api.service.limits
-        for name, count, limit in (
-            ("connections_max", len(self.fast), limits.connections_max),
-            ("address_connections_max", self._addresses[address], limits.address_connections_max),
-        ):
-            if count > limit:
-                return ApiError(Code.BUSY, f"{limit} connections are open (limits.{name}): try again, or another node")
-        return None
-
-    def end_revoked(self) -> None:
-        """Ends the connections of clients whose certificate has been revoked meanwhile."""
-        for connection in list(self.fast):
-            connection.check_certificate()
-
-    def make_handler(self, front: FastConnection | None) -> RequestHandler:
-        """aiohttp's side of a connection."""
-        return _Handler(self, front, loop=self._loop, **self._options)
-
-    def pre_shutdown(self) -> None:
-        """Accepts no further request on any connection."""
-        super().pre_shutdown()
-        for connection in list(self.fast):
-            connection.close()
-
-    async def shutdown(self, timeout: float | None = None) -> None:
-        """Closes every connection; requests under way get `timeout` seconds."""
-        busy = [connection for connection in self.fast if connection.is_busy]
-        for connection in busy:
-            connection.ended = self._loop.create_future()
-        waits = [connection.ended for connection in busy if connection.ended is not None]
-        if waits:
-            await asyncio.gather(super().shutdown(timeout), asyncio.wait(waits, timeout=timeout))
-        else:
-            await super().shutdown(timeout)
-        for connection in list(self.fast):
-            connection.abort()

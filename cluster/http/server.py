@@ -8,11 +8,12 @@ from typing import Final
 from aiohttp import web
 
 from raftlog.cluster.config.settings import Settings
+from raftlog.cluster.http.connections import KEEPALIVE_SECONDS, Server
 from raftlog.cluster.http.exchange.answer import ServerIdentity
 from raftlog.cluster.http.exchange.call import Service
 from raftlog.cluster.http.exchange.consumer_lag import Lags
 from raftlog.cluster.http.fast.head import HeadParser
-from raftlog.cluster.http.gate import KEEPALIVE_SECONDS, Api, Server
+from raftlog.cluster.http.gate import Api
 from raftlog.cluster.http.routes.table import route_lines
 from raftlog.cluster.replica.interface import NodeInterface
 from raftlog.cluster.runtime import clock

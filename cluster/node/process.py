@@ -26,7 +26,7 @@ from raftlog.cluster.config.settings import LoadedSettings
 from raftlog.cluster.disk.disk import Disk
 from raftlog.cluster.files.errors import DiskError, FolderReadOnly, FormatUnknown, NoSpace
 from raftlog.cluster.files.folder import Recovered
-from raftlog.cluster.http.gate import Server
+from raftlog.cluster.http.connections import Server
 from raftlog.cluster.http.server import ApiRunner, build_runner
 from raftlog.cluster.node.host import Host
 from raftlog.cluster.runtime import logging

@@ -115,7 +115,7 @@ class Service:
 
 
 class BodyConnection(Protocol):
-    """The fields of its connection that a body needs (`raftlog.cluster.http.gate`)."""
+    """The fields of its connection that a body needs (`raftlog.cluster.http.connections`)."""
 
     refusal: ApiError | None  # why no further bytes are read
     reading: StreamReader | None  # the body that a request waits for

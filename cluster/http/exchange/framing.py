@@ -1,9 +1,11 @@
 """Follows the chunks of a request body, so that chunk extensions and trailers have a limit.
 
 aiohttp's parser drops both without counting them. It also does not wake a request that waits for its body when it meets
-a malformed chunk. So all bytes pass here first (`raftlog.cluster.http.gate`), and reading ends at the limit or at a
-malformed chunk. Only chunks are checked here. The parser decides whether a head is HTTP, and the connection closes
+a malformed chunk. So all bytes pass here first (`raftlog.cluster.http.connections`), and reading ends at the limit or
+at a malformed chunk. Only chunks are checked here. The parser decides whether a head is HTTP, and the connection closes
 after one that it refuses. RFC 9112, section 7.1.
+
+The connection also learns here where a request ends, so that the next one waits for its answer.
 """
 
 from __future__ import annotations
@@ -14,6 +16,9 @@ from typing import Final
 
 from raftlog.cluster.api.errors import ApiError, Code
 
+CHUNKS_MAX: Final = 256
+"""Most chunks that are followed at once: about 1 ms of the event loop, with the parser's work. A client may send chunks
+of one byte, of which one read of the socket has 40,000."""
 SIZE_DIGITS_MAX: Final = 16
 """Most digits of a chunk's size; further ones are leading zeros, which count as extension."""
 _FIELD: Final = re.compile(rb"(content-length|transfer-encoding)[ \t]*:[ \t]*(.*?)[ \t]*", re.IGNORECASE)
@@ -31,10 +36,13 @@ class _Part(Enum):
     OTHER = auto()  # a head that the parser will refuse
 
 
+_CHUNKED: Final = frozenset({_Part.SIZE, _Part.CHUNK, _Part.END, _Part.TRAILER})
+
+
 class ChunkOverhead:
     """The check of one connection. `bytes_max`: for the chunk extensions and trailers of one request together."""
 
-    __slots__ = ("_bytes_max", "_extra", "_is_chunked", "_left", "_length", "_line", "_part")
+    __slots__ = ("_bytes_max", "_extra", "_head", "_is_chunked", "_left", "_length", "_line", "_part", "has_request")
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -44,11 +52,37 @@ class ChunkOverhead:
         self._extra = 0
         self._length = 0
         self._is_chunked = False
+        self._head = 0  # bytes of the head's lines so far
+        self.has_request = False  # the newest bytes ended a head
 
-    def check(self, data: bytes) -> None:
-        """Follows these bytes. Raises ApiError too_large or bad_request; the caller must then stop."""
-        at = 0
+    @property
+    def is_in_chunks(self) -> bool:
+        """Whether the next bytes are of a chunked body."""
+        return self._part in _CHUNKED
+
+    @property
+    def is_in_head(self) -> bool:
+        """Whether the next bytes are of a head, its first ones too."""
+        return self._part is _Part.HEAD
+
+    @property
+    def head_bytes(self) -> int:
+        """Bytes of the unfinished head."""
+        return self._head + len(self._line) if self._part is _Part.HEAD else 0
+
+    def check(self, data: bytes, chunks_max: int = CHUNKS_MAX) -> int:
+        """Follows these bytes, up to the end of the request or of `chunks_max` chunks. Returns the number of bytes
+        followed. Raises ApiError too_large or bad_request; the caller must then stop."""
+        self.has_request = False
+        at = chunks = 0
         while at < len(data) and self._part is not _Part.OTHER:
+            if at and self._part is _Part.HEAD and not self._head:
+                return at
+            if self._part is _Part.SIZE and not self._line:
+                at, whole = _pass_chunks(data, at, chunks_max - chunks)
+                chunks += whole + 1
+                if chunks > chunks_max or at == len(data):
+                    return at
             if self._left:
                 passed = min(self._left, len(data) - at)
                 at, self._left = at + passed, self._left - passed
@@ -65,10 +99,11 @@ class ChunkOverhead:
                 )
             if end < 0:
                 self._begun(line)
-                return
+                return len(data)
             self._line = b""
             at = end + 1
             self._take(line)
+        return len(data)
 
     def _begun(self, line: bytes) -> None:
         """The line is unfinished."""
@@ -99,6 +134,10 @@ class ChunkOverhead:
 
     def _take_field(self, line: bytes) -> None:
         text = line.rstrip(b"\r\n")
+        if text:
+            self._head += len(line)
+        elif self._head:
+            self._head, self.has_request = 0, True
         if not text:
             if self._is_chunked:
                 self._part = _Part.SIZE
@@ -110,6 +149,23 @@ class ChunkOverhead:
                 self._length = int(field[2]) if field[2].isdigit() else 0
             elif field[2].lower().endswith(b"chunked"):
                 self._is_chunked = True
+
+
+def _pass_chunks(data: bytes, at: int, chunks_max: int) -> tuple[int, int]:
+    """Passes over whole chunks without extensions, which need no further look. Returns the end and their number."""
+    chunks = 0
+    while chunks < chunks_max:
+        end = data.find(b"\r\n", at, at + SIZE_DIGITS_MAX + 2)
+        digits = data[at:end] if end > at else b""
+        if digits.lstrip(_DIGITS) or not digits:
+            break
+        size = int(digits, 16)
+        after = end + 2 + size
+        if not size or data[after : after + 2] != b"\r\n":
+            break
+        at = after + 2
+        chunks += 1
+    return at, chunks
 
 
 def _excess(part: _Part, line: bytes) -> int:

@@ -85,7 +85,7 @@ class Gate(Protocol):
 
 
 class Slow(Protocol):
-    """The methods of `raftlog.cluster.http.gate.Server` that a connection calls: it makes aiohttp's handlers."""
+    """The methods of `raftlog.cluster.http.connections.Server` that a connection calls: it makes aiohttp's handlers."""
 
     admission: AdmissionQueue
     refusing_until: float  # when the refusals so far will be paid for by other work

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from raftlog.cluster.client.http1 import ResponseParser
 from raftlog.cluster.config.settings import HttpSettings, LimitSettings, Settings
+from raftlog.cluster.http.exchange.call import Service
 from raftlog.cluster.http.server import build_runner
 from tests.cluster.fake_node import FakeNode
 from tests.cluster.http.http_probe import Reply
@@ -93,6 +94,12 @@ class Server:
         self.settings = Settings(http=HttpSettings(access_log=False), limits=LimitSettings(**limits))
         self.runner = build_runner(self.node, self.settings, fast_path=fast_path)
         self.wires: list[Wire] = []
+
+    @property
+    def service(self) -> Service:
+        """What its handlers share."""
+        service: Service = cast(Any, self.runner)._api.service
+        return service
 
     async def __aenter__(self) -> Server:
         await self.runner.setup()

@@ -79,7 +79,7 @@ async def test_one_address_cannot_take_all_connections() -> None:
         refused = [wire for wire in many if wire.written]
         assert len(refused) == 4_000
         problem = refused[0].replies()[0].problem()
-        assert (problem.code, problem.outcome, problem.retryable) == ("busy", "not_applied", True)
+        assert (problem.code, problem.outcome, problem.retryable) == ("busy", "unknown", True)
         assert "limits.address_connections_max" in problem.message
         other = server.connect("10.0.0.2")
         await other.feed(GET)
@@ -108,3 +108,72 @@ async def test_unread_answers_are_counted_until_read_or_closed() -> None:
             last = server.connect()
             await last.feed(request("GET", "/v1/kv/large"), GET)
             assert [reply.status for reply in last.replies()] == [200, 200]
+
+
+ODD = request("POST", "/v1/log", "Transfer-Encoding: chunked") + b"1\r\na\r\n0\r\n\r\n"
+HEAD = request("POST", "/v1/log", "Content-Length: 300000")
+
+
+async def test_bytes_behind_a_request_wait_are_counted_and_not_read_on() -> None:
+    """Also where the connection is aiohttp's for good, which would read on: a client could leave 600 KB in each of
+    16,384 connections behind a long poll. Guard: `SlowConnection._pass_on`."""
+    async with Server(fast_path=True) as server:
+        wire, bodies = server.connect(), server.service.bodies
+        server.node.held = asyncio.Event()
+        await wire.feed(ODD, HEAD + b"b" * 200_000)
+        assert (bodies.used, wire.is_read) == (1 + len(HEAD) + 200_000, False)
+        server.node.held.set()
+        await turns()
+        assert wire.is_read
+        await wire.feed(b"b" * 100_000)
+        assert [reply.status for reply in wire.replies()] == [200, 200]
+        assert bodies.used == 0
+
+
+async def test_without_room_bytes_behind_a_request_end_the_connection_with_its_answer() -> None:
+    """As on the fast path: what was not read is not answered."""
+    async with Server(fast_path=True, bodies_bytes_max=200_000) as server:
+        first, second = server.connect(), server.connect()
+        server.node.held = asyncio.Event()
+        for wire in (first, second):
+            await wire.feed(ODD, HEAD + b"b" * 100_000)
+        assert server.service.bodies.used == 2 + len(HEAD) + 100_000
+        server.node.held.set()
+        await turns()
+        assert [reply.status for reply in second.replies()] == [200]
+        assert (first.is_closed, second.is_closed) == (False, True)
+
+
+async def test_unfinished_heads_that_aiohttp_reads_are_counted() -> None:
+    """16,384 of them may have 128 KB each. One without room is answered busy."""
+    async with Server(fast_path=True, bodies_bytes_max=100_000) as server:
+        begun = b"GET /v1/kv/[a] HTTP/1.1\r\nX: " + b"y" * 30_000
+        for number in range(1, 4):
+            await server.connect().feed(begun)
+            assert server.service.bodies.used == number * len(begun)
+        last = server.connect()
+        await last.feed(begun)
+        assert last.replies()[0].problem().code == "busy"
+        for wire in server.wires:
+            wire.close()
+        await turns()
+        assert server.service.bodies.used == 0
+
+
+async def test_a_body_in_tiny_chunks_leaves_turns_to_others() -> None:
+    """Ten clients send 40,000 chunks of one byte in one read each: others are answered meanwhile, and in the end the
+    bodies are stored whole. Guard: `SlowConnection._pass_on`, CHUNKS_MAX."""
+    async with Server(fast_path=True) as server:
+        senders = [server.connect() for _ in range(10)]
+        for wire in senders:
+            wire.protocol.data_received(
+                request("PUT", "/v1/kv/k", "Transfer-Encoding: chunked") + b"1\r\na\r\n" * 40_000 + b"0\r\n\r\n"
+            )
+        assert not any(wire.is_read for wire in senders)
+        other = server.connect()
+        await other.feed(GET)
+        assert other.replies()[0].status == 404
+        assert not all(wire.written for wire in senders)
+        await wait_until_async(lambda: all(wire.written and wire.is_read for wire in senders), what="the answers")
+        assert (stored := server.node.machine.get(b"k")) is not None
+        assert stored.value == b"a" * 40_000

@@ -356,7 +356,7 @@ async def test_a_stop_does_not_wait_for_ever() -> None:
 async def test_idle_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection that asks for nothing for the keep-alive time is closed, wherever its last request was served, and
     also in the middle of a head; one that is being served is not."""
-    from raftlog.cluster.http import gate as http_api
+    from raftlog.cluster.http import connections as http_api
 
     monkeypatch.setattr(http_api, "KEEPALIVE_SECONDS", 0.2)
     async with Server(fast_path=True) as server:
