@@ -30,15 +30,12 @@ def agreed(configuration: Configuration, values: Mapping[NodeId, int]) -> int:
 
     A voter without a value counts as 0. Used for match indexes (commit), read rounds and times of contact.
     """
-    value = _agreed(configuration.voters, values)
-    return min(value, _agreed(configuration.outgoing, values)) if configuration.outgoing else value
-
-
-def _agreed(voters: tuple[NodeId, ...], values: Mapping[NodeId, int]) -> int:
-    if not voters:
-        return 0  # no voter, so no agreement
-    reached = sorted([values.get(voter, 0) for voter in voters])
-    return reached[len(reached) - majority(len(reached))]
+    highest: list[int] = []
+    sides = (configuration.voters, configuration.outgoing) if configuration.outgoing else (configuration.voters,)
+    for voters in sides:
+        reached = sorted([values.get(voter, 0) for voter in voters])
+        highest.append(reached[len(reached) - majority(len(reached))] if reached else 0)  # no voter, no agreement
+    return min(highest)
 
 
 def outcome(configuration: Configuration, votes: Mapping[NodeId, bool]) -> VoteOutcome:

@@ -1,7 +1,7 @@
 """Defines the nouns of the log: entries, their kinds, the hard state, marks and clocks.
 
-Every value is frozen. Positions that the core compares (match, commit, applied, snapshot) are always ends of
-entries; see `Entry.index`. Raft paper, figure 2; thesis section 3.
+No value changes after it is made. Positions that the core compares (match, commit, applied, snapshot) are always ends
+of entries; see `Entry.index`. Raft paper, figure 2; thesis section 3.
 """
 
 from __future__ import annotations
@@ -33,51 +33,7 @@ class Now(NamedTuple):
     wall_ms: int  # Unix time; only for people, Spark and retention
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One element of the log: `count` records that share a term, committed or lost together.
-
-    `index` is the index of its *last* record; its first is `first`. `header` is the encoded entry header
-    (`raftlog.raft.codec.entry.HEADER_SIZE` bytes) that the leader sealed once: the same bytes go to disk, peers and
-    consumers.
-    """
-
-    index: int
-    term: int
-    kind: EntryKind
-    count: int
-    time_ms: int
-    clock_ms: int
-    header: bytes
-    data: bytes
-
-    @property
-    def first(self) -> int:
-        """Index of the entry's first record."""
-        return self.index - self.count + 1
-
-    @property
-    def before(self) -> int:
-        """Index of the end of the entry before this one (its prevLogIndex)."""
-        return self.index - self.count
-
-    @property
-    def size(self) -> int:
-        """Bytes on the wire and in a segment: header and data."""
-        return len(self.header) + len(self.data)
-
-
-@dataclass(frozen=True, slots=True)
-class HardState:
-    """What must be on disk before any promise made in it is sent (figure 2: currentTerm, votedFor)."""
-
-    term: int = 0
-    vote: NodeId = NOBODY
-    boot: int = 0  # how often this node was started; part of the peer hello
-    floor: int = 0  # not 0: no vote before an entry of this term or later is here, or a leader lifts it
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Mark:
     """The end of an entry: its index, its term, and the CRC32C of its header (the chain that the next one names).
 
@@ -93,6 +49,44 @@ class Mark:
 
 GENESIS = Mark()
 """The end before the first entry of any log."""
+
+
+@dataclass(slots=True)
+class Entry:
+    """One element of the log: `count` records that share a term, committed or lost together.
+
+    `index` is the index of its *last* record; its first is `first`. `header` is the encoded entry header
+    (`raftlog.raft.codec.entry.HEADER_SIZE` bytes) that the leader sealed once: the same bytes go to disk, peers and
+    consumers. Only `raftlog.raft.codec.entry` makes entries, and no code changes one.
+    """
+
+    index: int
+    term: int
+    kind: EntryKind
+    count: int
+    time_ms: int
+    clock_ms: int
+    header: bytes
+    data: bytes
+    before: int  # index of the end of the entry before this one (its prevLogIndex)
+    size: int  # bytes on the wire and in a segment: header and data
+    mark: Mark  # its end
+    previous_crc: int  # the header CRC of the entry before, as this one names it
+
+    @property
+    def first(self) -> int:
+        """Index of the entry's first record."""
+        return self.before + 1
+
+
+@dataclass(frozen=True, slots=True)
+class HardState:
+    """What must be on disk before any promise made in it is sent (figure 2: currentTerm, votedFor)."""
+
+    term: int = 0
+    vote: NodeId = NOBODY
+    boot: int = 0  # how often this node was started; part of the peer hello
+    floor: int = 0  # not 0: no vote before an entry of this term or later is here, or a leader lifts it
 
 
 @dataclass(frozen=True, slots=True)

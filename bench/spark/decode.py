@@ -14,7 +14,7 @@ from typing import Final
 
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.raft.codec.checks import crc32c
-from raftlog.raft.codec.entry import entry_mark, seal_entry
+from raftlog.raft.codec.entry import seal_entry
 from raftlog.raft.codec.index_rows import IDX_ROW, index_rows
 from raftlog.raft.codec.raw import RawHeader
 from raftlog.raft.types import Mark
@@ -51,7 +51,7 @@ def chunks_of(rows: int, per_entry: int) -> list[list[Chunk]]:
             last, term=1, kind=EntryKind.COMMANDS, count=per_entry, time_ms=1_700_000_000_000 + number,
             clock_ms=number, data=data,
         )  # fmt: skip
-        last = entry_mark(entry)
+        last = entry.mark
         first = first or entry.first
         rows_bytes += index_rows(entry, len(segment))
         segment += entry.header + entry.data

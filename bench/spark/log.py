@@ -16,7 +16,7 @@ from raftlog.cluster.disk.disk import Disk
 from raftlog.cluster.node.local_cluster import LocalCluster
 from raftlog.cluster.records.entries import log_entry
 from raftlog.raft.codec.block import BlockRecord, encode_block
-from raftlog.raft.codec.entry import entry_mark, seal_entry
+from raftlog.raft.codec.entry import seal_entry
 from raftlog.raft.ready import SyncBatch
 from raftlog.raft.types import Entry, EntryKind, HardState, Mark
 from raftlog.statemachine.commands import Operation
@@ -73,7 +73,7 @@ def _batches(last: Mark, records: int, per_entry: int) -> Iterator[tuple[Entry, 
         entry = seal_entry(
             last, term=1, kind=EntryKind.COMMANDS, count=count, time_ms=time_ms, clock_ms=last.clock_ms + 1, data=data
         )
-        last = entry_mark(entry)
+        last = entry.mark
         entries.append(entry)
         size += len(data)
         if size >= BATCH_BYTES:

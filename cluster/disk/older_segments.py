@@ -22,7 +22,7 @@ from raftlog.cluster.files.errors import NoSpace, is_full
 from raftlog.cluster.files.shard_files import ShardFiles
 from raftlog.cluster.runtime import clock
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion, crc32c
-from raftlog.raft.codec.entry import decode_entry, entry_mark, previous_crc
+from raftlog.raft.codec.entry import decode_entry
 from raftlog.raft.codec.index_rows import index_rows
 from raftlog.raft.codec.mark import MARK_MAGIC, MARK_SIZE
 from raftlog.raft.types import Entry, Mark
@@ -143,7 +143,7 @@ class Filling:
 
     def _check(self, entry: Entry) -> None:
         last = self._segment.last
-        if (entry.before, previous_crc(entry)) != (last.index, last.header_crc):
+        if (entry.before, entry.previous_crc) != (last.index, last.header_crc):
             raise Corrupt(f"entry {entry.index} of term {entry.term} does not follow entry {last.index}")
         if entry.index > self.top.index:
             raise Corrupt(f"entry {entry.index} goes beyond {self.top.index}, where this log begins")
@@ -308,7 +308,7 @@ def last_mark(raw: RawSlice) -> Mark:
                 at += MARK_SIZE
                 continue
             entry = decode_entry(raw.segment, at)
-            mark, at = entry_mark(entry), at + entry.size
+            mark, at = entry.mark, at + entry.size
     except (Corrupt, UnknownVersion) as error:
         raise PieceWrong(str(error)) from error
     return mark

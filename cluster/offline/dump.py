@@ -20,7 +20,7 @@ from raftlog.cluster.files.shard_files import ShardFiles
 from raftlog.cluster.records.rows import KINDS, decode_rows
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion
 from raftlog.raft.codec.configuration import decode_configuration
-from raftlog.raft.codec.entry import HEADER_SIZE, decode_header, header_crc, previous_crc
+from raftlog.raft.codec.entry import HEADER_SIZE, decode_header
 from raftlog.raft.codec.mark import MARK_MAGIC, MARK_SIZE, decode_mark
 from raftlog.raft.types import EntryKind
 from raftlog.raft.wal.formats import (
@@ -188,7 +188,7 @@ class Dump:
                     "index": entry.index, "first": entry.first, "count": entry.count, "term": entry.term,
                     "kind": KINDS[entry.kind], "time_ms": entry.time_ms, "clock_ms": entry.clock_ms,
                     "bytes": entry.size, "file": segment_name(header.first), "position": found.position,
-                    "crc": _hex(header_crc(entry)), "previous_crc": _hex(previous_crc(entry)),
+                    "crc": _hex(entry.mark.header_crc), "previous_crc": _hex(entry.previous_crc),
                 }  # fmt: skip
                 if entry.kind is EntryKind.CONFIGURATION:
                     row["configuration"] = as_row(decode_configuration(entry.data))

@@ -25,7 +25,6 @@ from raftlog.cluster.records.entries import UNKNOWN, last_user_index, log_entry
 from raftlog.cluster.records.snapshot_stream import restore
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion
 from raftlog.raft.codec.configuration import decode_configuration
-from raftlog.raft.codec.entry import entry_mark
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.types import GENESIS, Entry, EntryKind, HardState, Mark
 from raftlog.raft.wal import divergence, repair
@@ -199,7 +198,7 @@ def _applied(survivor: Survivor, files: ShardFiles, progress: OnBytesRead | None
     for entry in _entries(files, survivor.segments, begin):
         decoded = log_entry(entry)
         last_user = last_user_index(decoded, machine.apply(decoded)) or last_user
-        mark = entry_mark(entry)
+        mark = entry.mark
         if entry.kind is EntryKind.CONFIGURATION:
             configuration = decode_configuration(entry.data)
         if progress is not None:

@@ -360,7 +360,7 @@ class Replica:
         """Takes every Ready of the core. Returns whether its role, leader or members may have changed."""
         state = self.state
         core, has_news = state.core, False
-        while core.has_ready and (ready := core.ready()) is not None:
+        while core.state.is_touched and (ready := core.ready()) is not None:
             self._send(ready.messages)
             state.syncer.add(ready)
             if ready.snapshot_fetches or ready.snapshot_writes or ready.snapshot_install is not None:
@@ -404,7 +404,7 @@ class Replica:
             except Exception as error:
                 self.fail(error)
                 return
-        if core.has_ready:
+        if core.state.is_touched:
             self.carry_out(is_sync=True)
             return
         self._leave()

@@ -16,7 +16,6 @@ ENTRY_VERSION: Final = 1
 # entry before, reserved (0); then the CRC of these 60 bytes.
 _HEADER: Final = Struct("<4sBBHIIQQqQIII")
 HEADER_SIZE: Final = _HEADER.size + CRC.size
-_PREVIOUS_CRC: Final = _HEADER.size - 2 * CRC.size  # where it stands: the last but one of these fields
 
 
 class EntryHeader(NamedTuple):
@@ -50,19 +49,11 @@ def seal_entry(
         ENTRY_MAGIC, ENTRY_VERSION, kind, 0, len(data), count, index, term, time_ms, clock_ms,
         google_crc32c.value(data), previous.header_crc, 0,
     )  # fmt: skip
-    header = head + CRC.pack(google_crc32c.value(head))
-    return Entry(index, term, kind, count, time_ms, clock_ms, header, data)
-
-
-def header_crc(entry: Entry) -> int:
-    """The CRC of the entry's header: what the next entry must name."""
-    crc: int = CRC.unpack_from(entry.header, _HEADER.size)[0]
-    return crc
-
-
-def entry_mark(entry: Entry) -> Mark:
-    """The end of that entry as a mark."""
-    return Mark(entry.index, entry.term, header_crc(entry), entry.time_ms, entry.clock_ms)
+    crc = google_crc32c.value(head)
+    return Entry(
+        index, term, kind, count, time_ms, clock_ms, head + CRC.pack(crc), data, previous.index,
+        HEADER_SIZE + len(data), Mark(index, term, crc, time_ms, clock_ms), previous.header_crc,
+    )  # fmt: skip
 
 
 def decode_header(buffer: bytes | memoryview, offset: int = 0) -> EntryHeader:
@@ -114,9 +105,11 @@ def entry_of(header: EntryHeader, buffer: bytes | memoryview, offset: int) -> En
         raise Corrupt(f"data of entry {header.index} cut short: {len(data)} of {header.length} bytes")
     if google_crc32c.value(data) != header.data_crc:
         raise Corrupt(f"data of entry {header.index} fails its CRC")
+    mark = Mark(header.index, header.term, header.crc, header.time_ms, header.clock_ms)
     return Entry(
         header.index, header.term, header.kind, header.count, header.time_ms, header.clock_ms,
-        bytes(buffer[offset:start]), data,
+        bytes(buffer[offset:start]), data, header.index - header.count, HEADER_SIZE + len(data), mark,
+        header.previous_crc,
     )  # fmt: skip
 
 
@@ -128,16 +121,12 @@ def decode_entries(buffer: bytes | memoryview) -> tuple[Entry, ...]:
     while offset < len(buffer):
         entry = decode_entry(buffer, offset)
         if previous is not None and (
-            entry.before != previous.index or previous_crc(entry) != header_crc(previous) or entry.term < previous.term
+            entry.before != previous.index
+            or entry.previous_crc != previous.mark.header_crc
+            or entry.term < previous.term
         ):
             raise Corrupt(f"entry {entry.index} does not follow entry {previous.index}")
         entries.append(entry)
         offset += entry.size
         previous = entry
     return tuple(entries)
-
-
-def previous_crc(entry: Entry) -> int:
-    """The header CRC of the entry before, as this one names it."""
-    crc: int = CRC.unpack_from(entry.header, _PREVIOUS_CRC)[0]
-    return crc

@@ -135,7 +135,7 @@ class RaftCore:
             raise Busy(f"{role.uncommitted_bytes} bytes wait for their commit")
         assert kind is EntryKind.COMMANDS or (kind is EntryKind.CLOCK and count == 1 and not data), kind
         entry = append_own(state, role, kind, count, data)
-        return Proposed(entry.term, entry.first, entry.index)
+        return Proposed(entry.term, entry.before + 1, entry.index)
 
     def propose_configuration(self, change: MemberChange, now: Now) -> int:
         """Begin to change the members; the index of the configuration that begins it, or of the one in force where
@@ -155,7 +155,8 @@ class RaftCore:
 
     def _leading(self, now: Now) -> Leader:
         """The role of a leader that takes something new. Raises NotLeader or TransferInProgress."""
-        state = self._state_at(now)
+        state = self.state
+        state.now, state.is_touched = now, True
         role = state.role
         if not isinstance(role, Leader):
             raise NotLeader(state.leader)
@@ -262,7 +263,8 @@ class RaftCore:
                 state.durable_term = term  # the hard state went to the disk before the term's entries
             if isinstance(state.role, Leader):
                 replication.advance_commit(state, state.role)
-            recall.may_lift(state)
+            if state.floor:
+                recall.may_lift(state)
             log.trim(state.options)
             if log.given < log.committed or not state.out.is_empty:
                 state.is_touched = True  # most syncs of followers give `ready` nothing
@@ -289,23 +291,24 @@ class RaftCore:
         log.apply(index)
         if log.given < log.committed:
             self.state.is_touched = True  # less waits to be applied now: there is room for more
-        membership.forget(self.state)
+        if len(self.state.configurations) > 1:
+            membership.forget(self.state)
         log.trim(self.state.options)
 
     # -- outputs -----------------------------------------------------------------------------------------------
 
-    @property
-    def has_ready(self) -> bool:
-        """Whether `ready` may have something. False: nothing came since it was asked last, and it would be None."""
-        return self.state.is_touched
-
     def ready(self) -> Ready | None:
-        """The work since the last Ready, or None."""
+        """The work since the last Ready, or None. While `state.is_touched` is false, it would be None."""
         state = self.state
         log, out, role = state.log, state.out, state.role
         if isinstance(role, Leader):
-            reconfiguration.advance(state, role)
-            role = state.role
+            members = state.configurations[-1][1]
+            if (
+                len(role.progress) != len(members.members) - 1 or members.version < state.knows
+                or members.outgoing or role.catch_ups or role.next_change is not None
+            ):  # fmt: skip
+                reconfiguration.advance(state, role)
+                role = state.role
         if isinstance(role, Leader):
             if role.reads_new:
                 reads.open_round(state, role)
@@ -316,17 +319,20 @@ class RaftCore:
                 # The only voter leads by its own vote, which may not be durable yet. After a crash it could lead this
                 # term again with other entries, and a learner would hold some of both.
                 out.after_sync[:0], out.messages = out.messages, []
-        if log.given < log.start.index and not state.is_installing:
-            _fetch_committed(state)
         committed: tuple[Entry, ...] = ()
-        if log.given < log.committed and not state.is_installing:
+        if log.given < log.committed and (state.receiving is None or not state.receiving.is_installing):
+            if log.given < log.start.index:
+                _fetch_committed(state)
             committed = log.take_committed(state.options.apply_bytes_max)
         if out.fetched:
             committed = (*out.fetched, *committed)
         state.is_touched = bool(out.events)  # an event may have a second step, for example after a follower's new mode
         if not committed and log.handed == log.last.index and out.is_empty:
             return None
-        cut_after, entries = log.take_unpersisted()
+        entries: tuple[Entry, ...] = ()
+        cut_after = log.cut_after
+        if cut_after is not None or log.handed != log.last.index:
+            cut_after, entries = log.take_unpersisted()
         state.out = Outbox()
         return Ready(
             tuple(out.messages),

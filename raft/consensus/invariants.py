@@ -10,7 +10,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import NamedTuple
 
-from raftlog.raft.codec.entry import header_crc, previous_crc
 from raftlog.raft.consensus.log import Log
 from raftlog.raft.consensus.progress import Mode
 from raftlog.raft.consensus.roles import ROLE_NAMES, Candidate, Leader, RoleName
@@ -135,9 +134,9 @@ def check_log(log: Log, node: NodeId = NOBODY) -> None:
     for entry, end in zip(log.entries, log.ends, strict=True):
         if entry.before != index or entry.index != end or entry.term < term or log.term_at(end) != entry.term:
             raise InvariantBroken(node, "entries follow each other", "5.3", (index, term, entry.index, entry.term))
-        if index and previous_crc(entry) != crc:
+        if index and entry.previous_crc != crc:
             raise InvariantBroken(node, "each entry names the one before", "docs/promises.md", (index, entry.index))
-        index, term, crc = entry.index, entry.term, header_crc(entry)
+        index, term, crc = entry.index, entry.term, entry.mark.header_crc
     if (index, term) != (log.last.index, log.last.term):
         raise InvariantBroken(node, "the tail ends at last", "docs/promises.md", (index, log.last))
     if log.bytes != sum(entry.size for entry in log.entries):

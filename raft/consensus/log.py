@@ -12,7 +12,6 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Sequence
 
-from raftlog.raft.codec.entry import entry_mark, previous_crc
 from raftlog.raft.options import Options
 from raftlog.raft.types import Entry, LogStart, Mark
 
@@ -74,8 +73,8 @@ class Log:
         self.doubtful_term = 0
         if start.tail:
             head = start.tail[0]
-            assert entry_mark(start.tail[-1]) == start.last, "the tail must end at the last mark"
-            self.start = Mark(head.before, self.term_at(head.before) or 0, previous_crc(head))
+            assert start.tail[-1].mark == start.last, "the tail must end at the last mark"
+            self.start = Mark(head.before, self.term_at(head.before) or 0, head.previous_crc)
         assert applied <= committed <= start.last.index, (applied, committed, start.last.index)
 
     # -- questions ---------------------------------------------------------------------------------------------
@@ -108,7 +107,7 @@ class Log:
 
     def may_end(self, index: int) -> bool:
         """Whether an entry may end at `index`, as far as memory knows: below the tail only the disk knows."""
-        return index < self.start.index or self.is_end(index)
+        return index == self.last.index or index < self.start.index or self.is_end(index)
 
     def mark_at(self, index: int) -> Mark | None:
         """The mark of the entry that ends at `index`, with its header CRC; None where it is not in memory."""
@@ -118,7 +117,7 @@ class Log:
             return self.start
         position = bisect_left(self.ends, index)
         if position < len(self.ends) and self.ends[position] == index:
-            return entry_mark(self.entries[position])
+            return self.entries[position].mark
         return None
 
     def last_end(self, index: int, term: int) -> tuple[int, bool]:
@@ -158,15 +157,16 @@ class Log:
                 return tuple(entries[position:end])
         return tuple(entries[position:stop])
 
-    def between(self, after: int, to: int) -> tuple[Entry, ...]:
-        """The entries of the tail after the end `after`, up to the end `to`."""
-        return tuple(self.entries[bisect_right(self.ends, after) : bisect_right(self.ends, to)])
-
     def bytes_between(self, after: int, to: int) -> int:
         """Bytes of the entries after the end `after`, up to the end `to`, none of them committed before; those that
         left memory since count too."""
-        freed = sum([size for index, size in self.uncommitted_freed if after < index <= to])
-        return freed + sum([entry.size for entry in self.between(after, to)])
+        total = 0
+        for index, size in self.uncommitted_freed:
+            if after < index <= to:
+                total += size
+        for entry in self.entries[bisect_right(self.ends, after) : bisect_right(self.ends, to)]:
+            total += entry.size
+        return total
 
     def is_up_to_date(self, last_index: int, last_term: int) -> bool:
         """Whether a log that ends so is at least as up to date as this one.
@@ -190,7 +190,7 @@ class Log:
             self.entries.append(entry)
             self.ends.append(index)
             self.bytes += entry.size
-        self.last = entry_mark(entries[-1])
+        self.last = entries[-1].mark
         self.appended_ms = now_ms
 
     def cut(self, after: int, replacement: Entry, term: int) -> None:
@@ -214,7 +214,7 @@ class Log:
         del self.entries[position:]
         del self.ends[position:]
         # Below the tail only the disk knows the mark; the entry that follows it names its CRC.
-        self.last = self.mark_at(after) or Mark(after, self.term_at(after) or 0, previous_crc(replacement))
+        self.last = self.mark_at(after) or Mark(after, self.term_at(after) or 0, replacement.previous_crc)
         if not self.entries:
             self.start = self.last
         while self.uncommitted_freed and self.uncommitted_freed[-1][0] > after:
@@ -244,7 +244,7 @@ class Log:
         cut_after, self.cut_after = self.cut_after, None
         if self.handed == self.last.index:
             return cut_after, ()
-        entries = self.between(self.handed, self.last.index)
+        entries = tuple(self.entries[bisect_right(self.ends, self.handed) :])
         self.handed = self.last.index
         return cut_after, entries
 
@@ -257,14 +257,14 @@ class Log:
         to = min(self.committed, self.persisted)
         if self.given >= to or self.given < self.start.index or self.unapplied_bytes >= bytes_max:
             return ()
-        entries, size, count = self.between(self.given, to), 0, 0
+        entries, size, count = self.entries[bisect_right(self.ends, self.given) : bisect_right(self.ends, to)], 0, 0
         for entry in entries:
             size += entry.size
             count += 1
             if self.unapplied_bytes + size >= bytes_max:
                 break
         self.give(entries[count - 1].index, size)
-        return entries if count == len(entries) else entries[:count]
+        return tuple(entries[:count])
 
     def give(self, index: int, size: int) -> None:
         """Entries of `size` bytes, up to `index`, go to the state machine."""
@@ -302,7 +302,7 @@ class Log:
             self.run_firsts[0] = max(self.run_firsts[0], self.first)
         drop = bisect_right(self.ends, keep_after)
         if drop:
-            self.start = entry_mark(self.entries[drop - 1])
+            self.start = self.entries[drop - 1].mark
             self.bytes -= sum([entry.size for entry in self.entries[:drop]])
             del self.entries[:drop]
             del self.ends[:drop]
@@ -347,6 +347,6 @@ class Log:
                 freed.append((entry.index, entry.size))
             drop += 1
         if drop:
-            self.start = entry_mark(self.entries[drop - 1])
+            self.start = self.entries[drop - 1].mark
             del self.entries[:drop]
             del self.ends[:drop]

@@ -3,8 +3,8 @@
 It also raises the cluster version once every member knows a newer one, as a change of its own
 (`raftlog.raft.versions`).
 
-Looked at before every Ready; a leader whose members do not change is done after one comparison. Thesis 4.2.1 (catching
-up in rounds), 4.2.2 (a leader that is removed), 4.3 (leaving the joint configuration).
+The core calls `advance` before a Ready, unless the members are settled and the cluster version is the newest.
+Thesis 4.2.1 (catching up in rounds), 4.2.2 (a leader that is removed), 4.3 (leaving the joint configuration).
 
 How a driver changes members: it calls `core.propose_configuration(change, now)` at the leader, with a change of
 `raftlog.raft.changes`. The call returns the index of the first configuration entry, or raises a refusal that names the

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from raftlog.raft.codec.entry import previous_crc
 from raftlog.raft.consensus import membership, recall, snapshots
 from raftlog.raft.consensus.progress import FollowerProgress, Hold, Mode
 from raftlog.raft.consensus.roles import Follower, Leader
@@ -218,15 +217,15 @@ def advance_commit(state: State, role: Leader) -> None:
     The leader counts itself by what its own disk confirmed, and only if it is a voter.
     """
     log = state.log
-    matches = {peer: progress.match for peer, progress in role.progress.items()}
-    matches[state.node] = log.persisted
-    index = agreed(state.configuration, matches)
+    matches = {state.node: log.persisted}
+    for peer, progress in role.progress.items():
+        matches[peer] = progress.match
+    index = agreed(state.configurations[-1][1], matches)
     if index <= log.committed or log.term_at(index) != state.term:
         return
     assert log.may_end(index), f"commit {index} is not the end of an entry"
     role.uncommitted_bytes -= log.bytes_between(log.committed, index)
     log.committed = index
-    membership.forget(state)
 
 
 def on_fetched(state: State, role: Leader, fetch: Fetch, entries: tuple[Entry, ...]) -> None:
@@ -277,7 +276,6 @@ def on_append(state: State, message: AppendEntries) -> None:
     if commit > log.committed:
         assert log.may_end(commit), f"the leader commits {commit}, which is not the end of an entry here"
         log.committed = commit
-        membership.forget(state)
     if recall.is_waiting(state):
         return  # its disk may have lost a promise of a newer term: the leader asks again with each heartbeat
     recall.led(state, message, proved)
@@ -303,7 +301,7 @@ def _is_chain(state: State, message: AppendEntries) -> bool:
             return False
         index, term = entry.index, entry.term
     mark = state.log.mark_at(message.prev_index)
-    named = previous_crc(message.entries[0])
+    named = message.entries[0].previous_crc
     if mark is not None and mark.index > 0 and mark.header_crc != named:
         ignore(state, message, f"entry {mark.index} has header CRC {mark.header_crc:08x} here, {named:08x} there")
         _count_rejection(state, message, mark, named)

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from raftlog.raft.codec.checks import crc32c
-from raftlog.raft.codec.entry import HEADER_SIZE, entry_mark, previous_crc
 from raftlog.raft.codec.index_rows import IDX_ROW, index_rows
 from raftlog.raft.codec.mark import MARK_SIZE, encode_mark
 from raftlog.raft.types import Entry, EntryKind, HardState, Mark, TermRun
@@ -107,7 +106,7 @@ class Segment:
             self.runs.append(TermRun(entry.first, entry.term))
         if entry.kind is EntryKind.CONFIGURATION and self.configurations[-1:] != [entry.index]:
             self.configurations.append(entry.index)
-        self.last = entry_mark(entry)
+        self.last = entry.mark
         self.end = position + entry.size
 
     def add_summary(self, summary: Summary) -> None:
@@ -195,12 +194,12 @@ class Journal:
         mark = after or self.last
         index, crc = mark.index, mark.header_crc
         for entry in entries:
-            if entry.before != index or previous_crc(entry) != crc:
+            if entry.before != index or entry.previous_crc != crc:
                 raise ImpossibleBatch(
                     f"entry {entry.first}..{entry.index} of term {entry.term} does not follow the log, which ends at "
-                    f"{index} with header CRC {crc:08x} (the entry names {previous_crc(entry):08x})"
+                    f"{index} with header CRC {crc:08x} (the entry names {entry.previous_crc:08x})"
                 )
-            index, crc = entry.index, int.from_bytes(entry.header[HEADER_SIZE - 4 :], "little")
+            index, crc = entry.index, entry.mark.header_crc
 
     def spares(self, entries: Sequence[Entry], groups: Groups | None = None) -> list[FileOperation]:
         """The segment files that must be there before `append(entries)`: the only step that may run out of space.

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from raftlog.raft.codec.checks import Corrupt, crc32c
-from raftlog.raft.codec.entry import ENTRY_MAGIC, HEADER_SIZE, decode_header, entry_mark, entry_of
+from raftlog.raft.codec.entry import ENTRY_MAGIC, HEADER_SIZE, decode_header, entry_of
 from raftlog.raft.codec.index_rows import IDX_ROW, index_rows
 from raftlog.raft.codec.mark import MARK_MAGIC, MARK_SIZE, decode_mark, encode_mark
 from raftlog.raft.types import GENESIS, Entry, EntryKind, Mark
@@ -375,7 +375,7 @@ def _recover_active(
             ended = found
             break
         if found.is_mark_damaged:
-            mark = segment.previous if newest_entry is None else entry_mark(newest_entry)
+            mark = segment.previous if newest_entry is None else newest_entry.mark
             mends.append(_mended(name, found, mark, recovery.notices))
         if newest_entry is None or entry.term != newest_entry.term or entry.kind is EntryKind.CONFIGURATION:
             segment.add(entry, found.position)

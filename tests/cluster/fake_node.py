@@ -27,7 +27,7 @@ from raftlog.cluster.replica.log.log_reader import compacted
 from raftlog.cluster.runtime.metrics import Metrics
 from raftlog.raft.changes import MemberChange
 from raftlog.raft.codec.configuration import decode_configuration, encode_configuration
-from raftlog.raft.codec.entry import entry_mark, seal_entry
+from raftlog.raft.codec.entry import seal_entry
 from raftlog.raft.codec.index_rows import IDX_ROW, index_rows
 from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.types import GENESIS, Entry, EntryKind, Mark
@@ -98,7 +98,7 @@ class FakeNode:
 
     def append(self, kind: EntryKind, data: bytes, count: int) -> tuple[Entry, Effects]:
         """One more entry, applied."""
-        previous = entry_mark(self.log[-1][0]) if self.log else GENESIS
+        previous = self.log[-1][0].mark if self.log else GENESIS
         entry = seal_entry(
             previous, term=self.term, kind=kind, count=count, time_ms=self.time_ms, clock_ms=self.clock_ms, data=data
         )
@@ -246,7 +246,7 @@ class FakeNode:
 
     def state_mark(self) -> tuple[Mark, int, Configuration]:
         """As Node.state_mark."""
-        return entry_mark(self.log[-1][0]), 1, decode_configuration(self.log[0][0].data)
+        return self.log[-1][0].mark, 1, decode_configuration(self.log[0][0].data)
 
     async def change_members(self, change: MemberChange, deadline: float) -> int:
         """Takes every change, and does nothing."""

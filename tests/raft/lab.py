@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from raftlog.raft.codec.configuration import encode_configuration
-from raftlog.raft.codec.entry import entry_mark, seal_entry
+from raftlog.raft.codec.entry import seal_entry
 from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.consensus.invariants import check_log, check_state
@@ -47,7 +47,7 @@ def extend(previous: Mark, *entries: int | tuple[int, int], data: bytes = b"x", 
             previous, term=term, kind=EntryKind.COMMANDS, count=count, time_ms=0, clock_ms=clock_ms, data=data
         )
         made.append(entry)
-        previous = entry_mark(entry)
+        previous = entry.mark
     return made
 
 
@@ -57,7 +57,7 @@ def log_of(members: Configuration, *entries: int | tuple[int, int], data: bytes 
         GENESIS, term=1, kind=EntryKind.CONFIGURATION, count=1, time_ms=0, clock_ms=0,
         data=encode_configuration(members),
     )  # fmt: skip
-    return [first, *extend(entry_mark(first), *entries, data=data)]
+    return [first, *extend(first.mark, *entries, data=data)]
 
 
 def log_start(entries: Sequence[Entry], tail: int | None = None) -> LogStart:
@@ -67,7 +67,7 @@ def log_start(entries: Sequence[Entry], tail: int | None = None) -> LogStart:
         if not runs or runs[-1].term != entry.term:
             runs.append(TermRun(entry.first, entry.term))
     kept = entries if tail is None else entries[len(entries) - tail :]
-    return LogStart(1, tuple(runs), entry_mark(entries[-1]), tuple(kept))
+    return LogStart(1, tuple(runs), entries[-1].mark, tuple(kept))
 
 
 def make_core(
@@ -135,9 +135,9 @@ class Drained:
 
 def next_ready(core: RaftCore) -> Ready | None:
     """The next Ready. A core that says that it has none gives none: the server does not ask it then."""
-    has_ready = core.has_ready
+    is_touched = core.state.is_touched
     ready = core.ready()
-    assert ready is None or has_ready, f"has_ready was False, and then came {ready}"
+    assert ready is None or is_touched, f"is_touched was False, and then came {ready}"
     return ready
 
 

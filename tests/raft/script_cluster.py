@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from raftlog.raft.codec.entry import header_crc
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.consensus.invariants import InvariantBroken, check_log, check_state, check_step, observe
@@ -244,7 +243,7 @@ class Cluster:
         if not committed:
             return
         for entry in committed:
-            if self._applied.setdefault(entry.index, header_crc(entry)) != header_crc(entry):
+            if self._applied.setdefault(entry.index, entry.mark.header_crc) != entry.mark.header_crc:
                 raise InvariantBroken(node.number, "state machine safety", "figure 3", entry.index)
         node.applied += committed
         self.say(f"{node.number} applies {entries_text(committed)}")

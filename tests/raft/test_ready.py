@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 
 from hypothesis import given, settings, strategies as st
 
-from raftlog.raft.codec.entry import entry_mark
 from raftlog.raft.messages import AppendEntriesReply, Message
 from raftlog.raft.ready import Ready, SyncQueue, without_void_promises
 from raftlog.raft.types import GENESIS, Entry, HardState
@@ -36,7 +35,7 @@ def test_a_cut_on_waiting_entries_only_drops_them() -> None:
     entries = extend(GENESIS, 1, 1, 1)
     queue = SyncQueue()
     queue.add(Ready(entries=tuple(entries)))
-    other = extend(entry_mark(entries[0]), 2)
+    other = extend(entries[0].mark, 2)
     queue.add(Ready(cut_after=1, entries=tuple(other)))
     batch = queue.take()
     assert (batch.cut_after, batch.entries) == (None, (entries[0], *other))
@@ -48,11 +47,11 @@ def test_a_cut_that_reaches_taken_entries_goes_to_the_disk() -> None:
     queue = SyncQueue()
     queue.add(Ready(entries=tuple(entries)))
     queue.take()
-    two = extend(entry_mark(entries[1]), 2)
+    two = extend(entries[1].mark, 2)
     queue.add(Ready(cut_after=2, entries=tuple(two)))
-    three = extend(entry_mark(entries[0]), 3, 3)
+    three = extend(entries[0].mark, 3, 3)
     queue.add(Ready(cut_after=1, entries=tuple(three)))
-    four = extend(entry_mark(three[0]), 4)
+    four = extend(three[0].mark, 4)
     queue.add(Ready(cut_after=2, entries=tuple(four)))
     batch = queue.take()
     assert (batch.cut_after, batch.entries) == (1, (three[0], *four))
@@ -64,7 +63,7 @@ def test_promises_of_entries_that_were_cut_while_they_waited_are_withdrawn() -> 
     queue = SyncQueue()
     refusal = promise(0, success=False)
     queue.add(Ready(entries=tuple(entries), messages_after_sync=(promise(1), promise(2), refusal)))
-    queue.add(Ready(cut_after=1, entries=tuple(extend(entry_mark(entries[0]), 2)), messages_after_sync=(promise(2),)))
+    queue.add(Ready(cut_after=1, entries=tuple(extend(entries[0].mark, 2)), messages_after_sync=(promise(2),)))
     assert queue.take().messages == (promise(1), refusal, promise(2))
     assert without_void_promises([promise(3), promise(4)], 3) == [promise(3)]
 
@@ -105,7 +104,7 @@ def test_whenever_the_disk_is_idle_it_equals_the_log(actions: list[tuple[str, in
     queue, disk = SyncQueue(), Disk()
     term = 1
     for kind, number in actions:
-        previous = entry_mark(log[-1]) if log else GENESIS
+        previous = log[-1].mark if log else GENESIS
         if kind == "append":
             made = extend(previous, *[term] * number)
             log += made
@@ -113,7 +112,7 @@ def test_whenever_the_disk_is_idle_it_equals_the_log(actions: list[tuple[str, in
         elif kind == "cut" and number < len(log):
             term += 1
             del log[-number:]
-            made = extend(entry_mark(log[-1]), term)
+            made = extend(log[-1].mark, term)
             cut_after = log[-1].index
             log += made
             queue.add(Ready(hard_state=HardState(term), cut_after=cut_after, entries=tuple(made)))

@@ -20,7 +20,7 @@ from raftlog.raft.codec.block import (
 )
 from raftlog.raft.codec.checks import crc32c
 from raftlog.raft.codec.configuration import encode_configuration
-from raftlog.raft.codec.entry import entry_mark, previous_crc, seal_entry
+from raftlog.raft.codec.entry import seal_entry
 from raftlog.raft.codec.index_rows import IDX_ROW, index_rows
 from raftlog.raft.codec.mark import encode_mark
 from raftlog.raft.codec.raw import RAW_SIZE, RawHeader, decode_raw_header, encode_raw_header
@@ -63,7 +63,7 @@ class Log:
             self.last, term=term or max(self.last.term, 1), kind=kind, count=count,
             time_ms=max(self.last.time_ms, START_MS) + 7, clock_ms=self.last.clock_ms + 7, data=data,
         )  # fmt: skip
-        self.last = entry_mark(entry)
+        self.last = entry.mark
         self.entries.append(entry)
         if requests:
             self.revision = max(self.revision, *(request.revision for request in requests))
@@ -82,7 +82,7 @@ class Log:
         rows, segment = [], bytearray()
         for entry in entries:
             if marks and segment:
-                mark = Mark(entry.before, entry.term, previous_crc(entry))
+                mark = Mark(entry.before, entry.term, entry.previous_crc)
                 segment += encode_mark(mark, base + len(segment))
             rows.append(index_rows(entry, base + len(segment)))
             segment += entry.header + entry.data
@@ -352,7 +352,7 @@ class RealLog(Log):
             time_ms=max(self.last.time_ms, START_MS) + 7, clock_ms=self.last.clock_ms + 7,
             data=b"".join(blocks) or data,
         )  # fmt: skip
-        self.last = entry_mark(entry)
+        self.last = entry.mark
         self.entries.append(entry)
         self.effects.append(encode_effects(self.machine.apply(log_entry(entry))))
         self.revision = self.machine.revision

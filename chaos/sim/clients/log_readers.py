@@ -19,7 +19,6 @@ from raftlog.chaos.sim.world.world import World
 from raftlog.cluster.api.errors import Code, Problem
 from raftlog.cluster.replica.replica import Replica
 from raftlog.cluster.runtime import clock
-from raftlog.raft.codec.entry import header_crc
 from raftlog.raft.types import Entry
 from raftlog.statemachine.effects import Effects, encode_effects
 
@@ -54,7 +53,7 @@ class LogReaders:
         if not self._ends or entry.index > self._ends[-1]:
             self._ends.append(entry.index)
             self._times.append(entry.time_ms)
-            self._log[entry.index] = (entry.before, header_crc(entry), _hash(effects))
+            self._log[entry.index] = (entry.before, entry.mark.header_crc, _hash(effects))
 
     def check(self, node: int, from_index: int, applied: int, found: list[tuple[Entry, Effects]]) -> None:
         """A node that had applied `applied` gave these entries. Raises Failure."""
@@ -69,7 +68,7 @@ class LogReaders:
         for entry, effects in found:
             if entry.before != before:
                 raise Failure(SKIPS, f"{where}, gave {entry.before + 1} behind {before}")
-            if self._log.get(entry.index) != (entry.before, header_crc(entry), _hash(effects)):
+            if self._log.get(entry.index) != (entry.before, entry.mark.header_crc, _hash(effects)):
                 raise Failure(EQUAL, f"{where}, gave another entry {entry.index}")
             before = entry.index
 

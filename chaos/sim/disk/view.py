@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from raftlog.chaos.sim.disk.files import MemoryFiles
-from raftlog.raft.codec.entry import entry_mark
 from raftlog.raft.types import GENESIS, Entry, HardState, Mark
 from raftlog.raft.wal.formats import HARD_STATE, segment_name
 from raftlog.raft.wal.opening import OpenedShard
@@ -125,7 +124,7 @@ class View:
             self.installed(self.installing)
         self.installing = None
         position = bisect_right(self.ends, last.index) - 1
-        wanted = entry_mark(self.entries[position]) if position >= 0 else self.base
+        wanted = self.entries[position].mark if position >= 0 else self.base
         if (wanted.index, wanted.header_crc) != (last.index, last.header_crc) or (
             position + 1 < self.synced and not is_mended
         ):

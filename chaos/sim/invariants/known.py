@@ -11,7 +11,6 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from raftlog.raft.codec.configuration import decode_configuration
-from raftlog.raft.codec.entry import header_crc
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.consensus.log import Log
 from raftlog.raft.types import Entry, EntryKind, HardState, NodeId
@@ -45,7 +44,7 @@ class Known:
     __slots__ = ("chain", "commits", "committed", "configurations", "disks", "ends", "lost", "rolled_back")
 
     def __init__(self, configuration: Configuration, first: Entry) -> None:
-        self.chain: dict[tuple[int, int], int] = {(first.index, first.term): header_crc(first)}
+        self.chain: dict[tuple[int, int], int] = {(first.index, first.term): first.mark.header_crc}
         self.ends: dict[int, None] = {0: None, first.index: None}  # where any entry ever ended
         self.committed: list[tuple[int, int]] = [(first.index, first.term)]  # in order, as first seen
         self.commits: list[tuple[int, int]] = [(first.term, first.index)]  # what each term's leaders committed, last

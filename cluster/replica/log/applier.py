@@ -20,7 +20,6 @@ from raftlog.cluster.protocol.recent_entries import Recent
 from raftlog.cluster.protocol.waiters import IndexWaiters
 from raftlog.cluster.records.entries import last_user_index, log_entry
 from raftlog.cluster.runtime import clock
-from raftlog.raft.codec.entry import entry_mark
 from raftlog.raft.types import Entry, Mark
 from raftlog.raft.wal.retention import bytes_on_disk
 from raftlog.statemachine.commands import LogEntry
@@ -137,7 +136,7 @@ class Applier:
         frame = encode_effects(effects)
         index = entry.index
         self.applied = index
-        self.mark = entry_mark(entry)
+        self.mark = entry.mark
         self.log_bytes += bytes_on_disk(entry, len(frame))
         self.log_records += entry.count
         user = last_user_index(command, effects)

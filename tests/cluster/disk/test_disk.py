@@ -16,7 +16,7 @@ import pytest
 from raftlog.cluster.disk.disk import Disk
 from raftlog.cluster.files.shard_files import ZEROS, Allocation
 from raftlog.raft.codec.checks import Corrupt
-from raftlog.raft.codec.entry import decode_entry, entry_mark
+from raftlog.raft.codec.entry import decode_entry
 from raftlog.raft.codec.mark import MARK_MAGIC, MARK_SIZE
 from raftlog.raft.types import GENESIS, Entry, HardState, TermRun
 from raftlog.raft.wal.formats import FRAME_HEADER_SIZE, decode_frame_header, peek_frame
@@ -49,7 +49,7 @@ async def test_a_new_folder_holds_the_first_entry_only(tmp_path: Path) -> None:
     for boot in (1, 2, 3):
         disk, recovered = open_disk(folder)
         assert recovered.hard_state == HardState(1, 0, boot)
-        assert recovered.last == entry_mark(FIRST)
+        assert recovered.last == FIRST.mark
         assert recovered.tail == (FIRST,)
         assert recovered.runs == (TermRun(1, 1),)
         assert (recovered.configuration, recovered.configuration_index) == (CONFIGURATION, 1)
@@ -69,7 +69,7 @@ async def test_any_history_is_read_back(tmp_path: Path) -> None:
             match random.choice("aaaaaccrh"):
                 case "a":
                     sizes = random.choices((20, 200, 2_000, 9_000), (6, 4, 2, 1), k=random.randint(1, 6))
-                    new = make_entries(entry_mark(log[-1]), term, sizes, random.randint(1, 3))
+                    new = make_entries(log[-1].mark, term, sizes, random.randint(1, 3))
                     await disk.carry_out(batch(*new))
                     log += new
                     until = random.randint(applied, len(log))
@@ -78,7 +78,7 @@ async def test_any_history_is_read_back(tmp_path: Path) -> None:
                 case "c":
                     term += 1
                     kept = random.randint(max(1, applied), len(log))
-                    new = make_entries(entry_mark(log[kept - 1]), term, (50, 60))
+                    new = make_entries(log[kept - 1].mark, term, (50, 60))
                     state = HardState(term, random.randint(0, 3))
                     await disk.carry_out(batch(*new, hard_state=state, cut_after=log[kept - 1].index))
                     log = log[:kept] + new
@@ -89,7 +89,7 @@ async def test_any_history_is_read_back(tmp_path: Path) -> None:
                 case "r":
                     await disk.close()
                     disk, recovered = open_disk(folder)
-                    assert recovered.last == entry_mark(log[-1])
+                    assert recovered.last == log[-1].mark
                     assert recovered.hard_state.term == term
                     assert recovered.ledger_last == 0  # no snapshot says that the effects are more than cached
                     await disk.write_effects(effects_of(log[:applied]))
@@ -131,7 +131,7 @@ async def test_effects_may_come_before_their_entries_are_durable(tmp_path: Path)
     """Effects of an entry that is not in the log yet wait in memory; those that are there already are dropped."""
     folder = make_folder(tmp_path)
     disk, _ = open_disk(folder)
-    entries = make_entries(entry_mark(FIRST), 1, (10, 20))
+    entries = make_entries(FIRST.mark, 1, (10, 20))
     await disk.write_effects(effects_of([FIRST, *entries]))
     assert (await disk.read_raw(1, 99, 1 << 20)).next == 2
     await disk.carry_out(batch(*entries))
@@ -150,7 +150,7 @@ async def test_effects_may_come_before_their_entries_are_durable(tmp_path: Path)
 async def test_reads_at_the_edges(tmp_path: Path) -> None:
     """Reading from inside an entry, from behind the end, or nothing: an empty answer, never another entry."""
     disk, _ = open_disk(make_folder(tmp_path))
-    (entry,) = make_entries(entry_mark(FIRST), 1, (60,), records=3)
+    (entry,) = make_entries(FIRST.mark, 1, (60,), records=3)
     await disk.carry_out(batch(entry))
     assert await disk.read_entries(1, 99, 1) == (entry,)
     assert await disk.read_entries(2, 99, 1) == ()  # no entry ends there
@@ -164,7 +164,7 @@ async def test_reads_at_the_edges(tmp_path: Path) -> None:
 async def test_the_first_index_of_a_time_is_found(tmp_path: Path) -> None:
     """A time leads to the first record of the first entry at or after it, over all segments."""
     disk, _ = open_disk(make_folder(tmp_path))
-    log = [FIRST, *make_entries(entry_mark(FIRST), 1, (900,) * 30, records=2)]
+    log = [FIRST, *make_entries(FIRST.mark, 1, (900,) * 30, records=2)]
     for start in range(1, len(log), 5):
         await disk.carry_out(batch(*log[start : start + 5]))
     assert disk.statistics().segments > 3
@@ -178,7 +178,7 @@ async def test_snapshots_are_saved_read_and_dropped(tmp_path: Path) -> None:
     """The newest snapshot is found at a restart with its chunks; two are kept; its ledger was synced before."""
     folder = make_folder(tmp_path)
     disk, _ = open_disk(folder)
-    log = [FIRST, *make_entries(entry_mark(FIRST), 1, (10,) * 4)]
+    log = [FIRST, *make_entries(FIRST.mark, 1, (10,) * 4)]
     await disk.carry_out(batch(*log[1:]))
     await disk.write_effects(effects_of(log))
     pulled = []
@@ -189,14 +189,14 @@ async def test_snapshots_are_saved_read_and_dropped(tmp_path: Path) -> None:
             yield bytes([number, i]) * 1_000
 
     for number in (2, 3, 4):
-        await disk.save_snapshot(entry_mark(log[number]), CONFIGURATION, chunks(number), 1)
+        await disk.save_snapshot(log[number].mark, CONFIGURATION, chunks(number), 1)
     assert pulled == [(number, i) for number in (2, 3, 4) for i in range(3)]
     names = sorted(path.name for path in (folder / "shard-0" / "snapshots").iterdir())
     assert names == ["00000000000000000004", "00000000000000000005"]
     await disk.close()
     disk, recovered = open_disk(folder)
     assert recovered.snapshot is not None
-    assert recovered.snapshot.mark == entry_mark(log[4])
+    assert recovered.snapshot.mark == log[4].mark
     assert (recovered.snapshot.configuration, recovered.snapshot.configuration_index) == (CONFIGURATION, 1)
     assert list(recovered.snapshot.chunks()) == [bytes([4, i]) * 1_000 for i in range(3)]
     # a snapshot trims nothing (pitfall 57: a log deleted beyond its snapshot): compaction is not retention
@@ -210,9 +210,9 @@ async def test_a_snapshot_needs_its_log_and_ledger(tmp_path: Path) -> None:
     """
     folder = make_folder(tmp_path)
     disk, _ = open_disk(folder)
-    (entry,) = make_entries(entry_mark(FIRST), 1, (10,))
+    (entry,) = make_entries(FIRST.mark, 1, (10,))
     with pytest.raises(ImpossibleBatch, match="the log reaches 1, the ledger 0"):
-        await disk.save_snapshot(entry_mark(entry), CONFIGURATION, [b"x"])
+        await disk.save_snapshot(entry.mark, CONFIGURATION, [b"x"])
     await disk.write_effects(effects_of([FIRST]))
 
     def broken() -> Iterator[bytes]:
@@ -220,7 +220,7 @@ async def test_a_snapshot_needs_its_log_and_ledger(tmp_path: Path) -> None:
         raise ArithmeticError
 
     with pytest.raises(ArithmeticError):
-        await disk.save_snapshot(entry_mark(FIRST), CONFIGURATION, broken())
+        await disk.save_snapshot(FIRST.mark, CONFIGURATION, broken())
     assert list((folder / "shard-0" / "snapshots").iterdir()) == []
     await disk.close()
 
@@ -228,7 +228,7 @@ async def test_a_snapshot_needs_its_log_and_ledger(tmp_path: Path) -> None:
 async def test_impossible_calls_of_the_core_are_refused(tmp_path: Path) -> None:
     """A falling term, a changed vote, a gap, a cut of applied entries: refused before anything is written."""
     disk, _ = open_disk(make_folder(tmp_path))
-    entries = make_entries(entry_mark(FIRST), 1, (10, 20))
+    entries = make_entries(FIRST.mark, 1, (10, 20))
     await disk.carry_out(batch(*entries, hard_state=HardState(5, 2)))
     await disk.write_effects(effects_of([FIRST, *entries]))
     await disk.write_mark()
@@ -258,7 +258,7 @@ async def test_a_segment_is_made_ahead(tmp_path: Path) -> None:
     disk, _ = open_disk(folder)
     log = [FIRST]
     for _ in range(30):
-        new = make_entries(entry_mark(log[-1]), 1, (700,))
+        new = make_entries(log[-1].mark, 1, (700,))
         await disk.carry_out(batch(*new))
         log += new
     await disk.write_effects(effects_of(log))
@@ -304,7 +304,7 @@ async def test_a_late_reading_thread_never_touches_a_segment(tmp_path: Path) -> 
     busy = disk._read_worker.run(partial(release.wait, 10))
     log = [FIRST]
     while disk.statistics().rolls < 4:
-        new = make_entries(entry_mark(log[-1]), 1, (1_500,))
+        new = make_entries(log[-1].mark, 1, (1_500,))
         await disk.carry_out(batch(*new))
         log += new
     release.set()
@@ -328,7 +328,7 @@ async def test_batches_and_reads_at_the_same_time(tmp_path: Path) -> None:
 
     reader = asyncio.ensure_future(read())
     while len(log) < 150:
-        new = make_entries(entry_mark(log[-1]), 1, (400, 30))
+        new = make_entries(log[-1].mark, 1, (400, 30))
         await disk.carry_out(batch(*new))
         log += new
     await reader

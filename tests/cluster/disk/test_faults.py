@@ -16,14 +16,13 @@ from raftlog.chaos.sim.disk.files import MemoryFiles
 from raftlog.cluster.disk.disk import Disk
 from raftlog.cluster.files.errors import DiskFenced, NoSpace, ReadDamaged
 from raftlog.cluster.files.shard_files import ShardFiles
-from raftlog.raft.codec.entry import entry_mark
 from raftlog.raft.types import Entry, HardState
 from raftlog.raft.wal.operations import FileOperation
 from tests.cluster.files.disk_lab import batch, effects_of, make_folder, open_disk, read_all
 from tests.raft.wal.journal_driver import CONFIGURATION, FIRST, after_power_cut, make_entries
 from tests.support import wait_until_async
 
-SECOND = make_entries(entry_mark(FIRST), 1, (100,))[0]
+SECOND = make_entries(FIRST.mark, 1, (100,))[0]
 
 
 @pytest.fixture
@@ -37,7 +36,7 @@ async def disk(tmp_path: Path) -> AsyncIterator[Disk]:
 
 
 def next_entry() -> Entry:
-    return make_entries(entry_mark(SECOND), 1, (50,))[0]
+    return make_entries(SECOND.mark, 1, (50,))[0]
 
 
 def fail_with(number: int) -> Callable[..., int]:
@@ -103,7 +102,7 @@ async def test_no_room_for_rows_or_effects_is_back_pressure(disk: Disk, monkeypa
     with monkeypatch.context() as patch:
         patch.setattr(ShardFiles, "write", write)
         await disk.carry_out(batch(*first))  # its entries are durable: it is acknowledged
-        second = make_entries(entry_mark(first[0]), 1, (60,))
+        second = make_entries(first[0].mark, 1, (60,))
         await disk.write_effects(effects_of([FIRST]))
         with pytest.raises(NoSpace):
             await disk.write_mark()  # rows and effects first; any `finish` would find it too
@@ -178,7 +177,7 @@ async def test_a_disk_that_hangs_is_left_behind(disk: Disk, monkeypatch: pytest.
     with monkeypatch.context() as patch:
         patch.setattr("raftlog.cluster.files.shard_files.os.fsync", hang)
         patch.setattr("raftlog.cluster.disk.disk.STOP_TIMEOUT_S", 0.05)
-        await disk.carry_out(batch(*make_entries(entry_mark(SECOND), 1, (5_000,))))
+        await disk.carry_out(batch(*make_entries(SECOND.mark, 1, (5_000,))))
         await wait_until_async(hangs.is_set)
         await disk.close()
         assert hangs.is_set()
@@ -210,7 +209,7 @@ async def test_pitfall_56_a_snapshot_is_durable_before_it_counts(disk: Disk, mon
     for kind in ("fsync", "fdatasync"):
         monkeypatch.setattr(f"raftlog.cluster.files.shard_files.os.{kind}", sync(kind))
     monkeypatch.setattr("os.rename", rename)
-    await disk.save_snapshot(entry_mark(FIRST), CONFIGURATION, [b"state"], 1)
+    await disk.save_snapshot(FIRST.mark, CONFIGURATION, [b"state"], 1)
     name = "00000000000000000001"
     assert done == [
         f"sync log/{name}.ledger",
@@ -235,11 +234,11 @@ async def test_pitfall_61_a_snapshot_that_fails_leaves_nothing(
     with monkeypatch.context() as patch:
         patch.setattr("raftlog.cluster.files.shard_files.os.pwrite", fail_with(number))
         with pytest.raises(error):
-            await disk.save_snapshot(entry_mark(FIRST), CONFIGURATION, [b"state"], 1)
+            await disk.save_snapshot(FIRST.mark, CONFIGURATION, [b"state"], 1)
     assert list((tmp_path / "node-1" / "shard-0" / "snapshots").iterdir()) == []
     assert disk.is_fenced == (number == errno.EIO)
     if number == errno.ENOSPC:
-        await disk.save_snapshot(entry_mark(FIRST), CONFIGURATION, [b"state"], 1)
+        await disk.save_snapshot(FIRST.mark, CONFIGURATION, [b"state"], 1)
 
 
 async def test_damage_found_by_a_reader_is_reported(disk: Disk, tmp_path: Path) -> None:
@@ -281,14 +280,14 @@ async def test_pitfall_62_power_cut_under_a_running_disk(tmp_path: Path, monkeyp
     promises: list[tuple[int, list[Entry], HardState]] = [(0, log, HardState(1))]
     term = 1
     for step in range(14):
-        new = make_entries(entry_mark(log[-1]), term, (700, 90 * step))
+        new = make_entries(log[-1].mark, term, (700, 90 * step))
         state = None
         if step % 5 == 4:
             term += 1
             state = HardState(term, step % 3)
         if step == 9:
             log = log[:-3]
-            new = make_entries(entry_mark(log[-1]), term, (30, 2_000))
+            new = make_entries(log[-1].mark, term, (30, 2_000))
             await disk.carry_out(batch(*new, hard_state=state, cut_after=log[-1].index))
         else:
             await disk.carry_out(batch(*new, hard_state=state))

@@ -21,7 +21,6 @@ from raftlog.cluster.replica.replica import Replica
 from raftlog.cluster.replica.upkeep import disk_space, retention
 from raftlog.cluster.replica.upkeep.disk_space import frees_disk_space
 from raftlog.raft.codec.block import BlockRecord, encode_block
-from raftlog.raft.codec.entry import entry_mark
 from raftlog.statemachine.commands import Operation, Result
 from raftlog.statemachine.consumers import ConsumerAction, ConsumerCommand, encode_consumer
 from tests.cluster.disk.small_disk import SmallDisks
@@ -89,7 +88,7 @@ async def test_the_reserve_is_given_up_once_and_made_again(small: SmallDisks, tm
     assert not disk.is_fenced
     log = await read_all(disk, disk._journal.last.index)
     await disk.write_effects(effects_of(log))
-    await disk.save_snapshot(entry_mark(log[-1]), CONFIGURATION, [bytes(5_000)], 1)
+    await disk.save_snapshot(log[-1].mark, CONFIGURATION, [bytes(5_000)], 1)
     disk.keep_reserve()
     await disk.read_entries(0, 1, 1)
     assert disk.reserve_bytes == (folder / RESERVE).stat().st_size == RESERVE_SEGMENTS * SEGMENT_BYTES + 5_000
@@ -104,7 +103,7 @@ async def test_a_reserve_that_finds_too_little_room_takes_none(small: SmallDisks
     disk, _ = open_disk(folder)
     assert disk.reserve_bytes == 0
     assert RESERVE not in small.allocated
-    await disk.carry_out(batch(*make_entries(entry_mark(FIRST), 1, (3_000, 3_000))))
+    await disk.carry_out(batch(*make_entries(FIRST.mark, 1, (3_000, 3_000))))
     await disk.close()
 
 
@@ -118,9 +117,9 @@ async def test_a_snapshot_without_room_gives_the_reserve_up(small: SmallDisks, t
     small.room[folder] = small.used(folder) + 1_000
     state = [bytes(6_000)]
     with pytest.raises(NoSpace):
-        await disk.save_snapshot(entry_mark(FIRST), CONFIGURATION, state, 1)
+        await disk.save_snapshot(FIRST.mark, CONFIGURATION, state, 1)
     assert disk.reserve_bytes == 0
-    await disk.save_snapshot(entry_mark(FIRST), CONFIGURATION, state, 1)
+    await disk.save_snapshot(FIRST.mark, CONFIGURATION, state, 1)
     await disk.close()
 
 

@@ -19,7 +19,6 @@ from raftlog.cluster.files.folder import IDENTITY as IDENTITY_FILE, make_folder 
 from raftlog.cluster.files.shard_files import ShardFiles
 from raftlog.cluster.files.snapshot_files import SnapshotWriter
 from raftlog.cluster.offline.check import check_folder
-from raftlog.raft.codec.entry import entry_mark
 from raftlog.raft.types import GENESIS, Entry, HardState, Mark
 from raftlog.raft.wal.formats import (
     FRAME_HEADER_SIZE,
@@ -43,9 +42,9 @@ from tests.support import wait_until_async
 AT = 40
 """The entry that the late log follows: in the middle of a segment of the whole one."""
 
-HISTORY = [FIRST, *make_entries(entry_mark(FIRST), 1, [700] * 50)]
-LATER = make_entries(entry_mark(HISTORY[AT - 1]), 1, [300] * 5)
-BEFORE = entry_mark(HISTORY[AT - 1])
+HISTORY = [FIRST, *make_entries(FIRST.mark, 1, [700] * 50)]
+LATER = make_entries(HISTORY[AT - 1].mark, 1, [300] * 5)
+BEFORE = HISTORY[AT - 1].mark
 
 
 EFFECTS = [encode_effects(Effects(entry.index, 1, (RequestEffect(Result.APPLIED, 1),))) for entry in HISTORY]
@@ -166,7 +165,7 @@ async def test_a_cut_back_to_the_snapshot_continues_in_a_fetched_segment(tmp_pat
     assert list(await disk.read_entries(begins - 1, AT, 1 << 20)) == HISTORY[begins - 1 : AT]
     await disk.close()
     disk, recovered = open_disk(folder)
-    assert (recovered.first, recovered.last) == (begins, entry_mark(HISTORY[-1]))
+    assert (recovered.first, recovered.last) == (begins, HISTORY[-1].mark)
     await disk.close()
     await source.close()
 
@@ -342,7 +341,7 @@ async def test_the_end_of_a_slice(tmp_path: Path) -> None:
     """The mark of its last entry, durable marks passed over; a damaged one has none."""
     source = await whole(tmp_path)
     raw = await source.read_raw(3, 9, 1 << 20)
-    assert last_mark(raw) == entry_mark(HISTORY[raw.next - 2])
+    assert last_mark(raw) == HISTORY[raw.next - 2].mark
     with pytest.raises(PieceWrong):
         last_mark(other(raw, segment=flipped(raw.segment, 20)))
     await source.close()

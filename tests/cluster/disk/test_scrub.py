@@ -23,7 +23,6 @@ from raftlog.cluster.files.findings import NOT_READ, REREAD, FileHealth, Finding
 from raftlog.cluster.files.scrub import UNREADABLE, Looker, Waits, derived, mended_for_free, snapshots_among
 from raftlog.cluster.offline.check import check_folder
 from raftlog.cluster.runtime.clock import monotonic
-from raftlog.raft.codec.entry import entry_mark
 from raftlog.raft.types import HardState
 from raftlog.raft.wal.formats import SEGMENT_HEADER_SIZE, SIDE_HEADER_SIZE, index_name, ledger_name, segment_name
 from raftlog.raft.wal.snapshot_files import snapshot_folder
@@ -157,7 +156,7 @@ async def test_a_segment_that_was_cut_and_sealed_again_is_intact(disk: Disk) -> 
     looker = looker_of(disk)
     segment, following = looker.sealed()[-1]
     kept = next(each for each in entries if segment.first <= each.index < segment.last.index)
-    others = make_entries(entry_mark(kept), 3, [1_100] * 8)
+    others = make_entries(kept.mark, 3, [1_100] * 8)
     await disk.carry_out(batch(*others, hard_state=HardState(3, 1), cut_after=kept.index))
     await disk.read_entries(0, others[-1].index, 1)
     assert any(one is segment and other is not following for one, other in looker.sealed())
@@ -238,7 +237,7 @@ async def test_damage_above_the_newest_mark_does_not_pass_for_a_torn_tail(folder
     await disk.close()
     report = check_folder(folder)
     assert "a durable mark says" in str([each.what for each in report.troubles])
-    assert entry_mark(entry).index > report.last
+    assert entry.mark.index > report.last
 
 
 def test_only_files_that_a_start_rebuilds_are_removed() -> None:

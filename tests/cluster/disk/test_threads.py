@@ -17,7 +17,6 @@ import pytest
 
 from raftlog.cluster.disk.disk import Disk
 from raftlog.cluster.files.findings import Finding
-from raftlog.raft.codec.entry import entry_mark
 from raftlog.raft.types import Entry, HardState
 from tests.cluster.disk.test_disk import entries_of
 from tests.cluster.files.disk_lab import batch, effects_of, frames_of, make_folder, open_disk
@@ -87,7 +86,7 @@ class Story:
             kept = len(log)
             if random.random() < 0.1:
                 kept, term = random.randint(max(1, self.applied), len(log)), term + 1
-            new = make_entries(entry_mark(log[kept - 1]), term, random.choices((50, 2_500, 9_000), (2, 6, 1)))
+            new = make_entries(log[kept - 1].mark, term, random.choices((50, 2_500, 9_000), (2, 6, 1)))
             if kept < len(log):
                 await self.disk.carry_out(batch(*new, hard_state=HardState(term, 1), cut_after=kept))
             elif term > log[-1].term:
@@ -131,7 +130,7 @@ class Story:
             await self.more(self.news[1], 4)
             mark = self.applied
             if mark > self.saved:
-                await self.disk.save_snapshot(entry_mark(self.log[mark - 1]), CONFIGURATION, [b"state"])
+                await self.disk.save_snapshot(self.log[mark - 1].mark, CONFIGURATION, [b"state"])
                 self.oldest, self.saved = max(1, self.saved - 10), mark
                 self.done["snapshots"] += 1
                 self.done["trims"] += await self.disk.compact(self.oldest, mark + 1)

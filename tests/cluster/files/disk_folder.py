@@ -9,7 +9,7 @@ from pathlib import Path
 from raftlog.cluster.disk.disk import Disk
 from raftlog.cluster.files.folder import DiskIdentity, format_node
 from raftlog.raft.codec.configuration import encode_configuration
-from raftlog.raft.codec.entry import entry_mark, seal_entry
+from raftlog.raft.codec.entry import seal_entry
 from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.types import GENESIS, EntryKind, HardState
 from tests.cluster.files.disk_lab import batch, effects_of
@@ -34,7 +34,7 @@ def make_full_folder(folder: Path, *, records: int = 2, is_clean: bool = True) -
 async def _make(folder: Path, records: int, *, is_clean: bool) -> int:
     format_node(folder, IDENTITY, FIRST, segment_bytes=SEGMENT_BYTES)
     disk, _ = Disk.open(folder, segment_bytes=SEGMENT_BYTES)
-    last = entry_mark(FIRST)
+    last = FIRST.mark
     await disk.write_effects(effects_of([FIRST]))
     await disk.carry_out(batch(hard_state=HardState(2, 1)))
     for number in range(ENTRIES):
@@ -42,7 +42,7 @@ async def _make(folder: Path, records: int, *, is_clean: bool) -> int:
         (entry,) = make_entries(last, term, (200 + number,), records)
         await disk.carry_out(batch(entry))
         await disk.write_effects(effects_of([entry]))
-        last = entry_mark(entry)
+        last = entry.mark
         if number in SNAPSHOTS:
             chunks = [bytes([number]) * 300, b"more" * 20]
             await disk.save_snapshot(last, CONFIGURATION, chunks, 1)

@@ -26,7 +26,6 @@ from raftlog.cluster.files.errors import (
 )
 from raftlog.cluster.files.folder import DiskIdentity, encode_identity, format_node, parse_identity
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion, crc32c
-from raftlog.raft.codec.entry import entry_mark
 from raftlog.raft.types import GENESIS
 from raftlog.raft.wal.formats import HARD_STATE_SLOT
 from tests.cluster.files.disk_lab import IDENTITY, SEGMENT_BYTES, batch, effects_of, make_folder, open_disk, read_all
@@ -175,7 +174,7 @@ async def test_pitfall_66_a_damaged_log_is_not_opened(tmp_path: Path) -> None:
     """
     folder = make_folder(tmp_path)
     disk, _ = open_disk(folder)
-    await disk.carry_out(batch(*make_entries(entry_mark(FIRST), 1, (100, 100))))
+    await disk.carry_out(batch(*make_entries(FIRST.mark, 1, (100, 100))))
     await disk.close()
     flip(segment(folder), 300)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -221,11 +220,11 @@ async def test_damaged_snapshots_fall_back(tmp_path: Path) -> None:
     """A damaged newest snapshot is reported, and the one before is used; without any, the log is replayed."""
     folder = make_folder(tmp_path)
     disk, _ = open_disk(folder)
-    log = [FIRST, *make_entries(entry_mark(FIRST), 1, (10, 10))]
+    log = [FIRST, *make_entries(FIRST.mark, 1, (10, 10))]
     await disk.carry_out(batch(*log[1:]))
     await disk.write_effects(effects_of(log))
     for entry in log[1:]:
-        await disk.save_snapshot(entry_mark(entry), CONFIGURATION, [b"state", b"of it"], 1)
+        await disk.save_snapshot(entry.mark, CONFIGURATION, [b"state", b"of it"], 1)
     await disk.close()
     snapshots = folder / "shard-0" / "snapshots"
     for name, expected in (("chunks", 2), ("meta", None)):
@@ -241,11 +240,11 @@ async def test_effects_that_are_lost_lead_to_an_older_state(tmp_path: Path) -> N
     """A snapshot that the ledger no longer reaches is passed over: replay makes the effects that are missing."""
     folder = make_folder(tmp_path)
     disk, _ = open_disk(folder)
-    log = [FIRST, *make_entries(entry_mark(FIRST), 1, (10, 10))]
+    log = [FIRST, *make_entries(FIRST.mark, 1, (10, 10))]
     await disk.carry_out(batch(*log[1:]))
     await disk.write_effects(effects_of(log))
-    await disk.save_snapshot(entry_mark(log[1]), CONFIGURATION, [b"old"], 1)
-    await disk.save_snapshot(entry_mark(log[2]), CONFIGURATION, [b"new"], 1)
+    await disk.save_snapshot(log[1].mark, CONFIGURATION, [b"old"], 1)
+    await disk.save_snapshot(log[2].mark, CONFIGURATION, [b"new"], 1)
     await disk.close()
     ledger = segment(folder).with_suffix(".ledger")
     flip(ledger, ledger.stat().st_size - 5)
@@ -285,7 +284,7 @@ async def test_pitfall_61_a_full_disk_is_back_pressure(small_disk: Path) -> None
         refused = None
         while refused is None:
             assert len(log) < 200
-            new = make_entries(entry_mark(log[-1]), 1, (3_000,))
+            new = make_entries(log[-1].mark, 1, (3_000,))
             try:
                 await disk.carry_out(batch(*new))
             except NoSpace as error:
@@ -301,7 +300,7 @@ async def test_pitfall_61_a_full_disk_is_back_pressure(small_disk: Path) -> None
     await disk.carry_out(batch(*new))
     await disk.close()
     disk, recovered = open_disk(folder)
-    assert recovered.last == entry_mark(new[0])
+    assert recovered.last == new[0].mark
     assert recovered.notices == ()
     await disk.close()
 

@@ -15,7 +15,7 @@ from raftlog.cluster.cli.admin import overview
 from raftlog.cluster.http.routes.table import ROUTES
 from raftlog.cluster.replica import readiness
 from raftlog.cluster.replica.replica import Replica
-from raftlog.raft.codec.entry import decode_entry, header_crc, previous_crc
+from raftlog.raft.codec.entry import decode_entry
 from raftlog.raft.codec.index_rows import IDX_ROW
 from raftlog.raft.codec.raw import RAW_SIZE, decode_raw_header
 from raftlog.raft.hello import Met
@@ -172,7 +172,7 @@ async def test_raw_stream_of_every_node_is_the_same_chain(tmp_path: Path) -> Non
         assert streams[0] == streams[1] == streams[2]
         for before, entry in zip(streams[0], streams[0][1:], strict=False):
             assert entry.before == before.index
-            assert previous_crc(entry) == header_crc(before)
+            assert entry.previous_crc == before.mark.header_crc
         assert (streams[0][0].first, streams[0][-1].index) == (1, last)
 
 

@@ -10,7 +10,7 @@ from raftlog.cluster.node.process import GC_THRESHOLDS
 from raftlog.cluster.protocol.recent_entries import Recent
 from raftlog.cluster.records.entries import log_entry
 from raftlog.raft.codec.block import BlockRecord, encode_block
-from raftlog.raft.codec.entry import entry_mark, seal_entry
+from raftlog.raft.codec.entry import seal_entry
 from raftlog.raft.types import GENESIS, EntryKind, Mark
 from raftlog.statemachine.commands import Limits, Operation, Txn, TxnOperation
 from raftlog.statemachine.effects import encode_effects
@@ -38,7 +38,7 @@ def applied(machine: StateMachine, recent: Recent, previous: Mark, made: Sequenc
     )
     effects = machine.apply(log_entry(entry))
     recent.add(entry, effects, len(encode_effects(effects)), entry.index)
-    return entry_mark(entry)
+    return entry.mark
 
 
 @pytest.mark.parametrize("blocks", [puts, transaction])
@@ -95,7 +95,7 @@ def run_of(count: int, *, keep_after: int, bytes_max: int = 1 << 20) -> Recent:
         block = encode_block([BlockRecord(Operation.APPEND, None, b"v")] * 10, plain=True)
         entry = seal_entry(mark, term=1, kind=EntryKind.COMMANDS, count=10, time_ms=1, clock_ms=1, data=block)
         recent.add(entry, machine.apply(log_entry(entry)), 10, keep_after)
-        mark = entry_mark(entry)
+        mark = entry.mark
     return recent
 
 

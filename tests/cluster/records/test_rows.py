@@ -10,7 +10,8 @@ from raftlog.cluster.records import rows as records
 from raftlog.cluster.records.rows import as_record, decode_rows, plain_json, row_bytes
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.raft.codec.block_fast import encode_values
-from raftlog.raft.types import Entry, EntryKind
+from raftlog.raft.codec.entry import seal_entry
+from raftlog.raft.types import Entry, EntryKind, Mark
 from raftlog.statemachine.commands import Operation, Result
 from raftlog.statemachine.digest import LogRow
 from raftlog.statemachine.effects import Effects, RequestEffect
@@ -26,7 +27,10 @@ VALUES = st.one_of(
 
 def entry(*blocks: bytes, count: int, last: int = 100, kind: EntryKind = EntryKind.COMMANDS) -> Entry:
     """An entry of these blocks, which hold `count` records."""
-    return Entry(last, 7, kind, count, 1_700_000_000_123, 5, b"", b"".join(blocks))
+    before = Mark(last - count, 7)
+    return seal_entry(
+        before, term=7, kind=kind, count=count, time_ms=1_700_000_000_123, clock_ms=5, data=b"".join(blocks)
+    )
 
 
 def long_way(entry: Entry, effects: Effects, first: int, encoding: Encoding = "auto") -> list[bytes]:

@@ -31,9 +31,6 @@ from raftlog.raft.codec.entry import (
     decode_entries,
     decode_entry,
     decode_header,
-    entry_mark,
-    header_crc,
-    previous_crc,
     seal_entry,
 )
 from raftlog.raft.codec.frame import FRAME_HELLO, FRAME_MESSAGE, Frame, FrameDecoder, encode_frame
@@ -66,7 +63,7 @@ ENTRY = seal_entry(
     Mark(41, 2, 0xDEADBEEF, 1_000, 500),
     term=3, kind=EntryKind.COMMANDS, count=4, time_ms=900, clock_ms=600, data=BLOCK + PLAIN,
 )  # fmt: skip
-NOOP = seal_entry(entry_mark(ENTRY), term=3, kind=EntryKind.NOOP, count=1, time_ms=2_000, clock_ms=700, data=b"")
+NOOP = seal_entry(ENTRY.mark, term=3, kind=EntryKind.NOOP, count=1, time_ms=2_000, clock_ms=700, data=b"")
 MEMBERS = Configuration(
     (Member(1, "0" * 32, "127.0.0.1:7001", "http://127.0.0.1:8001"), Member(2, "f" * 32, "b:2", "http://b")),
     (1,), (2,), (2,), 1, (("sessions_max", 10_000),),
@@ -201,9 +198,9 @@ def test_entries_come_back_as_they_were() -> None:
     (entry, noop) = decode_entries(ENTRY.header + ENTRY.data + NOOP.header)
     assert (entry, noop) == (ENTRY, NOOP)
     assert (entry.first, entry.index, entry.before) == (42, 45, 41)
-    assert previous_crc(entry) == 0xDEADBEEF
-    assert previous_crc(noop) == header_crc(entry)
-    assert entry_mark(noop) == Mark(46, 3, header_crc(noop), 2_000, 700)
+    assert entry.previous_crc == 0xDEADBEEF
+    assert noop.previous_crc == entry.mark.header_crc
+    assert noop.mark == Mark(46, 3, noop.mark.header_crc, 2_000, 700)
 
 
 def test_times_never_fall_below_the_entry_before() -> None:
@@ -349,12 +346,16 @@ def test_frames_over_the_limit_or_of_another_version_are_refused() -> None:
         FrameDecoder().feed(pack("<II", 1, 5) + body)
 
 
+def _entry_of_four(data: bytes) -> Entry:
+    return seal_entry(GENESIS, term=1, kind=EntryKind.COMMANDS, count=4, time_ms=0, clock_ms=0, data=data)
+
+
 DECODERS: dict[str, tuple[Callable[[bytes], object], bytes]] = {
     "entry": (decode_entry, ENTRY.header + ENTRY.data),
     "entries": (decode_entries, ENTRY.header + ENTRY.data + NOOP.header),
     "mark": (decode_mark, encode_mark(Mark(42, 3, 7), 0)),
     "records": (lambda data: [list(decode_records(block)) for block in decode_blocks(data)], BLOCK + PLAIN),
-    "rows": (lambda data: index_rows(Entry(4, 1, EntryKind.COMMANDS, 4, 0, 0, b"", data), 0), BLOCK + PLAIN),
+    "rows": (lambda data: index_rows(_entry_of_four(data), 0), BLOCK + PLAIN),
     "headers": (decode_headers, encode_headers([("a", b"1")])),
     "raw": (decode_raw_header, encode_raw_header(RAW)),
     "configuration": (decode_configuration, encode_configuration(MEMBERS)),

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from raftlog.raft.codec.entry import entry_mark
 from raftlog.raft.consensus.core import Proposed
 from raftlog.raft.consensus.roles import RoleName
 from raftlog.raft.events import MessageIgnored
@@ -45,27 +44,27 @@ def test_an_idle_core_has_no_ready() -> None:
 
 
 def test_core_without_input_has_nothing_ready() -> None:
-    """Each input makes `has_ready` true, and taking what there is makes it false; so does a sync that commits nothing.
+    """Each input makes `is_touched` true, and taking what there is makes it false; so does a sync that commits nothing.
     The labs and the stories check at each of their steps that a core which says no gives no Ready."""
     core = make_core(1, 3)
 
-    def has_ready() -> bool:
-        return core.has_ready
+    def is_touched() -> bool:
+        return core.state.is_touched
 
     drain(core)
-    assert not has_ready()
+    assert not is_touched()
     lead(core, now_ms=500)
     reply(core, 2, match=2, now_ms=550)
-    assert has_ready()
+    assert is_touched()
     drain(core, 550)
-    assert not has_ready()
+    assert not is_touched()
     proposed = core.propose(EntryKind.COMMANDS, 1, b"x", at(600))
-    assert has_ready()
+    assert is_touched()
     drain(core, 600, sync=False)
     core.persisted(proposed.term, proposed.last, at(610))
-    assert not has_ready(), "no follower has the entry yet: nothing is committed by this"
+    assert not is_touched(), "no follower has the entry yet: nothing is committed by this"
     reply(core, 2, match=proposed.last, now_ms=620)
-    assert has_ready()
+    assert is_touched()
 
 
 def test_core_speaks_for_its_own_group_only() -> None:
@@ -230,5 +229,5 @@ def test_chains_seal_the_mark_that_a_follower_reports() -> None:
     core = make_core(1, 3)
     entries = extend(core.state.log.last, 2, (2, 4), clock_ms=77)
     append(core, entries, prev=(1, 1), term=2)
-    assert core.status().last == entry_mark(entries[-1])
+    assert core.status().last == entries[-1].mark
     assert core.status().last.clock_ms == 77

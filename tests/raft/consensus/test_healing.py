@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.raft.codec.entry import entry_mark
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.consensus.roles import RoleName
 from raftlog.raft.events import Healed
@@ -78,7 +77,7 @@ def test_a_healing_node_votes_once_a_new_leaders_entry_is_durable() -> None:
     entries, core = halved()
     assert append(core, entries[2:], prev=(2, 2), term=FLOOR).success
     assert core.status().floor == FLOOR
-    new = extend(entry_mark(entries[2]), FLOOR)
+    new = extend(entries[2].mark, FLOOR)
     message = AppendEntries(
         sender=2, to=1, term=FLOOR, prev_index=3, prev_term=2, commit=3, round=0, entries=tuple(new)
     )

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from raftlog.raft.codec.entry import entry_mark, header_crc
 from raftlog.raft.consensus.invariants import InvariantBroken, check_log
 from raftlog.raft.consensus.log import Log
 from raftlog.raft.options import Options
@@ -38,7 +37,7 @@ def test_terms_out_of_bounds_are_none_and_no_error(index: int) -> None:
 def test_terms_below_the_oldest_entry_are_known_only_at_the_snapshot() -> None:
     """A log that was trimmed knows the term where the snapshot ends, and nothing before."""
     entries = log_of(configuration(3), *[1] * 4, 2, 2)
-    start = LogStart(6, (TermRun(6, 2),), entry_mark(entries[-1]), tuple(entries[5:]), entry_mark(entries[4]))
+    start = LogStart(6, (TermRun(6, 2),), entries[-1].mark, tuple(entries[5:]), entries[4].mark)
     log = Log(start, committed=5, applied=5, now_ms=0)
     assert [log.term_at(index) for index in range(9)] == [0, None, None, None, None, 1, 2, 2, None]
     assert log.is_end(5)
@@ -83,12 +82,12 @@ def test_slices_stop_at_the_limits_and_never_inside() -> None:
 def test_a_cut_returns_to_the_mark_before_and_reaches_the_disk_once() -> None:
     """Persisted and last fall back, runs shrink, and only what the disk has been given is cut there."""
     log = log_from(1, (2, 3), 2, 3)
-    made = extend(entry_mark(log.entries[1]), 4)
+    made = extend(log.entries[1].mark, 4)
     log.cut(2, made[0], 4)
-    assert (log.last, log.persisted, log.run_terms) == (entry_mark(log.entries[1]), 2, [1])
-    assert log.last.header_crc == header_crc(log.entries[1])
+    assert (log.last, log.persisted, log.run_terms) == (log.entries[1].mark, 2, [1])
+    assert log.last.header_crc == log.entries[1].mark.header_crc
     log.append(made, 0)
-    other = extend(entry_mark(log.entries[1]), 5)
+    other = extend(log.entries[1].mark, 5)
     log.cut(2, other[0], 5)
     log.append(other, 0)
     assert log.take_unpersisted() == (2, tuple(other))
@@ -99,10 +98,10 @@ def test_a_cut_below_the_tail_takes_its_mark_from_the_next_entries() -> None:
     """After a restart with a short tail the conflict may lie below it: the new entry names the CRC before it."""
     entries = log_of(configuration(3), 1, 2, 2, 2)
     log = Log(log_start(entries, 1), committed=1, applied=1, now_ms=0)
-    (other,) = extend(entry_mark(entries[1]), 3)
+    (other,) = extend(entries[1].mark, 3)
     log.cut(2, other, 3)
     log.append((other,), 0)
-    assert log.start.header_crc == header_crc(entries[1])
+    assert log.start.header_crc == entries[1].mark.header_crc
     check_log(log)
     assert [log.term_at(index) for index in range(5)] == [0, 1, 1, 3, None]
 
@@ -170,7 +169,7 @@ def test_uncommitted_bytes_are_counted_after_their_entries_left_memory() -> None
     assert log.bytes_between(1, 21) == whole == sum(entry.size for entry in entries)
     log.committed = 11
     assert log.bytes_between(11, 21) == sum(entry.size for entry in entries[10:])
-    log.cut(16, extend(entry_mark(entries[14]), 3)[0], 3)
+    log.cut(16, extend(entries[14].mark, 3)[0], 3)
     assert log.bytes_between(11, 16) == sum(entry.size for entry in entries[10:15])
     assert log.bytes_between(11, 21) == log.bytes_between(11, 16)
 
@@ -245,7 +244,7 @@ def trimmed(first: int, snapshot: int, base: Mark | None = None) -> Log:
     """A log of ten entries on disk from `first` on, five of them in memory, with a snapshot up to there."""
     entries = log_of(configuration(3), *[1] * 4, *[2] * 5)
     runs = tuple([TermRun(max(first, run), term) for run, term in ((1, 1), (6, 2)) if run > 1 or first < 6])
-    start = LogStart(first, runs, entry_mark(entries[-1]), tuple(entries[5:]), entry_mark(entries[snapshot - 1]), base)
+    start = LogStart(first, runs, entries[-1].mark, tuple(entries[5:]), entries[snapshot - 1].mark, base)
     return Log(start, committed=10, applied=10, now_ms=0)
 
 

@@ -8,7 +8,7 @@ from random import Random
 from raftlog.chaos.sim.disk.files import MemoryFiles
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.raft.codec.configuration import encode_configuration
-from raftlog.raft.codec.entry import entry_mark, seal_entry
+from raftlog.raft.codec.entry import seal_entry
 from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.types import GENESIS, Entry, EntryKind, HardState, Mark
 from raftlog.raft.wal.formats import LogIdentity, segment_name
@@ -41,7 +41,7 @@ def make_entries(previous: Mark, term: int, sizes: Iterable[int], records: int =
             clock_ms=previous.index, data=data,
         )  # fmt: skip
         entries.append(entry)
-        previous = entry_mark(entry)
+        previous = entry.mark
     return entries
 
 
@@ -107,7 +107,7 @@ class Driver:
     def cut(self, kept: Entry) -> None:
         """Drop everything after an entry."""
         end = next(end for entry, end in self.read() if entry.index == kept.index)
-        for operations in self.journal.cut(entry_mark(kept), end):
+        for operations in self.journal.cut(kept.mark, end):
             self.execute(operations)
 
     def read(self) -> list[tuple[Entry, int]]:
@@ -131,7 +131,7 @@ def written_log() -> tuple[Driver, list[Entry]]:
     driver = Driver(new_files())
     entries = [FIRST]
     for sizes in ((100, 300), (50,), (1_500, 1_500), (700, 20), (333,)):
-        batch = make_entries(entry_mark(entries[-1]), 2, sizes)
+        batch = make_entries(entries[-1].mark, 2, sizes)
         driver.append(batch)
         entries += batch
     return driver, entries

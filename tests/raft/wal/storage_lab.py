@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from raftlog.chaos.sim.disk.files import MemoryFiles
-from raftlog.raft.codec.entry import entry_mark
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.ready import SyncBatch
 from raftlog.raft.types import Entry
@@ -92,7 +91,7 @@ class Shard:
 
     def append(self, *sizes: int, records: int = 1, applied: bool = True) -> list[Entry]:
         """Entries of these sizes, durable, each in a batch of its own, with rows and (if `applied`) effects."""
-        new = make_entries(entry_mark(self.entries[-1]), 1, sizes, records)
+        new = make_entries(self.entries[-1].mark, 1, sizes, records)
         for entry in new:
             self.run(self.storage.carry_out(SyncBatch(None, None, (entry,), ())))
             self.run(self.storage.finish())
@@ -121,7 +120,7 @@ class Shard:
         self.files.execute(plan.begin())
         for chunk in chunks:
             self.files.execute(plan.add(chunk))
-        self.files.execute(plan.finish(entry_mark(entry), configuration, 1))
+        self.files.execute(plan.finish(entry.mark, configuration, 1))
         return plan.folder
 
     @property

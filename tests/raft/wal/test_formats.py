@@ -18,7 +18,7 @@ from raftlog.cluster.records.backup_format import BackupEncoder, BackupHead
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion, crc32c
 from raftlog.raft.codec.configuration import encode_configuration
-from raftlog.raft.codec.entry import decode_entry, entry_mark, seal_entry
+from raftlog.raft.codec.entry import decode_entry, seal_entry
 from raftlog.raft.codec.frame import encode_for_shard
 from raftlog.raft.codec.index_rows import index_rows
 from raftlog.raft.codec.mark import decode_mark, encode_mark
@@ -81,7 +81,7 @@ BLOCK = encode_block(
     time_ms=1_700_000_000_001, plain=True,
 )  # fmt: skip
 SECOND = seal_entry(
-    entry_mark(FIRST), term=2, kind=EntryKind.COMMANDS, count=2, time_ms=1_700_000_000_002, clock_ms=10, data=BLOCK
+    FIRST.mark, term=2, kind=EntryKind.COMMANDS, count=2, time_ms=1_700_000_000_002, clock_ms=10, data=BLOCK
 )
 PUT = RequestEffect(Result.APPLIED, 2, True, 0, (KeyChange(b"k", b"v", 0, 2, 1, True),))
 
@@ -262,7 +262,7 @@ def test_marks_name_their_position() -> None:
 
 def test_impossible_index_rows_are_refused() -> None:
     """An entry whose blocks hold other records than it says, or of an unknown version, gets no rows."""
-    mark = entry_mark(FIRST)
+    mark = FIRST.mark
 
     def rows(data: bytes, count: int) -> bytes:
         entry = seal_entry(mark, term=2, kind=EntryKind.COMMANDS, count=count, time_ms=0, clock_ms=0, data=data)

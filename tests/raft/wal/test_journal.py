@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from raftlog.raft.codec.entry import entry_mark
 from raftlog.raft.codec.index_rows import IDX_ROW
 from raftlog.raft.codec.mark import MARK_SIZE, decode_mark
 from raftlog.raft.types import GENESIS, EntryKind, HardState, TermRun
@@ -37,7 +36,7 @@ from tests.raft.wal.journal_driver import FIRST, LOG, SEGMENT_BYTES, Driver, aft
 def test_an_append_is_one_write_and_one_sync() -> None:
     """A batch is the mark of the batch before and all its entries joined: one write, then one sync."""
     driver = Driver(new_files())
-    one, two, three = make_entries(entry_mark(FIRST), 1, (10, 20, 30))
+    one, two, three = make_entries(FIRST.mark, 1, (10, 20, 30))
     driver.append([one])
     start = driver.journal.active.end
     operations, placed = driver.journal.append([two, three])
@@ -54,7 +53,7 @@ def test_an_append_is_one_write_and_one_sync() -> None:
 def test_rows_go_where_their_index_says() -> None:
     """The row of record i is at 64 + 16 * (i - first): any index is found at once."""
     driver = Driver(new_files())
-    (entry,) = make_entries(entry_mark(FIRST), 1, (50,), records=5)
+    (entry,) = make_entries(FIRST.mark, 1, (50,), records=5)
     operations, placed = driver.journal.append([entry])
     driver.execute(operations)
     (write,) = driver.journal.index_writes(placed)
@@ -66,7 +65,7 @@ def test_rows_go_where_their_index_says() -> None:
 def test_a_roll_runs_its_operations_in_order() -> None:
     """Old segment synced, header of the new one synced, its name given, its folder synced; then entries."""
     driver = Driver(new_files())
-    entries = make_entries(entry_mark(FIRST), 1, (2_000, 3_000))
+    entries = make_entries(FIRST.mark, 1, (2_000, 3_000))
     assert driver.journal.spares(entries) == [Allocate(spare_name(0), SEGMENT_BYTES)]
     operations, _ = driver.journal.append(entries)
     new = entries[1].first
@@ -83,7 +82,7 @@ def test_a_roll_runs_its_operations_in_order() -> None:
 def test_an_entry_larger_than_a_segment_gets_one_of_its_size() -> None:
     """Entries are never split."""
     driver = Driver(new_files())
-    entries = make_entries(entry_mark(FIRST), 1, (10_000,))
+    entries = make_entries(FIRST.mark, 1, (10_000,))
     (allocate,) = driver.journal.spares(entries)
     assert allocate == Allocate(spare_name(0), SEGMENT_HEADER_SIZE + entries[0].size + MARK_SIZE)
     driver.append(entries)
@@ -96,7 +95,7 @@ def test_there_is_always_room_for_a_mark() -> None:
     """However full a segment is, an idle mark still fits behind its last entry."""
     for size in range(3_500, 3_800):
         driver = Driver(new_files())
-        driver.append(make_entries(entry_mark(FIRST), 1, (size,)))
+        driver.append(make_entries(FIRST.mark, 1, (size,)))
         operations = driver.journal.mark()
         assert len(operations) == 2
         assert driver.journal.active.end <= SEGMENT_BYTES
@@ -115,26 +114,22 @@ def test_pitfall_70_positions_stay_below_4_gib() -> None:
         with pytest.raises(ValueError, match="32 bits"):
             Journal(LOG, [Segment(GENESIS, SEGMENT_BYTES, GENESIS)], Slot(1, HardState()), size)
 
-    class Huge(bytes):
-        def __len__(self) -> int:
-            return 1 << 32
-
     driver = Driver(new_files())
-    entry = make_entries(entry_mark(FIRST), 1, (10,))[0]
+    entry = make_entries(FIRST.mark, 1, (10,))[0]
     with pytest.raises(ValueError, match="32 bits"):
-        driver.journal.spares([replace(entry, data=Huge())])
+        driver.journal.spares([replace(entry, size=1 << 32)])
 
 
 def test_entries_that_do_not_follow_are_refused() -> None:
     """A gap, an overlap, an entry that names another header before it: refused before anything is written."""
     driver = Driver(new_files())
-    one, two, three = make_entries(entry_mark(FIRST), 1, (10, 20, 30))
-    other = make_entries(entry_mark(one), 2, (20,))[0]
+    one, two, three = make_entries(FIRST.mark, 1, (10, 20, 30))
+    other = make_entries(one.mark, 2, (20,))[0]
     driver.journal.check([one, two, three])
     for batch in ([two], [one, three], [one, one], [FIRST], [one, other, three]):
         with pytest.raises(ImpossibleBatch, match="does not follow"):
             driver.journal.check(batch)
-    driver.journal.check([two], after=entry_mark(one))
+    driver.journal.check([two], after=one.mark)
 
 
 def test_a_cut_runs_its_operations_in_order() -> None:
@@ -142,12 +137,12 @@ def test_a_cut_runs_its_operations_in_order() -> None:
     hard state says that it is over.
     """
     driver = Driver(new_files())
-    entries = make_entries(entry_mark(FIRST), 1, (100, 200, 3_500, 3_500))
+    entries = make_entries(FIRST.mark, 1, (100, 200, 3_500, 3_500))
     driver.append(entries)
     firsts = [segment.first for segment in driver.journal.segments]
     assert len(firsts) == 3
     end = SEGMENT_HEADER_SIZE + FIRST.size + MARK_SIZE + entries[0].size
-    groups = list(driver.journal.cut(entry_mark(entries[0]), end))
+    groups = list(driver.journal.cut(entries[0].mark, end))
     flat = [operation for group in groups for operation in group]
     deleted = [operation.name for operation in flat if isinstance(operation, Delete)]
     assert deleted == [name(first) for first in firsts[:0:-1] for name in (segment_name, index_name, ledger_name)]
@@ -155,7 +150,7 @@ def test_a_cut_runs_its_operations_in_order() -> None:
     assert flat[zero + 1] == Sync(segment_name(1))
     assert [type(operation) for operation in groups[0] + groups[-1]] == [Write, Sync] * 4
     assert driver.journal.slot.cut == 0
-    assert driver.journal.last == entry_mark(entries[0])
+    assert driver.journal.last == entries[0].mark
     assert driver.journal.active.runs == [TermRun(1, 1)]
 
 
@@ -169,7 +164,7 @@ def test_a_cut_back_into_a_segment_leaves_no_bytes_behind_its_end(is_rebuilt_bef
     entry that is gone.
     """
     driver = Driver(new_files())
-    entries = make_entries(entry_mark(FIRST), 1, (100, 3_000, 2_000))
+    entries = make_entries(FIRST.mark, 1, (100, 3_000, 2_000))
     driver.append(entries[:2])
     driver.execute(driver.journal.mark())
     sealed_end = driver.journal.active.end
@@ -190,7 +185,7 @@ def test_a_cut_back_into_a_segment_leaves_no_bytes_behind_its_end(is_rebuilt_bef
 def test_a_cut_outside_the_log_is_refused() -> None:
     """Nothing before the first entry is left to keep, and nothing behind the last to drop."""
     driver = Driver(new_files())
-    beyond = entry_mark(make_entries(entry_mark(FIRST), 1, (1,))[0])
+    beyond = make_entries(FIRST.mark, 1, (1,))[0].mark
     for kept in (GENESIS, beyond):
         with pytest.raises(ImpossibleBatch, match="the log holds 1 to 1"):
             list(driver.journal.cut(kept, 0))
@@ -199,7 +194,7 @@ def test_a_cut_outside_the_log_is_refused() -> None:
 def test_segments_remember_terms_and_configurations() -> None:
     """What the footer of .idx says is kept while entries come and go."""
     driver = Driver(new_files())
-    driver.append(make_entries(entry_mark(FIRST), 1, (10, 10)))
+    driver.append(make_entries(FIRST.mark, 1, (10, 10)))
     driver.append(make_entries(driver.journal.last, 3, (10,)))
     segment = driver.journal.active
     assert segment.runs == [TermRun(1, 1), TermRun(4, 3)]

@@ -8,7 +8,6 @@ from random import Random
 import pytest
 
 from raftlog.chaos.sim.disk.files import MemoryFiles
-from raftlog.raft.codec.entry import entry_mark
 from raftlog.raft.types import Entry, HardState
 from raftlog.raft.wal.formats import segment_name
 from raftlog.raft.wal.recovery import recover_hard_state
@@ -36,7 +35,7 @@ class Story:
         self.states = [HardState(1)]
 
     def append(self, term: int, *sizes: int, records: int = 1) -> None:
-        entries = make_entries(entry_mark(self.log[-1]), term, sizes, records)
+        entries = make_entries(self.log[-1].mark, term, sizes, records)
         self.logs = [self.log + entries[:count] for count in range(len(entries) + 1)]
         self.driver.append(entries)
         self.log = self.log + entries
@@ -165,7 +164,7 @@ def test_entries_read_after_a_crash_are_synced_before_the_first_vote() -> None:
     Guard: the Write and Sync at the end of raftlog.raft.wal.recovery (planted bug 27: recovery trusts the page cache).
     """
     driver = Driver(new_files())
-    entries = make_entries(entry_mark(FIRST), 1, (200, 300))
+    entries = make_entries(FIRST.mark, 1, (200, 300))
     operations, _ = driver.journal.append(entries)
     driver.files.execute(operations[:1])  # written, not synced, and the process is killed: the page cache stays
     failed = driver.files.copy()
@@ -183,7 +182,7 @@ def test_pitfall_69_roll_syncs_the_old_segment_first() -> None:
     Guard: Sync of the old segment in Journal.append, Sync of the spare before its Rename in make_segment.
     """
     driver = Driver(new_files())
-    driver.append(make_entries(entry_mark(FIRST), 1, (900, 900)))
+    driver.append(make_entries(FIRST.mark, 1, (900, 900)))
     story = Story(driver)
     story.log = driver.entries()
     driver.budget = driver.executed

@@ -8,7 +8,7 @@ import pytest
 
 from raftlog.chaos.sim.disk.files import MemoryFiles
 from raftlog.raft.codec.configuration import encode_configuration
-from raftlog.raft.codec.entry import HEADER_SIZE, entry_mark, seal_entry
+from raftlog.raft.codec.entry import HEADER_SIZE, seal_entry
 from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.ready import SyncBatch
 from raftlog.raft.types import GENESIS, EntryKind, HardState
@@ -197,9 +197,7 @@ def test_a_log_of_a_newer_term_than_the_hard_state_shows_that_promises_were_lost
     configuration = Configuration(tuple(Member(n, f"{n:032x}", f"n-{n}:1", f"http://n-{n}:2") for n in voters), voters)
     shard = Shard()
     data = encode_configuration(configuration)
-    newer = seal_entry(
-        entry_mark(FIRST), term=7, kind=EntryKind.CONFIGURATION, count=1, time_ms=1_000, clock_ms=0, data=data
-    )
+    newer = seal_entry(FIRST.mark, term=7, kind=EntryKind.CONFIGURATION, count=1, time_ms=1_000, clock_ms=0, data=data)
     shard.run(shard.storage.carry_out(SyncBatch(None, None, (newer,), ())))
     opened = shard.open()
     boot = opened.hard_state.boot

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.raft.codec.entry import entry_mark
 from raftlog.raft.wal.formats import CHUNK_BYTES_MAX, CHUNK_HEADER_SIZE
 from raftlog.raft.wal.operations import Sync, Write
 from raftlog.raft.wal.snapshot_files import (
@@ -84,7 +83,7 @@ def test_a_snapshot_under_the_name_of_another_is_not_believed() -> None:
         open_snapshot(shard.files, LOG, 3)
     opened = shard.open()
     assert opened.snapshot is not None
-    assert opened.snapshot.mark == entry_mark(shard.entries[1])
+    assert opened.snapshot.mark == shard.entries[1].mark
     assert any("00003: it is a snapshot of index 2: passed over" in notice for notice in opened.notices)
 
 
@@ -136,7 +135,7 @@ def test_pieces_of_any_size_are_the_snapshot(size: int, at_meta: bool) -> None:
         operations = received.add(piece)
         assert all(each.data for each in operations if isinstance(each, Write))
         follower.files.execute(operations)
-    assert received.check(follower.files).mark == entry_mark(leader.entries[1])
+    assert received.check(follower.files).mark == leader.entries[1].mark
     follower.run(follower.storage.install(received))
     for name in ("meta", "chunks"):
         assert follower.files.content()[f"{folder}/{name}"] == leader.files.content()[f"{folder}/{name}"]

@@ -6,7 +6,6 @@ from random import Random
 
 import pytest
 
-from raftlog.raft.codec.entry import entry_mark
 from raftlog.raft.ready import SyncBatch
 from raftlog.raft.wal import storage
 from raftlog.raft.wal.formats import FRAME_HEADER_SIZE, SIDE_HEADER_SIZE, index_name, ledger_name, segment_name
@@ -45,7 +44,7 @@ def test_effects_that_are_said_twice_while_they_wait_are_written_once() -> None:
     """
     shard = Shard()
     shard.apply(shard.entries)
-    new = make_entries(entry_mark(shard.entries[-1]), 1, (10, 20, 30))
+    new = make_entries(shard.entries[-1].mark, 1, (10, 20, 30))
     for said in (new[:2], new[:2], new):
         shard.apply(said)
         assert shard.storage.has_frames
@@ -70,7 +69,7 @@ def test_rows_without_a_finish_call_are_written_later(how: str, monkeypatch: pyt
     """
     monkeypatch.setattr(storage, "PLACED_MAX", 1)
     shard = Shard()
-    two, three = make_entries(entry_mark(shard.entries[-1]), 1, (10, 20))
+    two, three = make_entries(shard.entries[-1].mark, 1, (10, 20))
     shard.run(shard.storage.carry_out(SyncBatch(None, None, (two,), ())))
     assert (shard.journal.indexed, shard.reader.entries(1, 9, 1 << 20)) == (1, ())
     if how == "flush":
@@ -86,11 +85,11 @@ def test_rows_are_written_before_a_cut_that_may_take_their_entries() -> None:
     Guard: `cut_after` beside PLACED_MAX in `carry_out` of raft/wal/storage.py.
     """
     shard = Shard()
-    two, three = make_entries(entry_mark(shard.entries[-1]), 1, (10, 20))
+    two, three = make_entries(shard.entries[-1].mark, 1, (10, 20))
     shard.run(shard.storage.carry_out(SyncBatch(None, None, (two,), ())))
     shard.run(shard.storage.carry_out(SyncBatch(None, None, (three,), ())))
     assert shard.journal.indexed == 1, "no promise waits for them"
-    (other,) = make_entries(entry_mark(two), 2, (30,))
+    (other,) = make_entries(two.mark, 2, (30,))
     shard.run(shard.storage.carry_out(SyncBatch(None, 2, (other,), ())))
     shard.run(shard.storage.finish())
     assert shard.reader.entries(1, 9, 1 << 20) == (two, other)
@@ -210,7 +209,7 @@ def test_a_segment_whose_rows_are_not_all_written_waits_for_its_footer() -> None
     Guard: `indexed` in `finish_sealed` of raft/wal/storage.py.
     """
     shard = Shard()
-    entries = make_entries(entry_mark(shard.entries[-1]), 1, (900,) * 5)
+    entries = make_entries(shard.entries[-1].mark, 1, (900,) * 5)
     shard.run(shard.storage.carry_out(SyncBatch(None, None, tuple(entries), ())))
     assert len(shard.journal.segments) == 2
     assert list(shard.storage.finish_sealed(shard.files)) == []
@@ -228,7 +227,7 @@ def test_an_older_segment_that_comes_in_front_during_a_roll_is_not_ended_again()
     journal = shard.journal
     front, active = journal.segments.pop(0), journal.active
     while not shard.storage._unsealed:
-        entry = make_entries(entry_mark(shard.entries[-1]), 1, (900,))[0]
+        entry = make_entries(shard.entries[-1].mark, 1, (900,))[0]
         for part, operations in shard.storage.carry_out(SyncBatch(None, None, (entry,), ())):
             shard.files.execute(operations)
             if part == storage.StepKind.ENTRIES and journal.active is not active:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from raftlog.raft.codec.entry import entry_mark
 from raftlog.raft.ready import SyncBatch
 from raftlog.raft.types import Entry
 from raftlog.raft.wal import ledger
@@ -44,7 +43,7 @@ def append(shard: Shard, *entries: Entry) -> None:
 
 def following(shard: Shard, *sizes: int) -> list[Entry]:
     """Entries that come next."""
-    return make_entries(entry_mark(shard.entries[-1]), 1, sizes)
+    return make_entries(shard.entries[-1].mark, 1, sizes)
 
 
 def finish_sealed(shard: Shard) -> None:
@@ -227,7 +226,7 @@ def test_a_log_is_read_while_it_is_cut() -> None:
     """
     start, old = uncommitted()
     kept = old[1]  # in the middle of a segment, with others behind it
-    new = make_entries(entry_mark(kept), 2, [900, 900])
+    new = make_entries(kept.mark, 2, [900, 900])
     logs = (start.entries, [*start.entries[: kept.index], *new])
 
     def read(shard: Shard) -> None:
@@ -252,7 +251,7 @@ def test_a_log_is_cut_while_it_is_read(behind: int) -> None:
     start = rolled(2)
     old = start.append(*[300] * 4, applied=False)
     kept, after = old[0], old[behind].index
-    new = make_entries(entry_mark(kept), 2, [] if behind else [900] * 6)
+    new = make_entries(kept.mark, 2, [] if behind else [900] * 6)
     logs = (start.entries, [*start.entries[: kept.index], *new])
 
     def read(shard: Shard) -> tuple[Entry, ...]:
@@ -299,7 +298,7 @@ def test_a_ledger_is_opened_again_while_complete_ones_are_forgotten() -> None:
     finish_sealed(start)
     start.ledger.forget([segment])  # the reader has to read the footer of the oldest, and forgets another for it
     kept = start.entries[segment.last.index - 1]
-    (new,) = make_entries(entry_mark(kept), 2, [20])
+    (new,) = make_entries(kept.mark, 2, [20])
 
     def check(shard: Shard, _: RawSlice) -> None:
         append(shard, new)
@@ -363,11 +362,11 @@ def test_a_reader_that_saw_the_compaction_meets_no_dropped_segment(how: str) -> 
         journal = shard.journal
         match how:
             case "cut":
-                steps = journal.cut(entry_mark(kept), end)
+                steps = journal.cut(kept.mark, end)
             case "compact":
                 steps = journal.compact(shard.segment.last.index)
             case _:
-                steps = journal.restart(entry_mark(old[-1]))
+                steps = journal.restart(old[-1].mark)
         assert list(steps)
 
     def seen(shard: Shard) -> tuple[int, int, int]:

@@ -9,7 +9,6 @@ import pytest
 from raftlog.chaos.sim.invariants.clients.consumer_groups import ConsumerGroups
 from raftlog.cluster.records.entries import log_entry
 from raftlog.raft.codec.block import BlockRecord, encode_block
-from raftlog.raft.codec.entry import entry_mark
 from raftlog.raft.types import GENESIS, Entry, EntryKind, Mark
 from raftlog.statemachine.answers import Answer, encode_answer
 from raftlog.statemachine.commands import ConsumerGroup, Operation, Result
@@ -35,7 +34,7 @@ def group_of() -> tuple[ConsumerGroups, StateMachine, Mark]:
     ):
         entry = group_entry(mark, command)
         property.applied(1, entry, machine.apply(log_entry(entry)), machine)
-        mark = entry_mark(entry)
+        mark = entry.mark
     return property, machine, mark
 
 

@@ -10,7 +10,6 @@ import pytest
 from raftlog.chaos.sim.disk.disk import DiskFailed, DiskFull, DiskRefused, SimDisk
 from raftlog.chaos.sim.disk.faults import AREAS
 from raftlog.chaos.sim.disk.view import SilentlyWrong
-from raftlog.raft.codec.entry import entry_mark
 from raftlog.raft.ready import SyncBatch
 from raftlog.raft.types import Entry, HardState
 from raftlog.raft.wal import journal, opening as storage_open, recovery, storage
@@ -78,7 +77,7 @@ class Node:
 
     def story(self) -> Iterator[str]:
         """Appends, votes, rolls, cuts within a segment and over two, marks, effects and snapshots."""
-        yield from self.carry_out(make_entries(entry_mark(FIRST), 1, (200, 300)))
+        yield from self.carry_out(make_entries(FIRST.mark, 1, (200, 300)))
         yield from self.apply(2)
         yield from self.carry_out(self.more(1, 900, 30), HardState(2, 1))
         yield from self.carry_out((), HardState(3, 0))
@@ -95,17 +94,17 @@ class Node:
         yield from self.carry_out(self.more(5, 10, 20, 30), HardState(6, 3))
 
     def more(self, term: int, *sizes: int) -> list[Entry]:
-        return make_entries(entry_mark(self.log[-1]), term, sizes)
+        return make_entries(self.log[-1].mark, term, sizes)
 
     def cut(self, count: int, term: int, *sizes: int) -> Iterator[str]:
         """Drops the newest entries and goes on."""
         kept = self.log[-count - 1]
-        yield from self.carry_out(make_entries(entry_mark(kept), term, sizes), HardState(term, 1), kept.index)
+        yield from self.carry_out(make_entries(kept.mark, term, sizes), HardState(term, 1), kept.index)
 
     def save_snapshot(self) -> Iterator[str]:
         """Of all that was applied."""
         entry = self.log[self.applied - 1]
-        yield from self.disk.save_snapshot(entry_mark(entry), CONFIGURATION, 1, [b"state", bytes(700)])
+        yield from self.disk.save_snapshot(entry.mark, CONFIGURATION, 1, [b"state", bytes(700)])
 
 
 def found(disk: SimDisk, opened: OpenedShard) -> list[Entry]:
@@ -195,7 +194,7 @@ def test_damage_is_refused_or_harmless(kind: str, area: str) -> None:
             assert ".seg: damaged at byte" in disk.refused
             continue
         harmless += area == "log" and "durable mark" in "".join(opened.notices)  # it says nothing its neighbours do not
-        assert opened.log.last == entry_mark(node.log[-1]), hit
+        assert opened.log.last == node.log[-1].mark, hit
         served = found(disk, opened)
         assert served == node.log[: len(served)], hit
         if area != "history":
@@ -261,7 +260,7 @@ def test_a_wiped_disk_is_refused_and_an_image_comes_back_whole() -> None:
     with pytest.raises(DiskRefused, match="hard_state"):
         aged.open()
     aged.format("cd" * 16)
-    assert aged.open().log.last == entry_mark(FIRST)
+    assert aged.open().log.last == FIRST.mark
 
 
 @pytest.mark.parametrize("kind", ["write", "sync"])
@@ -434,6 +433,6 @@ def test_a_wrong_read_is_seen() -> None:
     """Entries that are not those that were written are an error of their own, whatever their CRC says."""
     disk, node = aged_disk(1)
     disk.open()
-    disk.view.entries[1] = make_entries(entry_mark(FIRST), 7, (1,))[0]
+    disk.view.entries[1] = make_entries(FIRST.mark, 7, (1,))[0]
     with pytest.raises(SilentlyWrong, match="something else"):
         disk.read(1, node.log[-1].index, 1_000)

@@ -8,7 +8,6 @@ import pytest
 
 from raftlog.chaos.sim.disk.disk import SimDisk
 from raftlog.chaos.sim.disk.snapshots import compact
-from raftlog.raft.codec.entry import entry_mark
 from raftlog.raft.types import Entry, HardState, Mark
 from raftlog.raft.wal import opening
 from raftlog.raft.wal.opening import OpenedShard
@@ -24,7 +23,7 @@ class Installer(Node):
     mark: Mark
 
     def story(self) -> Iterator[str]:
-        yield from self.carry_out(make_entries(entry_mark(FIRST), 1, (200, 3_000, 3_000)))
+        yield from self.carry_out(make_entries(FIRST.mark, 1, (200, 3_000, 3_000)))
         yield from self.apply(2)
         total = 0
         for lost in (True, False):  # the first time it is broken off
@@ -53,7 +52,7 @@ def installer(seed: int = 1) -> Installer:
     leader, ahead = aged_disk(7)
     node = Installer(new_disk(seed))
     node.leader, index = leader, leader.snapshots()[0]
-    node.mark = next(entry_mark(entry) for entry in ahead.log if entry.index == index)
+    node.mark = next(entry.mark for entry in ahead.log if entry.index == index)
     return node
 
 
@@ -108,7 +107,7 @@ def test_a_snapshot_that_came_damaged_is_not_installed() -> None:
         wrong = stream[:position] + bytes([stream[position] ^ 4]) + stream[position + 1 :]
         with pytest.raises(SnapshotDamaged):
             list(receive(node, wrong))
-    assert node.disk.open().log.last == entry_mark(FIRST)
+    assert node.disk.open().log.last == FIRST.mark
 
 
 def receive(node: Installer, stream: bytes) -> Iterator[str]:

@@ -9,7 +9,7 @@ import pytest
 from raftlog.chaos.sim.invariants.known import Known
 from raftlog.chaos.sim.invariants.log import log_matching
 from raftlog.raft.codec.configuration import encode_configuration
-from raftlog.raft.codec.entry import entry_mark, seal_entry
+from raftlog.raft.codec.entry import seal_entry
 from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.consensus.invariants import InvariantBroken
 from raftlog.raft.consensus.log import Log
@@ -36,9 +36,9 @@ def of_configuration(before: Mark, term: int, value: Configuration) -> Entry:
 
 
 FIRST = of_configuration(GENESIS, 1, THREE)
-SECOND = sealed(entry_mark(FIRST), 1, 4)  # ends at 5
-THIRD = sealed(entry_mark(SECOND), 2)  # ends at 6
-OTHER = sealed(entry_mark(SECOND), 3)  # also at 6
+SECOND = sealed(FIRST.mark, 1, 4)  # ends at 5
+THIRD = sealed(SECOND.mark, 2)  # ends at 6
+OTHER = sealed(SECOND.mark, 3)  # also at 6
 ENTRIES = (FIRST, SECOND, THIRD)
 
 
@@ -48,7 +48,7 @@ def log_of(*entries: Entry, committed: int = 1, applied: int = 1) -> Log:
     for entry in entries:
         if not runs or runs[-1].term != entry.term:
             runs.append(TermRun(entry.first, entry.term))
-    start = LogStart(1, tuple(runs), entry_mark(entries[-1]), tuple(entries))
+    start = LogStart(1, tuple(runs), entries[-1].mark, tuple(entries))
     return Log(start, committed=committed, applied=applied, now_ms=0)
 
 

@@ -11,7 +11,7 @@ from raftlog.chaos.sim.disk.disk import SimDisk
 from raftlog.chaos.sim.invariants.durability import healing_has_no_vote
 from raftlog.chaos.sim.world.atlas import Atlas
 from raftlog.raft.codec.configuration import encode_configuration
-from raftlog.raft.codec.entry import entry_mark, seal_entry
+from raftlog.raft.codec.entry import seal_entry
 from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.consensus.invariants import InvariantBroken
 from raftlog.raft.ready import SyncBatch
@@ -107,12 +107,12 @@ def test_a_snapshot_counts_as_the_log_that_may_go_for_it() -> None:
     disks = disks_of(1, 2, 3)
     disk = disks[1]
     disk.open()
-    entries = make_entries(entry_mark(disk.first), 1, (10, 20))
+    entries = make_entries(disk.first.mark, 1, (10, 20))
     list(disk.carry_out(SyncBatch(None, None, tuple(entries), ())))
     list(disk.finish(frames_of([disk.first, *entries])))
     atlas = Atlas(disks, configuration(1, 2, 3))
     for entry in entries:
-        list(disk.save_snapshot(entry_mark(entry), CONFIGURATION, 1, [b"state"]))
+        list(disk.save_snapshot(entry.mark, CONFIGURATION, 1, [b"state"]))
     assert disk.snapshots() == [3, 2]
     assert not Atlas({1: disks[1], 2: disks[2]}, configuration(1, 2)).may_hit(1, "snapshot")
     assert atlas.may_hit(1, "snapshot")

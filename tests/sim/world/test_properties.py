@@ -30,7 +30,6 @@ from raftlog.chaos.sim.invariants.log.one_oldest import OneOldest
 from raftlog.chaos.sim.invariants.log.state_machine_safety import StateMachineSafety
 from raftlog.chaos.sim.invariants.peers.progress_is_true import ProgressIsTrue
 from raftlog.raft.codec.block import BlockRecord, encode_block
-from raftlog.raft.codec.entry import entry_mark, header_crc
 from raftlog.raft.messages import TimeoutNow
 from raftlog.raft.types import GENESIS, Entry, EntryKind, HardState, Mark
 from raftlog.statemachine.commands import Operation, Result
@@ -78,7 +77,7 @@ def append_only_shorter() -> tuple[Callable[[], object], Callable[[], object]]:
 
 def matching() -> tuple[Callable[[], object], Callable[[], object]]:
     seen = known()
-    forged = sealed(entry_mark(SECOND), 2, data=b"")
+    forged = sealed(SECOND.mark, 2, data=b"")
     forged = replace(forged, header=forged.header[:-4] + b"\0\0\0\0")
     return lambda: log_matching.appended(seen, 2, [THIRD, OTHER]), lambda: log_matching.appended(seen, 2, [forged])
 
@@ -317,9 +316,9 @@ def session_of(ttl_ms: int = 1_000) -> tuple[ExactlyOnce, Mark]:
     data = encode_block([BlockRecord(Operation.SESSION_OPEN, argument=ttl_ms)])
     opened = sealed(GENESIS, 1, kind=EntryKind.COMMANDS, data=data)
     property.applied(1, opened, did(1, Result.APPLIED))
-    put = in_session(entry_mark(opened), 1)
+    put = in_session(opened.mark, 1)
     property.applied(1, put, did(2, Result.APPLIED))
-    return property, entry_mark(put)
+    return property, put.mark
 
 
 def did(index: int, result: Result, first: int = 0) -> Effects:
@@ -353,8 +352,8 @@ def expired() -> tuple[Callable[[], object], Callable[[], object]]:
 
 def overlapping() -> tuple[Callable[[], object], Callable[[], object]]:
     learning = replace(THREE, learners=(4,))
-    change = of_configuration(entry_mark(THIRD), 2, learning)
-    again = of_configuration(entry_mark(change), 2, replace(THREE, learners=(4, 5)))
+    change = of_configuration(THIRD.mark, 2, learning)
+    again = of_configuration(change.mark, 2, replace(THREE, learners=(4, 5)))
     seen = known(committed=3)
     log = log_of(*ENTRIES, change, again)
     return (
@@ -364,8 +363,8 @@ def overlapping() -> tuple[Callable[[], object], Callable[[], object]]:
 
 
 def disjoint() -> tuple[Callable[[], object], Callable[[], object]]:
-    joint = of_configuration(entry_mark(THIRD), 2, configuration(4, 5, outgoing=(1, 2, 3)))
-    jump = of_configuration(entry_mark(THIRD), 2, configuration(4, 5))
+    joint = of_configuration(THIRD.mark, 2, configuration(4, 5, outgoing=(1, 2, 3)))
+    jump = of_configuration(THIRD.mark, 2, configuration(4, 5))
     return (
         lambda: configuration_safety.appended(known(committed=3), 1, joint, log_of(*ENTRIES, joint)),
         lambda: configuration_safety.appended(known(committed=3), 1, jump, log_of(*ENTRIES, jump)),
@@ -374,7 +373,7 @@ def disjoint() -> tuple[Callable[[], object], Callable[[], object]]:
 
 def hasty() -> tuple[Callable[[], object], Callable[[], object]]:
     learning = replace(THREE, learners=(4,))
-    change = of_configuration(entry_mark(THIRD), 2, learning)
+    change = of_configuration(THIRD.mark, 2, learning)
     return (
         lambda: configuration_safety.appended(known(committed=3), 1, change, log_of(*ENTRIES, change)),
         lambda: configuration_safety.appended(known(committed=2), 1, change, log_of(*ENTRIES, change)),
@@ -383,7 +382,7 @@ def hasty() -> tuple[Callable[[], object], Callable[[], object]]:
 
 def in_force() -> tuple[Callable[[], object], Callable[[], object]]:
     learning = replace(THREE, learners=(4,))
-    change = of_configuration(entry_mark(THIRD), 2, learning)
+    change = of_configuration(THIRD.mark, 2, learning)
     seen = known(committed=3)
     seen.add_configuration(change)
     state: Any = SimpleNamespace(node=1, log=log_of(*ENTRIES, change), configurations=[(1, THREE), (7, learning)])
@@ -395,13 +394,13 @@ def compacted() -> tuple[Callable[[], object], Callable[[], object]]:
     seen = known(committed=2)
     log = log_of(*ENTRIES, committed=6, applied=6)
     return (
-        lambda: snapshot_safety.compacted(seen, 1, entry_mark(SECOND), log),
-        lambda: snapshot_safety.compacted(seen, 1, entry_mark(THIRD), log),
+        lambda: snapshot_safety.compacted(seen, 1, SECOND.mark, log),
+        lambda: snapshot_safety.compacted(seen, 1, THIRD.mark, log),
     )
 
 
 def installed() -> tuple[Callable[[], object], Callable[[], object]]:
-    seen, mark = known(committed=2), entry_mark(SECOND)
+    seen, mark = known(committed=2), SECOND.mark
     kept, cut = log_of(*ENTRIES, committed=5), log_of(FIRST, SECOND, committed=5)
     return (
         lambda: snapshot_safety.installed(seen, 1, mark, (1, 6), True, kept),
@@ -444,4 +443,4 @@ def test_a_property_sees_its_breach_and_nothing_less(name: str) -> None:
 
 def test_the_header_crc_is_what_tells_entries_apart() -> None:
     """Two entries of one index and term with other bytes have other CRCs."""
-    assert header_crc(sealed(entry_mark(SECOND), 2, data=b"")) != header_crc(OTHER)
+    assert sealed(SECOND.mark, 2, data=b"").mark.header_crc != OTHER.mark.header_crc

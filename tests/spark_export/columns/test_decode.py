@@ -15,7 +15,7 @@ from raftlog.raft.codec.block import (
     record_positions,
 )
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion
-from raftlog.raft.codec.entry import entry_mark, seal_entry
+from raftlog.raft.codec.entry import seal_entry
 from raftlog.raft.types import EntryKind
 from raftlog.spark_export.columns.decode import decode, user_records
 from raftlog.spark_export.columns.frames import locate
@@ -87,7 +87,7 @@ def _altered(log: Log, number: int, position: int, bit: int) -> Log:
             lying.last, term=entry.term, kind=entry.kind, count=entry.count, time_ms=entry.time_ms,
             clock_ms=entry.clock_ms, data=bytes(data),
         )  # fmt: skip
-        lying.last = entry_mark(sealed)
+        lying.last = sealed.mark
         lying.entries.append(sealed)
     return lying
 

@@ -10,7 +10,7 @@ import pytest
 from raftlog.raft.codec import block, entry
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion, crc32c
-from raftlog.raft.codec.entry import HEADER_SIZE, header_crc
+from raftlog.raft.codec.entry import HEADER_SIZE
 from raftlog.raft.codec.raw import RAW_SIZE, RawHeader, decode_raw_header
 from raftlog.raft.types import EntryKind
 from raftlog.spark_export.columns import effects as effects_heads, frames, ledger
@@ -158,8 +158,8 @@ def test_the_chain_is_checked() -> None:
         read(logs.split(log.chunk()))
     before = log.entries[2]
     with pytest.raises(Corrupt, match="does not follow"):
-        read(logs.split(log.chunk(3)), previous=(before.index, header_crc(before)))
-    read(logs.split(log.chunk(3)), previous=(before.index, header_crc(other.entries[2])))
+        read(logs.split(log.chunk(3)), previous=(before.index, before.mark.header_crc))
+    read(logs.split(log.chunk(3)), previous=(before.index, other.entries[2].mark.header_crc))
 
 
 def test_effects_of_other_entries_are_refused() -> None:

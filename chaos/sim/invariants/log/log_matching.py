@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from raftlog.chaos.sim.invariants.known import Known
-from raftlog.raft.codec.entry import header_crc
 from raftlog.raft.consensus.invariants import InvariantBroken
 from raftlog.raft.consensus.log import Log
 from raftlog.raft.types import Entry, NodeId
@@ -18,7 +17,7 @@ def appended(known: Known, node: NodeId, entries: Iterable[Entry]) -> None:
     """Entries went into a node's log: take note of new ones. Raises InvariantBroken."""
     chain, ends = known.chain, known.ends
     for entry in entries:
-        crc = header_crc(entry)
+        crc = entry.mark.header_crc
         where = (entry.index, entry.term)
         if chain.setdefault(where, crc) != crc:
             evidence = f"entry {where} has header CRC {crc:08x}, elsewhere {chain[where]:08x}"

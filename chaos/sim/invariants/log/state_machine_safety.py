@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from raftlog.chaos.sim.invariants.known import Known
-from raftlog.raft.codec.entry import header_crc
 from raftlog.raft.consensus.invariants import InvariantBroken
 from raftlog.raft.types import Entry, NodeId
 
@@ -33,7 +32,7 @@ class StateMachineSafety:
         if position >= len(committed) or committed[position] != where:
             expected = committed[position] if position < len(committed) else "nothing"
             raise InvariantBroken(node, PROPERTY, SECTION, f"it applies {where}, where {expected} is committed")
-        crc = header_crc(entry)
+        crc = entry.mark.header_crc
         if known.chain[where] != crc:
             raise InvariantBroken(node, PROPERTY, SECTION, f"it applies {where} with another header CRC: {crc:08x}")
         self.positions[node] = position + 1

@@ -16,8 +16,8 @@ MUTANTS: Final = (
         edits=(
             Edit(
                 "raftlog.raft.consensus.replication:advance_commit",
-                "index = agreed(state.configuration, matches)",
-                "index = agreed(state.configuration, matches)\n"
+                "index = agreed(state.configurations[-1][1], matches)",
+                "index = agreed(state.configurations[-1][1], matches)\n"
                 "    if not state.configuration.is_voter(state.node):\n"
                 "        voters = state.configuration.voters\n"
                 "        values = sorted([log.persisted, *(matches.get(voter, 0) for voter in voters)])\n"
@@ -66,7 +66,8 @@ MUTANTS: Final = (
             Edit(
                 "raftlog.raft.consensus.replication:on_append",
                 "        log.committed = commit\n",
-                "        membership.take_effect(state, log.between(log.committed, commit))\n"
+                "        committed = [entry for entry in log.entries if log.committed < entry.index <= commit]\n"
+                "        membership.take_effect(state, committed)\n"
                 "        log.committed = commit\n",
             ),
         ),
@@ -106,8 +107,8 @@ MUTANTS: Final = (
         edits=(
             Edit(
                 "raftlog.raft.quorum:agreed",
-                "return min(value, _agreed(configuration.outgoing, values)) if configuration.outgoing else value",
-                "return value",
+                "(configuration.voters, configuration.outgoing) if configuration.outgoing else (configuration.voters,)",
+                "(configuration.voters,)",
             ),
         ),
     ),

@@ -30,8 +30,8 @@ MUTANTS: Final = (
         edits=(
             Edit(
                 "raftlog.raft.consensus.log:Log.bytes_between",
-                "return freed + sum([entry.size for entry in self.between(after, to)])",
-                "return sum([entry.size for entry in self.between(after, to)])",
+                "if after < index <= to:",
+                "if index < after:",
             ),
         ),
         story="tests/raft/scripts/busy_leader_counts_entries_that_left_its_memory.txt",

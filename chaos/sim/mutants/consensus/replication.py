@@ -44,8 +44,8 @@ MUTANTS: Final = (
         edits=(
             Edit(
                 "raftlog.raft.consensus.replication:advance_commit",
-                "matches[state.node] = log.persisted",
-                "matches[state.node] = log.last.index",
+                "matches = {state.node: log.persisted}",
+                "matches = {state.node: log.last.index}",
             ),
             Edit(
                 "raftlog.raft.consensus.core:RaftCore.ready",

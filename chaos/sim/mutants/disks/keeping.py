@@ -94,7 +94,7 @@ MUTANTS: Final = (
         edits=(
             Edit(
                 "raftlog.cluster.disk.older_segments:Filling._check",
-                "(entry.before, previous_crc(entry)) != (last.index, last.header_crc)",
+                "(entry.before, entry.previous_crc) != (last.index, last.header_crc)",
                 "entry.before != last.index",
             ),
         ),

@@ -15,7 +15,7 @@ from raftlog.cluster.records.entries import log_entry
 from raftlog.cluster.replica.log.applier import Applier
 from raftlog.cluster.runtime.metrics import Metrics
 from raftlog.raft.codec.block import BlockRecord, encode_block
-from raftlog.raft.codec.entry import entry_mark, seal_entry
+from raftlog.raft.codec.entry import seal_entry
 from raftlog.raft.types import GENESIS, Entry, EntryKind, Mark
 from raftlog.statemachine.commands import Operation
 from raftlog.statemachine.machine import StateMachine
@@ -51,7 +51,7 @@ def entries_after(mark: Mark, count: int) -> list[Entry]:
     for _ in range(count):
         block = encode_block([BlockRecord(Operation.APPEND, None, b"v")], plain=True)
         made.append(seal_entry(mark, term=1, kind=EntryKind.COMMANDS, count=1, time_ms=5, clock_ms=6, data=block))
-        mark = entry_mark(made[-1])
+        mark = made[-1].mark
     return made
 
 
@@ -65,7 +65,7 @@ async def test_a_reader_skips_nothing_over_an_installed_snapshot() -> None:
     assert applier.run()
     for entry in before:
         other.apply(log_entry(entry))
-    applier.installed(other, entry_mark(before[-1]), 9)
+    applier.installed(other, before[-1].mark, 9)
     assert (applier.applied, applier.written, applier.last_user_index) == (9, 9, 9)
     applier.add(entries_after(applier.mark, 3))
     assert applier.run()
@@ -82,7 +82,7 @@ async def test_a_waiter_for_an_index_in_a_snapshot_is_woken() -> None:
     covered, beyond = asyncio.get_running_loop().create_future(), asyncio.get_running_loop().create_future()
     applier.waiters.add(3, ReadWaiter(covered, NEVER))
     applier.waiters.add(4, ReadWaiter(beyond, NEVER))
-    applier.installed(other, entry_mark(before[-1]), 3)
+    applier.installed(other, before[-1].mark, 3)
     assert covered.result() == 3
     assert not beyond.done()
 

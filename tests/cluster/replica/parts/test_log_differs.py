@@ -18,7 +18,6 @@ from raftlog.cluster.replica.state import ReplicaState
 from raftlog.cluster.replica.status import tell_events
 from raftlog.cluster.runtime.logging import get_logger
 from raftlog.cluster.runtime.metrics import Metrics
-from raftlog.raft.codec.entry import entry_mark
 from raftlog.raft.events import LogDiffers
 from raftlog.raft.types import Mark
 from tests.cluster.files.disk_lab import SEGMENT_BYTES, batch
@@ -82,7 +81,7 @@ async def written_behind(folder: Path, *sizes: int) -> tuple[Mark, Mark]:
         await disk.carry_out(batch(*entries))
     finally:
         await disk.close()
-    return recovered.last, entry_mark(entries[-1])
+    return recovered.last, entries[-1].mark
 
 
 async def test_follower_with_another_history_on_its_disk_ends_at_each_start_and_cuts_nothing(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ async def test_a_muted_leader_sends_nothing_after_a_sync_either() -> None:
     sent: list[Any] = []
     replica = replica_of()
     replica.disks.is_muted, replica.links.send = True, sent.append
-    replica.core.has_ready, replica.applier.waiting = False, 0
+    replica.core.state.is_touched, replica.applier.waiting = False, 0
     driver: Any = SimpleNamespace(state=replica, _leave=lambda: None)
     driver._send = lambda messages: Replica._send(driver, messages)
     message: Any = SimpleNamespace(to=2)
@@ -72,7 +72,7 @@ async def test_entries_that_waited_for_a_sync_are_applied_after_it(waiting: int,
     looked: list[int] = []
     replica = replica_of()
     replica.disks.is_muted, replica.links.send = False, lambda message: None
-    replica.core.has_ready, replica.applier.waiting = False, waiting
+    replica.core.state.is_touched, replica.applier.waiting = False, waiting
     driver: Any = SimpleNamespace(
         state=replica, _leave=lambda: None, _send=lambda messages: None, look_soon=lambda: looked.append(1)
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from raftlog.raft.changes import MemberChange
 from raftlog.raft.codec.configuration import decode_configuration
-from raftlog.raft.codec.entry import decode_entries, entry_mark
+from raftlog.raft.codec.entry import decode_entries
 from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.consensus.invariants import check_log, check_state
@@ -37,7 +37,7 @@ def saved_of(data: bytes) -> Saved:
     """The snapshot that these bytes are."""
     entries = decode_entries(data)
     index, configuration = configurations_of(entries)[-1]
-    return Saved(entry_mark(entries[-1]), configuration, index, data)
+    return Saved(entries[-1].mark, configuration, index, data)
 
 
 def configurations_of(entries: tuple[Entry, ...]) -> list[tuple[int, Configuration]]:
@@ -69,7 +69,7 @@ class GrowingLab(Lab):
         for entry in entries:
             if not runs or runs[-1].term != entry.term:
                 runs.append(TermRun(entry.first, entry.term))
-        start = LogStart(base.index + 1, tuple(runs), entry_mark(entries[-1]) if entries else mark, entries, mark)
+        start = LogStart(base.index + 1, tuple(runs), entries[-1].mark if entries else mark, entries, mark)
         configurations = configurations_of(entries)
         if saved:
             newer = [pair for pair in configurations if pair[0] > mark.index]

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from raftlog.raft import changes
 from raftlog.raft.changes import AddLearners, ChangeAddresses, Promote, Remove
 from raftlog.raft.codec.configuration import encode_configuration
-from raftlog.raft.codec.entry import entry_mark, seal_entry
+from raftlog.raft.codec.entry import seal_entry
 from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.messages import AppendEntries
 from raftlog.raft.quorum import VoteOutcome, outcome
@@ -154,7 +154,7 @@ class InForce(RuleBasedStateMachine):
         while back and self.log[len(self.log) - back - 1].index < self.core.state.log.committed:
             back -= 1
         kept = self.log[: len(self.log) - back]
-        previous = entry_mark(kept[-1])
+        previous = kept[-1].mark
         entries: list[Entry] = []
         for size in sizes:
             if size:
@@ -167,7 +167,7 @@ class InForce(RuleBasedStateMachine):
             else:
                 (entry,) = extend(previous, self.term)
             entries.append(entry)
-            previous = entry_mark(entry)
+            previous = entry.mark
         if sizes:
             self.log = kept + entries
         ends = [entry.index for entry in self.log]

@@ -6,7 +6,7 @@ import pytest
 
 from raftlog.raft.codec.checks import Corrupt
 from raftlog.raft.codec.configuration import encode_configuration
-from raftlog.raft.codec.entry import entry_mark, seal_entry
+from raftlog.raft.codec.entry import seal_entry
 from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.types import Entry, EntryKind, Mark
@@ -40,10 +40,10 @@ def test_a_cut_brings_the_configuration_before_back() -> None:
     """Also over two of them (pitfall 41: a configuration that outlives its cut entry)."""
     core = make_core(1, 3)
     first = change(core.state.log.last, configuration(4), 2)
-    second = change(entry_mark(first), configuration(5), 2)
+    second = change(first.mark, configuration(5), 2)
     append(core, [first, second], prev=(1, 1), term=2)
     assert in_force(core) == (3, configuration(5))
-    append(core, extend(entry_mark(first), 3), prev=(2, 2), term=3, sender=3)
+    append(core, extend(first.mark, 3), prev=(2, 2), term=3, sender=3)
     assert in_force(core) == (2, configuration(4))
     append(core, extend(make_core().state.log.last, 4), prev=(1, 1), term=4, sender=3)
     assert in_force(core) == (1, configuration(3))

@@ -4,7 +4,6 @@ import itertools
 
 import pytest
 
-from raftlog.raft.codec.entry import entry_mark
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.consensus.progress import Mode
 from raftlog.raft.consensus.roles import Leader, RoleName
@@ -267,7 +266,7 @@ def test_a_follower_below_the_log_needs_a_snapshot_reported_once() -> None:
     entries = log_of(configuration(3), *[1] * 10)
     core = RaftCore(
         1, Options(), hard_state=HardState(1), configuration=configuration(3), configuration_index=1, commit=7,
-        log=LogStart(8, (TermRun(8, 1),), entry_mark(entries[-1]), tuple(entries[7:]), entry_mark(entries[6])),
+        log=LogStart(8, (TermRun(8, 1),), entries[-1].mark, tuple(entries[7:]), entries[6].mark),
         applied=7, random=lambda low, high: low, now=at(0),
     )  # fmt: skip
     lead(core)

@@ -2,7 +2,6 @@
 
 import pytest
 
-from raftlog.raft.codec.entry import entry_mark
 from raftlog.raft.events import ConflictTruncated, MessageIgnored
 from raftlog.raft.messages import AppendEntries, AppendEntriesReply
 from raftlog.raft.options import Options
@@ -93,7 +92,7 @@ def test_pitfall_19_cutting_below_commit_halts_the_node() -> None:
     conflict.
     """
     core = make_core(1, 3, 1, 1, commit=3)
-    other = extend(entry_mark(core.state.log.entries[0]), 2, 2, 2)
+    other = extend(core.state.log.entries[0].mark, 2, 2, 2)
     with pytest.raises(AssertionError):
         core.state.log.cut(1, other[0], 2)
     append_ends = append(core, other[:1], prev=(1, 1), term=2)
@@ -144,7 +143,7 @@ def test_pitfall_21_an_acknowledged_write_that_was_cut_meanwhile_proves_nothing(
         drain(core, sync=False)
     core.persisted(2, 3, at(0))
     assert core.status().persisted == 1
-    newer = extend(entry_mark(first[-1]), 4)
+    newer = extend(first[-1].mark, 4)
     core.step(
         AppendEntries(sender=4, to=1, term=4, prev_index=3, prev_term=2, commit=1, round=0, entries=tuple(newer)), at(0)
     )
@@ -258,7 +257,7 @@ def test_pitfall_31_an_overloaded_follower_answers_every_append() -> None:
             ),
             at(0),
         )  # fmt: skip
-        previous = entry_mark(entry)
+        previous = entry.mark
     answers = [message for message in drain(core).after_sync if isinstance(message, AppendEntriesReply)]
     assert [answer.match for answer in answers] == [201]
 
@@ -308,7 +307,7 @@ def test_conflicting_entries_are_replaced_here_and_on_disk() -> None:
     """Figure 2, AppendEntries steps 3 and 4, with entries of several records."""
     core = make_core(1, 3, (1, 3), (1, 4), 1)
     assert core.state.log.ends == [1, 4, 8, 9]
-    mine = extend(entry_mark(core.state.log.entries[1]), (2, 2), 2)
+    mine = extend(core.state.log.entries[1].mark, (2, 2), 2)
     core.step(
         AppendEntries(sender=2, to=1, term=2, prev_index=4, prev_term=1, commit=1, round=0, entries=tuple(mine)), at(0)
     )

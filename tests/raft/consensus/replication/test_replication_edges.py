@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from raftlog.raft.codec.entry import entry_mark, header_crc
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.consensus.progress import FollowerProgress, Mode
 from raftlog.raft.consensus.replication import CHAIN_REJECTIONS_MAX
@@ -176,7 +175,7 @@ def test_a_follower_that_has_all_before_the_log_needs_no_snapshot_after_another_
     core = RaftCore(
         1, Options(), hard_state=HardState(1), configuration=configuration(3), configuration_index=1, commit=7,
         applied=7, random=lambda low, high: low, now=at(0),
-        log=LogStart(8, (TermRun(8, 1),), entry_mark(entries[-1]), tuple(entries[7:]), entry_mark(entries[6])),
+        log=LogStart(8, (TermRun(8, 1),), entries[-1].mark, tuple(entries[7:]), entries[6].mark),
     )  # fmt: skip
     lead(core)
     reply(core, 3, match=12)
@@ -209,11 +208,11 @@ def test_a_follower_whose_log_differs_says_so_after_a_bounded_number_of_rejectio
     """It says it once. Its entry stays, committed or not: the leader may be the damaged one."""
     for commit in (1, 2):
         core = make_core(1, 3, 1, commit=commit)
-        crc = header_crc(core.state.log.entries[1])
+        crc = core.state.log.entries[1].mark.header_crc
         assert [differing(core) for _ in range(CHAIN_REJECTIONS_MAX - 1)] == [[]] * (CHAIN_REJECTIONS_MAX - 1)
         assert differing(core) == [LogDiffers(leader=2, index=2, here=crc, there=crc ^ 1)]
         assert [differing(core) for _ in range(2 * CHAIN_REJECTIONS_MAX)] == [[]] * (2 * CHAIN_REJECTIONS_MAX)
-        assert header_crc(core.state.log.entries[1]) == crc
+        assert core.state.log.entries[1].mark.header_crc == crc
 
 
 def test_rejections_of_another_leader_or_place_are_counted_from_nothing() -> None:

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from raftlog.raft.codec.checks import crc32c
-from raftlog.raft.codec.entry import entry_mark
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.consensus.progress import Mode
 from raftlog.raft.consensus.roles import RoleName
@@ -31,7 +30,7 @@ def sending(total: int = 6, first: bytes = b"ab", *, takes_several: bool = True,
     core = RaftCore(
         1, Options(snapshot_chunk_bytes=2, **options), hard_state=HardState(1), configuration=configuration(3),
         configuration_index=1, commit=7, applied=7, random=lambda low, high: low, now=at(0),
-        log=LogStart(8, (TermRun(8, 1),), entry_mark(entries[-1]), tuple(entries[7:]), entry_mark(entries[6])),
+        log=LogStart(8, (TermRun(8, 1),), entries[-1].mark, tuple(entries[7:]), entries[6].mark),
     )  # fmt: skip
     lead(core, now_ms=300)
     reply(core, 2, match=0, success=False, prev=11, hint=(3, 1), now_ms=300)

@@ -10,7 +10,7 @@ import pytest
 
 from raftlog.chaos.sim.disk.files import MemoryFiles
 from raftlog.raft.codec.checks import crc32c
-from raftlog.raft.codec.entry import HEADER_SIZE, entry_mark, seal_entry
+from raftlog.raft.codec.entry import HEADER_SIZE, seal_entry
 from raftlog.raft.codec.mark import MARK_SIZE
 from raftlog.raft.ready import SyncBatch
 from raftlog.raft.types import Entry
@@ -30,7 +30,7 @@ def acknowledged(proof: str = "", sizes: Sequence[int] = (400,), seed: int = 0) 
     only `proof` reached the disk. Also returns the entries of that batch.
     """
     shard = written(THREE)
-    batch = make_entries(entry_mark(shard.entries[-1]), 1, sizes)
+    batch = make_entries(shard.entries[-1].mark, 1, sizes)
     shard.run(shard.storage.carry_out(SyncBatch(None, None, tuple(batch), ())))
     shard.entries += batch
     first = shard.journal.active.first
@@ -101,8 +101,8 @@ def test_a_torn_write_is_never_damage(sizes: tuple[int, ...]) -> None:
     Guard: the room of a mark in `_behind_a_mark`, the rest of the sector in `_one_bit_off`.
     """
     shard = written(THREE)
-    batch = make_entries(entry_mark(shard.entries[-1]), 1, sizes)
-    known, kept = entry_mark(shard.entries[-1]).index, set()
+    batch = make_entries(shard.entries[-1].mark, 1, sizes)
+    known, kept = shard.entries[-1].mark.index, set()
     for _, operations in shard.storage.carry_out(SyncBatch(None, None, tuple(batch), ())):
         shard.files.execute(operations[:-1])  # all but the sync
         break
@@ -125,12 +125,12 @@ def test_one_wrong_bit_that_may_be_the_end_of_a_torn_sector_is_no_damage() -> No
     known = shard.entries[-1]
     start = shard.journal.active.end + (MARK_SIZE if shard.journal.marked != known.index else 0)
     for size in range(1, 2 * SECTOR):
-        (entry,) = make_entries(entry_mark(known), 1, (size,))
+        (entry,) = make_entries(known.mark, 1, (size,))
         if (start + entry.size) % SECTOR == 1:
             break
     data = bytes([*entry.data[:-1], 0x40])
     entry = seal_entry(
-        entry_mark(known), term=1, kind=entry.kind, count=1, time_ms=entry.time_ms, clock_ms=entry.clock_ms, data=data
+        known.mark, term=1, kind=entry.kind, count=1, time_ms=entry.time_ms, clock_ms=entry.clock_ms, data=data
     )
     shard.run(shard.storage.carry_out(SyncBatch(None, None, (entry,), ())))
     shard.files.lose_power(Random(0))
@@ -149,7 +149,7 @@ def test_an_entry_behind_the_room_of_a_mark_proves_the_one_before_it() -> None:
     Guard: `_behind_a_mark` of raft/wal/evidence.py.
     """
     shard, (entry,) = acknowledged()
-    (following,) = make_entries(entry_mark(entry), 1, (100,))
+    (following,) = make_entries(entry.mark, 1, (100,))
     name = segment_name(shard.journal.active.first)
     position = bytes(shard.files.nodes[name].seen).index(entry.header)
     end = position + HEADER_SIZE + len(entry.data)
@@ -218,7 +218,7 @@ def test_a_cut_leaves_no_proof_of_removed_entries(is_applied: bool) -> None:
         shard.apply(shard.entries)
     kept = shard.entries[-1]
     shard.append(60, 60, 60, applied=False)
-    (other,) = make_entries(entry_mark(kept), 2, (30,))
+    (other,) = make_entries(kept.mark, 2, (30,))
     for inode in shard.files.nodes.values():
         inode.sync()
     before = shard.files.copy()
@@ -289,7 +289,7 @@ def test_a_value_that_looks_like_effects_is_no_proof() -> None:
     active = shard.journal.active
     name = ledger_name(active.first)
     segment = Segment(active.previous, active.size, active.last, active.end)
-    stranger, *_ = make_entries(entry_mark(shard.entries[-1]), 1, (10,))
+    stranger, *_ = make_entries(shard.entries[-1].mark, 1, (10,))
     forged = frame_of(stranger)
     ends = [entry for entry in shard.entries if entry.index >= active.first]
     assert newest_frame(shard.files, segment) == 0

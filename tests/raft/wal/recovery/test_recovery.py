@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from raftlog.chaos.sim.disk.files import MemoryFiles
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion, crc32c
-from raftlog.raft.codec.entry import HEADER_SIZE, decode_header, entry_mark
+from raftlog.raft.codec.entry import HEADER_SIZE, decode_header
 from raftlog.raft.codec.index_rows import IDX_ROW
 from raftlog.raft.codec.mark import MARK_SIZE, encode_mark
 from raftlog.raft.types import Entry, HardState
@@ -91,7 +91,7 @@ def test_pitfall_65_a_missing_segment_is_damage() -> None:
     Guard: each segment must end where the header of the next says (raftlog.raft.wal.recovery._recover_sealed).
     """
     driver, entries = written_log()
-    driver.append(make_entries(entry_mark(entries[-1]), 2, (3_000, 3_000)))
+    driver.append(make_entries(entries[-1].mark, 2, (3_000, 3_000)))
     content = driver.files.content()
     firsts = [segment.first for segment in driver.journal.segments]
     assert len(firsts) >= 4
@@ -131,7 +131,7 @@ def test_pitfall_65_a_missing_newest_segment_is_damage() -> None:
         assert (recovery.damage.file, recovery.damage.index) == (segment_name(first), first - 1)
         assert f"index {first} to {last}" in recovery.damage.reason
         assert not recovery.operations, "nothing is written where there is damage"
-    driver.append(make_entries(entry_mark(entries[-1]), 2, (3_000, 3_000)))
+    driver.append(make_entries(entries[-1].mark, 2, (3_000, 3_000)))
     content = without_newest(driver)
     for segment in driver.journal.segments:
         if segment.first >= first:
@@ -214,7 +214,7 @@ def test_pitfall_69_zeros_are_no_record() -> None:
     driver = Driver(new_files())
     assert driver.entries() == [FIRST]
     assert driver.recovery.notices == []
-    assert driver.journal.last == entry_mark(FIRST)
+    assert driver.journal.last == FIRST.mark
 
 
 def test_a_torn_tail_is_cut_and_reported() -> None:
@@ -226,7 +226,7 @@ def test_a_torn_tail_is_cut_and_reported() -> None:
     assert found == entries[:-1]
     restarted = Driver(with_byte(content, name, driver.journal.active.end - 1))
     assert any("torn tail" in notice for notice in restarted.recovery.notices)
-    more = make_entries(entry_mark(entries[-2]), 3, (333,))
+    more = make_entries(entries[-2].mark, 3, (333,))
     restarted.append(more)
     assert Driver(after_kill(restarted.files)).entries() == [*entries[:-1], *more]
 
@@ -237,18 +237,18 @@ def test_old_but_valid_blocks_are_noticed() -> None:
     Guard: previous_crc in raftlog.raft.wal.recovery.scan.
     """
     driver = Driver(new_files())
-    driver.append(make_entries(entry_mark(FIRST), 1, (100,)))
+    driver.append(make_entries(FIRST.mark, 1, (100,)))
     position = driver.journal.active.end
     old = make_entries(driver.journal.last, 1, (100,))[0]
     driver.append([old])
     kept = driver.entries()[1]
     driver.cut(FIRST)
-    fresh = make_entries(entry_mark(FIRST), 2, (100,))[0]
+    fresh = make_entries(FIRST.mark, 2, (100,))[0]
     driver.append([fresh])
     assert fresh.index == kept.index
     data = bytearray(driver.files.content()[segment_name(1)])
     end = driver.journal.active.end
-    data[end : end + MARK_SIZE + old.size] = encode_mark(entry_mark(fresh), end) + old.header + old.data
+    data[end : end + MARK_SIZE + old.size] = encode_mark(fresh.mark, end) + old.header + old.data
     assert position < end + MARK_SIZE + old.size
     restarted = Driver(MemoryFiles({**driver.files.content(), segment_name(1): bytes(data)}))
     assert restarted.entries() == [FIRST, fresh]
@@ -258,8 +258,8 @@ def test_old_but_valid_blocks_are_noticed() -> None:
 def test_a_mark_inside_a_value_is_no_mark() -> None:
     """A value that holds a copy of a durable mark cannot turn a torn tail into damage: a mark names its position."""
     driver = Driver(new_files())
-    forged = encode_mark(entry_mark(make_entries(entry_mark(FIRST), 1, (10,) * 50)[-1]), 12_345)
-    entry = make_entries(entry_mark(FIRST), 1, (200,))[0]
+    forged = encode_mark(make_entries(FIRST.mark, 1, (10,) * 50)[-1].mark, 12_345)
+    entry = make_entries(FIRST.mark, 1, (200,))[0]
     operations, _ = driver.journal.append([entry])
     driver.files.execute(operations)
     data = bytearray(driver.files.content()[segment_name(1)])

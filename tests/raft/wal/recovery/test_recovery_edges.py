@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from raftlog.chaos.sim.disk.files import MemoryFiles
-from raftlog.raft.codec.entry import entry_mark, seal_entry
+from raftlog.raft.codec.entry import seal_entry
 from raftlog.raft.codec.mark import MARK_SIZE, encode_mark
 from raftlog.raft.types import EntryKind, Mark
 from raftlog.raft.wal.formats import (
@@ -75,7 +75,7 @@ def test_a_mark_of_another_entry_is_rewritten() -> None:
     content = driver.files.content()
     name = segment_name(driver.journal.active.first)
     place = content[name].find(b"RLMK")
-    restarted = Driver(patched(content, name, place, encode_mark(entry_mark(entries[1]), place)))
+    restarted = Driver(patched(content, name, place, encode_mark(entries[1].mark, place)))
     assert restarted.entries() == entries
     assert any("made again" in notice for notice in restarted.recovery.notices)
     assert restarted.files.content()[name][place : place + MARK_SIZE] == content[name][place : place + MARK_SIZE]
@@ -97,7 +97,7 @@ def test_an_entry_whose_blocks_do_not_add_up_is_damage() -> None:
     """Its CRCs are right, and it says that it has two records where it has none that can be read."""
     driver, entries = written_log()
     wrong = seal_entry(
-        entry_mark(entries[-1]), term=2, kind=EntryKind.COMMANDS, count=2, time_ms=0, clock_ms=0, data=b"no block",
+        entries[-1].mark, term=2, kind=EntryKind.COMMANDS, count=2, time_ms=0, clock_ms=0, data=b"no block",
     )  # fmt: skip
     content = driver.files.content()
     active = driver.journal.active

@@ -6,7 +6,7 @@ import pytest
 
 from raftlog.chaos.sim.disk.files import MemoryFiles
 from raftlog.raft.codec.configuration import encode_configuration
-from raftlog.raft.codec.entry import HEADER_SIZE, entry_mark, seal_entry
+from raftlog.raft.codec.entry import HEADER_SIZE, seal_entry
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.ready import SyncBatch
 from raftlog.raft.types import Entry, EntryKind, HardState
@@ -45,7 +45,7 @@ def started() -> Shard:
 
 def configured(shard: Shard, configuration: Configuration) -> Entry:
     """Appends that configuration."""
-    data, before = encode_configuration(configuration), entry_mark(shard.entries[-1])
+    data, before = encode_configuration(configuration), shard.entries[-1].mark
     entry = seal_entry(before, term=1, kind=EntryKind.CONFIGURATION, count=1, time_ms=0, clock_ms=0, data=data)
     shard.run(shard.storage.carry_out(SyncBatch(None, None, (entry,), ())))
     shard.entries.append(entry)
