@@ -44,6 +44,8 @@ class Syncer:
         self._logger = logger
         self._queue = SyncQueue()
         self._batch: SyncBatch | None = None
+        self.is_busy = False  # a sync is under way
+        self.has_queued = False  # a batch waits for `start`
         self.started = 0.0  # start of the newest sync
         self._ended = clock.monotonic()
         self._mark_idle_s = settings.mark_idle_ms / 1_000
@@ -52,27 +54,24 @@ class Syncer:
         self._is_closed = False
 
     @property
-    def is_busy(self) -> bool:
-        """Whether a sync is under way."""
-        return self._batch is not None
-
-    @property
     def is_idle(self) -> bool:
         """Whether everything is durable."""
-        return self._batch is None and self._queue.is_empty
+        return not (self.is_busy or self.has_queued)
 
     def add(self, ready: Ready) -> None:
         """Queues the durable part of a Ready."""
         self._queue.add(ready)
+        self.has_queued = True
 
     def start(self) -> SyncBatch | None:
         """Begins the next sync unless one is under way. Returns a batch at once if it needs no disk."""
-        if self._batch is not None or self._queue.is_empty:
+        if self.is_busy or not self.has_queued:
             return None
         batch = self._queue.take()
+        self.has_queued = False
         if batch.hard_state is None and batch.cut_after is None and not batch.entries:
             return batch
-        self._batch = batch
+        self._batch, self.is_busy = batch, True
         self.started = clock.monotonic()
         self._carry_out()
         return None
@@ -123,7 +122,7 @@ class Syncer:
             self._full(str(error))
             asyncio.get_running_loop().call_later(NO_SPACE_RETRY_S, self._carry_out)
             return
-        self._batch, self.is_waiting = None, False
+        self._batch, self.is_busy, self.is_waiting = None, False, False
         if error is not None:
             self._failed(error)
             return

@@ -73,6 +73,7 @@ class Host:
         self.settings = settings
         self.metrics, self.logger = metrics, logger
         self._loop = asyncio.get_running_loop()
+        self.call_soon: Final[Callable[[Callable[[], None]], object]] = self._loop.call_soon
         self.ended: asyncio.Future[NodeExit] = self._loop.create_future()
         identity, run = recovered.identity, random.SystemRandom().randrange(1, INDEX_MAX)
         self.transport = Transport(
@@ -131,10 +132,6 @@ class Host:
         self.logger.info("stopped", applied=self.replica.applied)
 
     # -- for its replicas ---------------------------------------------------------------------------------------------
-
-    def call_soon(self, run: Callable[[], None]) -> None:
-        """Calls `run` in the next turn of the event loop."""
-        self._loop.call_soon(run)
 
     def call_later(self, delay_s: float, run: Callable[[], None]) -> None:
         """Calls `run` after `delay_s` seconds."""

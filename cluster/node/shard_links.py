@@ -18,10 +18,11 @@ from raftlog.raft.types import NodeId
 class ShardLinks:
     """The `raftlog.cluster.replica.ports.Links` of one replica."""
 
-    __slots__ = ("_shard", "_transport")
+    __slots__ = ("_shard", "_transport", "dirty")
 
     def __init__(self, transport: Transport, shard: int) -> None:
         self._transport, self._shard = transport, shard
+        self.dirty: Collection[object] = transport.dirty
 
     def set_members(
         self, configuration: Configuration, known: Sequence[Member] = (), leaving: Collection[NodeId] = ()

@@ -84,7 +84,7 @@ class Transport:
         self._links: dict[tuple[NodeId, Purpose], Link] = {}
         self._consensus: dict[NodeId, Link] = {}
         self._bulk: dict[NodeId, Link] = {}
-        self._dirty: list[Link] = []
+        self.dirty: list[Link] = []  # with frames for the next `flush`
         self.proofs = Proofs(self)
         self.commit_notices = CommitNotices(self._send_held)
         self._door: Door | None = None
@@ -206,10 +206,9 @@ class Transport:
 
     def flush(self) -> None:
         """Writes the frames that were queued in this turn: one write per link."""
-        if self._dirty:
-            for link in self._dirty:
-                link.flush()
-            self._dirty.clear()
+        for link in self.dirty:
+            link.flush()
+        self.dirty.clear()
 
     def heard(self, peer: NodeId) -> None:
         """Something came from that peer, so it is not silent."""
@@ -248,7 +247,7 @@ class Transport:
 
     def queued(self, link: Link) -> None:
         """That link has frames for the next `flush`."""
-        self._dirty.append(link)
+        self.dirty.append(link)
 
     def refused(self, who: str, reason: str, sender: NodeId = NOBODY) -> None:
         """This node closed a connection that a peer dialled in the name of `sender` (NOBODY: no hello came)."""

@@ -80,8 +80,8 @@ class DigestPoints:
     """One process's view of the points. A restart begins with an empty view; the next points fill it."""
 
     __slots__ = (
-        "_asked_s", "_heard", "_newest", "_node", "_own", "_proposed", "_proposed_s", "_seen", "agreed", "count",
-        "differ", "is_ending", "is_healing",
+        "_asked_s", "_heard", "_newest", "_node", "_own", "_proposed", "_proposed_s", "agreed", "count",
+        "differ", "is_ending", "is_healing", "seen",
     )  # fmt: skip
 
     def __init__(self, node: NodeId) -> None:
@@ -89,7 +89,7 @@ class DigestPoints:
         self._own: dict[int, bytes] = {}
         self._heard: dict[NodeId, tuple[str, dict[int, bytes]]] = {}  # by replica: its disk's incarnation, its values
         self._newest = 0
-        self._seen: tuple[int, bytes] | None = None  # the newest point of the state at the last look
+        self.seen: tuple[int, bytes] | None = None  # the newest point of the state at the last look
         self._asked_s = 0.0
         self._proposed = 0  # index of the newest point that this process proposed
         self._proposed_s = -DIFFER_EVERY_S
@@ -138,9 +138,9 @@ class DigestPoints:
 
         Returns whether it is a new point, which must be reported to all.
         """
-        if point is self._seen:
+        if point is self.seen:
             return False
-        self._seen = point
+        self.seen = point
         if point is None:
             self.restored()
             return False

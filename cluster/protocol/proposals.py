@@ -1,10 +1,9 @@
 """Tracks pending requests, and settles each exactly once.
 
 `raftlog.cluster.replica.parts.writes` drives it. A request is queued. Then this node proposes it (a `Batch`, one per
-entry) or sends it to the leader (a `Flight`, one per frame). Its outcome is decided when this node applies the index
-that the request got. If the entry there has the same term, the request was applied; with another term it never will be.
-A request that is still queued can fail as `not_applied`. Afterwards only `unknown` is honest (pitfall 30: pending
-proposals reported as failed). Futures, not tasks: one pass settles all requests of an entry.
+entry) or sends it to the leader (a `Flight`, one per frame). Its outcome is known when this node applies the index
+that it got. With the same term there, the request was applied; with another term it never will be. A request that is still queued can fail as `not_applied`. Afterwards only `unknown` is honest (pitfall 30: pending proposals reported
+as failed). Futures, not tasks: one pass settles all requests of an entry.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from raftlog.cluster.api.errors import ERRORS, ApiError, Code
-from raftlog.cluster.protocol.request import NEVER, Batch, Flight, Inflight, PeerReply, settle_all
+from raftlog.cluster.protocol.request import NEVER, Batch, Flight, Inflight, PeerReply, Settled
 from raftlog.raft.codec.block import BLOCK_SIZE
 from raftlog.raft.types import NodeId
 from raftlog.statemachine import commands
@@ -26,9 +25,9 @@ if TYPE_CHECKING:
     from raftlog.cluster.config.settings import LimitSettings
     from raftlog.cluster.runtime.metrics import Metrics
 
+_new: Final = tuple.__new__  # a NamedTuple without the cost of its constructor
 NUMBER_BITS: Final = 32
 """Bits of a request's number below the boot counter of its process."""
-_UNKNOWN: Final = "the write was queued, and its outcome was not known by the deadline"
 DEPOSED_S: Final = 0.05
 """Seconds that a deposed leader gets for its last answers; they take milliseconds, on a busy machine longer."""
 
@@ -41,8 +40,9 @@ class Pending:
         requests the leader may still answer."""
         self._limits = limits
         self._metrics = metrics
+        self._applied_count = metrics.outcomes.labels("applied")
         self._name = f"node {node}"
-        self._queue: deque[Inflight] = deque()
+        self.queue: deque[Inflight] = deque()  # requests that wait to be proposed or forwarded
         self.queued_bytes = 0
         self._queue_deadline_min = NEVER
         self._batches: deque[Batch] = deque()
@@ -55,11 +55,7 @@ class Pending:
         self._batched = 0
         self._applied = (0, 0)  # index and term of the newest entry applied here
         self.answers: list[PeerReply] = []  # for peers, since the last turn
-
-    @property
-    def queued(self) -> int:
-        """Requests that wait to be proposed or forwarded."""
-        return len(self._queue)
+        self.outcomes = 0  # requests whose outcome came with an applied entry, since the start
 
     @property
     def inflight(self) -> int:
@@ -69,44 +65,39 @@ class Pending:
     @property
     def is_empty(self) -> bool:
         """Whether no request waits here."""
-        return not (self._queue or self._batched or self._sent or self._expected)
+        return not (self.queue or self.inflight)
 
     # -- the queue ------------------------------------------------------------------------------------------------
 
     def submit(self, request: Inflight) -> None:
         """Queues a request. Raises ApiError busy at the named limits; limits.keepalives_max keepalives fit beyond."""
-        limits = self._limits
-        if len(self._queue) >= limits.inbox_requests_max:
-            if len(self._queue) < limits.inbox_requests_max + limits.keepalives_max and request.is_keepalive:
-                self._put(request)
-                return
-            raise ApiError(
-                Code.BUSY, f"{self._name}: {limits.inbox_requests_max} writes wait already (limits.inbox_requests_max)"
-            )
+        limits, queued = self._limits, len(self.queue)
         size = self.queued_bytes + len(request.block)
-        if self.queued_bytes and size > limits.inbox_bytes_max and not request.is_keepalive:
-            raise ApiError(
-                Code.BUSY, f"{self._name}: {self.queued_bytes} bytes of writes wait already (limits.inbox_bytes_max)"
-            )
-        self._put(request)
-
-    def _put(self, request: Inflight) -> None:
-        self._queue.append(request)
-        self.queued_bytes += len(request.block)
+        if queued >= limits.inbox_requests_max:
+            if queued >= limits.inbox_requests_max + limits.keepalives_max or not request.is_keepalive:
+                waiting = f"{limits.inbox_requests_max} writes wait already (limits.inbox_requests_max)"
+                raise ApiError(Code.BUSY, f"{self._name}: {waiting}")
+        elif self.queued_bytes and size > limits.inbox_bytes_max and not request.is_keepalive:
+            waiting = f"{self.queued_bytes} bytes of writes wait already (limits.inbox_bytes_max)"
+            raise ApiError(Code.BUSY, f"{self._name}: {waiting}")
+        self.queue.append(request)
+        self.queued_bytes = size
         if request.deadline < self._queue_deadline_min:
             self._queue_deadline_min = request.deadline
 
-    def take(self, now: float, *, joining: bool) -> list[Inflight]:
-        """Takes the next batch of requests, in order. Returns an empty list only if no request can be taken now.
+    def take(self, now: float, *, joining: bool) -> tuple[list[Inflight], list[bytes], int]:
+        """Takes the next batch of requests, in order: the requests, their blocks, and the number of their records.
+        Returns none only if no request can be taken now.
 
         Requests past their deadline are refused. `joining` (on the leader): a repetition of a session's sequence that
         is proposed and not yet applied joins the first request instead of being taken. If its bytes differ, it is
         taken, and refused when it is applied.
         """
         taken: list[Inflight] = []
+        blocks: list[bytes] = []
         size = records = 0
-        queue = self._queue
-        room = self._limits.inflight_requests_max - self.inflight
+        queue = self.queue
+        room = self._limits.inflight_requests_max - self._batched - len(self._sent) - len(self._expected)
         bytes_max, records_max = self._limits.batch_bytes_max, self._limits.batch_records_max
         while queue and len(taken) < room:
             request = queue[0]
@@ -123,9 +114,10 @@ class Pending:
             if joining and request.session and self._joins(request):
                 continue
             taken.append(request)
+            blocks.append(request.block)
             size += length
             records += request.count
-        return taken
+        return taken, blocks, records
 
     def put_back(self, requests: Sequence[Inflight]) -> None:
         """Queues requests of `take` that could not be proposed again, in front; repetitions follow their first."""
@@ -133,7 +125,7 @@ class Pending:
             self._forget(request)
             again = [request, *(request.joined or ())]
             request.joined = None
-            self._queue.extendleft(reversed(again))
+            self.queue.extendleft(reversed(again))
             self.queued_bytes += sum(len(each.block) for each in again)
 
     def _joins(self, request: Inflight) -> bool:
@@ -166,7 +158,9 @@ class Pending:
         """`requests` became the entry whose first record has the index `first`."""
         deadline_min = NEVER
         for request in requests:
-            self._place(request, first)
+            request.first = first
+            if request.future is None:
+                self.answers.append(PeerReply(request.peer, request.number, first))
             for repetition in request.joined or ():
                 self._place(repetition, first)
                 deadline_min = min(deadline_min, repetition.deadline)
@@ -178,7 +172,7 @@ class Pending:
         self._metrics.batch_requests.observe(len(requests))
 
     def leadership_changed(self) -> None:
-        """Forgets the open sequences: repetitions must not join a request that was proposed in another term."""
+        """Forgets the open sequences: a repetition must not join a request of another term."""
         self._open.clear()
 
     # -- forwarded to the leader ----------------------------------------------------------------------------------
@@ -196,11 +190,8 @@ class Pending:
         return number
 
     def answered(self, number: int, first: int, term: int) -> Inflight | None:
-        """The leader of `term` gave the forwarded request its indexes.
-
-        Returns the request if this node has applied these indexes already, because the answer was slower than the
-        commit. The caller then looks up the effect there and calls `settle_late`.
-        """
+        """The leader of `term` gave the forwarded request its indexes. Returns the request if this node has applied
+        them already, because the answer was slower than the commit: the caller looks the effect up for `settle_late`."""
         request = self._sent.pop(number, None)
         if request is None:
             return None
@@ -222,14 +213,12 @@ class Pending:
         `applied_term` there (0: it is not in memory any more), with this effect."""
         if applied_term == term and effect is not None:
             request.settle(term, effect)
-            self._count("applied", 1)
+            self._applied_count.inc()
         elif applied_term not in {term, 0}:
             self._overwritten(request, applied_term)
         else:
-            message = (
-                f"{self._name}: the write got index {request.last}, which is no longer in memory; read the log there"
-            )
-            self.fail(request, Code.TIMEOUT, message)
+            where = f"the write got index {request.last}, which is no longer in memory; read the log there"
+            self.fail(request, Code.TIMEOUT, f"{self._name}: {where}")
         self._landed(request)
 
     def refused(self, number: int, code: Code, message: str) -> None:
@@ -245,9 +234,8 @@ class Pending:
             assert request.flight is not None
             if request.flight.peer == peer:
                 del self._sent[number]
-                self.fail(
-                    request, Code.LEADER_LOST, f"{self._name}: {reason} before the outcome of the write was known"
-                )
+                message = f"{self._name}: {reason} before the outcome of the write was known"
+                self.fail(request, Code.LEADER_LOST, message)
                 self._landed(request)
 
     def leader_is(self, leader: NodeId, now: float, is_answering: Callable[[NodeId], bool]) -> None:
@@ -286,6 +274,7 @@ class Pending:
         while batches and (batches[0].last <= index or batches[0].term < term):
             batch = batches.popleft()
             self._batched -= len(batch.requests)
+            self.outcomes += len(batch.requests)
             if batch.term == term:
                 assert batch.last == index, (batch.last, index, term)
                 self._settle(batch, effects)
@@ -314,13 +303,24 @@ class Pending:
             self._landed(request)
 
     def _settle(self, batch: Batch, effects: Effects) -> None:
+        """Settles the requests of an applied entry, each with its effect, in one pass; their repetitions too."""
         term, requests = batch.term, batch.requests
-        each: Iterable[RequestEffect] = effects.requests
+        each: Sequence[RequestEffect] = effects.requests
         if effects.is_plain:
             each = [RequestEffect(Result.APPLIED, effects.revision)] * len(requests)
-        for request in settle_all(term, requests, each):
-            self._forget(request)
-        self._count("applied", sum([request.future is not None for request in requests]))
+        own = 0  # requests of this node's clients
+        for request, effect in zip(requests, each, strict=True):
+            future = request.future
+            if future is not None:
+                own += 1
+                if not future.done():
+                    first = request.first
+                    future.set_result(_new(Settled, (first, first + request.count - 1, term, effect)))
+            if request.session:
+                for repetition in request.joined or ():
+                    repetition.settle(term, effect)
+                self._forget(request)
+        self._applied_count.inc(own)
 
     def _applied_expected(self, index: int, term: int, sizes: list[int], effects: Effects) -> None:
         expected = self._expected
@@ -333,19 +333,21 @@ class Pending:
         settled = 0
         while expected and expected[0][0] <= index:
             last, _, expected_term, request = heapq.heappop(expected)
+            self.outcomes += 1
             if expected_term == term:
                 request.settle(term, effect_of[last])
                 settled += 1
             else:
                 self._overwritten(request, term)
             self._landed(request)
-        self._count("applied", settled)
+        self._applied_count.inc(settled)
 
     def _expected_overwritten(self, term: int) -> None:
         for _, _, expected_term, request in self._expected:
             if expected_term < term:
                 self._overwritten(request, term)
                 self._landed(request)
+                self.outcomes += 1
         self._expected = [each for each in self._expected if each[2] >= term]
         heapq.heapify(self._expected)
 
@@ -363,13 +365,13 @@ class Pending:
             code = Code.DEADLINE if leader else Code.NO_LEADER
             reason = "could not be taken up" if leader else "found no leader"
             waiting = deque[Inflight]()
-            for request in self._queue:
+            for request in self.queue:
                 if request.deadline <= now:
                     self.queued_bytes -= len(request.block)
                     self.refuse(request, code, f"the write {reason} within its deadline")
                 else:
                     waiting.append(request)
-            self._queue = waiting
+            self.queue = waiting
             self._queue_deadline_min = min((request.deadline for request in waiting), default=NEVER)
         for batch in self._batches:
             if batch.deadline_min <= now:
@@ -389,7 +391,8 @@ class Pending:
             if request.is_settled:
                 continue
             if request.deadline <= now:
-                self.fail(request, Code.TIMEOUT, f"{self._name}: {_UNKNOWN}")
+                message = f"{self._name}: the write was queued, and its outcome was not known by the deadline"
+                self.fail(request, Code.TIMEOUT, message)
             else:
                 earliest = min(earliest, request.deadline)
         return earliest
@@ -408,21 +411,21 @@ class Pending:
 
     def refuse_forwarded(self, message: str) -> None:
         """Refuses queued requests that peers forwarded: a request is forwarded only once."""
-        if any(request.future is None for request in self._queue):
+        if any(request.future is None for request in self.queue):
             kept = deque[Inflight]()
-            for request in self._queue:
+            for request in self.queue:
                 if request.future is None:
                     self.queued_bytes -= len(request.block)
                     self.refuse(request, Code.NO_LEADER, message)
                 else:
                     kept.append(request)
-            self._queue = kept
+            self.queue = kept
 
     def refuse_queued(self, code: Code, message: str) -> None:
         """Refuses all requests that were not proposed or forwarded yet."""
-        for request in self._queue:
+        for request in self.queue:
             self.refuse(request, code, message)
-        self._queue.clear()
+        self.queue.clear()
         self.queued_bytes = 0
 
     def fail_all(self, queued: Code, inflight: Code, message: str) -> None:
@@ -442,8 +445,4 @@ class Pending:
         """Fails a request and counts the outcome."""
         if not request.is_settled:
             request.fail(code, message)
-            self._count(ERRORS[code].outcome, 1)
-
-    def _count(self, outcome: str, number: int) -> None:
-        if number:
-            self._metrics.outcomes.labels(outcome).inc(number)
+            self._metrics.outcomes.labels(ERRORS[code].outcome).inc()

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeVar
 
@@ -19,7 +19,6 @@ from raftlog.statemachine.effects import RequestEffect
 
 NEVER: Final = float("inf")
 """The deadline of what waits without one, in seconds of the clock."""
-_new: Final = tuple.__new__  # a NamedTuple without the cost of its constructor
 Value_contra = TypeVar("Value_contra", contravariant=True)
 
 
@@ -112,22 +111,6 @@ class Inflight:
         """The request was not applied, or its outcome is unknown."""
         if self.future is not None and not self.future.done():
             self.future.set_exception(ApiError(code, message))
-
-
-def settle_all(term: int, requests: Sequence[Inflight], effects: Iterable[RequestEffect]) -> list[Inflight]:
-    """Settles requests that were applied, each with its effect, and their repetitions. As `Inflight.settle`, without a
-    call for each. Returns the requests of sessions."""
-    of_sessions: list[Inflight] = []
-    for request, effect in zip(requests, effects, strict=True):
-        future = request.future
-        if future is not None and not future.done():
-            first = request.first
-            future.set_result(_new(Settled, (first, first + request.count - 1, term, effect)))
-        if request.session:
-            of_sessions.append(request)
-            for repetition in request.joined or ():
-                repetition.settle(term, effect)
-    return of_sessions
 
 
 @dataclass(slots=True, eq=False)

@@ -38,25 +38,25 @@ class Round:
 class IndexWaiters:
     """Readers that are answered when an index is applied, in a heap by that index."""
 
-    __slots__ = ("_count", "_due", "_heap")
+    __slots__ = ("_count", "_due", "heap")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, ReadWaiter]] = []
+        self.heap: list[tuple[int, int, ReadWaiter]] = []
         self._count = 0
         self._due = NEVER  # no deadline is before
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self.heap)
 
     def add(self, index: int, reader: ReadWaiter) -> None:
         """The reader's future gets `index` once that is applied."""
         self._count += 1
         self._due = min(self._due, reader.deadline)
-        heapq.heappush(self._heap, (index, self._count, reader))
+        heapq.heappush(self.heap, (index, self._count, reader))
 
     def applied(self, index: int) -> None:
         """Answers every reader that waits for `index` or less."""
-        heap = self._heap
+        heap = self.heap
         while heap and heap[0][0] <= index:
             wanted, _, reader = heapq.heappop(heap)
             if not reader.future.done():
@@ -67,19 +67,19 @@ class IndexWaiters:
 
         `name` is this node's, for the message.
         """
-        if now < self._due and len(self._heap) <= SWEEP_AT:
+        if now < self._due and len(self.heap) <= SWEEP_AT:
             return
         message = f"{name}: the index of the read is not applied here within its deadline"
-        self._heap = [waiter for waiter in self._heap if not _is_over(waiter[2], now, Code.DEADLINE, message)]
-        heapq.heapify(self._heap)
-        self._due = min((reader.deadline for _, _, reader in self._heap), default=NEVER)
+        self.heap = [waiter for waiter in self.heap if not _is_over(waiter[2], now, Code.DEADLINE, message)]
+        heapq.heapify(self.heap)
+        self._due = min((reader.deadline for _, _, reader in self.heap), default=NEVER)
 
     def fail_all(self, error: ApiError) -> None:
         """Fails all readers, because the node ends."""
-        for _, _, reader in self._heap:
+        for _, _, reader in self.heap:
             if not reader.future.done():
                 reader.future.set_exception(ApiError(error.code, error.message))
-        self._heap.clear()
+        self.heap.clear()
 
 
 class Reads:

@@ -65,7 +65,7 @@ def _machine(replica: ReplicaState, metrics: ShardMetrics) -> None:
 
 def _requests(replica: ReplicaState, metrics: ShardMetrics) -> None:
     gauge, applier, pending = metrics.gauge, replica.applier, replica.writes.pending
-    gauge("raftlog_queued_requests", "Writes that wait to be proposed", lambda: pending.queued)
+    gauge("raftlog_queued_requests", "Writes that wait to be proposed", lambda: len(pending.queue))
     gauge("raftlog_inflight_requests", "Writes whose outcome is not known", lambda: pending.inflight)
     gauge("raftlog_waiters", "Reads and long polls that wait", lambda: len(applier.waiters))
     gauge("raftlog_recent_bytes", "Applied entries kept in memory", lambda: applier.recent.bytes)

@@ -28,7 +28,7 @@ class Driver(Protocol):
     def look_soon(self) -> None:
         """Schedules a check whether the waiting requests make a batch."""
 
-    def turn(self) -> None:
+    def turn(self) -> bool:
         """Runs a whole turn now."""
 
     def carry_out(self) -> None:
@@ -57,6 +57,10 @@ class Driver(Protocol):
 
 class Links(Protocol):
     """The links of this node to its peers, as a replica uses them."""
+
+    @property
+    def dirty(self) -> Collection[object]:
+        """The links with frames for the next `flush`."""
 
     def set_members(
         self, configuration: Configuration, known: Sequence[Member] = (), leaving: Collection[NodeId] = ()

@@ -28,6 +28,6 @@ def is_ready(replica: ReplicaState) -> bool:
         and not replica.life.is_stopping
         and not replica.life.is_fenced
         and applier.applied >= min(replica.life.start_index, state.log.last.index)
-        and applier.waiting == 0
+        and not applier.waiting
         and not is_cut_off(replica)
     )

@@ -21,22 +21,19 @@ from raftlog.cluster.config.settings import Settings
 from raftlog.cluster.disk.disk import Disk
 from raftlog.cluster.files.errors import ReadDamaged
 from raftlog.cluster.files.folder import Recovered
+from raftlog.cluster.protocol.batching import AGAIN, GO, LATER
 from raftlog.cluster.protocol.recent_entries import Applied
 from raftlog.cluster.protocol.request import Inflight, Settled
 from raftlog.cluster.protocol.waiters import ReadWaiter
 from raftlog.cluster.replica import explain, housekeeping, shutdown, status as node_status
 from raftlog.cluster.replica.opening import Making, open_state
 from raftlog.cluster.replica.parts import (
-    admission,
-    batching,
     digest_exchange,
-    fetches,
     members as node_members,
     reads,
     writes,
 )
-from raftlog.cluster.replica.parts.apply_pace import apply_due
-from raftlog.cluster.replica.parts.batching import BatchDecision, Batches
+from raftlog.cluster.replica.parts.applying import apply_if_due, begin_fetch
 from raftlog.cluster.replica.parts.jobs import Jobs
 from raftlog.cluster.replica.ports import Links
 from raftlog.cluster.replica.readiness import is_ready
@@ -63,8 +60,9 @@ class Process(Protocol):
     def metrics(self) -> Metrics:
         """The metrics of the whole process."""
 
-    def call_soon(self, run: Callable[[], None]) -> None:
-        """Calls `run` in the next turn of the event loop."""
+    @property
+    def call_soon(self) -> Callable[[Callable[[], None]], object]:
+        """A function that calls its argument in the next turn of the event loop."""
 
     def call_later(self, delay_s: float, run: Callable[[], None]) -> None:
         """Calls `run` after `delay_s` seconds."""
@@ -85,7 +83,9 @@ class Replica:
         `run` names this process in its hellos. `cluster` is the node's cluster file.
         """
         self.process: Final = process
-        self._loop = asyncio.get_running_loop()
+        self.metrics: Final = process.metrics
+        self._call_soon: Final = process.call_soon
+        self._new_future: Final = asyncio.get_running_loop().create_future
         self.state: Final = open_state(
             settings, disk, recovered, driver=self, links=links, run=run, metrics=process.metrics, logger=logger,
             cluster=cluster, making=making or Making(),
@@ -133,7 +133,7 @@ class Replica:
         """Schedules a check whether clients have sent enough requests to begin a batch."""
         if not self._is_scheduled and not self.state.life.is_over:
             self._is_scheduled = True
-            self.process.call_soon(self._scheduled)
+            self._call_soon(self._scheduled)
 
     def spawn(self, work: Coroutine[Any, Any, None], *, must_finish: bool = False) -> asyncio.Task[None]:
         """See `Jobs.spawn`."""
@@ -154,25 +154,21 @@ class Replica:
     def submit(
         self, block: bytes, count: int, *, deadline: float, session: int = 0, sequence: int = 0
     ) -> asyncio.Future[Settled]:
-        """Takes a request block of `count` records. The future is settled once this node has applied it.
-
-        `deadline` is in seconds of `clock.monotonic`. The future, or this call itself, fails with ApiError.
-        """
+        """Takes a request block of `count` records. The future is settled once this node has applied it. The future, or
+        this call itself, fails with ApiError. `deadline` is in seconds of `clock.monotonic`."""
         state = self.state
-        admission.check_write(state, block)
-        future: asyncio.Future[Settled] = self._loop.create_future()
+        writes.check(state, block)
+        future: asyncio.Future[Settled] = self._new_future()
         state.writes.pending.submit(Inflight(block, count, deadline, session, sequence, future))
         if not self._is_scheduled:
             self.look_soon()
         return future
 
     def read_barrier(self, deadline: float) -> asyncio.Future[int]:
-        """The index that a linearizable read may be answered from; this node has applied it.
-
-        The future, or this call itself, fails with ApiError.
-        """
-        admission.check_read(self.state)
-        future: asyncio.Future[int] = self._loop.create_future()
+        """The index that a linearizable read may be answered from; this node has applied it. The future, or this call
+        itself, fails with ApiError."""
+        reads.check(self.state)
+        future: asyncio.Future[int] = self._new_future()
         self.state.reads.rounds.waiting.append(ReadWaiter(future, deadline))
         self.look_soon()
         return future
@@ -230,11 +226,6 @@ class Replica:
         return node_status.leader_hint(self.state)
 
     @property
-    def metrics(self) -> Metrics:
-        """The metrics of the process."""
-        return self.process.metrics
-
-    @property
     def configuration(self) -> Configuration:
         """The configuration in force here."""
         return self.state.core.state.configuration
@@ -287,46 +278,45 @@ class Replica:
     # -- turns ------------------------------------------------------------------------------------------------------
 
     def _scheduled(self) -> None:
+        """Runs a turn if it is due: a part asked for one, or the waiting requests make a batch."""
         self._is_scheduled = False
-        mono = clock.monotonic()
-        batches = batching.decide(self.state, mono)
-        if self._must_turn or batches.are_due:
-            self._turn(batches, mono)
-            return
-        if batches.are_waiting:
-            self.look_soon()
-        if self.state.applier.waiting:
+        if not self.turn(is_due=self._must_turn) and self.state.applier.waiting:
             self._second_half()
 
-    def turn(self) -> None:
-        """Runs a whole turn, with the requests that are due."""
-        mono = clock.monotonic()
-        self._turn(batching.decide(self.state, mono), mono)
+    def turn(self, *, is_due: bool = True) -> bool:
+        """Runs a whole turn if it is due, or a batch or read round is; these begin in it. Returns whether it ran."""
+        state = self.state
+        if state.life.is_over:
+            return False
+        queue, rounds, mono = state.writes.pending.queue, state.reads.rounds, clock.monotonic()
+        writes_go = writes.look(state, mono) if queue else LATER
+        reads_go = reads.look(state, mono) if rounds.waiting else LATER
+        if not (is_due or writes_go is GO or reads_go is GO):
+            if writes_go is AGAIN or reads_go is AGAIN:
+                self.look_soon()
+            return False
+        self._must_turn = False
+        try:
+            if queue:
+                writes.propose_or_forward(state, mono, is_due=writes_go is GO)
+            if reads_go is GO or state.reads.asked:
+                reads.start_reads(state, mono, is_due=reads_go is GO)
+        except Exception as error:
+            self.fail(error)
+        self.carry_out(must_check=is_due)
+        return True
 
-    def _turn(self, batches: Batches, mono: float) -> None:
+    def carry_out(self, *, must_check: bool = True) -> None:
+        """Carries out the wishes of the core, after it got new input.
+
+        Peers, links and time can change everything. Own requests and a sync only extend the log and what is known of
+        it: then invariants, members and leadership are checked only if the core reports an event.
+        """
         state = self.state
         if state.life.is_over:
             return
-        self._must_turn = False
         try:
-            if state.writes.pending.queued:
-                writes.propose_or_forward(state, is_due=batches.writes is BatchDecision.GO)
-            if batches.reads is BatchDecision.GO or state.reads.asked:
-                reads.start_reads(state, mono, is_due=batches.reads is BatchDecision.GO)
-        except Exception as error:
-            self.fail(error)
-        self.carry_out()
-
-    def carry_out(self, *, is_sync: bool = False) -> None:
-        """Carries out the wishes of the core, after peers or the disk gave it new input.
-
-        After a sync that only committed something, nothing else can have changed. Then invariants, members and
-        leadership are not checked again.
-        """
-        if self.state.life.is_over:
-            return
-        try:
-            if self._take_readies() or not is_sync:
+            if self._take_readies() or must_check:
                 self._check()
             self._leave()
         except Exception as error:
@@ -339,38 +329,48 @@ class Replica:
         if state.life.is_over:
             return
         try:
-            if state.applier.waiting and apply_due(state):
+            if state.applier.waiting and apply_if_due(state):
                 self.wake()
-            digest_exchange.follow(state)
+            if state.applier.machine.point is not state.watch.points.seen:
+                digest_exchange.follow(state)
             if state.writes.pending.answers:
                 writes.send_answers(state)
-            state.links.flush()
+            if state.links.dirty:
+                state.links.flush()
         except Exception as error:
             self.fail(error)
 
     def _leave(self) -> None:
         """Sends the messages to the peers, and then the batch to the disk, whose thread needs the interpreter next."""
-        state = self.state
-        state.links.flush()
-        while (batch := state.syncer.start()) is not None:
+        links, syncer = self.state.links, self.state.syncer
+        if links.dirty:
+            links.flush()
+        while syncer.has_queued and (batch := syncer.start()) is not None:
             self._send(batch.messages)
-            state.links.flush()
+            links.flush()
 
     def _take_readies(self) -> bool:
         """Takes every Ready of the core. Returns whether its role, leader or members may have changed."""
         state = self.state
         core, has_news = state.core, False
         while core.state.is_touched and (ready := core.ready()) is not None:
-            self._send(ready.messages)
-            state.syncer.add(ready)
+            if ready.messages:
+                self._send(ready.messages)
+            if (
+                ready.entries
+                or ready.hard_state is not None
+                or ready.messages_after_sync
+                or ready.cut_after is not None
+            ):
+                state.syncer.add(ready)
             if ready.snapshot_fetches or ready.snapshot_writes or ready.snapshot_install is not None:
                 snapshots.carry_out(state, ready)
             if ready.committed:
-                state.applier.add(ready.committed)
+                state.applier.waiting += ready.committed
             if ready.reads or ready.reads_failed:
                 reads.finish_reads(state, ready)
             for fetch in ready.fetches:
-                fetches.begin(state, fetch)
+                begin_fetch(state, fetch)
             if ready.events:
                 has_news = True
                 node_status.tell_events(state, ready.events)
@@ -397,15 +397,17 @@ class Replica:
     def synced(self, batch: SyncBatch) -> None:
         """That batch is durable. The syncer calls it."""
         core = self.state.core
-        self._send(batch.messages)
-        if batch.last is not None:
+        if batch.messages:
+            self._send(batch.messages)
+        if batch.entries:
+            last = batch.entries[-1]
             try:
-                core.persisted(batch.last.term, batch.last.index, clock.read())
+                core.persisted(last.term, last.index, clock.read())
             except Exception as error:
                 self.fail(error)
                 return
         if core.state.is_touched:
-            self.carry_out(is_sync=True)
+            self.carry_out(must_check=False)
             return
         self._leave()
         if self.state.applier.waiting:
@@ -443,5 +445,5 @@ class Replica:
                 is_due = True
         except Exception as error:
             self.fail(error)
-        if is_due or state.reads.rounds.waiting or state.writes.pending.queued or state.applier.waiting:
+        if is_due or state.reads.rounds.waiting or state.writes.pending.queue or state.applier.waiting:
             self.turn()

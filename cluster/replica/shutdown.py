@@ -15,7 +15,7 @@ from raftlog.cluster.files.findings import FileHealth, FilesDamaged, Finding
 from raftlog.cluster.protocol.digest_points import Diverged
 from raftlog.cluster.records.entries import UNKNOWN
 from raftlog.cluster.replica.parts import disk_exchange
-from raftlog.cluster.replica.parts.admission import unavailable
+from raftlog.cluster.replica.parts.writes import unavailable
 from raftlog.cluster.replica.state import Ending, ReplicaState
 from raftlog.cluster.replica.upkeep import damage
 from raftlog.cluster.runtime import clock

@@ -35,7 +35,6 @@ from raftlog.cluster.runtime.metrics import Metrics
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.consensus.progress import Hold
-from raftlog.raft.consensus.roles import Leader
 from raftlog.raft.options import Options
 from raftlog.raft.ready import Fetch, SnapshotInstall, SnapshotWrite
 from raftlog.raft.types import NOBODY, Entry, NodeId
@@ -96,12 +95,6 @@ class Writes:
     appended: list[tuple[int, float]] = field(default_factory=list)  # newest proposals: last index, and time
     unsent: deque[tuple[NodeId, bytes]] = field(default_factory=lambda: deque(maxlen=UNSENT_MAX))  # answers for peers
 
-    def note_appended(self, last: int, mono: float) -> None:
-        """A batch became the entry that ends at `last`."""
-        if len(self.appended) >= APPENDED_MAX:
-            del self.appended[: APPENDED_MAX // 2]
-        self.appended.append((last, mono))
-
 
 @dataclass(slots=True)
 class ClockEntries:
@@ -129,7 +122,7 @@ class ReadIndexes:
 
 @dataclass(slots=True)
 class HeldFetch:
-    """Entries that were read for applying, and wait until all earlier ones are applied. Owner: `parts/fetches`."""
+    """Entries that were read for applying, and wait until all earlier ones are applied. Owner: `parts/applying`."""
 
     held: tuple[Fetch, tuple[Entry, ...]] | None = None
 
@@ -310,7 +303,7 @@ class ReplicaState:
     @property
     def is_leader(self) -> bool:
         """Whether this replica believes that it leads."""
-        return isinstance(self.core.state.role, Leader)
+        return self.core.state.role.is_leader
 
     @property
     def machine(self) -> StateMachine:

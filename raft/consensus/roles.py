@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from raftlog.raft.changes import AddLearners
 from raftlog.raft.consensus.progress import FollowerProgress
@@ -29,6 +29,8 @@ class RoleName(StrEnum):
 class Follower:
     """Follows `leader` (or NOBODY), and starts an election at `deadline_ms`."""
 
+    is_leader: ClassVar[bool] = False
+
     leader: NodeId
     contact_ms: int  # when that leader was last heard
     timeout_ms: int  # drawn once per stay in this role; each contact moves the deadline by it
@@ -46,6 +48,8 @@ class Follower:
 class PreCandidate:
     """Asks whether it could win (thesis 9.6)."""
 
+    is_leader: ClassVar[bool] = False
+
     votes: dict[NodeId, bool]
     deadline_ms: int
     link_closed: bool  # started because the leader's link closed
@@ -54,6 +58,8 @@ class PreCandidate:
 @dataclass(slots=True)
 class Candidate:
     """Campaigns in the current term."""
+
+    is_leader: ClassVar[bool] = False
 
     votes: dict[NodeId, bool]
     deadline_ms: int
@@ -92,6 +98,8 @@ class ReadRound(NamedTuple):
 @dataclass(slots=True)
 class Leader:
     """Leads the current term."""
+
+    is_leader: ClassVar[bool] = True
 
     progress: dict[NodeId, FollowerProgress]  # everyone else of the configuration, in its order
     heartbeat_ms: int  # when the next heartbeat is due

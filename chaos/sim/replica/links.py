@@ -17,6 +17,7 @@ class NodeLinks:
 
     def __init__(self, node: SimNode) -> None:
         self._node, self._life = node, node.life
+        self.dirty: Collection[object] = ()  # all has left already
 
     @property
     def refused_lately(self) -> Collection[tuple[float, str, str]]:

@@ -342,7 +342,7 @@ class Node(Watching):
         world, state = self.world, replica.state
         now_us = world.now_us
         due_us = min(self.clock.due_us(core.next_deadline_ms()), self._housekept_us + int(HOUSEKEEPING_S * 1e6) + 1_000)
-        if state.reads.rounds.waiting or state.writes.pending.queued or state.applier.waiting:
+        if state.reads.rounds.waiting or state.writes.pending.queue or state.applier.waiting:
             due_us = min(due_us, now_us + TICK_US)
         if due_us <= now_us:
             due_us = now_us + 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 from raftlog.cluster.config.settings import LimitSettings
@@ -61,21 +61,11 @@ class Applier:
         self._slice_s = limits.apply_slice_ms / 1_000
         self._failed = failed
         self._wake = wake
-        self._queue: deque[Entry] = deque()
+        self.waiting: deque[Entry] = deque()  # committed entries that are not applied yet, in order
         self._frames: list[bytes] = []
-        self._frames_bytes = 0
+        self.ledger_bytes = 0  # effects that the ledger has not taken yet
         self._frames_last = 0
         self._writing: asyncio.Future[None] | None = None
-
-    @property
-    def waiting(self) -> int:
-        """Number of committed entries that are not applied yet."""
-        return len(self._queue)
-
-    @property
-    def has_room(self) -> bool:
-        """Whether effects may be queued for the ledger."""
-        return self._frames_bytes <= self._limits.ledger_queue_bytes_max
 
     @property
     def is_written(self) -> bool:
@@ -87,32 +77,30 @@ class Applier:
         """The cluster clock that an entry made now would carry."""
         return self.machine.clock_ms + int((clock.monotonic() - self.applied_at) * 1_000)
 
-    def add(self, entries: Iterable[Entry]) -> None:
-        """Queues committed entries, in order."""
-        self._queue.extend(entries)
-
     def run(self) -> bool:
-        """Applies entries for one slice of time. Returns whether it applied any; `waiting` counts those left.
+        """Applies entries for one slice of time. Returns whether it applied any; `waiting` has those left.
 
         Raises the error of the state machine or the codec on an entry that they do not know: the node must stop.
         """
-        queue = self._queue
-        if not queue or not self.has_room:
+        waiting, bytes_max = self.waiting, self._limits.ledger_queue_bytes_max
+        if not waiting or self.ledger_bytes > bytes_max:
             return False
         until = clock.monotonic() + self._slice_s
-        while queue:
-            self._apply(queue.popleft())
-            if clock.monotonic() >= until or not self.has_room:
+        while waiting:
+            self._apply(waiting.popleft())
+            self.applied_at = clock.monotonic()
+            if self.applied_at >= until or self.ledger_bytes > bytes_max:
                 break
-        self.applied_at = clock.monotonic()
-        self.waiters.applied(self.applied)
-        self._write()
+        if self.waiters.heap:
+            self.waiters.applied(self.applied)
+        if self._writing is None:
+            self._write()
         return True
 
     def installed(self, machine: StateMachine, mark: Mark, last_user: int) -> None:
         """A leader's snapshot up to `mark` replaced log and state. The ledger needs nothing before it."""
-        assert not self._queue, "nothing is applied meanwhile"
-        assert not self._frames_bytes, "and everything is written"
+        assert not self.waiting, "nothing is applied meanwhile"
+        assert not self.ledger_bytes, "and everything is written"
         self.machine = machine
         self.mark = mark
         self.applied = self.written = mark.index
@@ -143,7 +131,7 @@ class Applier:
         if user is not None:
             self.last_user_index = user
         self._frames.append(frame)
-        self._frames_bytes += len(frame)
+        self.ledger_bytes += len(frame)
         self._frames_last = index
         self.recent.add(entry, effects, len(frame), self.written)
         self._pending.applied(index, entry.term, command.requests, effects)
@@ -155,11 +143,11 @@ class Applier:
         The disk drops effects that it already has.
         """
         if self._frames and self._writing is None:
-            frames, last, size = self._frames, self._frames_last, self._frames_bytes
+            frames, last, size = self._frames, self._frames_last, self.ledger_bytes
             self._frames = []
             writing = self._disk.write_effects(frames)
             if writing.done() and not writing.exception():
-                self._frames_bytes -= size
+                self.ledger_bytes -= size
                 self.written = last
             else:
                 self._writing = writing
@@ -178,8 +166,8 @@ class Applier:
 
     def _taken(self, last: int, size: int) -> None:
         self._writing = None
-        self._frames_bytes -= size
+        self.ledger_bytes -= size
         self.written = max(self.written, last)
         self._write()
-        if self._queue:
+        if self.waiting:
             self._wake()

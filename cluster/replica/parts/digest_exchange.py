@@ -1,6 +1,6 @@
 """Commits digest points, reports this replica's digest to the peers, asks for their digests, and acts on them.
 
-The replica calls `follow` after every turn, and the housekeeping calls `housekeeping`.
+The replica calls `follow` after each new digest point, and the housekeeping calls `housekeeping`.
 `raftlog.cluster.protocol.digest_points` decides which digest is the majority's. A node whose state is wrong ends
 (`raftlog.cluster.replica.shutdown.fail`). If no majority has one state, all nodes refuse writes and linearizable reads.
 """
@@ -19,7 +19,8 @@ from raftlog.raft.types import EntryKind, NodeId, Now
 
 
 def follow(replica: ReplicaState) -> None:
-    """Reports a digest point that was just applied, and asks the peers for their digests. Called after every turn."""
+    """Reports a digest point that was just applied, and asks the peers for their digests. Called after a turn in which
+    the state machine came to another point."""
     points = replica.watch.points
     points.is_healing = replica.core.state.floor > 0
     if points.follow(replica.machine.point):
@@ -52,12 +53,6 @@ def housekeeping(replica: ReplicaState, now: Now, mono: float) -> None:
             points.proposed(replica.core.propose(EntryKind.COMMANDS, 1, POINT_BLOCK, now).last, mono)
         except Refused:
             pass  # busy or handing over: later
-
-
-def check(replica: ReplicaState) -> None:
-    """Raises ApiError while the replicas' states differ and no majority shows which one is right."""
-    if replica.watch.points.differ:
-        raise refusal(replica)
 
 
 def refusal(replica: ReplicaState) -> ApiError:

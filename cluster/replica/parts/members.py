@@ -12,8 +12,7 @@ from typing import Final
 
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.config import cluster_file
-from raftlog.cluster.replica.parts.admission import check_serving
-from raftlog.cluster.replica.parts.reads import wait_for
+from raftlog.cluster.replica.parts.reads import check_serving, wait_for
 from raftlog.cluster.replica.state import ReplicaState
 from raftlog.cluster.replica.upkeep import history_guard
 from raftlog.cluster.runtime import clock

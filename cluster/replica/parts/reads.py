@@ -9,11 +9,12 @@ import asyncio
 from typing import Final
 
 from raftlog.cluster.api.errors import ApiError, Code
+from raftlog.cluster.protocol.batching import LATER, BatchDecision
 from raftlog.cluster.protocol.forward_frames import encode_read, encode_read_reply
 from raftlog.cluster.protocol.request import NEVER
 from raftlog.cluster.protocol.waiters import ReadWaiter
-from raftlog.cluster.replica.parts import disk_exchange
-from raftlog.cluster.replica.parts.admission import check_serving, check_waiters
+from raftlog.cluster.replica.parts import digest_exchange, disk_exchange
+from raftlog.cluster.replica.parts.writes import unavailable
 from raftlog.cluster.replica.state import ReplicaState
 from raftlog.cluster.runtime import clock
 from raftlog.raft.ready import Ready
@@ -21,6 +22,37 @@ from raftlog.raft.refusals import Refused
 from raftlog.raft.types import NOBODY, NodeId
 
 READ_RETRY_S: Final = 0.02  # a leader that could not take a read is asked again after this long
+
+
+def check(replica: ReplicaState) -> None:
+    """Raises ApiError if the replica does not take a linearizable read now."""
+    life = replica.life
+    if life.is_stopping or life.is_fenced or replica.members.is_removed:
+        raise unavailable(replica)
+    if replica.watch.points.differ:
+        raise digest_exchange.refusal(replica)
+    check_waiters(replica)
+
+
+def check_waiters(replica: ReplicaState) -> None:
+    """Raises ApiError busy if `limits.waiters_max` readers wait already: for a read round or for an index."""
+    maximum = replica.settings.limits.waiters_max
+    if len(replica.reads.rounds) + len(replica.applier.waiters) >= maximum:
+        raise ApiError(Code.BUSY, f"{replica.name}: {maximum} readers wait already (limits.waiters_max)")
+
+
+def check_serving(replica: ReplicaState) -> None:
+    """Raises ApiError if the replica is stopping or fenced."""
+    if replica.life.is_stopping or replica.life.is_fenced:
+        raise unavailable(replica)
+
+
+def look(replica: ReplicaState, mono: float) -> BatchDecision:
+    """Whether a round begins now: it does once all expected readers have asked."""
+    reads = replica.reads
+    if mono < reads.not_before or not reads.rounds.may_start(mono, replica.options.heartbeat_ms / 1_000):
+        return LATER
+    return reads.batching.look(len(reads.rounds.waiting), mono)
 
 
 def start_reads(replica: ReplicaState, mono: float, *, is_due: bool) -> None:

@@ -1,55 +1,97 @@
-"""Proposes clients' writes as the leader, forwards them to the leader as a follower, and answers forwarding peers.
+"""Admits writes, proposes them as the leader, forwards them as a follower, and answers the peers that forwarded some.
 
-The replica calls these functions in its turns. A request that a peer forwarded is proposed here or refused, never
-forwarded again.
+The replica calls `check` for each write of a client, and the others in its turns. A request that a peer forwarded is
+proposed here or refused, never forwarded again.
 """
 
 from __future__ import annotations
 
 from functools import partial
+from typing import Final
 
 from raftlog.cluster.api.errors import ApiError, Code
+from raftlog.cluster.protocol.batching import GO, LATER, BatchDecision
 from raftlog.cluster.protocol.forward_frames import Answers, answer_frames, encode_forward, frames_of
 from raftlog.cluster.protocol.request import Inflight
 from raftlog.cluster.replica.parts import digest_exchange, disk_exchange
-from raftlog.cluster.replica.parts.admission import has_room, unavailable
-from raftlog.cluster.replica.state import ReplicaState
+from raftlog.cluster.replica.state import APPENDED_MAX, ReplicaState
 from raftlog.cluster.replica.upkeep.disk_space import frees_disk_space
 from raftlog.cluster.runtime import clock
 from raftlog.raft.refusals import Refused
 from raftlog.raft.types import NOBODY, EntryKind, NodeId
 
+PATIENCE_S: Final = 0.01
+"""Longest wait for the commit of a batch, in seconds; then the next batch goes too. On a slow network several batches
+under way are faster."""
 
-def propose_or_forward(replica: ReplicaState, *, is_due: bool) -> None:
+
+def check(replica: ReplicaState, block: bytes) -> None:
+    """Raises ApiError if the replica does not take this write now. On a full disk it takes those that free space."""
+    life = replica.life
+    if (
+        life.is_stopping or life.is_fenced or replica.members.is_removed
+        or not ((replica.syncer.has_space and replica.disks.takes_writes) or frees_disk_space(block))
+    ):  # fmt: skip
+        raise unavailable(replica)
+    if replica.watch.points.differ:
+        raise digest_exchange.refusal(replica)
+
+
+def unavailable(replica: ReplicaState) -> ApiError:
+    """The reason why this replica takes no request now."""
+    name, life = replica.name, replica.life
+    if life.is_fenced:
+        return ApiError(Code.FENCED, f"{name} met a disk error, or its state is wrong, and serves no more; ask another")
+    if life.is_stopping:
+        return ApiError(Code.SHUTTING_DOWN, f"{name} is shutting down; ask another node")
+    if replica.members.is_removed:
+        return ApiError(Code.NO_LEADER, f"{name} is no member of the cluster any more; ask another node")
+    return disk_exchange.refusal(replica)
+
+
+def look(replica: ReplicaState, mono: float) -> BatchDecision:
+    """Whether the queued writes go now. A follower forwards them at once. A leader waits until the batch before is
+    applied and this one is complete, but not if it is late or large."""
+    pending, appended = replica.writes.pending, replica.writes.appended
+    if not replica.core.state.role.is_leader or pending.queued_bytes >= replica.settings.limits.batch_eager_bytes:
+        return GO
+    if appended and appended[-1][0] > replica.applier.applied:
+        return GO if mono - appended[-1][1] >= PATIENCE_S else LATER
+    return replica.writes.batching.look(len(pending.queue), mono)
+
+
+def propose_or_forward(replica: ReplicaState, mono: float, *, is_due: bool) -> None:
     """As the leader, proposes the queued requests if they are due; else forwards them. Without a leader they wait."""
-    if replica.is_leader:
+    if replica.core.state.role.is_leader:
         if not (replica.syncer.has_space and replica.disks.takes_writes):
             _refuse_on_full_disk(replica)
         if is_due:
-            _propose(replica)
+            _propose(replica, mono)
         return
     leader = replica.core.state.leader
     if leader == NOBODY:
         return
     replica.writes.pending.refuse_forwarded(f"{replica.name} does not lead any more")
     if replica.links.is_bulk_up(leader):
-        _forward(replica, leader)
+        _forward(replica, leader, mono)
 
 
-def _propose(replica: ReplicaState) -> None:
-    writes, pending = replica.writes, replica.writes.pending
+def _propose(replica: ReplicaState, mono: float) -> None:
+    pending, appended = replica.writes.pending, replica.writes.appended
     now = clock.read()
-    mono = clock.monotonic()
-    while requests := pending.take(mono, joining=True):
-        data = b"".join([request.block for request in requests])
-        count = sum([request.count for request in requests])
+    while pending.queue:
+        requests, blocks, count = pending.take(mono, joining=True)
+        if not requests:
+            return
         try:
-            proposed = replica.core.propose(EntryKind.COMMANDS, count, data, now)
+            proposed = replica.core.propose(EntryKind.COMMANDS, count, b"".join(blocks), now)
         except Refused:  # the core is busy or hands leadership over: the requests wait
             pending.put_back(requests)
             return
         pending.proposed(requests, proposed.term, proposed.first)
-        writes.note_appended(proposed.last, mono)
+        if len(appended) >= APPENDED_MAX:
+            del appended[: APPENDED_MAX // 2]
+        appended.append((proposed.last, mono))
 
 
 def _refuse_on_full_disk(replica: ReplicaState) -> None:
@@ -60,7 +102,7 @@ def _refuse_on_full_disk(replica: ReplicaState) -> None:
     pending = replica.writes.pending
     kept: list[Inflight] = []
     why = unavailable(replica)
-    while requests := pending.take(clock.monotonic(), joining=False):
+    while requests := pending.take(clock.monotonic(), joining=False)[0]:
         for request in requests:
             if frees_disk_space(request.block):
                 kept.append(request)
@@ -69,10 +111,9 @@ def _refuse_on_full_disk(replica: ReplicaState) -> None:
     pending.put_back(kept)
 
 
-def _forward(replica: ReplicaState, leader: NodeId) -> None:
+def _forward(replica: ReplicaState, leader: NodeId, mono: float) -> None:
     pending = replica.writes.pending
-    mono = clock.monotonic()
-    while requests := pending.take(mono, joining=False):
+    while requests := pending.take(mono, joining=False)[0]:
         replica.metrics.forwards.labels("sent").inc(len(requests))
         for run in frames_of(requests):
             number = pending.forwarding(run, leader)
@@ -95,18 +136,16 @@ def leadership_changed(replica: ReplicaState, leader: NodeId) -> None:
 def take_forwarded(replica: ReplicaState, requests: list[Inflight]) -> None:
     """Queues or refuses the requests that a peer forwarded."""
     replica.metrics.forwards.labels("taken").inc(len(requests))
-    pending, life = replica.writes.pending, replica.life
+    pending = replica.writes.pending
     for request in requests:
-        if life.is_stopping or life.is_fenced or not has_room(replica, request.block):
-            pending.refuse(request, unavailable(replica).code, "")
-        elif not replica.is_leader:
-            pending.refuse(request, Code.NO_LEADER, "")
-        else:
-            try:
-                digest_exchange.check(replica)
+        try:
+            check(replica, request.block)
+            if not replica.is_leader:
+                pending.refuse(request, Code.NO_LEADER, "")
+            else:
                 pending.submit(request)
-            except ApiError as error:
-                pending.refuse(request, error.code, "")
+        except ApiError as error:
+            pending.refuse(request, error.code, "")
 
 
 def take_answers(replica: ReplicaState, peer: NodeId, answers: Answers) -> None:

@@ -261,7 +261,7 @@ async def _install(replica: ReplicaState, install: SnapshotInstall) -> None:
     snapshots = replica.snapshots
     applier = replica.applier
     started = clock.monotonic()
-    while not (replica.syncer.is_idle and applier.waiting == 0 and applier.is_written):
+    while not (replica.syncer.is_idle and not applier.waiting and applier.is_written):
         await asyncio.sleep(POLL_S)
     if snapshots.saving is not None:  # the snapshot being saved is older than the received one
         snapshots.saving.cancel()

@@ -20,6 +20,7 @@ from raftlog.cluster.replica.parts import writes
 from raftlog.cluster.replica.replica import Replica
 from raftlog.cluster.replica.upkeep import disk_space, retention
 from raftlog.cluster.replica.upkeep.disk_space import frees_disk_space
+from raftlog.cluster.runtime import clock
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.statemachine.commands import Operation, Result
 from raftlog.statemachine.consumers import ConsumerAction, ConsumerCommand, encode_consumer
@@ -167,7 +168,7 @@ async def test_queued_writes_are_refused_once_the_disk_is_full(tmp_path: Path) -
         leader.state.syncer.has_space = False
         for block, future in zip((append_block(b"x"), is_trim(1)), futures, strict=True):
             leader.state.writes.pending.submit(Inflight(block, 1, deadline(10), 0, 0, future))
-        writes.propose_or_forward(leader.state, is_due=True)
+        writes.propose_or_forward(leader.state, clock.monotonic(), is_due=True)
         error = futures[0].exception()
         assert isinstance(error, ApiError)
         assert (error.code, error.row.outcome) == (Code.DISK_FULL, Outcome.NOT_APPLIED)

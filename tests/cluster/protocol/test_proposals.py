@@ -62,7 +62,7 @@ def propose(pending: Pending, term: int, first: int, *requests: Inflight) -> lis
     """Queues and proposes them as one entry."""
     for each in requests:
         pending.submit(each)
-    taken = pending.take(0.0, joining=True)
+    taken = pending.take(0.0, joining=True)[0]
     if taken:
         pending.proposed(taken, term, first)
     return taken
@@ -114,7 +114,7 @@ async def test_past_its_deadline_a_request_is_not_taken() -> None:
     own, forwarded = request(deadline=1.0), request(deadline=1.0, peer=2)
     pending.submit(own)
     pending.submit(forwarded)
-    assert pending.take(2.0, joining=True) == []
+    assert pending.take(2.0, joining=True)[0] == []
     assert code_of(own) is Code.DEADLINE
     assert pending.answers == [(2, 7, 0, Code.DEADLINE)]
 
@@ -126,7 +126,7 @@ async def test_a_repetition_joins_the_first_until_that_is_applied() -> None:
     forwarded = request(b"a", session=5, sequence=1, peer=2)
     assert propose(pending, 3, 11, first, again) == [first]
     pending.submit(forwarded)
-    assert pending.take(0.0, joining=True) == []
+    assert pending.take(0.0, joining=True)[0] == []
     assert pending.answers == [(2, 7, 11, None)]
     applied(pending, 11, 3, 1)
     assert first.future is not None
@@ -150,9 +150,9 @@ async def test_requests_that_could_not_be_proposed_wait_again_in_order() -> None
     for each in (one, again, two):
         pending.submit(each)
     size = pending.queued_bytes
-    pending.put_back(pending.take(0.0, joining=True))
+    pending.put_back(pending.take(0.0, joining=True)[0])
     assert pending.queued_bytes == size
-    assert pending.take(0.0, joining=True) == [one, two]
+    assert pending.take(0.0, joining=True)[0] == [one, two]
     assert one.joined == [again]
 
 
@@ -163,7 +163,7 @@ async def test_a_late_repetition_keeps_its_own_deadline() -> None:
     propose(pending, 3, 11, first)
     again = request(b"a", session=5, sequence=1, deadline=5.0)
     pending.submit(again)
-    pending.take(0.0, joining=True)
+    pending.take(0.0, joining=True)[0]
     pending.expire(6.0, leader=1)
     assert code_of(again) is Code.TIMEOUT
     assert not first.is_settled
@@ -320,11 +320,11 @@ async def test_an_entry_is_packed_up_to_its_limits_and_one_large_request_goes_al
     for each in (request(), request(), request(b"1", b"2", b"3", b"4"), request(), request(), request()):
         pending.submit(each)
     counts = []
-    while taken := pending.take(0.0, joining=True):
+    while taken := pending.take(0.0, joining=True)[0]:
         pending.proposed(taken, 1, 1)
         counts.append([each.count for each in taken])
     assert counts == [[1, 1], [4], [1, 1]]
-    assert pending.queued == 1, "limits.inflight_requests_max holds the last one back"
+    assert len(pending.queue) == 1, "limits.inflight_requests_max holds the last one back"
 
 
 async def test_at_the_end_every_request_is_settled() -> None:
@@ -347,7 +347,7 @@ async def test_a_cancelled_request_is_not_proposed() -> None:
     gone = request()
     pending.submit(gone)
     future_of(gone).cancel()
-    assert pending.take(0.0, joining=True) == []
+    assert pending.take(0.0, joining=True)[0] == []
     assert pending.is_empty
 
 
@@ -408,7 +408,7 @@ async def test_keepalives_are_taken_where_other_writes_are_refused_as_busy() -> 
                 pending.submit(Inflight(block, 1, LATER, 0, 0, None, 2, 7))
         for peer in (0, 2):  # of a client, or passed on by another node
             pending.submit(Inflight(keepalive, 1, LATER, 0, 0, None, peer, 7))
-        assert pending.queued == 3
+        assert len(pending.queue) == 3
     pending = pending_with(inbox_requests_max=1, keepalives_max=1)
     pending.submit(request())
     pending.submit(Inflight(keepalive, 1, LATER, 0, 0, None, 2, 7))

@@ -14,9 +14,10 @@ import pytest
 
 from raftlog.cluster.config.settings import LimitSettings
 from raftlog.cluster.protocol import batching
-from raftlog.cluster.protocol.batching import BatchWindow
+from raftlog.cluster.protocol.batching import AGAIN, GO, LATER, BatchDecision, BatchWindow
 from raftlog.cluster.protocol.waiters import Reads, ReadWaiter
-from raftlog.cluster.replica.parts.batching import PATIENCE_S, BatchDecision, decide
+from raftlog.cluster.replica.parts import reads as read_rounds, writes
+from raftlog.cluster.replica.parts.writes import PATIENCE_S
 from raftlog.cluster.replica.state import ReadIndexes
 from raftlog.cluster.runtime import clock
 from tests.cluster.nodes import Nodes, append_block, cluster_of, deadline
@@ -30,13 +31,13 @@ def node_with(
     queued: int = 0, size: int = 0, *, is_leader: bool = True, appended: tuple[int, float] | None = None,
     applied: int = 7, readers: int = 0,
 ) -> Any:  # fmt: skip
-    """What `decide` sees of a node. `appended`: its newest proposal, so many seconds ago."""
+    """What a look sees of a node. `appended`: its newest proposal, so many seconds ago."""
     reads = Reads()
     reads.waiting = [ReadWaiter(SimpleNamespace(done=lambda: False), 0.0) for _ in range(readers)]
-    pending = SimpleNamespace(queued=queued, queued_bytes=size)
+    pending = SimpleNamespace(queue=[None] * queued, queued_bytes=size)
     proposals = [] if appended is None else [(appended[0], clock.monotonic() - appended[1])]
     return SimpleNamespace(
-        is_leader=is_leader,
+        core=SimpleNamespace(state=SimpleNamespace(role=SimpleNamespace(is_leader=is_leader))),
         applier=SimpleNamespace(applied=applied),
         settings=SimpleNamespace(limits=LIMITS),
         options=SimpleNamespace(heartbeat_ms=60_000),
@@ -47,10 +48,12 @@ def node_with(
 
 def found_in(node: Any) -> BatchDecision:
     """What a look finds now, for writes and reads together."""
-    batches = decide(node, clock.monotonic())
-    if batches.are_due:
-        return BatchDecision.GO
-    return BatchDecision.AGAIN if batches.are_waiting else BatchDecision.LATER
+    mono = clock.monotonic()
+    found = (
+        writes.look(node, mono) if node.writes.pending.queue else LATER,
+        read_rounds.look(node, mono) if node.reads.rounds.waiting else LATER,
+    )
+    return GO if GO in found else AGAIN if AGAIN in found else LATER
 
 
 @pytest.mark.parametrize(
@@ -96,7 +99,7 @@ def test_a_round_under_way_holds_the_next_one_up() -> None:
     node.reads.rounds.start(1, clock.monotonic())
     node.reads.rounds.waiting = [ReadWaiter(SimpleNamespace(done=lambda: False), 0.0)]
     assert found_in(node) is BatchDecision.LATER
-    node.writes.pending.queued = 1
+    node.writes.pending.queue = [None]
     assert found_in(node) is BatchDecision.GO
 
 
@@ -110,14 +113,14 @@ def test_an_open_batch_is_looked_at_in_the_next_turn(asked: dict[str, Any], monk
         each.answered(2, 0)
     assert found_in(node) is BatchDecision.AGAIN
     assert found_in(node) is BatchDecision.AGAIN
-    node.writes.pending.queued *= 2
+    node.writes.pending.queue *= 2
     node.reads.rounds.waiting *= 2
     assert found_in(node) is BatchDecision.GO
 
 
 async def test_the_next_batch_waits_for_answered_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients that ask again as soon as they are answered stay in one batch, but for where a leader is lost. Guard:
-    `answered` in cluster/replica/parts/apply_pace.py, and the look behind it."""
+    `answered` in cluster/replica/parts/applying.py, and the look behind it."""
     monkeypatch.setattr(batching, "GAP_S", 60.0)
     monkeypatch.setattr(batching, "WINDOW_S", 60.0)
     async with cluster_of(3, tmp_path) as nodes:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.cluster.protocol.batching import BatchWindow
+from raftlog.cluster.protocol.batching import BatchDecision, BatchWindow
 from raftlog.cluster.replica.replica import Replica
 from tests.cluster.nodes import cluster_of
 
@@ -16,24 +16,24 @@ async def test_batch_of_one_client_is_asked_about_once(tmp_path: Path, monkeypat
     async with cluster_of(1, tmp_path) as nodes:
         leader = await nodes.leader()
         asked: list[int] = []
-        real = BatchWindow.is_whole
+        real = BatchWindow.look
 
-        def counted(self: BatchWindow, waiting: int, now: float) -> bool:
+        def counted(self: BatchWindow, waiting: int, now: float) -> BatchDecision:
             if self is leader.state.writes.batching:
                 asked.append(waiting)
             return real(self, waiting, now)
 
-        monkeypatch.setattr(BatchWindow, "is_whole", counted)
+        monkeypatch.setattr(BatchWindow, "look", counted)
         for number in range(20):
             await nodes.append(leader, b"%d" % number)
         assert asked == [1] * 20
 
 
-async def test_sync_that_only_commits_is_not_followed_by_checks(
+async def test_turn_of_own_requests_or_of_a_sync_checks_nothing_that_it_cannot_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Turns of requests, peers and ticks check the invariants and follow members and leadership. A turn after a sync
-    does so only where the core reports an event."""
+    """Turns of peers and ticks check the invariants and follow members and leadership. A turn of own requests, and one
+    after a sync, do so only where the core reports an event."""
     async with cluster_of(1, tmp_path) as nodes:
         leader = await nodes.leader()
         checks, seen = 0, set[tuple[bool, int]]()
@@ -44,13 +44,14 @@ async def test_sync_that_only_commits_is_not_followed_by_checks(
             checks += 1
             check(self)
 
-        def carried_out(self: Replica, *, is_sync: bool = False) -> None:
+        def carried_out(self: Replica, *, must_check: bool = True) -> None:
             before = checks
-            carry_out(self, is_sync=is_sync)
-            seen.add((is_sync, checks - before))
+            carry_out(self, must_check=must_check)
+            seen.add((must_check, checks - before))
 
         monkeypatch.setattr(Replica, "_check", checked)
         monkeypatch.setattr(Replica, "carry_out", carried_out)
         for number in range(20):
             await nodes.append(leader, b"%d" % number)
-        assert seen == {(False, 1), (True, 0)}
+        leader.turn()
+        assert seen == {(True, 1), (False, 0)}

@@ -20,7 +20,7 @@ MUTANTS: Final = (
         edits=(
             Edit(
                 "raftlog.cluster.replica.replica:Replica._take_readies",
-                "self._send(ready.messages)",
+                "if ready.messages:\n            self._send(ready.messages)",
                 "self._send(ready.messages + ready.messages_after_sync)",
             ),
         ),
@@ -284,8 +284,8 @@ MUTANTS: Final = (
         story="tests/cluster/replica/parts/test_requests.py::test_reads_and_writes_are_refused_while_states_differ",
         edits=(
             Edit(
-                "raftlog.cluster.replica.parts.admission:check_read",
-                "    digest_exchange.check(replica)\n",
+                "raftlog.cluster.replica.parts.reads:check",
+                "    if replica.watch.points.differ:\n        raise digest_exchange.refusal(replica)\n",
                 "",
             ),
         ),

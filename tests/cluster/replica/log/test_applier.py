@@ -61,13 +61,13 @@ async def test_a_reader_skips_nothing_over_an_installed_snapshot() -> None:
     """
     applier, other = applier_of(), StateMachine()
     before = entries_after(GENESIS, 9)
-    applier.add(before[:5])
+    applier.waiting += before[:5]
     assert applier.run()
     for entry in before:
         other.apply(log_entry(entry))
     applier.installed(other, before[-1].mark, 9)
     assert (applier.applied, applier.written, applier.last_user_index) == (9, 9, 9)
-    applier.add(entries_after(applier.mark, 3))
+    applier.waiting += entries_after(applier.mark, 3)
     assert applier.run()
     assert applier.recent.read(4, 100, 1 << 20) is None
     assert [entry.index for entry, _ in applier.recent.read(10, 100, 1 << 20) or []] == [10, 11, 12]
@@ -92,9 +92,9 @@ async def test_effects_count_as_written_when_their_own_write_is_done() -> None:
     writes: list[asyncio.Future[None]] = []
     applier = applier_of(writes)
     entries = entries_after(GENESIS, 5)
-    applier.add(entries[:3])
+    applier.waiting += entries[:3]
     assert applier.run()
-    applier.add(entries[3:])
+    applier.waiting += entries[3:]
     assert applier.run()
     assert (applier.applied, applier.written, len(writes)) == (5, 0, 1)
     writes[0].set_result(None)

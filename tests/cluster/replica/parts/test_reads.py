@@ -12,7 +12,7 @@ import pytest
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.protocol.forward_frames import encode_read_reply
 from raftlog.cluster.protocol.waiters import Reads, ReadWaiter
-from raftlog.cluster.replica.parts import admission, disk_exchange, link_events, reads, writes
+from raftlog.cluster.replica.parts import disk_exchange, link_events, reads, writes
 from raftlog.cluster.replica.replica import Replica
 from raftlog.raft.refusals import ReadsFull
 from tests.cluster.replica.parts.test_requests import FAR, replica_of
@@ -96,7 +96,7 @@ async def test_a_removed_node_refuses_linearizable_reads() -> None:
     replica = replica_of()
     replica.members.is_removed = True
     with pytest.raises(ApiError) as refused:
-        admission.check_read(replica)
+        reads.check(replica)
     assert refused.value.code is Code.NO_LEADER
 
 

@@ -17,7 +17,7 @@ from raftlog.cluster.protocol.proposals import Pending
 from raftlog.cluster.protocol.request import Inflight, Settled
 from raftlog.cluster.protocol.waiters import IndexWaiters, Reads, ReadWaiter
 from raftlog.cluster.replica import shutdown
-from raftlog.cluster.replica.parts import admission, digest_exchange, disk_exchange, link_events, reads, serving, writes
+from raftlog.cluster.replica.parts import digest_exchange, disk_exchange, link_events, reads, serving, writes
 from raftlog.cluster.replica.state import ReadIndexes, Writes
 from raftlog.cluster.replica.upkeep import clock_entries, disk_space, snapshots
 from raftlog.cluster.runtime.metrics import Metrics
@@ -54,6 +54,7 @@ def replica_of(**parts: Any) -> Any:
     )  # fmt: skip
     for name, part in parts.items():
         setattr(replica, name, part)
+    replica.core.state.role = SimpleNamespace(is_leader=replica.is_leader)
     return replica
 
 
@@ -70,7 +71,7 @@ async def test_a_forwarded_write_is_not_passed_on_a_second_time() -> None:
     replica.writes.pending.submit(write(peer=2, number=70))
     own = write()
     replica.writes.pending.submit(own)
-    writes.propose_or_forward(replica, is_due=True)
+    writes.propose_or_forward(replica, 0.0, is_due=True)
     assert [(each.peer, each.number, each.code) for each in replica.writes.pending.take_answers()] == [
         (2, 70, Code.NO_LEADER)
     ]
@@ -111,10 +112,10 @@ async def test_reads_and_writes_are_refused_while_states_differ() -> None:
     replica = replica_of()
     replica.watch.points.differ = 5
     with pytest.raises(ApiError) as refused:
-        admission.check_read(replica)
+        reads.check(replica)
     assert refused.value.code is Code.STATES_DIFFER
     with pytest.raises(ApiError) as refused:
-        admission.check_write(replica, append_block(b"v"))
+        writes.check(replica, append_block(b"v"))
     assert refused.value.code is Code.STATES_DIFFER
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.protocol.proposals import DEPOSED_S
-from raftlog.cluster.replica.parts import fetches, writes
+from raftlog.cluster.replica.parts import applying, writes
 from raftlog.cluster.replica.replica import Replica
 from raftlog.cluster.runtime import clock
 from raftlog.raft.ready import Fetch, SyncBatch
@@ -26,7 +26,7 @@ async def test_forwarded_writes_are_refused_while_states_differ() -> None:
     writes.take_forwarded(replica, [write(peer=2, number=70)])
     told = [(each.peer, each.number, each.code) for each in replica.writes.pending.take_answers()]
     assert told == [(2, 70, Code.STATES_DIFFER)]
-    assert replica.writes.pending.queued == 0
+    assert len(replica.writes.pending.queue) == 0
 
 
 @pytest.mark.parametrize("is_answering", [True, False])
@@ -94,9 +94,9 @@ async def test_a_fetch_for_a_follower_leaves_the_held_entries_alone() -> None:
     for fetch in (own, theirs):
         done: asyncio.Future[tuple[()]] = asyncio.get_running_loop().create_future()
         done.set_result(())
-        fetches._done(replica, fetch, done)  # type: ignore[arg-type]  # no entries
+        applying._fetched(replica, fetch, done)  # type: ignore[arg-type]  # no entries
     assert given == [theirs]
-    assert not fetches.release(replica), "two entries are not applied yet"
+    assert not applying.release(replica), "two entries are not applied yet"
     replica.applier.waiting = 0
-    assert fetches.release(replica)
+    assert applying.release(replica)
     assert given == [theirs, own]

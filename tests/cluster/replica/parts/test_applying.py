@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from raftlog.cluster.replica.parts import apply_pace
+from raftlog.cluster.replica.parts.applying import DELAY_S, apply_if_due
 from raftlog.cluster.runtime import clock
 
 BUSY: dict[str, Any] = {"is_busy": True, "is_leader": False, "inflight": 0, "waiters": 0, "for_s": 0.0}
@@ -21,17 +21,19 @@ BUSY: dict[str, Any] = {"is_busy": True, "is_leader": False, "inflight": 0, "wai
         ({"is_leader": True}, True),
         ({"inflight": 1}, True),
         ({"waiters": 1}, True),
-        ({"for_s": apply_pace.DELAY_S}, True),
+        ({"for_s": DELAY_S}, True),
     ],
 )
 def test_apply_waits_only_for_a_quick_sync_without_waiting_clients(more: dict[str, Any], is_due: bool) -> None:
     """Each reason to apply at once, by itself: an idle disk, a leader, a forwarded request, a waiting reader, a slow
     disk."""
     now = BUSY | {"for_s": -60.0} | more  # a sync that began in a minute, so that no machine is slow enough
+    runs: list[None] = []
     node: Any = SimpleNamespace(
         syncer=SimpleNamespace(is_busy=now["is_busy"], started=clock.monotonic() - now["for_s"]),
-        is_leader=now["is_leader"],
-        writes=SimpleNamespace(pending=SimpleNamespace(inflight=now["inflight"])),
-        applier=SimpleNamespace(waiters=[None] * now["waiters"]),
+        core=SimpleNamespace(state=SimpleNamespace(role=SimpleNamespace(is_leader=now["is_leader"]))),
+        writes=SimpleNamespace(pending=SimpleNamespace(inflight=now["inflight"], outcomes=0)),
+        applier=SimpleNamespace(waiters=SimpleNamespace(heap=[None] * now["waiters"]), run=lambda: runs.append(None)),
     )
-    assert apply_pace._is_due(node) is is_due
+    apply_if_due(node)
+    assert len(runs) == is_due
