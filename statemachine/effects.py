@@ -98,7 +98,7 @@ def encode_effects(effects: Effects) -> bytes:
             )
         )  # fmt: skip
         for change in request.changes:
-            flags = CHANGE_DELETED * change.is_delete | CHANGE_EXPLICIT * change.is_explicit
+            flags = CHANGE_DELETED * (change.version == 0) | CHANGE_EXPLICIT * change.is_explicit
             key, value = (change.key, change.value or b"") if change.is_explicit else (b"", b"")
             changes.append(
                 _CHANGE.pack(change.prior_index, change.create, change.version, flags, 0, len(key), len(value))

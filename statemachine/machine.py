@@ -92,7 +92,9 @@ class StateMachine:
         store = self._store
         self._under_way = index
         self.time_ms, self.clock_ms = time_ms, clock_ms
-        self._sessions.expire(clock_ms)
+        sessions = self._sessions
+        if sessions.due and sessions.due[0][0] <= clock_ms:
+            sessions.expire(clock_ms)
         if limits is not self.limits:
             self.limits = limits
             store.trim(limits)
@@ -101,7 +103,7 @@ class StateMachine:
             effects = self._requests(requests, index - count)
             is_plain = not effects
             self._digest = store.digest()
-        if not store.is_swept:
+        if store.freed != store.compacted:
             store.sweep()
         self._digests.remember(index, self._digest, limits.digests_kept)
         self.applied_index, self.applied_term = index, term

@@ -74,13 +74,13 @@ class Session:
 class SessionTable:
     """All live sessions. It never evicts one: a full table refuses new ones."""
 
-    __slots__ = ("_due", "_sessions", "_walks", "answer_bytes")
+    __slots__ = ("_sessions", "_walks", "answer_bytes", "due")
 
     def __init__(self) -> None:
         self.answer_bytes = 0  # of all sessions
         self._sessions: dict[int, Session] = {}  # in order of their ids, which only grow
         # (a time at or before which it does not expire, session): put right when it comes up
-        self._due: list[tuple[int, int]] = []
+        self.due: list[tuple[int, int]] = []
         self._walks: list[SessionWalk] = []
 
     def __len__(self) -> int:
@@ -90,7 +90,7 @@ class SessionTable:
 
     def next_expiry_ms(self) -> int | None:
         """The clock at which the next session expires if nothing is heard of it; None without sessions."""
-        due = self._due
+        due = self.due
         while due:
             time_ms, number = due[0]
             session = self._sessions.get(number)
@@ -104,7 +104,7 @@ class SessionTable:
 
     def expire(self, clock_ms: int) -> None:
         """Drops every session whose time is up: in time that grows with those, not with the table."""
-        due = self._due
+        due = self.due
         while due and due[0][0] <= clock_ms:
             number = heappop(due)[1]
             session = self._sessions.get(number)
@@ -143,9 +143,9 @@ class SessionTable:
         if known is None:
             return False
         self._remove(known)
-        if len(self._due) > 2 * len(self._sessions) + 16:  # closed ones leave their row behind
-            self._due = [(live.expires_ms, live.id) for live in self._sessions.values()]
-            heapify(self._due)
+        if len(self.due) > 2 * len(self._sessions) + 16:  # closed ones leave their row behind
+            self.due = [(live.expires_ms, live.id) for live in self._sessions.values()]
+            heapify(self.due)
         return True
 
     def load(self, session: Session) -> None:
@@ -159,7 +159,7 @@ class SessionTable:
 
     def _add(self, session: Session) -> None:
         self._sessions[session.id] = session
-        heappush(self._due, (session.expires_ms, session.id))
+        heappush(self.due, (session.expires_ms, session.id))
 
     def _remove(self, session: Session) -> None:
         self._before_change(session)

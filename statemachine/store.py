@@ -86,7 +86,7 @@ class Store:
     an unfinished step, because no query runs during a step."""
 
     __slots__ = (
-        "_freed", "_pins", "_start", "_step", "_step_bytes", "compacted", "gone", "head", "history_bytes", "live",
+        "_pins", "_start", "_step", "_step_bytes", "compacted", "freed", "gone", "head", "history_bytes", "live",
         "revision", "steps", "sum_high", "sum_low", "tombs", "xor",
     )  # fmt: skip
 
@@ -101,7 +101,7 @@ class Store:
         self.gone: Any = SortedList()  # the keys of tombs
         self.steps: list[RevisionStep | None] = []  # of the revisions above `_start`; None where given back
         self._start = compacted
-        self._freed = compacted  # the steps up to this revision are given back
+        self.freed = compacted  # the steps up to this revision are given back
         self._pins = 0  # walks under way: nothing is given back
         self._step: dict[bytes, bytes | None] = {}  # of the step under way
         self._step_bytes = 0
@@ -209,7 +209,7 @@ class Store:
         """Frees unreadable versions: a few steps, none while a walk needs them."""
         if self._pins:
             return
-        steps, start, freed = self.steps, self._start, self._freed
+        steps, start, freed = self.steps, self._start, self.freed
         last = min(self.compacted, freed + SWEEP_STEPS)
         while freed < last:
             step = steps[freed - start]
@@ -218,16 +218,11 @@ class Store:
             freed += 1
             if self.gone:
                 self._forget_tombs(step, freed)
-        self._freed = freed
+        self.freed = freed
         gap = freed - start
         if gap >= GAP_MAX and 2 * gap >= len(steps):
             del steps[:gap]
             self._start = freed
-
-    @property
-    def is_swept(self) -> bool:
-        """Whether all unreadable versions are freed."""
-        return self._freed == self.compacted
 
     def _forget_tombs(self, step: RevisionStep, revision: int) -> None:
         """The deletes of that revision need no trace any more: before them nothing can be read."""

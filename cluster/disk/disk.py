@@ -142,7 +142,8 @@ class Disk:
         ledger has already (replay) are dropped. The future is done at once, unless many frames wait: then they make a
         call of their own. Raises DiskFenced; so does the future, or NoSpace: do not hand the frames over again.
         """
-        self._writer.check()
+        if self._writer.fence is not None:
+            raise self._writer.fence
         for frame in frames:
             index = _EFFECTS_INDEX.unpack_from(frame)[0]
             self._storage.frames.append((index, frame))
@@ -408,8 +409,8 @@ class Disk:
 
     def statistics(self) -> DiskStatistics:
         """Counts and times since the start."""
-        counters, segments = self._writer.counters, len(self._journal.segments)
-        return DiskStatistics(counters.syncs, counters.sync_seconds, segments, self._background.rolls)
+        files, segments = self._opened.files, len(self._journal.segments)
+        return DiskStatistics(files.syncs, files.sync_seconds, segments, self._background.rolls)
 
     async def close(self) -> None:
         """Stops cleanly: writes a durable mark, ends the threads, releases the lock. Leaves a hanging disk."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import NoReturn
 
@@ -18,7 +17,6 @@ from raftlog.cluster.disk.segment_chores import Background
 from raftlog.cluster.files.errors import DiskFenced, NoSpace, ReadDamaged, StoredSnapshotDamaged, is_full
 from raftlog.cluster.files.reserve import Reserve
 from raftlog.cluster.files.shard_files import ShardFiles
-from raftlog.cluster.runtime.clock import monotonic
 from raftlog.raft.ready import SyncBatch
 from raftlog.raft.wal import snapshot_files
 from raftlog.raft.wal.divergence import DivergenceNote
@@ -29,23 +27,13 @@ from raftlog.raft.wal.snapshot_files import Received
 from raftlog.raft.wal.storage import StepKind, Storage, WorkStep
 
 
-@dataclass(slots=True)
-class Counters:
-    """Counters of the writer thread."""
-
-    syncs: int = 0
-    sync_seconds: float = 0.0
-
-
 class Writer:
-    """The writing side of a disk. Everything but `fence` and the counters belongs to the writer thread."""
+    """The writing side of a disk. Everything but `fence` belongs to the writer thread."""
 
     def __init__(self, storage: Storage, files: ShardFiles, background: Background, reserve: Reserve) -> None:
         self._storage, self._files = storage, files
         self._background, self._reserve = background, reserve
         self.fence: DiskFenced | None = None
-        self.counters = Counters()
-        files.on_sync = self._sync
         background.on_error = self.fence_quietly
 
     def carry_out(self, batch: SyncBatch) -> None:
@@ -53,7 +41,8 @@ class Writer:
 
         After NoSpace the same batch may be carried out again: finished parts are not repeated.
         """
-        self.check()
+        if self.fence is not None:
+            raise self.fence
         is_cutting = is_rolling = False  # their locks are held to the end of the batch
         background, execute = self._background, self._files.execute
         part = StepKind.ENTRIES
@@ -77,8 +66,9 @@ class Writer:
                 background.structure.release()
             if is_rolling:
                 background.spare.release()
-        if batch.entries:
-            self._background.look()  # a segment may be needed before `finish` is called
+        storage, active = self._storage, self._storage.journal.segments[-1]
+        if active.end > active.size // 2 or storage.unsealed or storage.unclosed:
+            background.look()  # a segment may be needed before `finish` is called
 
     def finish(self) -> None:
         """Does the work that may follow the promise. Never raises. Work without space is repeated before the next
@@ -187,12 +177,6 @@ class Writer:
     def fence_quietly(self, error: Exception) -> None:
         """Fences the disk after work that no caller waits for failed: the next write raises the error."""
         self.fence = self.fence or _fenced(error)
-
-    def _sync(self, name: str) -> None:
-        started = monotonic()
-        self._files.sync(name)
-        self.counters.syncs += 1
-        self.counters.sync_seconds += monotonic() - started
 
 
 def _fenced(error: Exception) -> DiskFenced:

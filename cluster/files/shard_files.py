@@ -10,10 +10,11 @@ import errno
 import os
 import shutil
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from raftlog.cluster.runtime.clock import monotonic
 from raftlog.raft.wal.operations import (
     Allocate,
     Create,
@@ -46,13 +47,13 @@ class ShortWrite(OSError):
 class ShardFiles:
     """The files below one folder, by relative name. Keeps the last few open."""
 
-    __slots__ = ("_flags", "_open", "on_sync", "root")
+    __slots__ = ("_flags", "_open", "root", "sync_seconds", "syncs")
 
     def __init__(self, root: Path, *, read_only: bool = False) -> None:
         self.root = root
         self._open: OrderedDict[str, int] = OrderedDict()
         self._flags = os.O_CLOEXEC | (os.O_RDONLY if read_only else os.O_RDWR)
-        self.on_sync: Callable[[str], None] = self.sync  # the writer replaces it, to measure syncs
+        self.syncs, self.sync_seconds = 0, 0.0
 
     # -- reading (raftlog.raft.wal.operations.Files)
 
@@ -95,7 +96,7 @@ class ShardFiles:
                 case Write(name, position, data):
                     self.write(name, position, data)
                 case Sync(name):
-                    self.on_sync(name)
+                    self.sync(name)
                 case Zero(name, start, end):
                     for position in range(start, end, len(ZEROS)):
                         self.write(name, position, ZEROS[: end - position])
@@ -136,8 +137,11 @@ class ShardFiles:
             raise ShortWrite(name, written, len(data))
 
     def sync(self, name: str) -> None:
-        """fdatasync of a file."""
+        """fdatasync of a file. Counts it, and the time that it took."""
+        started = monotonic()
         os.fdatasync(self._descriptor(name))
+        self.syncs += 1
+        self.sync_seconds += monotonic() - started
 
     def close(self, name: str | None = None) -> None:
         """Closes one file, or all of them."""

@@ -1,9 +1,10 @@
 """Tracks pending requests, and settles each exactly once.
 
 `raftlog.cluster.replica.parts.writes` drives it. A request is queued. Then this node proposes it (a `Batch`, one per
-entry) or sends it to the leader (a `Flight`, one per frame). Its outcome is known when this node applies the index
-that it got. With the same term there, the request was applied; with another term it never will be. A request that is still queued can fail as `not_applied`. Afterwards only `unknown` is honest (pitfall 30: pending proposals reported
-as failed). Futures, not tasks: one pass settles all requests of an entry.
+entry) or sends it to the leader (a `Flight`, one per frame). Its outcome is known when this node applies the index that
+it got. With the same term there, the request was applied; with another term it never will be. A request that is still
+queued can fail as `not_applied`. Afterwards only `unknown` is honest (pitfall 30: pending proposals reported as
+failed). Futures, not tasks: one pass settles all requests of an entry.
 """
 
 from __future__ import annotations
@@ -191,7 +192,7 @@ class Pending:
 
     def answered(self, number: int, first: int, term: int) -> Inflight | None:
         """The leader of `term` gave the forwarded request its indexes. Returns the request if this node has applied
-        them already, because the answer was slower than the commit: the caller looks the effect up for `settle_late`."""
+        them already (the answer was slower than the commit): the caller looks the effect up for `settle_late`."""
         request = self._sent.pop(number, None)
         if request is None:
             return None

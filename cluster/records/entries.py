@@ -11,7 +11,7 @@ from typing import Final
 import xxhash
 
 from raftlog.raft.codec.block import BLOCK_PLAIN, BLOCK_SESSION, BLOCK_TIME, decode_blocks, decode_records
-from raftlog.raft.codec.block_fast import plain_counts, single_records
+from raftlog.raft.codec.block_fast import SINGLE_START, plain_counts, single_records
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion
 from raftlog.raft.codec.configuration import decode_configuration
 from raftlog.raft.types import Entry, EntryKind
@@ -39,19 +39,20 @@ def log_entry(entry: Entry) -> LogEntry:
     """The entry for `StateMachine.apply`. Raises Corrupt or UnknownVersion: the node must then stop, never skip."""
     index, count = entry.index, entry.count
     if entry.kind is EntryKind.COMMANDS:
-        if (counts := plain_counts(entry.data)) is not None:
+        data = entry.data
+        if not data.startswith(SINGLE_START) and (counts := plain_counts(data)) is not None:
             if sum(counts) != count:
                 raise Corrupt(f"entry {index} says {count} records, its blocks hold {sum(counts)}")
             plain = tuple([_PLAIN if each == 1 else RequestBlock(each, ()) for each in counts])
             return LogEntry(index, entry.term, count, entry.time_ms, entry.clock_ms, plain)
-        if (singles := single_records(entry.data)) is not None:
+        if (singles := single_records(data)) is not None:
             if len(singles) != count:
                 raise Corrupt(f"entry {index} says {count} records, its blocks hold {len(singles)}")
             puts = tuple([_new(RequestBlock, (1, (_new(Command, each),), *_OUTSIDE)) for each in singles])
             return LogEntry(index, entry.term, count, entry.time_ms, entry.clock_ms, puts)
         requests: list[RequestBlock] = []
         total = 0
-        for block in decode_blocks(entry.data):
+        for block in decode_blocks(data):
             flags = block.flags
             total += block.count
             commands = () if flags & BLOCK_PLAIN else tuple([_new(Command, record) for record in decode_records(block)])

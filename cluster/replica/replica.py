@@ -22,10 +22,10 @@ from raftlog.cluster.disk.disk import Disk
 from raftlog.cluster.files.errors import ReadDamaged
 from raftlog.cluster.files.folder import Recovered
 from raftlog.cluster.protocol.batching import AGAIN, GO, LATER
-from raftlog.cluster.protocol.recent_entries import Applied
 from raftlog.cluster.protocol.request import Inflight, Settled
 from raftlog.cluster.protocol.waiters import ReadWaiter
 from raftlog.cluster.replica import explain, housekeeping, shutdown, status as node_status
+from raftlog.cluster.replica.log.applier import Applied
 from raftlog.cluster.replica.opening import Making, open_state
 from raftlog.cluster.replica.parts import (
     digest_exchange,

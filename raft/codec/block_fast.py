@@ -33,7 +33,7 @@ def encode_single(operation: int, key: bytes | None, value: bytes, *, plain: boo
     """A request of one record that says nothing but this, as `encode_block`: a quarter of what that takes."""
     flags, key_size = (RECORD_VALUE, 0) if key is None else (RECORD_KEY | RECORD_VALUE, len(key))
     head = _SINGLE.pack(
-        _PLAIN_START if plain else _SINGLE_START, RECORD_SIZE + key_size + len(value), 1, _PLAIN_REST, operation, flags,
+        _PLAIN_START if plain else SINGLE_START, RECORD_SIZE + key_size + len(value), 1, _PLAIN_REST, operation, flags,
         key_size, len(value), 0, 0, 0,
     )  # fmt: skip
     return head + value if key is None else head + key + value
@@ -104,7 +104,7 @@ def single_records(data: bytes) -> list[Fields] | None:
         begin, length, count, rest, operation, flags, key_size, value_size, headers_size, reserved, argument = unpack(
             data, offset
         )
-        if begin != _SINGLE_START or count != 1 or rest != _PLAIN_REST or flags & ~RECORD_FLAGS or reserved:
+        if begin != SINGLE_START or count != 1 or rest != _PLAIN_REST or flags & ~RECORD_FLAGS or reserved:
             return None
         value_start = start + key_size
         headers_start = value_start + value_size
@@ -124,7 +124,8 @@ def single_records(data: bytes) -> list[Fields] | None:
     return found
 
 
-_SINGLE_START: Final = bytes((BLOCK_VERSION, 0, 0, 0))
+SINGLE_START: Final = bytes((BLOCK_VERSION, 0, 0, 0))
+"""A block that begins so is not plain, and has no session, time, namespace or principal in its flags."""
 _SINGLE: Final = Struct(f"<4sII{BLOCK_SIZE - 12}s" + RECORD.format.removeprefix("<"))
 
 

@@ -82,11 +82,10 @@ class Segment:
     time_first_ms: int = 0
     runs: list[TermRun] = field(default_factory=list)
     configurations: list[int] = field(default_factory=list)  # indexes of its configuration entries
+    first: int = field(init=False)  # index of its first record
 
-    @property
-    def first(self) -> int:
-        """Index of its first record."""
-        return self.previous.index + 1
+    def __post_init__(self) -> None:
+        self.first = self.previous.index + 1
 
     @property
     def header(self) -> SegmentHeader:
@@ -191,7 +190,7 @@ class Journal:
 
     def check(self, entries: Sequence[Entry], after: Mark | None = None) -> None:
         """Raises ImpossibleBatch unless the entries follow each other and `after` (else the newest entry)."""
-        mark = after or self.last
+        mark = after or self.segments[-1].last
         index, crc = mark.index, mark.header_crc
         for entry in entries:
             if entry.before != index or entry.previous_crc != crc:
@@ -219,7 +218,7 @@ class Journal:
                 operations += self._roll(number - 1, size)
             if not group:
                 continue
-            segment = self.active
+            segment = self.segments[-1]
             start = position = segment.end
             parts: list[bytes] = []
             if self.marked != segment.last.index:
@@ -252,9 +251,10 @@ class Journal:
         An entry is never split; one that is larger than a segment gets one of its own size. Behind the newest entry
         there is always room for a mark.
         """
-        active = self.active
-        needed = MARK_SIZE + sum([entry.size for entry in entries]) + MARK_SIZE
-        if active.end + needed <= active.size:
+        active, end = self.segments[-1], 0
+        for entry in entries:
+            end += entry.size
+        if active.end + MARK_SIZE + end + MARK_SIZE <= active.size:
             return [(active.size, entries)]
         groups: list[tuple[int, list[Entry]]] = [(active.size, [])]
         position = active.end + MARK_SIZE

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from raftlog.raft.codec.index_rows import IDX_ROW
-from raftlog.raft.types import Entry
 from raftlog.raft.wal.formats import index_name, ledger_name, segment_name
 from raftlog.raft.wal.journal import Segment
 from raftlog.raft.wal.operations import Files
@@ -93,11 +91,6 @@ def trailing_end(pieces: Sequence[SegmentFiles], before: int, index: int, bytes_
         if size >= bytes_kept and end <= index:
             return end
     return before
-
-
-def bytes_on_disk(entry: Entry, effects_bytes: int) -> int:
-    """What an entry adds to the files of a piece: itself, a row of .idx for each record, its frame in the ledger."""
-    return entry.size + IDX_ROW.size * entry.count + effects_bytes
 
 
 def piece_of(files: Files, segment: Segment) -> SegmentFiles:

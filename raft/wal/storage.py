@@ -69,12 +69,12 @@ class Storage:
         "_repeat",
         "_rows_crc",
         "_taken",
-        "_unclosed",
-        "_unsealed",
         "files",
         "frames",
         "journal",
         "ledger",
+        "unclosed",
+        "unsealed",
     )
 
     def __init__(self, journal: Journal, ledger: Ledger, files: Files, reader: WalReader) -> None:
@@ -88,8 +88,8 @@ class Storage:
         # CRC of the rows that each .idx got, from its first one on; None: not known. The start has just written these.
         rows = files.read(index_name(journal.active.first), SIDE_HEADER_SIZE, _rows_size(journal.active))
         self._rows_crc: dict[str, int | None] = {index_name(journal.active.first): crc32c(rows)}
-        self._unsealed: list[Segment] = []  # without a footer in .idx
-        self._unclosed: list[Segment] = list(journal.segments[:-1])  # without a footer in .ledger
+        self.unsealed: list[Segment] = []  # without a footer in .idx
+        self.unclosed: list[Segment] = list(journal.segments[:-1])  # without a footer in .ledger
 
     def is_final(self, part: int, *, is_full: bool) -> bool:
         """Whether nothing may be written any more after a failure in that part: a retry could acknowledge lost data.
@@ -111,8 +111,20 @@ class Storage:
             yield from self._keep(batch.hard_state)
         if batch.cut_after is not None and batch.cut_after < self.journal.last.index:
             yield from self._cut(batch.cut_after, batch.entries)
-        if batch.entries:
-            yield from self._append(batch.entries)
+        if entries := batch.entries:
+            journal = self.journal
+            journal.check(entries)
+            groups = journal.split(entries)
+            spares = journal.spares(entries, groups) if len(groups) > 1 else []
+            if spares:
+                yield (StepKind.SPARES, spares)
+            operations, placed = journal.append(entries, groups)
+            yield (StepKind.ENTRIES, operations)
+            self._placed += placed
+            if spares:
+                sealed = journal.segments[-len(groups) : -1]  # from the end: an older one may have come in front
+                self.unsealed += sealed
+                self.unclosed += sealed
 
     def finish(self) -> Iterator[WorkStep]:
         """What may follow the promise: the second slot, rows, effects. What finds no space is tried again later, rows
@@ -181,23 +193,8 @@ class Storage:
 
     def _segments_dropped(self) -> None:
         sealed = self.journal.segments[:-1]
-        self._unsealed[:] = [segment for segment in self._unsealed if segment in sealed]
-        self._unclosed[:] = [segment for segment in self._unclosed if segment in sealed]
-
-    def _append(self, entries: tuple[Entry, ...]) -> Iterator[WorkStep]:
-        journal = self.journal
-        journal.check(entries)
-        groups = journal.split(entries)
-        spares = journal.spares(entries, groups) if len(groups) > 1 else []
-        if spares:
-            yield (StepKind.SPARES, spares)
-        operations, placed = journal.append(entries, groups)
-        yield (StepKind.ENTRIES, operations)
-        self._placed += placed
-        if spares:
-            sealed = journal.segments[-len(groups) : -1]  # from the end: an older one may have come in front meanwhile
-            self._unsealed += sealed
-            self._unclosed += sealed
+        self.unsealed[:] = [segment for segment in self.unsealed if segment in sealed]
+        self.unclosed[:] = [segment for segment in self.unclosed if segment in sealed]
 
     # -- compaction and a snapshot from a leader; as CUT, neither while `finish_sealed` is under way
 
@@ -283,11 +280,11 @@ class Storage:
     @property
     def is_finish_due(self) -> bool:
         """Whether `finish_sealed` has anything to do. It may be at it in its thread: so copies are looked at."""
-        return self._is_seal_due or any(self.ledger.last >= segment.last.index for segment in self._unclosed[:1])
+        return self._is_seal_due or any(self.ledger.last >= segment.last.index for segment in self.unclosed[:1])
 
     @property
     def _is_seal_due(self) -> bool:
-        return any(segment.last.index <= self.journal.indexed for segment in self._unsealed[:1])
+        return any(segment.last.index <= self.journal.indexed for segment in self.unsealed[:1])
 
     def finish_sealed(self, files: Files) -> Iterator[WorkStep]:
         """The footers of sealed segments, so that a restart need not read them. `files`: those of this thread.
@@ -296,7 +293,7 @@ class Storage:
         are made again from the segment. If the segment is damaged, the next start reports it.
         """
         while self._is_seal_due:
-            segment = self._unsealed[0]
+            segment = self.unsealed[0]
             name, size = index_name(segment.first), _rows_size(segment)
             mends: list[FileOperation] = []
             rows = files.read(name, SIDE_HEADER_SIZE, size)
@@ -306,13 +303,13 @@ class Storage:
                 mends.append(Write(name, 0, header + rows))
             if len(rows) == size:
                 yield (StepKind.FOOTERS, [*mends, *seal_index(segment, rows)])
-            self._unsealed.pop(0)
+            self.unsealed.pop(0)
             self._rows_crc.pop(name, None)
-        while self._unclosed and (operations := self.ledger.close(files, self._unclosed[0])) is not None:
+        while self.unclosed and (operations := self.ledger.close(files, self.unclosed[0])) is not None:
             if operations:
                 yield (StepKind.FOOTERS, operations)
-                self.ledger.closed(files, self._unclosed[0])
-            self._unclosed.pop(0)
+                self.ledger.closed(files, self.unclosed[0])
+            self.unclosed.pop(0)
 
     def sync_ledgers(self) -> Iterator[WorkStep]:
         """Effects are durable: before the snapshot that covers them."""

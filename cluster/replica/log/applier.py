@@ -1,4 +1,5 @@
 """Applies committed entries in bounded slices, settles and wakes waiting requests, and writes effects to the ledger.
+Keeps the newest entries with their effects in memory, for readers that follow closely.
 
 The replica calls `run` in its turns. Clients see an entry as soon as it is applied, without waiting for the ledger:
 after a crash, replay makes the same effects again. Readers that read the log from the disk end at `written`.
@@ -8,6 +9,7 @@ See docs/promises.md: one write, in order.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -16,17 +18,94 @@ from raftlog.cluster.config.settings import LimitSettings
 from raftlog.cluster.disk.disk import Disk
 from raftlog.cluster.files.errors import NoSpace
 from raftlog.cluster.protocol.proposals import Pending
-from raftlog.cluster.protocol.recent_entries import Recent
 from raftlog.cluster.protocol.waiters import IndexWaiters
 from raftlog.cluster.records.entries import last_user_index, log_entry
 from raftlog.cluster.runtime import clock
-from raftlog.raft.types import Entry, Mark
-from raftlog.raft.wal.retention import bytes_on_disk
-from raftlog.statemachine.commands import LogEntry
-from raftlog.statemachine.effects import Effects, encode_effects
+from raftlog.raft.codec.block import decode_blocks
+from raftlog.raft.codec.index_rows import IDX_ROW
+from raftlog.raft.types import Entry, EntryKind, Mark
+from raftlog.statemachine.commands import LogEntry, Result
+from raftlog.statemachine.effects import Effects, RequestEffect, encode_effects
 from raftlog.statemachine.machine import StateMachine
 
 NO_SPACE_RETRY_S: Final = 0.2
+_OVERHEAD: Final = 512  # bytes of the objects of one entry, beside its contents,
+_REQUEST: Final = 200  # per request with an effect of its own,
+_CHANGE: Final = 400  # and per key that it changed; also an estimate for the garbage collector's walk
+_DROP: Final = 8  # an eighth is dropped at a time, so that the lists move seldom
+
+
+Applied = tuple[Entry, Effects]
+
+
+class Recent:
+    """A run of consecutive applied entries, oldest dropped first."""
+
+    __slots__ = ("_bytes_max", "_ends", "_pairs", "_sizes", "bytes")
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self.bytes = 0  # of memory that the entries take, estimated
+        self._ends: list[int] = []
+        self._pairs: list[Applied] = []
+        self._sizes: list[int] = []
+
+    def add(self, entry: Entry, effects: Effects, effects_bytes: int, keep_after: int) -> None:
+        """Adds the entry after the newest one. Drops nothing after `keep_after`: the disk does not have that yet."""
+        size = entry.size + effects_bytes + _OVERHEAD
+        for request in effects.requests:
+            size += _REQUEST + _CHANGE * len(request.changes)
+        self._ends.append(entry.index)
+        self._pairs.append((entry, effects))
+        self._sizes.append(size)
+        self.bytes += size
+        if self.bytes > self._bytes_max:
+            self._drop(keep_after)
+
+    def _drop(self, keep_after: int) -> None:
+        target = self._bytes_max - self._bytes_max // _DROP
+        droppable = bisect_left(self._ends, keep_after + 1)
+        count = 0
+        while count < droppable and self.bytes > target:
+            self.bytes -= self._sizes[count]
+            count += 1
+        del self._ends[:count], self._pairs[:count], self._sizes[:count]
+
+    def read(self, from_index: int, limit: int, bytes_max: int) -> list[Applied] | None:
+        """Entries that contain or follow `from_index`, until `limit` records or `bytes_max` bytes; at least one if one
+        exists. None: the first of them is not in memory any more."""
+        position = bisect_left(self._ends, from_index)
+        if position == len(self._ends):
+            return []
+        if self._pairs[position][0].first > from_index:
+            return None
+        found: list[Applied] = []
+        size = 0
+        for pair, length in zip(self._pairs[position:], self._sizes[position:], strict=True):
+            size += length
+            if found and size > bytes_max:
+                break
+            found.append(pair)
+            if pair[0].index - from_index + 1 >= limit:
+                break
+        return found
+
+    def effect_of(self, last: int) -> tuple[RequestEffect | None, int]:
+        """The effect of the request whose last record has that index, and the term of its entry; for
+        `Pending.settle_late`. Term 0: the entry is not in memory. No effect: no request ends there."""
+        found = self.read(last, 1, 1)
+        if not found:
+            return None, 0
+        entry, effects = found[0]
+        if entry.kind is not EntryKind.COMMANDS:
+            return None, entry.term
+        end = entry.before
+        for position, block in enumerate(decode_blocks(entry.data)):
+            end += block.count
+            if end == last:
+                plain = RequestEffect(Result.APPLIED, effects.revision)
+                return (plain if effects.is_plain else effects.requests[position]), entry.term
+        return None, entry.term
 
 
 class Applier:
@@ -125,7 +204,7 @@ class Applier:
         index = entry.index
         self.applied = index
         self.mark = entry.mark
-        self.log_bytes += bytes_on_disk(entry, len(frame))
+        self.log_bytes += entry.size + IDX_ROW.size * entry.count + len(frame)
         self.log_records += entry.count
         user = last_user_index(command, effects)
         if user is not None:

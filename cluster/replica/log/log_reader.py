@@ -13,8 +13,7 @@ from typing import Final, Protocol
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.disk.disk import Disk
 from raftlog.cluster.files.errors import DiskError, DiskFenced, NoSpace, ReadDamaged
-from raftlog.cluster.protocol.recent_entries import Applied
-from raftlog.cluster.replica.log.applier import Applier
+from raftlog.cluster.replica.log.applier import Applied, Applier
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion
 from raftlog.raft.codec.entry import decode_entry
 from raftlog.raft.codec.mark import MARK_MAGIC, MARK_SIZE

@@ -67,7 +67,7 @@ def fence(node: FakeNode) -> None:
 
 
 def refuse(code: Code) -> Callable[[FakeNode], None]:
-    """The node answers with that code, as cluster/protocol/proposals.py and cluster/replica/parts/admission.py do
+    """The node answers with that code, as cluster/protocol/proposals.py and cluster/replica/parts/writes.py do
     before it is queued."""
 
     def prepare(node: FakeNode) -> None:

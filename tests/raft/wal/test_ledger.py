@@ -325,7 +325,7 @@ def test_asking_for_unfinished_segments_survives_the_finishing_thread(monkeypatc
     shard.save_snapshot(shard.entries[-1])
     shard.open()
     segment = shard.journal.segments[0]
-    for waiting in ("_unsealed", "_unclosed"):
+    for waiting in ("unsealed", "unclosed"):
         monkeypatch.setattr(shard.storage, waiting, Finished([segment]))
     assert shard.storage.is_finish_due
 

@@ -226,7 +226,7 @@ def test_an_older_segment_that_comes_in_front_during_a_roll_is_not_ended_again()
     shard.roll()
     journal = shard.journal
     front, active = journal.segments.pop(0), journal.active
-    while not shard.storage._unsealed:
+    while not shard.storage.unsealed:
         entry = make_entries(shard.entries[-1].mark, 1, (900,))[0]
         for part, operations in shard.storage.carry_out(SyncBatch(None, None, (entry,), ())):
             shard.files.execute(operations)
@@ -234,4 +234,4 @@ def test_an_older_segment_that_comes_in_front_during_a_roll_is_not_ended_again()
                 journal.segments.insert(0, front)
         shard.run(shard.storage.finish())
         shard.entries.append(entry)
-    assert shard.storage._unsealed == shard.storage._unclosed == [active]
+    assert shard.storage.unsealed == shard.storage.unclosed == [active]

@@ -202,7 +202,7 @@ def test_a_segment_comes_in_front_while_the_log_rolls() -> None:
     def check(shard: Shard, _: None) -> None:
         sealed = [segment for segment in shard.journal.segments[:-1] if segment.first >= newest]
         assert len(sealed) > 1
-        assert shard.storage._unsealed == shard.storage._unclosed == sealed
+        assert shard.storage.unsealed == shard.storage.unclosed == sealed
 
     newest = start.journal.active.first
     assert at_every_bytecode(start, lambda shard: append(shard, *new), in_front, check, ("raft/wal/storage.py",)) > 100

@@ -21,9 +21,9 @@ MUTANTS: Final = (
             ),
             Edit(
                 "raftlog.raft.wal.storage:Storage.carry_out",
-                "yield from self._append(batch.entries)",
-                "yield from self._append(batch.entries)\n    if batch.hard_state is not None:\n"
-                "        yield from self._keep(batch.hard_state)",
+                "        self._placed += placed\n",
+                "        self._placed += placed\n"
+                "    if batch.hard_state is not None:\n        yield from self._keep(batch.hard_state)\n",
             ),
         ),
     ),
@@ -42,9 +42,10 @@ MUTANTS: Final = (
                 "        self.files.carry_out(operation)",
             ),
             Edit(
-                "raftlog.cluster.disk.writer:Writer._sync",
-                "    self._files.sync(name)\n",
-                "    try:\n        self._files.sync(name)\n    except OSError:\n        self._files.sync(name)\n",
+                "raftlog.cluster.files.shard_files:ShardFiles.sync",
+                "    os.fdatasync(self._descriptor(name))\n",
+                "    try:\n        os.fdatasync(self._descriptor(name))\n"
+                "    except OSError:\n        os.fdatasync(self._descriptor(name))\n",
             ),
         ),
     ),

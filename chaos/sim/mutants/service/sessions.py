@@ -111,8 +111,8 @@ MUTANTS: Final = (
         edits=(
             Edit(
                 "raftlog.statemachine.machine:StateMachine.apply",
-                "self._sessions.expire(clock_ms)",
-                "self._sessions.expire(time_ms)",
+                "sessions.due[0][0] <= clock_ms:\n        sessions.expire(clock_ms)",
+                "sessions.due[0][0] <= time_ms:\n        sessions.expire(time_ms)",
             ),
             Edit(
                 "raftlog.statemachine.machine:StateMachine._session_request",

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from raftlog.cluster.node.process import GC_THRESHOLDS
-from raftlog.cluster.protocol.recent_entries import Recent
 from raftlog.cluster.records.entries import log_entry
+from raftlog.cluster.replica.log.applier import Recent
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.raft.codec.entry import seal_entry
 from raftlog.raft.types import GENESIS, EntryKind, Mark
