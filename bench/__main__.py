@@ -28,7 +28,7 @@ from bench.contenders.raftlog import NAME, PLAIN
 from bench.instruments import conditions, machine, tools
 from bench.instruments.figures import Figure, compare
 from bench.loads import followers, openloop
-from bench.studies import growth, imports, many, overload, pause, rejoin, snapshot_line, strace, years
+from bench.studies import growth, imports, many, overload, pause, postgres, rejoin, snapshot_line, strace, years
 
 FOLLOWERS, OPEN_LOOP, CHAOS = "followers", "openloop", "chaos"
 PARTS = (*axes.AXES, FOLLOWERS, OPEN_LOOP, CHAOS)
@@ -45,6 +45,7 @@ app.command("growth")(growth.main)
 app.command("imports")(imports.main)
 app.command("many")(many.main)
 app.command("overload")(overload.main)
+app.command("postgres")(postgres.main)
 app.command("strace")(strace.main)
 app.command("years")(years.main)
 app.command("rejoin")(rejoin.main)

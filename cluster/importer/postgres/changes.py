@@ -8,7 +8,9 @@ the reading can go on in its middle.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
+
+import msgspec
 
 from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.importer.postgres.messages import (
@@ -27,11 +29,10 @@ from raftlog.cluster.importer.postgres.values import PgTable, Place, as_lsn, pla
 from raftlog.cluster.importer.source import SourceError
 
 RowChange: TypeAlias = RowInserted | RowUpdated | RowDeleted | TablesTruncated
-Image: TypeAlias = dict[str, Any] | None
 
 
-def _before(table: PgTable, old: Row, is_full: bool) -> Image:
-    """The row before the change; its key alone if the rest is not logged."""
+def _before(table: PgTable, old: Row, is_full: bool) -> bytes:
+    """The row before the change as JSON; its key alone if the rest is not logged."""
     table.check(old)
     return table.image(old)[0] if is_full else table.key_image(old)
 
@@ -94,41 +95,42 @@ class Changes:
 
     def _changed(self, message: RowChange, place: Place) -> list[NewRecord]:
         if isinstance(message, TablesTruncated):
-            flags = {"cascade": message.cascade, "restart_identity": message.restart_identity}
+            cascade, restart = (b"true" if each else b"false" for each in (message.cascade, message.restart_identity))
+            flags = b'"cascade":%b,"restart_identity":%b' % (cascade, restart)
             tables = [self._table(each) for each in message.relations]
-            return [table.record(table.key(None), "truncate", place, self._next(), flags) for table in tables]
+            return [table.record(table.key(None), b"truncate", place, self._next(), flags) for table in tables]
         table = self._table(message.relation)
         match message:
             case RowInserted(_, new):
-                return [self._record(table, "insert", place, None, new)]
+                return [self._record(table, b"insert", place, b"null", new)]
             case RowDeleted(_, old, is_full):
-                return [self._record(table, "delete", place, _before(table, old, is_full), None, old)]
+                return [self._record(table, b"delete", place, _before(table, old, is_full), None, old)]
             case RowUpdated(_, None, _, new):
-                return [self._record(table, "update", place, None, new)]
+                return [self._record(table, b"update", place, b"null", new)]
             case RowUpdated(_, old, is_full, new) if old is not None:
                 table.check(old)
                 table.check(new)
                 new = table.filled(new, old, is_full)
                 before = _before(table, old, is_full)
                 if table.has_same_key(old, new):
-                    return [self._record(table, "update", place, before, new)]
+                    return [self._record(table, b"update", place, before, new)]
                 # A reader that keeps the newest record of each key must see the old row go.
-                moved_to, moved_from = {"moved_to": table.key_image(new)}, {"moved_from": table.key_image(old)}
+                moved_to, moved_from = table.key_image(new), table.key_image(old)
                 return [
-                    self._record(table, "delete", place, before, None, old, moved_to),
-                    self._record(table, "insert", place, None, new, None, moved_from),
+                    self._record(table, b"delete", place, before, None, old, b',"moved_to":%b' % moved_to),
+                    self._record(table, b"insert", place, b"null", new, None, b',"moved_from":%b' % moved_from),
                 ]
         raise AssertionError(message)
 
     def _record(
-        self, table: PgTable, op: str, place: Place, before: Image, new: Row | None, key: Row | None = None,
-        more: Image = None,
+        self, table: PgTable, op: bytes, place: Place, before: bytes, new: Row | None, key: Row | None = None,
+        more: bytes = b"",
     ) -> NewRecord:  # fmt: skip
-        after, unchanged = (None, []) if new is None else table.image(new)
-        members: dict[str, Any] = {"before": before, "after": after}
+        after, unchanged = (b"null", []) if new is None else table.image(new)
         if unchanged:
-            members["unchanged"] = unchanged
-        return table.record(table.key(new if key is None else key), op, place, self._next(), members | (more or {}))
+            more += b',"unchanged":%b' % msgspec.json.encode(unchanged)
+        members = b'"before":%b,"after":%b%b' % (before, after, more)
+        return table.record(table.key(new if key is None else key), op, place, self._next(), members)
 
     def _table(self, number: int) -> PgTable:
         if (table := self._tables.get(number)) is None:

@@ -18,7 +18,7 @@ import msgspec
 
 from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.importer.postgres.messages import PgColumn, Relation
-from raftlog.cluster.importer.postgres.values import PgTable, Place, as_lsn, unescaped
+from raftlog.cluster.importer.postgres.values import PgTable, Place, place_of, unescaped
 from raftlog.cluster.importer.session_file import sync_folder
 from raftlog.cluster.importer.source import SourceError
 
@@ -39,8 +39,7 @@ class _Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The second line: where the stream goes on, and when."""
 
     lsn: int
-    time: str
-    time_ms: int
+    time_us: int  # since 2000
 
 
 class _TableHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -87,9 +86,9 @@ class SnapshotWriter:
         self._line(SnapshotHead(_VERSION, self.id, system, slot))
         self._sync()
 
-    def begin(self, lsn: int, time: str, time_ms: int) -> None:
+    def begin(self, lsn: int, time_us: int) -> None:
         """The slot is made."""
-        self._line(_Origin(lsn, time, time_ms))
+        self._line(_Origin(lsn, time_us))
 
     def table(self, relation: Relation, primary: tuple[str, ...], rows: Iterator[bytes]) -> int:
         """Writes one table; returns the number of rows."""
@@ -140,7 +139,7 @@ def rows_of(
     with path.open("rb") as file:
         file.readline()
         origin = _origin(file.readline())
-        place = Place(as_lsn(origin.lsn), None, origin.time, origin.time_ms)
+        place = place_of(origin.lsn, None, origin.time_us)
         at, rows, table_at = reached.at or file.tell(), reached.rows, reached.table
         table: PgTable | None = None
         if table_at:
@@ -174,5 +173,5 @@ def _opened(line: bytes) -> PgTable:
 
 def _record(table: PgTable, line: bytes, place: Place, number: int) -> NewRecord:
     row = unescaped(line[:-1].split(b"\t"))
-    members = {"before": None, "after": table.image(row)[0]}
-    return table.record(table.key(row), "snapshot", place, number, members)
+    members = b'"before":null,"after":%b' % table.image(row)[0]
+    return table.record(table.key(row), b"snapshot", place, number, members)

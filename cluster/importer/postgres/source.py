@@ -33,11 +33,14 @@ from raftlog.cluster.importer.postgres.snapshot import (
     read_head,
     rows_of,
 )
-from raftlog.cluster.importer.postgres.values import as_lsn, lsn_of, place_of
+from raftlog.cluster.importer.postgres.values import as_lsn, lsn_of
 from raftlog.cluster.importer.source import Part, SourceError
 
 RETRY_S: Final = 1.0
 """Pause before a new connection, in seconds."""
+
+UNREACHABLE_S: Final = 60.0
+"""How long a copy that does not follow tries to reach PostgreSQL again."""
 
 REPORT_S: Final = 1.0
 """Pause between two reports of what is in the log."""
@@ -127,24 +130,24 @@ class Postgres:
         if at is not None and not at.snapshot:
             self._confirmed = at.lsn
         self._has_ended.clear()
-        trouble = ""
+        trouble, lost_at = "", None
         try:
-            has_connected = False
             while not self._stopped.is_set():
                 try:
                     with closing(Connection(self._conninfo)) as connection:
                         check_server(connection)
-                        has_connected = True
+                        trouble, lost_at = "", None
                         for part in self._connected(connection, at):
                             at = _position(part.position)
                             yield part
                         return
                 except ConnectionLost as error:
-                    if not has_connected:
+                    lost_at = lost_at or time.monotonic()
+                    if at is None or (not self._follow and time.monotonic() > lost_at + UNREACHABLE_S):
                         raise SourceError(f"PostgreSQL cannot be reached: {error}") from None
                     if str(error) != trouble:
                         trouble = str(error)
-                        self._tell(f"PostgreSQL cannot be reached: {error}; trying again")
+                        self._tell(f"PostgreSQL cannot be reached: {trouble}; trying again")
                     self._stopped.wait(RETRY_S)
         finally:
             self._has_ended.set()
@@ -198,8 +201,7 @@ class Postgres:
                 "SELECT (extract(epoch FROM now() - '2000-01-01 00:00:00+00'::timestamptz) * 1000000)::bigint"
             )
             start = lsn_of(lsn or "")
-            place = place_of(start, None, int(time_us))
-            writer.begin(start, place.time, place.time_ms)
+            writer.begin(start, int(time_us))
             for each in published(connection, self._publication):
                 rows = writer.table(each.relation, each.primary, connection.copy(f"COPY ({each.select}) TO STDOUT"))
                 self._tell(f"{each.relation.name}: {rows:,} rows")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -26,6 +26,7 @@ _EPOCH_MS: Final = 946_684_800_000
 _encode: Final = msgspec.json.Encoder().encode
 _raw: Final = msgspec.json.Decoder(msgspec.Raw).decode
 _NUMBER: Final = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?").fullmatch
+_TIME: Final = re.compile(rb"[0-9]{4,}-[0-9]{2}-[0-9]{2} [0-9:]{8}(?:\.[0-9]+)?(?:\+00)?").fullmatch
 
 
 def as_lsn(lsn: int) -> str:
@@ -39,34 +40,34 @@ def lsn_of(text: str) -> int:
     return int(high, 16) << 32 | int(low, 16)
 
 
-# -- one value ------------------------------------------------------------------------------------------------------
-def _text(value: bytes) -> Any:
-    return value.decode()
+# -- one value: PostgreSQL's text as JSON -----------------------------------------------------------------------------
+def _text(value: bytes) -> bytes:
+    return _encode(value.decode())
 
 
-def _bool(value: bytes) -> Any:
-    return value == b"t"
+def _bool(value: bytes) -> bytes:
+    return b"true" if value == b"t" else b"false"
 
 
-def _number(value: bytes) -> Any:
-    return msgspec.Raw(value) if _NUMBER(value) else value.decode()  # NaN and Infinity are no numbers in JSON
+def _number(value: bytes) -> bytes:
+    return value if _NUMBER(value) else _text(value)  # NaN and Infinity are no numbers in JSON
 
 
-def _json(value: bytes) -> Any:
+def _json(value: bytes) -> bytes:
     try:
-        return _raw(value.replace(b"\n", b" ").replace(b"\r", b" "))  # between its parts: in a string they are escaped
+        return bytes(_raw(value.replace(b"\n", b" ").replace(b"\r", b" ")))  # in a string they are escaped
     except msgspec.MsgspecError:
-        return value.decode()
+        return _text(value)
 
 
-def _time(value: bytes) -> Any:
+def _time(value: bytes) -> bytes:
     """ISO 8601 of a time in UTC, or without a zone. Infinite times, and those before Christ, stay as they are."""
-    if value[10:11] != b" " or value.endswith(b"BC"):
-        return value.decode()
-    return value.replace(b" ", b"T", 1).replace(b"+00", b"Z").decode()
+    if not _TIME(value):
+        return _text(value)
+    return b'"%b"' % value.replace(b" ", b"T").replace(b"+00", b"Z")
 
 
-_CONVERT: Final[dict[int, Callable[[bytes], Any]]] = {
+_FORMS: Final[dict[int, Callable[[bytes], bytes]]] = {
     16: _bool,
     **dict.fromkeys((20, 21, 23, 26, 700, 701, 1700), _number),  # int8, int2, int4, oid, float4, float8, numeric
     **dict.fromkeys((114, 3802), _json),  # json, jsonb
@@ -76,11 +77,10 @@ _CONVERT: Final[dict[int, Callable[[bytes], Any]]] = {
 
 # -- one row --------------------------------------------------------------------------------------------------------
 class Place(NamedTuple):
-    """Where a change stands in PostgreSQL's log."""
+    """Where a change stands in PostgreSQL's log: what all records of a transaction say."""
 
-    lsn: str  # of the commit; of a snapshot, its position
-    xid: int | None
-    time: str
+    lsn: bytes  # of the commit; of a snapshot, its position
+    rest: bytes  # transaction and time, as members of a JSON object
     time_ms: int
 
 
@@ -91,7 +91,8 @@ def place_of(lsn: int, xid: int | None, time_us: int) -> Place:
     except OverflowError:
         raise MessageError(f"PostgreSQL sent a commit at {time_us} microseconds after 2000, which is no time") from None
     shown = time.isoformat(timespec="microseconds").replace("+00:00", "Z")
-    return Place(as_lsn(lsn), xid, shown, _EPOCH_MS + time_us // 1000)
+    rest = f'"xid":{"null" if xid is None else xid},"time":"{shown}"'
+    return Place(as_lsn(lsn).encode(), rest.encode(), _EPOCH_MS + time_us // 1000)
 
 
 class PgTable:
@@ -103,31 +104,39 @@ class PgTable:
     def __init__(self, relation: Relation, primary: Sequence[str] = ()) -> None:
         self.name = relation.name
         self.relation = relation
-        self._columns = [(each.name, _CONVERT.get(each.type, _text)) for each in relation.columns]
+        self._columns = [
+            (b"%b:" % _encode(each.name), _FORMS.get(each.type, _text), each.name) for each in relation.columns
+        ]
         wanted = set(primary) if relation.identity == "f" else {each.name for each in relation.columns if each.is_key}
         self._key = [number for number, each in enumerate(relation.columns) if each.name in wanted]
+        self._name = _encode(self.name)
 
-    def image(self, row: Row) -> tuple[dict[str, Any], list[str]]:
-        """The columns of the row, and the names of those whose value is not logged. Raises MessageError."""
+    def image(self, row: Row) -> tuple[bytes, list[str]]:
+        """The columns as JSON, and the names of those whose value is not logged. Raises MessageError."""
         self.check(row)
-        image: dict[str, Any] = {}
+        members: list[bytes] = []
         unchanged: list[str] = []
-        for (name, form), value in zip(self._columns, row, strict=True):
+        for (start, form, name), value in zip(self._columns, row, strict=True):
             if value is None:
-                image[name] = None
+                members.append(start + b"null")
             elif value is UNCHANGED:
                 unchanged.append(name)
             else:
-                image[name] = self._converted(name, form, value)
-        return image, unchanged
+                try:
+                    members.append(start + form(value))
+                except UnicodeDecodeError:
+                    raise self._not_text(name) from None
+        return b"{%b}" % b",".join(members), unchanged
 
-    def key_image(self, row: Row) -> dict[str, Any]:
-        """The columns of the key alone."""
-        return {self._columns[number][0]: self._of_key(number, row) for number in self._key}
+    def key_image(self, row: Row) -> bytes:
+        """The columns of the key alone, as JSON."""
+        return b"{%b}" % b",".join([self._columns[number][0] + self._of_key(number, row) for number in self._key])
 
     def key(self, row: Row | None) -> bytes:
         """The record's key: a JSON array of the table and the values of its key. Raises MessageError."""
-        key = _encode([self.name] if row is None else [self.name, *(self._of_key(each, row) for each in self._key)])
+        key = b"[%b]" % b",".join(
+            [self._name, *([] if row is None else [self._of_key(each, row) for each in self._key])]
+        )
         if len(key) > KEY_BYTES_MAX:
             raise MessageError(
                 f"a row of {self.name} has a key of {len(key)} bytes: the limit is {KEY_BYTES_MAX}. Choose a shorter "
@@ -149,13 +158,10 @@ class PgTable:
         if len(row) != len(self._columns):
             raise MessageError(f"{self.name}: a row has {len(row)} columns, the table {len(self._columns)}")
 
-    def record(self, key: bytes, op: str, place: Place, number: int, members: dict[str, Any]) -> NewRecord:
+    def record(self, key: bytes, op: bytes, place: Place, number: int, members: bytes) -> NewRecord:
         """The record of one change. Raises MessageError if it is too large."""
-        value = _encode(
-            {
-                "op": op, "table": self.name, "lsn": place.lsn, "n": number, "xid": place.xid, "time": place.time,
-                **members,
-            }
+        value = b'{"op":"%b","table":%b,"lsn":"%b","n":%d,%b,%b}' % (
+            op, self._name, place.lsn, number, place.rest, members
         )  # fmt: skip
         if len(value) > ROW_BYTES_MAX:
             raise MessageError(
@@ -164,18 +170,18 @@ class PgTable:
             )
         return NewRecord(value, key, (), place.time_ms)
 
-    def _of_key(self, number: int, row: Row) -> Any:
+    def _of_key(self, number: int, row: Row) -> bytes:
         value = row[number]
-        name, form = self._columns[number]
+        _, form, name = self._columns[number]
         if value is UNCHANGED:
             raise MessageError(f"{self.name}: a row comes without the value of {name}, which is of its key")
-        return None if value is None else self._converted(name, form, value)
-
-    def _converted(self, name: str, form: Callable[[bytes], Any], value: bytes) -> Any:
         try:
-            return form(value)
+            return b"null" if value is None else form(value)
         except UnicodeDecodeError:
-            raise MessageError(f"{self.name}: a value of column {name} is not UTF-8") from None
+            raise self._not_text(name) from None
+
+    def _not_text(self, column: str) -> MessageError:
+        return MessageError(f"{self.name}: a value of column {column} is not UTF-8")
 
 
 def unescaped(fields: Iterable[bytes]) -> Row:
