@@ -42,7 +42,7 @@ class Round(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What was measured."""
+    """The rates of all rounds."""
 
     changes: int
     rounds: list[Round]
@@ -102,8 +102,9 @@ def measure(folder: Path, changes: int, rounds: int, nodes: int = 3) -> Result:
                 write(server, number * changes, changes)
                 end = server.sql("SELECT pg_current_wal_flush_lsn()").strip()
                 theirs = [
-                    str(server.bin / "pg_recvlogical"), "-d", server.conninfo, "-S", "other", "--start", "-E", end, "-f",
-                    str(folder / f"received-{number}"), "-o", "proto_version=1", "-o", "publication_names=raftlog",
+                    str(server.bin / "pg_recvlogical"), "-d", server.conninfo, "-S", "other", "--start", "-E", end,
+                    "-f", str(folder / f"received-{number}"), "-o", "proto_version=1", "-o",
+                    "publication_names=raftlog",
                 ]  # fmt: skip
                 if number % 2:
                     their_s, (our_s, told) = _seconds(theirs)[0], _seconds(ours)

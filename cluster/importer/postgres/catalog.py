@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from raftlog.cluster.importer.postgres.connection import Connection, identifier, literal
+from raftlog.cluster.importer.postgres.connection import PgConnection, identifier, literal
 from raftlog.cluster.importer.postgres.messages import PgColumn, Relation
 from raftlog.cluster.importer.postgres.values import lsn_of
 from raftlog.cluster.importer.source import SourceError
@@ -28,7 +28,7 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class ReplicationSlot:
     """A replication slot, and the position before which PostgreSQL has forgotten."""
 
     confirmed: int
@@ -36,7 +36,7 @@ class Slot:
     is_ours: bool  # of this database and of pgoutput
 
 
-def check_server(connection: Connection) -> None:
+def check_server(connection: PgConnection) -> None:
     """Raises SourceError for a server that cannot stream changes as text."""
     version = int(connection.value("SELECT current_setting('server_version_num')"))
     if version < SERVER_MIN:
@@ -50,7 +50,7 @@ def check_server(connection: Connection) -> None:
         raise SourceError("the database has no encoding (SQL_ASCII), so its text cannot be written as JSON")
 
 
-def publish(connection: Connection, name: str, tables: Sequence[str]) -> None:
+def publish(connection: PgConnection, name: str, tables: Sequence[str]) -> None:
     """Makes the publication of the tables if there is none. Raises SourceError if it has other tables."""
     wanted = {_found(connection, each) for each in tables}
     if connection.query(f"SELECT 1 FROM pg_publication WHERE pubname = {literal(name)}"):
@@ -75,7 +75,7 @@ def publish(connection: Connection, name: str, tables: Sequence[str]) -> None:
     )
 
 
-def _found(connection: Connection, name: str) -> tuple[str, str]:
+def _found(connection: PgConnection, name: str) -> tuple[str, str]:
     rows = connection.query(
         "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
         f"WHERE c.oid = to_regclass({literal(name)})"
@@ -86,7 +86,7 @@ def _found(connection: Connection, name: str) -> tuple[str, str]:
     return schema or "", table or ""
 
 
-def _check_identity(connection: Connection, schema: str, table: str) -> None:
+def _check_identity(connection: PgConnection, schema: str, table: str) -> None:
     """Refuses a table whose updates PostgreSQL would refuse from then on."""
     has_one = connection.value(
         "SELECT c.relreplident IN ('f', 'i') OR c.relreplident = 'd' AND EXISTS (SELECT 1 FROM pg_index i "
@@ -100,18 +100,18 @@ def _check_identity(connection: Connection, schema: str, table: str) -> None:
         )
 
 
-def find_slot(connection: Connection, name: str) -> Slot | None:
+def find_slot(connection: PgConnection, name: str) -> ReplicationSlot | None:
     """The slot; None if there is none."""
     rows = connection.query(
         "SELECT confirmed_flush_lsn, wal_status = 'lost', plugin = 'pgoutput' AND database = current_database() "
         f"FROM pg_replication_slots WHERE slot_name = {literal(name)}"
     )
     for confirmed, is_lost, is_ours in rows:
-        return Slot(lsn_of(confirmed or "0/0"), is_lost == "t", is_ours == "t")
+        return ReplicationSlot(lsn_of(confirmed or "0/0"), is_lost == "t", is_ours == "t")
     return None
 
 
-def published(connection: Connection, publication: str) -> list[Published]:
+def published(connection: PgConnection, publication: str) -> list[Published]:
     """The tables of the publication, as the stream would give them."""
     tables = connection.query(
         "SELECT c.oid, p.schemaname, p.tablename, c.relreplident, c.relkind, p.rowfilter FROM pg_publication_tables p "
@@ -122,7 +122,14 @@ def published(connection: Connection, publication: str) -> list[Published]:
 
 
 def _published(
-    connection: Connection, publication: str, number: str, schema: str, table: str, identity: str, kind: str, rows: str
+    connection: PgConnection,
+    publication: str,
+    number: str,
+    schema: str,
+    table: str,
+    identity: str,
+    kind: str,
+    rows: str,
 ) -> Published:
     columns = connection.query(
         "SELECT a.attname, a.atttypid, i.indisprimary IS TRUE, i.indisreplident IS TRUE FROM pg_publication_tables p "

@@ -53,34 +53,35 @@ class Changes:
 
     def feed(self, message: Message) -> list[NewRecord]:
         """The records of the message. Raises MessageError, and SourceError if another transaction came."""
-        match message:
-            case Begin(lsn, time_us, xid):
-                if self._place is not None:
-                    raise MessageError("PostgreSQL began a transaction within another")
-                self._place = place_of(lsn, xid, time_us)
-                self.commit, self.done = lsn, 0
-                return []
-            case Commit(lsn, end):
-                if self._place is None or lsn != self.commit:
-                    raise MessageError(f"PostgreSQL sent a commit at {as_lsn(lsn)} without its beginning")
-                if lsn == self._skip_of and self.done < self._skip:
-                    raise self._another(self.done)
-                self._place = None
-                self.lsn, self.commit, self.done = max(self.lsn, end), 0, 0
-                if lsn == self._skip_of:
-                    self._skip_of = self._skip = 0
-                return []
-            case Relation():
-                self._tables[message.number] = PgTable(message, self._primary.get(message.number, ()))
-                return []
-        if self._place is None:
+        if isinstance(message, Begin):
+            if self._place is not None:
+                raise MessageError("PostgreSQL began a transaction within another")
+            self._place = place_of(message.lsn, message.xid, message.time_us)
+            self.commit, self.done = message.lsn, 0
+        elif isinstance(message, Commit):
+            self._committed(message)
+        elif isinstance(message, Relation):
+            self._tables[message.number] = PgTable(message, self._primary.get(message.number, ()))
+        elif self._place is None:
             raise MessageError("PostgreSQL sent a change outside a transaction")
-        if self._skip and self.commit != self._skip_of:
-            raise self._another(0)
-        records = self._changed(message, self._place)
-        if self._skip_of == self.commit:
+        else:
+            records = self._changed(message, self._place)
+            if not self._skip:
+                return records
+            if self.commit != self._skip_of:
+                raise self._another(0)
             return [record for number, record in enumerate(records, self.done - len(records)) if number >= self._skip]
-        return records
+        return []
+
+    def _committed(self, message: Commit) -> None:
+        if self._place is None or message.lsn != self.commit:
+            raise MessageError(f"PostgreSQL sent a commit at {as_lsn(message.lsn)} without its beginning")
+        if message.lsn == self._skip_of:
+            if self.done < self._skip:
+                raise self._another(self.done)
+            self._skip_of = self._skip = 0
+        self._place = None
+        self.lsn, self.commit, self.done = max(self.lsn, message.end), 0, 0
 
     def passed(self, lsn: int) -> None:
         """PostgreSQL has sent everything whose commit is before the position."""
@@ -100,27 +101,23 @@ class Changes:
             tables = [self._table(each) for each in message.relations]
             return [table.record(table.key(None), b"truncate", place, self._next(), flags) for table in tables]
         table = self._table(message.relation)
-        match message:
-            case RowInserted(_, new):
-                return [self._record(table, b"insert", place, b"null", new)]
-            case RowDeleted(_, old, is_full):
-                return [self._record(table, b"delete", place, _before(table, old, is_full), None, old)]
-            case RowUpdated(_, None, _, new):
-                return [self._record(table, b"update", place, b"null", new)]
-            case RowUpdated(_, old, is_full, new) if old is not None:
-                table.check(old)
-                table.check(new)
-                new = table.filled(new, old, is_full)
-                before = _before(table, old, is_full)
-                if table.has_same_key(old, new):
-                    return [self._record(table, b"update", place, before, new)]
+        if isinstance(message, RowInserted):
+            return [self._record(table, b"insert", place, b"null", message.new)]
+        old, new = message.old, message.new if isinstance(message, RowUpdated) else None
+        before = b"null" if old is None else _before(table, old, message.is_full)
+        if new is None:
+            return [self._record(table, b"delete", place, before, None, old)]
+        table.check(new)
+        if old is not None:
+            new = table.filled(new, old, message.is_full)
+            if not table.has_same_key(old, new):
                 # A reader that keeps the newest record of each key must see the old row go.
                 moved_to, moved_from = table.key_image(new), table.key_image(old)
                 return [
                     self._record(table, b"delete", place, before, None, old, b',"moved_to":%b' % moved_to),
                     self._record(table, b"insert", place, b"null", new, None, b',"moved_from":%b' % moved_from),
                 ]
-        raise AssertionError(message)
+        return [self._record(table, b"update", place, before, new)]
 
     def _record(
         self, table: PgTable, op: bytes, place: Place, before: bytes, new: Row | None, key: Row | None = None,

@@ -75,7 +75,7 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-class Connection:
+class PgConnection:
     """One connection. Raises ConnectionLost and QueryFailed from every method."""
 
     def __init__(self, conninfo: dict[str, Any]) -> None:
@@ -155,7 +155,7 @@ class Connection:
         return Alive(lsn, bool(wants_report))
 
     def report(self, written: int, flushed: int, *, asks: bool = False) -> None:
-        """Says what was received, and what PostgreSQL may forget; may ask where PostgreSQL stands."""
+        """Reports the received position, and the one before which PostgreSQL may forget. May ask for an answer."""
         now = time.time_ns() // 1000 - _EPOCH_US
         try:
             self._libpq.put_copy_data(_STATUS.pack(b"r", max(written, flushed), flushed, flushed, now, asks))

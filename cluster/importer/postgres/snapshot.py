@@ -75,7 +75,7 @@ def read_head(path: Path) -> SnapshotHead | None:
         return None
 
 
-class SnapshotWriter:
+class TableSnapshotWriter:
     """Writes a snapshot beside its place. `finish` puts it there."""
 
     def __init__(self, path: Path, system: str, slot: str) -> None:

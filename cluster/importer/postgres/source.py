@@ -18,8 +18,8 @@ from raftlog.cluster.importer.postgres.catalog import check_server, find_slot, p
 from raftlog.cluster.importer.postgres.changes import Changes
 from raftlog.cluster.importer.postgres.connection import (
     SLOT_IN_USE,
-    Connection,
     ConnectionLost,
+    PgConnection,
     QueryFailed,
     identifier,
     literal,
@@ -28,7 +28,7 @@ from raftlog.cluster.importer.postgres.connection import (
 from raftlog.cluster.importer.postgres.messages import decode
 from raftlog.cluster.importer.postgres.snapshot import (
     Reached,
-    SnapshotWriter,
+    TableSnapshotWriter,
     aside_of,
     read_head,
     rows_of,
@@ -43,7 +43,7 @@ UNREACHABLE_S: Final = 60.0
 """How long a copy that does not follow tries to reach PostgreSQL again."""
 
 REPORT_S: Final = 1.0
-"""Pause between two reports of what is in the log."""
+"""Pause between two reports of the position that is in the log."""
 
 ALIVE_S: Final = 10.0
 """Longest pause between two reports; PostgreSQL ends a silent connection after 60 s unless set otherwise."""
@@ -60,7 +60,7 @@ _STANDS_MAX: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class PgPosition:
-    """What is read: all before `lsn`, and `done` records of the transaction whose commit is at `commit`.
+    """All that is read: everything before `lsn`, and `done` records of the transaction whose commit is at `commit`.
 
     With `snapshot`, the rows of that snapshot up to `reached`; the stream then goes on at `lsn`.
     """
@@ -81,8 +81,8 @@ class Postgres:
     """The rows and changes of the tables of a publication, through a replication slot of its own.
 
     `conninfo` is libpq's connection string; libpq takes what it lacks from PGHOST, PGPASSWORD, PGPASSFILE and others.
-    `snapshot` is the file for the rows that are there already. Without `follow` the reading ends at what was committed
-    when it began. `again` drops a slot that is left from an earlier copy.
+    `snapshot` is the file for the rows that are there already. Without `follow` the reading ends with the transactions
+    that were committed when it began. `again` drops a slot that is left from an earlier copy.
     """
 
     def __init__(
@@ -113,14 +113,14 @@ class Postgres:
         self._target: int | None = None
 
     def confirm(self, position: Any) -> None:
-        """PostgreSQL may forget what is before the position. The rows of a snapshot that is in the log go too."""
+        """PostgreSQL may forget everything before the position. The rows of a snapshot that is in the log go too."""
         now = _position(position)
         if not now.snapshot:
             self._confirmed = now.lsn
             self._snapshot.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Ends the reading, and reports once more what is in the log."""
+        """Ends the reading, and reports the newest confirmed position."""
         self._stopped.set()
         self._has_ended.wait(2 * REPORT_S)
 
@@ -134,7 +134,7 @@ class Postgres:
         try:
             while not self._stopped.is_set():
                 try:
-                    with closing(Connection(self._conninfo)) as connection:
+                    with closing(PgConnection(self._conninfo)) as connection:
                         check_server(connection)
                         trouble, lost_at = "", None
                         for part in self._connected(connection, at):
@@ -152,7 +152,7 @@ class Postgres:
         finally:
             self._has_ended.set()
 
-    def _connected(self, connection: Connection, at: PgPosition | None) -> Iterator[Part]:
+    def _connected(self, connection: PgConnection, at: PgPosition | None) -> Iterator[Part]:
         ((system, *_),) = connection.query("IDENTIFY_SYSTEM")
         if at is None:
             at = self._begun(connection, system or "")
@@ -175,7 +175,7 @@ class Postgres:
         yield from self._streamed(connection, at, Changes(at.lsn, at.commit, at.done, primary))
 
     # -- the beginning ----------------------------------------------------------------------------------------------
-    def _begun(self, connection: Connection, system: str) -> PgPosition:
+    def _begun(self, connection: PgConnection, system: str) -> PgPosition:
         """Makes publication, slot and snapshot. Nothing is in the log yet, so what an earlier run left is dropped."""
         for path in (aside_of(self._snapshot), self._snapshot):
             left = read_head(path)
@@ -191,7 +191,7 @@ class Postgres:
                 )
             self._drop(connection, self._slot)
         publish(connection, self._publication, self._tables)
-        with closing(SnapshotWriter(self._snapshot, system, self._slot)) as writer:
+        with closing(TableSnapshotWriter(self._snapshot, system, self._slot)) as writer:
             connection.query("BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ")
             self._tell(f"making the slot {self._slot}: PostgreSQL waits for the transactions that are open now")
             ((_, lsn, *_),) = connection.query(
@@ -209,11 +209,11 @@ class Postgres:
             writer.finish()
         return PgPosition(system, start, snapshot=writer.id)
 
-    def _drop(self, connection: Connection, slot: str) -> None:
+    def _drop(self, connection: PgConnection, slot: str) -> None:
         self._when_free(lambda: connection.query(f"SELECT pg_drop_replication_slot({literal(slot)})"))
 
     # -- the stream -------------------------------------------------------------------------------------------------
-    def _check_slot(self, connection: Connection, at: PgPosition) -> None:
+    def _check_slot(self, connection: PgConnection, at: PgPosition) -> None:
         """Raises SourceError if PostgreSQL has forgotten changes after the position."""
         found = find_slot(connection, self._slot)
         again = "Begin again with another state file: the log gets all rows once more, as a new snapshot"
@@ -225,7 +225,7 @@ class Postgres:
                 f"removed (max_slot_wal_keep_size), or another client has read from the slot. {again}"
             )
 
-    def _start(self, connection: Connection, at: PgPosition) -> None:
+    def _start(self, connection: PgConnection, at: PgPosition) -> None:
         self._when_free(lambda: connection.start(self._slot, as_lsn(at.lsn), self._publication))
 
     def _when_free(self, work: Callable[[], Any]) -> None:
@@ -244,7 +244,7 @@ class Postgres:
                     is_told = True
                 self._stopped.wait(_WAIT_S)
 
-    def _streamed(self, connection: Connection, at: PgPosition, changes: Changes) -> Iterator[Part]:
+    def _streamed(self, connection: PgConnection, at: PgPosition, changes: Changes) -> Iterator[Part]:
         records: list[NewRecord] = []
         size = stands = 0
         reported = newest = -1

@@ -12,7 +12,7 @@ from raftlog import sources
 from raftlog.chaos.deploy.postgres_server import PostgresServer
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.importer.postgres import source
-from raftlog.cluster.importer.postgres.snapshot import SnapshotWriter
+from raftlog.cluster.importer.postgres.snapshot import TableSnapshotWriter
 from raftlog.cluster.importer.postgres.source import Postgres
 from raftlog.cluster.importer.sources import CopyStep, SourceError, copy
 from tests.cluster.importer.postgres.folding import folded
@@ -83,19 +83,19 @@ def test_a_kill_while_the_snapshot_is_read_leaves_nothing_behind(
     """The slot is dropped, and the rows are read again as they are then. Also if the file was complete."""
 
     def work(_: Any, client: SyncClient) -> None:
-        finish = SnapshotWriter.finish
+        finish = TableSnapshotWriter.finish
         for is_complete in (False, True):
 
-            def kill(writer: SnapshotWriter, is_complete: bool = is_complete) -> None:
+            def kill(writer: TableSnapshotWriter, is_complete: bool = is_complete) -> None:
                 if is_complete:
                     finish(writer)
                 raise Killed
 
-            monkeypatch.setattr(SnapshotWriter, "finish", kill)
+            monkeypatch.setattr(TableSnapshotWriter, "finish", kill)
             with pytest.raises(Killed):
                 list(copy(made(postgres, name, tmp_path), client, tmp_path / "s"))
             postgres.sql(f"UPDATE {name} SET id = id + 100")
-        monkeypatch.setattr(SnapshotWriter, "finish", finish)
+        monkeypatch.setattr(TableSnapshotWriter, "finish", finish)
         list(copy(made(postgres, name, tmp_path), client, tmp_path / "s"))
         found = [record for record in client.log() if record.operation == "append"]
         assert len(found) == 20
