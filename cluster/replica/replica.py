@@ -309,8 +309,8 @@ class Replica:
     def carry_out(self, *, must_check: bool = True) -> None:
         """Carries out the wishes of the core, after it got new input.
 
-        Peers, links and time can change everything. Own requests and a sync only extend the log and what is known of
-        it: then invariants, members and leadership are checked only if the core reports an event.
+        Peers, links and time can change everything. Own requests and a sync only extend the log and its proved part:
+        then invariants, members and leadership are checked only if the core reports an event.
         """
         state = self.state
         if state.life.is_over:

@@ -143,7 +143,7 @@ def test_one_key_outside_refuses_the_whole_request(one: RequestBlock) -> None:
 
 def test_a_permission_that_was_lost_on_the_way_refuses_the_write() -> None:
     """Admitted, then revoked, then in its place in the log: by a role that shrinks, a user that is blocked, deleted or
-    made anew, and a token that is revoked, though the user may still write."""
+    made again, and a token that is revoked, though the user may still write."""
     for action, name, more in (
         (AccessAction.SET_ROLE, "of-ada", {"grants": ("write on keys:b*",)}),
         (AccessAction.SET_USER, "ada", {"roles": ()}),

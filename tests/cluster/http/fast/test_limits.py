@@ -131,7 +131,7 @@ async def test_bytes_behind_a_request_wait_are_counted_and_not_read_on() -> None
 
 
 async def test_without_room_bytes_behind_a_request_end_the_connection_with_its_answer() -> None:
-    """As on the fast path: what was not read is not answered."""
+    """As on the fast path: requests that the node has not read get no answer."""
     async with Server(fast_path=True, bodies_bytes_max=200_000) as server:
         first, second = server.connect(), server.connect()
         server.node.held = asyncio.Event()
