@@ -124,7 +124,9 @@ class RecallReply(Header):
     promised_term: int  # newest term in which an earlier process of that disk promised something; 0: none
     acked_term: int  # newest entry that such a process acknowledged to the leader of the entry's term: its term, index
     acked_index: int
-    led_term: int  # newest entry that the sender acknowledged to such a process as its leader, which may count itself
+    # newest entry that the sender acknowledged to such a process as its leader, which may count itself; or that the
+    # sender knows to be committed, perhaps with that disk
+    led_term: int
     led_index: int
     healed_index: int  # not 0: the sender leads, and the node has all it can have promised, once this much is durable
     is_alone: bool  # the sender's configuration has fewer than three voters on a side with that node

@@ -96,6 +96,7 @@ class Recovered:
     earlier: tuple[tuple[int, Configuration], ...]  # earlier ones with indexes, back to the snapshot's
     snapshot: RecoveredSnapshot | None  # the newest intact one that the ledger reaches
     ledger_last: int  # newest entry with effects: replay makes those behind it
+    committed: int  # newest entry that the disk shows to be committed
     notices: tuple[str, ...]  # what the start found and repaired
     shard: int = 0  # the Raft group
     floor: int = 0  # if not 0: it lost entries, and has no vote until it holds one of that term or later
@@ -282,8 +283,8 @@ def _open_shard(
     start = opened.log
     recovered = Recovered(
         identity, opened.hard_state, start.first, start.base, start.runs, start.last, start.tail, opened.configuration,
-        opened.configuration_index, opened.earlier, snapshot, opened.ledger_last, opened.notices, number,
-        opened.floor,
+        opened.configuration_index, opened.earlier, snapshot, opened.ledger_last, opened.committed,
+        opened.notices, number, opened.floor,
     )  # fmt: skip
     return OpenedFolder(recovered, lock, shard, opened.journal, opened.ledger, files)
 

@@ -73,7 +73,7 @@ def open_state(
         identity.node, options, hard_state=recovered.hard_state,
         log=LogStart(recovered.first, recovered.runs, recovered.last, recovered.tail, mark, recovered.base),
         configuration=recovered.configuration, configuration_index=recovered.configuration_index,
-        earlier=recovered.earlier, commit=mark.index, applied=mark.index, random=making.random.randint,
+        earlier=recovered.earlier, commit=recovered.committed, applied=mark.index, random=making.random.randint,
         now=clock.read(), incarnation=identity.incarnation, floor=recovered.floor,
         knows=making.knows, run=run if recovered.shard == 0 else 0, shard=recovered.shard,
     )  # fmt: skip

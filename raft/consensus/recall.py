@@ -3,7 +3,8 @@
 A disk that was rolled back, that was cloned, or that lied about a sync, is consistent in itself. Only peers can notice
 that it lacks promised entries. So each node remembers two facts about each disk. The first is the newest entry that the
 disk acknowledged to it as the leader of that entry's term. The second is the newest term in which the disk gave it a
-vote or such an acknowledgement. This `Memory` outlives changes of role, not the process.
+vote or such an acknowledgement. This `Memory` outlives changes of role, not the process. What outlives the process is
+the term of its start, and which entries are committed.
 
 A process that starts asks every peer to recall (`Recall`). Each peer answers with its memory from before that start
 (`RecallReply`). The node gives no vote and acknowledges no entry until all voters have answered; for unreachable voters
@@ -53,7 +54,19 @@ def link_opened(state: State, peer: NodeId, incarnation: str, start: Start | Non
             reset(state, role, progress, start.last_index, start.last_term)
             progress.run = start.run
     if state.run and peer not in state.recalled:
+        if is_waiting(state):
+            _enter_term(state, peer, start.term)
         _ask(state, peer)
+
+
+def _enter_term(state: State, peer: NodeId, term: int) -> None:
+    """That peer's memory began with its process, in that term. This node, which has just started, may have lost a vote
+    that it gave before, in that term at the latest: it votes for no other node in it."""
+    if term > state.term:
+        become_follower(state, term, NOBODY, f"node {peer} started in that term")
+    if term == state.term and state.vote == NOBODY:
+        state.vote = state.node
+        state.out.hard_state = True
 
 
 def acknowledged(state: State, message: AppendEntriesReply) -> None:
@@ -154,7 +167,7 @@ def on_recall(state: State, message: Recall) -> None:
 
 
 def _answer(state: State, to: NodeId, run: int, memory: Memory, *, healed: int = 0, is_lost: bool = False) -> None:
-    (acked_term, acked_index), (led_term, led_index) = memory.acked, memory.led
+    (acked_term, acked_index), (led_term, led_index) = memory.acked, max(memory.led, _committed(state))
     state.out.messages.append(
         RecallReply(
             shard=state.shard, sender=state.node, to=to, term=state.term, run=run, promised_term=memory.term,
@@ -162,6 +175,13 @@ def _answer(state: State, to: NodeId, run: int, memory: Memory, *, healed: int =
             is_alone=_is_alone(state, to), is_lost=is_lost,
         )
     )  # fmt: skip
+
+
+def _committed(state: State) -> tuple[int, int]:
+    """Term and index of the newest entry that this voter knows to be committed, perhaps with the help of the disk that
+    asks: also an entry of before this process, whose memory is gone."""
+    index = state.log.committed
+    return (state.log.term_at(index) or 0, index) if state.configuration.is_voter(state.node) else (0, 0)
 
 
 def _is_alone(state: State, node: NodeId) -> bool:

@@ -39,11 +39,12 @@ _KINDS: Final = frozenset(int(kind) for kind in EntryKind)
 _STORED_CRC: Final = HEADER_SIZE - 4
 
 
-def synced_until(files: Files, segment: Segment, durable: int, bytes_end: int) -> tuple[int, str]:
+def synced_until(files: Files, segment: Segment, durable: int, applied: int, bytes_end: int) -> tuple[int, str]:
     """The newest index that is known to have been synced, and what says so: empty where that is not behind `segment`.
 
     `segment` is the newest one: `last` and `end` are those of its newest intact entry. `durable` is the index of the
-    newest snapshot, and `bytes_end` is where the last byte of the file that is not zero ends.
+    newest snapshot, `applied` that of the newest effects (`newest_frame`), and `bytes_end` is where the last byte of
+    the file that is not zero ends.
     """
     proofs = [
         (durable, "a snapshot has the state after index {}"),
@@ -52,7 +53,7 @@ def synced_until(files: Files, segment: Segment, durable: int, bytes_end: int) -
             "a durable mark says that index {} was synced",
         ),
         (newest_row(files, segment), "its .idx has the row of index {}, which is written after the sync"),
-        (newest_frame(files, segment), "its .ledger has the effects of index {}, which was committed"),
+        (applied, "its .ledger has the effects of index {}, which was committed"),
     ]
     if bytes_end > segment.end:
         proofs.append((_behind_a_mark(files, segment), "what follows was written after index {} was synced"))
@@ -95,7 +96,7 @@ def newest_row(files: Files, segment: Segment) -> int:
 
 
 def newest_frame(files: Files, segment: Segment) -> int:
-    """The highest index behind the newest intact entry that has effects in the .ledger; 0: there are none.
+    """The highest index that has effects in the .ledger, be it behind the newest intact entry; 0: there are none.
 
     Effects are written only for committed entries whose rows are written. The search follows frames from the first one
     on, and requires one of each intact entry before. So neither a value inside a frame nor a block of another place
@@ -113,8 +114,7 @@ def newest_frame(files: Files, segment: Segment) -> int:
             return newest
         if index <= previous or previous < segment.last.index < index:
             return newest
-        previous = index
-        newest = index if index > segment.last.index else 0
+        previous = newest = index
         position += FRAME_HEADER_SIZE + payload_bytes
 
 

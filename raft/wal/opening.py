@@ -57,6 +57,7 @@ class OpenedShard:
     earlier: tuple[tuple[int, Configuration], ...]  # those before it and their indexes, back to the snapshot's
     snapshot: StoredSnapshot | None  # the newest intact one that the ledger reaches
     ledger_last: int  # newest entry with effects: replay makes those behind it
+    committed: int  # newest entry that is known to be committed: by the snapshot, or by effects that replay makes again
     notices: tuple[str, ...]  # findings and repairs
     floor: int  # not 0: it lost entries to damage, and has no vote before it holds one of that term or a later one
     journal: Journal
@@ -169,8 +170,8 @@ def _open(
     mark = chosen.mark if chosen is not None else GENESIS
     start = LogStart(journal.first, runs, journal.last, recovery.tail, mark, journal.segments[0].previous)
     return OpenedShard(
-        slot.state, start, configuration, index, tuple(earlier), chosen, ledger.last, tuple(notices), slot.floor,
-        journal, ledger,
+        slot.state, start, configuration, index, tuple(earlier), chosen, ledger.last,
+        max(mark.index, recovery.applied), tuple(notices), slot.floor, journal, ledger,
     )  # fmt: skip
 
 

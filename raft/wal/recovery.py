@@ -18,7 +18,7 @@ from raftlog.raft.codec.entry import ENTRY_MAGIC, HEADER_SIZE, decode_header, en
 from raftlog.raft.codec.index_rows import IDX_ROW, index_rows
 from raftlog.raft.codec.mark import MARK_MAGIC, MARK_SIZE, decode_mark, encode_mark
 from raftlog.raft.types import GENESIS, Entry, EntryKind, Mark
-from raftlog.raft.wal.evidence import header_after, synced_until
+from raftlog.raft.wal.evidence import header_after, newest_frame, synced_until
 from raftlog.raft.wal.formats import (
     HARD_STATE,
     HARD_STATE_SLOT,
@@ -191,6 +191,7 @@ class Recovery:
     operations: list[FileOperation] = field(default_factory=list)
     rebuild: list[Segment] = field(default_factory=list)  # sealed, without a usable .idx: `rebuild_index`
     marked: int = 0  # the newest index that a mark or header says is synced
+    applied: int = 0  # the newest intact entry with effects in the newest .ledger; 0: none
 
 
 def recover_log(
@@ -394,11 +395,13 @@ def _recover_active(
     recovery.segments.append(segment)
     recovery.tail = tuple(tail)
 
+    applied = newest_frame(files, segment)
+    recovery.applied = min(applied, segment.last.index)
     bytes_end = end_of_bytes(files, name, ended.position, header.size)
     if cut:  # the proof that the following part was synced is about to go, too
         newest, why = cut, f"a cut after index {cut} is under way"
     else:
-        newest, why = synced_until(files, segment, durable, bytes_end)
+        newest, why = synced_until(files, segment, durable, applied, bytes_end)
     if newest > segment.last.index:
         reason = f"{ended.reason or 'the entries end'}; {why}"
         raise Damaged(Damage(name, ended.position, segment.last.index, reason))

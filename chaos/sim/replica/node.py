@@ -105,8 +105,8 @@ class Node(Watching):
             identity=DiskIdentity(disk.log.log_id.hex(), self.node, disk.incarnation), hard_state=opened.hard_state,
             first=log.first, base=log.base, runs=log.runs, last=log.last, tail=tail,
             configuration=opened.configuration, configuration_index=opened.configuration_index,
-            earlier=opened.earlier, snapshot=snapshot, ledger_last=opened.ledger_last, notices=opened.notices,
-            floor=opened.floor,
+            earlier=opened.earlier, snapshot=snapshot, ledger_last=opened.ledger_last,
+            committed=opened.committed, notices=opened.notices, floor=opened.floor,
         )  # fmt: skip
         start = replace(recovered.start(run), floor=opened.floor)
         self.hello = Hello(disk.incarnation, opened.hard_state.boot, world.knows[self.node], start)

@@ -17,7 +17,6 @@ from raftlog.raft.messages import (
     Recall,
     RecallReply,
     RequestVoteReply,
-    TimeoutNow,
 )
 from raftlog.raft.options import Options
 from raftlog.raft.ready import Ready
@@ -299,44 +298,6 @@ def test_a_started_node_votes_once_the_voters_have_reported_their_memory() -> No
     core = a_core(log_of(THREE, 2), 2)
     connect(core, 2, run=20, last=(2, 2), term=2)
     assert grants(core, recall.PATIENCE_TIMEOUTS * OPTIONS.election_timeout_max_ms)
-
-
-def test_a_started_node_acknowledges_nothing_before_the_voters_have_reported_their_memory() -> None:
-    """Its disk may have lost the vote for a leader of a newer term. The leader before that one may still lead. With
-    this node's answers it would commit an entry, and serve a read, beside the newer leader. Nor does the node campaign
-    for a leader that hands over: it may have voted in the next term.
-
-    Guard: `is_waiting` in `on_append` of raft/consensus/replication.py, `may_campaign` in `on_timeout_now`.
-    """
-    core = a_core(log_of(THREE), 2)
-    connect(core, 2, run=20, last=(2, 2), term=2)
-    connect(core, 3, run=30, last=(3, 3), term=3)
-    (entry,) = log_of(THREE, 2)[1:]
-    asked = (
-        AppendEntries(sender=2, to=1, term=2, prev_index=1, prev_term=1, commit=1, round=1),
-        AppendEntries(sender=2, to=1, term=2, prev_index=1, prev_term=1, commit=1, round=1, entries=(entry,)),
-        TimeoutNow(sender=2, to=1, term=2, last_index=1),
-    )
-    for message in asked:
-        core.step(message, at(2))
-    core.step(reply_of(2, term=2), at(3))
-    for message in asked:
-        core.step(message, at(3))
-    assert not [each for each in sent(outputs(core, 3)) if not isinstance(each, Recall)]
-    core.step(reply_of(3, promised=3, term=3), at(4))
-    outputs(core, 4)
-    core.step(asked[1], at(5))
-    (answer,) = [each for each in sent(outputs(core, 5)) if isinstance(each, AppendEntriesReply)]
-    assert (answer.success, answer.term) == (False, 3), "the leader of term 2 learns the newer term"
-
-    core = a_core(log_of(THREE), 2)  # a disk that lost nothing
-    connect(core, 2, run=20, last=(2, 2), term=2)
-    connect(core, 3, run=30, last=(1, 1), term=1)
-    for peer in (2, 3):
-        core.step(reply_of(peer, promised=2), at(3))
-    core.step(asked[1], at(4))
-    (answer,) = [each for each in sent(outputs(core, 4)) if isinstance(each, AppendEntriesReply)]
-    assert (answer.success, answer.match) == (True, 2)
 
 
 def test_a_rolled_back_leader_learns_the_acknowledgements_of_others() -> None:

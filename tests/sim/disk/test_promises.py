@@ -17,6 +17,7 @@ from raftlog.chaos.sim.nemesis.promises import Peers
 from raftlog.chaos.sim.seed.run import run_seed
 from raftlog.chaos.sim.world.world import World, quiet
 from raftlog.raft.wal.operations import Sync, Write
+from tests.sim.world.test_stories import Story
 
 SEEDS = range(1, 13)
 
@@ -120,6 +121,44 @@ def test_a_process_that_has_just_started_counts_as_one_that_peers_believe() -> N
     replica.crash("killed", power=False)
     replica.start()
     assert not peers.refuse(replica)
+
+
+@pytest.mark.parametrize(
+    ("back", "when", "first"),
+    [(1, "before the write", (1, 2, 3)), (2, "before the write", (2, 3, 1)), (2, "before the vote", (3, 2, 1))],
+)
+def test_no_process_remembers_and_the_disk_of_a_peer_does(back: int, when: str, first: tuple[int, ...]) -> None:
+    """Nodes 1 and 2 commit a write while node 3 is down; the disk of one is put back to an earlier copy, and every
+    process begins anew. The effects on the intact disk show that the write was committed. So the two nodes that lack
+    the write elect neither of them.
+
+    Guard: `_committed` of raft/consensus/recall.py, `applied` of raft/wal/recovery.py.
+    """
+    story = Story(3, seed=back)
+    world = story.world
+    story.make_leader(3)
+    world.write()
+    story.until(lambda: world.has_agreed(world.acknowledged))
+    image, before = world.disks[back].copy(), world.acknowledged
+    story.end(3)
+    story.until(lambda: story.leads(1) or story.leads(2))
+    story.make_leader(1)
+    if when == "before the write":
+        image = world.disks[back].copy()
+    world.write()
+    story.until(lambda: world.acknowledged > before)
+    written = world.acknowledged
+    story.wait(50)  # the effects are in their files
+    Peers(world, back).forgets()
+    story.end(1, 2)
+    held = world.disks[back].view.entries[: world.disks[back].view.synced]
+    world.disks[back].roll_back(image)
+    world.disks[back].view.lost(held)
+    for node in first:
+        story.begin(node)
+        story.wait(5)
+    story.until(lambda: world.has_agreed(written), 10_000)
+    world.witness.finished()
 
 
 def test_both_processes_of_a_cloned_node_are_reached_and_the_cluster_goes_on() -> None:

@@ -7,6 +7,8 @@ from typing import Final
 from raftlog.chaos.sim.mutants.mutant import Edit, Mutant
 
 _SOURCE: Final = "this project: docs/decisions/0017"
+_NO_PROCESS: Final = "tests/sim/disk/test_promises.py::test_no_process_remembers_and_the_disk_of_a_peer_does"
+_STARTED: Final = "tests/raft/consensus/test_recall_started.py::test_"
 _TESTS: Final = "tests/raft/consensus/test_recall.py::test_"
 
 MUTANTS: Final = (
@@ -126,7 +128,7 @@ MUTANTS: Final = (
         pitfall=66,
         title="a started node, whose disk lost its vote for a newer leader, acknowledges entries to the one before",
         source="this project, until a review found it",
-        story=f"{_TESTS}a_started_node_acknowledges_nothing_before_the_voters_have_reported_their_memory",
+        story=f"{_STARTED}a_started_node_acknowledges_nothing_before_the_voters_have_reported_their_memory",
         edits=(Edit("raftlog.raft.consensus.replication:on_append", "if recall.is_waiting(state):", "if False:"),),
     ),
     Mutant(
@@ -134,7 +136,7 @@ MUTANTS: Final = (
         pitfall=66,
         title="a started node, whose disk lost its vote, campaigns in that term because a leader hands over",
         source="this project, until a review found it",
-        story=f"{_TESTS}a_started_node_acknowledges_nothing_before_the_voters_have_reported_their_memory",
+        story=f"{_STARTED}a_started_node_acknowledges_nothing_before_the_voters_have_reported_their_memory",
         edits=(
             Edit(
                 "raftlog.raft.consensus.election:on_timeout_now",
@@ -142,6 +144,36 @@ MUTANTS: Final = (
                 "not state.may_campaign",
             ),
         ),
+    ),
+    Mutant(
+        name="terms_of_restarted_peers_not_entered",
+        pitfall=2,
+        title="a rolled-back node votes twice in a term: the peer that remembered the first vote was started again",
+        source="this project, until a review found it",
+        story=f"{_STARTED}a_started_node_votes_for_no_other_node_in_a_term_that_a_peer_began_in",
+        edits=(Edit("raftlog.raft.consensus.recall:link_opened", "if is_waiting(state):", "if False:"),),
+    ),
+    Mutant(
+        name="committed_entries_not_reported",
+        pitfall=66,
+        title="a restarted peer does not report to a rolled-back node which entries are committed",
+        source="this project, until a review found it",
+        story=_NO_PROCESS,
+        edits=(
+            Edit(
+                "raftlog.raft.consensus.recall:_committed",
+                "if state.configuration.is_voter(state.node) else",
+                "if False else",
+            ),
+        ),
+    ),
+    Mutant(
+        name="effects_show_no_commit",
+        pitfall=66,
+        title="a start forgets which entries were committed, though their effects are on the disk",
+        source="this project, until a review found it",
+        story=_NO_PROCESS,
+        edits=(Edit("raftlog.cluster.replica.opening:open_state", "commit=recovered.committed", "commit=mark.index"),),
     ),
     Mutant(
         name="what_was_acknowledged_to_a_leader_is_not_remembered",

@@ -167,9 +167,9 @@ MUTANTS: Final = (
         story="tests/raft/wal/recovery/test_evidence.py::test_a_changed_byte_of_the_newest_batch_is_damage_if_proved_synced",
         edits=(
             Edit(
-                "raftlog.raft.wal.evidence:newest_frame",
-                "newest = index if index > segment.last.index else 0",
-                "newest = 0",
+                "raftlog.raft.wal.evidence:synced_until",
+                '(applied, "its .ledger',
+                '(0, "its .ledger',
             ),
         ),
     ),
