@@ -7,11 +7,14 @@ names and for a misspelt name. Importing every module takes ten times as long as
 from __future__ import annotations
 
 import itertools
+import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
+from typer.core import TyperGroup
 
 HELP: Final = """raftlog: a replicated log, with a key-value store on it.
 
@@ -128,6 +131,35 @@ MODULES: Final[Mapping[str, tuple[CommandHelp, ...]]] = {
 """The commands of each module. Its function `register(app)` adds them in this order."""
 
 
+_UsageError: Final = typer.BadParameter.__mro__[1]
+"""The error of a command that is not valid as written. typer gives no name to it."""
+_JSON: Final = ("json", "jsonl")
+
+
+class _Group(TyperGroup):
+    """The command line. A command that is not valid as written is told as JSON too, if JSON is asked for."""
+
+    def main(self, args: Sequence[str] | None = None, *given: Any, **more: Any) -> Any:
+        """Runs the command of `args`, by default of this process."""
+        words = sys.argv[1:] if args is None else list(args)
+        if not _asks_for_json(words):
+            return super().main(args, *given, **more)
+        try:
+            code = super().main(args, *given, **{**more, "standalone_mode": False})
+        except _UsageError as error:  # type: ignore[misc]  # it is a class of exceptions
+            told = {"error": error.format_message(), "exit": error.exit_code, "code": "usage"}
+            print(json.dumps(told, ensure_ascii=False), file=sys.stderr)
+            sys.exit(error.exit_code)
+        sys.exit(code or 0)
+
+
+def _asks_for_json(words: Sequence[str]) -> bool:
+    joined = {option + form for option in ("-o", "-o=", "--output=") for form in _JSON}
+    return not joined.isdisjoint(words) or any(
+        word in ("-o", "--output") and after in _JSON for word, after in itertools.pairwise(words)
+    )
+
+
 def asked_for(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
     """The requested command, or the one whose options the shell completes; "" for none."""
     if "_RAFTLOG_COMPLETE" in environment:
@@ -142,6 +174,7 @@ def build(name: str | None = None) -> typer.Typer:
     With any other name it lists all commands, but none can be run.
     """
     app = typer.Typer(
+        cls=_Group,
         no_args_is_help=True,
         add_completion=True,
         pretty_exceptions_enable=False,

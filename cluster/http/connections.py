@@ -21,7 +21,7 @@ from raftlog.cluster.http.exchange.framing import ChunkOverhead
 from raftlog.cluster.http.fast.admission import REQUEST_BYTES, AdmissionQueue
 from raftlog.cluster.http.fast.connection import FastConnection
 from raftlog.cluster.http.fast.head import HeadParser
-from raftlog.cluster.http.gate import Api
+from raftlog.cluster.http.gate import Api, forget_frames
 
 KEEPALIVE_SECONDS: Final = 75.0
 """How long a connection without a request is kept, in seconds."""
@@ -69,6 +69,7 @@ class SlowConnection(RequestHandler):
         self._late = b""
         self._bytes.keep(0)
         super().connection_lost(exc)
+        self._front = None  # see `FastConnection.connection_lost`
 
     def _pass_on(self) -> None:
         """Passes bytes on to the parser: the current request's, a bounded number of chunks in one turn."""
@@ -110,6 +111,7 @@ class SlowConnection(RequestHandler):
         """Reads no more: after a malformed chunk, too many bytes beside the body, or without room for more bytes. A
         request that waits for its body gets the error, and one that is being served its answer. If none is, the
         parser gets bytes that end it."""
+        forget_frames(refusal)
         self.refusal, self._late = refusal, b""
         self._bytes.keep(0)
         if self.reading is not None:
@@ -152,6 +154,7 @@ class SlowConnection(RequestHandler):
         """aiohttp calls this for bytes that its parser refuses; the connection ends."""
         code = Code.TOO_LARGE if isinstance(exc, LineTooLong) else Code.BAD_REQUEST
         text = " ".join((message or "malformed HTTP").split())[:300]
+        forget_frames(exc)
         error = self.refusal or ApiError(code, f"this is not a request that HTTP/1.1 knows: {text}")
         answer = self._api.problem("malformed", error)
         answer.keep_alive = False

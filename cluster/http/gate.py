@@ -97,7 +97,9 @@ class Api:
         try:
             answer = finish(self.service, call, future.result(), what)
         except Exception as error:
-            return self._failed(call, error)
+            failed = self._failed(call, error)
+            forget_frames(error)
+            return failed
         except BaseException:
             self._leave(call)
             raise
@@ -108,7 +110,9 @@ class Api:
         try:
             answer = await handled
         except Exception as error:
-            return self._failed(call, error)
+            answer = self._failed(call, error)
+            forget_frames(error)
+            return answer
         except BaseException:
             self._leave(call)
             raise
@@ -276,6 +280,14 @@ class Api:
         lines, self._lines = self._lines, None
         if lines is not None:
             await lines.close()
+
+
+def forget_frames(error: BaseException | None) -> None:
+    """Takes the tracebacks of a handled error and of its causes. The reader of a body, or a parser, keeps its error,
+    whose frames lead back to it and to the client's bytes. The garbage collector would meet that circle hours later."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
 def _hostname(host: str) -> str | None:

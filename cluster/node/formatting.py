@@ -183,7 +183,9 @@ def read_cluster(file: Path) -> ClusterFile:
     try:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
-        raise SettingsError(f"{file}: {error.strerror}") from error
+        raise SettingsError(f"{file}: {error.strerror}; name a cluster file, which `raftlog create` makes") from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{file}: not UTF-8 text, so it is no cluster file; `raftlog create` makes one") from error
     return parse_cluster_file(text, str(file))
 
 

@@ -225,8 +225,9 @@ def _read(path: Path) -> bytes:
 
 
 def _read_authorities(path: Path) -> list[x509.Certificate]:
+    text = _read(path)
     try:
-        return x509.load_pem_x509_certificates(_read(path))
+        return x509.load_pem_x509_certificates(text)
     except ValueError as error:
         raise TlsError(f"{path}: it holds no certificate as PEM") from error
 

@@ -10,6 +10,7 @@ import difflib
 import functools
 import inspect
 import json
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -43,6 +44,9 @@ SESSION_TTL_MS: Final = 60_000
 UNREACHABLE_MS: Final = 2_000
 """How long a command looks for a cluster if no process listens at all."""
 
+
+DEADLINE_S_MAX: Final = 86_400.0
+"""Longest deadline of a command: a day."""
 
 _ENDPOINTS_VARIABLE: Final = "RAFTLOG_ENDPOINTS"
 _NEAR: Final = 0.9  # likeness of a variable's name: one letter more, less or different
@@ -83,7 +87,9 @@ EndpointsOption = Annotated[
     str | None,
     typer.Option("-e", "--endpoints", envvar=_ENDPOINTS_VARIABLE, help="URLs of nodes, with commas between them."),
 ]
-DeadlineOption = Annotated[float, typer.Option("--deadline", help="Seconds until a request is given up.", min=0.001)]
+DeadlineOption = Annotated[
+    float, typer.Option("--deadline", help="Seconds until a request is given up.", min=0.001, max=DEADLINE_S_MAX)
+]
 Base64Option = Annotated[bool, typer.Option("--base64", help="Keys and values are given as base64.")]
 
 
@@ -166,6 +172,8 @@ def _common(
     """The common options; their names, types and defaults are taken from here."""
     if encoding not in ("auto", "base64"):
         raise Failed(f"--encoding is {encoding!r}: it must be auto or base64", Exit.USAGE)
+    if math.isnan(deadline):
+        raise Failed("--deadline is nan: it is a number of seconds", Exit.USAGE)
     urls, origin = find_endpoints(endpoints)
     chosen: Encoding = "base64" if encoding == "base64" else "auto"
     return Cli(Printer(output, chosen), urls, origin, deadline)

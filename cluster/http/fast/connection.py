@@ -249,6 +249,9 @@ class FastConnection(asyncio.Protocol):
             self.ended.set_result(None)
         if self._handler is not None:
             self._handler.connection_lost(exc)
+        # A circle of objects would stay until the garbage collector meets it: 100,000 connections later.
+        self._handler = None
+        self._head.forget()
 
     def pause_writing(self) -> None:
         self._is_writing_paused = True

@@ -53,7 +53,15 @@ class HeadWatch:
             self._timer.cancel()
             self._timer = None
 
+    def forget(self) -> None:
+        """The connection has gone: lets go of it."""
+        self._late = _nothing
+
     def _is_over(self) -> None:
         self._timer = None
         ms = self._limits.head_timeout_ms
         self._late(ApiError(Code.DEADLINE, f"the head of this request did not end in {ms} ms (limits.head_timeout_ms)"))
+
+
+def _nothing(_: ApiError) -> None:
+    """Does nothing."""

@@ -159,6 +159,13 @@ def test_jsonl_is_one_object_a_line(name: str, cli: Running, tmp_path: Path) -> 
         (["import", "/none/at/all"], "failure"),
         (["session", "keep", "999999"], "session_expired"),
         (["log", "--from", "1", "--from-time", "2026-01-01"], "usage"),
+        (["get"], "usage"),
+        (["get", "a", "--frob"], "usage"),
+        (["get", "a", "--deadline", "inf"], "usage"),
+        (["get", "a", "--deadline", "nan"], "usage"),
+        (["range", "--limit", "x"], "usage"),
+        (["members", "frob"], "usage"),
+        (["frob"], "usage"),
     ],
 )
 def test_errors_have_a_code(words: list[str], code: str, format: str, cli: Running) -> None:

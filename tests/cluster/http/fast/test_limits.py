@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
+from aiohttp.web import BaseRequest
 
+from raftlog.cluster.api.errors import ApiError, Code
+from raftlog.cluster.http.exchange.call import Call
+from raftlog.cluster.http.fast import connection
+from raftlog.cluster.http.fast.connection import FastConnection
 from tests.cluster.http.fast.fast_wire import Server, request, turns
 from tests.support import wait_until_async
 
@@ -177,3 +183,40 @@ async def test_a_body_in_tiny_chunks_leaves_turns_to_others() -> None:
         await wait_until_async(lambda: all(wire.written and wire.is_read for wire in senders), what="the answers")
         assert (stored := server.node.machine.get(b"k")) is not None
         assert stored.value == b"a" * 40_000
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", GET, GET[:20], request("PUT", "/v1/kv/k", body=b"v"), request("GET", "/v1/kv/[a]"),
+        request("GET", "/version"), ODD, HEAD, HEAD + b"b" * 20_000,
+        request("POST", "/v1/log", "Transfer-Encoding: chunked") + b"1\r\na\r\n1\r\n",
+        request("POST", "/v1/log", "Transfer-Encoding: chunked") + b"1\r\nabc",
+        request("POST", "/v1/log", "Content-Length: 9999999", "X-[odd]: 1"), b"no HTTP\r\n\r\n",
+    ],
+)  # fmt: skip
+async def test_an_ended_connection_leaves_no_circle_of_objects(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The garbage collector of a node runs over older objects after hours: circles, with the bytes that they lead to,
+    would take gigabytes until then."""
+    monkeypatch.setattr(connection, "BODY_WAIT_SECONDS", 0.0)
+    async with Server(fast_path=True) as server:
+        gc.collect()
+        gc.disable()
+        try:
+            server.node.refusal = ApiError(Code.BUSY, "the node's queue is full")
+            wire = server.connect()
+            await wire.feed(data)
+            await turns()
+            server.node.refusal = None
+            wire.close()
+            await turns()
+            server.wires.clear()
+            del wire.protocol, wire
+            left = [
+                type(each).__name__
+                for each in gc.get_objects()
+                if isinstance(each, (FastConnection, BaseRequest, Call))
+            ]
+        finally:
+            gc.enable()
+    assert not left
