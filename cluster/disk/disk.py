@@ -328,11 +328,6 @@ class Disk:
 
     # -- disk space
 
-    @property
-    def reserve_bytes(self) -> int:
-        """Bytes of the reserve file (`raftlog.cluster.files.reserve`). 0: deleted on a full disk."""
-        return self.reserve.bytes
-
     def keep_reserve(self, *, may_make: bool = True) -> None:
         """See `Reserve.keep`. Runs in the reading thread."""
         if not self.reserve.is_asked:

@@ -135,7 +135,7 @@ class Syncer:
 
     def look_for_disk_space(self) -> None:
         """Logs once when the disk has become full, and once when it has space again."""
-        if self._disk.reserve_bytes == 0:
+        if self._disk.reserve.bytes == 0:
             self._full("the reserve file is used up")
         elif not self.has_space and not self.is_waiting:
             self.has_space = True

@@ -38,6 +38,8 @@ _HOSTS_SEEN_MAX: Final = 64
 _PROBES: Final = frozenset({"/livez", "/readyz", "/metrics", "/v1/status"})
 _PROBED: Final = frozenset({200, 503})
 """Statuses with which a probe has no line in the log: probes come again and again, and the metrics count them."""
+_COUNTED_AT: Final = 256
+"""Answered requests that are counted together: one pass, while their tuples are few."""
 _PROBE_PATHS: Final = frozenset({"/livez", "/readyz"})
 _DEFAULT_NAMESPACE: Final = 0
 
@@ -142,7 +144,10 @@ class Api:
         if call.held is not None:
             call.release()
         seconds = service.clock() - call.started
-        service.node.metrics.http.add(call.route, answer.status, seconds)
+        http = service.node.metrics.http
+        http.answered.append((call.route, answer.status, seconds))
+        if len(http.answered) >= _COUNTED_AT:
+            http.count()
         lines = self._lines
         if lines is not None and (seconds >= lines.from_s or answer.status >= FAILED):
             if not (call.route in _PROBES and answer.status in _PROBED):

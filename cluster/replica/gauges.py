@@ -86,7 +86,7 @@ def _files(replica: ReplicaState, metrics: ShardMetrics) -> None:
     gauge(
         "raftlog_disk_reserve_bytes",
         "Kept on this disk for when it is full; 0: it is full, and this was given up",
-        lambda: disk.reserve_bytes,
+        lambda: disk.reserve.bytes,
     )
     metrics.gauges(
         "raftlog_disk_full",

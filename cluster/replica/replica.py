@@ -92,6 +92,7 @@ class Replica:
         )  # fmt: skip
         self.node_id: Final = recovered.identity.node
         self.log_id: Final = recovered.identity.log_id
+        self.is_fenced = False  # the disk failed, or the state is wrong: the node serves no requests any more
         self._jobs = Jobs(self.fail)
         self._is_scheduled, self._seen_leadership = False, (0, NOBODY)
         self._must_turn = False  # True: a whole turn is scheduled. False: only a look
@@ -143,6 +144,7 @@ class Replica:
         """Ends the replica: it cannot continue after this error."""
         if not self.state.life.is_over:
             shutdown.fail(self.state, error)
+            self.is_fenced = self.state.life.is_fenced
             self.process.replica_ended(self)
 
     def read_damaged(self, error: ReadDamaged) -> None:
@@ -269,11 +271,6 @@ class Replica:
     def is_ready(self) -> bool:
         """Whether the node knows a leader, has caught up, and is not cut off."""
         return is_ready(self.state)
-
-    @property
-    def is_fenced(self) -> bool:
-        """Whether the disk failed, or the state is wrong: the node serves no requests any more."""
-        return self.state.life.is_fenced
 
     # -- turns ------------------------------------------------------------------------------------------------------
 

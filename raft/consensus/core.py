@@ -16,7 +16,7 @@ from raftlog.raft.consensus import election, links, membership, reads, recall, r
 from raftlog.raft.consensus.log import Log
 from raftlog.raft.consensus.progress import Hold
 from raftlog.raft.consensus.roles import Follower, Leader
-from raftlog.raft.consensus.state import Outbox, State, append_own, become_follower, ignore
+from raftlog.raft.consensus.state import Outbox, State, become_follower, ignore
 from raftlog.raft.consensus.status import CoreStatus, status_of
 from raftlog.raft.hello import Start
 from raftlog.raft.messages import (
@@ -134,7 +134,8 @@ class RaftCore:
         if role.uncommitted_bytes and role.uncommitted_bytes + len(data) > state.options.uncommitted_bytes_max:
             raise Busy(f"{role.uncommitted_bytes} bytes wait for their commit")
         assert kind is EntryKind.COMMANDS or (kind is EntryKind.CLOCK and count == 1 and not data), kind
-        entry = append_own(state, role, kind, count, data)
+        entry = state.log.append_own(state.term, kind, count, data, now)
+        role.uncommitted_bytes += entry.size
         return Proposed(entry.term, entry.before + 1, entry.index)
 
     def propose_configuration(self, change: MemberChange, now: Now) -> int:

@@ -12,8 +12,9 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Sequence
 
+from raftlog.raft.codec.entry import seal_entry
 from raftlog.raft.options import Options
-from raftlog.raft.types import Entry, LogStart, Mark
+from raftlog.raft.types import Entry, EntryKind, LogStart, Mark, Now
 
 
 class Log:
@@ -176,6 +177,15 @@ class Log:
         return (last_term, last_index) >= (self.last.term, self.last.index)
 
     # -- changes -----------------------------------------------------------------------------------------------
+
+    def append_own(self, term: int, kind: EntryKind, count: int, data: bytes, now: Now) -> Entry:
+        """Seal and append one entry of the leader of `term`. The cluster clock goes on by its monotonic time since the
+        last entry."""
+        last = self.last
+        clock_ms = last.clock_ms + max(0, now.monotonic_ms - self.appended_ms)
+        entry = seal_entry(last, term=term, kind=kind, count=count, time_ms=now.wall_ms, clock_ms=clock_ms, data=data)
+        self.append((entry,), now.monotonic_ms)
+        return entry
 
     def append(self, entries: Sequence[Entry], now_ms: int) -> None:
         """Put `entries` at the end; each must follow the one before."""

@@ -16,7 +16,7 @@ from raftlog.raft.codec.configuration import decode_configuration, encode_config
 from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.consensus.progress import FollowerProgress, Mode
 from raftlog.raft.consensus.roles import CatchUp, Leader
-from raftlog.raft.consensus.state import State, append_own
+from raftlog.raft.consensus.state import State
 from raftlog.raft.events import ConfigurationChanged
 from raftlog.raft.quorum import majority
 from raftlog.raft.refusals import ConfigurationRefused, WhyRefused
@@ -132,7 +132,9 @@ def append(state: State, role: Leader, goal: Configuration) -> None:
 def put(state: State, role: Leader, following: Configuration) -> None:
     """Append that configuration; it is in force from here on."""
     before = state.configuration
-    entry = append_own(state, role, EntryKind.CONFIGURATION, 1, encode_configuration(following))
+    data = encode_configuration(following)
+    entry = state.log.append_own(state.term, EntryKind.CONFIGURATION, 1, data, state.now)
+    role.uncommitted_bytes += entry.size
     take_effect(state, (entry,))
     _align(state, role, before, following)
     event = ConfigurationChanged(entry.index, following.voters, following.outgoing, following.learners)

@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from raftlog.raft.codec.entry import seal_entry
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.consensus.log import Log
 from raftlog.raft.consensus.progress import FollowerProgress
@@ -254,7 +253,8 @@ def become_leader(state: State) -> None:
         quorum_since_ms=now_ms,
         uncommitted_bytes=log.bytes_between(log.committed, log.last.index),
     )
-    entry = append_own(state, state.role, EntryKind.NOOP, 1, b"")
+    entry = log.append_own(state.term, EntryKind.NOOP, 1, b"", state.now)
+    state.role.uncommitted_bytes += entry.size
     state.out.events.append(BecameLeader(state.term, entry.index))
 
 
@@ -271,18 +271,6 @@ def _leave_leadership(state: State, role: Leader, term: int) -> None:
     if role.next_change is not None:
         waiting += [member.node for member in role.next_change.members]
     state.out.events += [ChangeGivenUp(node, "leadership was lost: say it again") for node in waiting]
-
-
-def append_own(state: State, role: Leader, kind: EntryKind, count: int, data: bytes) -> Entry:
-    """Append one entry of this leader; the cluster clock goes on by its monotonic time since the last entry."""
-    log, now = state.log, state.now
-    clock_ms = log.last.clock_ms + max(0, now.monotonic_ms - log.appended_ms)
-    entry = seal_entry(
-        log.last, term=state.term, kind=kind, count=count, time_ms=now.wall_ms, clock_ms=clock_ms, data=data
-    )
-    log.append((entry,), now.monotonic_ms)
-    role.uncommitted_bytes += entry.size
-    return entry
 
 
 def ignore(state: State, message: Message, reason: str) -> None:

@@ -21,7 +21,6 @@ from raftlog.raft.wal.formats import (
     decode_frame_header,
     index_name,
     ledger_name,
-    segment_name,
 )
 from raftlog.raft.wal.journal import Segment, row_position
 from raftlog.raft.wal.operations import WINDOW, Files
@@ -49,7 +48,7 @@ def synced_until(files: Files, segment: Segment, durable: int, applied: int, byt
     proofs = [
         (durable, "a snapshot has the state after index {}"),
         (
-            newest_mark(files, segment_name(segment.first), segment.end, bytes_end),
+            newest_mark(files, segment.name, segment.end, bytes_end),
             "a durable mark says that index {} was synced",
         ),
         (newest_row(files, segment), "its .idx has the row of index {}, which is written after the sync"),
@@ -133,7 +132,7 @@ def _behind_a_mark(files: Files, segment: Segment) -> int:
     The gap shows that another batch begins there, which was written after this one was synced. An entry that follows
     directly proves nothing: it may be of the same write, whose later sectors may be there without earlier ones.
     """
-    name, last = segment_name(segment.first), segment.last
+    name, last = segment.name, segment.last
     header = header_after(files.read(name, segment.end, HEADER_SIZE), 0, last.index, last.header_crc)
     if header is None:
         return 0
@@ -147,7 +146,7 @@ def _one_bit_off(files: Files, segment: Segment) -> int:
 
     One bit that could have been the last of its sector is no proof: the write may have ended before it.
     """
-    name, last = segment_name(segment.first), segment.last
+    name, last = segment.name, segment.last
     raw = files.read(name, segment.end, HEADER_SIZE)
     if len(raw) < HEADER_SIZE:
         return 0

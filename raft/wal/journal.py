@@ -83,9 +83,11 @@ class Segment:
     runs: list[TermRun] = field(default_factory=list)
     configurations: list[int] = field(default_factory=list)  # indexes of its configuration entries
     first: int = field(init=False)  # index of its first record
+    name: str = field(init=False)  # of its file
 
     def __post_init__(self) -> None:
         self.first = self.previous.index + 1
+        self.name = segment_name(self.first)
 
     @property
     def header(self) -> SegmentHeader:
@@ -230,7 +232,7 @@ class Journal:
                 parts += (entry.header, entry.data)
                 segment.add(entry, position)
                 position = segment.end
-            name = segment_name(segment.first)
+            name = segment.name
             operations += (Write(name, start, b"".join(parts)), Sync(name))
         return operations, placed
 
@@ -240,7 +242,7 @@ class Journal:
         if self.marked == segment.last.index or segment.end + MARK_SIZE > segment.size:
             return []
         self.marked = segment.last.index
-        name = segment_name(segment.first)
+        name = segment.name
         write = Write(name, segment.end, encode_mark(segment.last, segment.end))
         segment.end += MARK_SIZE
         return [write, Sync(name)]
@@ -317,7 +319,7 @@ class Journal:
         yield promise + repeat
         for first in dropped:
             yield drop_segment(first)
-        name = segment_name(segment.first)
+        name = segment.name
         rows, index_file = row_position(segment, kept.index + 1), index_name(segment.first)
         # Rows prove that their entries were synced. So the rows of the cut entries are durably removed before the cut
         # is over.

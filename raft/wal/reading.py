@@ -17,7 +17,7 @@ from raftlog.raft.codec.entry import HEADER_SIZE, EntryHeader, decode_entry, dec
 from raftlog.raft.codec.index_rows import IDX_ROW
 from raftlog.raft.codec.mark import MARK_MAGIC, MARK_SIZE
 from raftlog.raft.types import Entry, Mark
-from raftlog.raft.wal.formats import index_name, ledger_name, segment_name
+from raftlog.raft.wal.formats import index_name, ledger_name
 from raftlog.raft.wal.journal import ImpossibleBatch, Journal, Segment, row_position
 from raftlog.raft.wal.ledger import Ledger
 from raftlog.raft.wal.operations import Files
@@ -69,7 +69,7 @@ class WalReader:
             size = min(max(bytes_max, HEADER_SIZE + header.length), segment.end - position)
             if size <= 0:
                 return ()  # it was cut meanwhile
-            buffer = self._files.read(segment_name(segment.first), position, size)
+            buffer = self._files.read(segment.name, position, size)
             entries: list[Entry] = []
             offset, index = 0, after
             while index < to and offset + HEADER_SIZE <= len(buffer):
@@ -111,7 +111,7 @@ class WalReader:
             rows_position = row_position(segment, first)
             rows_size = row_position(segment, last.index + 1) - rows_position
             rows = self._files.read(index_name(segment.first), rows_position, rows_size)
-            content = self._files.read(segment_name(segment.first), base, end - base)
+            content = self._files.read(segment.name, base, end - base)
             ledger_start, ledger_end = self._ledger.find(self._files, segment, first_end, last.index)
             effects = self._files.read(ledger_name(segment.first), ledger_start, ledger_end - ledger_start)
             if (len(rows), len(content), len(effects)) != (rows_size, end - base, ledger_end - ledger_start):
@@ -160,7 +160,7 @@ class WalReader:
             position = self._position(segment, index)
             header = self._header(segment, position, index)
         except (Corrupt, UnknownVersion) as error:
-            raise Damaged(Damage(segment_name(segment.first), 0, index - 1, str(error))) from error
+            raise Damaged(Damage(segment.name, 0, index - 1, str(error))) from error
         if header.index != index:
             raise ImpossibleBatch(f"no entry ends at {index}: the one that holds it ends at {header.index}")
         mark = Mark(index, header.term, header.crc, header.time_ms, header.clock_ms)
@@ -182,7 +182,7 @@ class WalReader:
         """`nothing` where the log was cut meanwhile; else raises Damaged."""
         if cuts != self._journal.cuts:
             return nothing
-        raise Damaged(Damage(segment_name(segment.first), 0, index, str(error))) from error
+        raise Damaged(Damage(segment.name, 0, index, str(error))) from error
 
     def _position(self, segment: Segment, index: int) -> int:
         """Where the header of the entry that holds a record is, from its row."""
@@ -194,7 +194,7 @@ class WalReader:
 
     def _header(self, segment: Segment, position: int, index: int) -> EntryHeader:
         """The header of the entry that holds a record."""
-        header = decode_header(self._files.read(segment_name(segment.first), position, HEADER_SIZE))
+        header = decode_header(self._files.read(segment.name, position, HEADER_SIZE))
         if not header.index - header.count < index <= header.index:
             raise Corrupt(f"the row of record {index} leads to entry {header.index} of {header.count} records")
         return header

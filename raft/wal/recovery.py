@@ -282,7 +282,7 @@ def _recover_sealed(log: LogIdentity, files: Files, header: SegmentHeader, end: 
     try:
         _read_footer(log, files, segment, end)
     except Corrupt as error:
-        found, name = None, segment_name(segment.first)
+        found, name = None, segment.name
         mends: list[FileOperation] = []
         for found in scan(files, name, header):
             if found.entry is not None:
@@ -310,7 +310,7 @@ def _mended(name: str, found: Found, before: Mark, notices: list[str]) -> FileOp
 def _sealed_damage(segment: Segment, found: Found | None, end: Mark) -> Damage:
     position, reason = (found.position, found.reason) if found else (SEGMENT_HEADER_SIZE, "")
     reason = f"{reason or 'the entries end'}; the next segment follows entry {end.index} of term {end.term}"
-    return Damage(segment_name(segment.first), position, segment.last.index, reason)
+    return Damage(segment.name, position, segment.last.index, reason)
 
 
 def _read_footer(log: LogIdentity, files: Files, segment: Segment, end: Mark) -> None:
@@ -337,7 +337,7 @@ def _read_footer(log: LogIdentity, files: Files, segment: Segment, end: Mark) ->
 
 def sealed_rows(files: Files, segment: Segment) -> bytes:
     """The .idx rows of a sealed segment, from the segment itself; fewer where it is damaged."""
-    all_found = scan(files, segment_name(segment.first), segment.header)
+    all_found = scan(files, segment.name, segment.header)
     return b"".join([index_rows(found.entry, found.position) for found in all_found if found.entry is not None])
 
 
@@ -364,7 +364,7 @@ def _recover_active(
 ) -> None:
     """The newest segment: scanned whole, its torn tail cut, the part after its last mark written again."""
     segment = Segment(header.previous, header.size, header.previous)
-    name = segment_name(segment.first)
+    name = segment.name
     tail: deque[Entry] = deque()
     tail_bytes = 0
     rows: list[bytes] = []

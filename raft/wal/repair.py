@@ -23,7 +23,7 @@ from typing import Final
 from raftlog.raft.codec.configuration import decode_configuration
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.types import NodeId
-from raftlog.raft.wal.formats import LOG_FOLDER, LogIdentity, Slot, segment_name
+from raftlog.raft.wal.formats import LOG_FOLDER, LogIdentity, Slot
 from raftlog.raft.wal.operations import (
     WINDOW,
     Create,
@@ -132,7 +132,7 @@ def _newest_configuration(files: Files, recovery: Recovery) -> tuple[Damage | No
     for segment in reversed(recovery.segments):
         if not segment.configurations:
             continue
-        wanted, name = segment.configurations[-1], segment_name(segment.first)
+        wanted, name = segment.configurations[-1], segment.name
         intact = segment.previous.index
         for found in scan(files, name, segment.header):
             if found.entry is None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from raftlog.raft.wal.formats import index_name, ledger_name, segment_name
+from raftlog.raft.wal.formats import index_name, ledger_name
 from raftlog.raft.wal.journal import Segment
 from raftlog.raft.wal.operations import Files
 
@@ -95,6 +95,6 @@ def trailing_end(pieces: Sequence[SegmentFiles], before: int, index: int, bytes_
 
 def piece_of(files: Files, segment: Segment) -> SegmentFiles:
     """The piece of a segment as it is on disk now."""
-    names = (segment_name(segment.first), index_name(segment.first), ledger_name(segment.first))
+    names = (segment.name, index_name(segment.first), ledger_name(segment.first))
     size = sum([max(0, files.size(name)) for name in names])
     return SegmentFiles(segment.last.index, segment.last.time_ms, size)

@@ -318,11 +318,6 @@ class NodeDisk:
         """See `Disk.has_trimmed`."""
         return len(self._journal.segments) > 1 and self._journal.segments[0].last.index < oldest
 
-    @property
-    def reserve_bytes(self) -> int:
-        """See `Disk.reserve_bytes`."""
-        return self.reserve.bytes
-
     def keep_reserve(self, *, may_make: bool = True) -> None:
         """See `Disk.keep_reserve`."""
         self.reserve.keep(may_make=may_make)

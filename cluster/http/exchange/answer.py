@@ -30,21 +30,19 @@ DRAIN_BYTES: Final = 64 << 10
 class ServerIdentity:
     """The answering node: the part of every head that never changes, and the heads built from it."""
 
-    __slots__ = ("_heads", "drain_seconds", "log_id", "node_id")
+    __slots__ = ("drain_seconds", "heads", "log_id", "node_id")
 
     def __init__(self, log_id: str, node_id: int, drain_seconds: float) -> None:
         self.log_id = log_id
         self.node_id = node_id
         self.drain_seconds = drain_seconds
-        self._heads: dict[tuple[int, str], bytes] = {}
+        self.heads: dict[tuple[int, str], bytes] = {}  # by status and media type: what `head` made
 
     def head(self, status: int, content_type: str) -> bytes:
-        """Status line and the headers that are the same in every such answer."""
-        head = self._heads.get((status, content_type))
-        if head is None:
-            names = "".join(f"{name}: {value}\r\n" for name, value in self.headers(content_type))
-            head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n{names}".encode()
-            self._heads[status, content_type] = head  # few: the statuses of `ERRORS`, a handful of types
+        """Makes status line and the headers that are the same in every such answer. Keeps them in `heads`."""
+        names = "".join(f"{name}: {value}\r\n" for name, value in self.headers(content_type))
+        head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n{names}".encode()
+        self.heads[status, content_type] = head  # few: the statuses of `ERRORS`, a handful of types
         return head
 
     def headers(self, content_type: str) -> list[tuple[str, str]]:
@@ -114,8 +112,9 @@ class HttpAnswer:
         `connection`: a header line about the connection.
         """
         extra = "".join([f"{name}: {value}\r\n" for name, value in self.extra]) if self.extra else ""
-        body = self.body
-        start = self.identity.head(self.status, self.content_type) + (
+        body, identity = self.body, self.identity
+        head = identity.heads.get((self.status, self.content_type)) or identity.head(self.status, self.content_type)
+        start = head + (
             f"{H_INDEX}: {self.index}\r\n{H_TERM}: {self.term}\r\n{H_REQUEST_ID}: {self.request_id}\r\n"
             f"Date: {rfc822_formatted_time()}\r\n{connection}{extra}Content-Length: {len(body)}\r\n\r\n"
         ).encode("latin-1")

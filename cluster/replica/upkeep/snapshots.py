@@ -119,7 +119,7 @@ def _may_save(replica: ReplicaState) -> bool:
 async def _save(replica: ReplicaState) -> None:
     """Saves the state. On a full disk it tries once more, in the space of the reserve that was deleted for it."""
     try:
-        had_reserve = replica.disk.reserve_bytes > 0
+        had_reserve = replica.disk.reserve.bytes > 0
         if not await _try_to_save(replica) and had_reserve:
             await _try_to_save(replica)
     finally:

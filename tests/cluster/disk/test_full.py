@@ -71,9 +71,9 @@ async def test_the_reserve_is_given_up_once_and_made_again(small: SmallDisks, tm
     folder = make_folder(tmp_path)
     small.room[folder] = 10 * SEGMENT_BYTES
     disk, _ = open_disk(folder)
-    assert (folder / RESERVE).stat().st_size == disk.reserve_bytes == RESERVE_SEGMENTS * SEGMENT_BYTES
+    assert (folder / RESERVE).stat().st_size == disk.reserve.bytes == RESERVE_SEGMENTS * SEGMENT_BYTES
     assert "writes wait" in str(await fill(disk))
-    assert disk.reserve_bytes == 0
+    assert disk.reserve.bytes == 0
     assert not (folder / RESERVE).exists()
     before = disk._journal.last.index
     await fill(disk)
@@ -81,18 +81,18 @@ async def test_the_reserve_is_given_up_once_and_made_again(small: SmallDisks, tm
     assert 2 <= went_on <= RESERVE_SEGMENTS * SEGMENT_BYTES // 3_000
     disk.keep_reserve()
     assert len(await read_all(disk, before)) == before  # behind it in the same thread
-    assert disk.reserve_bytes == 0
+    assert disk.reserve.bytes == 0
     small.room[folder] += 4 * SEGMENT_BYTES
     disk.keep_reserve()
     await disk.read_entries(0, 1, 1)
-    assert disk.reserve_bytes == (folder / RESERVE).stat().st_size == RESERVE_SEGMENTS * SEGMENT_BYTES
+    assert disk.reserve.bytes == (folder / RESERVE).stat().st_size == RESERVE_SEGMENTS * SEGMENT_BYTES
     assert not disk.is_fenced
     log = await read_all(disk, disk._journal.last.index)
     await disk.write_effects(effects_of(log))
     await disk.save_snapshot(log[-1].mark, CONFIGURATION, [bytes(5_000)], 1)
     disk.keep_reserve()
     await disk.read_entries(0, 1, 1)
-    assert disk.reserve_bytes == (folder / RESERVE).stat().st_size == RESERVE_SEGMENTS * SEGMENT_BYTES + 5_000
+    assert disk.reserve.bytes == (folder / RESERVE).stat().st_size == RESERVE_SEGMENTS * SEGMENT_BYTES + 5_000
     await disk.close()
     assert FileHealth.UNKNOWN not in [finding.state for finding in check_folder(folder).findings]
 
@@ -102,7 +102,7 @@ async def test_a_reserve_that_finds_too_little_room_takes_none(small: SmallDisks
     folder = make_folder(tmp_path)
     small.room[folder] = small.used(folder) + SEGMENT_BYTES
     disk, _ = open_disk(folder)
-    assert disk.reserve_bytes == 0
+    assert disk.reserve.bytes == 0
     assert RESERVE not in small.allocated
     await disk.carry_out(batch(*make_entries(FIRST.mark, 1, (3_000, 3_000))))
     await disk.close()
@@ -119,7 +119,7 @@ async def test_a_snapshot_without_room_gives_the_reserve_up(small: SmallDisks, t
     state = [bytes(6_000)]
     with pytest.raises(NoSpace):
         await disk.save_snapshot(FIRST.mark, CONFIGURATION, state, 1)
-    assert disk.reserve_bytes == 0
+    assert disk.reserve.bytes == 0
     await disk.save_snapshot(FIRST.mark, CONFIGURATION, state, 1)
     await disk.close()
 
@@ -190,7 +190,7 @@ async def fill_up(nodes: Nodes, node: Replica) -> ApiError:
 
 def is_open(node: Replica) -> bool:
     """Whether it takes writes, and keeps its reserve."""
-    return node.state.syncer.has_space and node.state.disk.reserve_bytes > 0
+    return node.state.syncer.has_space and node.state.disk.reserve.bytes > 0
 
 
 async def trim_to_end(node: Replica) -> int:

@@ -51,7 +51,7 @@ class Bench:
     synced: list[SyncBatch] = field(default_factory=list)
     under_way: asyncio.Future[None] | None = None  # a sync
     meanwhile: Callable[[], None] | None = None  # happens while a mark is written
-    reserve_bytes: int = 1
+    reserve: Any = field(default_factory=lambda: SimpleNamespace(bytes=1))
 
     def __post_init__(self) -> None:
         self.syncer = Syncer(

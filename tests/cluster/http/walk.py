@@ -20,15 +20,15 @@ from types import CodeType, FrameType
 from typing import Any, Final
 
 from raftlog.cluster.config.settings import Settings
-from raftlog.cluster.http.exchange.answer import ServerIdentity
+from raftlog.cluster.http.exchange.answer import HttpAnswer
 from raftlog.cluster.http.server import build_runner
 from tests.cluster.http.fast.fast_wire import turns
 from tests.cluster.nodes import cluster_of
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 _PRODUCT: Final = ("cluster", "raft", "statemachine")
-_LAST: Final[CodeType] = ServerIdentity.head.__code__
-"""The head of the answer is built: the walk ends with this call."""
+_LAST: Final[CodeType] = HttpAnswer.write.__code__
+"""The answer is written: the walk ends with this call."""
 _VALUE: Final = b"v" * 100
 REQUESTS: Final = {
     "PUT": b"PUT /v1/kv/walk HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Length: 100\r\n\r\n" + _VALUE,
@@ -65,7 +65,7 @@ class Step:
 
 @dataclass(slots=True)
 class Walk:
-    """The calls of one request, from its bytes to the head of its answer."""
+    """The calls of one request, from its bytes to the writing of its answer."""
 
     steps: list[Step] = field(default_factory=list)
 
@@ -201,7 +201,7 @@ async def record(folder: Path, count: int = _WALKS) -> dict[str, Walk]:
                 recorder.begin()
                 answer = await client.ask(request % port)
                 assert answer.startswith(b"HTTP/1.1 200 OK\r\n"), answer
-                assert recorder.ended is not None, "the head of the answer was not built by `Identity.head`"
+                assert recorder.ended is not None, "the answer was not written by `HttpAnswer.write`"
                 found[name].append(recorder.ended)
     return {name: min(walks, key=lambda walk: walk.calls) for name, walks in found.items()}
 

@@ -26,7 +26,7 @@ def test_http_requests_read_as_the_counters_of_prometheus_client() -> None:
     assert lines(metrics.text()) == lines(generate_latest(registry))
     for route, status in (("/a", 200), ("/b", 200), ("/a", 404)):
         for seconds in SECONDS:
-            metrics.http.add(route, status, seconds)
+            metrics.http.answered.append((route, status, seconds))
             counter.labels(route, str(status)).inc()
             times.labels(route).observe(seconds)
     assert lines(metrics.text()) == lines(generate_latest(registry))

@@ -93,7 +93,7 @@ def test_pitfall_35_nothing_but_a_round_opened_after_the_read_confirms_it() -> N
 def test_pitfall_36_a_jump_of_the_wall_clock_moves_nothing_but_times_in_entries() -> None:
     """An hour forward or back: no election, no read is answered early, and entry times do not fall.
 
-    Guard: only `append_own` in raft/consensus/state.py looks at `wall_ms`, and `seal_entry` raises it to the entry
+    Guard: only `append_own` in raft/consensus/log.py looks at `wall_ms`, and `seal_entry` raises it to the entry
     before.
     """
     core = make_core(1, 3)
