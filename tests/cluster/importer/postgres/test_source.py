@@ -36,7 +36,7 @@ def name(postgres: PostgresServer) -> Iterator[str]:
 
 
 def made(postgres: PostgresServer, name: str, folder: Path, **more: Any) -> Postgres:
-    """A source of the table, up to what is committed now."""
+    """A source of the table, up to the newest commit."""
     given = {"slot": name, "snapshot": folder / "snapshot", "follow": False, **more}
     return Postgres(postgres.conninfo, [name], **given)
 
