@@ -5,7 +5,7 @@ PY := .venv/bin/python
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-env setup-java demo test check fix lock sim chaos long coverage peers bench bench-spark clean
+.PHONY: help setup setup-env setup-java demo test check fix lock sim chaos long notebook coverage peers bench bench-spark clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 - \2/p' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ chaos: setup ## real processes under real faults, for ten minutes; ARGS="..." go
 
 long: setup ## the tests that take minutes; ARGS="..." goes to pytest
 	@.ci/existing long $(ARGS)
+
+notebook: setup-java ## run docs/examples/readings.ipynb as Jupyter does; ARGS=--rewrite keeps what it shows
+	@$(PY) -m pytest -q -m long tests/spark_export/tables/test_notebook.py $(ARGS)
 
 coverage: setup-env ## which branches of raft/ and statemachine/ their own tests take, against docs/testing.md
 	@$(PY) -m tests.house.branch_coverage $(ARGS)

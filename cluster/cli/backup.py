@@ -230,7 +230,7 @@ def _bar(what: str) -> Iterator[Callable[[int, int, str], None]]:
     from rich.console import Console  # here: rich takes long to import
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    console = Console(stderr=True)
+    console = Console(stderr=True, force_terminal=sys.stderr.isatty())
     if not console.is_terminal:
         yield lambda done, total, more: None
         return

@@ -190,7 +190,7 @@ def _bar() -> Iterator[Callable[[int, int], None] | None]:
     from rich.console import Console  # here: rich takes long to import
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
+    console = Console(stderr=True, force_terminal=sys.stderr.isatty())
     if not console.is_terminal:
         yield None
         return

@@ -292,7 +292,7 @@ def _shown(plan: importer.ImportPlan) -> Iterator[Callable[[importer.ImportProgr
     """Shows progress on standard error: a bar on a terminal, else a line every `TELL_EVERY_S`."""
     from rich.console import Console  # here: rich takes long to import
 
-    console = Console(stderr=True)
+    console = Console(stderr=True, force_terminal=sys.stderr.isatty())
     if not console.is_terminal:
         lines = _lines_of_progress()
         yield lambda progress, rate: lines(progress.records, rate, progress.share)

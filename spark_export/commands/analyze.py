@@ -1,6 +1,7 @@
 """Defines the commands `raftlog analyze NAME`: questions about an export or a running cluster, answered with Spark."""
 
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -349,7 +350,7 @@ def _run(asked: _Asked, answer: "Callable[[Any, DataFrame], Result | list[Result
                 raise UsageError(f"{asked.html} cannot be written: {error.strerror}") from error
             print(f"wrote {asked.html}")
             return
-        console = Console()
+        console = Console(force_terminal=sys.stdout.isatty())  # not where a notebook forces colours
         if not console.is_terminal:
             console = Console(width=_WIDTH)
         for result in results:

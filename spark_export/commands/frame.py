@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from raftlog.spark_export.export.engine import Engine
 
 ENDPOINTS: Final = "http://127.0.0.1:7001"
-_STDERR: Final = Console(stderr=True)
+_STDERR: Final = Console(stderr=True, force_terminal=sys.stderr.isatty())
 _MASTER: Final = re.compile(r"local(\[[^\]]+\])?|spark://[^:]+:\d+(,[^:]+:\d+)*|yarn|k8s://.+")
 _TASK_ERROR: Final = re.compile(r"spark_export\.(?:errors|door)\.(\w+): (.+)")
 

@@ -72,7 +72,7 @@ def query_command(
                 return
             shown = [_plain(row) for row in islice(answered, limit or None)]
             result = report.Result("query", "", names, shown, _has_more(answered))
-        console = Console()
+        console = Console(force_terminal=sys.stdout.isatty())  # not where a notebook forces colours
         if not console.is_terminal:
             console = Console(width=_WIDTH)
         console.print(report.table(result))

@@ -66,7 +66,7 @@ class _Line(ProgressColumn):
 @contextmanager
 def bar(what: str, console: Console | None = None) -> "Iterator[Progress]":
     """A progress bar on a terminal; nothing elsewhere."""
-    console = console or Console(file=sys.stderr)
+    console = console or Console(file=sys.stderr, force_terminal=sys.stderr.isatty())
     rate = Rate()
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), _Line(), TimeElapsedColumn())
     with Bars(*columns, console=console, disable=not console.is_terminal) as bars:

@@ -132,8 +132,6 @@ def fit(value: Any, kind: pa.DataType, is_text: bool = False) -> Fit:
         names = [name if isinstance(name, str) else json_text(name) for name in value]
         made = _whole(value, [fit(each, kind.item_type) for each in value.values()])
         return made if made.value is None else made._replace(value=[*zip(names, made.value, strict=True)])
-    if is_text and not value and not pa.types.is_string(kind):
-        return _NULL  # an empty cell; in a column of text it is an empty text
     try:
         return Fit(_converter(kind)(value, kind, is_text))
     except MISFITS:

@@ -125,7 +125,7 @@ def _table(dialect: Dialect, names: Sequence[str]) -> Parse:
 
 
 def _named(cells: list[str], names: tuple[str, ...]) -> Cells:
-    row = Cells(zip(names, cells, strict=False))
+    row = Cells((name, cell or None) for name, cell in zip(names, cells, strict=False))
     if len(cells) != len(names):
         row[CELLS] = cells
     return row

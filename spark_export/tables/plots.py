@@ -29,6 +29,9 @@ class Lines:
     unit: str = ""
     step: timedelta | None = None
 
+    def _repr_svg_(self) -> str:
+        return alone(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Bars:
@@ -39,13 +42,33 @@ class Bars:
     values: Sequence[float]
     unit: str = ""
 
+    def _repr_svg_(self) -> str:
+        return alone(self)
+
 
 Plot = Lines | Bars
+
+_ALONE: Final = (
+    ".grid{stroke:#d8dde6}.tick{fill:#667085;font-size:11px}.line{fill:none;stroke-width:1.8}.name{font-weight:600}"
+    + "".join(
+        f".s{place}.line{{stroke:{colour}}}.s{place}:not(.line){{fill:{colour}}}"
+        for place, colour in enumerate(("#2563c9", "#c2570c", "#0a7d45", "#8b3fc4"))
+    )
+)
+"""The colours of `report.html` on white paper."""
 
 
 def svg(plot: Plot) -> str:
     """The plot as one SVG element."""
     return _lines(plot) if isinstance(plot, Lines) else _bars(plot)
+
+
+def alone(plot: Plot) -> str:
+    """The plot as a file of SVG that needs no page around it. A notebook shows a plot so."""
+    figure = svg(plot)
+    drawing = figure[figure.index("<svg ") + len("<svg ") : figure.index("</figure>")]
+    head, _, body = drawing.partition(">")
+    return f'<svg xmlns="http://www.w3.org/2000/svg" font-family="sans-serif" {head}><style>{_ALONE}</style>{body}'
 
 
 def number(value: float) -> str:
@@ -171,4 +194,4 @@ def _frame(title: str, height: int, parts: list[str]) -> str:
 
 
 def _empty(title: str) -> str:
-    return f'<figure><figcaption>{escape(title)}</figcaption><p class="faint">nothing to show</p></figure>'
+    return _frame(title, 24, ['<text class="tick" y="16">nothing to show</text>'])

@@ -329,7 +329,7 @@ def _builder(reading: InputOptions) -> Callable[[bytes, rows.InputRow], NewRecor
                 raise ValueError(f"no {key_name} can be read")
             key = rows.as_key(found, key_name)
             if not 0 < len(key) <= KEY_BYTES_MAX:
-                raise ValueError(f"a key of {len(key)} bytes: it must have 1 to {KEY_BYTES_MAX}")
+                raise ValueError(f"{key_name} has {len(key)} bytes: a key must have 1 to {KEY_BYTES_MAX}")
         pairs: tuple[tuple[str, bytes], ...] = ()
         if headers:
             pairs = tuple(

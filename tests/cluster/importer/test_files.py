@@ -112,7 +112,7 @@ def test_rejected_lines_are_corrected_and_imported_once(tmp_path: Path) -> None:
         (row,) = map(json.loads, rejects.read_text().splitlines())
         assert (row["line"], row["reason"], row["value"]) == (
             3,
-            "a key of 0 bytes: it must have 1 to 4096",
+            "id has 0 bytes: a key must have 1 to 4096",
             ",2026-01-31T12:00:01Z",
         )
         rejects.write_text(json.dumps(row | {"value": "b" + row["value"]}) + "\n")

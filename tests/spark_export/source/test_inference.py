@@ -64,7 +64,7 @@ def test_imports_name_the_columns() -> None:
         blank | {"_rescued_data": "no format at all"},
         blank | {"DateTime": "2016/01/01", "Magnitude": "1.5", "value_time": 7},
         blank | {"DateTime": "a;b", "Magnitude": "big", "value_time": 8},
-        blank | {"DateTime": "2016/01/02", "Magnitude": "", "value_time": 9},
+        blank | {"DateTime": "2016/01/02", "Magnitude": None, "value_time": 9},
         blank | {"n": 2},
         blank | {"Magnitude": "3", "place": '{"x":1}', "n": 4},
         blank | {"_rescued_data": {"n": "five", "more": 6}},

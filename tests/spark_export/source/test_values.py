@@ -114,7 +114,7 @@ def test_types_take_what_they_hold_without_loss() -> None:
 @pytest.mark.parametrize(
     ("options", "values", "cells"),
     [
-        ({}, [b'a,"b, ""c""",3', b'"two\nlines",,4\r'], [("a", 'b, "c"', 3), ("two\nlines", "", 4)]),
+        ({}, [b'a,"b, ""c""",3', b'"two\nlines",,4\r'], [("a", 'b, "c"', 3), ("two\nlines", None, 4)]),
         ({"delimiter": ";", "quote": "'"}, [b"a;'b; c';3", b"'d''e';\xc3\xbc;4"], [("a", "b; c", 3), ("d'e", "ü", 4)]),
         ({"delimiter": r"\t", "escape": "\\"}, [b'a\t"b \\"c\\""\t3'], [("a", 'b "c"', 3)]),
         ({"delimiter": "|"}, [b"a,1|b|-3"], [("a,1", "b", -3)]),
@@ -147,7 +147,7 @@ def test_rows_of_csv_that_do_not_fit_are_rescued() -> None:
         (1, 2.0, "3", {"_cells": ["1", "2", "3", "4"]}),
         (None, None, None, '1,"2,3'),
         (None, None, None, {"_value_b64": "/ywxLDI="}),
-        (None, 1000.0, "", {"n": "0x1F"}),
+        (None, 1000.0, None, {"n": "0x1F"}),
         (None, None, "TRUE", {"n": "1_0", "d": " 1"}),
         (7, float("nan"), "y", None),
     ])  # fmt: skip

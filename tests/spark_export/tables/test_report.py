@@ -61,6 +61,7 @@ def test_lines_of_one_moment_and_of_none() -> None:
     assert len([text for text in one.iter("text") if text.text == "00:00:00"]) == 1
     for nothing in (Lines("rate", [], {"a": []}), Lines("rate", [BEGIN], {"a": [None]}), Bars("keys", [], [])):
         assert "nothing to show" in plots.svg(nothing)
+        assert ElementTree.fromstring(nothing._repr_svg_()).tag == "{http://www.w3.org/2000/svg}svg"
 
 
 def test_bars_are_as_long_as_their_values() -> None:
