@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from raftlog.cluster.api.errors import Code
 from raftlog.cluster.protocol.digest_points import POINTS_KEPT, DigestReports
 from raftlog.cluster.protocol.request import Inflight, PeerReply
-from raftlog.raft.codec.block import BLOCK_SIZE, decode_blocks
+from raftlog.raft.codec.block import decode_blocks
 from raftlog.raft.codec.checks import INDEX_MAX, Corrupt
 from raftlog.raft.codec.frame import (
     FRAME_FORWARD,
@@ -74,8 +74,7 @@ def decode_forward(frame: Frame, peer: NodeId, now: float) -> list[Inflight]:
     for block, left in zip(blocks, left_ms, strict=True):
         if type(left) is not int or not 0 <= left <= INDEX_MAX:
             raise Corrupt(f"forward with the deadline {left!r}")
-        end = block.position + BLOCK_SIZE + len(block.body)
-        data = frame.payload[block.position : end]
+        data = frame.payload[block.position : block.end]
         requests.append(
             Inflight(data, block.count, now + left / 1_000, block.session, block.sequence, None, peer, number)
         )

@@ -19,12 +19,16 @@ from raftlog.cluster.api.records import ChangeJson, ChangePacked, LogRecord, Log
 from raftlog.raft.codec.block import BLOCK_SESSION, BLOCK_TIME, Block, decode_blocks, decode_headers, decode_records
 from raftlog.raft.codec.block_fast import plain_values
 from raftlog.raft.types import Entry, EntryKind
-from raftlog.statemachine.commands import INTERNAL_FIRST, Operation, Result, Version
+from raftlog.statemachine.access.needs import OPERATE, hidden
+from raftlog.statemachine.access.permissions import Permissions
+from raftlog.statemachine.commands import INTERNAL_FIRST, Command, Operation, Result, Version
 from raftlog.statemachine.digest import ChangeRow, LogRow
 from raftlog.statemachine.effects import Effects, RequestEffect
 
 KINDS: Final = {kind: kind.name.lower() for kind in EntryKind}
 OPERATIONS: Final = {int(operation): operation.name.lower() for operation in Operation}
+_NUMBERS: Final = {name: number for number, name in OPERATIONS.items()}
+_CONFIGURATION: Final = KINDS[EntryKind.CONFIGURATION]
 RESULTS: Final = {result: result.name.lower() for result in Result}
 _USER_OPERATIONS: Final = frozenset(name for number, name in OPERATIONS.items() if number < INTERNAL_FIRST)
 _USER_RESULTS: Final = frozenset({RESULTS[Result.APPLIED], RESULTS[Result.COMPARE_FAILED]})
@@ -39,6 +43,14 @@ _encode: Final = msgspec.json.Encoder().encode
 def is_user_row(row: LogRow) -> bool:
     """Whether a reader gets it without asking for internal records."""
     return row.operation in _USER_OPERATIONS and row.result in _USER_RESULTS
+
+
+def is_visible(row: LogRow, permissions: Permissions) -> bool:
+    """Whether a principal that may read the log sees this row: all keys that the row names must be readable for it."""
+    if row.operation is None:
+        return row.kind != _CONFIGURATION or permissions.allows(OPERATE)
+    command = Command(_NUMBERS[row.operation], row.key, row.value, None, row.argument)
+    return hidden(permissions, command) is None
 
 
 def decode_rows(entry: Entry, effects: Effects, first: int = 0) -> Iterator[LogRow]:

@@ -63,6 +63,11 @@ class Block(NamedTuple):
     position: int  # of the block header within the entry's data
     body: memoryview
 
+    @property
+    def end(self) -> int:
+        """Where it ends within the entry's data."""
+        return self.position + BLOCK_SIZE + len(self.admission) + len(self.body)
+
 
 def encode_block(
     records: Sequence[BlockRecord], *, namespace: int = 0, admission: bytes = b"", session: int = 0, sequence: int = 0,

@@ -14,6 +14,7 @@ from raftlog.chaos.judge.history import History, Process
 from raftlog.chaos.sim.clients.errands import OPEN, Errand
 from raftlog.chaos.sim.clients.log_readers import LogReaders
 from raftlog.chaos.sim.clients.oracle import Oracle
+from raftlog.chaos.sim.clients.users import Users
 from raftlog.chaos.sim.clients.workload import APPEND, Task, Tasks, Told
 from raftlog.chaos.sim.replica.answers import url_of
 from raftlog.chaos.sim.world.world import World
@@ -39,6 +40,7 @@ class Clients:
         self.oracle = Oracle()
         self.recording = self.oracle.recording
         self.log_readers = LogReaders(world)
+        self.users = Users(world)
         self.is_calm = not world.swarm.faults
         # By chance of their own: what worlds without groups draw stays what it was.
         self.have_groups = Random(f"{world.seed} groups").randrange(3) > 0
@@ -93,6 +95,7 @@ class Clients:
         """Some node applied this entry."""
         self.oracle.applied(entry, effects)
         self.log_readers.applied(entry, effects)
+        self.users.applied(entry, effects)
 
     def check(self) -> None:
         """Judges the whole recording at the end of the world. Raises Failure."""

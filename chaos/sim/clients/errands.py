@@ -14,6 +14,7 @@ from raftlog.chaos.judge.history import History, Process
 from raftlog.chaos.sim.clients.workload import CONSUMER, STALE, Task, Tasks, Told, told, told_later
 from raftlog.chaos.sim.ground.failure import Failure as Broken
 from raftlog.chaos.sim.replica.answers import Answer, Applied
+from raftlog.chaos.sim.replica.serving import ADMIN
 from raftlog.chaos.sim.world.world import World
 from raftlog.cluster.api.errors import DECIDED, Code, Outcome, Problem
 from raftlog.cluster.client.decisions import (
@@ -282,7 +283,8 @@ class Errand:
             return answer
         if replica.core is None or replica.life != life:
             return None
-        known: ReceiptState = replica.machine.receipt(session, sequence)
+        owner = ADMIN if replica.machine.access.is_on else None
+        known: ReceiptState = replica.machine.receipt(session, sequence, owner)
         return known
 
     # -- what comes back ---------------------------------------------------------------------------------------

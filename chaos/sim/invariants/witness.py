@@ -13,6 +13,7 @@ from xxhash import xxh3_128_digest
 
 from raftlog.chaos.sim.invariants.clients.consumer_groups import ConsumerGroups
 from raftlog.chaos.sim.invariants.clients.exactly_once import ExactlyOnce
+from raftlog.chaos.sim.invariants.clients.permitted import Permitted
 from raftlog.chaos.sim.invariants.clients.read_linearizability import ReadLinearizability
 from raftlog.chaos.sim.invariants.durability import durable_first, healing_has_no_vote, persist_then_promise
 from raftlog.chaos.sim.invariants.durability.diverged_is_fenced import DivergedIsFenced
@@ -70,7 +71,7 @@ class Witness:
     __slots__ = (
         "_append_only", "_asked", "_cores", "_diverged", "_effects", "_elections", "_groups", "_hand_overs",
         "_machines", "_oldest", "_once", "_one_process", "_persisted", "_pictures", "_pre_votes", "_progress",
-        "_quorum", "_reads", "_seen", "_terms", "_votes", "checks", "known",
+        "_quorum", "_reads", "_seen", "_terms", "_votes", "checks", "known", "permitted",
     )  # fmt: skip
 
     def __init__(self, configuration: Configuration, first: Entry) -> None:
@@ -93,6 +94,7 @@ class Witness:
         self._effects = EqualEffects()
         self._diverged = DivergedIsFenced()
         self._once = ExactlyOnce()
+        self.permitted = Permitted()
         self._oldest = OneOldest()
         self._groups = ConsumerGroups()
         self._hand_overs = HandOvers()
@@ -308,7 +310,7 @@ class Witness:
             return
         self._oldest.stands(node, entry.index, machine.oldest)
         if self._effects.applied(node, entry.index, effects, machine.digest()) and isinstance(effects, Effects):
-            self._once.applied(node, entry, effects)
+            self._once.applied(node, entry, effects, self.permitted.applied(node, entry, effects))
             self._groups.applied(node, entry, effects, machine)
 
     def another_state(self, node: NodeId) -> None:

@@ -20,7 +20,7 @@ from raftlog.chaos.sim.mutants.consensus import (
 )
 from raftlog.chaos.sim.mutants.disks import bad_disks, damage, disks, keeping
 from raftlog.chaos.sim.mutants.mutant import CannotPlant, Edit, Mutant
-from raftlog.chaos.sim.mutants.service import http, links, points, replica, serving, sessions, waiting
+from raftlog.chaos.sim.mutants.service import access, http, links, points, replica, serving, sessions, waiting
 
 __all__ = ["MUTANTS", "CannotPlant", "Edit", "Mutant", "named", "plant"]
 
@@ -44,6 +44,7 @@ _MODULES: Final = (
     keeping,
     serving,
     waiting,
+    access,
 )
 
 MUTANTS: Final[dict[str, Mutant]] = {

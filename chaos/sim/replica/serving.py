@@ -18,7 +18,21 @@ from raftlog.cluster.api.problems import make_problem
 from raftlog.cluster.api.values import LeaderHint
 from raftlog.cluster.protocol.request import Settled
 from raftlog.cluster.replica.replica import Replica
+from raftlog.raft.codec.block import BLOCK_PLAIN, decode_blocks, decode_records, encode_block
 from raftlog.raft.types import NOBODY
+from raftlog.statemachine.access.admission import encode_admission
+
+ADMIN: Final = "root"
+"""The principal of all clients but those whose permissions change (`raftlog.chaos.sim.clients.users`)."""
+
+
+def admitted(block: bytes, admission: bytes) -> bytes:
+    """The request block with that admission."""
+    (one,) = decode_blocks(block)
+    return encode_block(
+        tuple(decode_records(one)), admission=admission, session=one.session, sequence=one.sequence,
+        settled=one.settled, plain=bool(one.flags & BLOCK_PLAIN),
+    )  # fmt: skip
 
 ANSWERED: Final = "a process that lives answers every request"
 LATE_US: Final = 3_000_000
@@ -50,14 +64,19 @@ class Serving(Life):
         self.world.after(LATE_US, self._overdue, asked, number)
 
     def submit(
-        self, block: bytes, count: int, session: int, sequence: int, deadline_us: int, done: Callable[[Answer], None]
-    ) -> None:
+        self, block: bytes, count: int, session: int, sequence: int, deadline_us: int, done: Callable[[Answer], None],
+        *, is_admitted: bool = False,
+    ) -> None:  # fmt: skip
         """A client's request block of `count` records arrives here. `deadline_us` is world time.
 
-        `done` is called once, in an event of its own; never, if this process ends before.
+        While access control is on here, it is a request of ADMIN, unless it `is_admitted` already. `done` is called
+        once, in an event of its own; never, if this process ends before.
         """
         if self.core is not None:
             done = self._asked(f"the write with sequence {sequence}", deadline_us, done)
+            access = getattr(self.machine, "access", None)
+            if not is_admitted and access is not None and access.is_on:
+                block = admitted(block, encode_admission(access.admission(ADMIN)))
             self._input(self._submit, block, count, session, sequence, deadline_us, done)
 
     def _submit(

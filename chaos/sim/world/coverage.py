@@ -112,6 +112,9 @@ SOMETIMES: Final[dict[str, str]] = {
     # snapshots over the wire
     "snapshot installed": "a follower took the leader's snapshot in place of entries",
     "snapshot during a joint configuration": "a snapshot was made or taken while two majorities were needed",
+    # permissions
+    "permissions changed while users wrote": "an admin gave or took away what a user may do",
+    "a permission was lost on the way": "a node admitted a write, which was refused at its place in the log",
     # the nemesis, and the end of trouble
     "a bare quorum went on alone": "a majority without a node to spare was healed, and went on without the rest",
     "five kinds at once": "five kinds of fault within ten simulated seconds",

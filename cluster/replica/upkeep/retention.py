@@ -17,6 +17,7 @@ from raftlog.cluster.replica.upkeep import snapshots
 from raftlog.cluster.runtime import clock
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.raft.wal.retention import SegmentFiles, trim_before
+from raftlog.statemachine.access.admission import NODE_ADMISSION
 from raftlog.statemachine.commands import Operation
 
 LOOK_S: Final = 0.5  # seconds between two looks; in this time a leader proposes at most one trim
@@ -75,7 +76,8 @@ def _needs_snapshot(replica: ReplicaState, pieces: Sequence[SegmentFiles]) -> bo
 
 
 async def _trim(replica: ReplicaState, before: int) -> None:
-    block = encode_block([BlockRecord(int(Operation.TRIM), argument=before)])
+    admission = NODE_ADMISSION if replica.machine.access.is_on else b""
+    block = encode_block([BlockRecord(int(Operation.TRIM), argument=before)], admission=admission)
     try:
         done = await replica.driver.submit(block, 1, deadline=clock.monotonic() + DEADLINE_S)
     except ApiError as error:  # the next look asks again

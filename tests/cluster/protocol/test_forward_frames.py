@@ -25,6 +25,7 @@ from raftlog.cluster.protocol.forward_frames import (
 )
 from raftlog.cluster.protocol.request import Inflight, PeerReply
 from raftlog.cluster.protocol.waiters import IndexWaiters, Reads, ReadWaiter
+from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion
 from raftlog.raft.codec.frame import FRAME_FORWARD, FRAME_FORWARD_REPLY, FRAME_POINTS, FRAME_READ, Frame, FrameDecoder
 from raftlog.statemachine.digest import POINT_BYTES
@@ -55,15 +56,17 @@ def test_an_older_peer_gets_a_code_that_it_knows(version: int, code: Code) -> No
 
 def test_forwarded_requests_arrive_unchanged() -> None:
     """Count, session and sequence come from the block itself; the deadline as time that is left."""
-    blocks = [append_block(b"a", b"b"), append_block(b"c", session=5, sequence=6)]
-    sent = [request(blocks[0], 2), request(blocks[1], 1, deadline=10.5)]
+    admitted = encode_block([BlockRecord(1, None, b"d")], admission=b"who")
+    blocks = [append_block(b"a", b"b"), append_block(b"c", session=5, sequence=6), admitted]
+    sent = [request(blocks[0], 2), request(blocks[1], 1, deadline=10.5), request(admitted)]
     got = decode_forward(one(encode_forward(40, sent, now=10.0)), 3, now=100.0)
     assert [each.block for each in got] == blocks
     assert [(each.count, each.session, each.sequence, each.peer, each.number) for each in got] == [
         (2, 0, 0, 3, 40),
         (1, 5, 6, 3, 41),
+        (1, 0, 0, 3, 42),
     ]
-    assert [each.deadline for each in got] == [102.0, 100.5]
+    assert [each.deadline for each in got] == [102.0, 100.5, 102.0]
 
 
 def test_a_turns_requests_fill_frames_up_to_their_limit() -> None:

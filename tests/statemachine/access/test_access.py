@@ -141,7 +141,7 @@ def test_one_key_outside_refuses_the_whole_request(one: RequestBlock) -> None:
     assert cluster.sent("ada", txn()).result is Result.APPLIED
 
 
-def test_a_permission_that_was_lost_on_the_way_refuses_the_write() -> None:
+def test_pitfall_87_a_permission_that_was_lost_on_the_way_refuses_the_write() -> None:
     """Admitted, then revoked, then in its place in the log: by a role that shrinks, a user that is blocked, deleted or
     made again, and a token that is revoked, though the user may still write."""
     for action, name, more in (
@@ -163,7 +163,7 @@ def test_a_permission_that_was_lost_on_the_way_refuses_the_write() -> None:
     assert cluster.sent("ada", put(b"a")).result is Result.APPLIED  # another credential of the user, admitted later
 
 
-def test_a_copy_of_an_applied_request_keeps_its_answer_and_a_refused_one_its_refusal() -> None:
+def test_pitfall_87_a_copy_of_an_applied_request_keeps_its_answer_and_a_refused_one_its_refusal() -> None:
     """Under a session each copy is answered alike, whatever is revoked or granted in between."""
     cluster = Cluster()
     cluster.user("ada", "write on keys:a*")

@@ -105,7 +105,7 @@ def test_compiled_ranges_allow_what_the_grants_together_allow(
 
 
 @pytest.mark.parametrize("key", [b"order", b"orders", b"orders0", b"Orders/", b"orders.", b"orders/\xff\xff"])
-def test_a_prefix_that_nearly_matches_is_none(key: bytes) -> None:
+def test_pitfall_87_a_prefix_that_nearly_matches_is_none(key: bytes) -> None:
     """Only keys that begin with every byte of the prefix."""
     permissions = Permissions([parse_grant("write on keys:orders/*")])
     assert permissions.allows_key(Verb.WRITE, Resource.KEYS, key) == key.startswith(b"orders/")

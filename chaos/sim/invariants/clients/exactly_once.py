@@ -6,11 +6,14 @@ time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from raftlog.chaos.sim.invariants.clients.permitted import deleted_user, reason_of
 from raftlog.raft.codec.block import BLOCK_PLAIN, BLOCK_SESSION, Block, decode_blocks, decode_records
 from raftlog.raft.consensus.invariants import InvariantBroken
 from raftlog.raft.types import Entry, EntryKind, NodeId
+from raftlog.statemachine.answers import Reason
 from raftlog.statemachine.commands import Operation, Result
 from raftlog.statemachine.effects import Effects, RequestEffect
 
@@ -25,6 +28,8 @@ class _Session:
     done: dict[int, int] = field(default_factory=dict)  # sequence -> index at which it was carried out
     refused: dict[int, int] = field(default_factory=dict)  # sequence -> index at which it was refused
     voided: dict[int, int] = field(default_factory=dict)
+    denied: dict[int, int] = field(default_factory=dict)  # sequence -> index at which its principal lacked a grant
+    owner: str = ""  # the principal that opened it
 
 
 class ExactlyOnce:
@@ -35,8 +40,9 @@ class ExactlyOnce:
     def __init__(self) -> None:
         self._sessions: dict[int, _Session] = {}
 
-    def applied(self, node: NodeId, entry: Entry, effects: Effects) -> None:
-        """An entry was applied for the first time. Raises InvariantBroken."""
+    def applied(self, node: NodeId, entry: Entry, effects: Effects, principals: Sequence[str | None] = ()) -> None:
+        """An entry was applied for the first time. `principals`: whose sessions each of its requests may use; None or
+        none given: everybody's. Raises InvariantBroken."""
         if entry.kind is not EntryKind.COMMANDS:
             return
         rows = effects.requests
@@ -44,21 +50,25 @@ class ExactlyOnce:
         for number, block in enumerate(decode_blocks(entry.data)):
             last += block.count
             result = rows[number].result if rows else Result.APPLIED
+            principal = principals[number] if principals else None
             if block.flags & BLOCK_SESSION:
                 effect = rows[number] if rows else None
-                self._in_session(node, entry, block, last, result, effect)
+                self._in_session(node, entry, block, last, result, effect, principal)
             elif result is Result.APPLIED and not block.flags & BLOCK_PLAIN:
-                self._of_sessions(entry, block, last)
+                self._of_sessions(entry, block, last, principal)
 
-    def _live(self, session: int, clock_ms: int) -> _Session | None:
+    def _live(self, session: int, clock_ms: int, principal: str | None) -> _Session | None:
         known = self._sessions.get(session)
-        return None if known is None or known.expires_ms <= clock_ms else known
+        if known is None or known.expires_ms <= clock_ms or principal not in (None, known.owner):
+            return None
+        return known
 
     def _in_session(
-        self, node: NodeId, entry: Entry, block: Block, last: int, result: Result, effect: RequestEffect | None
-    ) -> None:
+        self, node: NodeId, entry: Entry, block: Block, last: int, result: Result, effect: RequestEffect | None,
+        principal: str | None,
+    ) -> None:  # fmt: skip
         what = f"session {block.session}, sequence {block.sequence} at index {last}: {result.name}"
-        session = self._live(block.session, entry.clock_ms)
+        session = self._live(block.session, entry.clock_ms, principal)
         if (session is None) != (result is Result.EXPIRED):
             state = "is not live" if session is None else f"lives until {session.expires_ms}"
             raise InvariantBroken(node, PROPERTY, SECTION, f"{what}, but it {state} at clock {entry.clock_ms}")
@@ -69,11 +79,17 @@ class ExactlyOnce:
         if sequence == 0:
             self._void(node, block, last, result, session)
         elif result in (Result.APPLIED, Result.COMPARE_FAILED):
-            if sequence in session.done or sequence in session.voided:
-                before = session.done.get(sequence, session.voided.get(sequence))
+            earlier = (session.done, session.voided, session.denied)
+            before = next((each[sequence] for each in earlier if sequence in each), None)
+            if before is not None:
                 raise InvariantBroken(node, PROPERTY, SECTION, f"{what}, and was decided at {before} before")
             session.done[sequence] = last
         elif result is Result.REFUSED:
+            if reason_of(effect) is Reason.NOT_PERMITTED:
+                if sequence in session.done:
+                    evidence = f"{what}, not permitted, although it was applied at {session.done[sequence]}"
+                    raise InvariantBroken(node, PROPERTY, SECTION, evidence)
+                session.denied[sequence] = last
             session.refused[sequence] = last
         elif result is Result.REPEATED:
             first = session.done.get(sequence) or session.refused.get(sequence)
@@ -88,14 +104,17 @@ class ExactlyOnce:
                     raise InvariantBroken(node, PROPERTY, SECTION, evidence)
                 session.voided[record.argument] = last
 
-    def _of_sessions(self, entry: Entry, block: Block, last: int) -> None:
+    def _of_sessions(self, entry: Entry, block: Block, last: int, principal: str | None) -> None:
         if block.count != 1:
             return
         (record,) = decode_records(block)
         if record.operation == Operation.SESSION_OPEN and record.argument is not None:
-            self._sessions[last] = _Session(record.argument, entry.clock_ms + record.argument)
+            self._sessions[last] = _Session(record.argument, entry.clock_ms + record.argument, owner=principal or "")
         elif record.operation == Operation.SESSION_KEEPALIVE and record.argument in self._sessions:
             session = self._sessions[record.argument]
             session.expires_ms = entry.clock_ms + session.ttl_ms
         elif record.operation == Operation.SESSION_CLOSE and record.argument is not None:
             self._sessions.pop(record.argument, None)
+        elif record.operation == Operation.ACCESS and (user := deleted_user(record)) is not None:
+            for number in [number for number, each in self._sessions.items() if each.owner == user]:
+                del self._sessions[number]
