@@ -305,7 +305,7 @@ class User:
                     self._shown(replica, admission, entry, row, is_shown=is_visible(row, permissions))
             world.count("users' pages of the log")
 
-        replica.serve(partial(_read_log, start), read)
+        replica.serve(partial(_read_log, start), read, world.now_us + world.patience_us)
 
     def _shown(self, replica: Any, admission: bytes, entry: Entry, row: Any, *, is_shown: bool) -> None:
         if row.operation is not None:

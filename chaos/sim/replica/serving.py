@@ -34,6 +34,7 @@ def admitted(block: bytes, admission: bytes) -> bytes:
         settled=one.settled, plain=bool(one.flags & BLOCK_PLAIN),
     )  # fmt: skip
 
+
 ANSWERED: Final = "a process that lives answers every request"
 LATE_US: Final = 3_000_000
 """From the deadline of a request to its answer, at most: hanging disks and pauses included, in microseconds."""

@@ -9,7 +9,6 @@ import pytest
 from raftlog.chaos.sim.invariants.clients.exactly_once import ExactlyOnce
 from raftlog.chaos.sim.invariants.clients.permitted import Permitted
 from raftlog.raft.codec.block import BlockRecord, encode_block
-from raftlog.raft.codec.entry import entry_mark
 from raftlog.raft.consensus.invariants import InvariantBroken
 from raftlog.raft.types import GENESIS, EntryKind
 from raftlog.statemachine.access.admission import Admission, encode_admission
@@ -49,7 +48,7 @@ class Log:
         admission = encode_admission(Admission(name, revision)) if name else b""
         block = encode_block([record], admission=admission, session=session, sequence=sequence)
         entry = sealed(self.mark, 1, kind=EntryKind.COMMANDS, data=block)
-        self.mark = entry_mark(entry)
+        self.mark = entry.mark
         effects = Effects(entry.index, 1, (RequestEffect(result, 1, answer=answer),))
         self.once.applied(1, entry, effects, self.permitted.applied(1, entry, effects))
 
@@ -77,6 +76,14 @@ def _ada() -> bytes:
 
 
 Steps = Callable[[Log], object]
+
+
+def deleted(log: Log) -> Log:
+    """The same log, in which ada is deleted."""
+    log.change(AccessAction.DELETE_USER, "ada")
+    return log
+
+
 OTHER = BlockRecord(Operation.PUT, b"a\0", b"v")
 BRANCH = BlockRecord(Operation.DELETE_RANGE, b"a", b"b")
 CASES: dict[str, tuple[Steps, Steps]] = {
@@ -91,7 +98,7 @@ CASES: dict[str, tuple[Steps, Steps]] = {
     "an outdated admission": (lambda log: log.did("ada", PUT), lambda log: log.did("ada", PUT, revision=2)),
     "a blocked user": (
         lambda log: log.did("ada", PUT),
-        lambda log: (log.change(AccessAction.DELETE_USER, "ada"), log.did("ada", PUT)),
+        lambda log: deleted(log).did("ada", PUT),
     ),
     "a read": (lambda log: log.read(b"a", is_allowed=False), lambda log: log.read(b"a", is_allowed=True)),
     "a page": (lambda log: log.shown(b"a", is_shown=False), lambda log: log.shown(b"a", is_shown=True)),
