@@ -22,8 +22,8 @@ class Code(StrEnum):
     """Error codes; `ERRORS` has status, outcome and retryable of each."""
 
     BAD_REQUEST = "bad_request"  # malformed: body, parameter, header
-    UNAUTHORIZED = "unauthorized"  # reserved: no or wrong token
-    FORBIDDEN = "forbidden"  # authorise said no, foreign Origin
+    UNAUTHORIZED = "unauthorized"  # no certificate or token that counts
+    FORBIDDEN = "forbidden"  # a grant is missing: `missing`; foreign Origin, another cluster's certificate
     BAD_HOST = "bad_host"  # unknown Host value
     NOT_FOUND = "not_found"  # no such route
     KEY_NOT_FOUND = "key_not_found"
@@ -47,6 +47,7 @@ class Code(StrEnum):
     SESSIONS_FULL = "sessions_full"
     REFUSED = "refused"  # the state machine refused a well-formed request (duplicate key in a transaction, ...)
     BUSY = "busy"  # a queue is full
+    OVER_QUOTA = "over_quota"  # this user's own share of the node is used up: `retry_after`
     DISK_FULL = "disk_full"  # this node, or no majority of the voters, has room on its disk for a write
     NO_LEADER = "no_leader"  # no leader took the request within the deadline; it was never queued
     LEADER_LOST = "leader_lost"  # queued; the leader was lost before the outcome was known
@@ -100,6 +101,7 @@ ERRORS: Final[dict[Code, ErrorRow]] = {
     Code.SESSIONS_FULL: ErrorRow(429, _N, True),
     Code.REFUSED: ErrorRow(422, _N, False),
     Code.BUSY: ErrorRow(429, _N, True),
+    Code.OVER_QUOTA: ErrorRow(429, _N, True),
     Code.DISK_FULL: ErrorRow(507, _N, True),
     Code.NO_LEADER: ErrorRow(503, _N, True),
     Code.LEADER_LOST: ErrorRow(504, _U, True),
@@ -151,6 +153,8 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     why: str | None = (
         None  # members_changing, members_refused: one word for the reason (`raftlog.raft.refusals.WhyRefused`)
     )
+    missing: str | None = None  # forbidden: the grant that the user lacks
+    retry_after: int | None = None  # over_quota: seconds
     type: str = "about:blank"
     title: str = ""
     detail: str = ""

@@ -12,6 +12,7 @@ H_DEADLINE: Final = "Raftlog-Deadline-Ms"  # how long the client waits, from now
 H_REQUEST_ID: Final = "Raftlog-Request-Id"
 H_KEY: Final = "Raftlog-Key"  # key of a raw appended record, percent-encoded
 H_TIME: Final = "Raftlog-Time-Ms"  # client event time of a raw appended record
+H_PRINCIPAL: Final = "Raftlog-Principal"  # the user whose request a node passes on
 H_PASSED_ON: Final = "Raftlog-Passed-On"  # the node that passed the request on to this one, which answers by itself
 # Answer headers (every answer that has them in its body repeats them here, raw streams have them only here).
 H_INDEX: Final = "Raftlog-Index"

@@ -193,7 +193,7 @@ Step = Attempt | CallDone | GiveUp
 # `future_index`, which a node that is behind also answers to reads.
 _SETTLES: Final = DECIDED - {Code.SEQUENCE_REUSED, Code.FUTURE_INDEX}
 # The node itself has no space, and every other node would forward the request to the same leader.
-_CROWDED: Final = frozenset({Code.BUSY, Code.WINDOW_FULL, Code.SESSIONS_FULL})
+_CROWDED: Final = frozenset({Code.BUSY, Code.OVER_QUOTA, Code.WINDOW_FULL, Code.SESSIONS_FULL})
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -39,6 +39,14 @@ class ConnectionsBusy(Unavailable):
     """The request was not sent: other requests of this client used all of its connections."""
 
 
+class Unauthorized(NotApplied):
+    """The node knows no user by this client's certificate or token: there is none, or it is revoked or expired."""
+
+
+class Forbidden(NotApplied):
+    """The user may not do this; `problem.missing` is the grant that it lacks."""
+
+
 class KeyNotFound(NotApplied):
     """There is no such key."""
 
@@ -72,6 +80,9 @@ _UNKNOWN: Final[dict[Code, type[OutcomeUnknown]]] = {
     Code.SEQUENCE_SETTLED: SequenceSettled,
 }
 _CLASSES: Final[dict[Code, type[NotApplied]]] = {
+    Code.UNAUTHORIZED: Unauthorized,
+    Code.FORBIDDEN: Forbidden,
+    Code.PERMISSION_LOST: Forbidden,
     Code.KEY_NOT_FOUND: KeyNotFound,
     Code.COMPARE_FAILED: CompareFailed,
     Code.COMPACTED: Compacted,
@@ -79,6 +90,7 @@ _CLASSES: Final[dict[Code, type[NotApplied]]] = {
     Code.CONSUMER_FENCED: ConsumerFenced,
     Code.NO_LEADER: Unavailable,
     Code.BUSY: Unavailable,
+    Code.OVER_QUOTA: Unavailable,
     Code.DISK_FULL: Unavailable,
     Code.DEADLINE: Unavailable,
     Code.SHUTTING_DOWN: Unavailable,

@@ -101,6 +101,9 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     operator_requests_max: int = 64  # and this many more that operate the cluster
     keepalives_max: int = 1_024  # keepalives of sessions beyond open_requests_max, inbox_requests_max
     watchers_max: int = 1_024  # open watch and follow streams
+    principal_requests_max: int = 50_000  # requests of one user in a second, at one node,
+    principal_bytes_max: int = 1 << 30  # bytes of their bodies and answers,
+    principal_streams_max: int = 256  # and streams of one user that are open
     stream_stall_ms: int = 10_000  # a stream whose reader takes nothing for this long is closed with its `next`
     progress_ms: int = 4_000  # streams say how far they are at least this often
     stream_gather_ms: int = 50  # records for many followers of the log wait at most this long, and go together
@@ -172,6 +175,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scrub: ScrubSettings = msgspec.field(default_factory=ScrubSettings)
     log: LogSettings = msgspec.field(default_factory=LogSettings)
     security: SecuritySettings = msgspec.field(default_factory=SecuritySettings)
+
+    @property
+    def is_exposed(self) -> bool:
+        """Whether other machines can reach the node's HTTP API."""
+        return bool(self.http.listen) and not is_loopback(self.http.listen)
 
     def options(self) -> Options:
         """The core's tunables. Raises SettingsError."""

@@ -22,6 +22,8 @@ from raftlog.cluster.http.fast.admission import REQUEST_BYTES, AdmissionQueue
 from raftlog.cluster.http.fast.connection import FastConnection
 from raftlog.cluster.http.fast.head import HeadParser
 from raftlog.cluster.http.gate import Api, forget_frames
+from raftlog.cluster.security.names import Holder
+from raftlog.cluster.security.tls import shown_holder
 
 KEEPALIVE_SECONDS: Final = 75.0
 """How long a connection without a request is kept, in seconds."""
@@ -121,6 +123,13 @@ class SlowConnection(RequestHandler):
             self.close()
         else:
             super().data_received(_NOT_HTTP)
+
+    @property
+    def holder(self) -> Holder | None:
+        """The holder of the client's certificate."""
+        if self._front is not None:
+            return self._front.holder
+        return None if self.transport is None else shown_holder(self.transport)
 
     def began(self) -> None:
         """The whole head of a request is here."""

@@ -6,46 +6,53 @@ paths.
 
 from __future__ import annotations
 
-import ipaddress
 import itertools
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final
-from urllib.parse import urlsplit
+from collections.abc import Awaitable, Coroutine
+from typing import Any, Final, Protocol, cast
 
 from aiohttp import web
 
-from raftlog.cluster.api.authorise import Principal, authorise
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.api.headers import H_REQUEST_ID, H_SEQUENCE, H_SESSION
 from raftlog.cluster.api.problems import make_problem
+from raftlog.cluster.http.exchange.access import Denied, size_of
 from raftlog.cluster.http.exchange.answer import HttpAnswer, StreamedAnswer, problem_answer
 from raftlog.cluster.http.exchange.budget import SMALL_BYTES, answers_full
 from raftlog.cluster.http.exchange.call import AskedOfNode, Call, Service, finished, is_request_id
-from raftlog.cluster.http.exchange.query import authority_of, split_target
+from raftlog.cluster.http.exchange.query import split_target
+from raftlog.cluster.http.hosts import HostCheck, check_origin
 from raftlog.cluster.http.request_log import FAILED, RequestLog
 from raftlog.cluster.http.routes.table import KEY_ROUTES, Route, allowed_methods, find_route
 from raftlog.cluster.runtime.logging import get_logger
+from raftlog.cluster.security.names import Holder
+from raftlog.cluster.security.tokens import redacted
 
-_ANYONE: Final = Principal()
 _READS: Final = frozenset({"GET", "HEAD"})
-_WITHOUT_SESSION: Final = frozenset({"session", "members"})
-"""Verbs whose writes take no session: they would be carried out for every copy."""
 _BODILESS: Final = frozenset({"GET", "HEAD", "DELETE"})
 """Methods whose routes take no body."""
-_HOSTS_SEEN_MAX: Final = 64
-"""Most Host values remembered as good; a client may come by any number of proxies' ports."""
 _PROBES: Final = frozenset({"/livez", "/readyz", "/metrics", "/v1/status"})
 _PROBED: Final = frozenset({200, 503})
 """Statuses with which a probe has no line in the log: probes come again and again, and the metrics count them."""
 _COUNTED_AT: Final = 256
 """Answered requests that are counted together: one pass, while their tuples are few."""
-_PROBE_PATHS: Final = frozenset({"/livez", "/readyz"})
-_DEFAULT_NAMESPACE: Final = 0
+_DENIED_S: Final = 5.0
+"""Longest wait for the barrier before a refusal that came before the request's deadline was read."""
 
 
 Begun = AskedOfNode | HttpAnswer | StreamedAnswer | Coroutine[Any, Any, HttpAnswer | StreamedAnswer]
 """A request that is admitted: asked of the node, answered already, or with a handler that waits for more."""
+
+
+class SlowSide(Protocol):
+    """The parts of aiohttp's side of a connection that are read here (`raftlog.cluster.http.connections`)."""
+
+    @property
+    def holder(self) -> Holder | None:
+        """The holder of the client's certificate."""
+
+    def began(self) -> None:
+        """The whole head of a request is here."""
 
 
 class Api:
@@ -55,7 +62,7 @@ class Api:
         self.service = service
         node = service.node.node_id
         self._logger = get_logger(node=node)
-        self._hosts_seen: set[str] = set()
+        self._hosts = HostCheck(service)
         self._id_prefix = f"{node}-{secrets.token_hex(4)}-"
         self._ids = itertools.count(1)
         limits = service.limits
@@ -64,10 +71,12 @@ class Api:
 
     async def handle(self, request: web.BaseRequest) -> HttpAnswer | StreamedAnswer:
         """Serves one request of aiohttp's."""
-        began: Callable[[], None] = request.protocol.began  # type: ignore[attr-defined]  # `Server` makes no other
-        began()
+        connection: SlowSide = cast(Any, request.protocol)  # `Server` makes no other
+        connection.began()
         path, query = split_target(request.raw_path)
-        return await self.serve(Call(request.method, request.raw_path, path, query, request.headers, request))
+        call = Call(request.method, request.raw_path, path, query, request.headers, request)
+        call.holder = connection.holder
+        return await self.serve(call)
 
     async def serve(self, call: Call) -> HttpAnswer | StreamedAnswer:
         """The answer to a request of aiohttp's. Raises nothing but a cancellation."""
@@ -89,6 +98,8 @@ class Api:
             if call.whole is None and call.method in _BODILESS and not call.request.content.is_eof():
                 return self._ended(call, self._without_body(call, route))
             handled = route.handler(service, call)
+        except Denied:
+            return self._ended(call, self._again(call))
         except Exception as error:
             return self._failed(call, error)
         return handled if isinstance(handled, tuple) else self._ended(call, handled)
@@ -107,10 +118,23 @@ class Api:
             raise
         return self._end(call, answer)
 
+    async def _again(self, call: Call) -> HttpAnswer | StreamedAnswer:
+        """Asks the gate and the handler once more, after a read barrier: what the sender lacked may have been given at
+        another node just before. Raises ApiError."""
+        call.was_denied = True
+        await self.service.node.read_barrier(call.deadline or self.service.clock() + _DENIED_S)
+        route = self._admit(call)
+        return await finished(self.service, call, route.handler(self.service, call))
+
     async def _ended(self, call: Call, handled: Awaitable[HttpAnswer | StreamedAnswer]) -> HttpAnswer | StreamedAnswer:
         """The same for a handler that is a coroutine."""
         try:
-            answer = await handled
+            try:
+                answer = await handled
+            except Denied:
+                if call.was_denied:
+                    raise
+                answer = await self._again(call)
         except Exception as error:
             answer = self._failed(call, error)
             forget_frames(error)
@@ -143,6 +167,8 @@ class Api:
         service.open_requests -= 1
         if call.held is not None:
             call.release()
+        if call.caller is not None and isinstance(answer, HttpAnswer):
+            call.caller.meter.charge(len(answer.body))
         seconds = service.clock() - call.started
         http = service.node.metrics.http
         http.answered.append((call.route, answer.status, seconds))
@@ -152,7 +178,7 @@ class Api:
         if lines is not None and (seconds >= lines.from_s or answer.status >= FAILED):
             if not (call.route in _PROBES and answer.status in _PROBED):
                 waits = call.stream is not None or "wait=" in call.query_text or "min_index=" in call.query_text
-                lines.add(call.method, call.target, answer.status, seconds, call.request_id, code, waits=waits)
+                lines.add(call.method, redacted(call.target), answer.status, seconds, call.request_id, code, waits=waits)
         return answer
 
     def _failed(self, call: Call, error: Exception) -> HttpAnswer | StreamedAnswer:
@@ -163,7 +189,7 @@ class Api:
         if isinstance(error, ConnectionError):
             gone = ApiError(Code.INTERNAL, "the client is gone")
             return self._end(call, self.problem(request_id, gone), "client_gone")
-        self._logger.error("request_failed", request_id=request_id, target=call.target[:200], exc_info=error)
+        self._logger.error("request_failed", request_id=request_id, target=redacted(call.target)[:200], exc_info=error)
         bug = ApiError(Code.INTERNAL, f"an unexpected error, probably a bug: look for {request_id} in the node's log")
         return self._end(call, call.stream or self.problem(request_id, bug), Code.INTERNAL)
 
@@ -171,6 +197,7 @@ class Api:
         """The error as an answer. Without a `call` no request was read: its bytes may name a session."""
         service = self.service
         node = service.node
+        error.message = redacted(error.message)  # it may quote what the client sent
         problem = make_problem(
             error, node=service.identity.node_id, request_id=identifier, leader=node.leader_hint(), index=node.applied,
             term=node.term,
@@ -179,8 +206,10 @@ class Api:
         extra: list[tuple[str, str]] = []
         if error.code is Code.METHOD_NOT_ALLOWED and call is not None:
             extra.append(("Allow", allowed_methods(call)))
-        if error.code in (Code.BUSY, Code.DISK_FULL):
-            extra.append(("Retry-After", "1"))
+        if error.code in (Code.BUSY, Code.DISK_FULL, Code.OVER_QUOTA):
+            extra.append(("Retry-After", str(error.more.get("retry_after", 1))))
+        if error.code is Code.UNAUTHORIZED:
+            extra.append(("WWW-Authenticate", 'Bearer realm="raftlog"'))
         answer = problem_answer(service.identity, problem, extra)
         answer.keep_alive = error.code is not Code.UNSUPPORTED  # a transfer coding: others may see another end of it
         return answer
@@ -191,17 +220,18 @@ class Api:
         if call.has_options:
             call.check_framing()
         host = call.headers.get("Host")
-        if call.has_options or host not in self._hosts_seen:
-            host = self._check_target(call)
+        if call.has_options or host not in self._hosts.seen:
+            host = self._hosts.check(call)
         route = KEY_ROUTES[call.method] if call.key else find_route(call)
         call.route = route.pattern
-        authorise(_ANYONE, route.verb, _DEFAULT_NAMESPACE, None)
+        if service.node.machine.access.is_on or service.access.is_exposed:
+            service.access.admit(call, route.need, size_of(call), is_first_admin=route.is_first_admin)
         if call.has_options:
             call.check_own_headers()
-            if route.verb in _WITHOUT_SESSION and call.method not in _READS:
+            if not route.takes_session and call.method not in _READS:
                 self._check_no_session(call)
             if call.method not in _READS and (origin := call.headers.get("Origin")) is not None:
-                self._check_origin(origin, host or "")
+                check_origin(origin, host or "")
             call.check_log(service.node.log_id)
             call.set_deadline(service)
         else:
@@ -231,44 +261,6 @@ class Api:
                 "try again, or another node",
             )
 
-    def _check_target(self, call: Call) -> str:
-        """The host of the request, by its Host header and by its target, if that has one. Raises ApiError. A load
-        balancer's
-        plain check is HTTP/1.0 without a Host header; it may ask whether the node serves."""
-        host = call.headers.get("Host")
-        is_probe = call.path in _PROBE_PATHS or (call.method, call.path) == ("OPTIONS", "/")
-        if host not in self._hosts_seen and not (host is None and is_probe):
-            self._check_host(host or "")
-        authority = authority_of(call.target, "http" if self.service.credentials is None else "https")
-        if authority is None:
-            return host or ""
-        if authority not in self._hosts_seen:
-            self._check_host(authority)
-        return authority
-
-    def _check_host(self, host: str) -> None:
-        """Refuses requests that a browser was tricked into sending here under a foreign name (DNS rebinding)."""
-        name = _hostname(host)
-        if name is None or not (_is_loopback(name) or name in self._own_hosts()):
-            raise ApiError(
-                Code.BAD_HOST,
-                f"Host {host[:100]!r} is not a name of this node: use its advertised URL, or add it to http.hosts",
-            )
-        if len(self._hosts_seen) < _HOSTS_SEEN_MAX:
-            self._hosts_seen.add(host)
-
-    def _own_hosts(self) -> set[str]:
-        service = self.service
-        urls = [member.url for member in service.node.members().members if member.node == service.node.node_id]
-        return {host.lower() for host in service.http.hosts} | {urlsplit(url).hostname or "" for url in urls}
-
-    @staticmethod
-    def _check_origin(origin: str, host: str) -> None:
-        if origin.partition("://")[2].lower() != host.lower():
-            raise ApiError(
-                Code.FORBIDDEN, f"a write from a page of {origin[:100]!r}: only this node's own pages may write"
-            )
-
     @staticmethod
     def _check_no_session(call: Call) -> None:
         """Raises ApiError if a write names a session on a route that would carry it out for every copy."""
@@ -293,19 +285,3 @@ def forget_frames(error: BaseException | None) -> None:
     while error is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__
-
-
-def _hostname(host: str) -> str | None:
-    try:
-        return urlsplit(f"//{host}").hostname
-    except ValueError:
-        return None
-
-
-def _is_loopback(name: str) -> bool:
-    if name == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False

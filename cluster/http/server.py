@@ -9,6 +9,7 @@ from aiohttp import web
 
 from raftlog.cluster.config.settings import Settings
 from raftlog.cluster.http.connections import KEEPALIVE_SECONDS, Server
+from raftlog.cluster.http.exchange.access import Access, TokenProvider
 from raftlog.cluster.http.exchange.answer import ServerIdentity
 from raftlog.cluster.http.exchange.call import Service
 from raftlog.cluster.http.exchange.consumer_lag import Lags
@@ -52,8 +53,9 @@ class ApiRunner(web.ServerRunner):
 
 
 def build_runner(
-    node: NodeInterface, settings: Settings, *, fast_path: bool = True, credentials: Credentials | None = None
-) -> ApiRunner:
+    node: NodeInterface, settings: Settings, *, fast_path: bool = True, credentials: Credentials | None = None,
+    provider: TokenProvider | None = None,
+) -> ApiRunner:  # fmt: skip
     """The HTTP server of `node`: `await runner.setup()`, then listen with `aiohttp.web.TCPSite`, then `cleanup()`.
 
     Call it in the running event loop. `fast_path=False` is for tests and benchmarks, which compare the two.
@@ -62,6 +64,10 @@ def build_runner(
     service = Service(
         node, settings.http, limits, settings.options().entry_bytes_max, clock.monotonic,
         ServerIdentity(node.log_id, node.node_id, limits.stream_stall_ms / 1000), Lags(node),
+        Access(
+            node, limits, provider, is_exposed=settings.is_exposed and not settings.security.insecure,
+            has_tls=credentials is not None,
+        ),
         credentials, routes=route_lines(),
     )  # fmt: skip
     api = Api(service)

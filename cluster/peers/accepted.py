@@ -8,8 +8,6 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Protocol, cast
 
-from raftlog.cluster.api.authorise import Principal, authorise
-from raftlog.cluster.api.errors import ApiError
 from raftlog.cluster.api.status import fingerprint
 from raftlog.cluster.config.settings import LimitSettings
 from raftlog.cluster.peers.commit_notices import CommitNotices
@@ -197,10 +195,6 @@ class Accepted(asyncio.Protocol):
         hello = decode_hello(FrameDecoder().feed(early[:size])[0])
         owner = self._owner
         reason = self._refusal(hello)
-        try:
-            authorise(Principal(), "peer", 0, None)
-        except ApiError as error:
-            reason = error.message
         self._who, self._named = f"node {hello.sender} at {self._where}", hello.sender
         if reason is not None:
             self._refuse(reason)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from raftlog.cluster.runtime import clock
-from raftlog.cluster.security.names import client_refusal, peer_refusal
+from raftlog.cluster.security.names import Holder, client_refusal, holder_of, peer_refusal
 from raftlog.cluster.security.revoked import Revoked, parse_revoked
 
 if TYPE_CHECKING:
@@ -82,6 +82,12 @@ def shown_certificate(transport: asyncio.BaseTransport) -> Mapping[str, Any] | N
     encrypted = transport.get_extra_info("ssl_object")
     shown: Mapping[str, Any] | None = None if encrypted is None else encrypted.getpeercert()
     return shown
+
+
+def shown_holder(transport: asyncio.BaseTransport) -> Holder | None:
+    """The holder of that certificate; None if there is none. Raises UnknownHolder."""
+    shown = shown_certificate(transport)
+    return holder_of(shown) if shown else None
 
 
 def server_context(files: TlsFiles) -> ssl.SSLContext:

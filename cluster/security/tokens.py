@@ -21,6 +21,7 @@ PREFIX: Final = "rl_"
 ID_BYTES: Final = 4
 SECRET_BYTES: Final = 32
 _CRC_BYTES: Final = 4
+_SECRET: Final = re.compile(r"(rl_[0-9a-f]{8}_|eyJ)[A-Za-z0-9_.%-]+")
 _FORM: Final = re.compile(r"rl_([0-9a-f]{8})_([A-Za-z0-9_-]{48})")
 
 
@@ -67,6 +68,11 @@ def digest_of(text: str) -> bytes:
 def is_same(text: str, digest: bytes) -> bool:
     """Whether the token has that digest. Takes equally long for every wrong token."""
     return hmac.compare_digest(digest_of(text), digest)
+
+
+def redacted(text: str) -> str:
+    """The text without the secret of any token in it: for answers, logs and messages."""
+    return text if "rl_" not in text and "eyJ" not in text else _SECRET.sub(r"\1…", text)
 
 
 def _crc(identifier: str, secret: bytes) -> bytes:

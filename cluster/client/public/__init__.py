@@ -32,11 +32,13 @@ if TYPE_CHECKING:
         ConnectionsBusy,
         ConsumerFenced,
         ConsumerNotFound,
+        Forbidden,
         KeyNotFound,
         NotApplied,
         OutcomeUnknown,
         SequenceSettled,
         SessionExpired,
+        Unauthorized,
         Unavailable,
     )
     from raftlog.cluster.client.flow import Ticket
@@ -45,11 +47,12 @@ if TYPE_CHECKING:
     from raftlog.cluster.security.tls import TlsFiles
 
 __all__ = [
-    "Change", "Client", "ClientError", "Compacted", "CompareFailed", "ConnectionsBusy", "Consistency", "Consumer",
-    "ConsumerFenced", "ConsumerNotFound", "Item", "KeyNotFound", "KeyWrite", "LogPage", "NewRecord", "NotApplied",
-    "OutcomeUnknown", "Page", "Policy", "Progress", "Record", "SequenceSettled", "SessionBook", "SessionExpired",
-    "SyncClient", "SyncConsumer", "Ticket", "TlsFiles", "TxnResponse", "TxnResult", "Unavailable", "UnknownInBatch",
-    "WatchEvent", "arrow", "compare", "prefix_end", "sources", "step",
+    "Change", "Client", "ClientError", "Compacted", "CompareFailed", "ConnectionsBusy", "Consistency",
+    "Consumer", "ConsumerFenced", "ConsumerNotFound", "Forbidden", "Item", "KeyNotFound", "KeyWrite",
+    "LogPage", "NewRecord", "NotApplied", "OutcomeUnknown", "Page", "Policy", "Progress", "Record",
+    "SequenceSettled", "SessionBook", "SessionExpired", "SyncClient", "SyncConsumer", "Ticket", "TlsFiles",
+    "TxnResponse", "TxnResult", "Unauthorized", "Unavailable", "UnknownInBatch", "WatchEvent", "arrow",
+    "compare", "prefix_end", "sources", "step",
 ]  # fmt: skip
 
 _PLACES = {
@@ -61,7 +64,8 @@ _PLACES = {
     "decisions": ("Policy", "SessionBook"),
     "errors": (
         "ClientError", "Compacted", "CompareFailed", "ConnectionsBusy", "ConsumerFenced", "ConsumerNotFound",
-        "KeyNotFound", "NotApplied", "OutcomeUnknown", "SequenceSettled", "SessionExpired", "Unavailable",
+        "Forbidden", "KeyNotFound", "NotApplied", "OutcomeUnknown", "SequenceSettled", "SessionExpired", "Unauthorized",
+        "Unavailable",
     ),
     "flow": ("Ticket",),
     "new_records": ("NewRecord",),

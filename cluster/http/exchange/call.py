@@ -18,6 +18,7 @@ from raftlog.cluster.api.headers import (
     H_KEY,
     H_LOG,
     H_PASSED_ON,
+    H_PRINCIPAL,
     H_REQUEST_ID,
     H_SEQUENCE,
     H_SESSION,
@@ -26,6 +27,7 @@ from raftlog.cluster.api.headers import (
 )
 from raftlog.cluster.api.values import NUMBER_MAX
 from raftlog.cluster.config.settings import HttpSettings, LimitSettings
+from raftlog.cluster.http.exchange.access import Access, Caller
 from raftlog.cluster.http.exchange.answer import HttpAnswer, ServerIdentity, StreamedAnswer, encode_answer
 from raftlog.cluster.http.exchange.budget import SMALL_BYTES, Budget, Share, bodies_full
 from raftlog.cluster.http.exchange.consumer_lag import Lags
@@ -33,13 +35,14 @@ from raftlog.cluster.http.exchange.follow import LogTail
 from raftlog.cluster.http.exchange.query import NO_PARAMETERS, Query, nearest_name, parse_number
 from raftlog.cluster.replica.interface import NodeInterface
 from raftlog.cluster.runtime.freed_memory import FreedMemory
+from raftlog.cluster.security.names import Holder
 from raftlog.cluster.security.tls import Credentials
 
 T = TypeVar("T")
 _REQUEST_ID: Final = re.compile(r"[!-~]{1,128}")
 _OWN_NAMES: Final = (
     H_SESSION, H_SEQUENCE, H_SETTLED, H_DEADLINE, H_REQUEST_ID, H_KEY, H_TIME,
-    H_LOG, H_PASSED_ON,
+    H_LOG, H_PASSED_ON, H_PRINCIPAL,
 )  # fmt: skip
 _OWN_HEADERS: Final = frozenset(name.lower() for name in _OWN_NAMES)
 _TRUNCATED: Final = "Input data was truncated"
@@ -58,6 +61,7 @@ class Service:
     clock: Callable[[], float]  # seconds of the event loop
     identity: ServerIdentity
     lags: Lags
+    access: Access
     credentials: Credentials | None = None  # with TLS
     open_requests: int = 0
     open_streams: int = 0
@@ -141,14 +145,16 @@ class Call:
     started = deadline = 0.0  # seconds of the event loop's clock
     stream: StreamedAnswer | None = None  # once its head has been sent
     held: dict[Budget, Share] | None = None  # what it has of the budgets
+    holder: Holder | None = None  # of the certificate that its client showed
+    caller: Caller | None = None  # the sender, while access control is on
+    was_denied = False  # the gate asks again after a read barrier, once
 
     def __init__(
         self, method: str, target: str, path: str, query_text: str, headers: Mapping[str, str],
         request: web.BaseRequest | None = None, whole: bytes | None = None, has_options: bool = True, key: str = "",
     ) -> None:  # fmt: skip
         """Either aiohttp's `request` or the `whole` body. `has_options` and `key` come from the fast path's parser
-        alone:
-        see `raftlog.cluster.http.fast.head.RequestHead`."""
+        alone: see `raftlog.cluster.http.fast.head.RequestHead`."""
         self._request = request
         self.whole = whole
         self.has_options = has_options
@@ -274,19 +280,20 @@ class Call:
                 raise _body_too_large(str(len(whole)), bytes_max)
             if not self.hold(service.bodies, len(whole)):
                 raise bodies_full(service.bodies)
+            self.whole = whole
             return whole
         parts: list[bytes] = []
         try:
             await self._read(service, parts, bytes_max)
-            return b"".join(parts)
+            self.whole = b"".join(parts)
+            return self.whole
         finally:
             parts.clear()  # an exception's traceback would hold the parts until the garbage collector runs
 
     async def drop_body(self, service: Service) -> None:
         """Reads and drops the body of a request whose route needs none. Unread it would stay in memory until the
-        answer,
-        which a long poll delays. Raises as `body` does."""
-        if not self.request.content.is_eof():
+        answer, which a long poll delays. Raises as `body` does."""
+        if self.whole is None and not self.request.content.is_eof():
             await self._read(service, None, service.limits.body_bytes_max)
 
     async def _read(self, service: Service, parts: list[bytes] | None, bytes_max: int) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from raftlog.cluster.api.errors import ApiError, Code
-from raftlog.cluster.api.headers import H_DEADLINE, H_INDEX, H_LOG, H_PASSED_ON, H_REQUEST_ID, H_TERM, JSON
+from raftlog.cluster.api.headers import H_DEADLINE, H_INDEX, H_LOG, H_PASSED_ON, H_PRINCIPAL, H_REQUEST_ID, H_TERM, JSON
 from raftlog.cluster.client.aio.connection import Pool
 from raftlog.cluster.client.decisions import Failure
 from raftlog.cluster.client.flow import Lost
@@ -34,7 +34,7 @@ async def passed_on(service: Service, call: Call, body: bytes) -> HttpAnswer | N
     host = leader.url.partition("://")[2]
     headers = (
         ("Content-Type", JSON), (H_PASSED_ON, str(node.node_id)), (H_LOG, node.log_id),
-        (H_REQUEST_ID, call.request_id), (H_DEADLINE, str(max(1, int(left_s * 1000)))),
+        (H_REQUEST_ID, call.request_id), (H_DEADLINE, str(max(1, int(left_s * 1000)))), *_principal(service, call),
     )  # fmt: skip
     pool = Pool(service.credentials)
     try:
@@ -54,6 +54,15 @@ async def passed_on(service: Service, call: Call, body: bytes) -> HttpAnswer | N
         status=told.head.status, content_type=told.head.content_type or JSON,
     )  # fmt: skip
     return answer
+
+
+def _principal(service: Service, call: Call) -> tuple[tuple[str, str], ...]:
+    """The sender of the request: the token again, or the name in the client's certificate, for which this node
+    vouches by its own."""
+    if (text := call.headers.get("Authorization")) is not None:
+        return (("Authorization", text),)
+    name = service.access.name(call)
+    return ((H_PRINCIPAL, name),) if name else ()
 
 
 def _number(head: ResponseHead, name: str) -> int:

@@ -37,14 +37,19 @@ class AppliedRequest(NamedTuple):
     answer: Answer | None
 
 
-def _encode(records: Records, session: SessionHeaders, time_ms: int | None, is_plain: bool) -> bytes:
+def _encode(
+    records: Records, session: SessionHeaders, time_ms: int | None, is_plain: bool, admission: bytes = b""
+) -> bytes:
     number, sequence, settled = session
     if type(records[0]) is bytes:
         values = cast(Sequence[bytes], records)
-        return encode_values(_APPEND, values, session=number, sequence=sequence, settled=settled, time_ms=time_ms)
+        return encode_values(
+            _APPEND, values, session=number, sequence=sequence, settled=settled, time_ms=time_ms,
+            admission=admission,
+        )  # fmt: skip
     return encode_block(
         cast(Sequence[BlockRecord], records), session=number, sequence=sequence, settled=settled, time_ms=time_ms,
-        plain=is_plain,
+        plain=is_plain, admission=admission,
     )  # fmt: skip
 
 
@@ -62,7 +67,12 @@ def send_record(
 ) -> asyncio.Future[Settled]:  # fmt: skip
     """Submits a request of one record to the node. Raises ApiError, as the future does."""
     number, sequence, _ = session
-    if call.has_options or argument is not None:
+    if service.node.machine.access.is_on:
+        record = BlockRecord(operation, key, value, None, argument)
+        admission = service.access.admission(call, (record,))
+        is_plain = is_plain and service.access.is_plain(call)
+        block = _encode((record,), session, call.time_ms(), is_plain, admission)
+    elif call.has_options or argument is not None:
         block = _encode((BlockRecord(operation, key, value, None, argument),), session, call.time_ms(), is_plain)
     else:
         block = encode_single(operation, key, value, plain=is_plain)  # the same bytes, at a quarter of the cost
@@ -76,10 +86,14 @@ async def commit(
 ) -> Settled:
     """Commits the records as one request, and returns the state machine's answer."""
     time_ms = call.time_ms()
+    admission = b""
+    if service.node.machine.access.is_on:
+        admission = service.access.admission(call, records)
+        is_plain = is_plain and service.access.is_plain(call)
     if len(records) > _LOOP_RECORDS:
-        block = await asyncio.to_thread(_encode, records, session, time_ms, is_plain)
+        block = await asyncio.to_thread(_encode, records, session, time_ms, is_plain, admission)
     else:
-        block = _encode(records, session, time_ms, is_plain)
+        block = _encode(records, session, time_ms, is_plain, admission)
     if len(block) > service.entry_bytes_max:
         raise _too_large(service, block)
     return await service.node.submit(

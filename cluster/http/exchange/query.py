@@ -85,6 +85,12 @@ def nearest_name(name: str, known: Collection[str]) -> str:
     return f"known are {', '.join(sorted(known))}" if known else "none is taken here"
 
 
+_SECRETS: Final = frozenset({"token", "access_token", "authorization", "api_key"})
+_IN_HEADER: Final = (
+    "a token goes in the header Authorization: Bearer TOKEN. Revoke this one: proxies and browsers keep URLs in logs"
+)
+
+
 class Query:
     """The parameters of one request, by name, as bytes."""
 
@@ -100,7 +106,8 @@ class Query:
             raw_name, _, raw_value = part.partition("=")
             name = raw_name if is_plain else unescape(raw_name, "a parameter's name").decode("utf-8", "replace")
             if name not in known:
-                raise ApiError(Code.BAD_REQUEST, f"unknown parameter {name[:60]!r}: {nearest_name(name, known)}")
+                hint = _IN_HEADER if name in _SECRETS else nearest_name(name, known)
+                raise ApiError(Code.BAD_REQUEST, f"unknown parameter {name[:60]!r}: {hint}")
             if name in self._values:
                 raise ApiError(Code.BAD_REQUEST, f"parameter {name} is given twice: give it once")
             value = raw_value.replace("+", " ")

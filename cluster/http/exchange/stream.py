@@ -18,6 +18,7 @@ from raftlog.cluster.http.exchange.answer import DRAIN_BYTES, StreamedAnswer
 from raftlog.cluster.http.exchange.budget import SMALL_BYTES, answers_full
 from raftlog.cluster.http.exchange.call import Call, Service
 from raftlog.cluster.http.exchange.follow import Piece
+from raftlog.cluster.http.exchange.quota import Meter
 
 _END: Final = b"0\r\n\r\n"
 _ROOM_POLL_S: Final = 0.05
@@ -30,7 +31,7 @@ class SlowReader(Exception):
 class Stream(StreamedAnswer):
     """One streamed answer; aiohttp is handed it when it has ended. Used as a context: it counts while it is open."""
 
-    __slots__ = ("_call", "_has_ended", "_is_chunked", "_service")
+    __slots__ = ("_call", "_has_ended", "_is_chunked", "_meter", "_service")
 
     def __init__(self, service: Service, call: Call) -> None:
         super().__init__()
@@ -38,6 +39,7 @@ class Stream(StreamedAnswer):
         self._call = call
         self._is_chunked = call.request.version.minor >= 1
         self._has_ended = False
+        self._meter: Meter | None = None  # of the reader, with access control
 
     def __enter__(self) -> Stream:
         service = self._service
@@ -47,6 +49,9 @@ class Stream(StreamedAnswer):
                 f"{service.open_streams} streams are open: the limit is {service.limits.watchers_max} "
                 "(limits.watchers_max); ask another node",
             )
+        if (caller := self._call.caller) is not None:
+            caller.meter.open_stream()
+            self._meter = caller.meter
         service.open_streams += 1
         return self
 
@@ -54,6 +59,8 @@ class Stream(StreamedAnswer):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._service.open_streams -= 1
+        if self._meter is not None:
+            self._meter.close_stream()
 
     def start(self, content_type: str, extra: Sequence[tuple[str, str]] = ()) -> None:
         """Sends the head. Errors before it are answers, errors after it are last messages."""
@@ -137,6 +144,8 @@ class Stream(StreamedAnswer):
             transport.writelines(parts)
             return
         size = sum([len(part) for part in parts])
+        if self._meter is not None:
+            self._meter.charge(size)
         framed = [b"%x\r\n" % size, *parts, b"\r\n"]
         if size <= DRAIN_BYTES:
             transport.write(b"".join(framed))

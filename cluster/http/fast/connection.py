@@ -32,6 +32,8 @@ from raftlog.cluster.http.fast.head import HeadParser, Kind, RequestHead
 from raftlog.cluster.http.fast.head_watch import HeadWatch
 from raftlog.cluster.http.routes.table import has_share
 from raftlog.cluster.runtime import clock
+from raftlog.cluster.security.names import Holder
+from raftlog.cluster.security.tls import shown_holder
 
 _WAITING_BYTES_MAX: Final = 64 << 10
 """Bytes of requests after the one being served; above this the socket is not read."""
@@ -110,7 +112,7 @@ class FastConnection(asyncio.Protocol):
         "_address", "_asked", "_at", "_began", "_body", "_body_timer", "_buffer", "_call", "_gate", "_handler", "_head",
         "_idle_since", "_idle_timer", "_in", "_is_handling", "_is_leaving", "_is_reading_paused",
         "_is_writing_paused", "_keepalive_s", "_left", "_loop", "_out", "_parser", "_rest_timer", "_served",
-        "_server", "_serving", "_state", "_transport", "_write_timer", "ended",
+        "_server", "_serving", "_state", "_transport", "_write_timer", "ended", "holder",
     )  # fmt: skip
 
     def __init__(self, server: Slow, gate: Gate, parser: HeadParser, keepalive_s: float) -> None:
@@ -119,6 +121,7 @@ class FastConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._address = ""  # the client's, without the port
+        self.holder: Holder | None = None  # of the client's certificate
         self._handler: RequestHandler | None = None
         self._state = _State.IDLE
         self._buffer = b""
@@ -178,6 +181,7 @@ class FastConnection(asyncio.Protocol):
             if (reason := service.credentials.client_refusal(transport, service.node.log_id)) is not None:
                 self._refuse(ApiError(Code.FORBIDDEN, reason))
                 return
+            self.holder = shown_holder(transport)
         if (error := self._server.full_for(self._address)) is not None:
             self._refuse(error)
             return
@@ -411,6 +415,8 @@ class FastConnection(asyncio.Protocol):
         self._state = _FAST
         _, method, target, path, query, headers, _, _, has_options, key = head
         call = Call(method, target, path, query, headers, None, body, has_options, key)
+        if self.holder is not None:
+            call.holder = self.holder
         begun = self._gate.begin(call)
         self._began = call.started
         if type(begun) is tuple:

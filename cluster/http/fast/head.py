@@ -13,7 +13,17 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
-from raftlog.cluster.api.headers import H_DEADLINE, H_KEY, H_LOG, H_REQUEST_ID, H_SEQUENCE, H_SESSION, H_SETTLED, H_TIME
+from raftlog.cluster.api.headers import (
+    H_DEADLINE,
+    H_KEY,
+    H_LOG,
+    H_PRINCIPAL,
+    H_REQUEST_ID,
+    H_SEQUENCE,
+    H_SESSION,
+    H_SETTLED,
+    H_TIME,
+)
 from raftlog.cluster.http.exchange.query import KEY_PATH
 
 HEAD_BYTES_MAX: Final = 8 << 10
@@ -78,9 +88,10 @@ _FIELD_BEGUN: Final = re.compile(rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+(?::[ \t!-~]*
 _LENGTH: Final = re.compile(r"0|[1-9][0-9]{0,14}")
 
 KNOWN_NAMES: Final = (
-    "Host", "Origin", "Accept", "Content-Type", "Content-Length", "Content-Encoding", "Expect", "Connection",
-    "Transfer-Encoding", "Upgrade", "Last-Event-ID", H_SESSION, H_SEQUENCE, H_SETTLED, H_DEADLINE,
+    "Host", "Origin", "Authorization", "Accept", "Content-Type", "Content-Length", "Content-Encoding", "Expect",
+    "Connection", "Transfer-Encoding", "Upgrade", "Last-Event-ID", H_SESSION, H_SEQUENCE, H_SETTLED, H_DEADLINE,
     H_REQUEST_ID, H_KEY, H_TIME, H_LOG,
+    H_PRINCIPAL,
 )  # fmt: skip
 """Every header that a handler reads, spelt as the handler does."""
 _KNOWN: Final = {name.lower().encode(): name for name in KNOWN_NAMES}
@@ -88,7 +99,7 @@ _ITS_OWN: Final = (H_SEQUENCE, H_REQUEST_ID)
 """Headers that differ from request to request, so that their heads are not remembered."""
 
 
-_ASKING_NAMES: Final = frozenset(KNOWN_NAMES) - {"Host", "Content-Length", "Connection"}
+_ASKING_NAMES: Final = frozenset(KNOWN_NAMES) - {"Host", "Content-Length", "Connection", "Authorization"}
 _IDLE_VALUES: Final = frozenset({("Accept", "*/*"), ("Content-Type", "application/octet-stream")})
 """Values that clients send with every request, and that change nothing."""
 _new: Final = tuple.__new__  # a NamedTuple without the cost of its constructor

@@ -11,6 +11,7 @@ from raftlog.cluster.http.exchange.stream import SlowReader, Stream
 from raftlog.cluster.records.backup_format import BackupEncoder, BackupHead
 from raftlog.cluster.records.snapshot_stream import chunks_of
 from raftlog.cluster.runtime import clock
+from raftlog.statemachine.access import needs
 
 
 async def get_backup(service: Service, call: Call) -> Stream:
@@ -26,6 +27,7 @@ async def get_backup(service: Service, call: Call) -> Stream:
     service.open_backups += 1
     try:
         await read_index(service, call, query)
+        service.access.check(call, needs.OPERATE)
         return await _stream(service, call)
     finally:
         service.open_backups -= 1
@@ -49,10 +51,11 @@ async def _stream(service: Service, call: Call) -> Stream:
             for part in chunks_of(last_user, walk):
                 if part:
                     await stream.write(encoder.part(part))
+                service.access.look(call, needs.OPERATE)
                 await asyncio.sleep(0)  # a write that need not wait does not yield: this does
                 if node.machine is not machine or service.is_stopping or service.clock() >= until:
                     return stream  # without an end: the connection is cut, so that no client takes it for a backup
-        except SlowReader:
+        except (SlowReader, ApiError):  # a backup has no place for an error: its end is missing
             return stream
         stream.end(encoder.end(mark, configuration, index))
     return stream

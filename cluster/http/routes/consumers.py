@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -24,7 +25,9 @@ from raftlog.cluster.http.exchange.outcomes import commit, refuse, told
 from raftlog.cluster.http.exchange.query import unescape
 from raftlog.raft.codec.block import BlockRecord
 from raftlog.statemachine import answers
-from raftlog.statemachine.commands import Operation, Result
+from raftlog.statemachine.access.grants import Resource, Verb
+from raftlog.statemachine.access.needs import group_grant
+from raftlog.statemachine.commands import ConsumerGroup, Operation, Result
 from raftlog.statemachine.consumers import ConsumerAction, ConsumerCommand, encode_consumer
 
 _CLAIM: Final = msgspec.json.Decoder(ClaimIn)
@@ -37,7 +40,7 @@ async def get_consumers(service: Service, call: Call) -> HttpAnswer:
     await read_index(service, call, query)
     node = service.node
     index, term, last = node.applied, node.term, node.last_user_index
-    groups = await service.lags.statuses(node.machine.consumers.rows())
+    groups = await service.lags.statuses(readable_groups(service, call))
     return service.answer(Consumers(node.log_id, groups, last, index, term), index, term)
 
 
@@ -48,6 +51,7 @@ async def get_consumer(service: Service, call: Call) -> HttpAnswer:
     await read_index(service, call, query)
     node = service.node
     index, term = node.applied, node.term
+    service.access.check(call, group_grant(Verb.READ, name))
     group = node.machine.consumers.get(name)
     if group is None:
         raise ApiError(
@@ -137,6 +141,15 @@ async def _commit(
             **where,
         )
     refuse(answer, settled.term, session, **where)
+
+
+def readable_groups(service: Service, call: Call) -> Iterable[tuple[bytes, ConsumerGroup]]:
+    """The consumer groups that the sender may see."""
+    rows = service.node.machine.consumers.rows()
+    permissions = service.access.permissions(call)
+    if permissions is None:
+        return rows
+    return [row for row in rows if permissions.allows_key(Verb.READ, Resource.GROUPS, row[0])]
 
 
 def _name(service: Service, call: Call) -> bytes:

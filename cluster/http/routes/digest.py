@@ -8,6 +8,7 @@ from typing import Final
 
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.api.status import DIGEST_FORMAT, DigestAnswer, SetDigestHex
+from raftlog.cluster.http.exchange.access import READ_ALL
 from raftlog.cluster.http.exchange.answer import HttpAnswer
 from raftlog.cluster.http.exchange.call import READ_PARAMETERS, Call, Service, read_index, wait_applied
 from raftlog.cluster.http.routes.log import SLICE_BYTES, SLICE_RECORDS, check_oldest
@@ -30,6 +31,7 @@ async def get_digest(service: Service, call: Call) -> HttpAnswer:
         index = node.applied
     elif index > node.applied:
         await wait_applied(service, call, index)
+    service.access.check(call, *READ_ALL)  # by a digest a reader can check its guess of a value
     revision = node.machine.revision if index == node.applied else None
     state: SetDigestHex | None = None
     try:

@@ -36,6 +36,7 @@ from raftlog.cluster.protocol.request import Settled
 from raftlog.cluster.records.rows import key_value
 from raftlog.raft.codec.block import BlockRecord
 from raftlog.statemachine import store
+from raftlog.statemachine.access.grants import Grant, Resource, Verb
 from raftlog.statemachine.commands import KEY_BYTES_MAX, Operation
 
 _PUT: Final = int(Operation.PUT)
@@ -141,6 +142,8 @@ def got(service: Service, call: Call, _: object, what: _What) -> HttpAnswer:
     key, at, encoding = what
     node = service.node
     machine = node.machine
+    if machine.access.is_on:
+        service.access.check_read(call, key)
     try:
         version = machine.get(key, at)
     except (store.RevisionCompacted, store.FutureRevision) as error:
@@ -195,6 +198,8 @@ async def get_range(service: Service, call: Call) -> HttpAnswer | StreamedAnswer
             raise ApiError(
                 Code.BAD_REQUEST, "this continuation belongs to another range: repeat prefix, start, end, keys_only, at"
             )
+        if node.machine.access.is_on:  # a permission may have been taken away since the page before
+            await node.read_barrier(call.deadline)
         if token.index > node.applied:
             await wait_applied(service, call, token.index)
         machine = node.machine
@@ -203,6 +208,7 @@ async def get_range(service: Service, call: Call) -> HttpAnswer | StreamedAnswer
         await read_index(service, call, query)
         machine = node.machine  # read again: a leader's snapshot may have replaced it meanwhile
         index, term, at = machine.applied_index, node.term, machine.revision if at is None else at
+    service.access.check(call, Grant(Verb.READ, Resource.KEYS, start, end))
     try:
         found, count, more = machine.range(
             start, end, limit, at, keys_only=keys_only, after=token.after if token else None,

@@ -47,9 +47,10 @@ async def write(service: Service, call: Call) -> HttpAnswer:
     body = await call.body(service)
     writes = _decode(service, call, body)
     session, settled = _session(call, [each.sequence for each in writes])
+    admission = service.access.admission(call, [each.record for each in writes])
     submitted: list[asyncio.Future[Settled] | ApiError] = []
     for number, each in enumerate(writes, start=1):
-        submitted.append(_submit(service, call, each, session, settled))
+        submitted.append(_submit(service, call, each, session, settled, admission))
         if number % _SLICE_WRITES == 0:
             await asyncio.sleep(0)
     futures = [each for each in submitted if not isinstance(each, ApiError)]
@@ -68,7 +69,7 @@ async def write(service: Service, call: Call) -> HttpAnswer:
 
 
 def _submit(
-    service: Service, call: Call, each: _Write, session: int, settled: int
+    service: Service, call: Call, each: _Write, session: int, settled: int, admission: bytes
 ) -> asyncio.Future[Settled] | ApiError:
     """The submitted write, or the error if the node does not take it."""
     sequence, record = each
@@ -79,7 +80,7 @@ def _submit(
             raise ApiError(
                 Code.TOO_LARGE, f"a value has {len(value)} bytes: the limit is {limit} (limits.value_bytes_max)"
             )
-        block = encode_block((record,), session=session, sequence=sequence, settled=settled)
+        block = encode_block((record,), session=session, sequence=sequence, settled=settled, admission=admission)
         return service.node.submit(block, 1, deadline=call.deadline, session=session, sequence=sequence)
     except ApiError as error:
         return error

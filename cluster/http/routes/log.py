@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import msgspec
@@ -16,6 +16,7 @@ from raftlog.cluster.api.errors import ApiError, Code, Outcome
 from raftlog.cluster.api.headers import H_NEXT, JSON, MSGPACK
 from raftlog.cluster.api.records import LogPageJson, LogPagePacked, TrimIn, Trimmed
 from raftlog.cluster.api.values import NUMBER_MAX
+from raftlog.cluster.http.exchange.access import READ_ALL, is_visible
 from raftlog.cluster.http.exchange.answer import HttpAnswer, encode_json, encode_msgpack
 from raftlog.cluster.http.exchange.budget import answers_full
 from raftlog.cluster.http.exchange.call import READ_PARAMETERS, Call, Service, decode, read_index
@@ -24,6 +25,8 @@ from raftlog.cluster.records.rows import as_packed, as_record, decode_rows, is_u
 from raftlog.cluster.replica.log.log_reader import compacted
 from raftlog.raft.codec.block import BlockRecord
 from raftlog.raft.types import Entry
+from raftlog.statemachine.access import needs
+from raftlog.statemachine.access.permissions import Permissions
 from raftlog.statemachine.commands import Operation
 from raftlog.statemachine.effects import Effects
 
@@ -53,6 +56,7 @@ class LogQuery:
     with_internal: bool
     is_follow: bool
     are_effects_brief: bool  # in raw chunks, if possible
+    sees: Permissions | None = None  # of a reader that may not see every record; None: it may
 
 
 @dataclass(slots=True)
@@ -97,7 +101,24 @@ async def parse_log_query(service: Service, call: Call) -> LogQuery:
         start = await service.node.find_time(from_time)
     if start is None:
         start = service.node.oldest
-    return LogQuery(start, stop, limit, wait_ms, form, encoding, with_internal, is_follow, are_effects_brief)
+    asked = LogQuery(start, stop, limit, wait_ms, form, encoding, with_internal, is_follow, are_effects_brief)
+    return replace(asked, sees=_sight(service, call, asked)) if service.node.machine.access.is_on else asked
+
+
+def looked_again(service: Service, call: Call, query: LogQuery) -> LogQuery:
+    """The query, with what the reader may see now. Raises ApiError once it may not read the log any more."""
+    return replace(query, sees=_sight(service, call, query)) if service.access.has_changed(call) else query
+
+
+def _sight(service: Service, call: Call, query: LogQuery) -> Permissions | None:
+    """What the reader may see; None: all records. Raises ApiError."""
+    access = service.access
+    permissions = access.permissions(call)
+    if permissions is None or (query.format == "raw" and permissions.allows(needs.OPERATE)):
+        return None
+    access.check(call, *(READ_ALL if query.format == "raw" else (needs.READ_LOG,)))
+    is_whole = not query.with_internal and all(permissions.allows(grant) for grant in READ_ALL)
+    return None if is_whole or query.format == "raw" else permissions
 
 
 async def scan(service: Service, query: LogQuery, start: int, left: int, bytes_max: int) -> Scan:
@@ -133,7 +154,7 @@ def _take(found: Scan, query: LogQuery, entry: Entry, effects: Effects, end: int
             return False
         found.next = row.index + 1
         found.decoded += 1
-        if query.with_internal or is_user_row(row):
+        if (query.with_internal or is_user_row(row)) and (query.sees is None or is_visible(query.sees, row)):
             shown = as_packed(row) if query.format == "msgpack" else encode_json(as_record(row, query.encoding))
             found.shown.append(shown)
             found.size += row_bytes(row)
@@ -146,6 +167,8 @@ async def read_page(service: Service, call: Call, query: LogQuery) -> HttpAnswer
     shown: list[Any] = []
     position, left, bytes_left, size = query.start, query.limit, service.limits.page_bytes_max, 0
     while left > 0 and bytes_left > 0 and position < query.stop:
+        if service.node.machine.access.is_on:
+            query = looked_again(service, call, query)
         found = await scan(service, query, position, left, bytes_left)
         position = found.next
         left -= found.scanned
@@ -160,7 +183,7 @@ async def read_page(service: Service, call: Call, query: LogQuery) -> HttpAnswer
         elif shown or service.clock() >= wait_until:
             break
         else:
-            await service.wait_beyond(position - 1, wait_until)
+            await service.wait_beyond(position - 1, service.access.until(call, wait_until))
     node = service.node
     marks = (position, node.oldest, node.committed, node.last_user_index, node.applied, node.term)
     if query.format == "msgpack":

@@ -19,7 +19,7 @@ from raftlog.cluster.http.exchange.answer import encode_json
 from raftlog.cluster.http.exchange.call import Call, Service
 from raftlog.cluster.http.exchange.follow import Piece
 from raftlog.cluster.http.exchange.stream import SlowReader, Stream, slow_reader
-from raftlog.cluster.http.routes.log import SLICE_BYTES, LogQuery, check_oldest, scan
+from raftlog.cluster.http.routes.log import SLICE_BYTES, LogQuery, check_oldest, looked_again, scan
 from raftlog.raft.codec.index_rows import IDX_ROW
 from raftlog.raft.codec.raw import RawHeader, encode_raw_header
 from raftlog.raft.wal.formats import FRAME_HEADER_SIZE, bare_frames
@@ -48,7 +48,8 @@ async def stream_log(service: Service, call: Call, query: LogQuery) -> Stream:
         try:
             while left > 0 and position < query.stop:
                 if is_at_end:
-                    await service.tail.reach(position, mark_due)
+                    await service.tail.reach(position, service.access.until(call, mark_due))
+                query = looked_again(service, call, query)
                 before, applied = position, node.applied
                 raw_bytes = RAW_SLICE_BYTES if sent[1] and stream.has_room(RAW_SLICE_BYTES) else SLICE_BYTES
                 make = partial(_piece, service, query, position, left, sent, raw_bytes, is_at_end=is_at_end)
@@ -59,7 +60,7 @@ async def stream_log(service: Service, call: Call, query: LogQuery) -> Stream:
                     await stream.write(*parts)
                     sent = (len(parts[1]), len(parts[2])) if is_raw else sent
                 elif position == before and not query.is_follow:
-                    await service.wait_beyond(position - 1, mark_due)
+                    await service.wait_beyond(position - 1, service.access.until(call, mark_due))
                 if service.clock() >= mark_due:
                     await stream.write(_mark(service, position, is_raw=is_raw))
                     mark_due = service.clock() + progress_s
@@ -90,7 +91,7 @@ async def _piece(
         make = partial(_lines, service, query, start, left)
     if not is_at_end:
         return await make()
-    shape = (query.format, query.encoding, query.with_internal, query.are_effects_brief)
+    shape = (query.format, query.encoding, query.with_internal, query.are_effects_brief, query.sees)
     return await service.tail.piece((*shape, start, stop, size), make)
 
 

@@ -8,13 +8,16 @@ from typing import Final
 
 import msgspec
 
+from raftlog.cluster.api.status import SetDigestHex
 from raftlog.cluster.http.exchange.answer import HttpAnswer
 from raftlog.cluster.http.exchange.call import Call, Service
 from raftlog.cluster.protocol import cut_off
 from raftlog.cluster.runtime import metrics
+from raftlog.statemachine.access import needs
 
 VERSION: Final = version("raftlog")
 OPENAPI: Final = pkgutil.get_data("raftlog.cluster.api", "openapi.yaml") or b""
+_NO_DIGEST: Final = SetDigestHex(0, "0" * 16, "0", "0")
 _TEXT: Final = "text/plain; charset=utf-8"
 _YAML: Final = "application/yaml"
 
@@ -22,6 +25,10 @@ _YAML: Final = "application/yaml"
 async def get_status(service: Service, call: Call) -> HttpAnswer:
     """This node's view of itself, of the consumer groups and, on the leader, of its followers."""
     call.query()
+    permissions = service.access.permissions(call)
+    if permissions is not None and not permissions.allows(needs.OPERATE):
+        # Enough to find the leader and a place in the log. A digest of the state would confirm a guess of a value.
+        return service.answer(msgspec.structs.replace(service.node.status(), state=_NO_DIGEST, followers=[]))
     consumers = await service.lags.farthest(service.limits.consumers_shown_max)
     return service.answer(msgspec.structs.replace(service.node.status(), consumers=consumers))
 

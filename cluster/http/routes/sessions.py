@@ -72,7 +72,7 @@ async def get_receipt(service: Service, call: Call) -> HttpAnswer:
     sequence = _number(call.parts[1], "the sequence in the path")
     await read_index(service, call, query)
     node = service.node
-    return _receipt(service, session, sequence, node.machine.applied_index, node.term)
+    return _receipt(service, call, session, sequence, node.machine.applied_index, node.term)
 
 
 async def void(service: Service, call: Call) -> HttpAnswer:
@@ -85,11 +85,11 @@ async def void(service: Service, call: Call) -> HttpAnswer:
     answer = told(settled, headers)
     if answer.result is not Result.APPLIED and answer.reason not in _DECIDED:
         refuse(answer, settled.term, headers)
-    return _receipt(service, headers.session, sequence, service.node.machine.applied_index, settled.term)
+    return _receipt(service, call, headers.session, sequence, service.node.machine.applied_index, settled.term)
 
 
-def _receipt(service: Service, session: int, sequence: int, index: int, term: int) -> HttpAnswer:
-    state = service.node.machine.receipt(session, sequence)
+def _receipt(service: Service, call: Call, session: int, sequence: int, index: int, term: int) -> HttpAnswer:
+    state = service.node.machine.receipt(session, sequence, service.access.owner(call))
     if state.state is ReceiptKind.EXPIRED:
         raise ApiError(
             Code.SESSION_EXPIRED,

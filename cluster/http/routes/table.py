@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from raftlog.cluster.api.errors import ApiError, Code
+from raftlog.cluster.http.exchange.access import Need
 from raftlog.cluster.http.exchange.answer import HttpAnswer
 from raftlog.cluster.http.exchange.call import Call, Handled, Service
 from raftlog.cluster.http.exchange.query import KEY_PATH, nearest_name
 from raftlog.cluster.http.exchange.stream import Stream
 from raftlog.cluster.http.routes import (
+    access,
     append,
     backup,
     consumers,
@@ -26,20 +28,24 @@ from raftlog.cluster.http.routes import (
     watch,
 )
 from raftlog.cluster.http.routes.log_stream import stream_log
+from raftlog.statemachine.access import needs
+from raftlog.statemachine.access.grants import Grant
 
 Handler = Callable[[Service, Call], Handled]
 
 
 class Route(NamedTuple):
-    """One method of one pattern. `verb` is the verb for the authorise step."""
+    """One method of one pattern. `need`: what the gate asks of the sender while access control is on."""
 
     method: str
     pattern: str
-    verb: str
+    need: Need | Grant
     handler: Handler
     serves_fenced: bool = False  # served even by a fenced node; never refused as busy
     for_operators: bool = False  # has its own share while other requests are refused as busy
     keeps_session: bool = False  # as for_operators: otherwise sessions would expire while the node is busy
+    takes_session: bool = True  # false: a write would be carried out for every copy
+    is_first_admin: bool = False  # served by an exposed node while access control is off
 
 
 async def _get_log(service: Service, call: Call) -> HttpAnswer | Stream:
@@ -51,44 +57,47 @@ async def _get_log(service: Service, call: Call) -> HttpAnswer | Stream:
 
 
 ROUTES: Final = (
-    Route("POST", "/v1/log", "append", append.append),
-    Route("GET", "/v1/log", "read", _get_log),
-    Route("POST", "/v1/log/trim", "trim", log.trim, for_operators=True),
-    Route("GET", "/v1/kv/{key}", "get", kv.get),
-    Route("PUT", "/v1/kv/{key}", "put", kv.put),
-    Route("DELETE", "/v1/kv/{key}", "delete", kv.delete),
-    Route("GET", "/v1/kv", "get", kv.get_range),
-    Route("PUT", "/v1/kv", "put", kv.put),
-    Route("DELETE", "/v1/kv", "delete", kv.delete_range),
-    Route("POST", "/v1/kv/txn", "txn", txn.transact),
-    Route("POST", "/v1/kv/batch", "put", kv_batch.write),
-    Route("POST", "/v1/kv/compact", "compact", kv.compact, for_operators=True),
-    Route("GET", "/v1/watch", "watch", watch.watch),
-    Route("POST", "/v1/sessions", "session", sessions.open_session),
-    Route("DELETE", "/v1/sessions/{session}", "session", sessions.close_session),
-    Route("POST", "/v1/sessions/{session}/keepalive", "session", sessions.keep_alive, keeps_session=True),
-    Route("GET", "/v1/sessions/{session}/receipts/{sequence}", "session", sessions.get_receipt),
-    Route("POST", "/v1/sessions/{session}/receipts/{sequence}/void", "session", sessions.void),
-    Route("GET", "/v1/consumers", "consumer", consumers.get_consumers),
-    Route("GET", "/v1/consumers/{consumer}", "consumer", consumers.get_consumer),
-    Route("PUT", "/v1/consumers/{consumer}", "consumer", consumers.put_consumer),
-    Route("DELETE", "/v1/consumers/{consumer}", "consumer", consumers.delete_consumer),
-    Route("POST", "/v1/consumers/{consumer}/claim", "consumer", consumers.claim),
-    Route("GET", "/v1/digest", "digest", digest.get_digest),
-    Route("GET", "/v1/backup", "backup", backup.get_backup),
-    Route("GET", "/v1/explain/leaderless", "status", explain.explain_leaderless, True),
-    Route("GET", "/v1/explain/{index}", "status", explain.explain_index, for_operators=True),
-    Route("GET", "/v1/status", "status", operator.get_status, True),
-    Route("GET", "/v1/members", "status", operator.get_members, True),
-    Route("POST", "/v1/members", "members", members.change_members, for_operators=True),
-    Route("POST", "/v1/leader/transfer", "members", members.transfer_leadership, for_operators=True),
-    Route("GET", "/livez", "health", operator.get_livez, True),
-    Route("GET", "/readyz", "health", operator.get_readyz, True),
-    Route("GET", "/metrics", "metrics", operator.get_metrics, True),
-    Route("GET", "/version", "status", operator.get_version, True),
-    Route("GET", "/openapi.yaml", "status", operator.get_openapi, True),
-    Route("GET", "/", "status", operator.get_routes, True),
-    Route("OPTIONS", "/", "health", operator.get_readyz, True),
+    Route("POST", "/v1/log", Need.PARTS, append.append),
+    Route("GET", "/v1/log", needs.READ_LOG, _get_log),
+    Route("POST", "/v1/log/trim", needs.OPERATE, log.trim, for_operators=True),
+    Route("GET", "/v1/kv/{key}", Need.PARTS, kv.get),
+    Route("PUT", "/v1/kv/{key}", Need.PARTS, kv.put),
+    Route("DELETE", "/v1/kv/{key}", Need.PARTS, kv.delete),
+    Route("GET", "/v1/kv", Need.PARTS, kv.get_range),
+    Route("PUT", "/v1/kv", Need.PARTS, kv.put),
+    Route("DELETE", "/v1/kv", Need.PARTS, kv.delete_range),
+    Route("POST", "/v1/kv/txn", Need.PARTS, txn.transact),
+    Route("POST", "/v1/kv/batch", Need.PARTS, kv_batch.write),
+    Route("POST", "/v1/kv/compact", needs.OPERATE, kv.compact, for_operators=True),
+    Route("GET", "/v1/watch", Need.PARTS, watch.watch),
+    Route("POST", "/v1/sessions", Need.PRINCIPAL, sessions.open_session, takes_session=False),
+    Route("DELETE", "/v1/sessions/{session}", Need.PRINCIPAL, sessions.close_session, takes_session=False),
+    Route("POST", "/v1/sessions/{session}/keepalive", Need.PRINCIPAL, sessions.keep_alive, keeps_session=True, takes_session=False),
+    Route("GET", "/v1/sessions/{session}/receipts/{sequence}", Need.PRINCIPAL, sessions.get_receipt),
+    Route("POST", "/v1/sessions/{session}/receipts/{sequence}/void", Need.PRINCIPAL, sessions.void, takes_session=False),
+    Route("GET", "/v1/consumers", Need.PARTS, consumers.get_consumers),
+    Route("GET", "/v1/consumers/{consumer}", Need.PARTS, consumers.get_consumer),
+    Route("PUT", "/v1/consumers/{consumer}", Need.PARTS, consumers.put_consumer),
+    Route("DELETE", "/v1/consumers/{consumer}", Need.PARTS, consumers.delete_consumer),
+    Route("POST", "/v1/consumers/{consumer}/claim", Need.PARTS, consumers.claim),
+    Route("GET", "/v1/access", needs.ACCESS, access.get_access, for_operators=True),
+    Route("POST", "/v1/access", Need.PRINCIPAL, access.change_access, for_operators=True, is_first_admin=True),
+    Route("GET", "/v1/access/can", Need.PRINCIPAL, access.can, for_operators=True),
+    Route("GET", "/v1/digest", needs.READ_LOG, digest.get_digest),
+    Route("GET", "/v1/backup", needs.OPERATE, backup.get_backup),
+    Route("GET", "/v1/explain/leaderless", needs.OPERATE, explain.explain_leaderless, True),
+    Route("GET", "/v1/explain/{index}", needs.OPERATE, explain.explain_index, for_operators=True),
+    Route("GET", "/v1/status", Need.PRINCIPAL, operator.get_status, True),
+    Route("GET", "/v1/members", Need.PRINCIPAL, operator.get_members, True),
+    Route("POST", "/v1/members", needs.MEMBERS, members.change_members, for_operators=True, takes_session=False),
+    Route("POST", "/v1/leader/transfer", needs.OPERATE, members.transfer_leadership, for_operators=True, takes_session=False),
+    Route("GET", "/livez", Need.NOTHING, operator.get_livez, True),
+    Route("GET", "/readyz", Need.NOTHING, operator.get_readyz, True),
+    Route("GET", "/metrics", needs.OPERATE, operator.get_metrics, True),
+    Route("GET", "/version", Need.PRINCIPAL, operator.get_version, True),
+    Route("GET", "/openapi.yaml", Need.PRINCIPAL, operator.get_openapi, True),
+    Route("GET", "/", Need.PRINCIPAL, operator.get_routes, True),
+    Route("OPTIONS", "/", Need.NOTHING, operator.get_readyz, True),
 )
 
 _STREAMS: Final = ("/v1/backup", "/v1/log", "/v1/watch")

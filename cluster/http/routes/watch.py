@@ -24,6 +24,7 @@ from raftlog.cluster.http.routes.kv import encoding_of, unreadable
 from raftlog.cluster.http.routes.log import SLICE_BYTES, SLICE_RECORDS, check_oldest
 from raftlog.cluster.records.rows import watch_messages
 from raftlog.statemachine import store
+from raftlog.statemachine.access.grants import Grant, Resource, Verb
 
 _FORMATS: Final = ("sse", "ndjson")
 _PARAMETERS: Final = READ_PARAMETERS | {
@@ -50,6 +51,8 @@ async def watch(service: Service, call: Call) -> Stream:
     """Sends the whole stream. It ends with the connection, with the node, or at a compacted index."""
     asked = await _parse(service, call)
     position = asked.position
+    grant = Grant(Verb.READ, Resource.KEYS, asked.start, asked.end)
+    service.access.check(call, grant)
     check_oldest(service, position)
     progress_s = service.limits.progress_ms / 1000
     with Stream(service, call) as stream:
@@ -61,11 +64,12 @@ async def watch(service: Service, call: Call) -> Stream:
                     await stream.write(_mark(asked, position))
                     mark_due = service.clock() + progress_s
                 before = position
+                service.access.look(call, grant)
                 data, position = await stream.made(partial(_slice, service, asked, position))
                 if data:
                     await stream.write(*data)
                 if position == before:
-                    await service.wait_beyond(position - 1, mark_due)
+                    await service.wait_beyond(position - 1, service.access.until(call, mark_due))
                 elif not data:
                     await asyncio.sleep(0)  # yields in a long range without changes of these keys
         except SlowReader:

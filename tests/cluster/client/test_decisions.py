@@ -13,11 +13,13 @@ from raftlog.cluster.client.errors import (
     CompareFailed,
     ConsumerFenced,
     ConsumerNotFound,
+    Forbidden,
     KeyNotFound,
     NotApplied,
     OutcomeUnknown,
     SequenceSettled,
     SessionExpired,
+    Unauthorized,
     Unavailable,
 )
 
@@ -72,10 +74,12 @@ class Story:
 
 # What the end of a request is, by what its only attempt came to and by how safe it is to repeat. None: it goes on.
 ENDS: list[tuple[Code, Safety, type[Exception] | None]] = [
+    *((code, safety, Forbidden) for code in (Code.FORBIDDEN, Code.PERMISSION_LOST) for safety in Safety),
+    *((Code.UNAUTHORIZED, safety, Unauthorized) for safety in Safety),
     *((code, safety, NotApplied) for code in (
-        Code.BAD_REQUEST, Code.FORBIDDEN, Code.TOO_LARGE, Code.NOT_FOUND, Code.FOREIGN_LOG, Code.UNSUPPORTED,
+        Code.BAD_REQUEST, Code.TOO_LARGE, Code.NOT_FOUND, Code.FOREIGN_LOG, Code.UNSUPPORTED,
         Code.SEQUENCE_REUSED, Code.SEQUENCE_VOIDED, Code.REFUSED, Code.INSIDE_ENTRY,
-        Code.MEMBERS_REFUSED, Code.CONSUMERS_FULL, Code.PERMISSION_LOST,
+        Code.MEMBERS_REFUSED, Code.CONSUMERS_FULL,
     ) for safety in Safety),
     *((Code.COMPARE_FAILED, safety, CompareFailed) for safety in Safety),
     *((Code.KEY_NOT_FOUND, safety, KeyNotFound) for safety in Safety),
@@ -84,7 +88,8 @@ ENDS: list[tuple[Code, Safety, type[Exception] | None]] = [
     *((Code.SESSION_EXPIRED, safety, SessionExpired) for safety in Safety),
     *((Code.SEQUENCE_SETTLED, safety, SequenceSettled) for safety in Safety),
     *((code, safety, None) for code in (
-        Code.BUSY, Code.NO_LEADER, Code.OVERWRITTEN, Code.SHUTTING_DOWN, Code.FENCED, Code.DEADLINE, Code.WINDOW_FULL,
+        Code.BUSY, Code.OVER_QUOTA, Code.NO_LEADER,
+        Code.OVERWRITTEN, Code.SHUTTING_DOWN, Code.FENCED, Code.DEADLINE, Code.WINDOW_FULL,
         Code.MEMBERS_CHANGING, Code.STATES_DIFFER, Code.DISK_FULL,
     ) for safety in Safety),
     *((code, safety, OutcomeUnknown if safety is Safety.PLAIN else None) for code in (
@@ -108,7 +113,7 @@ def test_each_code_ends_the_request_or_leads_to_another_attempt(
 
 def test_every_code_is_in_the_table_of_ends() -> None:
     """A new code cannot be forgotten here, save for those that differ only in their name from one that is there."""
-    alike = {Code.UNAUTHORIZED, Code.BAD_HOST, Code.METHOD_NOT_ALLOWED, Code.NOT_ACCEPTABLE, Code.COMPACTED,
+    alike = {Code.BAD_HOST, Code.METHOD_NOT_ALLOWED, Code.NOT_ACCEPTABLE, Code.COMPACTED,
              Code.UNSUPPORTED_MEDIA_TYPE, Code.FUTURE_INDEX, Code.SESSIONS_FULL}  # fmt: skip
     assert {code for code, _, _ in ENDS} | alike == set(Code)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from itertools import groupby
 
 import pytest
 import structlog
@@ -167,25 +166,6 @@ async def test_foreign_origins_may_not_write(served: Served) -> None:
     assert (await ask(served.port, "PUT", "/v1/kv/k", b"v", {"Origin": "http://127.0.0.1"})).status == 200
     reply = await ask(served.port, "GET", "/v1/kv/k", headers={"Origin": "http://evil.example"})
     assert "access-control-allow-origin" not in reply.headers
-
-
-async def test_every_route_passes_the_authorise_step(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it refuses is refused on every route."""
-    from raftlog.cluster.http import gate
-    from raftlog.cluster.http.routes.table import ROUTES
-
-    asked: list[str] = []
-
-    def refuse(principal: object, verb: str, namespace: int, key: bytes | None) -> None:
-        asked.append(verb)
-        raise ApiError(Code.FORBIDDEN, "not you")
-
-    monkeypatch.setattr(gate, "authorise", refuse)
-    for route in ROUTES:
-        target = route.pattern.replace("{key}", "k").replace("{session}", "1").replace("{sequence}", "1")
-        assert (await ask(served.port, route.method, target)).problem().code is Code.FORBIDDEN
-    # The short way of the fast path asks too, and hands refused requests to the long one.
-    assert [verb for verb, _ in groupby(asked)] == [verb for verb, _ in groupby(route.verb for route in ROUTES)]
 
 
 async def test_request_ids_are_returned_or_made(served: Served) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +17,15 @@ from schemathesis import GenerationMode
 
 from raftlog.cluster.api.values import LeaderHint
 from raftlog.cluster.http.routes.operator import OPENAPI
+from raftlog.cluster.security.tokens import digest_of, make_token
+from raftlog.raft.codec.block import BlockRecord, encode_block
+from raftlog.raft.codec.configuration import encode_configuration
+from raftlog.raft.configuration import Configuration
+from raftlog.raft.types import EntryKind
+from raftlog.statemachine.access.admission import encode_admission
+from raftlog.statemachine.access.commands import AccessAction, AccessCommand, encode_access
+from raftlog.statemachine.commands import Operation
+from raftlog.statemachine.versions import CLUSTER_VERSION
 from tests.cluster.fake_node import FakeNode, serve
 
 WAIT_MS = 20  # the server's bounds of long polls and deadlines, so that none makes this slow
@@ -32,6 +42,10 @@ CHECKS = [
     schemathesis.checks.response_schema_conformance,
     schemathesis.checks.negative_data_rejection,
 ]
+
+
+TOKENS = {role: make_token() for role in ("admin", "nobody", "reader", "writer", "operator")}
+ROLES = itertools.cycle(("admin", "admin", "nobody", "admin", "reader", "admin", "writer", "operator"))
 
 
 class Alone(FakeNode):
@@ -52,7 +66,9 @@ def url() -> Iterator[str]:
     stop: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
 
     async def run() -> None:
-        async with serve(Alone(), wait_max_ms=WAIT_MS, deadline_max_ms=WAIT_MS, deadline_default_ms=WAIT_MS) as served:
+        async with serve(
+            set_up(Alone()), wait_max_ms=WAIT_MS, deadline_max_ms=WAIT_MS, deadline_default_ms=WAIT_MS
+        ) as served:
             end = asyncio.Event()
             stop.append((asyncio.get_running_loop(), end))
             ready.append(served.url)
@@ -68,6 +84,24 @@ def url() -> Iterator[str]:
     thread.join(10)
 
 
+def set_up(node: FakeNode) -> FakeNode:
+    """A user of each role with a token; of an admin several, so that most requests get through the gate."""
+    newest = Configuration(node.configuration.members, (1,), version=CLUSTER_VERSION)
+    node.append(EntryKind.CONFIGURATION, encode_configuration(newest), 1)
+    commands = [AccessCommand(AccessAction.INIT, "root", token="first", token_hash=digest_of("first"))]
+    for role, token in TOKENS.items():
+        commands.append(AccessCommand(AccessAction.SET_USER, role, roles=() if role == "nobody" else (role,)))
+        commands.append(
+            AccessCommand(AccessAction.ADD_TOKEN, role, token=token.identifier, token_hash=token.digest, label=role)
+        )
+    for number, command in enumerate(commands):
+        admission = encode_admission(node.machine.access.admission("root")) if number else b""
+        value = encode_access(command)
+        node.submit_now((encode_block((BlockRecord(int(Operation.ACCESS), None, value),), admission=admission), 1))
+    assert node.machine.access.revision == len(commands)
+    return node
+
+
 @pytest.fixture(scope="module")
 def connection() -> Iterator[requests.Session]:
     """One connection kept open for all requests."""
@@ -78,8 +112,10 @@ def connection() -> Iterator[requests.Session]:
 @SCHEMA.parametrize()
 @hypothesis.settings(max_examples=15, suppress_health_check=list(hypothesis.HealthCheck))
 def test_every_answer_is_described(case: schemathesis.Case[Any], url: str, connection: requests.Session) -> None:
-    """Positive and negative requests: no 5xx but for a deadline, no answer that is not in openapi.yaml."""
-    response = case.call(base_url=url, session=connection)
+    """Positive and negative requests, of users of every role: no 5xx but for a deadline, no answer that is not in
+    openapi.yaml."""
+    token = TOKENS[next(ROLES)]
+    response = case.call(base_url=url, session=connection, headers={"Authorization": f"Bearer {token.text}"})
     if response.status_code in (503, 504) and response.json()["code"] in ("deadline", "timeout"):
         return
     case.validate_response(response, checks=CHECKS)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from raftlog.cluster.api.errors import DECIDED, ApiError, Code, Outcome, outcome_of
+from raftlog.cluster.protocol.request import Settled
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.statemachine.access.admission import Admission, encode_admission
 from raftlog.statemachine.access.commands import AccessAction, AccessCommand, encode_access
@@ -76,6 +77,17 @@ def refuse(code: Code) -> Callable[[FakeNode], None]:
     return prepare
 
 
+def change_access(node: FakeNode, action: AccessAction, name: str, admission: bytes) -> None:
+    """One change of permissions."""
+    value = encode_access(AccessCommand(action, name))
+    node.submit_now((encode_block([BlockRecord(43, None, value)], admission=admission), 1))
+
+
+def switch_on(node: FakeNode) -> None:
+    """Access control begins: requests without a token are refused."""
+    change_access(node, AccessAction.INIT, "root", b"")
+
+
 def nothing(_: FakeNode) -> None:
     """The copy alone differs."""
 
@@ -100,11 +112,13 @@ AFTER_AN_APPLIED_COPY: dict[Code, Second] = {
     Code.TOO_LARGE: Second(limits={"value_bytes_max": 1}, sent=Sent("PUT", "/v1/kv/k", b"vv")),
     Code.FOREIGN_LOG: Second(sent=Sent("PUT", "/v1/kv/k", b"v", {"Raftlog-Log": "ff" * 16})),
     Code.FENCED: Second(fence),
+    Code.UNAUTHORIZED: Second(switch_on),
     Code.INTERNAL: Second(refuse(Code.INTERNAL)),
     **{
         code: Second(refuse(code))
         for code in (
-            Code.BUSY, Code.DISK_FULL, Code.NO_LEADER, Code.LEADER_LOST, Code.TIMEOUT, Code.DEADLINE, Code.OVERWRITTEN,
+            Code.BUSY, Code.OVER_QUOTA,
+            Code.DISK_FULL, Code.NO_LEADER, Code.LEADER_LOST, Code.TIMEOUT, Code.DEADLINE, Code.OVERWRITTEN,
             Code.SHUTTING_DOWN, Code.STATES_DIFFER, Code.WINDOW_FULL, Code.SESSIONS_FULL, Code.UNSUPPORTED,
         )
     },
@@ -193,15 +207,17 @@ async def sequence_reused(served: Served, session: int) -> Again:
 
 async def permission_lost(served: Served, session: int) -> Again:
     """Access control begins after it was taken, and ends again."""
-
-    def change(action: AccessAction, name: str, admission: bytes) -> None:
-        value = encode_access(AccessCommand(action, name))
-        served.node.submit_now((encode_block([BlockRecord(43, None, value)], admission=admission), 1))
+    apply: Callable[..., list[Settled]] = served.node.submit_now
 
     async def permit() -> None:
-        change(AccessAction.DISABLE, "", encode_admission(Admission("root", 1)))
+        change_access(served.node, AccessAction.DISABLE, "", encode_admission(Admission("root", 1)))
 
-    change(AccessAction.INIT, "root", b"")
+    def first_set_up(*blocks: tuple[bytes, int]) -> list[Settled]:
+        served.node.submit_now = apply
+        switch_on(served.node)
+        return apply(*blocks)
+
+    served.node.submit_now = first_set_up
     return PUT, permit
 
 
@@ -254,7 +270,6 @@ async def test_an_outcome_of_the_state_machine_is_final(code: Code) -> None:
 # Codes that no write gets.
 
 NO_WRITE: dict[Code, str] = {
-    Code.UNAUTHORIZED: "reserved: nothing raises it",
     Code.NOT_FOUND: "a path that is no route was not applied either; another version may know it, so unknown",
     Code.METHOD_NOT_ALLOWED: "as not_found",
     Code.NOT_ACCEPTABLE: "the parameter format of reads",

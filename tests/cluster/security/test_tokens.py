@@ -1,4 +1,4 @@
-"""Access tokens have a form that tells a damaged one, and a cluster keeps only their hash."""
+"""Access tokens have a form by which a damaged one is seen, and a cluster keeps only their hash."""
 
 from __future__ import annotations
 

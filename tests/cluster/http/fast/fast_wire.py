@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from raftlog.cluster.client.http1 import ResponseParser
 from raftlog.cluster.config.settings import HttpSettings, LimitSettings, Settings
@@ -101,7 +101,7 @@ class Server:
         service: Service = cast(Any, self.runner)._api.service
         return service
 
-    async def __aenter__(self) -> Server:
+    async def __aenter__(self) -> Self:
         await self.runner.setup()
         return self
 

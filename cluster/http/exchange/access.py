@@ -1,0 +1,333 @@
+"""Finds out which principal sends a request, and decides what it may do, by this node's applied state.
+
+The gate asks for each request while access control is on, handlers ask for the keys and ranges that they read or write
+(`raftlog.cluster.http.gate`, routes). A refusal names the grant that is missing, and never whether a key exists. What a
+write was admitted under goes with it, and every replica decides again where it applies the write
+(`raftlog.statemachine.access`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum, auto
+from typing import Any, Final, Protocol, cast
+
+from raftlog.cluster.api.errors import ApiError, Code
+from raftlog.cluster.api.headers import H_PRINCIPAL
+from raftlog.cluster.config.settings import LimitSettings
+from raftlog.cluster.http.exchange.quota import Meter
+from raftlog.cluster.replica.interface import NodeInterface
+from raftlog.cluster.runtime import clock
+from raftlog.cluster.security.jwt_tokens import BadJwt, JwtHolder
+from raftlog.cluster.security.names import Holder, HolderKind
+from raftlog.cluster.security.tokens import PREFIX, BadToken, is_same, token_id
+from raftlog.raft.codec.block import BlockRecord
+from raftlog.statemachine.access import needs
+from raftlog.statemachine.access.admission import (
+    EXTERNAL_PREFIX,
+    NODE_ADMISSION,
+    NODE_NAME,
+    RESERVED_PREFIX,
+    encode_admission,
+)
+from raftlog.statemachine.access.grants import Grant, Resource, Verb
+from raftlog.statemachine.access.permissions import Permissions
+from raftlog.statemachine.access.table import AccessReason, AccessTable, is_name
+from raftlog.statemachine.commands import Command, Operation
+from raftlog.statemachine.digest import LogRow
+
+CALLERS_MAX: Final = 4_096
+"""Most principals whose check is remembered; beyond that all are checked again."""
+READ_ALL: Final = (needs.READ_LOG, Grant(Verb.READ, Resource.KEYS), Grant(Verb.READ, Resource.GROUPS))
+"""What a reader of whole segments of the log needs: they hold every record."""
+_SCHEME: Final = "bearer "
+_CONFIGURATION: Final = "configuration"
+
+
+class Need(Enum):
+    """What the gate asks of a request before its handler, where that is no grant."""
+
+    NOTHING = auto()  # probes of machines: it need not name a user
+    PRINCIPAL = auto()  # any principal: the answer holds nothing of the state, or the handler filters it
+    PARTS = auto()  # any principal: the handler asks for the keys, ranges or groups that it reads or writes
+
+
+class Denied(ApiError):
+    """This node's applied state does not permit the request. The state may be behind: the gate asks once more after a
+    read barrier."""
+
+
+class Caller:
+    """One principal, as of a revision of permissions."""
+
+    __slots__ = ("admission", "expires_ms", "meter", "name", "permissions", "revision")
+
+    def __init__(
+        self, name: str, admission: bytes, permissions: Permissions, revision: int, expires_ms: int, meter: Meter
+    ) -> None:
+        self.name = name
+        self.admission = admission  # what its writes carry
+        self.permissions = permissions
+        self.revision = revision
+        self.expires_ms = expires_ms  # Unix ms; 0: never
+        self.meter = meter
+
+
+class Asking(Protocol):
+    """The parts of `raftlog.cluster.http.exchange.call.Call` that name the sender of a request."""
+
+    headers: Mapping[str, str]
+    whole: bytes | None  # its body, if that is here already
+    holder: Holder | None  # of the certificate that the client showed; None: it showed none
+    caller: Caller | None  # set here
+
+
+class TokenProvider(Protocol):
+    """An identity provider (`raftlog.cluster.security.provider`)."""
+
+    def holder(self, text: str) -> JwtHolder:
+        """The holder of a token. Raises BadJwt."""
+
+
+class Access:
+    """The access control of one node. Belongs to the event loop."""
+
+    def __init__(
+        self, node: NodeInterface, limits: LimitSettings, provider: TokenProvider | None = None, *,
+        is_exposed: bool = False, has_tls: bool = False,
+    ) -> None:  # fmt: skip
+        """`is_exposed`: the node listens beyond loopback, and serves nothing while access control is off."""
+        self._node = node
+        self._limits = limits
+        self._provider = provider
+        self.is_exposed = is_exposed
+        self._has_tls = has_tls
+        self._callers: dict[object, Caller] = {}
+        self._meters: dict[str, Meter] = {}
+
+    @property
+    def table(self) -> AccessTable:
+        """Users, roles and tokens, as far as this node has applied the log."""
+        return self._node.machine.access
+
+    # -- the gate ---------------------------------------------------------------------------------------------------
+
+    def admit(self, call: Asking, need: Need | Grant, size: int, *, is_first_admin: bool) -> None:
+        """Lets a request pass. `size`: of its body. Raises ApiError unauthorized, forbidden, over_quota."""
+        if need is Need.NOTHING:
+            return
+        if not self.table.is_on:
+            if self.is_exposed and not is_first_admin:
+                raise Denied(
+                    Code.FORBIDDEN,
+                    "this node listens beyond loopback, and access control is not on: make the first admin with "
+                    "raftlog access init (docs/security.md)",
+                )
+            return
+        caller = self.identify(call)
+        caller.meter.take(size)
+        if isinstance(need, Grant) and not caller.permissions.allows(need):
+            raise _missing(caller.name, need)
+
+    def identify(self, call: Asking) -> Caller:
+        """The principal of a request, as of now. Raises ApiError unauthorized, or forbidden for a user that may do
+        nothing."""
+        text = call.headers.get("Authorization")
+        key: object = call.holder if text is None else text
+        if text is None and H_PRINCIPAL in call.headers:
+            key = (call.holder, call.headers[H_PRINCIPAL])
+        found = self._callers.get(key)
+        table = self.table
+        if (
+            found is not None
+            and found.revision == table.revision
+            and not (found.expires_ms and self._now_ms() >= found.expires_ms)
+        ):
+            call.caller = found
+            return found
+        call.caller = caller = self._found(call, text, table)
+        if len(self._callers) >= CALLERS_MAX:
+            self._callers.clear()
+        self._callers[key] = caller
+        return caller
+
+    def _found(self, call: Asking, text: str | None, table: AccessTable) -> Caller:
+        if text is not None:
+            _check_once(call.headers)
+            name, roles, expires_ms = self._of_token(text, table)
+        else:
+            name, roles, expires_ms = self._of_certificate(call), (), 0
+        if name == NODE_NAME:
+            admission = NODE_ADMISSION
+        else:
+            admission = encode_admission(table.admission(name, roles))
+        _, permissions, why = table.principal(admission)
+        if permissions is None:
+            raise Denied(Code.FORBIDDEN, _WHY[why].format(name))
+        return Caller(name, admission, permissions, table.revision, expires_ms, self._meter(name))
+
+    def _of_token(self, text: str, table: AccessTable) -> tuple[str, tuple[str, ...], int]:
+        """User, roles and expiry of the Authorization header."""
+        if not text.lower().startswith(_SCHEME):
+            raise Denied(Code.UNAUTHORIZED, "the Authorization header must be: Bearer TOKEN")
+        token = text[len(_SCHEME) :].strip(" ")
+        if not token.startswith(PREFIX):
+            return self._of_jwt(token)
+        try:
+            identifier = token_id(token)
+        except BadToken as error:
+            raise ApiError(Code.UNAUTHORIZED, str(error)) from None
+        known = table.tokens.get(identifier)
+        if not is_same(token, b"" if known is None else known.hash) or known is None:
+            raise Denied(Code.UNAUTHORIZED, f"token {identifier} is not known: it was revoked, or is another cluster's")
+        if known.expires_ms and self._now_ms() >= known.expires_ms:
+            raise ApiError(Code.UNAUTHORIZED, f"token {identifier} has expired: raftlog token create makes a new one")
+        return known.user, (), known.expires_ms
+
+    def _of_jwt(self, token: str) -> tuple[str, tuple[str, ...], int]:
+        if self._provider is None:
+            raise ApiError(
+                Code.UNAUTHORIZED,
+                "the token is none of this cluster's, which begin with rl_, and no identity provider is set "
+                "(security.jwt_keys)",
+            )
+        try:
+            holder = self._provider.holder(token)
+        except BadJwt as error:
+            raise ApiError(Code.UNAUTHORIZED, f"the token does not count: {error}") from None
+        return holder.name, holder.roles, int(holder.expires_s * 1_000)
+
+    def _of_certificate(self, call: Asking) -> str:
+        holder = call.holder
+        if holder is None:
+            how = "show a client certificate, or send" if self._has_tls else "send"
+            raise Denied(Code.UNAUTHORIZED, f"the request names no user: {how} the header Authorization: Bearer TOKEN")
+        named = call.headers.get(H_PRINCIPAL)
+        if holder.kind is HolderKind.NODE:
+            return NODE_NAME if named is None else named
+        if named is not None:
+            raise ApiError(Code.FORBIDDEN, f"the header {H_PRINCIPAL} is for nodes alone")
+        if not is_name(holder.name) or holder.name.startswith((EXTERNAL_PREFIX, RESERVED_PREFIX)):
+            raise ApiError(Code.FORBIDDEN, f"the certificate's name {holder.name[:100]!r} cannot be that of a user")
+        return holder.name
+
+    def _now_ms(self) -> int:
+        return max(clock.wall_ms(), self._node.machine.time_ms)
+
+    def _meter(self, name: str) -> Meter:
+        meter = self._meters.get(name)
+        if meter is None:
+            if len(self._meters) >= CALLERS_MAX:
+                self._meters = {each: other for each, other in self._meters.items() if other.streams}
+            limits = self._limits
+            meter = self._meters[name] = Meter(
+                name, limits.principal_requests_max, limits.principal_bytes_max, limits.principal_streams_max
+            )
+        return meter
+
+    # -- handlers ---------------------------------------------------------------------------------------------------
+
+    def permissions(self, call: Asking) -> Permissions | None:
+        """What the sender may do, as of now; None: everything, because access control is off. Raises ApiError."""
+        table = self.table
+        if not table.is_on:
+            return None
+        caller = call.caller
+        if caller is None or self.has_changed(call):
+            caller = self.identify(call)
+        return caller.permissions
+
+    def check(self, call: Asking, *grants: Grant) -> None:
+        """Raises ApiError unless the sender has all of these grants now."""
+        permissions = self.permissions(call)
+        if permissions is not None:
+            for grant in grants:
+                if not permissions.allows(grant):
+                    raise _missing(self.name(call), grant)
+
+    def check_read(self, call: Asking, key: bytes) -> None:
+        """The same for the read of one key."""
+        permissions = self.permissions(call)
+        if permissions is not None and not permissions.allows_key(Verb.READ, Resource.KEYS, key):
+            raise _missing(self.name(call), needs.key_grant(Verb.READ, key))
+
+    def has_changed(self, call: Asking) -> bool:
+        """Whether what the sender may do may have changed since it was found out."""
+        table, caller = self.table, call.caller
+        if caller is None:
+            return table.is_on
+        return caller.revision != table.revision or bool(caller.expires_ms and self._now_ms() >= caller.expires_ms)
+
+    def look(self, call: Asking, *grants: Grant) -> None:
+        """Raises ApiError once the reader of a stream may not go on. Streams call it before each slice."""
+        if self.has_changed(call):
+            self.check(call, *grants)
+
+    def until(self, call: Asking, due: float) -> float:
+        """The earlier of that time of the event loop's clock, and the end of the sender's token."""
+        caller = call.caller
+        if caller is None or not caller.expires_ms:
+            return due
+        return min(due, clock.monotonic() + max(0, caller.expires_ms - self._now_ms()) / 1_000)
+
+    def admission(self, call: Asking, records: Sequence[BlockRecord] | Sequence[bytes]) -> bytes:
+        """What a write of these records carries; b"" while access control is off. Raises ApiError."""
+        permissions = self.permissions(call)
+        if permissions is None:
+            return b""
+        commands = () if type(records[0]) is bytes else cast(Any, records)
+        missing = needs.missing(permissions, commands)
+        if missing is not None:
+            raise _missing(self.name(call), missing)
+        assert call.caller is not None
+        return call.caller.admission
+
+    @staticmethod
+    def is_plain(call: Asking) -> bool:
+        """Whether a request of nothing but appends may say so: replicas then do not look at its keys."""
+        return call.caller is None or call.caller.permissions.allows(needs.APPEND_LOG)
+
+    @staticmethod
+    def name(call: Asking) -> str:
+        """The principal's name; "" while access control is off."""
+        return "" if call.caller is None else call.caller.name
+
+    def owner(self, call: Asking) -> str | None:
+        """Whose sessions the sender may see; None: all."""
+        return self.name(call) if self.permissions(call) is not None else None
+
+
+_WHY: Final = {
+    AccessReason.NO_USER: "there is no user {0!r}: an admin makes it with raftlog user create",
+    AccessReason.BLOCKED: "user {0!r} is blocked",
+    AccessReason.OUTDATED: "user {0!r} was changed meanwhile: send the request again",
+}
+
+
+def is_visible(permissions: Permissions, row: LogRow) -> bool:
+    """Whether a reader of the log may see that record."""
+    if row.operation is None:
+        return row.kind != _CONFIGURATION or permissions.allows(needs.OPERATE)
+    command = Command(Operation[row.operation.upper()], row.key, row.value, argument=row.argument)
+    return needs.hidden(permissions, command) is None
+
+
+def size_of(call: Asking) -> int:
+    """Bytes of the body, as far as they are known before it is read."""
+    if call.whole is not None:
+        return len(call.whole)
+    text = call.headers.get("Content-Length", "")
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
+def _missing(name: str, grant: Grant) -> Denied:
+    return Denied(
+        Code.FORBIDDEN, f"user {name!r} lacks the grant `{grant}`: an admin gives it by a role", missing=str(grant)
+    )
+
+
+def _check_once(headers: Mapping[str, str]) -> None:
+    """Two Authorization headers: which of them counts could differ between a proxy and this node."""
+    every = getattr(headers, "getall", None)  # the fast path knows no header twice
+    if every is not None and len(every("Authorization")) > 1:
+        raise ApiError(Code.BAD_REQUEST, "the header Authorization is given twice: give it once")

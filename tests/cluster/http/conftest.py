@@ -1,0 +1,16 @@
+"""Fixtures of the tests of the HTTP layer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.cluster.http.access_world import AccessWorld
+
+
+@pytest.fixture(params=[True, False], ids=["fast", "aiohttp"])
+async def world(request: pytest.FixtureRequest) -> AsyncIterator[AccessWorld]:
+    """A node with access control on, both ways of serving."""
+    async with AccessWorld(fast_path=request.param) as served:
+        yield served
