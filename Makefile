@@ -1,11 +1,11 @@
 # raftlog: `make help` lists the targets. Only `fix` edits files of the repository (and `lock` the lock files).
 
-PYTHON ?= python3
+PYTHON ?= # the interpreter of .venv; .ci/lib chooses one where it is empty
 PY := .venv/bin/python
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-env setup-java demo test check fix lock sim chaos long notebook coverage peers bench bench-spark clean
+.PHONY: help setup setup-env setup-java demo test check fix lock sim chaos long notebook coverage peers bench bench-spark wheel test-compiled clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 - \2/p' $(MAKEFILE_LIST)
@@ -37,7 +37,7 @@ fix: setup-env ## the only target that edits: formatting, safe lint repairs, lay
 lock: ## write requirements.lock from pyproject.toml
 	@.ci/lock
 
-sim: setup-env ## the deterministic simulator: 1,000 seeds on all cores; ARGS="..." goes to `raftlog sim` instead
+sim: setup-env ## the deterministic simulator: 1,000 seeds on all cores; COMPILED=1 runs compiled modules; ARGS="..." goes to `raftlog sim`
 	@.ci/existing sim $(ARGS)
 
 chaos: setup ## real processes under real faults, for ten minutes; ARGS="..." goes to `raftlog chaos` instead
@@ -51,6 +51,12 @@ notebook: setup-java ## run docs/examples/readings.ipynb as Jupyter does; ARGS=-
 
 coverage: setup-env ## which branches of raft/ and statemachine/ their own tests take, against docs/testing.md
 	@$(PY) -m tests.house.branch_coverage $(ARGS)
+
+wheel: setup-env ## both wheels into dist/: one with compiled modules for this machine, and the pure one
+	@.ci/wheels
+
+test-compiled: setup-env ## the tests of raft, statemachine, cluster and acceptance on the installed wheel with compiled modules
+	@.ci/existing test-compiled $(ARGS)
 
 peers: setup-env ## what the benchmarks compare and load with, in .tools, versions and hashes pinned; names what cannot be had
 	@.ci/peers

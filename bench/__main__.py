@@ -195,7 +195,7 @@ def main(
                     console.print(f"{part} failed: {error}", markup=False)
                 names |= field.names
             shutil.rmtree(folder / part)  # bulk appends alone leave thirty gigabytes
-    goals = judge(figures, delivery, is_quiet=seen.is_quiet, growth=growth.told(save.with_name("growth.json")))
+    goals = judge(figures, delivery, unfit=seen.unfit, growth=growth.told(save.with_name("growth.json")))
     found = report.Report(
         time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), commit(), round(time.monotonic() - began), number, seconds,
         seen, sorted(names), skipped, failed, figures, compare(figures, OURS) if seen.is_quiet else [], delivery,

@@ -43,7 +43,7 @@ _PUT: Final = int(Operation.PUT)
 _new: Final = tuple.__new__  # a NamedTuple without the cost of its constructor
 
 
-class HalfApplied(RuntimeError):
+class HalfApplied(Exception):
     """An apply was broken off by an error: the state is that of no entry, and must be rebuilt."""
 
 
@@ -191,7 +191,7 @@ class StateMachine:
             return _new(RequestEffect, (Result.APPLIED, store.revision, False, 0, (change,), b""))
         if operation == _APPEND:
             return None
-        return self._OPERATIONS[operation](self, commands[0], last)
+        return _OPERATIONS[operation](self, commands[0], last)
 
     def _refused(self, reason: Reason, last: int, count: int = 1) -> RequestEffect:
         return self._verdict(Verdict(Result.REFUSED, reason), last - count + 1, last)
@@ -315,21 +315,6 @@ class StateMachine:
             self._sessions.close_all(asked.name)
         return self._verdict(Verdict(Result.APPLIED), last, last)
 
-    _OPERATIONS: Final[dict[int, Callable[[StateMachine, Command, int], RequestEffect]]] = {
-        Operation.DELETE: _delete,
-        Operation.DELETE_RANGE: _delete_range,
-        Operation.TXN: _txn,
-        Operation.COMPACT: _compact,
-        Operation.TRIM: _trim,
-        Operation.SESSION_OPEN: _open_session,
-        Operation.SESSION_KEEPALIVE: _keep_session,
-        Operation.SESSION_CLOSE: _keep_session,
-        Operation.VOID: _void_nothing,
-        Operation.CONSUMER: _consumer,
-        Operation.ACCESS: _access,
-        Operation.DIGEST_POINT: _digest_point,
-    }
-
     # -- queries ----------------------------------------------------------------------------------------------
 
     @property
@@ -425,3 +410,19 @@ class StateMachine:
         machine._digest = state.store.digest()
         machine.oldest, machine.version = state.oldest, state.version
         return machine
+
+
+_OPERATIONS: Final[dict[int, Callable[[StateMachine, Command, int], RequestEffect]]] = {
+    Operation.DELETE: StateMachine._delete,
+    Operation.DELETE_RANGE: StateMachine._delete_range,
+    Operation.TXN: StateMachine._txn,
+    Operation.COMPACT: StateMachine._compact,
+    Operation.TRIM: StateMachine._trim,
+    Operation.SESSION_OPEN: StateMachine._open_session,
+    Operation.SESSION_KEEPALIVE: StateMachine._keep_session,
+    Operation.SESSION_CLOSE: StateMachine._keep_session,
+    Operation.VOID: StateMachine._void_nothing,
+    Operation.CONSUMER: StateMachine._consumer,
+    Operation.ACCESS: StateMachine._access,
+    Operation.DIGEST_POINT: StateMachine._digest_point,
+}

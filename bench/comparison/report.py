@@ -61,6 +61,7 @@ def _head(report: Report) -> Iterator[str]:
         f"Machine {report.conditions.busy_before:.0%} busy before ({quiet}); fdatasync p50 {disk.p50_us:.0f} µs, "
         f"p99 {disk.p99_us:.0f} µs on {disk.filesystem}."
     )
+    yield f"raftlog's {report.conditions.modules} modules on {report.conditions.python}."
     if report.chaos is not None:
         yield f"Chaos smoke of the same commit: {report.chaos.verdict} (`{report.chaos.command}`)."
 

@@ -12,19 +12,30 @@ import msgspec
 import typer
 from rich.console import Console
 
-from bench.instruments import machine
+from bench.instruments import interpreter, machine
+from raftlog.cluster.runtime import build
 
 
 class Conditions(msgspec.Struct, frozen=True):
-    """The floor of the disk, and what others used of the processors before the run."""
+    """The floor of the disk, what others used of the processors before the run, and what ran."""
 
     disk: machine.Disk
     busy_before: float
+    python: str = ""
+    is_optimised: bool = True  # the interpreter, as most users have it
+    modules: str = ""  # "compiled" or "interpreted"
 
     @property
     def is_quiet(self) -> bool:
         """Whether a ratio of this run may be quoted, as far as could be seen before it."""
         return self.busy_before <= machine.BUSY_SHARE_MAX
+
+    @property
+    def unfit(self) -> str:
+        """Why no goal can be judged by this run; "" if it can."""
+        if not self.is_quiet:
+            return "the machine was busy"
+        return "" if self.is_optimised else "Python was built without PGO"
 
 
 def look(folder: Path, console: Console, room: int = 0) -> Conditions:
@@ -40,7 +51,11 @@ def look(folder: Path, console: Console, room: int = 0) -> Conditions:
     except machine.NotADisk as refusal:
         console.print(f"[red]{refusal}[/]")
         raise typer.Exit(2) from refusal
-    found = Conditions(disk, round(machine.busy_share(), 3))
+    found = Conditions(
+        disk, round(machine.busy_share(), 3), interpreter.describe(), interpreter.is_optimised(), build.modules()
+    )
+    slow = "" if found.is_optimised else "; [red]no goal will be judged: users have faster builds[/]"
+    console.print(f"raftlog's {found.modules} modules on {found.python}{slow}", highlight=False)
     console.print(
         f"fdatasync p50 {disk.p50_us:.0f} µs, p99 {disk.p99_us:.0f} µs ({disk.filesystem}); "
         f"machine {found.busy_before:.0%} busy before" + ("" if found.is_quiet else "; [red]no ratio will be quoted[/]")

@@ -1,4 +1,4 @@
-"""Defines the commands about the cluster itself: status, digest, sessions and receipts, settings."""
+"""Defines the commands about the cluster itself: status, digest, sessions and receipts, settings, the version."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from raftlog.cluster.client.errors import ClientError
 from raftlog.cluster.config.cluster_file import SettingsError
 from raftlog.cluster.config.settings import load_settings
 from raftlog.cluster.protocol import cut_off
+from raftlog.cluster.runtime import build
 
 ASK_S: Final = 1.0
 """Longest wait for the status of one node, in seconds: a paused node must not hold up the others."""
@@ -35,6 +36,7 @@ NODE: Final = View(
     ),
     lines_of("url"),
 )  # fmt: skip
+VERSION: Final = View((Column("version"), Column("modules"), Column("python")), lines_of("version"))
 DIGEST: Final = View(
     (
         Column("index"),
@@ -253,6 +255,11 @@ def settings_show_command(
     cli.printer.all(rows, SETTING_WITH_ORIGIN if origin else SETTING)
 
 
+def version_command(cli: Cli) -> None:
+    """Show the version, whether compiled or interpreted modules run, and the interpreter."""
+    cli.printer.one(build.facts(), VERSION)
+
+
 def node_flags(node: int | None, assignments: list[str] | None) -> dict[str, Any]:
     """The settings that flags give: `--node` and `--set KEY=VALUE`."""
     flags: dict[str, Any] = {} if node is None else {"node": node}
@@ -278,3 +285,4 @@ def register(app: typer.Typer) -> None:
     settings = typer.Typer(no_args_is_help=True, help="The settings of a node.")
     command(settings, "show")(settings_show_command)
     app.add_typer(settings, name="settings")
+    command(app, "version")(version_command)

@@ -65,6 +65,7 @@ MODULES: Final[Mapping[str, tuple[CommandHelp, ...]]] = {
         CommandHelp("digest", "Show the digest of the state, by which replicas and exports are compared."),
         CommandHelp("session", "Sessions and receipts: was a write applied?", is_group=True),
         CommandHelp("settings", "The settings of a node.", is_group=True),
+        CommandHelp("version", "Show the version, whether compiled or interpreted modules run, and the interpreter."),
     ),
     "raftlog.cluster.cli.consumers": (
         CommandHelp("consumers", "Consumer groups: positions, owners and lags of named readers.", is_group=True),
@@ -221,9 +222,9 @@ def _find_endpoints(given: str | None) -> tuple[tuple[str, ...], str]:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        import importlib.metadata
+        from raftlog.cluster.runtime import build
 
-        print(f"raftlog {importlib.metadata.version('raftlog')}")
+        print("raftlog {version}, {modules} modules, {python}".format(**build.facts()))
         raise typer.Exit
 
 

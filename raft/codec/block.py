@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from struct import Struct
 from typing import Final, NamedTuple
@@ -48,12 +49,13 @@ class BlockRecord(NamedTuple):
     argument: int | None = None  # meaning depends on the operation: client time, expected revision
 
 
-class Block(NamedTuple):
+@dataclass(slots=True)
+class Block:
     """A request block, its records not yet decoded: `body` is what follows the header and the admission. So a request
-    that is sent again has the same body, whatever it was admitted under."""
+    that is sent again has the same body, whatever it was admitted under. No code changes a block."""
 
     flags: int
-    count: int  # type: ignore[assignment]  # hides tuple.count, which is never called here
+    count: int
     namespace: int
     admission: bytes  # b"": none
     session: int

@@ -17,7 +17,7 @@ from raftlog.raft.consensus.state import State
 from raftlog.raft.types import NOBODY, NodeId
 
 
-class InvariantBroken(AssertionError):
+class InvariantBroken(Exception):
     """Something that must never happen did: the node must stop, and not write another byte."""
 
     def __init__(self, node: NodeId, what: str, section: str, detail: object = "") -> None:

@@ -3,16 +3,18 @@
 import msgspec
 
 from bench.comparison.goals import Goal, judge
+from bench.instruments.conditions import Conditions
 from bench.instruments.figures import Figure
+from bench.instruments.machine import Disk
 from bench.loads.followers import Delivery
 from tests.bench.test_figures import figure
 
 DELIVERY = Delivery(1_000, 8_000, 8_000_000, 0, 0, 20, 90, 120, 1.0)
 
 
-def goal(name: str, figures: list[Figure], *, is_quiet: bool = True, delivery: Delivery | None = None) -> Goal:
+def goal(name: str, figures: list[Figure], *, unfit: str = "", delivery: Delivery | None = None) -> Goal:
     """The one of that name."""
-    return next(each for each in judge(figures, delivery, is_quiet=is_quiet) if each.what == name)
+    return next(each for each in judge(figures, delivery, unfit=unfit) if each.what == name)
 
 
 GATEWAY = "single write, c=64, beside etcd's gateway"
@@ -31,7 +33,8 @@ def test_the_faster_of_two_versions_of_a_peer_counts() -> None:
 
 def test_a_busy_machine_and_noisy_rounds_judge_nothing() -> None:
     """Then the goal is open, with the reason."""
-    assert goal(GATEWAY, [OURS, OLD], is_quiet=False).note == "the machine was busy"
+    seen = Conditions(Disk("ext4", 1, 1.0, 1.0), busy_before=0.5)
+    assert goal(GATEWAY, [OURS, OLD], unfit=seen.unfit).note == "the machine was busy"
     noisy = figure("etcd 3.4.23 gateway", [90.0, 20.0, 90.0])
     found = goal(GATEWAY, [OURS, noisy])
     assert found.is_met is None
@@ -40,10 +43,17 @@ def test_a_busy_machine_and_noisy_rounds_judge_nothing() -> None:
     assert goal(GATEWAY, [OURS, disturbed]).is_met is None
 
 
+def test_an_interpreter_without_pgo_judges_no_goal() -> None:
+    """Users have faster builds of Python; so the run says how its interpreter was built, and judges nothing."""
+    seen = Conditions(Disk("ext4", 1, 1.0, 1.0), busy_before=0.0, is_optimised=False)
+    assert goal(GATEWAY, [OURS, OLD], unfit=seen.unfit).note == "Python was built without PGO"
+    assert msgspec.structs.replace(seen, is_optimised=True).unfit == ""
+
+
 def test_a_goal_without_a_figure_says_so() -> None:
     """A part that was left out is no failure and no success."""
     assert goal(GATEWAY, [OURS]).note == "not measured in this run"
-    assert all(each.is_met is None for each in judge([], None, is_quiet=True))
+    assert all(each.is_met is None for each in judge([], None, unfit=""))
 
 
 def test_a_small_p99_is_good() -> None:
@@ -67,7 +77,7 @@ def test_commits_need_only_beat_nats_without_fsync() -> None:
 def test_a_lost_record_is_a_miss_on_any_machine() -> None:
     """Delivery is no question of speed; its time is."""
     lost = msgspec.structs.replace(DELIVERY, missing=1)
-    assert goal("followers: every record delivered", [], delivery=lost, is_quiet=False).is_met is False
-    assert goal("followers: every record delivered", [], delivery=DELIVERY, is_quiet=False).is_met is True
-    assert goal("followers: p99 of delivery", [], delivery=DELIVERY, is_quiet=False).is_met is None
+    assert goal("followers: every record delivered", [], delivery=lost, unfit="the machine was busy").is_met is False
+    assert goal("followers: every record delivered", [], delivery=DELIVERY, unfit="the machine was busy").is_met is True
+    assert goal("followers: p99 of delivery", [], delivery=DELIVERY, unfit="the machine was busy").is_met is None
     assert goal("followers: p99 of delivery", [], delivery=DELIVERY).is_met is True

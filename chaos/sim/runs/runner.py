@@ -27,6 +27,7 @@ from raftlog.chaos.sim.ground.trace import Trace
 from raftlog.chaos.sim.runs.ranges import ranges_text
 from raftlog.chaos.sim.seed.run import run_seed
 from raftlog.chaos.sim.world.world import MACHINE, Fault
+from raftlog.raft.consensus.invariants import InvariantBroken
 from raftlog.raft.options import Options
 
 SECONDS: Final = 60
@@ -148,9 +149,9 @@ def world_text(swarm: Swarm) -> Iterator[str]:
 
 
 def _is_ours(error: Failure) -> bool:
-    """Whether the simulator's own code stumbled: some other error than an assertion, raised in chaos/sim."""
+    """Whether the simulator's own code stumbled: some other error than a broken rule, raised in chaos/sim."""
     cause = error.__cause__
-    if cause is None or isinstance(cause, AssertionError):
+    if cause is None or isinstance(cause, AssertionError | InvariantBroken):
         return False
     frames = traceback.extract_tb(cause.__traceback__)
     return bool(frames) and HERE in frames[-1].filename

@@ -5,8 +5,14 @@
 Each name is imported when it is asked for, so `import raftlog` costs nothing, and the blocking client needs no asyncio.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+if os.environ.get("RAFTLOG_PURE"):  # interpreted modules, also where compiled ones are installed
+    from raftlog.cluster.runtime import build
+
+    build.choose(os.environ)
 
 if TYPE_CHECKING:
     from raftlog.cluster.client.aio.client import Client

@@ -105,8 +105,9 @@ class Slow(Protocol):
         """A handler that reports each answer to `front.answered`."""
 
 
-class FastConnection(asyncio.Protocol):
-    """One connection of a client."""
+class FastConnection:
+    """One connection of a client. It has the methods of asyncio.Protocol, and not that base: a class compiled by mypyc
+    with an interpreted base is slow."""
 
     __slots__ = (
         "_address", "_asked", "_at", "_began", "_body", "_body_timer", "_buffer", "_call", "_gate", "_handler", "_head",

@@ -12,7 +12,7 @@ from raftlog.cluster.api.status import SetDigestHex
 from raftlog.cluster.http.exchange.answer import HttpAnswer
 from raftlog.cluster.http.exchange.call import Call, Service
 from raftlog.cluster.protocol import cut_off
-from raftlog.cluster.runtime import metrics
+from raftlog.cluster.runtime import build, metrics
 from raftlog.statemachine.access import needs
 
 VERSION: Final = version("raftlog")
@@ -76,8 +76,11 @@ async def get_metrics(service: Service, call: Call) -> HttpAnswer:
 
 
 async def get_version(service: Service, call: Call) -> HttpAnswer:
-    """The version of this raftlog."""
-    return service.answer({"version": VERSION, "api": "v1", "node": service.node.node_id, "log": service.node.log_id})
+    """The version of this raftlog, and which of its modules run."""
+    node = service.node
+    return service.answer(
+        {"version": VERSION, "modules": build.modules(), "api": "v1", "node": node.node_id, "log": node.log_id}
+    )
 
 
 async def get_openapi(service: Service, call: Call) -> HttpAnswer:

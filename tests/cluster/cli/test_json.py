@@ -46,6 +46,7 @@ SAMPLES: dict[str, list[str]] = {
     "session receipt": ["session", "receipt", "{session}", "1"],
     "session void": ["session", "void", "{session}", "1"],
     "settings show": ["settings", "show"],
+    "version": ["version"],
     "consumers list": ["consumers", "list"],
     "consumers show": ["consumers", "show", "g"],
     "consumers claim": ["consumers", "claim", "g"],

@@ -11,6 +11,7 @@ import pytest
 from raftlog.chaos.sim.ground.trace import Recorder
 from raftlog.chaos.sim.runs.runner import Job, run_job, run_jobs
 from raftlog.cluster.disk import older_segments
+from raftlog.cluster.runtime import build
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 SEEDS = (7, 8, 9)
@@ -54,6 +55,12 @@ def test_worker_processes_give_the_same(here: list[str]) -> None:
     """As `raftlog sim` runs them."""
     found = {result.job.seed: result.digest for result in run_jobs([Job(seed, SECONDS) for seed in SEEDS], 2)}
     assert [found[seed] for seed in SEEDS] == here
+
+
+@pytest.mark.skipif(build.modules() == "interpreted", reason="no compiled modules here: make test-compiled")
+def test_interpreted_modules_give_the_same_as_compiled_ones(here: list[str]) -> None:
+    """A trace has every message, sync, fault and answer, so equal traces mean that both do the same."""
+    assert digests(sys.executable, **{build.PURE: "1"}) == here
 
 
 @pytest.mark.parametrize("hash_seed", ["0", "1", "4242"])
