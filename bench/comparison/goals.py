@@ -103,8 +103,10 @@ def _is_unsynced_nats(name: str) -> bool:
 def judge(
     figures: Sequence[Figure], delivery: Delivery | None, *, unfit: str, chaos: str = "", growth: str = ""
 ) -> list[Goal]:
-    """Every goal of the table, in its order. `unfit`: why none can be judged, or "". `chaos`, `growth`: short results of
-    those two runs."""
+    """Every goal of the table, in its order. `unfit`: why none can be judged, or "".
+
+    `chaos`, `growth`: short results of those two runs.
+    """
     court = Judge(figures, unfit=unfit)
     for count in (64, 256):
         court.beside(

@@ -138,7 +138,7 @@ _JSON: Final = ("json", "jsonl")
 
 
 class _Group(TyperGroup):
-    """The command line. A command that is not valid as written is told as JSON too, if JSON is asked for."""
+    """The command line. An error of usage is JSON too, if JSON is asked for."""
 
     def main(self, args: Sequence[str] | None = None, *given: Any, **more: Any) -> Any:
         """Runs the command of `args`, by default of this process."""

@@ -178,7 +178,9 @@ class Api:
         if lines is not None and (seconds >= lines.from_s or answer.status >= FAILED):
             if not (call.route in _PROBES and answer.status in _PROBED):
                 waits = call.stream is not None or "wait=" in call.query_text or "min_index=" in call.query_text
-                lines.add(call.method, redacted(call.target), answer.status, seconds, call.request_id, code, waits=waits)
+                lines.add(
+                    call.method, redacted(call.target), answer.status, seconds, call.request_id, code, waits=waits
+                )
         return answer
 
     def _failed(self, call: Call, error: Exception) -> HttpAnswer | StreamedAnswer:

@@ -119,7 +119,7 @@ def _unquoted(text: str) -> bytes:
 
 
 def _text_of(start: bytes, end: bytes) -> str:
-    if end == next_key(start):
+    if start and end == next_key(start):
         return _quoted(start)
     if end == prefix_end(start):
         return f"{_quoted(start)}*"

@@ -3,7 +3,7 @@
 In some worlds an admin sets up access control, and from then on grants and takes away: roles, users, tokens, and access
 control itself. Each user asks some node, whose applied state decides as a node's gate does, and its request arrives a
 little later. So permissions change between the decision and the request's place in the log. Now and then the node
-forgets to ask. `raftlog.chaos.sim.invariants.clients.permitted` judges what is applied, read and shown.
+forgets to ask. `raftlog.chaos.sim.invariants.clients.permitted` judges every applied write, read and shown record.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Users:
         return b"~%d" % self._count
 
     def tell(self, record: BlockRecord, admission: bytes, token: str) -> None:
-        """Takes down with which token a write is sent; two tokens under one admission are not told apart."""
+        """Remembers the token of a write; two tokens under one admission count as one."""
         sent = (record.value or b"", admission)
         self._told[sent] = token if self._told.get(sent, token) == token else ""
 
