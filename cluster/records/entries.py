@@ -11,7 +11,15 @@ from typing import Final
 import xxhash
 
 from raftlog.raft.codec.block import BLOCK_PLAIN, BLOCK_SESSION, BLOCK_TIME, decode_blocks, decode_records
-from raftlog.raft.codec.block_fast import SINGLE_START, plain_counts, single_records
+from raftlog.raft.codec.block_fast import (
+    ADMITTED_PLAIN_START,
+    ADMITTED_START,
+    SINGLE_START,
+    Fields,
+    admitted_records,
+    plain_counts,
+    single_records,
+)
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion
 from raftlog.raft.codec.configuration import decode_configuration
 from raftlog.raft.types import Entry, EntryKind
@@ -31,6 +39,7 @@ UNKNOWN: Final = (
 """How an entry of a newer version is met here."""
 
 _new: Final = tuple.__new__  # a NamedTuple without the cost of its constructor
+_ADMITTED: Final = (ADMITTED_START, ADMITTED_PLAIN_START)
 _OUTSIDE: Final = RequestBlock(1, ())[2:]  # the other fields of a request of one record without a session
 _PLAIN: Final = RequestBlock(1, ())  # an append of one record without a session: one shared value
 
@@ -50,6 +59,12 @@ def log_entry(entry: Entry) -> LogEntry:
                 raise Corrupt(f"entry {index} says {count} records, its blocks hold {len(singles)}")
             puts = tuple([_new(RequestBlock, (1, (_new(Command, each),), *_OUTSIDE)) for each in singles])
             return LogEntry(index, entry.term, count, entry.time_ms, entry.clock_ms, puts)
+        if data.startswith(_ADMITTED) and (admitted := admitted_records(data)) is not None:
+            if len(admitted) != count:
+                raise Corrupt(f"entry {index} says {count} records, its blocks hold {len(admitted)}")
+            return LogEntry(
+                index, entry.term, count, entry.time_ms, entry.clock_ms, tuple([_admitted(*each) for each in admitted])
+            )
         requests: list[RequestBlock] = []
         total = 0
         for block in decode_blocks(data):
@@ -75,6 +90,11 @@ def log_entry(entry: Entry) -> LogEntry:
         return LogEntry(index, entry.term, count, entry.time_ms, entry.clock_ms)
     told = decode_configuration(entry.data)
     return LogEntry(index, entry.term, count, entry.time_ms, entry.clock_ms, (), told.parameters, told.version)
+
+
+def _admitted(admission: bytes, fields: Fields | None) -> RequestBlock:
+    commands = () if fields is None else (_new(Command, fields),)
+    return _new(RequestBlock, (1, commands, 0, 0, 0, 0, 0, admission, None))
 
 
 _USER_RESULTS = (Result.APPLIED, Result.COMPARE_FAILED)

@@ -12,6 +12,7 @@ from struct import Struct, iter_unpack
 from typing import Final
 
 from raftlog.raft.codec.block import (
+    BLOCK_ADMITTED,
     BLOCK_PLAIN,
     BLOCK_SIZE,
     BLOCK_VERSION,
@@ -124,6 +125,47 @@ def single_records(data: bytes) -> list[Fields] | None:
     return found
 
 
+def admitted_records(data: bytes) -> list[tuple[bytes, Fields | None]] | None:
+    """As `single_records`, of blocks with an admission: that, and the record; None for it where the block is plain.
+    None in all where a block says anything else. So single writes cost little more with access control than without."""
+    found: list[tuple[bytes, Fields | None]] = []
+    unpack, unpack_record = _ADMITTED.unpack_from, RECORD.unpack_from
+    offset, end = 0, len(data)
+    while offset < end:
+        if offset + BLOCK_SIZE > end:
+            return None
+        begin, length, count, namespace, size, rest = unpack(data, offset)
+        is_plain = begin == ADMITTED_PLAIN_START
+        start = offset + BLOCK_SIZE + size
+        position, block_end = start + RECORD_SIZE, offset + BLOCK_SIZE + length
+        is_single = count == 1 and size and not namespace and rest == _ADMITTED_REST
+        if not (is_single and (is_plain or begin == ADMITTED_START)) or position > block_end or block_end > end:
+            return None
+        offset = block_end
+        admission = data[start - size : start]
+        if is_plain:
+            found.append((admission, None))
+            continue
+        operation, flags, key_size, value_size, headers_size, reserved, argument = unpack_record(data, start)
+        value_start = position + key_size
+        headers_start = value_start + value_size
+        if flags & ~RECORD_FLAGS or reserved or headers_start + headers_size != block_end:
+            return None
+        fields = (
+            operation,
+            data[position:value_start] if flags & RECORD_KEY else None,
+            data[value_start:headers_start] if flags & RECORD_VALUE else None,
+            data[headers_start:block_end] if flags & RECORD_HEADERS else None,
+            argument if flags & RECORD_ARGUMENT else None,
+        )
+        found.append((admission, fields))
+    return found
+
+
+ADMITTED_START: Final = bytes((BLOCK_VERSION, BLOCK_ADMITTED, 0, 0))
+ADMITTED_PLAIN_START: Final = bytes((BLOCK_VERSION, BLOCK_ADMITTED | BLOCK_PLAIN, 0, 0))
+_ADMITTED: Final = Struct(f"<4sIIII{BLOCK_SIZE - 20}s")
+_ADMITTED_REST: Final = bytes(BLOCK_SIZE - 20)
 SINGLE_START: Final = bytes((BLOCK_VERSION, 0, 0, 0))
 """A block that begins so is not plain, and has no session, time, namespace or principal in its flags."""
 _SINGLE: Final = Struct(f"<4sII{BLOCK_SIZE - 12}s" + RECORD.format.removeprefix("<"))

@@ -192,6 +192,8 @@ def _block(chance: random.Random) -> dict[str, Any]:
         block |= {"session": chance.randint(1, 99), "sequence": chance.randint(0, 9), "settled": 1}
     if chance.random() < 0.5:
         block["time_ms"] = chance.randint(-(10**6), 2 * START_MS)
+    if chance.random() < 0.2:
+        block["admission"] = chance.randbytes(chance.randint(1, 30))
     return block
 
 

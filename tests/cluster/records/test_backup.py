@@ -30,6 +30,8 @@ from raftlog.cluster.records.backup_format import (
 )
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.raft.wal.formats import encode_chunk
+from raftlog.statemachine.access.admission import Admission, encode_admission
+from raftlog.statemachine.access.commands import AccessAction, AccessCommand, encode_access
 from raftlog.statemachine.commands import Operation, Result as Told
 from raftlog.statemachine.consumers import ConsumerAction, ConsumerCommand, encode_consumer
 from raftlog.statemachine.digest import SetDigest
@@ -55,8 +57,16 @@ def answer(result: Result) -> Any:
 
 
 async def fill(nodes: Nodes, count: int = 40) -> tuple[int, int]:
-    """Some keys with history, a session that was used, a consumer group; (session, last index)."""
+    """Some keys with history, users, a session that was used, a consumer group; (session, last index)."""
     leader = await nodes.leader()
+    root = encode_admission(Admission("root", 1))
+    for command, admission in (
+        (AccessCommand(AccessAction.INIT, "root", token="t1", token_hash=bytes(32)), b""),
+        (AccessCommand(AccessAction.SET_USER, "ada", roles=("reader",)), root),
+        (AccessCommand(AccessAction.DISABLE), root),
+    ):
+        record = BlockRecord(Operation.ACCESS, None, encode_access(command))
+        await leader.submit(encode_block([record], admission=admission), 1, deadline=deadline())
     opened = encode_block([BlockRecord(Operation.SESSION_OPEN, None, None, None, 600_000)])
     session = (await leader.submit(opened, 1, deadline=deadline())).last
     await leader.submit(
@@ -104,8 +114,8 @@ async def running(file: Path):  # type: ignore[no-untyped-def]
 
 async def test_a_backup_of_a_follower_becomes_a_new_cluster(tmp_path: Path) -> None:
     """It is taken while writes go on, and its state is that of one index. The new cluster has the same digest, values
-    and history there, `oldest` behind it, and a log id of its own. It has no session and no group of the old one, and
-    takes writes.
+    and history there, `oldest` behind it, and a log id of its own. It has its users and tokens, but no session and no
+    group of the old one, and takes writes.
     """
     async with cluster_of(3, tmp_path / "old") as nodes:
         session, last = await fill(nodes)
@@ -117,6 +127,8 @@ async def test_a_backup_of_a_follower_becomes_a_new_cluster(tmp_path: Path) -> N
         assert made["state"]["xor"] == follower.machine.digest_at(made["index"]).as_hex()[1]
         old = follower.machine.digest_at(made["index"])
         assert follower.machine.session_count == len(follower.machine.consumers) == 1
+        users = follower.machine.access.rows()
+        assert len(users) == 4
     file = new_file(tmp_path / "new")
     rows = answer(await run("restore", tmp_path / "b", "--cluster", file, *SEGMENT))
     assert [row["after"] for row in rows] == [made["index"]] * 3
@@ -128,6 +140,7 @@ async def test_a_backup_of_a_follower_becomes_a_new_cluster(tmp_path: Path) -> N
         assert leader.oldest == leader.machine.oldest == made["index"] + 1
         assert leader.machine.digest_at(made["index"]) == old
         assert leader.machine.session_count == len(leader.machine.consumers) == 0
+        assert leader.machine.access.rows() == users
         late = append_block(b"once", session=session, sequence=1)
         told = await leader.submit(late, 1, deadline=deadline(), session=session, sequence=1)
         assert told.effect.result is Told.EXPIRED

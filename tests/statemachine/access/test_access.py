@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from raftlog.statemachine.access import table
 from raftlog.statemachine.access.admission import (
     NODE_ADMISSION,
     Admission,
@@ -244,18 +245,18 @@ def test_a_decision_names_the_missing_grant_and_nothing_of_the_store() -> None:
     cluster = Cluster()
     cluster.user("ada", "read on keys:a*")
     cluster.sent("root", put(b"b1"))
-    table = cluster.machine.access
+    known = cluster.machine.access
     for key in (b"b1", b"b2"):
-        decision = table.decide(cluster.admission("ada"), Grant(Verb.READ, Resource.KEYS, key, key + b"\0"))
+        decision = known.decide(cluster.admission("ada"), Grant(Verb.READ, Resource.KEYS, key, key + b"\0"))
         assert (decision.is_allowed, decision.why, str(decision.missing)) == (
             False,
             AccessReason.MISSING,
             f"read on keys:{key.decode()}",
         )
-    assert table.decide(cluster.admission("ada"), parse_grant("read on keys:a5")).is_allowed
-    assert table.decide(cluster.admission("nobody"), parse_grant("read on log")).why is AccessReason.NO_USER
+    assert known.decide(cluster.admission("ada"), parse_grant("read on keys:a5")).is_allowed
+    assert known.decide(cluster.admission("nobody"), parse_grant("read on log")).why is AccessReason.NO_USER
     assert cluster.change(AccessAction.DISABLE) is None
-    assert table.decide(b"", parse_grant("access on cluster")) == (True, AccessReason.OFF, None, table.revision)
+    assert known.decide(b"", parse_grant("access on cluster")) == (True, AccessReason.OFF, None, known.revision)
     assert cluster.put(b"a", b"v").result is Result.APPLIED
     assert cluster.change(AccessAction.ENABLE) is None
     assert cluster.put(b"a", b"v").reason is Reason.NOT_PERMITTED
@@ -300,6 +301,25 @@ def test_a_change_that_cannot_be_made_is_refused_with_its_reason_and_changes_not
     ):
         assert cluster.change(action, name, **more) is reason, (action, name)
         assert cluster.machine.access.rows() == before
+
+
+def test_every_table_of_permissions_has_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full table refuses new ones, and goes on to alter those that are there."""
+    for limit in ("USERS_MAX", "ROLES_MAX", "TOKENS_MAX", "GRANTS_MAX", "ROLES_OF_USER_MAX"):
+        monkeypatch.setattr(table, limit, 2)
+    cluster = Cluster()
+    cluster.user("ada", "read on log")
+    assert cluster.change(AccessAction.SET_USER, "bob") is Reason.ACCESS_FULL
+    assert cluster.change(AccessAction.SET_USER, "ada", roles=("reader", "writer", "of-ada")) is Reason.MALFORMED
+    assert cluster.change(AccessAction.SET_USER, "ada", roles=("reader", "writer")) is None
+    assert (
+        cluster.change(AccessAction.SET_ROLE, "r2", grants=("read on keys:a", "read on keys:b")) is Reason.ACCESS_FULL
+    )
+    assert cluster.change(AccessAction.SET_ROLE, "r2", grants=("read on keys:a",)) is None
+    assert cluster.change(AccessAction.SET_ROLE, "r3") is Reason.ACCESS_FULL
+    assert cluster.change(AccessAction.SET_ROLE, "r2", grants=("read on keys:b",)) is None
+    assert cluster.change(AccessAction.ADD_TOKEN, "ada", token="t1", token_hash=HASH) is None
+    assert cluster.change(AccessAction.ADD_TOKEN, "ada", token="t2", token_hash=HASH) is Reason.ACCESS_FULL
 
 
 def _change(action: AccessAction, name: str = "") -> RequestBlock:
