@@ -87,7 +87,9 @@ def test_admitted_records_are_those_of_the_blocks_or_none(data: st.DataObject) -
             for block in decoded
         ]
         assert found == expected
-        assert all(block[1:3] == (1, 0) and block[4:8] == (0, 0, 0, 0) for block in decoded)
+        for block in decoded:
+            assert (block.count, block.namespace) == (1, 0)
+            assert (block.session, block.sequence, block.settled, block.time_ms) == (0, 0, 0, 0)
 
 
 @given(data=st.data())

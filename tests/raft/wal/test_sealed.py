@@ -185,7 +185,7 @@ def test_a_record_shorter_than_its_block_is_corrupt() -> None:
     (block,) = decode_blocks(encode_block([BlockRecord(1, b"k", b"v" * 77)]))
     body = bytes(block.body)
     place = body.index(77)  # the size of the value, which is one byte shorter now
-    shorter = block._replace(body=memoryview(body[:place] + b"\x4c" + body[place + 1 :]))
+    shorter = replace(block, body=memoryview(body[:place] + b"\x4c" + body[place + 1 :]))
     with pytest.raises(Corrupt, match="1 bytes after the last record"):
         list(decode_records(shorter))
 

@@ -1,4 +1,4 @@
-"""The naive twin of users and permissions: the smallest breach of each of its rules, beside what is right."""
+"""The naive twin of users and permissions: the smallest breach of each of its rules, beside the right form."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ CASES: dict[str, tuple[Steps, Steps]] = {
         lambda log: log.did("root", BlockRecord(Operation.APPEND, None, b"v")),
         lambda log: log.did("ada", BlockRecord(Operation.APPEND, None, b"v")),
     ),
-    "of nobody": (lambda log: log.lost("", PUT), lambda log: log.did("", PUT)),
+    "without a user": (lambda log: log.lost("", PUT), lambda log: log.did("", PUT)),
     "an outdated admission": (lambda log: log.did("ada", PUT), lambda log: log.did("ada", PUT, revision=2)),
     "a blocked user": (
         lambda log: log.did("ada", PUT),
@@ -129,7 +129,7 @@ def test_the_smallest_breach_is_found_and_what_is_right_passes(name: str) -> Non
 
 
 def test_a_write_that_was_refused_is_never_applied_later() -> None:
-    """Its client was told not_applied, so a late copy must be refused as well, although it is permitted by then."""
+    """Its client has the answer not_applied: a late copy must be refused as well, although it is permitted by then."""
     log = Log()
     session = log.open("ada")
     log.lost("ada", OTHER, session=session, sequence=1)
