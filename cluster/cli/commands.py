@@ -138,7 +138,7 @@ _JSON: Final = ("json", "jsonl")
 
 
 class _Group(TyperGroup):
-    """The command line. An error of usage is JSON too, if JSON is asked for."""
+    """The command line. With `-o json` a usage error is one JSON object too."""
 
     def main(self, args: Sequence[str] | None = None, *given: Any, **more: Any) -> Any:
         """Runs the command of `args`, by default of this process."""

@@ -21,7 +21,7 @@ from raftlog.cluster.http.exchange.framing import ChunkOverhead
 from raftlog.cluster.http.fast.admission import REQUEST_BYTES, AdmissionQueue
 from raftlog.cluster.http.fast.connection import FastConnection
 from raftlog.cluster.http.fast.head import HeadParser
-from raftlog.cluster.http.gate import Api, forget_frames
+from raftlog.cluster.http.gate import READS, Api, forget_frames
 from raftlog.cluster.security.names import Holder
 from raftlog.cluster.security.tls import shown_holder
 
@@ -70,7 +70,10 @@ class SlowConnection(RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         self._late = b""
         self._bytes.keep(0)
+        request, task = self._current_request, self._task_handler
         super().connection_lost(exc)
+        if task is not None and request is not None and request.method in READS:
+            task.cancel()  # its long poll or stream gives its place to other clients
         self._front = None  # see `FastConnection.connection_lost`
 
     def _pass_on(self) -> None:

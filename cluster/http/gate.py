@@ -28,7 +28,8 @@ from raftlog.cluster.runtime.logging import get_logger
 from raftlog.cluster.security.names import Holder
 from raftlog.cluster.security.tokens import redacted
 
-_READS: Final = frozenset({"GET", "HEAD"})
+READS: Final = frozenset({"GET", "HEAD"})
+"""Methods that change nothing."""
 _BODILESS: Final = frozenset({"GET", "HEAD", "DELETE"})
 """Methods whose routes take no body."""
 _PROBES: Final = frozenset({"/livez", "/readyz", "/metrics", "/v1/status"})
@@ -159,7 +160,7 @@ class Api:
         service = self.service
         if isinstance(answer, HttpAnswer):
             size = len(answer.body)
-            if size > SMALL_BYTES and call.method in _READS and not call.hold_answer(service, size):
+            if size > SMALL_BYTES and call.method in READS and not call.hold_answer(service, size):
                 return self._failed(call, answers_full(service.answers))  # only reads: a write must be answered
             answer.request_id = call.request_id
             if service.is_leaving:
@@ -230,9 +231,9 @@ class Api:
             service.access.admit(call, route.need, size_of(call), is_first_admin=route.is_first_admin)
         if call.has_options:
             call.check_own_headers()
-            if not route.takes_session and call.method not in _READS:
+            if not route.takes_session and call.method not in READS:
                 self._check_no_session(call)
-            if call.method not in _READS and (origin := call.headers.get("Origin")) is not None:
+            if call.method not in READS and (origin := call.headers.get("Origin")) is not None:
                 check_origin(origin, host or "")
             call.check_log(service.node.log_id)
             call.set_deadline(service)

@@ -169,7 +169,7 @@ async def test_unfinished_heads_that_aiohttp_reads_are_counted() -> None:
 async def test_a_body_in_tiny_chunks_leaves_turns_to_others() -> None:
     """Ten clients send 40,000 chunks of one byte in one read each: others are answered meanwhile, and in the end the
     bodies are stored whole. Guard: `SlowConnection._pass_on`, CHUNKS_MAX."""
-    async with Server(fast_path=True) as server:
+    async with Server(fast_path=True, body_stall_ms=60_000, deadline_default_ms=60_000) as server:
         senders = [server.connect() for _ in range(10)]
         for wire in senders:
             wire.protocol.data_received(
@@ -220,3 +220,22 @@ async def test_an_ended_connection_leaves_no_circle_of_objects(data: bytes, monk
         finally:
             gc.enable()
     assert not left
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/v1/log?from=99&wait=60000", "/v1/kv/a?min_index=99", "/v1/kv?prefix=&min_index=99", "/v1/watch?prefix=",
+        "/v1/log?format=ndjson&follow=true",
+    ],
+)  # fmt: skip
+async def test_a_client_that_goes_gives_its_place_back_at_once(target: str) -> None:
+    """Else 8,192 long polls of clients that have gone keep a node busy for a minute. Guard:
+    `SlowConnection.connection_lost`."""
+    async with Server(fast_path=True) as server:
+        wire = server.connect()
+        await wire.feed(request("GET", target))
+        assert server.service.open_requests == 1
+        wire.close()
+        await turns()
+        assert (server.service.open_requests, server.service.open_streams) == (0, 0)
