@@ -27,7 +27,8 @@ from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.demo import table as demo_table
 from raftlog.cluster.demo.input import KEY, write_input
 from raftlog.cluster.importer.formats import lines as import_lines, schema
-from raftlog.cluster.importer.formats.lines import InputError, InputFormat, InputOptions
+from raftlog.cluster.importer.formats.lines import InputError, InputFormat
+from raftlog.cluster.importer.sources import FileSource
 from raftlog.cluster.node.local_cluster import LocalCluster, LocalClusterError, PortTaken
 
 NODES: Final = 3
@@ -169,19 +170,25 @@ def prepare(story: Story, tell: Tell) -> None:
         story.made = write_input(story.source)
     with story.source.open("rb") as file:
         first = file.readline()
-        story.lines = bool(first) + sum(1 for _ in file)
-    if not story.lines:
+    if not first:
         raise BadInput(f"{story.source} is empty: give a file with at least one line")
     try:
         story.format = import_lines.detect(story.source.name, first)
     except InputError:
         story.format = InputFormat.LINES
+    if story.key is None and story.made:
+        story.key = KEY
+    elif story.key is None and story.format is InputFormat.ACCESS:
+        story.key = "host"
     try:
-        if story.key is None and story.made:
-            story.key = KEY
-        elif story.key is None and story.format is InputFormat.ACCESS:
-            story.key = "host"
-        story.wanted = sum(1 for _ in _records(story))
+        try:
+            _count(story)
+        except InputError as error:
+            if story.key is not None or story.format is InputFormat.LINES:
+                raise
+            tell(f"{story.source.name}: {error}; its lines are read as text")
+            story.format = InputFormat.LINES
+            _count(story)
     except InputError as error:
         raise BadInput(f"{story.source}: {error}") from error
     if not story.wanted:
@@ -189,17 +196,25 @@ def prepare(story: Story, tell: Tell) -> None:
         raise BadInput(f"{story.source} has no line {what}, of {story.lines:,} in all (read as {story.format})")
 
 
+def _count(story: Story) -> None:
+    """Counts the lines and records of the input. Raises InputError."""
+    story.wanted = story.lines = 0
+    for part in _source(story).read(None):
+        story.wanted += len(part.records)
+        story.lines = part.position["line"] - 1
+    if not story.lines:
+        with story.source.open("rb") as file:
+            story.lines = sum(1 for _ in file)
+
+
+def _source(story: Story) -> FileSource:
+    """The input, read as the import reads it."""
+    return FileSource(str(story.source), format=story.format, key=story.key)
+
+
 def _records(story: Story) -> Iterator[NewRecord]:
-    """The input's records, in order, by the same rules as the import's."""
-    with story.source.open("rb") as file:
-        first = file.readline()
-        reading: InputOptions = import_lines.begin(story.format, story.key, None, first)
-        lines = import_lines.split_lines(itertools.chain([first], file), reading)
-        if story.format is InputFormat.CSV:
-            next(lines, None)
-        for line in lines:
-            if isinstance(record := import_lines.read(line, reading), NewRecord):
-                yield record
+    """The input's records, in order."""
+    return itertools.chain.from_iterable(part.records for part in _source(story).read(None))
 
 
 def _drive_table(story: Story, cluster: LocalCluster) -> None:

@@ -15,7 +15,7 @@ from raftlog.spark_export.commands.frame import Endpoints, Master, Timeout, repo
 from raftlog.spark_export.errors import ExportError, UsageError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     from raftlog.spark_export.tables.report import Result
 
@@ -334,7 +334,7 @@ def _run(asked: _Asked, answer: "Callable[[Any, DataFrame], Result | list[Result
         from raftlog.spark_export.analytics import analyses
         from raftlog.spark_export.tables import report
 
-        log, facts, first = _log(start_spark(asked.master), asked)
+        log, facts, first = _log(asked)
         if is_state and first != 1:
             raise UsageError(f"the rows begin at index {first}: the state can only be folded from index 1 on")
         say("asking")
@@ -360,8 +360,9 @@ def _run(asked: _Asked, answer: "Callable[[Any, DataFrame], Result | list[Result
                 console.print(report.table(result))
 
 
-def _log(spark: "SparkSession", asked: _Asked) -> "tuple[DataFrame, list[tuple[str, str]], int]":
-    """The rows, internal ones included, what to say of them, and the first index."""
+def _log(asked: _Asked) -> "tuple[DataFrame, list[tuple[str, str]], int]":
+    """The rows, internal ones included, what to say of them, and the first index. Spark starts once they are found,
+    because that takes ten seconds."""
     if asked.folder is not None:
         from raftlog.spark_export.export.manifest import read_manifest
         from raftlog.spark_export.export.spark_engine import open_log
@@ -372,7 +373,7 @@ def _log(spark: "SparkSession", asked: _Asked) -> "tuple[DataFrame, list[tuple[s
             ("log", manifest.log),
             ("indexes", f"{manifest.first} to {manifest.last}"),
         ]
-        return open_log(spark, asked.folder), facts, manifest.first
+        return open_log(start_spark(asked.master), asked.folder), facts, manifest.first
     from raftlog.spark_export.fetch.door import bounds, parse_endpoints
 
     urls = parse_endpoints(where(asked.context, asked.endpoints))
@@ -382,6 +383,7 @@ def _log(spark: "SparkSession", asked: _Asked) -> "tuple[DataFrame, list[tuple[s
         "includeInternal": "true", "log": page.log, "timeoutSeconds": str(max(1, round(asked.timeout))),
     }  # fmt: skip
     facts = [("cluster", ", ".join(urls)), ("log", page.log), ("indexes", f"{page.oldest} to {page.index}")]
+    spark = start_spark(asked.master)
     # Kept, because an answer looks at the rows more than once; what memory does not hold goes to Spark's own disk.
     return spark.read.format("raftlog").options(**options).load().persist(), facts, page.oldest
 

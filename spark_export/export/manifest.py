@@ -225,6 +225,8 @@ def _read_unfinished(path: Path, decoder: msgspec.json.Decoder[T]) -> T | None:
         return decoder.decode(path.read_bytes())
     except FileNotFoundError:
         return None
+    except NotADirectoryError as error:
+        raise UsageError(f"{path.parent.parent} is a file: name a folder") from error
     except (OSError, msgspec.MsgspecError) as error:
         raise UsageError(f"{path} is damaged ({error}); remove {path.parent} to begin that batch again") from error
 

@@ -82,7 +82,12 @@ def decide(sample: Sample, options: ImportOptions) -> Decided:
     if sample.compression:
         notes.append(f"compression {sample.compression}")
     if format in TABLES:
-        dialect, columns = _table(sample, options, format)
+        try:
+            dialect, columns = _table(sample, options, format)
+        except ValueError as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"{sample.name}: {error}; any text can be read with --format lines") from error
         shown = {"\t": "tab"}.get(dialect.delimiter, repr(dialect.delimiter))
         named = "named by the first line" if dialect.header else "named by --columns"
         notes.append(f"delimiter {shown}, {len(columns)} columns {named}")

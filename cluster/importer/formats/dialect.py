@@ -82,8 +82,12 @@ def dialect_of(lines: Sequence[str], delimiter: str | None = None) -> Dialect:
 
 
 def _evenness(lines: Sequence[str], dialect: Dialect) -> tuple[float, int]:
-    """How many of the rows have the most frequent number of fields, and that number; (0, 0) if it is one."""
-    counts = Counter(len(row) for row in rows_of(lines[:ROWS_LOOKED_AT], dialect) if row)
+    """How many of the rows have the most frequent number of fields, and that number; (0, 0) if it is one, or if the
+    lines are no rows (bytes that are no text)."""
+    try:
+        counts = Counter(len(row) for row in rows_of(lines[:ROWS_LOOKED_AT], dialect) if row)
+    except ValueError:
+        return 0.0, 0
     if not counts:
         return 0.0, 0
     width, rows = max(counts.items(), key=lambda item: (item[1], item[0]))
@@ -109,7 +113,8 @@ def rows_of(lines: Sequence[str], dialect: Dialect) -> list[list[str]]:
     try:
         return [*csv.reader(lines, **options_of(dialect))]
     except csv.Error as error:
-        raise ValueError(f"not a CSV row: {error}") from error
+        why, _, _ = str(error).partition(" - do you need")  # the rest is for programmers
+        raise ValueError(f"not a CSV row: {why}") from error
 
 
 def options_of(dialect: Dialect) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The demo does the whole job, and fails when any part of it did not happen."""
 
+import gzip
 import json
 import os
 import signal
@@ -141,6 +142,12 @@ INPUTS: dict[str, tuple[bytes, int, InputFormat]] = {  # name: the bytes, how ma
     "bytes.bin": (bytes(range(256)) * 3, 4, InputFormat.LINES),
     "crlf.csv": (b"a,b\r\n1,x\r\n2,y\r\n", 2, InputFormat.CSV),
     "quoted.csv": (b'a,b\n1,"two\nlines"\n2,x\n', 2, InputFormat.CSV),
+    "packed.gz": (gzip.compress(b"one\ntwo\n"), 2, InputFormat.LINES),
+    "packed.csv.gz": (gzip.compress(b"a,b\n1,2\n"), 1, InputFormat.CSV),
+    "mark.txt": (b"\xef\xbb\xbfone\n", 1, InputFormat.LINES),
+    "utf-16.txt": ("one\ntwo\n".encode("utf-16"), 2, InputFormat.LINES),
+    "array.json": (b'[{"a": 1}, {"a": 2}]', 2, InputFormat.JSON),
+    "broken.json": (b'{"a": \n', 1, InputFormat.LINES),
 }
 
 
