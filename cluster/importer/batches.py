@@ -13,7 +13,15 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from raftlog.cluster.client.new_records import NewRecord
-from raftlog.cluster.importer.formats.lines import InputError, InputOptions, Line, Rejected, read_batch
+from raftlog.cluster.importer.formats.lines import (
+    InputError,
+    InputOptions,
+    Line,
+    Rejected,
+    odd,
+    parse,
+    read_batch,
+)
 
 AHEAD: Final = 2
 """How many batches are read while another is being sent."""
@@ -84,8 +92,9 @@ def _batch(lines: Sequence[Line], reading: InputOptions, cut: Cut, hasher: Hash)
     found = read_batch(lines, reading)
     refusal = None
     if cut.strict:
-        for at, (line, each) in enumerate(zip(lines, found, strict=True)):
-            if reason := _fault(each, reading):
+        parsed = parse([line.data for line in lines], reading)
+        for at, (line, each, row) in enumerate(zip(lines, found, parsed, strict=True)):
+            if reason := _fault(each, reading) or odd(row, reading):
                 refusal = Unacceptable(f"line {line.number}: {reason}; correct it, or leave out --strict")
                 lines, found = lines[:at], found[:at]
                 break

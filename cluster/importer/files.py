@@ -249,8 +249,8 @@ class InputFiles:
 def _is_object(line: bytes) -> bool:
     try:
         rows.json_object(line)
-    except ValueError:
-        return False
+    except ValueError as error:
+        return str(error) == rows.TOO_DEEP
     return True
 
 

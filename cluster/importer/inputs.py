@@ -6,17 +6,19 @@ the format needs no text. An input is read twice only where an import continues.
 
 from __future__ import annotations
 
+import bz2
 import codecs
 import glob
 import gzip
 import io
+import lzma
 import select
 import shutil
 import tempfile
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
@@ -36,8 +38,8 @@ SAMPLE_BYTES: Final = 256 << 10
 OWN_FILES: Final = (".raftlog-import", ".rejected", ".raftlog-import.new")
 """Ends of the names of files that an import writes itself."""
 
-_GZIP: Final = b"\x1f\x8b"
-_ZSTD: Final = b"\x28\xb5\x2f\xfd"
+_COMPRESSIONS: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz"}
+_ZIP: Final = b"PK\x03\x04"
 _PARQUET: Final = b"PAR1"
 _ARROW: Final = (b"ARROW1", b"\xff\xff\xff\xff")
 
@@ -98,14 +100,12 @@ def open_input(
     try:
         counted = _Counted(raw)
         head = counted.peek(6)
-        compression = "gzip" if head.startswith(_GZIP) else "zstd" if head.startswith(_ZSTD) else None
-        source: Any = counted
-        if compression == "gzip":
-            source = gzip.GzipFile(fileobj=cast(BinaryIO, counted), mode="rb")
-        elif compression == "zstd":
-            source = _zstd(counted)
-        peeked = _Counted(source)
-        first = peeked.peek(6)  # also moves what was looked at before, so that waiting for a pipe knows of it
+        compression = next((found for mark, found in _COMPRESSIONS.items() if head.startswith(mark)), None)
+        if head.startswith(_ZIP) and format is None:
+            raise InputError(f"a zip archive: unzip it, or: unzip -p {name} | raftlog import - …")
+        peeked = _Counted(_decompressed(counted, compression))
+        with _damage_told():
+            first = peeked.peek(6)  # also moves what was looked at before, so that waiting for a pipe knows of it
         format = format or _container(name, first)
         opened = Opened(name, iter(()), raw.close, format, UTF8, compression)
         opened.seen = counted.tell
@@ -174,11 +174,22 @@ class _Counted(io.RawIOBase):
         return self._count
 
 
-def _zstd(source: _Counted) -> Any:
-    """A stream of the bytes that zstd holds. Raises ModuleNotFoundError without pyarrow."""
-    import pyarrow
+def _decompressed(source: _Counted, compression: str | None) -> Any:
+    """A stream of the bytes that the source holds. Raises ModuleNotFoundError for zstd without pyarrow."""
+    file = cast(BinaryIO, source)
+    match compression:
+        case "gzip":
+            return gzip.GzipFile(fileobj=file, mode="rb")
+        case "bzip2":
+            return bz2.BZ2File(file)
+        case "xz":
+            return lzma.LZMAFile(file)
+        case "zstd":
+            import pyarrow
 
-    return pyarrow.CompressedInputStream(pyarrow.PythonFile(source, mode="r"), "zstd")
+            return pyarrow.CompressedInputStream(pyarrow.PythonFile(source, mode="r"), "zstd")
+        case _:
+            return source
 
 
 def _seekable(raw: BinaryIO, source: _Counted, compression: str | None, name: str) -> BinaryIO:
@@ -216,16 +227,22 @@ def _chunks(source: _Counted, wait: Callable[[], bool] | None, stopped: threadin
         yield chunk
 
 
-def _told(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """The chunks; an error of decompression becomes an InputError."""
+@contextmanager
+def _damage_told() -> Iterator[None]:
+    """Turns an error of decompression into an InputError."""
     try:
-        yield from chunks
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(f"the compressed file is damaged or cut: {error}") from error
+        yield
+    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
+        raise InputError(f"the compressed file is damaged or cut: {error}; get it again") from error
     except OSError as error:
         if error.errno is not None:
             raise
-        raise InputError(f"the compressed file is damaged or cut: {error}") from error
+        raise InputError(f"the compressed file is damaged or cut: {error}; get it again") from error
+
+
+def _told(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    with _damage_told():
+        yield from chunks
 
 
 def as_utf8(chunks: Iterator[bytes], charset: str | None, format: InputFormat | None) -> tuple[str, Iterator[bytes]]:

@@ -25,42 +25,50 @@ _BLANK: Final = " \t\r\n"
 
 
 def json_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Each object of a JSON array, or of objects one after the other, as one line. Raises InputError."""
+    """Each object of JSON arrays, or of objects one after the other, as one line. Raises InputError."""
     decoder, scan = codecs.getincrementaldecoder("utf-8")(), json.JSONDecoder().raw_decode
-    text, at, number, is_array = "", 0, 0, None
+    text, at, number, line, is_array = "", 0, 0, 1, None
     source = iter(chunks)
     is_end = False
     while True:
+        begin = at
         while at < len(text) and (text[at] in _BLANK or (text[at] == "," and is_array)):
             at += 1
+        line += text.count("\n", begin, at)
         if is_array is None and at < len(text):
             is_array = text[at] == "["
             at += is_array
             continue
         if is_array and text[at : at + 1] == "]":
-            return
+            is_array, at = None, at + 1  # another array or object may follow
+            continue
         end = -1
         if at < len(text):
             try:
                 _, end = scan(text, at)
             except (ValueError, RecursionError) as error:
                 if is_end or len(text) - at > LINE_BYTES_MAX:
-                    raise InputError(f"value {number + 1} is not JSON: {error}") from error
+                    why = error.msg if isinstance(error, json.JSONDecodeError) else error
+                    raise InputError(
+                        f"line {line}: value {number + 1} is not JSON, or cut: {why}; correct it, or give "
+                        f"--format lines to keep every line as it is"
+                    ) from error
         if end > 0 and (end < len(text) or is_end):  # a number at the end may go on in the next piece
             number += 1
+            line += text.count("\n", at, end)
             yield text[at:end].replace("\r", " ").replace("\n", " ").encode() + b"\n"
             at = end
             continue
         if is_end:
             if is_array:
-                raise InputError(f"the array does not end after value {number}: the file is cut")
+                raise InputError(f"line {line}: the array does not end after value {number}: the file is cut")
             return
         piece = next(source, None)
         is_end = piece is None
         try:
             text, at = text[at:] + decoder.decode(piece or b"", final=is_end), 0
         except UnicodeDecodeError as error:
-            raise InputError(f"value {number + 1} is not UTF-8: {error}; give --charset") from error
+            raise InputError(f"line {line} or later is not UTF-8: {error}; give --charset") from error
 
 
 def parquet_lines(file: BinaryIO) -> tuple[tuple[InputColumn, ...], Iterator[bytes]]:

@@ -6,13 +6,14 @@ import here, with the option that settles it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
 from raftlog.cluster.importer.formats import rows, times
-from raftlog.cluster.importer.formats.dialect import Dialect, dialect_of, is_table, looks_like_data, rows_of
+from raftlog.cluster.importer.formats.dialect import Dialect, dialect_of, is_table, looks_like_data, names_of, rows_of
 from raftlog.cluster.importer.formats.lines import (
     OBJECTS,
     TABLES,
@@ -24,6 +25,7 @@ from raftlog.cluster.importer.formats.lines import (
     check_fields,
     detect,
     look_of,
+    odd,
     parse,
     split_lines,
     suffix_of,
@@ -32,6 +34,7 @@ from raftlog.cluster.importer.formats.times import TimeRule
 
 ROWS_LOOKED_AT: Final = 1_000
 COLUMNS_SHOWN: Final = 12
+_EXCEL: Final = re.compile(r"sep=.")
 _TEXT_SUFFIXES: Final = ("txt", "log", "out", "text")
 
 
@@ -81,6 +84,7 @@ def decide(sample: Sample, options: ImportOptions) -> Decided:
     notes = [f"format {format.value} ({why})"]
     if sample.compression:
         notes.append(f"compression {sample.compression}")
+    _check_line_ends(sample, format)
     if format in TABLES:
         try:
             dialect, columns = _table(sample, options, format)
@@ -113,8 +117,28 @@ def decide(sample: Sample, options: ImportOptions) -> Decided:
         shown = ", ".join(f"{column.name} {column.type}" for column in types[:COLUMNS_SHOWN])
         more = f", and {len(types) - COLUMNS_SHOWN} more" if len(types) > COLUMNS_SHOWN else ""
         decided.notices.append(f"columns: {shown}{more}")
+    decided.notices += _odd_rows(reading, parsed)
     _decide_time(sample, options, good, decided)
     return decided
+
+
+def _check_line_ends(sample: Sample, format: InputFormat) -> None:
+    """Raises InputError for a file of one line with carriage returns in it."""
+    if format is not InputFormat.LINES and len(sample.pieces) == 1 and b"\r" in sample.pieces[0].rstrip(b"\r\n"):
+        raise InputError(
+            f"{sample.name}: its lines end with a carriage return alone; correct it: tr '\\r' '\\n' < {sample.name} | "
+            f"raftlog import - --format {format.value}"
+        )
+
+
+def _odd_rows(reading: InputOptions, parsed: Sequence[tuple[Line, Any]]) -> list[str]:
+    """Sentences about lines that have a record, but are not like the others. `--strict` stops at such a line."""
+    faults = [(line, fault) for line, row in parsed if line.data.strip() and (fault := odd(row, reading)) is not None]
+    if not faults:
+        return []
+    line, fault = faults[0]
+    told = f"{len(faults)} of the first {len(parsed):,} lines are not like the others, and are stored as they are"
+    return [f"{told}: line {line.number}: {fault}; --strict stops there"]
 
 
 def _with(reading: InputOptions, **changes: Any) -> InputOptions:
@@ -144,6 +168,8 @@ def _format(sample: Sample, options: ImportOptions) -> tuple[InputFormat, str]:
         if options.columns or options.delimiter:
             return InputFormat.CSV, "because its columns are given"
         texts = [piece.decode("utf-8", "replace").rstrip("\r\n") for piece in sample.pieces[:200] if piece.strip()]
+        if b"\0" in b"".join(sample.pieces[:200]):
+            raise InputError(f"{sample.name} is not text; --format lines keeps any bytes, a record a line") from None
         if is_table(texts):
             return InputFormat.CSV, "every line has as many fields"
         if suffix_of(sample.name) in _TEXT_SUFFIXES:
@@ -174,12 +200,29 @@ def _table(sample: Sample, options: ImportOptions, format: InputFormat) -> tuple
             f"{sample.name}: line 1 looks like data, not like names of columns: {texts[0][:80]!r}; give --columns "
             f"NAME,…, or --no-header to name them c1, c2, …, or --header if these are the names"
         )
-    if doubled := sorted({name for name in first if first.count(name) > 1}):
+    names = names_of(first)
+    if doubled := sorted({name for name in names if names.count(name) > 1}):
         raise InputError(
             f"{sample.name}: line 1 names the column {doubled[0]!r} twice; give --columns NAME,… --header to "
             f"name the columns otherwise"
         )
-    return dialect, tuple(first)
+    if options.header is None:
+        _check_first_line(sample, texts[0], len(names), [len(row) for row in table[1:] if row])
+    return dialect, names
+
+
+def _check_first_line(sample: Sample, text: str, width: int, widths: Sequence[int]) -> None:
+    """Raises InputError for a first line that is no row of names: a title, a comment, or Excel's `sep=;`."""
+    usual = max({*widths}, key=widths.count, default=width)
+    why = f"has {width} cells, but {widths.count(usual)} of the next {len(widths)} rows have {usual}"
+    if _EXCEL.fullmatch(text):
+        why = "is a note for Excel"
+    elif usual == width or 2 * widths.count(usual) <= len(widths):
+        return
+    raise InputError(
+        f"{sample.name}: line 1 {why}: {text[:80]!r}; give --header if it has the names of the columns, or cut the "
+        f"lines above the names: tail -n +2 {sample.name} | raftlog import - --format csv"
+    )
 
 
 def _types(reading: InputOptions, found: Sequence[Any]) -> tuple[InputColumn, ...]:
@@ -246,6 +289,11 @@ def _decide_time(sample: Sample, options: ImportOptions, good: Sequence[tuple[Li
     if len(told.forms) > 1:
         line, value = next((line, value) for line, value in found if value not in (None, ""))
         choices = " or ".join(f"--time-format '{form}'" for form in told.forms)
+        if told.read < told.of:
+            raise InputError(
+                f"{sample.name}: the times in {name} have several forms, as line {line.number}: {_shown(value)}; no "
+                f"form reads more than {told.read} of the first {told.of}; give {choices}; others have no time then"
+            )
         raise InputError(
             f"{sample.name}: line {line.number}: {name} {_shown(value)} can be read in {len(told.forms)} ways; give "
             f"{choices}"

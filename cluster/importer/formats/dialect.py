@@ -111,7 +111,7 @@ def rows_of(lines: Sequence[str], dialect: Dialect) -> list[list[str]]:
     """The rows of the lines."""
     csv.field_size_limit(1 << 30)  # `raftlog.cluster.importer.formats.lines.LINE_BYTES_MAX` limits a row
     try:
-        return [*csv.reader(lines, **options_of(dialect))]
+        return [*csv.reader((line.replace("\r", " ") for line in lines), **options_of(dialect))]  # a lone one raises
     except csv.Error as error:
         why, _, _ = str(error).partition(" - do you need")  # the rest is for programmers
         raise ValueError(f"not a CSV row: {why}") from error
@@ -123,6 +123,14 @@ def options_of(dialect: Dialect) -> dict[str, Any]:
         "delimiter": dialect.delimiter, "quotechar": dialect.quote, "escapechar": dialect.escape,
         "doublequote": dialect.escape is None, "strict": False,
     }  # fmt: skip
+
+
+def names_of(cells: Sequence[str]) -> tuple[str, ...]:
+    """The names of columns in the first row, without blanks around them. A column without a name is called c2, ….
+
+    Tables often have a column of row numbers without a name.
+    """
+    return tuple(cell.strip() or f"c{number}" for number, cell in enumerate(cells, start=1))
 
 
 def looks_like_data(first: Sequence[str], second: Sequence[str]) -> bool:

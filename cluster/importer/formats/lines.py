@@ -20,7 +20,7 @@ import msgspec
 
 from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.importer.formats import access_log, rows, syslog
-from raftlog.cluster.importer.formats.dialect import Dialect, closed_row, is_row_open
+from raftlog.cluster.importer.formats.dialect import Dialect, closed_row, is_row_open, names_of
 from raftlog.cluster.importer.formats.times import ISO, Read, TimeRule, reader
 from raftlog.statemachine.commands import KEY_BYTES_MAX
 
@@ -112,7 +112,10 @@ class InputOptions(msgspec.Struct, frozen=True):
 
 def suffix_of(name: str) -> str:
     """The end of a file's name without that of a compression: `csv` of a.csv.gz."""
-    return name.lower().removesuffix(".gz").removesuffix(".zst").rpartition(".")[2]
+    name = name.lower()
+    for end in (".gz", ".zst", ".bz2", ".xz"):
+        name = name.removesuffix(end)
+    return name.rpartition(".")[2]
 
 
 def detect(name: str, first_line: bytes) -> InputFormat:
@@ -144,7 +147,7 @@ def begin(format: InputFormat, key: str | None, time: str | None, first_line: by
         (first,) = rows.csv_rows([first_line.removeprefix(b"\xef\xbb\xbf")], dialect)
         if isinstance(first, ValueError):
             raise InputError(f"line 1: {first}")
-        columns = tuple(first)
+        columns = names_of(first)
     reading = InputOptions(format, key, time, columns, dialect)
     check_fields(reading)
     return reading
@@ -299,6 +302,15 @@ def parse(values: Sequence[bytes], reading: InputOptions) -> Iterator[rows.Input
             return rows.syslog_rows(values)
         case _:
             return rows.json_rows(values)
+
+
+def odd(row: rows.InputRow, reading: InputOptions) -> str | None:
+    """Why a parsed row is not like the others, although it has a record."""
+    if isinstance(row, ValueError):
+        return str(row)
+    if reading.format in TABLES and len(row) != len(reading.columns):
+        return f"{len(row)} cells, not {len(reading.columns)}"
+    return None
 
 
 def look_of(reading: InputOptions) -> rows.Look:

@@ -21,6 +21,7 @@ InputRow = Any
 """A parsed row: a dict of fields, a list of cells, or the ValueError that parsing raised."""
 
 Look = Callable[[Any, str], object]
+TOO_DEEP: Final = "JSON nested too deeply"
 _INTEGER: Final = re.compile(r"-?(?:0|[1-9]\d*)")
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _BOOLEANS: Final = {"true": True, "false": False, "True": True, "False": False, "TRUE": True, "FALSE": False}
@@ -53,7 +54,7 @@ def _json_slowly(data: bytes) -> object:
     except ValueError as error:
         raise ValueError(f"not JSON: {error}") from error
     except RecursionError as error:
-        raise ValueError("JSON nested too deeply") from error
+        raise ValueError(TOO_DEEP) from error
 
 
 def csv_rows(values: Sequence[bytes], dialect: Dialect) -> Iterator[InputRow]:

@@ -32,7 +32,8 @@ COMMON: Final = (
     *(day + clock for day in _DATES for clock in _CLOCKS),
     "%Y/%m/%dT%H:%M:%S.%f", "%Y-%m-%d %I:%M:%S %p", "%Y-%m-%d-%H.%M.%S.%f", "%Y%m%d%H%M%S", "%Y%m%d",
     "%d/%b/%Y:%H:%M:%S %z", "%a, %d %b %Y %H:%M:%S %z", "%d %b %Y %H:%M:%S %z", "%a %b %d %H:%M:%S %Y",
-    "%Y-%m-%d %H:%M:%S %z", "%Y-%m-%d %H:%M:%S.%f %z", "%Y/%m/%d %H:%M:%S %z", "%Y-%m-%d %H:%M:%S,%f",
+    "%a %b %d %Y %H:%M:%S GMT%z", "%Y-%m-%d %H:%M:%S %z", "%Y-%m-%d %H:%M:%S.%f %z", "%Y/%m/%d %H:%M:%S %z",
+    "%Y-%m-%d %H:%M:%S,%f",
 )  # fmt: skip
 """Forms that are recognised beside ISO 8601 and Unix time. Day or month first: the values must decide."""
 
@@ -56,7 +57,7 @@ _PARTS: Final = {
 }  # fmt: skip
 _CLOCK_LAST: Final = re.compile(r"(?P<hour>.*%[Yy].*%H):%M:%S(?:(?P<mark>[.,])%f)?", re.DOTALL)
 _TWO_DIGITS: Final = {f"{number:02d}": number for number in range(60)}
-_NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?")
+_NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?(?:[eE]\+?\d{1,2})?")
 _BEGIN: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH: Final = _BEGIN.toordinal()
 
@@ -98,19 +99,23 @@ def reader(rule: TimeRule) -> Read:
     """A function from a value to Unix milliseconds; None if the value is no time of this form. Raises BadTimeRule."""
     zone = zone_of(rule.zone)
     if rule.form in UNITS:
-        return _unix_reader(UNITS[rule.form])
+        return _unix_reader(rule.form)
     if rule.form == ISO:
         return lambda value: _read_iso(value, zone)
     return _pattern_reader(rule, zone)
 
 
-def _unix_reader(factor: float) -> Read:
+def _unix_reader(unit: str) -> Read:
+    """A number from the next unit's range on is no time of this one: it would be thousands of years away."""
+    factor = UNITS[unit]
+    most = min(2**63, next(10 * high for name, _, high in _RANGES if name == unit))
+
     def read(value: Any) -> int | None:
         if isinstance(value, str):
             if not _NUMBER.fullmatch(value):
                 return None
-            value = float(value) if "." in value else int(value)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**63:
+            value = int(value) if value.isdecimal() else float(value)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < most:
             return None
         ms = value * int(factor) if factor >= 1 and isinstance(value, int) else round(value * factor)
         return ms if ms < 2**53 else None
@@ -323,10 +328,13 @@ def suggest(value: Any) -> str:
     if _number(value) is not None:
         return "s, ms, us or ns"
     text = re.sub(rf"\b(?:{_NAMES})\b", "%b", text, flags=re.IGNORECASE)
+    text = re.sub(r"\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*", "%a", text, flags=re.IGNORECASE)
+    text = re.sub(r"(?<=[:\d ])(?:GMT|UTC)?[+-]\d\d:?\d\d$", lambda found: found[0][:-5].rstrip("+-") + "%z", text)
     text = re.sub(r"\d{4}", "%Y", text, count=1)
     text = re.sub(r"\b\d{1,2}:\d\d:\d\d[.,]\d+", lambda found: f"%H:%M:%S{re.sub(r'[0-9:]', '', found[0])}%f", text)
     text = re.sub(r"\b\d{1,2}:\d\d:\d\d", "%H:%M:%S", text)
     text = re.sub(r"\b\d{1,2}:\d\d", "%H:%M", text)
-    for part in ("%d",) if "%b" in text else ("%m", "%d"):
+    has_name = "%b" in text or re.search(r"[^\W\d_]{4}", text) is not None
+    for part in ("%d",) if has_name else ("%m", "%d"):
         text = re.sub(r"(?<!%)\b\d{1,2}\b", part, text, count=1)
     return text if "%" in text else "%Y-%m-%d %H:%M:%S"

@@ -1,10 +1,13 @@
 """Inputs of every kind become the same lines: compressed, in other charsets, as JSON, Parquet and Arrow."""
 
+import bz2
 import datetime
 import decimal
 import gzip
+import hashlib
 import io
 import json
+import lzma
 import os
 import threading
 from collections.abc import Iterator
@@ -15,8 +18,9 @@ import pytest
 
 from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.importer import inputs
+from raftlog.cluster.importer.batches import Cut, Unacceptable, batches
 from raftlog.cluster.importer.formats import converting
-from raftlog.cluster.importer.formats.lines import InputError, InputFormat
+from raftlog.cluster.importer.formats.lines import InputError, InputFormat, InputOptions, split_lines
 from raftlog.cluster.importer.importer import ImportPlan, preview
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is of the extra `spark`")
@@ -28,16 +32,27 @@ def stored(path: Path, **options: Any) -> list[bytes | None]:
     return [each.value for _, each in preview(plan, io.BytesIO(), 1_000) if isinstance(each, NewRecord)]
 
 
-def test_gzip_and_zstd_are_found_by_their_first_bytes(tmp_path: Path) -> None:
+def test_compressed_files_are_found_by_their_first_bytes(tmp_path: Path) -> None:
     """Whatever the name is; a cut file is an error that names it."""
     data = b"".join(b'{"n": %d}\n' % number for number in range(500))
     zstd = pa.compress(data, codec="zstd", asbytes=True)
-    for name, packed in (("a", gzip.compress(data)), ("b.zst", zstd), ("c.ndjson", data)):
+    packs = {
+        "a": gzip.compress(data),
+        "b.zst": zstd,
+        "c.ndjson": data,
+        "d": bz2.compress(data),
+        "e": lzma.compress(data),
+    }
+    for name, packed in packs.items():
         (tmp_path / name).write_bytes(packed)
         assert stored(tmp_path / name) == data.splitlines()
-    (tmp_path / "cut").write_bytes(gzip.compress(data)[:-20])
-    with pytest.raises(InputError, match="cut: the compressed file is damaged or cut"):
-        stored(tmp_path / "cut")
+        if packed != data:
+            (tmp_path / "cut").write_bytes(packed[: len(packed) // 2])
+            with pytest.raises(InputError, match="cut: the compressed file is damaged or cut"):
+                stored(tmp_path / "cut")
+    (tmp_path / "zip").write_bytes(b"PK\x03\x04")
+    with pytest.raises(InputError, match="zip: a zip archive: unzip it"):
+        stored(tmp_path / "zip")
 
 
 @pytest.mark.parametrize("charset", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-8-sig", "cp1252"])
@@ -71,7 +86,11 @@ def test_json_values_become_lines_wherever_the_pieces_end(size: int) -> None:
     assert found == ['{"a": 1.10,  "b": "x\\ny, ]é"}\n'.encode(), b'{"a": 123456789012345678901234567890}\n']
     assert [*converting.json_lines(pieces('{"a":\n1}{"a":2}\n'))] == [b'{"a": 1}\n', b'{"a":2}\n']
     assert [*converting.json_lines(pieces("[]"))] == []
-    for text, reason in (('[{"a": 1}, {"a"', "value 2 is not JSON"), ('[{"a": 1}', "the file is cut")):
+    assert [*converting.json_lines(pieces('[{"a":1}]\n[{"a":2}]{"a":3}'))] == [b'{"a":%d}\n' % n for n in (1, 2, 3)]
+    for text, reason in (
+        ('[{"a": 1},\n {"a"', "line 2: value 2 is not JSON, or cut"), ('[{"a": 1}', "the file is cut"),
+        ('[{"a": 1}]\nmore', "line 2: value 2 is not JSON.*--format lines"),
+    ):  # fmt: skip
         with pytest.raises(InputError, match=reason):
             list(converting.json_lines(pieces(text)))
 
@@ -156,3 +175,16 @@ def test_lines_may_be_any_bytes(tmp_path: Path) -> None:
     """Plain lines need no charset."""
     (tmp_path / "a.txt").write_bytes(b"\xff\xfeanything"[1:] + b"\nx\r\n")
     assert stored(tmp_path / "a.txt", format=InputFormat.LINES) == [b"\xfeanything", b"x\r"]
+
+
+def test_strict_stops_before_a_line_that_is_not_like_the_others() -> None:
+    """No JSON, or a row with more cells than columns: the lines before it are a batch."""
+    csv = InputOptions(InputFormat.CSV, columns=("a", "b"))
+    for reading, data, message in (
+        (InputOptions(InputFormat.NDJSON), [b'{"a": 1}\n', b"no\n"], "line 2: not JSON"),
+        (csv, [b"1,2\n", b"1,2,3\n"], "line 2: 3 cells, not 2; correct it, or leave out --strict"),
+    ):
+        found = batches(split_lines(data, reading), reading, Cut(10, 1_000, strict=True), hashlib.sha256())
+        assert [record.value for record in next(found).records] == [data[0].rstrip()]
+        with pytest.raises(Unacceptable, match=message):
+            next(found)

@@ -1,5 +1,6 @@
 """The first batch decides how an input is read, and every doubt is an error that names file, line and option."""
 
+import re
 from typing import Any
 
 import pytest
@@ -51,6 +52,10 @@ def test_a_file_of_earthquakes_keeps_its_times_and_types() -> None:
         (["1,2", "3,4"], {}, r"line 1 looks like data.*--columns.*--no-header.*--header"),
         (["a,a", "3,4"], {}, r"names the column 'a' twice"),
         (QUAKES, {"delimiter": "ab"}, r"one character, or tab"),
+        (["Report", "", "a,b", "1,2"], {}, r"line 1 has 1 cells, but 2 of the next 2 rows have 2.*--header.*tail -n"),
+        (["sep=;", "a;b", "1;2"], {}, r"line 1 is a note for Excel: 'sep=;'; give --header"),
+        (["a,b\r1,2\r"], {}, r"its lines end with a carriage return alone; correct it: tr "),
+        (["t", "1577836800", "2020-01-02", "01/25/2020"], {"time": "t"}, r"several forms.*1 of the first 3; give"),
     ],
 )
 def test_a_doubt_is_an_error_with_the_option_that_settles_it(
@@ -132,3 +137,20 @@ def test_syslog_and_access_logs_have_their_time_in_its_place() -> None:
         told("m", [line], key="nothing")
     access = told("a.log", ['::1 - - [10/Oct/2000:13:55:36 -0700] "GET / HTTP/1.0" 200 5'], select=("path", "status"))
     assert access.reading.format is InputFormat.ACCESS
+
+
+def test_lines_that_are_not_like_the_others_are_told_before_anything_is_written() -> None:
+    """They have records, as they are; the first one is named."""
+    for name, lines, fault in (
+        ("a.csv", ["a,b", "1,2", "3", "4,5"], "1 of the first 3 lines are not like the others, and .* line 3: 1 cells"),
+        ("a.ndjson", ['{"a": 1}', "no", "[2]"], "2 of the first 3 .* line 2: not JSON.*; --strict stops there"),
+    ):
+        assert re.search(fault, "\n".join(told(name, lines).notices))
+    assert told("a.csv", [" ,a , b", "0,1,2"]).reading.columns == ("c1", "a", "b")
+
+
+def test_binary_data_is_no_text() -> None:
+    """Only who says so gets lines of any bytes."""
+    with pytest.raises(InputError, match=r"a\.bin is not text; --format lines keeps any bytes"):
+        told("a.bin", ["\0\x01", "a,b"])
+    assert told("a.bin", ["\0\x01"], format=InputFormat.LINES).reading.format is InputFormat.LINES
