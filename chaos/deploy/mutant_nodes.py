@@ -171,6 +171,8 @@ OUT_OF_SIGHT: Final[Mapping[str, str]] = {
     "hello_believed_without_a_proof": _HELLO,
     "boot_remembered_without_a_proof": _HELLO,
     "end_of_a_forged_connection_is_news": _HELLO,
+    "term_jumps_without_bound": _HELLO,
+    "silent_connections_keep_members_out": _HELLO,
     "ready_though_refused": _HELLO,
     "scrubbing_pauses_by_the_wall_clock": _ALIVE_ONLY,
     "snapshot_saved_for_an_older_one": _ALIVE_ONLY,

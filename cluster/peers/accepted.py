@@ -81,6 +81,9 @@ class AcceptedOwner(Protocol):
     def refused(self, who: str, reason: str, sender: NodeId = NOBODY) -> None:
         """This node closed a connection that a peer made."""
 
+    def make_room(self, reason: str) -> None:
+        """Closes the oldest connection whose hello is not believed, if there is one."""
+
 
 class Accepted(asyncio.Protocol):
     """A connection that a peer dialled: a hello, then frames."""
@@ -95,6 +98,7 @@ class Accepted(asyncio.Protocol):
         self._early = b""  # received bytes of an unfinished hello
         self._hello: Hello | None = None
         self.standing = Standing.WAITING
+        self.opened = clock.monotonic()
         self.came = 0.0  # when the hello came
         self.challenge = self._answer = 0  # the dialling node's challenge, and its answer; 0: none
         self._held: list[Frame] = []  # frames that came before its hello was proved
@@ -125,8 +129,11 @@ class Accepted(asyncio.Protocol):
         host, port, *_ = transport.get_extra_info("peername") or ("?", 0)
         self._who = self._where = f"{host}:{port}"
         limits = self._owner.limits
+        reason = f"more than {limits.peer_connections_max} connections (limits.peer_connections_max)"
+        if len(self._owner.accepted) >= limits.peer_connections_max and not self._owner.is_closing:
+            self._owner.make_room(reason)
         if len(self._owner.accepted) >= limits.peer_connections_max or self._owner.is_closing:
-            self.end(f"more than {limits.peer_connections_max} connections (limits.peer_connections_max)")
+            self.end(reason)
             return
         self._owner.accepted.add(self)
         tune_socket(transport, self._owner.silence_s)

@@ -18,7 +18,7 @@ from raftlog.cluster.peers.accepted import Accepted
 from raftlog.cluster.peers.commit_notices import CommitNotices
 from raftlog.cluster.peers.dialled import Link
 from raftlog.cluster.peers.hello import Purpose, Word
-from raftlog.cluster.peers.hello_proof import Proofs
+from raftlog.cluster.peers.hello_proof import Proofs, Standing
 from raftlog.cluster.peers.ports import PeerIdentity, Receiver
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.runtime.door import Door, Encryption, listen
@@ -257,6 +257,16 @@ class Transport:
         self.refused_lately.append((clock.monotonic(), who, reason))
         if self.lines.allows(f"{who.rpartition(':')[0]} {reason}"):
             self.logger.warning("peer_refused", who=who, reason=reason[:REASON_CHARACTERS_MAX], **self._told_of())
+
+    def make_room(self, reason: str) -> None:
+        """Closes the oldest connection whose hello is not believed, if there is one. So connections that say nothing
+        keep no member out: its hello is believed within milliseconds."""
+        unproved = [each for each in self.accepted if each.standing is not Standing.BELIEVED]
+        if unproved:
+            oldest = min(unproved, key=lambda each: each.opened)
+            self.accepted.discard(oldest)
+            oldest.end(reason)
+            oldest.abort()
 
     def refused_of(self, node: NodeId) -> str:
         """Why this node refuses that member's connections. Empty: it believes one, or none came lately."""

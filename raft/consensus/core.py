@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from raftlog.raft import versions
 from raftlog.raft.changes import MemberChange
@@ -35,6 +36,10 @@ from raftlog.raft.options import Options
 from raftlog.raft.ready import Fetch, Ready, SnapshotFetch, SnapshotWrite
 from raftlog.raft.refusals import Busy, NotLeader, TransferInProgress
 from raftlog.raft.types import NOBODY, Entry, EntryKind, HardState, LogStart, Mark, NodeId, Now
+
+TERM_JUMP_MAX: Final = 1_000_000_000
+"""Most terms between two messages that a node believes: a node that begins ten terms a second for three years comes so
+far. A forged message must not raise the term to its maximum, above which no node could be elected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,6 +380,9 @@ def _meet_term(state: State, message: Message) -> bool:
         return True
     if message.term < state.term:
         _enlighten(state, message)
+        return False
+    if message.term > state.term + TERM_JUMP_MAX:
+        ignore(state, message, f"no node has begun {TERM_JUMP_MAX} terms that this node has not heard of")
         return False
     if isinstance(message, RequestVote) and election.is_bound(state, message):
         ignore(state, message, "this node still hears its leader")

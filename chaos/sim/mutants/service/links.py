@@ -52,6 +52,26 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        name="term_jumps_without_bound",
+        pitfall=28,
+        title="a message of the newest possible term is believed: no node can be elected above it, ever",
+        source="this project, until a review found it",
+        story="tests/raft/consensus/test_core.py::test_one_message_cannot_raise_the_term_beyond_all_elections",
+        edits=(
+            Edit(
+                "raftlog.raft.consensus.core:_meet_term", "if message.term > state.term + TERM_JUMP_MAX:", "if False:"
+            ),
+        ),
+    ),
+    Mutant(
+        name="silent_connections_keep_members_out",
+        pitfall=28,
+        title="a node at its limit of peer connections refuses a member, though the others never said who they are",
+        source="this project, until a review found it",
+        story="tests/cluster/peers/test_transport.py::test_connections_that_say_nothing_keep_no_member_out",
+        edits=(Edit("raftlog.cluster.peers.transport:Transport.make_room", "if unproved:", "if False:"),),
+    ),
+    Mutant(
         name="ready_though_refused",
         pitfall=28,
         title="a node whose connections the leader refuses says that it is ready, because it still follows",
