@@ -81,8 +81,8 @@ class AcceptedOwner(Protocol):
     def refused(self, who: str, reason: str, sender: NodeId = NOBODY) -> None:
         """This node closed a connection that a peer made."""
 
-    def make_room(self, reason: str) -> None:
-        """Closes the oldest connection whose hello is not believed, if there is one."""
+    def has_room(self, reason: str) -> bool:
+        """Whether one more connection is within the limit. The oldest one whose hello is not believed makes room."""
 
 
 class Accepted(asyncio.Protocol):
@@ -128,14 +128,12 @@ class Accepted(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's class has the same methods
         host, port, *_ = transport.get_extra_info("peername") or ("?", 0)
         self._who = self._where = f"{host}:{port}"
-        limits = self._owner.limits
+        limits, owner = self._owner.limits, self._owner
         reason = f"more than {limits.peer_connections_max} connections (limits.peer_connections_max)"
-        if len(self._owner.accepted) >= limits.peer_connections_max and not self._owner.is_closing:
-            self._owner.make_room(reason)
-        if len(self._owner.accepted) >= limits.peer_connections_max or self._owner.is_closing:
+        if owner.is_closing or not owner.has_room(reason):
             self.end(reason)
             return
-        self._owner.accepted.add(self)
+        owner.accepted.add(self)
         tune_socket(transport, self._owner.silence_s)
         self._timer = asyncio.get_running_loop().call_later(limits.hello_timeout_ms / 1_000, self._time_is_up)
 

@@ -258,15 +258,16 @@ class Transport:
         if self.lines.allows(f"{who.rpartition(':')[0]} {reason}"):
             self.logger.warning("peer_refused", who=who, reason=reason[:REASON_CHARACTERS_MAX], **self._told_of())
 
-    def make_room(self, reason: str) -> None:
-        """Closes the oldest connection whose hello is not believed, if there is one. So connections that say nothing
-        keep no member out: its hello is believed within milliseconds."""
+    def has_room(self, reason: str) -> bool:
+        """Whether one more connection is within the limit. If not, the oldest one whose hello is not believed is
+        closed. So connections that say nothing keep no member out: its hello is believed within milliseconds."""
         unproved = [each for each in self.accepted if each.standing is not Standing.BELIEVED]
-        if unproved:
+        if len(self.accepted) >= self.limits.peer_connections_max and unproved:
             oldest = min(unproved, key=lambda each: each.opened)
             self.accepted.discard(oldest)
             oldest.end(reason)
             oldest.abort()
+        return len(self.accepted) < self.limits.peer_connections_max
 
     def refused_of(self, node: NodeId) -> str:
         """Why this node refuses that member's connections. Empty: it believes one, or none came lately."""

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import pytest
 
+from raftlog.cluster.config.settings import LimitSettings
 from raftlog.cluster.peers.hello import Purpose, encode_hello
 from raftlog.cluster.protocol.forward_frames import encode_forward
 from raftlog.cluster.protocol.request import Inflight
@@ -56,6 +57,29 @@ async def test_requests_that_come_twice_or_late_close_the_link() -> None:
             assert no_reason(await _end_of(reader))
             assert len(ear.frames) == taken
             await _close(writer)
+
+
+@pytest.mark.usefixtures("known_challenge")
+async def test_connections_that_say_nothing_keep_no_member_out() -> None:
+    """At limits.peer_connections_max the oldest connection that has not shown its node makes room; a member's stays.
+
+    Guard: `Transport.has_room`.
+    """
+    limits = LimitSettings(hello_timeout_ms=60_000, peer_connections_max=3)
+    async with transports(1, limits=limits, listening=[1]) as ((one,), (ear,), (port,)):
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        await wait_until_async(lambda: len(one.accepted) == 3)
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(encode_hello(hello_of()))
+        await wait_until_async(lambda: len(one.current) == 1, what="the member is believed")
+        silent += [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
+        for reader, _ in silent[:6]:
+            with suppress(ConnectionResetError):
+                assert await asyncio.wait_for(reader.read(), 5) == b""
+        assert (len(one.accepted), len(one.current), ear.closed) == (3, 1, [])
+        for _, each in silent:
+            each.close()
+        writer.close()
 
 
 async def test_frame_that_never_ends_closes_the_link() -> None:

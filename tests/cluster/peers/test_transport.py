@@ -297,28 +297,6 @@ async def test_silent_connections_are_closed_and_connections_are_bounded() -> No
             writer.close()
 
 
-async def test_connections_that_say_nothing_keep_no_member_out() -> None:
-    """At limits.peer_connections_max the oldest connection that has not shown its node makes room; a member's stays.
-
-    Guard: `Transport.make_room`.
-    """
-    limits = LimitSettings(hello_timeout_ms=60_000, peer_connections_max=3)
-    async with transports(1, limits=limits, listening=[1]) as ((one,), (ear,), (port,)):
-        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
-        await wait_until_async(lambda: len(one.accepted) == 3)
-        _, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(HELLO)
-        await wait_until_async(lambda: len(one.current) == 1, what="the member is believed")
-        silent += [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
-        for reader, _ in silent[:6]:
-            with suppress(ConnectionResetError):
-                assert await asyncio.wait_for(reader.read(), 5) == b""
-        assert (len(one.accepted), len(one.current), ear.closed) == (3, 1, [])
-        for _, each in silent:
-            each.close()
-        writer.close()
-
-
 @pytest.mark.parametrize("turns", range(8))
 async def test_a_dial_during_the_shutdown_is_closed(turns: int) -> None:
     """A peer that connected so many turns of the loop before the end hears the end, and nothing of it stays open.

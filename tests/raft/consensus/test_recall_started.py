@@ -70,7 +70,7 @@ def test_a_started_node_votes_for_no_other_node_in_a_term_that_a_peer_began_in(t
 
 
 def test_a_restarted_peer_reports_the_entries_that_are_committed() -> None:
-    """It remembers no promise of before its start, but knows the committed entries: no log that lacks them may win."""
+    """It remembers no promise of before its start, but knows the committed entries: no log that lacks one may win."""
     peer = a_core(log_of(THREE, 2, 2), 2)
     peer.state.log.committed = 3
     connect(peer, 2, run=20, last=(1, 1), term=2)

@@ -129,8 +129,8 @@ def test_a_process_that_has_just_started_counts_as_one_that_peers_believe() -> N
 )
 def test_no_process_remembers_and_the_disk_of_a_peer_does(back: int, when: str, first: tuple[int, ...]) -> None:
     """Nodes 1 and 2 commit a write while node 3 is down; the disk of one is put back to an earlier copy, and every
-    process begins again. The effects on the intact disk show that the write was committed. So the two nodes that lack
-    the write elect neither of them.
+    process begins again. The effects on the intact disk show that the write was committed. So neither of the two nodes
+    without the write is elected.
 
     Guard: `_committed` of raft/consensus/recall.py, `applied` of raft/wal/recovery.py.
     """

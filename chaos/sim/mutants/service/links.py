@@ -66,10 +66,10 @@ MUTANTS: Final = (
     Mutant(
         name="silent_connections_keep_members_out",
         pitfall=28,
-        title="a node at its limit of peer connections refuses a member, though the others never said who they are",
+        title="a node at its limit of peer connections refuses a member, though the other connections sent no hello",
         source="this project, until a review found it",
-        story="tests/cluster/peers/test_transport.py::test_connections_that_say_nothing_keep_no_member_out",
-        edits=(Edit("raftlog.cluster.peers.transport:Transport.make_room", "if unproved:", "if False:"),),
+        story="tests/cluster/peers/test_accepted.py::test_connections_that_say_nothing_keep_no_member_out",
+        edits=(Edit("raftlog.cluster.peers.transport:Transport.has_room", "and unproved:", "and False:"),),
     ),
     Mutant(
         name="ready_though_refused",
