@@ -63,7 +63,7 @@ class Block:
     settled: int
     time_ms: int
     position: int  # of the block header within the entry's data
-    body: memoryview
+    body: bytes | memoryview
 
     @property
     def end(self) -> int:

@@ -2,7 +2,7 @@
 
 `raftlog.cluster.importer.postgres.source` writes and reads it. PostgreSQL's snapshot ends with its connection, so a
 second reading of the tables would see other rows. Nothing goes into the log before the file is complete; after that,
-reading can go on at any line (docs/decisions/0026).
+reading can go on at any line (docs/decisions/0022).
 """
 
 from __future__ import annotations

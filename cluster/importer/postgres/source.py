@@ -1,6 +1,6 @@
 """Reads the rows of PostgreSQL tables, and then every change of them, as a source that can be read on.
 
-`raftlog.cluster.importer.sources` offers it as `Postgres`. docs/decisions/0026 says why nothing is lost or doubled.
+`raftlog.cluster.importer.sources` offers it as `Postgres`. docs/decisions/0022 says why nothing is lost or doubled.
 """
 
 from __future__ import annotations
