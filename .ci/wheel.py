@@ -100,6 +100,7 @@ def compile_modules(root: Path, scratch: Path) -> list[Path]:
         CCompiler.compile = _compile_side_by_side
         job = Distribution({"name": "raftlog", "ext_modules": extensions}).get_command_obj("build_ext")
         job.build_lib, job.build_temp = str(scratch / "lib"), str(scratch / "objects")
+        job.parallel = True  # the small modules that name the library, one for each compiled file
         job.ensure_finalized()
         job.run()
     finally:

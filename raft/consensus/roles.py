@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from raftlog.raft.changes import AddLearners
 from raftlog.raft.consensus.progress import FollowerProgress
@@ -29,7 +29,7 @@ class RoleName(StrEnum):
 class Follower:
     """Follows `leader` (or NOBODY), and starts an election at `deadline_ms`."""
 
-    is_leader: ClassVar[bool] = False
+    is_leader = False
 
     leader: NodeId
     contact_ms: int  # when that leader was last heard
@@ -48,7 +48,7 @@ class Follower:
 class PreCandidate:
     """Asks whether it could win (thesis 9.6)."""
 
-    is_leader: ClassVar[bool] = False
+    is_leader = False
 
     votes: dict[NodeId, bool]
     deadline_ms: int
@@ -59,7 +59,7 @@ class PreCandidate:
 class Candidate:
     """Campaigns in the current term."""
 
-    is_leader: ClassVar[bool] = False
+    is_leader = False
 
     votes: dict[NodeId, bool]
     deadline_ms: int
@@ -99,7 +99,7 @@ class ReadRound(NamedTuple):
 class Leader:
     """Leads the current term."""
 
-    is_leader: ClassVar[bool] = True
+    is_leader = True
 
     progress: dict[NodeId, FollowerProgress]  # everyone else of the configuration, in its order
     heartbeat_ms: int  # when the next heartbeat is due

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.house import architecture, imports, names, rules, structure, words
+from tests.house import architecture, compiling, imports, names, rules, structure, words
 from tests.house.rules import Finding, Rule, Source
 
 RULES: tuple[Rule, ...] = (
     *rules.RULES, *imports.RULES, *words.RULES, *names.RULES,
     architecture.page_lists_every_module,
+    compiling.compiled_modules_compile,
     architecture.page_shows_the_layers,
     structure.imports_form_no_circle,
 )  # fmt: skip
@@ -77,6 +78,14 @@ PLANTED: list[tuple[Callable[[Iterable[Source]], Iterator[Finding]], str, str, s
     (imports.class_names_mean_one_thing, "cluster/x.py", "class A:\n class A: ...\n",
      "AB = {}\nAB = {}\n"),
     (imports.class_names_are_no_riddles, "cluster/x.py", "class NodeFace: ...\n", "class Surface: ...\n"),
+    (compiling.compiled_modules_compile, "raft/x.py", "class A(RuntimeError): ...\n", "class A(ValueError): ...\n"),
+    (compiling.compiled_modules_compile, "raft/x.py", "class A:\n a = b = 0\n", "class A:\n a = 0\n"),
+    (compiling.compiled_modules_compile, "raft/x.py", "class A(NamedTuple):\n a: memoryview\n",
+     "class A(NamedTuple):\n a: bytes | memoryview\n"),
+    (compiling.compiled_modules_compile, "raft/x.py", "@dataclass\nclass A:\n a: ClassVar[int] = 1\n",
+     "@dataclass\nclass A:\n a = 1\n"),
+    (compiling.compiled_modules_compile, "raft/x.py", "class A:\n def f(self): ...\n t = {1: f}\n",
+     "class A:\n def f(self): ...\nt = {1: A.f}\n"),
     (words.references_are_words, "raft/x.py", "# DESIGN section 3\n", "# design\n"),
     (words.references_are_words, "raft/x.py", "# pitfall 5\n", "# (pitfall 5: field by field)\n"),
     (words.references_are_words, "raft/x.py", '"""See pitfalls 5 and 6."""\n', "def test_pitfall_05(): ...\n"),

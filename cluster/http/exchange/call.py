@@ -142,7 +142,8 @@ class Call:
     request_id = ""
     route = "none"  # its pattern, for metrics
     parts: tuple[str, ...] = ()  # the raw variable parts of the path, without the key
-    started = deadline = 0.0  # seconds of the event loop's clock
+    started = 0.0  # seconds of the event loop's clock
+    deadline = 0.0
     stream: StreamedAnswer | None = None  # once its head has been sent
     held: dict[Budget, Share] | None = None  # what it has of the budgets
     holder: Holder | None = None  # of the certificate that its client showed

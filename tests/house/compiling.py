@@ -1,0 +1,63 @@
+"""Finds in the modules that mypyc compiles what it refuses, or what fails once it is compiled (docs/decisions/0026)."""
+
+from __future__ import annotations
+
+import ast
+import fnmatch
+import functools
+import tomllib
+from collections.abc import Iterable, Iterator
+
+from tests.house.rules import ROOT, Finding, Source
+
+_REFUSED_BASES = frozenset(
+    {"ArithmeticError", "AssertionError", "AttributeError", "BufferError", "EOFError", "ImportError", "MemoryError",
+     "OSError", "RuntimeError", "TypeError", "asyncio.Protocol", "msgspec.Struct", "threading.Thread"}
+)  # fmt: skip
+
+
+@functools.cache
+def _table() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["raftlog"][
+        "compiled"
+    ]
+    return found
+
+
+def is_compiled(path: str) -> bool:
+    """Whether the table in pyproject.toml chooses that file."""
+    table = _table()
+    chosen, excepted = (
+        any(fnmatch.fnmatch(path, row) and path.count("/") == row.count("/") for row in table[name])
+        for name in ("modules", "interpreted")
+    )
+    return chosen and not excepted and not path.endswith("__init__.py")
+
+
+def compiled_modules_compile(files: Iterable[Source]) -> Iterator[Finding]:
+    """A module that mypyc compiles has nothing that mypyc refuses or gets wrong: docs/decisions/0026 lists it."""
+    for source in files:
+        if source.is_python and is_compiled(source.path):
+            for node in ast.walk(source.tree):
+                if isinstance(node, ast.ClassDef):
+                    for line, what in _wrong(node):
+                        yield Finding(source.path, line, what, "docs/decisions/0026 says how")
+
+
+def _wrong(made: ast.ClassDef) -> Iterator[tuple[int, str]]:
+    for base in made.bases:
+        if (name := ast.unparse(base)) in _REFUSED_BASES:
+            yield made.lineno, f"class {made.name} inherits from {name}"
+    methods = {each.name for each in made.body if isinstance(each, ast.FunctionDef)}
+    for each in made.body:
+        if isinstance(each, ast.Assign) and len(each.targets) > 1:
+            yield each.lineno, "two names get one value in a class body"
+        if isinstance(each, ast.AnnAssign):
+            annotation = ast.unparse(each.annotation)
+            if annotation == "memoryview":
+                yield each.lineno, "a field is a memoryview"
+            if annotation.startswith("ClassVar") and made.decorator_list:
+                yield each.lineno, "a dataclass has a ClassVar: leave the annotation out"
+        if isinstance(each, ast.Assign | ast.AnnAssign) and each.value is not None:
+            if used := methods & {name.id for name in ast.walk(each.value) if isinstance(name, ast.Name)}:
+                yield each.lineno, f"a class body reads its own method {min(used)}"
