@@ -87,6 +87,12 @@ MODULES: Final[Mapping[str, tuple[CommandHelp, ...]]] = {
     "raftlog.cluster.cli.cert": (
         CommandHelp("cert", "Certificates: of the authority, of nodes, of clients.", is_group=True),
     ),
+    "raftlog.cluster.cli.access": (
+        CommandHelp("access", "Access control: the first admin, and why a user may do something.", is_group=True),
+        CommandHelp("role", "Roles: sets of grants.", is_group=True),
+        CommandHelp("user", "Users: their roles.", is_group=True),
+        CommandHelp("token", "Tokens of users.", is_group=True),
+    ),
     "raftlog.cluster.cli.disk": (CommandHelp("disk", "Check or print the files of a stopped node.", is_group=True),),
     "raftlog.cluster.cli.backup": (
         CommandHelp("backup", "Save the whole state of a running cluster, as of one index, into one checked file."),

@@ -33,14 +33,15 @@ def demo_command(
         str | None, typer.Option("--key", help="The field that becomes the key, as of raftlog import.")
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the cluster up, and everything in its folder.")] = False,
+    secure: Annotated[bool, typer.Option("--secure", help="With TLS and access control, Spark too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
     no_spark: Annotated[bool, typer.Option("--no-spark", hidden=True)] = False,
 ) -> None:
     """Show the whole job: import, a killed leader, the table, an export through Spark, and the proof of it all."""
-    ended(lambda: _demo(source, key, keep, as_json, with_spark=not no_spark))
+    ended(lambda: _demo(source, key, keep, as_json, with_spark=not no_spark, secure=secure))
 
 
-def _demo(source: Path | None, key: str | None, keep: bool, as_json: bool, *, with_spark: bool) -> None:
+def _demo(source: Path | None, key: str | None, keep: bool, as_json: bool, *, with_spark: bool, secure: bool) -> None:
     from raftlog.cluster.demo import story as demo
     from raftlog.cluster.node.local_cluster import LocalCluster, LocalClusterError
 
@@ -63,7 +64,7 @@ def _demo(source: Path | None, key: str | None, keep: bool, as_json: bool, *, wi
         try:
             with console.status("…") as status:
                 tell = _Teller(console, status)
-                cluster = demo.start(folder / "data", choose_ports(demo.NODES, None), tell)
+                cluster = demo.start(folder / "data", choose_ports(demo.NODES, None), tell, secure=secure)
                 with cluster:
                     demo.run(story, cluster, tell, with_spark=with_spark)
         except (demo.DemoFailed, LocalClusterError) as error:

@@ -58,7 +58,7 @@ def up_command(
     ] = None,
     assignments: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE, a setting of every node.")] = None,
     secure: Annotated[
-        bool, typer.Option("--secure", help="TLS everywhere, with certificates in the folder `tls` of the data.")
+        bool, typer.Option("--secure", help="TLS and access control; the files are in the folder `tls` of the data.")
     ] = False,
 ) -> None:  # fmt: skip
     """Run a cluster on this machine until Ctrl-C, and show its state."""
@@ -70,6 +70,7 @@ def _up(nodes: int | None, data: Path | None, port: int | None, settings: dict[s
     from rich.console import Console  # here: rich takes long to import, and `raftlog node` does not need it
 
     from raftlog.cluster.files.errors import DiskError
+    from raftlog.cluster.node.first_admin import make_first_admin, token_file, use_token
     from raftlog.cluster.node.local_cluster import CLUSTER_FILE, LocalCluster, LocalClusterError
 
     stop = threading.Event()
@@ -114,11 +115,15 @@ def _up(nodes: int | None, data: Path | None, port: int | None, settings: dict[s
                 for node, url in urls.items():
                     cluster.wait_ready([node])
                     _say(f"node {node} serves at {url} after {time.monotonic() - began:.1f} s")
+                token = make_first_admin(cluster) if tls is not None and cluster.is_new else token_file(cluster)
             except LocalClusterError as error:
                 raise Failed(str(error)) from error
+            if token is not None:
+                use_token(token)
+                _say(f"access control is on; the token of its first admin is in {token}")
             is_up = True
             try:
-                other = remember(list(urls.values()), tls)
+                other = remember(list(urls.values()), tls, str(token or ""))
             except OSError as error:
                 print(
                     f"{error.filename}: {error.strerror}: other commands will not find this cluster by themselves; "

@@ -33,6 +33,7 @@ from raftlog.cluster.client.decisions import (
     refused,
 )
 from raftlog.cluster.client.http1 import ResponseHead, encode_request
+from raftlog.cluster.security.bearer import Bearer
 
 T = TypeVar("T")
 
@@ -60,6 +61,7 @@ class ClientState:
     policy: Policy
     random: Random
     index: int = 0  # the highest index seen in any answer: the read-your-writes token
+    bearer: Bearer | None = None  # the token that goes with every request
     log: str = ""  # the id of the log that answered first; answers of another log are errors
 
     def saw(self, head: ResponseHead) -> None:
@@ -235,6 +237,8 @@ def _bytes_of(state: ClientState, request: ApiRequest[T], ticket: Ticket | None,
     headers = [("Accept", request.accept), *request.headers, (H_DEADLINE, str(attempt.node_ms))]
     if state.log:
         headers.append((H_LOG, state.log))
+    if state.bearer is not None:
+        headers += state.bearer.header(attempt.url)
     if ticket is not None:
         headers += [
             (H_SESSION, str(ticket.book.session)),

@@ -20,6 +20,7 @@ class SecuritySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key: str = ""  # PEM: the certificate's key
     tls_min: Literal["1.2", "1.3"] = "1.3"  # oldest version of TLS that is spoken
     mode: Literal["tls", "both"] = "tls"  # both: plain connections are served too, while a cluster changes to TLS
+    client_certificates: Literal["required", "optional"] = "required"  # optional: a token is enough
     revoked: str = ""  # the list of revoked certificates (raftlog cert revoke)
     insecure: bool = False  # listen beyond loopback without TLS and without access control
     jwt_keys: str = ""  # the keys of an identity provider (JWKS): a file, or an https URL. Empty: no JWT counts
@@ -34,7 +35,10 @@ class SecuritySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return None
         ca, certificate, key = (str(folder / path) for path in (self.ca, self.certificate, self.key))
         revoked = str(folder / self.revoked) if self.revoked else ""
-        return TlsFiles(ca, certificate, key, self.tls_min, revoked, takes_plain=self.mode == "both")
+        return TlsFiles(
+            ca, certificate, key, self.tls_min, revoked, is_optional=self.client_certificates == "optional",
+            takes_plain=self.mode == "both",
+        )  # fmt: skip
 
 
 def check_security(security: SecuritySettings, beyond: Sequence[str], url: str) -> None:

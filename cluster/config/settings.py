@@ -8,7 +8,6 @@ settings show --origin`).
 from __future__ import annotations
 
 import difflib
-import ipaddress
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -20,6 +19,7 @@ import msgspec
 
 from raftlog.cluster.config.cluster_file import ClusterFile, SettingsError, parse_cluster_file, split_address
 from raftlog.cluster.config.security_settings import SecuritySettings, check_security
+from raftlog.cluster.security.addresses import is_loopback_host
 from raftlog.cluster.security.tls import TlsFiles
 from raftlog.raft.options import Options
 
@@ -301,13 +301,7 @@ def load_settings(
 
 def is_loopback(address: str) -> bool:
     """Whether only this machine can reach `host:port`."""
-    host, _ = split_address(address, "address")
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return is_loopback_host(split_address(address, "address")[0])
 
 
 def _default_origin(key: str, settings: Settings) -> str:

@@ -29,6 +29,7 @@ from raftlog.cluster.demo.input import KEY, write_input
 from raftlog.cluster.importer.formats import lines as import_lines, schema
 from raftlog.cluster.importer.formats.lines import InputError, InputFormat
 from raftlog.cluster.importer.sources import FileSource
+from raftlog.cluster.node.first_admin import make_first_admin, use_token
 from raftlog.cluster.node.local_cluster import LocalCluster, LocalClusterError, PortTaken
 
 NODES: Final = 3
@@ -101,18 +102,22 @@ Tell = Callable[[str], None]
 """Called with one line about the current step."""
 
 
-def start(data: Path, ports: Sequence[int], tell: Tell) -> LocalCluster:
-    """A new cluster in the folder `data`, whose nodes serve. Raises DemoFailed.
+def start(data: Path, ports: Sequence[int], tell: Tell, *, secure: bool = False) -> LocalCluster:
+    """A new cluster in the folder `data`, whose nodes serve. `secure`: with TLS and access control, which this
+    process's environment names from then on. Raises DemoFailed.
 
     Another process may take a port between the choice of `ports` and the start. Then the cluster is made again, on
     other ports.
     """
     tell(f"starting {NODES} nodes")
     for left in reversed(range(STARTS_MAX)):
-        cluster = LocalCluster(data, NODES, ports=ports)
+        cluster = LocalCluster(data, NODES, ports=ports, secure=secure)
         try:
             cluster.start()
             cluster.wait_ready()
+            if secure:
+                cluster.tls_files().to_environment()
+                use_token(make_first_admin(cluster))
         except PortTaken as error:
             if not left:
                 cluster.kill(*cluster.nodes)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 from typing import Final
 from urllib.parse import urlsplit
 
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.http.exchange.call import Call, Service
 from raftlog.cluster.http.exchange.query import authority_of
+from raftlog.cluster.security.addresses import is_loopback_host
 
 _SEEN_MAX: Final = 64
 """Most Host values remembered as good; a client may come by any number of proxies' ports."""
@@ -39,7 +39,7 @@ class HostCheck:
     def _check(self, host: str) -> None:
         """Refuses requests that a browser was tricked into sending here under a foreign name (DNS rebinding)."""
         name = _hostname(host)
-        if name is None or not (_is_loopback(name) or name in self._own()):
+        if name is None or not (is_loopback_host(name) or name in self._own()):
             raise ApiError(
                 Code.BAD_HOST,
                 f"Host {host[:100]!r} is not a name of this node: use its advertised URL, or add it to http.hosts",
@@ -64,12 +64,3 @@ def _hostname(host: str) -> str | None:
         return urlsplit(f"//{host}").hostname
     except ValueError:
         return None
-
-
-def _is_loopback(name: str) -> bool:
-    if name == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False

@@ -48,7 +48,7 @@ class NodeTls:
     def encryption(self, limits: LimitSettings) -> Encryption:
         """For the port of the HTTP API."""
         return Encryption(
-            self.credentials.server, handshake_s=limits.handshake_timeout_ms / 1_000,
+            self.credentials.api, handshake_s=limits.handshake_timeout_ms / 1_000,
             handshakes_max=limits.handshakes_max, address_max=limits.address_handshakes_max, refused=self._refused,
             takes_plain=self.credentials.takes_plain,
         )  # fmt: skip

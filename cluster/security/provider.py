@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import ipaddress
 import os
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -18,6 +17,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from raftlog.cluster.runtime import clock
+from raftlog.cluster.security.addresses import is_loopback_host
 from raftlog.cluster.security.jwt_tokens import BadJwt, BadKeys, JwtHolder, JwtPolicy, ProviderKey, decide, parse_keys
 
 KEYS_BYTES_MAX: Final = 256 << 10
@@ -39,7 +39,7 @@ def source_refusal(source: str) -> str | None:
     parts = urlsplit(source)
     if parts.scheme == "https" and parts.hostname:
         return None
-    if parts.scheme == "http" and parts.hostname and _is_loopback(parts.hostname):
+    if parts.scheme == "http" and parts.hostname and is_loopback_host(parts.hostname):
         return None
     return f"{source} is neither a file nor an https URL"
 
@@ -176,10 +176,3 @@ def _stamp(path: str) -> tuple[int, int, int]:
     except OSError:
         return (0, 0, 0)
     return stat.st_mtime_ns, stat.st_size, stat.st_ino
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

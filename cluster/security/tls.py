@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from raftlog.cluster.runtime import clock
+from raftlog.cluster.security.bearer import TOKEN_VARIABLES
 from raftlog.cluster.security.names import Holder, client_refusal, holder_of, peer_refusal
 from raftlog.cluster.security.revoked import Revoked, parse_revoked
 
@@ -31,6 +32,7 @@ KEY_VARIABLE: Final = "RAFTLOG_KEY"
 
 TlsVersion = Literal["1.2", "1.3"]
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+_CLIENT: Final = ssl.PROTOCOL_TLS_CLIENT
 _Stamp = tuple[tuple[int, int, int], ...]
 
 
@@ -39,13 +41,15 @@ class TlsError(ValueError):
 
 
 class TlsFiles(msgspec.Struct, frozen=True):
-    """Paths of the PEM files of one end: authorities that it trusts, its own certificate with its chain, its key."""
+    """Paths of the PEM files of one end: authorities that it trusts, its own certificate with its chain, its key. A
+    client that has a token may do without the last two."""
 
     ca: str
     certificate: str
     key: str
     version_min: TlsVersion = "1.3"
     revoked: str = ""  # a file with certificates that count no more (`raftlog.cluster.security.revoked`); empty: none
+    is_optional: bool = False  # a node: clients may do without a certificate, peers may not
     takes_plain: bool = False  # a node also accepts connections without TLS, and dials peers without if it must
 
     @classmethod
@@ -53,18 +57,20 @@ class TlsFiles(msgspec.Struct, frozen=True):
         """The files that RAFTLOG_CA, RAFTLOG_CERTIFICATE and RAFTLOG_KEY name. Raises TlsError if one is missing."""
         found = os.environ if environment is None else environment
         missing = [name for name in (CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE) if not found.get(name)]
-        if missing:
+        has_token_alone = missing == [CERTIFICATE_VARIABLE, KEY_VARIABLE] and any(map(found.get, TOKEN_VARIABLES))
+        if missing and not has_token_alone:
             raise TlsError(
                 f"an https URL needs the files of this client, and {' and '.join(missing)} is not set: make them with "
                 "`raftlog cert client NAME`"
             )
-        return cls(found[CA_VARIABLE], found[CERTIFICATE_VARIABLE], found[KEY_VARIABLE])
+        return cls(found[CA_VARIABLE], found.get(CERTIFICATE_VARIABLE, ""), found.get(KEY_VARIABLE, ""))
 
     def to_environment(self) -> None:
         """Names these files in this process's environment, for its own clients and for the processes that it starts.
         A variable that is set already stays."""
         for name, path in ((CA_VARIABLE, self.ca), (CERTIFICATE_VARIABLE, self.certificate), (KEY_VARIABLE, self.key)):
-            os.environ.setdefault(name, path)
+            if path:
+                os.environ.setdefault(name, path)
 
 
 def credentials_for(urls: Iterable[str], files: TlsFiles | None) -> Credentials | None:
@@ -90,10 +96,10 @@ def shown_holder(transport: asyncio.BaseTransport) -> Holder | None:
     return holder_of(shown) if shown else None
 
 
-def server_context(files: TlsFiles) -> ssl.SSLContext:
-    """For accepting connections: the other side must show a certificate. Raises TlsError."""
+def server_context(files: TlsFiles, *, is_optional: bool = False) -> ssl.SSLContext:
+    """For accepting connections: the other side must show a certificate, unless that is optional. Raises TlsError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.verify_mode = ssl.CERT_REQUIRED
+    context.verify_mode = ssl.CERT_OPTIONAL if is_optional else ssl.CERT_REQUIRED
     return _filled(context, files)
 
 
@@ -112,6 +118,8 @@ def _filled(context: ssl.SSLContext, files: TlsFiles) -> ssl.SSLContext:
         context.load_verify_locations(cafile=files.ca)
     except (OSError, ValueError) as error:
         raise TlsError(f"{files.ca}: {_reason(error)}; it must hold the certificates of authorities as PEM") from error
+    if not files.certificate and context.verify_mode is ssl.CERT_REQUIRED and context.protocol is _CLIENT:
+        return context  # a client with a token alone
     for path in (files.certificate, files.key):
         try:
             Path(path).read_bytes()
@@ -157,8 +165,13 @@ class Credentials:
         self._revoked = Revoked()
         self._make()
 
+    def api(self) -> ssl.SSLContext:
+        """For the next connection of a client that a node accepts."""
+        self._look()
+        return self._contexts["api"]
+
     def server(self) -> ssl.SSLContext:
-        """For the next connection that a node accepts."""
+        """For the next connection of a peer that a node accepts."""
         self._look()
         return self._contexts["server"]
 
@@ -170,7 +183,7 @@ class Credentials:
     def client_refusal(self, transport: asyncio.BaseTransport, log: str) -> str | None:
         """Why the other side of a connection may not use this cluster's HTTP API. None: it may."""
         shown = shown_certificate(transport)
-        if shown is None and self.takes_plain:
+        if not shown and (self.takes_plain or self.files.is_optional):
             return None
         return client_refusal(shown, log) or self.revocation(transport)
 
@@ -203,7 +216,11 @@ class Credentials:
     def _make(self) -> None:
         contexts = {"client": client_context(self.files, checks_host=True)}
         if self._is_node:
-            contexts |= {"server": server_context(self.files), "peer": client_context(self.files, checks_host=False)}
+            contexts |= {
+                "api": server_context(self.files, is_optional=self.files.is_optional),
+                "server": server_context(self.files),
+                "peer": client_context(self.files, checks_host=False),
+            }
         self._revoked = _read_revoked(self.files.revoked)
         self._contexts = contexts
 
@@ -245,7 +262,7 @@ def _read_revoked(path: str) -> Revoked:
 def _stamp(files: TlsFiles) -> _Stamp:
     """What changes when one of the files does. A file that is not there has zeros."""
     found: list[tuple[int, int, int]] = []
-    for path in (files.ca, files.certificate, files.key, *((files.revoked,) if files.revoked else ())):
+    for path in filter(None, (files.ca, files.certificate, files.key, files.revoked)):
         try:
             stat = os.stat(path)
         except OSError:

@@ -21,6 +21,7 @@ from raftlog.cluster.api.headers import H_DEADLINE, H_LOG
 from raftlog.cluster.api.records import LogPageJson, LogRecord
 from raftlog.cluster.api.status import Status
 from raftlog.cluster.client.decisions import normal_url
+from raftlog.cluster.security.bearer import Bearer, TokenError, bearer_for
 from raftlog.cluster.security.tls import Credentials, TlsError, TlsFiles
 from raftlog.spark_export.errors import DataLossError, ExportError, UnreachableError, UsageError
 
@@ -104,7 +105,7 @@ def answering(
     target = f"{path}?{urlencode(query)}" if query else path
     deadline_ms = NODE_WAITS_MS if not wait_s else int(wait_s * 1000)
     try:
-        door.request("GET", target, headers={H_DEADLINE: str(deadline_ms)})
+        door.request("GET", target, headers={H_DEADLINE: str(deadline_ms), **_token(url)})
         answer = door.getresponse()
         if answer.status != 200:
             _raise(url, answer.status, answer.read())
@@ -121,6 +122,20 @@ def _credentials() -> Credentials:
         return Credentials(TlsFiles.from_environment())
     except TlsError as error:
         raise UsageError(str(error)) from error
+
+
+@cache
+def _bearer() -> Bearer | None:
+    try:
+        return bearer_for(())
+    except TokenError as error:
+        raise UsageError(str(error)) from error
+
+
+def _token(url: str) -> dict[str, str]:
+    """The header with the token that this process's environment names. Raises UsageError."""
+    bearer = _bearer()
+    return {} if bearer is None else dict(bearer.header(url))
 
 
 def _tls_context() -> ssl.SSLContext:

@@ -31,12 +31,15 @@ from raftlog.cluster.client.errors import (
     CompareFailed,
     ConsumerFenced,
     ConsumerNotFound,
+    Forbidden,
     KeyNotFound,
     OutcomeUnknown,
     SequenceSettled,
     SessionExpired,
+    Unauthorized,
     Unavailable,
 )
+from raftlog.cluster.security.bearer import TOKEN_FILE_VARIABLE, TOKEN_VARIABLES
 
 SESSION_TTL_MS: Final = 60_000
 """Time to live of one command's session: it is closed at the end, and soon gone if the command is killed."""
@@ -64,6 +67,7 @@ class Exit(IntEnum):
     UNKNOWN = 6  # the write may or may not have been applied
     NOT_VERIFIED = 7
     NOT_CHECKED = 8
+    NOT_PERMITTED = 9
     INTERRUPTED = 130
 
 
@@ -196,6 +200,8 @@ def find_endpoints(given: str | None) -> tuple[tuple[str, ...], str]:
     if running is not None:
         if running.tls is not None:
             running.tls.to_environment()
+        if running.token_file and not any(map(os.environ.get, TOKEN_VARIABLES)):
+            os.environ[TOKEN_FILE_VARIABLE] = running.token_file
         return tuple(running.endpoints), "the running `raftlog up`"
     return DEFAULT_ENDPOINTS, "the default ports"
 
@@ -239,6 +245,8 @@ def _exit_of(error: ClientError) -> Exit:
     match error:
         case KeyNotFound() | ConsumerNotFound():
             return Exit.NOT_FOUND
+        case Unauthorized() | Forbidden():
+            return Exit.NOT_PERMITTED
         case CompareFailed() | ConsumerFenced():
             return Exit.COMPARE_FAILED
         case Unavailable():
@@ -254,6 +262,12 @@ def _hint_of(error: ClientError) -> str:
         return (
             f"No node answers at {', '.join(error.tried)}. Start a cluster with `raftlog up`, or name its nodes with "
             "--endpoints or RAFTLOG_ENDPOINTS."
+        )
+    if isinstance(error, Unauthorized):
+        return "Name a token file: export RAFTLOG_TOKEN_FILE=…, or a client certificate (docs/security.md)."
+    if isinstance(error, Forbidden) and error.problem is not None and error.problem.missing:
+        return (
+            f"An admin gives it: raftlog role set ROLE '{error.problem.missing}' … ; raftlog user set USER --role ROLE"
         )
     if isinstance(error, SessionExpired | SequenceSettled) and error.session:
         return (

@@ -24,6 +24,7 @@ class Running(msgspec.Struct, frozen=True):
     endpoints: list[str]
     is_beside: bool = False  # true: an older cluster ran, to which commands go by default
     tls: TlsFiles | None = None  # of a client, for https endpoints
+    token_file: str = ""  # of the first admin, with access control
 
 
 class Ambiguous(Exception):
@@ -45,7 +46,7 @@ def state_folder() -> Path:
     return Path(base) / "raftlog" / "clusters"
 
 
-def remember(endpoints: list[str], tls: TlsFiles | None = None) -> tuple[str, ...]:
+def remember(endpoints: list[str], tls: TlsFiles | None = None, token_file: str = "") -> tuple[str, ...]:
     """This process runs a cluster there, which clients reach with these files. Raises OSError.
 
     Returns the URLs of an older cluster, to which commands still go; none if they go to this one.
@@ -56,7 +57,7 @@ def remember(endpoints: list[str], tls: TlsFiles | None = None) -> tuple[str, ..
     others = [each for each in _alive() if each.pid != pid]
     first = next((tuple(each.endpoints) for each in others if not each.is_beside), ())
     aside = file.with_suffix(".aside")
-    running = Running(pid, _started(pid), endpoints, is_beside=bool(first), tls=tls)
+    running = Running(pid, _started(pid), endpoints, is_beside=bool(first), tls=tls, token_file=token_file)
     aside.write_bytes(msgspec.json.encode(running) + b"\n")
     aside.replace(file)
     return first

@@ -57,6 +57,7 @@ from raftlog.cluster.client.flow import (
 from raftlog.cluster.client.new_records import NewRecord, check_record
 from raftlog.cluster.client.requests import Consistency, compare, prefix_end, step
 from raftlog.cluster.runtime import clock
+from raftlog.cluster.security.bearer import bearer_for
 from raftlog.cluster.security.tls import TlsFiles, credentials_for
 
 __all__ = [
@@ -78,8 +79,9 @@ class Client:
     node ids to URLs that replace the advertised ones. `sessions=False`: writes carry no session; one whose answer is
     lost ends as OutcomeUnknown and is not sent again. Appends that wait while one is under way go in one request of at
     most `batch_records_max` records (1: each alone). `linger_ms`: how long the first of them waits for others.
-    `tls`: the files for https URLs; None for those that RAFTLOG_CA, RAFTLOG_CERTIFICATE and RAFTLOG_KEY name. Raises
-    ValueError for a wrong URL, and for files that cannot serve TLS.
+    `tls`: the files for https URLs; None for those that RAFTLOG_CA, RAFTLOG_CERTIFICATE and RAFTLOG_KEY name.
+    `token_file`: a file with a token; None for that of RAFTLOG_TOKEN_FILE. Raises ValueError for a wrong URL, and for
+    files that cannot serve.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class Client:
         dial: Mapping[int, str] | None = None,
         policy: Policy | None = None,
         tls: TlsFiles | None = None,
+        token_file: str | None = None,
         connections_max: int = 256,
         linger_ms: int = 0,
         batch_records_max: int = RECORDS_MAX,
@@ -100,6 +103,7 @@ class Client:
         urls = (endpoints,) if isinstance(endpoints, str) else tuple(endpoints)
         routes = Routes(urls, bound=bound, dial=dict(dial or {}))
         self.state = ClientState(routes, policy or Policy(), random.SystemRandom().randint)
+        self.state.bearer = bearer_for(routes.configured, token_file)
         self.deadline_s = deadline_s
         self._ttl_ms = session_ttl_ms
         self._carrier = carrier = Carrier(

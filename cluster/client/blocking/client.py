@@ -46,6 +46,7 @@ from raftlog.cluster.client.http1 import BadResponse
 from raftlog.cluster.client.new_records import NewRecord, check_record
 from raftlog.cluster.client.requests import Consistency, compare, prefix_end, step
 from raftlog.cluster.runtime import clock
+from raftlog.cluster.security.bearer import bearer_for
 from raftlog.cluster.security.tls import TlsFiles, credentials_for
 
 __all__ = [
@@ -72,11 +73,13 @@ class SyncClient:
         dial: Mapping[int, str] | None = None,
         policy: Policy | None = None,
         tls: TlsFiles | None = None,
+        token_file: str | None = None,
         batch_records_max: int = RECORDS_MAX,
     ) -> None:
         urls = (endpoints,) if isinstance(endpoints, str) else tuple(endpoints)
         routes = Routes(urls, bound=bound, dial=dict(dial or {}))
         self.state = ClientState(routes, policy or Policy(), random.SystemRandom().randint)
+        self.state.bearer = bearer_for(routes.configured, token_file)
         self.deadline_s = deadline_s
         self._pool = SyncPool(credentials_for(routes.configured, tls))
         self._ttl_ms = session_ttl_ms

@@ -233,8 +233,8 @@ class FastConnection:
 
     def eof_received(self) -> bool:
         """Closes as aiohttp does when the client has closed its side, but in turns if thousands do so at once."""
-        if self._handler is not None:
-            return False
+        if self._handler is not None or self._transport.get_extra_info("ssl_object") is not None:
+            return False  # TLS closes both directions at once
         self._leave_line(_State.CLOSED)
         self._buffer, self._body = b"", None
         self._server.admission.wait(self)

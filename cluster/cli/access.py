@@ -1,0 +1,259 @@
+"""Defines `raftlog access`, `role`, `user` and `token`: the first admin, grants, and tokens that are shown once.
+
+A secret never stands among the arguments of a command, which other users of the machine see, and the shell keeps.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from raftlog.cluster.api.access import AccessIn
+from raftlog.cluster.api.text import as_row, as_time
+from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
+from raftlog.cluster.cli.frame.output import Column, View, lines_of
+from raftlog.cluster.client import access_requests as requests
+from raftlog.cluster.client.blocking.client import SyncClient
+from raftlog.cluster.config.cluster_file import SettingsError
+from raftlog.cluster.runtime import clock
+from raftlog.cluster.security.tokens import NewToken, make_token
+
+_DAY_MS: Final = 86_400_000
+SHOWN: Final = View(
+    (Column("is_on"), Column("permissions"), Column("users"), Column("roles"), Column("tokens")), lines_of("is_on")
+)
+CHANGED: Final = View((Column("permissions"), Column("index")), lines_of("permissions"))
+DECIDED: Final = View(
+    (Column("user"), Column("grant"), Column("allowed"), Column("why"), Column("roles")), lines_of("allowed")
+)
+USERS: Final = View((Column("name"), Column("roles"), Column("blocked")), lines_of("name"))
+ROLES: Final = View((Column("name"), Column("built_in"), Column("grants")), lines_of("name"))
+TOKENS: Final = View(
+    (Column("id"), Column("user"), Column("label"), Column("created"), Column("expires")), lines_of("id")
+)
+CREATED: Final = View((Column("id"), Column("user"), Column("file")), lines_of("id"))
+
+NameArgument = Annotated[str, typer.Argument(help="The user: the name in a client certificate, or of tokens alone.")]
+OutOption = Annotated[
+    Path | None, typer.Option("--out", help="Write the token to this new file. Without it, it is printed, once.")
+]
+
+
+def _init(
+    cli: Cli,
+    name: NameArgument,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="The settings of a node: its certificate proves that you may.")
+    ] = None,
+    token: Annotated[bool, typer.Option("--token", help="Make a token of this admin too.")] = False,
+    out: OutOption = None,
+) -> None:
+    """Make the first admin, once, and switch access control on.
+
+    With TLS it needs the certificate of a node: run it on the machine of a node, with --config.
+    """
+    made = make_token() if token or out is not None or (config is None and not _has_tls(cli)) else None
+    first = AccessIn("init", name)
+    if made is not None:
+        first = AccessIn("init", name, token=made.identifier, token_hash=made.digest.hex(), label="first")
+    asked = requests.change(first)
+    _reserve(out)
+    try:
+        with cli.client(sessions=False) if config is None else _as_node(config) as client:
+            client.call(asked)
+    except BaseException:
+        _give_up(out)
+        raise
+    print(f"access control is on; {name} is its first admin", file=sys.stderr)
+    if made is not None:
+        _hand_over(cli, made, name, out)
+
+
+def _can(
+    cli: Cli,
+    user: NameArgument,
+    grant: Annotated[list[str], typer.Argument(help="VERB on RESOURCE, as in: read on keys:orders/1")],
+) -> None:
+    """Explain whether a user may do something, and by which of its roles. Exit code 1 if it may not."""
+    with cli.client(sessions=False) as client:
+        told = client.call(requests.can(" ".join(grant), user))
+    cli.printer.one({**as_row(told), "roles": ", ".join(told.roles)}, DECIDED)
+    if not told.allowed:
+        raise typer.Exit(Exit.FAILURE)
+
+
+def _show(cli: Cli) -> None:
+    """Show whether access control is on, and how many users, roles and tokens there are."""
+    with cli.client(sessions=False) as client:
+        told = client.call(requests.show())
+    counts = {"users": len(told.users), "roles": len(told.roles), "tokens": len(told.tokens)}
+    cli.printer.one({"is_on": told.is_on, "permissions": told.permissions, **counts}, SHOWN)
+
+
+def _switch(cli: Cli, asked: AccessIn) -> None:
+    with cli.client(sessions=False) as client:
+        cli.printer.one(as_row(client.call(requests.change(asked))), CHANGED)
+
+
+def _disable(cli: Cli) -> None:
+    """Switch access control off: everybody may do everything again. Users, roles and tokens stay."""
+    _switch(cli, AccessIn("disable"))
+
+
+def _enable(
+    cli: Cli,
+    config: Annotated[Path | None, typer.Option("--config", help="With TLS: the settings of a node.")] = None,
+) -> None:
+    """Switch access control on again."""
+    with cli.client(sessions=False) if config is None else _as_node(config) as client:
+        cli.printer.one(as_row(client.call(requests.change(AccessIn("enable")))), CHANGED)
+
+
+def _set_role(
+    cli: Cli,
+    name: Annotated[str, typer.Argument(help="The role.")],
+    grants: Annotated[list[str], typer.Argument(help="All of its grants, as in 'read on keys:orders/*'.")],
+) -> None:
+    """Make a role, or give it other grants."""
+    _switch(cli, AccessIn("set_role", name, grants=grants))
+
+
+def _delete_role(cli: Cli, name: Annotated[str, typer.Argument(help="The role.")]) -> None:
+    """Delete a role that no user has."""
+    _switch(cli, AccessIn("delete_role", name))
+
+
+def _roles(cli: Cli) -> None:
+    """List the roles with their grants."""
+    with cli.client(sessions=False) as client:
+        told = client.call(requests.show())
+    cli.printer.all([{**as_row(role), "grants": ", ".join(role.grants)} for role in told.roles], ROLES)
+
+
+def _set_user(
+    cli: Cli,
+    name: NameArgument,
+    roles: Annotated[list[str] | None, typer.Option("--role", help="A role; may be given again.")] = None,
+    blocked: Annotated[bool, typer.Option("--blocked", help="It may do nothing; its roles stay.")] = False,
+) -> None:
+    """Make a user, or give it other roles."""
+    _switch(cli, AccessIn("set_user", name, roles=roles or [], blocked=blocked))
+
+
+def _delete_user(cli: Cli, name: NameArgument) -> None:
+    """Delete a user, with its tokens and sessions."""
+    _switch(cli, AccessIn("delete_user", name))
+
+
+def _users(cli: Cli) -> None:
+    """List the users with their roles."""
+    with cli.client(sessions=False) as client:
+        told = client.call(requests.show())
+    cli.printer.all([{**as_row(user), "roles": ", ".join(user.roles)} for user in told.users], USERS)
+
+
+def _create_token(
+    cli: Cli,
+    user: NameArgument,
+    days: Annotated[int | None, typer.Option("--days", help="Until it expires. [default: never]", min=1)] = None,
+    label: Annotated[str, typer.Option("--label", help="What it is for.")] = "",
+    out: OutOption = None,
+) -> None:
+    """Make a token of a user. It is shown once; the cluster keeps only its hash."""
+    made = make_token()
+    expires_ms = 0 if days is None else clock.wall_ms() + days * _DAY_MS
+    asked = AccessIn(
+        "add_token", user, token=made.identifier, token_hash=made.digest.hex(), expires_ms=expires_ms, label=label
+    )
+    _reserve(out)
+    try:
+        with cli.client(sessions=False) as client:
+            client.call(requests.change(asked))
+    except BaseException:
+        _give_up(out)
+        raise
+    _hand_over(cli, made, user, out)
+
+
+def _revoke_token(
+    cli: Cli, token: Annotated[str, typer.Argument(help="Its id, as `raftlog token list` has it.")]
+) -> None:
+    """Revoke a token. Requests under way that it admitted are refused as well."""
+    if len(token) > 8:
+        raise Failed("name the token by its id, the 8 digits after rl_: a secret is no argument", Exit.USAGE)
+    _switch(cli, AccessIn("delete_token", token=token))
+
+
+def _tokens(cli: Cli) -> None:
+    """List the tokens, without secrets."""
+    with cli.client(sessions=False) as client:
+        told = client.call(requests.show())
+    rows = [
+        {
+            "id": token.id, "user": token.user, "label": token.label, "created": as_time(token.created_ms),
+            "expires": as_time(token.expires_ms) if token.expires_ms else "",
+        }
+        for token in told.tokens
+    ]  # fmt: skip
+    cli.printer.all(rows, TOKENS)
+
+
+def _has_tls(cli: Cli) -> bool:
+    return any(url.startswith("https://") for url in cli.endpoints)
+
+
+def _as_node(config: Path) -> SyncClient:
+    """A client with the certificate of the node that has these settings. Raises Failed."""
+    from raftlog.cluster.config.settings import load_settings
+
+    try:
+        loaded = load_settings(config, os.environ)
+    except SettingsError as error:
+        raise Failed(str(error), Exit.USAGE) from error
+    own = loaded.cluster.of(loaded.settings.node) if loaded.cluster is not None else None
+    if own is None:
+        raise Failed(f"{config}: it names no node of a cluster file", Exit.USAGE)
+    return SyncClient(own.url, bound=True, sessions=False, tls=loaded.tls_files())
+
+
+def _reserve(out: Path | None) -> None:
+    """Makes the file before the token counts: a token that cannot be kept must not be made."""
+    if out is not None:
+        os.close(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+
+
+def _give_up(out: Path | None) -> None:
+    if out is not None:
+        out.unlink(missing_ok=True)
+
+
+def _hand_over(cli: Cli, made: NewToken, user: str, out: Path | None) -> None:
+    """Writes or prints the token. This is the only time."""
+    if out is None:
+        print("this is the token; it is shown this once:", file=sys.stderr)
+        print(made.text)
+        return
+    out.write_text(made.text + "\n", encoding="ascii")
+    cli.printer.one({"id": made.identifier, "user": user, "file": str(out)}, CREATED)
+    print(f"export RAFTLOG_TOKEN_FILE={out.resolve()}", file=sys.stderr)
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    groups: dict[tuple[str, str], dict[str, Any]] = {
+        ("access", "Access control: the first admin, and why a user may do something."): {
+            "init": _init, "can": _can, "show": _show, "enable": _enable, "disable": _disable,
+        },
+        ("role", "Roles: sets of grants."): {"set": _set_role, "delete": _delete_role, "list": _roles},
+        ("user", "Users: their roles."): {"set": _set_user, "delete": _delete_user, "list": _users},
+        ("token", "Tokens of users."): {"create": _create_token, "list": _tokens, "revoke": _revoke_token},
+    }  # fmt: skip
+    for (name, told), functions in groups.items():
+        below = typer.Typer(no_args_is_help=True, help=told)
+        for each, function in functions.items():
+            command(below, each)(function)
+        app.add_typer(below, name=name)

@@ -1,0 +1,47 @@
+"""Switches access control on in a new cluster of this machine, for `raftlog up --secure` and the demo.
+
+The user `operator`, whose certificate lies in the folder `tls`, becomes the first admin. Its token is put beside it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from raftlog.cluster.api.access import AccessIn
+from raftlog.cluster.client.access_requests import change
+from raftlog.cluster.client.blocking.client import SyncClient
+from raftlog.cluster.node.formatting import OPERATOR, TLS_FOLDER
+from raftlog.cluster.node.local_cluster import LocalCluster
+from raftlog.cluster.security.bearer import TOKEN_FILE_VARIABLE
+from raftlog.cluster.security.tokens import make_token
+
+TOKEN_NAME: Final = f"{OPERATOR}.token"
+
+
+def token_file(cluster: LocalCluster) -> Path | None:
+    """The file with the token of the first admin; None: access control was never switched on by this module."""
+    file = (cluster.folder / TLS_FOLDER / TOKEN_NAME).resolve()
+    return file if file.exists() else None
+
+
+def make_first_admin(cluster: LocalCluster) -> Path:
+    """Makes the first admin of a cluster that serves; the file with its token. Raises ClientError, OSError."""
+    node, token = cluster.nodes[0], make_token()
+    file = (cluster.folder / TLS_FOLDER / TOKEN_NAME).resolve()
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as written:
+        written.write(f"{token.text}\n")
+    asked = AccessIn("init", OPERATOR, token=token.identifier, token_hash=token.digest.hex(), label="raftlog up")
+    try:
+        with SyncClient(cluster.urls, sessions=False, tls=cluster.tls_files(f"node-{node}")) as client:
+            client.call(change(asked))
+    except BaseException:
+        file.unlink()
+        raise
+    return file
+
+
+def use_token(file: Path) -> None:
+    """Names the file in this process's environment, for its own clients and for the processes that it starts."""
+    os.environ.setdefault(TOKEN_FILE_VARIABLE, str(file))

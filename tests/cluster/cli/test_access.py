@@ -1,0 +1,111 @@
+"""The commands about users, roles and tokens, in this process, against a node behind the real HTTP layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raftlog.cluster.security.bearer import TokenError, bearer_for
+from raftlog.raft.codec.configuration import encode_configuration
+from raftlog.raft.configuration import Configuration
+from raftlog.raft.types import EntryKind
+from raftlog.statemachine.versions import CLUSTER_VERSION
+from tests.cluster.cli.test_cli import Running
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+    """A node of the newest cluster version, and its command line."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    running = Running()
+    newest = Configuration(running.node.configuration.members, (1,), version=CLUSTER_VERSION)
+    running.node.append(EntryKind.CONFIGURATION, encode_configuration(newest), 1)
+    yield running
+    running.stop()
+
+
+def test_the_first_admin_makes_users_and_tokens(cli: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From an open cluster to a user that may do one thing, by the commands of docs/security.md. No output but the one
+    that hands a token over has it, and its file is private and never overwritten."""
+    admin, alice = tmp_path / "root.token", tmp_path / "alice.token"
+    assert cli.run("put", "a", "1").exit_code == 0
+    assert cli.json("access", "init", "root", "--out", str(admin))["file"] == str(admin)
+    refused = cli.run("put", "a", "1")
+    assert refused.exit_code == 9
+    assert "RAFTLOG_TOKEN_FILE" in refused.stderr
+    monkeypatch.setenv("RAFTLOG_TOKEN_FILE", str(admin))
+    assert cli.run("put", "a", "1").exit_code == 0
+    cli.json("role", "set", "orders", "read on keys:orders/*", "write on keys:orders/*")
+    cli.json("user", "set", "alice", "--role", "orders")
+    made = cli.json("token", "create", "alice", "--out", str(alice), "--label", "laptop", "--days", "9")
+    assert alice.stat().st_mode & 0o777 == 0o600
+    again = cli.run("token", "create", "alice", "--out", str(alice))
+    assert (again.exit_code, "File exists" in again.stderr) == (1, True)
+    [listed] = [token for token in cli.json("token", "list") if token["id"] == made["id"]]
+    assert (listed["user"], listed["label"], bool(listed["expires"])) == ("alice", "laptop", True)
+    assert cli.json("access", "show")["tokens"] == 2
+    assert cli.run("access", "can", "alice", "write", "on", "keys:orders/1").exit_code == 0
+    told = cli.run("access", "can", "alice", "read on log", "-o", "json")
+    assert (told.exit_code, "no role of the user has the grant" in told.stdout) == (1, True)
+    secret = alice.read_text().strip()[14:]
+    for shown in (
+        cli.run("token", "list"),
+        cli.run("access", "show"),
+        cli.run("user", "list"),
+        cli.run("role", "list"),
+    ):
+        assert shown.exit_code == 0
+        assert secret not in shown.output
+    monkeypatch.setenv("RAFTLOG_TOKEN_FILE", str(alice))
+    assert cli.run("put", "orders/1", "v").exit_code == 0
+    refused = cli.run("put", "a", "2")
+    assert (refused.exit_code, "write on keys:a" in refused.stderr) == (9, True)
+    monkeypatch.setenv("RAFTLOG_TOKEN_FILE", str(admin))
+    cli.json("token", "revoke", made["id"])
+    assert cli.run("token", "revoke", alice.read_text().strip()).exit_code == 2, "a secret is no argument"
+    monkeypatch.delenv("RAFTLOG_TOKEN_FILE")
+    monkeypatch.setenv("RAFTLOG_TOKEN", alice.read_text())
+    assert "was revoked" in cli.run("put", "orders/1", "v").stderr
+
+
+def test_a_token_that_nobody_gets_is_not_made(cli: Running, tmp_path: Path) -> None:
+    """The file cannot be made: nothing is sent. The request is refused: the file is gone again."""
+    assert cli.run("access", "init", "root", "--out", str(tmp_path / "none" / "t")).exit_code == 1
+    assert not cli.node.machine.access.is_on
+    assert cli.run("access", "init", "raftlog:x", "--out", str(tmp_path / "t")).exit_code == 1
+    assert not (tmp_path / "t").exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "content", "reason"),
+    [
+        ("http://10.0.0.1:7001", "rl_x", "https alone"),
+        ("https://10.0.0.1:7001", "", "one token"),
+        ("https://10.0.0.1:7001", "two tokens", "one token"),
+        ("https://10.0.0.1:7001", "é", "one token"),
+        ("https://10.0.0.1:7001", None, "token create"),
+        ("https://10.0.0.1:7001", "rl_x\n", ""),
+        ("http://127.0.0.1:7001", "rl_x\n", ""),
+    ],
+)
+def test_a_client_sends_its_token_over_private_connections_alone(
+    url: str, content: str | None, reason: str, tmp_path: Path
+) -> None:
+    """https, or this machine. A file that holds anything but a token is refused. A hint to another URL sends none."""
+    file = tmp_path / "token"
+    if content is not None:
+        file.write_text(content)
+    given: dict[str, Any] = {"environment": {"RAFTLOG_TOKEN_FILE": str(file)}}
+    if reason:
+        with pytest.raises(TokenError, match=reason):
+            bearer_for([url], **given)
+        return
+    bearer = bearer_for([url], **given)
+    assert bearer is not None
+    assert bearer.header(url) == (("Authorization", "Bearer rl_x"),)
+    assert bearer.header("http://10.0.0.9:7001") == ()
+    assert "rl_x" not in repr(bearer)
