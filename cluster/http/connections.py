@@ -56,10 +56,14 @@ class SlowConnection(RequestHandler):
         self.reading: StreamReader | None = None  # the body that a request waits for
 
     def data_received(self, data: bytes) -> None:
-        """Takes the client's bytes."""
-        if self.refusal is None:
-            self._late = self._late + data if self._late else data
-            self._pass_on()
+        """Takes the client's bytes. aiohttp calls this without bytes to continue with those that its parser kept while
+        the body had no room (`BaseProtocol.resume_reading`)."""
+        if self.refusal is not None:
+            return
+        if not data:
+            super().data_received(data)
+        self._late = self._late + data if self._late else data
+        self._pass_on()
 
     def called(self) -> None:
         """Its turn has come."""
@@ -92,7 +96,10 @@ class SlowConnection(RequestHandler):
                 self._refuse(refusal)
                 return
             data, self._late = self._late[:end], self._late[end:]
-            self._is_open = self._is_open or overhead.has_request
+            if overhead.has_request and not self._is_open:
+                self._is_open = True
+                if self._front is not None:
+                    self._front.began()  # before its next bytes come: they are no part of a head
             super().data_received(data)
         if not self._bytes.hold(len(self._late) + overhead.head_bytes):
             self._refuse(bodies_full(self._api.service.bodies))
@@ -109,7 +116,7 @@ class SlowConnection(RequestHandler):
             transport.pause_reading()
         elif self._is_held:
             self._is_held = False
-            if not self._reading_paused:  # aiohttp does not want more either
+            if not (self._reading_paused or self._buffer_paused):  # aiohttp does not want more either
                 transport.resume_reading()
 
     def _refuse(self, refusal: ApiError) -> None:
@@ -133,11 +140,6 @@ class SlowConnection(RequestHandler):
         if self._front is not None:
             return self._front.holder
         return None if self.transport is None else shown_holder(self.transport)
-
-    def began(self) -> None:
-        """The whole head of a request is here."""
-        if self._front is not None:
-            self._front.began()
 
     def log_exception(self, *args: Any, **more: Any) -> None:
         """aiohttp calls this for errors of its own. A malformed body is the client's error, and has an answer."""

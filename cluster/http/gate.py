@@ -52,9 +52,6 @@ class SlowSide(Protocol):
     def holder(self) -> Holder | None:
         """The holder of the client's certificate."""
 
-    def began(self) -> None:
-        """The whole head of a request is here."""
-
 
 class Api:
     """The gate, one per node, shared by all its connections."""
@@ -73,7 +70,6 @@ class Api:
     async def handle(self, request: web.BaseRequest) -> HttpAnswer | StreamedAnswer:
         """Serves one request of aiohttp's."""
         connection: SlowSide = cast(Any, request.protocol)  # `Server` makes no other
-        connection.began()
         path, query = split_target(request.raw_path)
         call = Call(request.method, request.raw_path, path, query, request.headers, request)
         call.holder = connection.holder

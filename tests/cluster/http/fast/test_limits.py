@@ -136,6 +136,20 @@ async def test_bytes_behind_a_request_wait_are_counted_and_not_read_on() -> None
         assert bodies.used == 0
 
 
+@pytest.mark.parametrize("size", [1_000_000, 100_000], ids=["in one piece", "in pieces of one turn"])
+async def test_a_large_body_behind_another_request_is_read_to_its_end(size: int) -> None:
+    """aiohttp's parser keeps what the body has no room for, and asks for it later. Further pieces that come before aiohttp
+    serves the request are no part of its head. Guard: `SlowConnection.data_received`, `SlowConnection._pass_on`."""
+    async with Server(fast_path=True) as server:
+        wire = server.connect()
+        await wire.feed(ODD)
+        data = request("POST", "/v1/log", body=b"b" * 1_000_000)
+        for start in range(0, len(data), size):
+            wire.protocol.data_received(data[start : start + size])
+        await turns()
+        assert [reply.status for reply in wire.replies()] == [200, 200]
+
+
 async def test_without_room_bytes_behind_a_request_end_the_connection_with_its_answer() -> None:
     """As on the fast path: requests that the node has not read get no answer."""
     async with Server(fast_path=True, bodies_bytes_max=200_000) as server:
