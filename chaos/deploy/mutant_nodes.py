@@ -208,6 +208,8 @@ OUT_OF_SIGHT: Final[Mapping[str, str]] = {
     "snapshot_resumed_behind_what_was_sent": _WINDOW,
     "snapshot_window_ignores_the_followers_pace": _WINDOW,
     "snapshot_sent_without_a_window": _ALIVE_ONLY,
+    "wrong_hint_ends_the_leader": _DIFFERS,
+    "wrong_acknowledgement_ends_the_leader": _DIFFERS,
     "differing_log_rejected_without_end": _DIFFERS,
     "node_goes_on_though_its_log_differs": _DIFFERS,
     "split_vote_waits_for_a_timeout": _ALIVE_ONLY,

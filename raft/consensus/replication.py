@@ -163,7 +163,9 @@ def on_append_reply(state: State, role: Leader, message: AppendEntriesReply) -> 
     if progress is None:
         ignore(state, message, "the sender is not in this configuration")
         return
-    if message.match > state.log.last.index or not progress.round_first <= message.round <= role.round:
+    log = state.log
+    is_place = message.match <= log.last.index and log.may_end(message.match)
+    if not is_place or not progress.round_first <= message.round <= role.round:
         ignore(state, message, "it answers a message that was never sent")
         return
     progress.contact_ms = state.now.monotonic_ms
@@ -195,7 +197,7 @@ def _back_off(state: State, progress: FollowerProgress, message: AppendEntriesRe
     if message.prev_index != progress.sent:
         return  # answers an older question
     oldest = log.first - 1
-    if log.term_at(message.hint_index) == message.hint_term:
+    if log.term_at(message.hint_index) == message.hint_term and log.may_end(message.hint_index):
         index, is_exact = message.hint_index, True  # same index and term: the same entry, so it ends here too
     elif message.hint_index < oldest or message.prev_index <= oldest:
         snapshots.need(state, message.sender, progress, message.hint_index)

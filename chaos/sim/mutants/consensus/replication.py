@@ -6,6 +6,11 @@ from typing import Final
 
 from raftlog.chaos.sim.mutants.mutant import Edit, Mutant
 
+_ODD: Final = (
+    "tests/raft/consensus/replication/test_odd_answers.py::"
+    "test_no_answer_of_a_follower_ends_its_leader_or_makes_it_send_without_end"
+)
+
 MUTANTS: Final = (
     Mutant(
         name="older_term_committed_by_counting",
@@ -131,6 +136,22 @@ MUTANTS: Final = (
             ),
         ),
         story="tests/raft/scripts/append_probe_hint_inside_a_batch.txt",
+    ),
+    Mutant(
+        name="wrong_hint_ends_the_leader",
+        pitfall=25,
+        title="a follower's hint inside an entry is taken for the end of one, and the leader's process ends",
+        source="this project, until a review found it",
+        story=_ODD,
+        edits=(Edit("raftlog.raft.consensus.replication:_back_off", " and log.may_end(message.hint_index)", ""),),
+    ),
+    Mutant(
+        name="wrong_acknowledgement_ends_the_leader",
+        pitfall=25,
+        title="a follower's acknowledgement of a place inside an entry is believed, and the leader's process ends",
+        source="this project, until a review found it",
+        story=_ODD,
+        edits=(Edit("raftlog.raft.consensus.replication:on_append_reply", " and log.may_end(message.match)", ""),),
     ),
     Mutant(
         name="success_reports_the_own_last_index",
