@@ -8,6 +8,7 @@ the machine. Rates are those of whole commands. The copy is checked: every chang
 from __future__ import annotations
 
 import json
+import resource
 import statistics
 import subprocess
 import sys
@@ -35,10 +36,11 @@ _ROWS_OF_TRANSACTION = 100
 
 
 class Round(msgspec.Struct, frozen=True):
-    """Changes per second of one round."""
+    """Changes per second of one round, and processor time of the importer for each change."""
 
     recvlogical: float
     raftlog: float
+    importer_us: float
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -69,12 +71,18 @@ def write(server: PostgresServer, first: int, changes: int) -> None:
     )
 
 
-def _seconds(command: list[str]) -> tuple[float, str]:
-    started = time.monotonic()
+def _seconds(command: list[str]) -> tuple[float, float, str]:
+    """Seconds, and those of the processor, that the command takes; and its output."""
+    started, used = time.monotonic(), _processor_s()
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{command[0]} failed: {done.stderr[-2000:]}")
-    return time.monotonic() - started, done.stdout
+    return time.monotonic() - started, _processor_s() - used, done.stdout
+
+
+def _processor_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)  # of those that have ended
+    return used.ru_utime + used.ru_stime
 
 
 def measure(folder: Path, changes: int, rounds: int, nodes: int = 3) -> Result:
@@ -106,14 +114,14 @@ def measure(folder: Path, changes: int, rounds: int, nodes: int = 3) -> Result:
                     "-f", str(folder / f"received-{number}"), "-o", "proto_version=1", "-o",
                     "publication_names=raftlog",
                 ]  # fmt: skip
-                if number % 2:
-                    their_s, (our_s, told) = _seconds(theirs)[0], _seconds(ours)
-                else:
-                    (our_s, told), their_s = _seconds(ours), _seconds(theirs)[0]
+                turns = (theirs, ours) if number % 2 else (ours, theirs)
+                taken = {each[0]: _seconds(each) for each in turns}
+                our_s, used_s, told = taken[ours[0]]
+                their_s, _, _ = taken[theirs[0]]
                 records = json.loads(told)["records"]
                 if records != (number + 1) * changes:
                     raise RuntimeError(f"{(number + 1) * changes} changes were to be copied, not {records}")
-                found.append(Round(changes / their_s, changes / our_s))
+                found.append(Round(changes / their_s, changes / our_s, used_s / changes * 1e6))
             check(cluster.urls, rounds * changes)
     finally:
         server.stop()
@@ -137,6 +145,7 @@ def _told(result: Result) -> list[str]:
     theirs = statistics.median(each.recvlogical for each in result.rounds)
     return [
         f"raftlog import  {ours:10,.0f} changes/s, {len(result.rounds)} rounds of {result.changes:,}",
+        f"its processor   {statistics.median(each.importer_us for each in result.rounds):10.1f} µs for each change",
         f"pg_recvlogical  {theirs:10,.0f} changes/s; ratio {ours / theirs:.2f}",
     ]
 

@@ -73,8 +73,11 @@ class PgPosition:
     reached: Reached = field(default_factory=Reached)
 
 
-def _position(given: dict[str, Any]) -> PgPosition:
-    return PgPosition(**{**given, "reached": Reached(**given["reached"])})
+def _position(given: Any) -> PgPosition:
+    try:
+        return PgPosition(**{**given, "reached": Reached(**given["reached"])})
+    except (KeyError, TypeError):
+        raise SourceError(f"{given!r} is no position of a copy from PostgreSQL: name another state file") from None
 
 
 class Postgres:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from raftlog.cluster.client.new_records import NewRecord
-from raftlog.cluster.importer.postgres.messages import UNCHANGED, MessageError, Relation, Row
+from raftlog.cluster.importer.postgres.messages import UNCHANGED, MessageError, Relation, Row, Value
 from raftlog.statemachine.commands import KEY_BYTES_MAX
 
 ROW_BYTES_MAX: Final = 4 << 20
@@ -110,22 +110,28 @@ class PgTable:
         wanted = set(primary) if relation.identity == "f" else {each.name for each in relation.columns if each.is_key}
         self._key = [number for number, each in enumerate(relation.columns) if each.name in wanted]
         self._name = _encode(self.name)
+        self._newest: list[tuple[Value, bytes]] = [(None, start + b"null") for start, _, _ in self._columns]
 
     def image(self, row: Row) -> tuple[bytes, list[str]]:
         """The columns as JSON, and the names of those whose value is not logged. Raises MessageError."""
         self.check(row)
         members: list[bytes] = []
         unchanged: list[str] = []
-        for (start, form, name), value in zip(self._columns, row, strict=True):
-            if value is None:
-                members.append(start + b"null")
+        newest = self._newest  # value and member of each column
+        for at, value in enumerate(row):
+            known, member = newest[at]
+            if value == known:  # most columns of an update, and many of neighbouring rows
+                members.append(member)
             elif value is UNCHANGED:
-                unchanged.append(name)
+                unchanged.append(self._columns[at][2])
             else:
+                start, form, name = self._columns[at]
                 try:
-                    members.append(start + form(value))
+                    member = start + (b"null" if value is None else form(value))
                 except UnicodeDecodeError:
                     raise self._not_text(name) from None
+                members.append(member)
+                newest[at] = (value, member)
         return b"{%b}" % b",".join(members), unchanged
 
     def key_image(self, row: Row) -> bytes:

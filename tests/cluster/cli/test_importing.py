@@ -98,3 +98,28 @@ def test_progress_in_a_pipe_is_a_line_with_rate_and_time_left(monkeypatch: pytes
     assert told.getvalue().splitlines() == [
         "10,000 records, 1,000/s, 60 %, about 40 s left", "20,000 records, 1,000/s, 70 %, about 30 s left",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--postgres", "host=x password=secret"], "put it into PGPASSWORD"),
+        (["--postgres", "postgresql://ann:secret@x/shop"], "every user of this machine can see"),
+        (["--postgres", "secret"], "not a connection string"),
+        (["--postgres", "@none"], "none cannot be read"),
+        (["--postgres", "@broken"], "not a connection string"),
+        (["quakes.csv", "--postgres", "host=x"], "--postgres goes with"),
+        (["--postgres", "host=x", "--key", "a"], "--postgres goes with"),
+        ([], "name the files to import"),
+    ],
+)
+def test_a_wrong_source_is_refused_without_its_password(
+    cli: Running, quakes: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], told: str
+) -> None:
+    """On the command line every user of the machine sees it; in a message, each reader of the log."""
+    monkeypatch.chdir(quakes.parent)
+    Path("broken").write_text("secret")
+    found = cli.run("import", *arguments)
+    assert found.exit_code in (1, 2)
+    assert told in found.stderr
+    assert "secret" not in found.stderr + found.stdout

@@ -14,6 +14,7 @@ from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.importer.postgres import source
 from raftlog.cluster.importer.postgres.snapshot import TableSnapshotWriter
 from raftlog.cluster.importer.postgres.source import Postgres
+from raftlog.cluster.importer.postgres.values import lsn_of
 from raftlog.cluster.importer.sources import CopyStep, SourceError, copy
 from tests.cluster.importer.postgres.folding import folded
 from tests.cluster.importer.test_sources import Killed, killer, with_node
@@ -102,6 +103,50 @@ def test_a_kill_while_the_snapshot_is_read_leaves_nothing_behind(
         assert folded(found) == truth(postgres, name)
 
     with_node(work)
+
+
+def test_snapshot_and_stream_agree_on_keys_columns_and_rows_and_positions_are_confirmed(
+    postgres: PostgresServer, name: str, tmp_path: Path
+) -> None:
+    """For every replica identity, partitions, column lists and row filters. Also that PostgreSQL may forget."""
+    postgres.sql(
+        f"CREATE TABLE {name}_index (a int NOT NULL, b text NOT NULL, c int, UNIQUE (b) INCLUDE (a))",
+        f"ALTER TABLE {name}_index REPLICA IDENTITY USING INDEX {name}_index_b_a_key",
+        f"CREATE TABLE {name}_bare (a int, b text, c int)", f"ALTER TABLE {name}_bare REPLICA IDENTITY FULL",
+        f"CREATE TABLE {name}_parts (b text, a int, c int, PRIMARY KEY (a, b)) PARTITION BY RANGE (a)",
+        f"CREATE TABLE {name}_parts_1 PARTITION OF {name}_parts FOR VALUES FROM (0) TO (10)",
+        f"CREATE TABLE \"{name} Odd\" (a int, \"B \"\"'\" text, b text, c int, d int DEFAULT 4, PRIMARY KEY (a))",
+        f"CREATE PUBLICATION {name} FOR TABLE {name}_index, {name}_bare, {name}_parts, \"{name} Odd\" (a, b, "
+        "\"B \"\"'\", c) WHERE (a < 5) WITH (publish_via_partition_root = true)",
+    )  # fmt: skip
+    tables = [f"{name}_index", f"{name}_bare", f"{name}_parts", f'"{name} Odd"']
+    postgres.sql(*(f"INSERT INTO {each} (a, b, c) VALUES (1, 'x', 1), (7, 'y', 1)" for each in tables))
+    source = Postgres(postgres.conninfo, tables, slot=name, snapshot=tmp_path / "snapshot", follow=False)
+    parts = list(source.read(None))
+    first = [json.loads(record.value or b"") | {"key": record.key} for part in parts for record in part.records]
+    postgres.sql(*(f"UPDATE {each} SET c = 2" for each in tables))
+    position = parts[-1].position
+    again = Postgres(postgres.conninfo, slot=name, snapshot=tmp_path / "snapshot", follow=False)
+    parts = list(again.read(position))
+    second = [json.loads(record.value or b"") | {"key": record.key} for part in parts for record in part.records]
+    order = [f"public.{name} Odd", f"public.{name}_bare", f"public.{name}_index", f"public.{name}_parts"]
+    keys: dict[str, list[list[object]]] = {
+        order[0]: [[1]], order[1]: [[], []], order[2]: [["x"], ["y"]], order[3]: [["x", 1], ["y", 7]]
+    }  # fmt: skip
+    for found, op, c in ((first, "snapshot", 1), (second, "update", 2)):
+        assert {each["op"] for each in found} == {op}
+        for table in order:
+            rows = [each for each in found if each["table"] == table]
+            assert [json.loads(each["key"]) for each in rows] == [[table, *key] for key in keys[table]]
+            assert [(each["after"]["a"], each["after"]["b"], each["after"]["c"]) for each in rows] == [
+                (1, "x", c), (7, "y", c)
+            ][: len(rows)]  # fmt: skip
+            assert "d" not in rows[0]["after"]
+    assert ("B \"'" in first[0]["after"], first[0]["table"]) == (True, order[0])
+    confirmed = postgres.sql(f"SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = '{name}'")
+    assert lsn_of(confirmed.strip()) == position["lsn"]
+    with pytest.raises(SourceError, match="no position"):
+        list(again.read({"offset": 1}))
 
 
 def test_what_cannot_be_copied_exactly_once_is_refused_with_a_way_out(
