@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -54,9 +55,23 @@ def raftlog(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
+@contextmanager
+def killed_after(batches: int, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
+    """An import under way: so many batches are in the log. Ends when it ends."""
+    command = [sys.executable, "-m", "raftlog.cluster.cli.main", *map(str, arguments), "-o", "jsonl"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        assert all(process.stdout.readline() for _ in range(batches)), "it ended too early"
+        yield process
+        process.communicate(timeout=120)
+
+
 @pytest.fixture(scope="module", params=["csv", "json"])
 def imported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Imported]:
-    """Three nodes with the readings, and a request that came twice: a repetition in the log."""
+    """Three nodes with the readings, and a request that came twice: a repetition in the log.
+
+    For CSV the importer was killed amid its batches, and under its second run the leader.
+    """
     form = str(request.param)
     folder = tmp_path_factory.mktemp("truth")
     path = folder / f"readings.{'csv' if form == 'csv' else 'ndjson'}"
@@ -64,9 +79,15 @@ def imported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     rows = [(row.measured, row.station, row.station, row.level, row.remark, row.value) for row in truth.rows]
     with LocalCluster(folder / "nodes", ports=free_ports(6)) as cluster:
         cluster.restore()
-        options = ("--time", "Measured", "--key", "Station", "--batch", 300, "-e", ",".join(cluster.urls))
+        options = ("--time", "Measured", "--key", "Station", "--batch", 50, "-e", ",".join(cluster.urls))
+        if form == "csv":
+            with killed_after(12, "import", path, *options) as process:
+                process.kill()
+            with killed_after(3, "import", path, *options):
+                cluster.kill(cluster.leader())
         done = raftlog("import", path, *options)
-        assert done.returncode == 0, done.stderr
+        assert (done.returncode == 0) != ("was imported already" in done.stderr), done.stderr
+        cluster.restore()
         with SyncClient(cluster.urls) as client:
             session = client.open_session().session
             for _ in range(2):
@@ -91,8 +112,8 @@ def test_sql_and_arrow_of_the_cluster_give_the_truth(imported: Imported) -> None
     appended = table.filter(pa.compute.equal(table.column("operation"), "append"))
     assert appended.column("value").to_pylist() == [row[-1] for row in imported.rows] + [b"again"]
     assert appended.column("client_time").to_pylist() == [row[0] for row in imported.rows] + [None]
-    results = [row["result"] for row in arrow.log(imported.urls, records="all").table().to_pylist()]
-    assert results.count("repeated") == 1
+    every = arrow.log(imported.urls, records="all").table().to_pylist()
+    assert [row["value"] for row in every if row["result"] == "repeated"][-1] == b"again"
 
 
 def test_a_killed_export_goes_on_and_gives_the_truth(imported: Imported) -> None:
@@ -143,6 +164,49 @@ def test_spark_gives_the_truth_of_the_cluster_and_of_its_export(
             for row in own.orderBy("index").collect()
         ]  # fmt: skip
         assert got == imported.rows
+
+
+@pytest.mark.parametrize("imported", ["csv"], indirect=True)
+def test_a_stream_into_the_log_and_back_gives_the_truth(
+    spark: "SparkSession", imported: Imported, tmp_path: Path
+) -> None:
+    """A query reads the import in small batches, and appends the cells under another key. It is stopped amid them, and
+    its last batch runs again: the source then reads each reading once, with its own time.
+    """
+    columns = "key BINARY, client_time TIMESTAMP, place BIGINT, Level DOUBLE, Remark STRING, line STRING"
+
+    def run(until: int | None) -> None:
+        stream = (
+            spark.readStream.format("raftlog")
+            .options(endpoints=",".join(imported.urls), importSource="readings.csv", maxEntriesPerTrigger="700").load()
+            .selectExpr("concat('back ', Station) AS name", "client_time AS at", "index AS place", "Level", "Remark",
+                        "string(value) AS line")
+            .writeStream.format("raftlog")
+            .options(endpoints=",".join(imported.urls), keyColumn="name", timeColumn="at", valueFormat="json")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        )  # fmt: skip
+        if until is None:
+            stream.trigger(availableNow=True).start().awaitTermination(240)
+            return
+        query = stream.start()
+        wait_until(lambda: len([*commits.glob("[0-9]*")]) >= until, 120, what="some batches are written")
+        query.stop()
+
+    commits = tmp_path / "checkpoint" / "commits"
+    run(1)
+    newest = max(int(each.name) for each in commits.glob("[0-9]*"))
+    for each in (commits / f"{newest}", commits / f".{newest}.crc"):
+        each.unlink()
+    run(None)
+    back = spark.read.format("raftlog").options(
+        endpoints=",".join(imported.urls), valueFormat="json", keyPrefix="back ", operations="append"
+    )
+    got = [
+        (row["client_time"] and row["client_time"].replace(tzinfo=UTC), bytes(row["key"]).decode()[5:],
+         bytes(row["key"]).decode()[5:], row["Level"], row["Remark"], row["line"].encode())
+        for row in back.schema(columns).load().orderBy("place").collect()
+    ]  # fmt: skip
+    assert got == imported.rows
 
 
 def ask(*arguments: object) -> str:
