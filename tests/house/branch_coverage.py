@@ -27,7 +27,7 @@ PACKAGES = {
 # Values without behaviour, or what another file of tests is about.
 WITHOUT_OWN_FILE = {
     "raft/events.py": "values",
-    "statemachine/entries.py": "test_machine.py: entries that do not follow, or that nobody knows, change nothing",
+    "statemachine/entries.py": "test_machine.py: entries out of order, and unknown ones, change nothing",
     "statemachine/access/admission.py": "test_access.py: requests without a principal, and those of others",
     "statemachine/access/needs.py": "test_access.py: every write needs each of its grants; hidden records",
     "statemachine/access/permissions.py": "test_grants.py: compiled ranges beside a naive search",

@@ -33,15 +33,12 @@ from raftlog.statemachine.access.admission import (
 from raftlog.statemachine.access.grants import Grant, Resource, Verb
 from raftlog.statemachine.access.permissions import Permissions
 from raftlog.statemachine.access.table import AccessReason, AccessTable, is_name
-from raftlog.statemachine.commands import Command, Operation
-from raftlog.statemachine.digest import LogRow
 
 CALLERS_MAX: Final = 4_096
 """Most principals whose check is remembered; beyond that all are checked again."""
 READ_ALL: Final = (needs.READ_LOG, Grant(Verb.READ, Resource.KEYS), Grant(Verb.READ, Resource.GROUPS))
 """What a reader of whole segments of the log needs: they hold every record."""
 _SCHEME: Final = "bearer "
-_CONFIGURATION: Final = "configuration"
 
 
 class Need(Enum):
@@ -302,14 +299,6 @@ _WHY: Final = {
     AccessReason.BLOCKED: "user {0!r} is blocked",
     AccessReason.OUTDATED: "user {0!r} was changed meanwhile: send the request again",
 }
-
-
-def is_visible(permissions: Permissions, row: LogRow) -> bool:
-    """Whether a reader of the log may see that record."""
-    if row.operation is None:
-        return row.kind != _CONFIGURATION or permissions.allows(needs.OPERATE)
-    command = Command(Operation[row.operation.upper()], row.key, row.value, argument=row.argument)
-    return needs.hidden(permissions, command) is None
 
 
 def size_of(call: Asking) -> int:

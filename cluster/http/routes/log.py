@@ -16,12 +16,20 @@ from raftlog.cluster.api.errors import ApiError, Code, Outcome
 from raftlog.cluster.api.headers import H_NEXT, JSON, MSGPACK
 from raftlog.cluster.api.records import LogPageJson, LogPagePacked, TrimIn, Trimmed
 from raftlog.cluster.api.values import NUMBER_MAX
-from raftlog.cluster.http.exchange.access import READ_ALL, is_visible
+from raftlog.cluster.http.exchange.access import READ_ALL
 from raftlog.cluster.http.exchange.answer import HttpAnswer, encode_json, encode_msgpack
 from raftlog.cluster.http.exchange.budget import answers_full
 from raftlog.cluster.http.exchange.call import READ_PARAMETERS, Call, Service, decode, read_index
 from raftlog.cluster.http.exchange.outcomes import submit
-from raftlog.cluster.records.rows import as_packed, as_record, decode_rows, is_user_row, plain_json, row_bytes
+from raftlog.cluster.records.rows import (
+    as_packed,
+    as_record,
+    decode_rows,
+    is_user_row,
+    is_visible,
+    plain_json,
+    row_bytes,
+)
 from raftlog.cluster.replica.log.log_reader import compacted
 from raftlog.raft.codec.block import BlockRecord
 from raftlog.raft.types import Entry
@@ -154,7 +162,7 @@ def _take(found: Scan, query: LogQuery, entry: Entry, effects: Effects, end: int
             return False
         found.next = row.index + 1
         found.decoded += 1
-        if (query.with_internal or is_user_row(row)) and (query.sees is None or is_visible(query.sees, row)):
+        if (query.with_internal or is_user_row(row)) and (query.sees is None or is_visible(row, query.sees)):
             shown = as_packed(row) if query.format == "msgpack" else encode_json(as_record(row, query.encoding))
             found.shown.append(shown)
             found.size += row_bytes(row)
