@@ -25,11 +25,23 @@ class RoleName(StrEnum):
     LEADER = "leader"
 
 
-@dataclass(slots=True)
-class Follower:
-    """Follows `leader` (or NOBODY), and starts an election at `deadline_ms`."""
+class _Following:
+    """What roles that do not lead share. An attribute of a dataclass itself would become a field when it is compiled."""
 
+    __slots__ = ()
     is_leader = False
+
+
+class _Leading:
+    """The same of the role that leads."""
+
+    __slots__ = ()
+    is_leader = True
+
+
+@dataclass(slots=True)
+class Follower(_Following):
+    """Follows `leader` (or NOBODY), and starts an election at `deadline_ms`."""
 
     leader: NodeId
     contact_ms: int  # when that leader was last heard
@@ -45,10 +57,8 @@ class Follower:
 
 
 @dataclass(slots=True)
-class PreCandidate:
+class PreCandidate(_Following):
     """Asks whether it could win (thesis 9.6)."""
-
-    is_leader = False
 
     votes: dict[NodeId, bool]
     deadline_ms: int
@@ -56,10 +66,8 @@ class PreCandidate:
 
 
 @dataclass(slots=True)
-class Candidate:
+class Candidate(_Following):
     """Campaigns in the current term."""
-
-    is_leader = False
 
     votes: dict[NodeId, bool]
     deadline_ms: int
@@ -96,10 +104,8 @@ class ReadRound(NamedTuple):
 
 
 @dataclass(slots=True)
-class Leader:
+class Leader(_Leading):
     """Leads the current term."""
-
-    is_leader = True
 
     progress: dict[NodeId, FollowerProgress]  # everyone else of the configuration, in its order
     heartbeat_ms: int  # when the next heartbeat is due

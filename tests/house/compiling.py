@@ -48,16 +48,19 @@ def _wrong(made: ast.ClassDef) -> Iterator[tuple[int, str]]:
     for base in made.bases:
         if (name := ast.unparse(base)) in _REFUSED_BASES:
             yield made.lineno, f"class {made.name} inherits from {name}"
+    is_dataclass = any(ast.unparse(each).startswith("dataclass") for each in made.decorator_list)
     methods = {each.name for each in made.body if isinstance(each, ast.FunctionDef)}
     for each in made.body:
         if isinstance(each, ast.Assign) and len(each.targets) > 1:
             yield each.lineno, "two names get one value in a class body"
+        if isinstance(each, ast.Assign) and is_dataclass:
+            yield each.lineno, "a dataclass has a class attribute, which becomes a field: a base class may have it"
         if isinstance(each, ast.AnnAssign):
             annotation = ast.unparse(each.annotation)
             if annotation == "memoryview":
                 yield each.lineno, "a field is a memoryview"
-            if annotation.startswith("ClassVar") and made.decorator_list:
-                yield each.lineno, "a dataclass has a ClassVar: leave the annotation out"
+            if annotation.startswith("ClassVar") and is_dataclass:
+                yield each.lineno, "a dataclass has a class attribute, which becomes a field: a base class may have it"
         if isinstance(each, ast.Assign | ast.AnnAssign) and each.value is not None:
             if used := methods & {name.id for name in ast.walk(each.value) if isinstance(name, ast.Name)}:
                 yield each.lineno, f"a class body reads its own method {min(used)}"
