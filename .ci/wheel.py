@@ -94,7 +94,7 @@ def compile_modules(root: Path, scratch: Path) -> list[Path]:
     try:
         flags = ["--config-file=", "--strict", "--ignore-missing-imports"]
         extensions = mypycify(
-            [*flags, *(f"raftlog/{name}" for name in names)], opt_level="2", debug_level="0", multi_file=True,
+            [*flags, *(f"raftlog/{name}" for name in names)], opt_level="1", debug_level="0", multi_file=True,
             target_dir=str(scratch / "c"), group_name=GROUP,
         )  # fmt: skip
         CCompiler.compile = _compile_side_by_side
