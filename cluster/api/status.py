@@ -144,4 +144,5 @@ class Status(msgspec.Struct, frozen=True):
     cluster_version: int = 1  # in force: what every member knew when the leader raised it
     known_version: int = 1  # the newest that this node's raftlog knows
     refused_by: list[RefusingPeer] = []  # members that refuse this node's connections
+    is_insecure: bool = False  # it listens beyond loopback, without TLS or without access control (--insecure)
     is_cut_off: bool = False  # they are the leader, or leave no majority: nothing that this node says counts

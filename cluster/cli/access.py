@@ -63,7 +63,7 @@ def _init(
     asked = requests.change(first)
     _reserve(out)
     try:
-        with cli.client(sessions=False) if config is None else _as_node(config) as client:
+        with cli.client(sessions=False) if config is None else _as_node(cli, config) as client:
             client.call(asked)
     except BaseException:
         _give_up(out)
@@ -109,7 +109,7 @@ def _enable(
     config: Annotated[Path | None, typer.Option("--config", help="With TLS: the settings of a node.")] = None,
 ) -> None:
     """Switch access control on again."""
-    with cli.client(sessions=False) if config is None else _as_node(config) as client:
+    with cli.client(sessions=False) if config is None else _as_node(cli, config) as client:
         cli.printer.one(as_row(client.call(requests.change(AccessIn("enable")))), CHANGED)
 
 
@@ -206,7 +206,7 @@ def _has_tls(cli: Cli) -> bool:
     return any(url.startswith("https://") for url in cli.endpoints)
 
 
-def _as_node(config: Path) -> SyncClient:
+def _as_node(cli: Cli, config: Path) -> SyncClient:
     """A client with the certificate of the node that has these settings. Raises Failed."""
     from raftlog.cluster.config.settings import load_settings
 
@@ -217,13 +217,13 @@ def _as_node(config: Path) -> SyncClient:
     own = loaded.cluster.of(loaded.settings.node) if loaded.cluster is not None else None
     if own is None:
         raise Failed(f"{config}: it names no node of a cluster file", Exit.USAGE)
-    return SyncClient(own.url, bound=True, sessions=False, tls=loaded.tls_files())
+    return SyncClient(own.url, bound=True, sessions=False, deadline_s=cli.deadline_s, tls=loaded.tls_files())
 
 
 def _reserve(out: Path | None) -> None:
     """Makes the file before the token counts: a token that cannot be kept must not be made."""
     if out is not None:
-        os.close(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        out.touch(0o600, exist_ok=False)
 
 
 def _give_up(out: Path | None) -> None:

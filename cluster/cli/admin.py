@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -95,6 +96,8 @@ def overview(urls: dict[int, str], told: dict[str, Status | ClientError]) -> dic
         if isinstance(status, Status):
             row |= {"role": status.role, "term": status.term, "committed": status.committed, "applied": status.applied}
             row |= {"known_version": status.known_version}
+            if status.is_insecure:
+                row |= {"is_insecure": True}
             if status.is_cut_off:
                 row |= {"cut_off": cut_off.words({each.node: each.reason for each in status.refused_by})}
         else:
@@ -136,6 +139,9 @@ def status_command(
     if not watch:
         shown = overview(dialled, ask_all(dialled.values()))
         _print_status(cli, shown)
+        for row in shown["nodes"]:
+            if row.get("is_insecure"):
+                print(f"node {row['node']} runs with --insecure: whoever reaches it may do everything", file=sys.stderr)
         if shown["leader"] is None:
             raise Failed("there is no leader now", Exit.UNREACHABLE, "Watch for one with: raftlog status --watch")
         return

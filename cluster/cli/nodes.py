@@ -274,6 +274,9 @@ def node_command(
     assignments: Annotated[
         list[str] | None, typer.Option("--set", help="KEY=VALUE, over file and environment.")
     ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Listen beyond loopback without TLS and without access control.")
+    ] = False,
 ) -> None:
     """Run one node until SIGTERM or Ctrl-C. Logs to standard error.
 
@@ -285,7 +288,8 @@ def node_command(
 
     def run() -> None:
         try:
-            loaded = load_settings(config, os.environ, node_flags(node, assignments))
+            flags = node_flags(node, assignments) | ({"security.insecure": True} if insecure else {})
+            loaded = load_settings(config, os.environ, flags)
         except SettingsError as error:
             raise Failed(str(error), Exit.USAGE) from error
         raise typer.Exit(run_node(loaded))
@@ -323,7 +327,9 @@ def create_command(
     cli.printer.all(rows, CREATED)
     files = made.operator
     _say(
-        f"keep {folder / 'tls' / 'ca.key'} in a safe place: it makes further certificates. To use the cluster:\n"
+        f"keep {folder / 'tls' / 'ca.key'} in a safe place: it makes further certificates. Once the nodes run, make "
+        "the first admin on one of the machines: raftlog access init operator --config node.toml\n"
+        "To use the cluster:\n"
         f"export RAFTLOG_ENDPOINTS={','.join(each.url for each in made.cluster.node)}\n"
         f"export RAFTLOG_CA={files.ca} RAFTLOG_CERTIFICATE={files.certificate} RAFTLOG_KEY={files.key}"
     )

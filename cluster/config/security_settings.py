@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from raftlog.cluster.config.cluster_file import SettingsError
+from raftlog.cluster.security.jwt_names import source_refusal
 from raftlog.cluster.security.tls import TlsFiles
 
 
@@ -66,5 +67,7 @@ def check_security(security: SecuritySettings, beyond: Sequence[str], url: str) 
             f"the url of this node in the cluster file is {url}, and the node serves {wanted} "
             f"({'with' if security.ca else 'without'} security.ca): make both agree"
         )
+    if (reason := source_refusal(security.jwt_keys)) is not None:
+        raise SettingsError(f"security.jwt_keys: {reason}")
     if security.jwt_keys and not (security.jwt_issuer and security.jwt_audience):
         raise SettingsError("security.jwt_keys needs security.jwt_issuer and security.jwt_audience")

@@ -68,7 +68,7 @@ def build_runner(
             node, limits, provider, is_exposed=settings.is_exposed and not settings.security.insecure,
             has_tls=credentials is not None,
         ),
-        credentials, routes=route_lines(),
+        credentials, is_insecure=settings.is_exposed and settings.security.insecure, routes=route_lines(),
     )  # fmt: skip
     api = Api(service)
     parser = HeadParser(limits.head_bytes_max, limits.head_fields_max, limits.body_bytes_max) if fast_path else None

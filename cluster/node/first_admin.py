@@ -30,8 +30,8 @@ def make_first_admin(cluster: LocalCluster) -> Path:
     """Makes the first admin of a cluster that serves; the file with its token. Raises ClientError, OSError."""
     node, token = cluster.nodes[0], make_token()
     file = (cluster.folder / TLS_FOLDER / TOKEN_NAME).resolve()
-    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as written:
-        written.write(f"{token.text}\n")
+    file.touch(0o600, exist_ok=False)
+    file.write_text(f"{token.text}\n", encoding="ascii")
     asked = AccessIn("init", OPERATOR, token=token.identifier, token_hash=token.digest.hex(), label="raftlog up")
     try:
         with SyncClient(cluster.urls, sessions=False, tls=cluster.tls_files(f"node-{node}")) as client:

@@ -40,6 +40,7 @@ from raftlog.statemachine.snapshot import CorruptSnapshot, UnknownSnapshot
 
 if TYPE_CHECKING:
     from raftlog.cluster.node.tls import NodeTls
+    from raftlog.cluster.security.provider import Provider
 
 LISTEN_BACKLOG: Final = 4_096
 """Connections that wait to be accepted: Linux's default limit (net.core.somaxconn)."""
@@ -143,7 +144,12 @@ async def serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Lo
     """Runs the node on this event loop until a signal comes or it ends by itself. Raises StartError."""
     settings = loaded.settings
     logging.log_strays(asyncio.get_running_loop(), logger)
-    tls = _tls(loaded, cluster, logger)
+    tls, provider = _tls(loaded, cluster, logger), _provider(loaded, logger)
+    if settings.is_exposed and settings.security.insecure:
+        logger.warning(
+            "insecure", listen=settings.http.listen, meaning="every machine that reaches this node may do everything",
+            mend="set up TLS and access control (docs/security.md), and leave --insecure out",
+        )  # fmt: skip
     credentials = None if tls is None else tls.credentials
     disk, recovered = _open_disk(loaded, cluster)
     for notice in recovered.notices:
@@ -166,7 +172,7 @@ async def serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Lo
         raise StartError(NodeExit.DATA, f"{loaded.data}: {error}; take the newest snapshot away") from error
     if tls is not None:
         tls.show(metrics)
-    runner = build_runner(host.replica, settings, credentials=credentials)
+    runner = build_runner(host.replica, settings, credentials=credentials, provider=provider)
     gc.collect()  # before any client waits for this node: with many keys it takes a while
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
@@ -197,6 +203,8 @@ async def serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Lo
     await door.close()
     await runner.cleanup()
     await host.stop()
+    if provider is not None:
+        provider.close()
     return host.ended.result()
 
 
@@ -233,6 +241,32 @@ def _tls(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Logger) -
         return NodeTls(files, cluster.cluster.log, loaded.settings.node, logger)
     except (TlsError, UnknownHolder) as error:
         raise StartError(NodeExit.SETTINGS, str(error)) from error
+
+
+def _provider(loaded: LoadedSettings, logger: logging.Logger) -> Provider | None:
+    """The identity provider whose tokens count; None: there is none. Raises StartError."""
+    security = loaded.settings.security
+    if not security.jwt_keys:
+        return None
+    try:
+        from raftlog.cluster.security.jwt_tokens import BadKeys, JwtPolicy  # here: of the extra `jwt`
+        from raftlog.cluster.security.provider import Provider
+    except ModuleNotFoundError as error:
+        message = "security.jwt_keys needs the package pyjwt: pip install 'raftlog[jwt]'"
+        raise StartError(NodeExit.SETTINGS, message) from error
+
+    def report(trouble: str) -> None:
+        if trouble:
+            logger.error("jwt_keys_refused", reason=trouble, meaning="the keys in use before stay in use for a day")
+        else:
+            logger.info("jwt_keys_taken", source=security.jwt_keys)
+
+    source = security.jwt_keys if "://" in security.jwt_keys else str(loaded.folder / security.jwt_keys)
+    policy = JwtPolicy(security.jwt_issuer, security.jwt_audience, security.jwt_roles, security.jwt_name)
+    try:
+        return Provider(policy, source, report)
+    except BadKeys as error:
+        raise StartError(NodeExit.SETTINGS, f"security.jwt_keys: {error}") from error
 
 
 def _not_listening(key: str, address: str, error: OSError) -> StartError:

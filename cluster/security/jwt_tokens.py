@@ -14,6 +14,8 @@ from typing import Any, Final, NamedTuple
 
 import jwt
 
+from raftlog.cluster.security.jwt_names import BadJwt, JwtHolder
+
 ALGORITHMS: Final = ("RS256", "ES256")
 TOKEN_BYTES_MAX: Final = 8 << 10
 """Longest token, in characters. A token of an identity provider has one or two thousand."""
@@ -34,15 +36,6 @@ class BadKeys(ValueError):
     """A key set cannot be used. The message says why."""
 
 
-class BadJwt(Exception):
-    """The token does not count. The message says why, without any part of the token that is secret."""
-
-    def __init__(self, reason: str, *, is_key_unknown: bool = False) -> None:
-        """`is_key_unknown`: a newer key set may have the key."""
-        super().__init__(reason)
-        self.is_key_unknown = is_key_unknown
-
-
 class ProviderKey(NamedTuple):
     """One public key of the provider, with the one algorithm that it may verify."""
 
@@ -57,14 +50,6 @@ class JwtPolicy(NamedTuple):
     audience: str
     roles_claim: str = "roles"  # a list of names, or one text with spaces between them
     name_claim: str = "sub"
-
-
-class JwtHolder(NamedTuple):
-    """What a token that counts says."""
-
-    name: str
-    roles: tuple[str, ...]
-    expires_s: float  # Unix time; the token counts for LEEWAY_S longer
 
 
 def parse_keys(text: bytes) -> dict[str, ProviderKey]:

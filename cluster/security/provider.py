@@ -14,11 +14,10 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from raftlog.cluster.runtime import clock
-from raftlog.cluster.security.addresses import is_loopback_host
-from raftlog.cluster.security.jwt_tokens import BadJwt, BadKeys, JwtHolder, JwtPolicy, ProviderKey, decide, parse_keys
+from raftlog.cluster.security.jwt_names import BadJwt, JwtHolder
+from raftlog.cluster.security.jwt_tokens import BadKeys, JwtPolicy, ProviderKey, decide, parse_keys
 
 KEYS_BYTES_MAX: Final = 256 << 10
 FETCH_S: Final = 5.0
@@ -30,18 +29,6 @@ UNKNOWN_KEY_S: Final = 30.0
 STALE_S: Final = 86_400.0
 HOLDERS_MAX: Final = 1_024
 """Most checked tokens that are remembered, because a check of a signature takes some 0.1 ms."""
-
-
-def source_refusal(source: str) -> str | None:
-    """Why keys cannot come from there. None: they can, by https, or from a file."""
-    if "://" not in source:
-        return None
-    parts = urlsplit(source)
-    if parts.scheme == "https" and parts.hostname:
-        return None
-    if parts.scheme == "http" and parts.hostname and is_loopback_host(parts.hostname):
-        return None
-    return f"{source} is neither a file nor an https URL"
 
 
 class Provider:

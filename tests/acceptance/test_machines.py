@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from raftlog import SyncClient, TlsFiles
+from raftlog import Forbidden, SyncClient, TlsFiles, Unavailable
 from tests.acceptance.conftest import Measure
 from tests.support import wait_until
 
@@ -75,10 +75,22 @@ def run(*words: str, cwd: Path, environment: dict[str, str] | None = None) -> st
     return done.stdout
 
 
+def _is_closed(client: SyncClient) -> bool:
+    """Whether a node says that it serves nothing yet."""
+    try:
+        client.status()
+    except Forbidden as error:
+        return "raftlog access init" in str(error)
+    except Unavailable:
+        return False
+    raise AssertionError("a node beyond loopback serves without access control")
+
+
 @pytest.mark.timeout(180)
 def test_three_machines_by_three_commands(tmp_path: Path, record_property: Measure) -> None:
-    """`raftlog create`, then `format` and `node` on each machine: the operator's certificate writes, reads, transfers
-    leadership and survives a killed leader. A client without a certificate gets no answer."""
+    """`raftlog create`, then `format` and `node` on each machine, then the first admin on one of them. Before that no
+    request is served. The operator's certificate writes, reads and survives a killed leader. A client without a
+    certificate gets no answer, and one whose user may only read is told what it lacks."""
     nodes: list[subprocess.Popen[bytes]] = []
     with machines(record_property) as hosts:
         run("create", *hosts, "--folder", "made", cwd=tmp_path)
@@ -102,6 +114,11 @@ def test_three_machines_by_three_commands(tmp_path: Path, record_property: Measu
                 "RAFTLOG_KEY": client_files.key,
             }
             with SyncClient(urls, tls=client_files, deadline_s=30) as client:
+                wait_until(lambda: _is_closed(client), 30, what="a node that serves nothing")
+                run(
+                    "access", "init", "operator", "--config", "node.toml", "--deadline", "30",
+                    cwd=tmp_path / "made" / "machine-1",
+                )  # fmt: skip
                 for number in range(20):
                     client.put(b"key %d" % number, b"value")
                 leader = client.status().leader
@@ -112,6 +129,17 @@ def test_three_machines_by_three_commands(tmp_path: Path, record_property: Measu
                 wait_until(lambda: client.get(b"after"), what="the write")
             assert "after" in run("get", "after", cwd=tmp_path, environment=environment)
             assert run("status", cwd=tmp_path, environment=environment).count("https://") == 3
+            run("user", "set", "alice", "--role", "reader", cwd=tmp_path, environment=environment)
+            run("cert", "client", "alice", "--folder", str(tls), cwd=tmp_path)
+            own = {
+                "RAFTLOG_CERTIFICATE": str(tls / "client-alice.pem"), "RAFTLOG_KEY": str(tls / "client-alice.key"),
+            }  # fmt: skip
+            assert "after" in run("get", "after", cwd=tmp_path, environment=environment | own)
+            denied = subprocess.run(
+                [*RAFTLOG, "put", "after", "x"], env={**os.environ, **environment, **own}, capture_output=True, text=True,
+                timeout=30, check=False,
+            )  # fmt: skip
+            assert (denied.returncode, "user 'alice' may write nothing" in denied.stderr) == (9, True), denied.stderr
             bare = {name: "" for name in environment if name != "RAFTLOG_ENDPOINTS"}
             refused = subprocess.run(
                 [*RAFTLOG, "get", "after"], env={**os.environ, **environment, **bare}, capture_output=True, text=True,

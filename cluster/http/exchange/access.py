@@ -18,7 +18,7 @@ from raftlog.cluster.config.settings import LimitSettings
 from raftlog.cluster.http.exchange.quota import Meter
 from raftlog.cluster.replica.interface import NodeInterface
 from raftlog.cluster.runtime import clock
-from raftlog.cluster.security.jwt_tokens import BadJwt, JwtHolder
+from raftlog.cluster.security.jwt_names import BadJwt, JwtHolder
 from raftlog.cluster.security.names import Holder, HolderKind
 from raftlog.cluster.security.tokens import PREFIX, BadToken, is_same, token_id
 from raftlog.raft.codec.block import BlockRecord
@@ -247,6 +247,17 @@ class Access:
         permissions = self.permissions(call)
         if permissions is not None and not permissions.allows_key(Verb.READ, Resource.KEYS, key):
             raise _missing(self.name(call), needs.key_grant(Verb.READ, key))
+
+    def check_writer(self, call: Asking) -> None:
+        """Raises ApiError unless the sender may write something. Only such users open sessions."""
+        permissions = self.permissions(call)
+        if permissions is not None and not permissions.may_write:
+            raise Denied(
+                Code.FORBIDDEN,
+                f"user {self.name(call)!r} may write nothing, so it gets no session: an admin gives it a role with a grant "
+                "such as `write on keys:*`",
+                missing="write on keys:*",
+            )
 
     def has_changed(self, call: Asking) -> bool:
         """Whether what the sender may do may have changed since it was found out."""

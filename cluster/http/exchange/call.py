@@ -63,6 +63,7 @@ class Service:
     lags: Lags
     access: Access
     credentials: Credentials | None = None  # with TLS
+    is_insecure: bool = False  # the node listens beyond loopback with security.insecure
     open_requests: int = 0
     open_streams: int = 0
     open_digests: int = 0

@@ -26,11 +26,12 @@ async def get_status(service: Service, call: Call) -> HttpAnswer:
     """This node's view of itself, of the consumer groups and, on the leader, of its followers."""
     call.query()
     permissions = service.access.permissions(call)
+    status = msgspec.structs.replace(service.node.status(), is_insecure=service.is_insecure)
     if permissions is not None and not permissions.allows(needs.OPERATE):
         # Enough to find the leader and a place in the log. A digest of the state would confirm a guess of a value.
-        return service.answer(msgspec.structs.replace(service.node.status(), state=_NO_DIGEST, followers=[]))
+        return service.answer(msgspec.structs.replace(status, state=_NO_DIGEST, followers=[]))
     consumers = await service.lags.farthest(service.limits.consumers_shown_max)
-    return service.answer(msgspec.structs.replace(service.node.status(), consumers=consumers))
+    return service.answer(msgspec.structs.replace(status, consumers=consumers))
 
 
 async def get_members(service: Service, call: Call) -> HttpAnswer:

@@ -36,6 +36,7 @@ async def open_session(service: Service, call: Call) -> HttpAnswer:
     call.query()
     body = await call.body(service)
     asked = decode(_BODY, body, "the body as JSON") if body else SessionIn()
+    service.access.check_writer(call)
     done = await submit(
         service, call, (BlockRecord(int(Operation.SESSION_OPEN), argument=asked.ttl_ms),), session=NO_SESSION
     )

@@ -56,6 +56,14 @@ def test_defaults_of_the_core_are_its_options() -> None:
         ("raft.heartbeat_ms = 200", "raft.heartbeat_ms (200) must be at most half"),
         ("http.listen = '0.0.0.0:80'", "beyond loopback a node needs TLS; set security.ca"),
         ("peer.listen = '10.0.0.1:80'", "beyond loopback"),
+        ("http.listen = '10.0.0.1:80'\nsecurity.insecure = false", "--insecure takes no notice"),
+        (
+            "http.listen = '10.0.0.1:80'\nsecurity = {ca='a', certificate='b', key='c', mode='both'}",
+            "plain connections are served with --insecure alone",
+        ),
+        ("security.mode = 'both'", "are for a node with TLS: set security.ca too"),
+        ("security.jwt_keys = 'http://issuer/keys'", "neither a file nor an https URL"),
+        ("security.jwt_keys = 'keys.json'", "needs security.jwt_issuer and security.jwt_audience"),
         ("peer.listen = 'nowhere'", "it must be host:port"),
         ("security.tls_key = 'k'", "it is called security.key"),
         ("security.key = 'k'", "TLS needs three files: security.ca and security.certificate not set"),
@@ -70,6 +78,19 @@ def test_invalid_settings_are_refused_by_name(tmp_path: Path, text: str, said: s
     with pytest.raises(SettingsError) as refused:
         load_settings(write(tmp_path, text))
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "http.listen = '10.0.0.1:80'\nsecurity.insecure = true",
+        "http.listen = '10.0.0.1:80'\nsecurity = {ca='a', certificate='b', key='c'}",
+        "http.listen = '10.0.0.1:80'\nsecurity = {ca='a', certificate='b', key='c', mode='both', insecure=true}",
+    ],
+)
+def test_a_node_listens_beyond_loopback_with_tls_or_insecure_spelled_out(tmp_path: Path, text: str) -> None:
+    """The only ways. Such a node knows that other machines reach it."""
+    assert load_settings(write(tmp_path, text)).settings.is_exposed
 
 
 def test_a_near_miss_in_the_environment_is_refused(tmp_path: Path) -> None:

@@ -19,8 +19,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.security import provider
-from raftlog.cluster.security.jwt_tokens import BadJwt, BadKeys, JwtPolicy, decide, parse_keys
-from raftlog.cluster.security.provider import Provider, source_refusal
+from raftlog.cluster.security.jwt_names import BadJwt, source_refusal
+from raftlog.cluster.security.jwt_tokens import BadKeys, JwtPolicy, decide, parse_keys
+from raftlog.cluster.security.provider import Provider
 from tests.support import wait_until_async
 
 NOW = 1_800_000_000
