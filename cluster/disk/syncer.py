@@ -42,6 +42,7 @@ class Syncer:
         self._failed = failed
         self._metrics = metrics
         self._logger = logger
+        self._first: Ready | None = None  # all that is queued, if it is one Ready
         self._queue = SyncQueue()
         self._batch: SyncBatch | None = None
         self.is_busy = False  # a sync is under way
@@ -59,16 +60,24 @@ class Syncer:
         return not (self.is_busy or self.has_queued)
 
     def add(self, ready: Ready) -> None:
-        """Queues the durable part of a Ready."""
+        """Queues the durable part of a Ready. The first one needs no queue: mostly it is the next batch."""
+        if not self.has_queued:
+            self.has_queued, self._first = True, ready
+            return
+        if self._first is not None:
+            self._queue.add(self._first)
+            self._first = None
         self._queue.add(ready)
-        self.has_queued = True
 
     def start(self) -> SyncBatch | None:
         """Begins the next sync unless one is under way. Returns a batch at once if it needs no disk."""
         if self.is_busy or not self.has_queued:
             return None
-        batch = self._queue.take()
-        self.has_queued = False
+        first, self._first, self.has_queued = self._first, None, False
+        if first is None:
+            batch = self._queue.take()
+        else:
+            batch = SyncBatch(first.hard_state, first.cut_after, first.entries, first.messages_after_sync)
         if batch.hard_state is None and batch.cut_after is None and not batch.entries:
             return batch
         self._batch, self.is_busy = batch, True

@@ -18,7 +18,8 @@ from aiohttp.web_protocol import RequestHandler
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.http.exchange.budget import Share, bodies_full
 from raftlog.cluster.http.exchange.framing import ChunkOverhead
-from raftlog.cluster.http.fast.admission import REQUEST_BYTES, AdmissionQueue
+from raftlog.cluster.http.fast.bounds import REQUEST_BYTES, AdmissionQueue
+from raftlog.cluster.http.fast.byte_flow import ByteFlow, Front
 from raftlog.cluster.http.fast.connection import FastConnection
 from raftlog.cluster.http.fast.head import HeadParser
 from raftlog.cluster.http.gate import READS, Api, forget_frames
@@ -41,7 +42,7 @@ class SlowConnection(RequestHandler):
         "reading", "refusal",
     )  # fmt: skip
 
-    def __init__(self, manager: Server, front: FastConnection | None, **options: Any) -> None:
+    def __init__(self, manager: Server, front: Front | None, **options: Any) -> None:
         super().__init__(manager, **options)
         self._api = manager.api
         self._admission = manager.admission
@@ -78,7 +79,7 @@ class SlowConnection(RequestHandler):
         super().connection_lost(exc)
         if task is not None and request is not None and request.method in READS:
             task.cancel()  # its long poll or stream gives its place to other clients
-        self._front = None  # see `FastConnection.connection_lost`
+        self._front = None  # see `ByteFlow.connection_lost`
 
     def _pass_on(self) -> None:
         """Passes bytes on to the parser: the current request's, a bounded number of chunks in one turn."""
@@ -181,7 +182,7 @@ class Server(web.Server):
     def __init__(self, api: Api, parser: HeadParser | None, **options: Any) -> None:
         super().__init__(api.handle, **options)  # type: ignore[arg-type]  # answers have the methods that aiohttp calls
         self.api = api
-        self.fast: set[FastConnection] = set()
+        self.fast: set[ByteFlow] = set()
         self._addresses: Counter[str] = Counter()  # of `fast`
         self.admission = AdmissionQueue()
         self.refusing_until = 0.0
@@ -194,12 +195,12 @@ class Server(web.Server):
         fast = FastConnection(self, self.api, self._parser, KEEPALIVE_SECONDS)
         return fast  # type: ignore[return-value]  # asyncio needs only a protocol
 
-    def entered(self, connection: FastConnection, address: str) -> None:
+    def entered(self, connection: ByteFlow, address: str) -> None:
         """A client connected."""
         self.fast.add(connection)
         self._addresses[address] += 1
 
-    def left(self, connection: FastConnection, address: str) -> None:
+    def left(self, connection: ByteFlow, address: str) -> None:
         """A client's connection has ended."""
         self.fast.discard(connection)
         self._addresses[address] -= 1
@@ -222,7 +223,7 @@ class Server(web.Server):
         for connection in list(self.fast):
             connection.check_certificate()
 
-    def make_handler(self, front: FastConnection | None) -> RequestHandler:
+    def make_handler(self, front: Front | None) -> RequestHandler:
         """aiohttp's side of a connection."""
         return SlowConnection(self, front, loop=self._loop, **self._options)
 

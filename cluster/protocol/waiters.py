@@ -107,7 +107,10 @@ class Reads:
 
         An older round may have been lost on the way, so it does not delay the next one.
         """
-        return bool(self.waiting) and all(now - each.started >= patience_s for each in self._rounds.values())
+        for each in self._rounds.values():
+            if now - each.started < patience_s:
+                return False
+        return bool(self.waiting)
 
     def start(self, peer: NodeId, now: float) -> int:
         """Puts all waiting readers into a round that `peer` is asked for. Returns the round's number."""

@@ -114,11 +114,6 @@ class ReadIndexes:
     context: int = 0  # newest number of a round at the core
     not_before: float = 0.0
 
-    def take_asked(self) -> list[tuple[NodeId, int]]:
-        """The rounds that followers asked for since the last call: peer and number."""
-        asked, self.asked = self.asked, []
-        return asked
-
 
 @dataclass(slots=True)
 class HeldFetch:

@@ -25,9 +25,7 @@ TOP_LEVEL = {
 }
 
 # path -> why this file is one topic although it is long
-LONG_FILES: dict[str, str] = {
-    "cluster/http/fast/connection.py": "one connection's state machine: every state with every input on one page",
-}
+LONG_FILES: dict[str, str] = {}
 
 # pattern -> why this file of cluster/ opens files although that is the work of cluster/disk/disk.py
 MAY_OPEN_FILES = {

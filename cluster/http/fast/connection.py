@@ -13,30 +13,20 @@ byte on. So the two can never disagree about where a request begins. One request
 
 from __future__ import annotations
 
-import asyncio
-import socket
 from collections.abc import Coroutine
-from enum import Enum, auto
 from http import HTTPStatus
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final
 
 from aiohttp.web_protocol import RequestHandler
 
-from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.http.exchange.answer import HttpAnswer
-from raftlog.cluster.http.exchange.budget import Share
-from raftlog.cluster.http.exchange.call import AskedOfNode, Call, Service
-from raftlog.cluster.http.fast.admission import AdmissionQueue
-from raftlog.cluster.http.fast.body import BODY_WAIT_SECONDS, Body
+from raftlog.cluster.http.exchange.call import AskedOfNode, Call
+from raftlog.cluster.http.fast.bounds import BODY_WAIT_SECONDS, Body
+from raftlog.cluster.http.fast.byte_flow import ByteFlow, ConnectionState, Gate, Slow
 from raftlog.cluster.http.fast.head import HeadParser, Kind, RequestHead
-from raftlog.cluster.http.fast.head_watch import HeadWatch
 from raftlog.cluster.http.routes.table import has_share
 from raftlog.cluster.runtime import clock
-from raftlog.cluster.security.names import Holder
-from raftlog.cluster.security.tls import shown_holder
 
-_WAITING_BYTES_MAX: Final = 64 << 10
-"""Bytes of requests after the one being served; above this the socket is not read."""
 _UNCOUNTED_BYTES_MAX: Final = 16 << 10
 """A request that came whole, with no more body than this, is not counted in the budget for bodies: the limits on
 requests being served (limits.open_requests_max) bound these."""
@@ -45,149 +35,32 @@ _REFUSING_SHARE: Final = 0.05
 """The share of the loop's time for refusals. A connection that was refused as busy is not read for a moment, which is
 longer if there are more of them. Refusing costs half of what serving costs, and as much again for the sockets. Clients
 that ask again at once would take much of the loop's time, and delay the refusal of others."""
-_REFUSED_SECONDS: Final = 1.0
-"""Seconds from the answer to the close of a refused connection, or of one whose head does not end. A client that is
-still sending would otherwise lose the answer."""
 _TOO_MANY_REQUESTS: Final = int(HTTPStatus.TOO_MANY_REQUESTS)
 _TURN_REQUESTS_MAX: Final = 64
 """Most pipelined requests answered in a row; then other connections have their turn."""
 
 
-class _State(Enum):
-    IDLE = auto()  # between two requests
-    IN_LINE = auto()  # the next request is here, and waits for a turn
-    TO_REFUSE = auto()  # as IN_LINE, but will probably be refused
-    FAST = auto()  # a request is being served here
-    SLOW = auto()  # a request is being served by aiohttp
-    RESTING = auto()  # the last request was refused as busy
-    HANDED_OVER = auto()  # all further bytes are aiohttp's
-    REFUSED = auto()  # further bytes are dropped until the client has read the answer
-    CLOSED = auto()
-
-
 # Read several times a request: a member of an enum costs a call each time.
-_IDLE: Final = _State.IDLE
-_FAST: Final = _State.FAST
+_IDLE: Final = ConnectionState.IDLE
+_FAST: Final = ConnectionState.FAST
 _HOT: Final = Kind.HOT
 
 
-class Gate(Protocol):
-    """The methods of `raftlog.cluster.http.gate.Api` that a connection calls."""
+class FastConnection(ByteFlow):
+    """One connection of a client."""
 
-    service: Service
-
-    def begin(self, call: Call) -> Any:
-        """Admits a request. Returns a question to the node (a tuple, for `end`), a coroutine, or the answer."""
-
-    def end(self, call: Call, asked: AskedOfNode) -> Any:
-        """The answer to a question that the node has settled. Raises nothing but a cancellation."""
-
-    def problem(self, identifier: str, error: ApiError) -> HttpAnswer:
-        """The error as an answer."""
-
-
-class Slow(Protocol):
-    """The methods of `raftlog.cluster.http.connections.Server` that a connection calls: it makes aiohttp's handlers."""
-
-    admission: AdmissionQueue
-    refusing_until: float  # when the refusals so far will be paid for by other work
-
-    def entered(self, connection: FastConnection, address: str) -> None:
-        """A client connected."""
-
-    def left(self, connection: FastConnection, address: str) -> None:
-        """A client's connection has ended."""
-
-    def full_for(self, address: str) -> ApiError | None:
-        """The error for a client for whose address too many connections are open. None: it may stay."""
-
-    def make_handler(self, front: FastConnection | None) -> RequestHandler:
-        """A handler that reports each answer to `front.answered`."""
-
-
-class FastConnection:
-    """One connection of a client. It has the methods of asyncio.Protocol, and not that base: a class compiled by mypyc
-    with an interpreted base is slow."""
-
-    __slots__ = (
-        "_address", "_asked", "_at", "_began", "_body", "_body_timer", "_buffer", "_call", "_gate", "_handler", "_head",
-        "_idle_since", "_idle_timer", "_in", "_is_handling", "_is_leaving", "_is_reading_paused",
-        "_is_writing_paused", "_keepalive_s", "_left", "_loop", "_out", "_parser", "_rest_timer", "_served",
-        "_server", "_serving", "_state", "_transport", "_write_timer", "ended", "holder",
-    )  # fmt: skip
+    __slots__ = ("_asked", "_began", "_call", "_is_handling", "_left", "_serving")
 
     def __init__(self, server: Slow, gate: Gate, parser: HeadParser, keepalive_s: float) -> None:
-        self._server, self._gate, self._parser = server, gate, parser
-        self._keepalive_s = keepalive_s
-        self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport
-        self._address = ""  # the client's, without the port
-        self.holder: Holder | None = None  # of the client's certificate
-        self._handler: RequestHandler | None = None
-        self._state = _State.IDLE
-        self._buffer = b""
-        self._at = 0  # the bytes before are handled
+        super().__init__(server, gate, parser, keepalive_s)
         self._left = 0  # bytes to come of the request that aiohttp serves
-        self._in = Share(gate.service.bodies)  # bytes of the buffer and of the request served here
-        self._served = 0  # counted bytes of the body served here
-        self._out = Share(gate.service.answers)  # bytes that the client has not read yet
-        self._body: Body | None = None  # unfinished body of the next request; holds the buffer too
+        self._is_handling = False  # aiohttp serves a request
         self._call: Call | None = None  # the request whose question the node has,
         self._asked: AskedOfNode | None = None  # and that question
         self._serving: Coroutine[Any, Any, Any] | None = None  # or the handler of a request that is a coroutine
-        self._is_leaving = False
-        self._is_reading_paused = self._is_writing_paused = False
-        self._began = self._idle_since = 0.0  # begin and end of the newest request
-        self._idle_timer: asyncio.TimerHandle | None = None
-        self._body_timer: asyncio.TimerHandle | None = None
-        self._head = HeadWatch(gate.service.limits, self._head_is_late)
-        self._is_handling = False  # aiohttp serves a request
-        self._rest_timer: asyncio.TimerHandle | None = None
-        self._write_timer: asyncio.TimerHandle | None = None
-        self.ended: asyncio.Future[None] | None = None  # made by the caller that waits for the end
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a request is being served here, or will be."""
-        return self._state in (_State.FAST, _State.IN_LINE, _State.TO_REFUSE)
-
-    def close(self) -> None:
-        """Accepts no further request: closes once the current one is answered."""
-        self._is_leaving = True
-        if self._state in (_State.IDLE, _State.RESTING):
-            self._transport.close()
-
-    def check_certificate(self) -> None:
-        """Ends the connection if the client's certificate has been revoked meanwhile."""
-        credentials = self._gate.service.credentials
-        if credentials is not None and credentials.revocation(self._transport) is not None:
-            self.abort()
-
-    def abort(self) -> None:
-        """Closes at once."""
-        if not self._transport.is_closing():
-            self._transport.abort()
+        self._began = 0.0  # begin of the newest request
 
     # -- asyncio.Protocol -----------------------------------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
-        sock = transport.get_extra_info("socket")
-        if sock is not None:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self._address = str((transport.get_extra_info("peername") or ("?",))[0])
-        self._server.entered(self, self._address)
-        service = self._gate.service
-        if service.credentials is not None:
-            if (reason := service.credentials.client_refusal(transport, service.node.log_id)) is not None:
-                self._refuse(ApiError(Code.FORBIDDEN, reason))
-                return
-            self.holder = shown_holder(transport)
-        if (error := self._server.full_for(self._address)) is not None:
-            self._refuse(error)
-            return
-        self._idle_since = clock.monotonic()
-        self._idle_timer = self._loop.call_later(self._keepalive_s, self._look)
 
     def data_received(self, data: bytes) -> None:
         head: RequestHead | None = None
@@ -204,14 +77,14 @@ class FastConnection:
                 self._buffer, self._at = b"", 0
                 self._serve(head, data[head.end :])
                 return
-        if self._state is _State.HANDED_OVER:
+        if self._state is ConnectionState.HANDED_OVER:
             assert self._handler is not None
             if not self._is_handling and (error := self._head.came(len(data))) is not None:
                 self._refuse(error)
                 return
             self._handler.data_received(data)
             return
-        if self._state is _State.REFUSED:
+        if self._state is ConnectionState.REFUSED:
             return
         if self._body is not None:
             is_whole = self._body.is_whole_with(data)
@@ -226,7 +99,7 @@ class FastConnection:
             data = self._pass_on(data)
         self._buffer = self._buffer[self._at :] + data if self._at < len(self._buffer) else data
         self._at = 0
-        if self._state is _State.IDLE:
+        if self._state is ConnectionState.IDLE:
             self._advance(head)
         else:
             self._regulate()
@@ -235,54 +108,17 @@ class FastConnection:
         """Closes as aiohttp does when the client has closed its side, but in turns if thousands do so at once."""
         if self._handler is not None or self._transport.get_extra_info("ssl_object") is not None:
             return False  # TLS closes both directions at once
-        self._leave_line(_State.CLOSED)
+        self._leave_line(ConnectionState.CLOSED)
         self._buffer, self._body = b"", None
         self._server.admission.wait(self)
         return True
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._leave_line(_State.CLOSED)
-        self._buffer, self._body = b"", None
-        self._in.keep(0)
-        self._out.keep(0)
-        self._server.left(self, self._address)
-        self._head.end()
-        for timer in (self._idle_timer, self._body_timer, self._rest_timer, self._write_timer):
-            if timer is not None:
-                timer.cancel()
-        if self.ended is not None and not self.ended.done():
-            self.ended.set_result(None)
-        if self._handler is not None:
-            self._handler.connection_lost(exc)
-        # A circle of objects would stay until the garbage collector meets it: 100,000 connections later.
-        self._handler = None
-        self._head.forget()
-
-    def pause_writing(self) -> None:
-        self._is_writing_paused = True
-        self._out.keep(self._transport.get_write_buffer_size())
-        if self._handler is not None and self._state is not _State.FAST:
-            self._handler.pause_writing()
-        else:
-            self._write_timer = self._loop.call_later(self._gate.service.identity.drain_seconds, self.abort)
-
-    def resume_writing(self) -> None:
-        self._is_writing_paused = False
-        self._out.keep(0)
-        if self._write_timer is not None:
-            self._write_timer.cancel()
-            self._write_timer = None
-        elif self._handler is not None:
-            self._handler.resume_writing()
-        if self._state is _State.IDLE:
-            self._advance()
 
     # -- from request to request ----------------------------------------------------------------------------------
 
     def _advance(self, head: RequestHead | None = None) -> None:
         """Serves the requests in the buffer until one must wait. `head`: the first request's, parsed already."""
         turn = 0
-        while self._state is _State.IDLE and self._at < len(self._buffer) and not self._is_writing_paused:
+        while self._state is ConnectionState.IDLE and self._at < len(self._buffer) and not self._is_writing_paused:
             if self._body is not None or self._transport.is_closing():
                 return
             turn += 1
@@ -326,73 +162,23 @@ class FastConnection:
         service, turns = self._gate.service, self._server.admission
         if service.open_requests < service.limits.open_requests_max:
             service.open_requests += 1
-            self._state = _State.IN_LINE
+            self._state = ConnectionState.IN_LINE
             turns.wait(self)
         elif turns.may_refuse():
             return False
         else:
-            self._state = _State.TO_REFUSE
+            self._state = ConnectionState.TO_REFUSE
             turns.wait_refused(self)
         self._settle_body()
         return True
 
-    def _leave_line(self, state: _State) -> None:
-        if self._state is _State.IN_LINE:
-            self._gate.service.open_requests -= 1
-        self._state = state
-
     def called(self) -> None:
         """Serves the request that waited in line, or closes if the client is gone."""
-        if self._state in (_State.IN_LINE, _State.TO_REFUSE):
-            self._leave_line(_State.IDLE)
+        if self._state in (ConnectionState.IN_LINE, ConnectionState.TO_REFUSE):
+            self._leave_line(ConnectionState.IDLE)
             self._advance()
-        elif self._state is _State.CLOSED:
+        elif self._state is ConnectionState.CLOSED:
             self._transport.close()
-
-    def _regulate(self) -> None:
-        """Reads the socket or pauses reading, to bound the waiting bytes. An awaited body may always come."""
-        if self._body is not None:
-            return
-        waiting = len(self._buffer) - self._at
-        if self._served or waiting or self._in.size:
-            self._count(waiting)
-        is_full = waiting > _WAITING_BYTES_MAX and (self._state is not _State.IDLE or self._is_writing_paused)
-        if is_full is not self._is_reading_paused and not self._transport.is_closing():
-            self._is_reading_paused = is_full
-            if is_full:
-                self._transport.pause_reading()
-            else:
-                self._transport.resume_reading()
-
-    def _count(self, waiting: int) -> None:
-        """Counts the held bytes. Without room, requests after the current one are dropped unread, and the connection
-        ends
-        with the current answer."""
-        if self._in.hold(self._served + waiting) or (self._state is _State.IDLE and not self._is_writing_paused):
-            return
-        end = 0
-        if self._state in (_State.IN_LINE, _State.TO_REFUSE):
-            head = self._parser.parse(self._buffer, self._at)
-            end = head.end + head.length
-        self._buffer, self._at = self._buffer[self._at : end], 0
-        self._in.keep(self._served + len(self._buffer))
-        self._is_leaving = True
-        if self._state in (_State.IDLE, _State.RESTING):  # only answers are left for the client to read
-            self._transport.close()
-
-    def _head_is_late(self, error: ApiError) -> None:
-        if self._state in (_State.IDLE, _State.HANDED_OVER):
-            self._refuse(error)
-
-    def _refuse(self, error: ApiError) -> None:
-        """Answers bytes that were not served as a request, and closes the connection soon."""
-        self._state = _State.REFUSED
-        self._buffer, self._at = b"", 0
-        self._in.keep(0)
-        if not self._transport.is_closing():
-            answer = self._gate.problem("none", error)
-            answer.write(self._transport, "Connection: close\r\n")
-            self._body_timer = self._loop.call_later(_REFUSED_SECONDS, self._transport.close)
 
     def _look_at_body(self) -> None:
         if self._body is None:
@@ -475,7 +261,7 @@ class FastConnection:
                 self._regulate()
 
     def _answer(self, answer: HttpAnswer) -> None:
-        if self._state is _State.CLOSED:
+        if self._state is ConnectionState.CLOSED:
             return
         transport = self._transport
         if not transport.is_closing():
@@ -498,13 +284,13 @@ class FastConnection:
         until = max(self._server.refusing_until, now) + (now - self._began) / _REFUSING_SHARE
         self._server.refusing_until = until
         shortest, longest = _REST_SECONDS
-        self._state = _State.RESTING
+        self._state = ConnectionState.RESTING
         self._rest_timer = self._loop.call_later(min(longest, max(shortest, until - now)), self._rested)
 
     def _rested(self) -> None:
         self._rest_timer = None
-        if self._state is _State.RESTING:  # else the client has gone
-            self._state = _State.IDLE
+        if self._state is ConnectionState.RESTING:  # else the client has gone
+            self._state = ConnectionState.IDLE
             self._advance()
 
     # -- at aiohttp -----------------------------------------------------------------------------------------------
@@ -512,7 +298,7 @@ class FastConnection:
     def _lend(self, head: RequestHead) -> None:
         """Hands one request to aiohttp."""
         self._settle_body()
-        self._state = _State.SLOW
+        self._state = ConnectionState.SLOW
         self._left = head.end - self._at + head.length
         data, at = self._buffer, self._at
         self._buffer, self._at = b"", 0
@@ -541,7 +327,7 @@ class FastConnection:
     def answered(self, *, is_whole: bool) -> None:
         """aiohttp answered. `is_whole`: it has also read the whole body. Otherwise the next bytes are no head."""
         self._is_handling = not is_whole
-        if self._state is _State.SLOW:
+        if self._state is ConnectionState.SLOW:
             if is_whole and not self._left:
                 # aiohttp's loop waits for the next request within two turns, after setting its timer.
                 self._loop.call_soon(self._loop.call_soon, self._take_back)
@@ -549,21 +335,21 @@ class FastConnection:
                 self._hand_over()  # aiohttp reads on for a while, and drops the bytes
 
     def _take_back(self) -> None:
-        if self._state is not _State.SLOW or self._transport.is_closing():
+        if self._state is not ConnectionState.SLOW or self._transport.is_closing():
             return
         assert self._handler is not None
         if self._is_leaving:
             self._transport.close()
             return
         self._handler.keep_alive(True)  # ends aiohttp's timer: `_look` replaces it
-        self._state = _State.IDLE
+        self._state = ConnectionState.IDLE
         self._idle_since = clock.monotonic()
         self._advance()
 
     def _hand_over(self) -> None:
         """Gives the connection to aiohttp for good."""
         self._settle_body()
-        self._state = _State.HANDED_OVER
+        self._state = ConnectionState.HANDED_OVER
         self._left = 0
         data, at = self._buffer, self._at
         self._buffer, self._at = b"", 0
@@ -578,15 +364,3 @@ class FastConnection:
             self._transport.resume_reading()
 
     # -- time -----------------------------------------------------------------------------------------------------
-
-    def _look(self) -> None:
-        """Closes a connection without a request for too long. One timer serves all requests."""
-        self._idle_timer = None
-        if self._state in (_State.HANDED_OVER, _State.CLOSED, _State.REFUSED):
-            return  # aiohttp has a timer of its own
-        now = clock.monotonic()
-        left = self._idle_since + self._keepalive_s - now if self._state is _State.IDLE else self._keepalive_s
-        if left <= 0:
-            self._transport.close()
-        else:
-            self._idle_timer = self._loop.call_later(left, self._look)

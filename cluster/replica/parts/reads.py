@@ -61,17 +61,19 @@ def start_reads(replica: ReplicaState, mono: float, *, is_due: bool) -> None:
     The leader begins it at its core. A follower sends one frame to the leader.
     """
     reads, node, links = replica.reads, replica.identity.node, replica.links
-    for peer, number in reads.take_asked():
-        if replica.is_leader:
-            _register(replica, peer, number)
-        else:
-            links.send_bulk(peer, encode_read_reply(number, 0))
+    is_leader = replica.is_leader
+    if reads.asked:
+        asked, reads.asked = reads.asked, []
+        for peer, number in asked:
+            if is_leader:
+                _register(replica, peer, number)
+            else:
+                links.send_bulk(peer, encode_read_reply(number, 0))
     if not is_due:
         return
-    leader = replica.core.state.leader
-    if replica.is_leader:
+    if is_leader:
         _register(replica, node, reads.rounds.start(node, mono))
-    elif leader != NOBODY and links.is_bulk_up(leader):
+    elif (leader := replica.core.state.leader) != NOBODY and links.is_bulk_up(leader):
         number = reads.rounds.start(leader, mono)
         if not links.send_bulk(leader, encode_read(number)):
             _read_again(replica, number)

@@ -8,13 +8,14 @@ from itertools import pairwise
 import pytest
 
 from raftlog.cluster.api.errors import Code
-from raftlog.cluster.http.fast import admission, connection
-from raftlog.cluster.http.fast.admission import AdmissionQueue
+from raftlog.cluster.http.fast import bounds
+from raftlog.cluster.http.fast.bounds import AdmissionQueue
+from raftlog.cluster.http.fast.byte_flow import ConnectionState
 from raftlog.cluster.http.fast.connection import FastConnection
 from raftlog.cluster.http.fast.head import RequestHead
 from tests.cluster.http.fast.fast_wire import Server, Wire, request, turns
 
-FAST = connection._State.FAST
+FAST = ConnectionState.FAST
 PUT = request("PUT", "/v1/kv/k", body=b"v")
 LIVE = request("GET", "/livez")
 STATUS = request("GET", "/v1/status")
@@ -24,8 +25,8 @@ TRANSFER = request("POST", "/v1/leader/transfer", "Content-Type: application/jso
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four in a turn, and two refusals."""
-    monkeypatch.setattr(admission, "REQUESTS_MAX", 4)
-    monkeypatch.setattr(admission, "REFUSALS_MAX", 2)
+    monkeypatch.setattr(bounds, "REQUESTS_MAX", 4)
+    monkeypatch.setattr(bounds, "REFUSALS_MAX", 2)
 
 
 def served(wires: list[Wire]) -> list[bool]:
@@ -63,7 +64,7 @@ async def test_a_turn_serves_so_many_and_the_rest_in_order() -> None:
 async def test_a_large_request_counts_as_several() -> None:
     """One of four times the size of a request takes a whole turn."""
     line = AdmissionQueue()
-    assert line.may(3 * admission.REQUEST_BYTES)
+    assert line.may(3 * bounds.REQUEST_BYTES)
     assert not line.may(0)
     await asyncio.sleep(0)
     assert [line.may(0) for _ in range(5)] == [True] * 4 + [False]

@@ -7,7 +7,8 @@ from typing import cast
 
 import pytest
 
-from raftlog.cluster.http.fast import body, connection as fast_path
+from raftlog.cluster.http.fast import bounds, connection as fast_path
+from raftlog.cluster.http.fast.byte_flow import ConnectionState
 from tests.cluster.http.fast.fast_wire import Server, request
 
 PUT = request("PUT", "/v1/kv/k", body=b"value")
@@ -54,11 +55,11 @@ async def test_a_large_body_in_many_packets_stays_here(monkeypatch: pytest.Monke
         assert connection._handler is None
         await wire.feed(put[:300])
         connection._look_at_body()  # nothing came since
-        assert connection._state is fast_path._State.SLOW
+        assert connection._state is ConnectionState.SLOW
         await wire.feed(put[300:])
-        monkeypatch.setattr(body, "BODY_WAITS_MAX", 1)
+        monkeypatch.setattr(bounds, "BODY_WAITS_MAX", 1)
         await wire.feed(put[:300], put[300:400])
         connection._look_at_body()  # something did, but it takes long
-        assert connection._state is fast_path._State.SLOW
+        assert connection._state is ConnectionState.SLOW
         await wire.feed(put[400:])
         assert [reply.status for reply in wire.replies()] == [200] * 4
