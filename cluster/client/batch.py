@@ -43,6 +43,7 @@ class Append(msgspec.Struct, eq=False):
     record: NewRecord
     deadline: float  # seconds of clock.monotonic
     waiter: Any
+    came: float = 0.0  # seconds of clock.monotonic
 
 
 def size_of(call: Append) -> int:

@@ -27,24 +27,27 @@ from raftlog.cluster.client.batch import (
     take,
     unknown,
 )
-from raftlog.cluster.client.errors import ClientError
+from raftlog.cluster.client.errors import ClientError, Unavailable
 from raftlog.cluster.client.flow import Ticket
 from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.runtime import clock
 
-SendBatch = Callable[[Sequence[NewRecord], float, Callable[[Ticket], None]], Awaitable[Appended]]
-"""Appends the records as one request, by a deadline in seconds from now. Calls back with the sequence that it takes."""
+SendBatch = Callable[[Sequence[NewRecord], float | None, Callable[[Ticket], None]], Awaitable[Appended]]
+"""Appends the records as one request, by a deadline in seconds from now; None: it waits for a connection while nodes
+answer, and has the client's deadline then. Calls back with the sequence that it takes."""
 
 _LATE_S: Final = 0.001  # a timer may fire a little early
 _NEVER: Final = float("inf")
 
 
 class Batcher:
-    """Belongs to one event loop. `linger_s`: how long the first call of a batch waits for others."""
+    """Belongs to one event loop. `linger_s`: how long the first call of a batch waits for others. `patience_s`: longest
+    wait of a call without a deadline while no batch is answered."""
 
-    def __init__(self, send: SendBatch, linger_s: float, records_max: int) -> None:
+    def __init__(self, send: SendBatch, linger_s: float, records_max: int, patience_s: float) -> None:
         self._send = send
         self._linger_s = linger_s
+        self._patience_s = patience_s
         self._records_max = records_max
         self._waiting: deque[Append] = deque()
         self._parts: deque[list[Append]] = deque()  # parts of a refused batch: they go first
@@ -55,13 +58,13 @@ class Batcher:
         self._timer: asyncio.TimerHandle | None = None
         self._due = _NEVER  # when the timer fires
 
-    def append(self, record: NewRecord, deadline: float) -> asyncio.Future[Appended]:
+    def append(self, record: NewRecord, deadline: float = _NEVER) -> asyncio.Future[Appended]:
         """The call's future. `deadline` is in seconds of `clock.monotonic`. Raises Unavailable at the limit."""
         if len(self._waiting) >= WAITING_MAX:
             raise crowded()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Appended] = loop.create_future()
-        self._waiting.append(Append(record, deadline, future))
+        self._waiting.append(Append(record, deadline, future, clock.monotonic()))
         if deadline < self._due:
             self._arm(deadline)
         if self._runner is None:
@@ -96,9 +99,10 @@ class Batcher:
 
     async def _carry_out(self, batch: list[Append]) -> None:
         self._ticket = None
-        self._sent_until = max(each.deadline for each in batch)
+        until = self._sent_until = max(each.deadline for each in batch)
+        left_s = None if until == _NEVER else until - clock.monotonic()
         try:
-            answer = await self._send(records_of(batch), self._sent_until - clock.monotonic(), self._took)
+            answer = await self._send(records_of(batch), left_s, self._took)
         except ClientError as error:
             parts = halves(batch, error)
             if parts is not None:
@@ -108,6 +112,8 @@ class Batcher:
             for position, each in enumerate(batch):
                 if not each.waiter.done():
                     each.waiter.set_exception(error_of(error, position, len(batch)))
+            if isinstance(error, Unavailable):
+                self._fail_impatient(error)
         except Exception as error:
             for each in batch:
                 if not each.waiter.done():
@@ -116,6 +122,13 @@ class Batcher:
             for each, own in zip(batch, answers_of(answer, len(batch)), strict=True):
                 if not each.waiter.done():
                     each.waiter.set_result(own)
+
+    def _fail_impatient(self, error: Unavailable) -> None:
+        """No node took a batch: the calls without a deadline that have waited as long fail as well."""
+        came_before = clock.monotonic() - self._patience_s
+        for each in self._unsent():
+            if each.deadline == _NEVER and each.came <= came_before:
+                each.waiter.set_exception(error_of(error, 0, 1))
 
     def _took(self, ticket: Ticket) -> None:
         self._ticket = ticket

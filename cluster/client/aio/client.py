@@ -113,7 +113,7 @@ class Client:
         self._batcher: Batcher | None = None
         self._writes: WriteBatcher | None = None
         if batch_records_max > 1:
-            self._batcher = Batcher(self._append_batch, linger_ms / 1000, batch_records_max)
+            self._batcher = Batcher(self._append_batch, linger_ms / 1000, batch_records_max, deadline_s)
             if carrier.session is not None:
                 self._writes = WriteBatcher(carrier.session, carrier.write_batch, deadline_s)
 
@@ -163,15 +163,16 @@ class Client:
             check_record(record)
         if self._batcher is None:
             return await self.append_many([record], deadline_s=deadline_s)
-        deadline = clock.monotonic() + (self.deadline_s if deadline_s is None else deadline_s)
-        return await self._batcher.append(record, deadline)
+        if deadline_s is None:
+            return await self._batcher.append(record)
+        return await self._batcher.append(record, clock.monotonic() + deadline_s)
 
     async def append_many(self, records: Sequence[NewRecord], *, deadline_s: float | None = None) -> Appended:
         """Appends records as one request: all of them consecutively, or none."""
         return await self.call(requests.append(records), deadline_s=deadline_s)
 
     async def _append_batch(
-        self, records: Sequence[NewRecord], deadline_s: float, took: Callable[[Ticket], None]
+        self, records: Sequence[NewRecord], deadline_s: float | None, took: Callable[[Ticket], None]
     ) -> Appended:
         return await self._carrier.call(requests.append(records), deadline_s=deadline_s, took=took)
 

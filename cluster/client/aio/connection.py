@@ -53,11 +53,16 @@ class Connection(asyncio.Protocol):
         """Sends a request. The future gets the whole response; of an accepted stream only the head."""
         assert self._transport is not None
         assert self._parser is None, "one request at a time"
+        self._waiter = asyncio.get_running_loop().create_future()
+        if not self.is_usable:  # a full node closes a new connection without reading from it
+            self._waiter.set_result(
+                Lost(Failure.NOT_SENT, "the node closed the connection before the request was sent")
+            )
+            return self._waiter
         self._parser = ResponseParser()
         self._is_stream = stream
         self._body = []
         self._size = 0
-        self._waiter = asyncio.get_running_loop().create_future()
         self._transport.write(data)
         return self._waiter
 

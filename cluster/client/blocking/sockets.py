@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
 from collections import defaultdict
@@ -75,6 +76,12 @@ class SyncConnection:
             raise ConnectionAbortedError(REFUSED_MAYBE)
         self.parser.feed_eof()
         return b""
+
+    def is_usable(self) -> bool:
+        """Whether it can carry another request: the node has sent nothing since the last answer, and not closed it."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return not poll.poll(0)
 
     def close(self) -> None:
         """Ends the connection."""
@@ -153,7 +160,7 @@ class SyncPool:
             idle = self._idle[url]
             while idle:
                 connection = idle.pop()
-                if connection.idle_since > fresh:
+                if connection.idle_since > fresh and connection.is_usable():
                     return connection
                 connection.close()
         return None

@@ -15,7 +15,7 @@ from raftlog.cluster.api.errors import ApiError, Code, Problem
 from raftlog.cluster.api.headers import H_INDEX, H_REQUEST_ID, H_TERM
 from raftlog.cluster.api.problems import make_problem
 from raftlog.cluster.http.exchange.answer import DRAIN_BYTES, StreamedAnswer
-from raftlog.cluster.http.exchange.budget import SMALL_BYTES, answers_full
+from raftlog.cluster.http.exchange.budget import SMALL_BYTES, Share, answers_full
 from raftlog.cluster.http.exchange.call import Call, Service
 from raftlog.cluster.http.exchange.follow import Piece
 from raftlog.cluster.http.exchange.quota import Meter
@@ -31,7 +31,7 @@ class SlowReader(Exception):
 class Stream(StreamedAnswer):
     """One streamed answer; aiohttp is handed it when it has ended. Used as a context: it counts while it is open."""
 
-    __slots__ = ("_call", "_has_ended", "_is_chunked", "_meter", "_service")
+    __slots__ = ("_call", "_has_ended", "_is_chunked", "_made", "_meter", "_service")
 
     def __init__(self, service: Service, call: Call) -> None:
         super().__init__()
@@ -40,6 +40,7 @@ class Stream(StreamedAnswer):
         self._is_chunked = call.request.version.minor >= 1
         self._has_ended = False
         self._meter: Meter | None = None  # of the reader, with access control
+        self._made = Share(service.answers)  # bytes of a piece that is being made
 
     def __enter__(self) -> Stream:
         service = self._service
@@ -61,6 +62,7 @@ class Stream(StreamedAnswer):
         self._service.open_streams -= 1
         if self._meter is not None:
             self._meter.close_stream()
+        self._made.keep(0)
 
     def start(self, content_type: str, extra: Sequence[tuple[str, str]] = ()) -> None:
         """Sends the head. Errors before it are answers, errors after it are last messages."""
@@ -81,6 +83,7 @@ class Stream(StreamedAnswer):
     async def write(self, *parts: bytes | memoryview) -> None:
         """Sends one message. Raises SlowReader, or ConnectionResetError if the reader is gone."""
         self._send(parts)
+        self._made.keep(0)  # the connection counts what the reader has not taken
         if self._transport().get_write_buffer_size() <= DRAIN_BYTES:
             return  # a timer would cost more than the message
         drain = self._call.request.writer.drain()
@@ -94,23 +97,29 @@ class Stream(StreamedAnswer):
         """Whether this many bytes may wait for this reader, beside the bytes that wait for others."""
         return self._service.answers.has_room(size, size)
 
-    async def made(self, make: Callable[[], Awaitable[Piece]]) -> Piece:
-        """The piece that `make` makes, to be written at once.
+    async def made(self, make: Callable[[], Awaitable[Piece]], size: int) -> Piece:
+        """The piece that `make` makes, to be written at once. `size`: the bytes that it will have, about.
 
-        If other readers leave no room for it, it is dropped and made again later: a reader that takes nothing loses its
-        connection after limits.stream_stall_ms. Raises ApiError busy if there is no room until then."""
-        service = self._service
-        until = service.clock() + service.limits.stream_stall_ms / 1000
+        It is made once there is room for it beside what waits for other readers: a thousand streams that make their
+        pieces first would hold gigabytes. A reader that takes nothing loses its connection after
+        limits.stream_stall_ms. Raises ApiError busy if there is no room until then."""
         while True:
+            await self._reserve(size)
             piece = await make()
-            size = sum([len(part) for part in piece[0]])
-            if size <= SMALL_BYTES or self.has_room(size):
+            found = sum([len(part) for part in piece[0]])
+            if found <= max(size, SMALL_BYTES) or self._made.hold(found):
                 return piece
             del piece
-            while not self.has_room(size):
-                if service.clock() >= until:
-                    raise answers_full(service.answers)
-                await asyncio.sleep(_ROOM_POLL_S)
+            self._made.keep(0)
+            size = found
+
+    async def _reserve(self, size: int) -> None:
+        service = self._service
+        until = service.clock() + service.limits.stream_stall_ms / 1000
+        while size > SMALL_BYTES and not self._made.hold(size):
+            if service.clock() >= until:
+                raise answers_full(service.answers)
+            await asyncio.sleep(_ROOM_POLL_S)
 
     def end(self, *parts: bytes) -> None:
         """Sends the last message and ends the stream."""

@@ -53,7 +53,8 @@ async def stream_log(service: Service, call: Call, query: LogQuery) -> Stream:
                 before, applied = position, node.applied
                 raw_bytes = RAW_SLICE_BYTES if sent[1] and stream.has_room(RAW_SLICE_BYTES) else SLICE_BYTES
                 make = partial(_piece, service, query, position, left, sent, raw_bytes, is_at_end=is_at_end)
-                parts, position = await stream.made(make)
+                size = 0 if is_at_end else raw_bytes if is_raw else SLICE_BYTES  # at the end streams share one piece
+                parts, position = await stream.made(make, size)
                 is_at_end = query.is_follow and (position > applied or position == before)
                 left -= position - before
                 if parts:

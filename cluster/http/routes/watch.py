@@ -65,7 +65,8 @@ async def watch(service: Service, call: Call) -> Stream:
                     mark_due = service.clock() + progress_s
                 before = position
                 service.access.look(call, grant)
-                data, position = await stream.made(partial(_slice, service, asked, position))
+                size = SLICE_BYTES if position <= service.node.applied else 0
+                data, position = await stream.made(partial(_slice, service, asked, position), size)
                 if data:
                     await stream.write(*data)
                 if position == before:

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from raftlog.cluster.api.kv import TxnIn
+from raftlog.cluster.client import requests
 from raftlog.cluster.client.aio.client import Client, NotApplied, Policy
 from raftlog.cluster.client.aio.line import WaitQueue
 from raftlog.cluster.client.errors import ConnectionsBusy
@@ -81,11 +83,15 @@ async def test_a_task_waits_as_long_as_the_line_advances_and_no_longer() -> None
         await patient
 
 
-async def test_more_puts_than_a_client_has_connections_wait_and_none_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The puts take several times as long as the deadline of one request, because the node answers slowly. All wait."""
+@pytest.mark.parametrize(("what", "size"), [("puts", 1), ("appends", 1_000)])
+async def test_more_writes_than_a_client_has_connections_wait_and_none_fails(
+    what: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writes take several times as long as the deadline of one request, because the node answers slowly. All wait.
+    Appends go in batches, which wait in the same line behind transactions."""
     async with (
         serve() as served,
-        Client(served.url, connections_max=2, deadline_s=0.3, policy=QUICK, batch_records_max=1) as client,
+        Client(served.url, connections_max=2, deadline_s=0.3, policy=QUICK, batch_records_max=size) as client,
     ):
         await client.put(b"warm", b"")
         submit = served.node.submit
@@ -93,8 +99,13 @@ async def test_more_puts_than_a_client_has_connections_wait_and_none_fails(monke
         began = loop.time()
         answered: list[float] = []
 
-        async def put(number: int) -> None:
-            await client.put(b"%d" % number, b"")
+        async def write(number: int) -> None:
+            if what == "puts":
+                await client.put(b"%d" % number, b"")
+            elif number < 30:
+                await client.txn(TxnIn(then=[requests.step("put", b"%d" % number, b"")]))
+            else:
+                await client.append(b"%d" % number)
             answered.append(loop.time() - began)
 
         async def slowly(*args: Any, **kwargs: Any) -> object:
@@ -106,7 +117,7 @@ async def test_more_puts_than_a_client_has_connections_wait_and_none_fails(monke
         monkeypatch.setattr(
             served.node, "submit", lambda *args, **kwargs: asyncio.ensure_future(slowly(*args, **kwargs))
         )
-        await asyncio.gather(*(put(number) for number in range(40)))
+        await asyncio.gather(*(write(number) for number in range(40)))
         assert max(answered) > 2 * 0.3
         assert len(answered) == 40
 
