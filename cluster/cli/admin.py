@@ -141,7 +141,10 @@ def status_command(
         _print_status(cli, shown)
         for row in shown["nodes"]:
             if row.get("is_insecure"):
-                print(f"node {row['node']} runs with --insecure: whoever reaches it may do everything", file=sys.stderr)
+                print(
+                    f"node {row['node']} runs with --insecure: every client that reaches it may do everything",
+                    file=sys.stderr,
+                )
         if shown["leader"] is None:
             raise Failed("there is no leader now", Exit.UNREACHABLE, "Watch for one with: raftlog status --watch")
         return

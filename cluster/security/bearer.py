@@ -73,7 +73,7 @@ def bearer_for(
 
 
 def is_private(url: str) -> bool:
-    """Whether no other machine on the way can read what is sent there: https, or this machine."""
+    """Whether no other machine on the way can read the bytes that are sent there: https, or this machine."""
     parts = urlsplit(url)
     return parts.scheme == "https" or is_loopback_host(parts.hostname or "")
 

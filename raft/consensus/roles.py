@@ -26,7 +26,7 @@ class RoleName(StrEnum):
 
 
 class _Following:
-    """What roles that do not lead share. An attribute of a dataclass itself would become a field when it is compiled."""
+    """The part that roles which do not lead share. The compiler makes a field of a dataclass's own attribute."""
 
     __slots__ = ()
     is_leader = False

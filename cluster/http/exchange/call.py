@@ -446,7 +446,5 @@ async def wait_applied(service: Service, call: Call, index: int) -> None:
     except ApiError as error:
         if error.code is not Code.DEADLINE:
             raise
-        raise ApiError(
-            Code.FUTURE_INDEX,
-            f"index {index} was not reached within the deadline: this node has applied {service.node.applied}",
-        ) from error
+        here = f"this node has applied {service.node.applied}"
+        raise ApiError(Code.FUTURE_INDEX, f"index {index} was not reached within the deadline: {here}") from error

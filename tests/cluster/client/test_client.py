@@ -23,17 +23,14 @@ from raftlog.cluster.client.aio.client import (
     compare,
     step,
 )
-from raftlog.cluster.client.aio.connection import Connection
-from raftlog.cluster.client.blocking import sockets
 from raftlog.cluster.client.blocking.client import SyncClient
-from raftlog.cluster.client.decisions import Failure
 from raftlog.cluster.client.errors import SessionExpired, Unavailable
-from raftlog.cluster.client.flow import ApiRequest, Lost, Response
+from raftlog.cluster.client.flow import ApiRequest, Response
 from raftlog.cluster.client.http1 import ResponseHead
 from raftlog.raft.types import EntryKind
 from tests.cluster.fake_node import FakeNode, serve
 from tests.cluster.peers.cutting import answers_cut
-from tests.support import StreamHandler, free_port, streams_served, wait_until_async
+from tests.support import StreamHandler, free_port, streams_served
 
 QUICK = Policy(back_off_first_ms=2, back_off_max_ms=20, attempt_ms=150, grace_ms=50)
 
@@ -405,74 +402,3 @@ async def test_a_client_means_the_log_that_answered_it_first() -> None:
             node.log_id = "ee" * 16
             with pytest.raises(NotApplied, match=f"this is log {'ee' * 16}"):
                 await asyncio.to_thread(blocking.get, b"k")
-
-
-async def test_a_connection_that_the_node_closes_first_has_sent_nothing() -> None:
-    """A full node answers and closes a new connection without reading from it, perhaps before a busy client has sent
-    its request. The request was not sent: it goes on at the next node at once, also without a session."""
-
-    async def full(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-        writer.close()
-
-    async with listening(full) as url, asyncio.timeout(5):
-        pool = Client(url)._carrier._pool
-        connection = await pool._connection(url, 1.0)
-        assert isinstance(connection, Connection)
-        await wait_until_async(lambda: not connection.is_usable, what="the end of the connection")
-        happened = await pool._answer(connection, b"GET / HTTP/1.1\r\n\r\n", 60.0, stream=False)
-        assert isinstance(happened, Lost)
-        assert happened.failure is Failure.NOT_SENT
-
-
-async def test_a_blocking_client_does_not_send_on_a_connection_that_the_node_has_closed() -> None:
-    """A plain write on it would be unknown, though no node has seen it. The next one goes over a new connection."""
-    ends = [asyncio.Event(), asyncio.Event()]
-    left = iter(ends)
-
-    async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await request_head(reader)
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
-        writer.close()
-        await writer.wait_closed()
-        next(left).set()
-
-    pool = sockets.SyncPool()
-    async with listening(once) as url, asyncio.timeout(5):
-        for ended in ends:
-            happened = await asyncio.to_thread(pool.send, url, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 5.0)
-            assert isinstance(happened, Response)
-            await ended.wait()
-    pool.close()
-
-
-@pytest.mark.parametrize("is_blocking", [False, True], ids=["asyncio", "blocking"])
-async def test_a_connection_that_is_answered_after_the_client_was_closed_is_closed_too(is_blocking: bool) -> None:
-    """A request that is under way while its client is closed gets its answer, and its connection does not go back
-    among the idle ones: no later `close` would end it. The node sees the end of the connection."""
-    asked, answer, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
-
-    async def answers_late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await request_head(reader)
-        asked.set()
-        await answer.wait()
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
-        await reader.read()
-        ended.set()
-
-    data = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
-    async with listening(answers_late) as url, asyncio.timeout(10):
-        if is_blocking:
-            blocking = sockets.SyncPool()
-            sent = asyncio.create_task(asyncio.to_thread(blocking.send, url, data, 5.0))
-            await asked.wait()
-            blocking.close()
-        else:
-            pool = Client(url)._carrier._pool
-            pool.close()  # while the connection is being made, say
-            sent = asyncio.create_task(pool.send(url, data, 5.0))
-            await asked.wait()
-        answer.set()
-        happened = await sent
-        assert isinstance(happened, Response)
-        await ended.wait()

@@ -12,7 +12,7 @@ from raftlog.cluster.runtime import build
 def test_pure_takes_the_source_file_where_a_compiled_module_lies_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Python itself takes the compiled one. Modules of other packages, and those without a source file, stay Python's."""
+    """Python itself takes the compiled one. Modules of other packages and those without a source file stay Python's."""
     (tmp_path / "both.py").write_text("")
     for name in ("both", "compiled"):
         (tmp_path / f"{name}{EXTENSION_SUFFIXES[0]}").write_bytes(b"")

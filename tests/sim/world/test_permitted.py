@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""The naive twin of users and permissions: the smallest breach of each of its rules, beside the right form."""
-=======
 """The naive twin of users and permissions: the smallest breach of each of its rules, beside the right case."""
->>>>>>> 0e79dae (One filter for records that a reader may not see; words; mutants of permissions that were found)
 
 from __future__ import annotations
 
@@ -98,11 +94,7 @@ CASES: dict[str, tuple[Steps, Steps]] = {
         lambda log: log.did("root", BlockRecord(Operation.APPEND, None, b"v")),
         lambda log: log.did("ada", BlockRecord(Operation.APPEND, None, b"v")),
     ),
-<<<<<<< HEAD
-    "without a user": (lambda log: log.lost("", PUT), lambda log: log.did("", PUT)),
-=======
     "without a principal": (lambda log: log.lost("", PUT), lambda log: log.did("", PUT)),
->>>>>>> 0e79dae (One filter for records that a reader may not see; words; mutants of permissions that were found)
     "an outdated admission": (lambda log: log.did("ada", PUT), lambda log: log.did("ada", PUT, revision=2)),
     "a blocked user": (
         lambda log: log.did("ada", PUT),
@@ -137,11 +129,7 @@ def test_the_smallest_breach_is_found_and_the_right_case_passes(name: str) -> No
 
 
 def test_a_write_that_was_refused_is_never_applied_later() -> None:
-<<<<<<< HEAD
-    """Its client has the answer not_applied: a late copy must be refused as well, although it is permitted by then."""
-=======
     """The answer was not_applied, so a late copy must be refused as well, although it is permitted by then."""
->>>>>>> 0e79dae (One filter for records that a reader may not see; words; mutants of permissions that were found)
     log = Log()
     session = log.open("ada")
     log.lost("ada", OTHER, session=session, sequence=1)

@@ -138,8 +138,9 @@ async def test_bytes_behind_a_request_wait_are_counted_and_not_read_on() -> None
 
 @pytest.mark.parametrize("size", [1_000_000, 100_000], ids=["in one piece", "in pieces of one turn"])
 async def test_a_large_body_behind_another_request_is_read_to_its_end(size: int) -> None:
-    """aiohttp's parser keeps what the body has no room for, and asks for it later. Further pieces that come before aiohttp
-    serves the request are no part of its head. Guard: `SlowConnection.data_received`, `SlowConnection._pass_on`."""
+    """aiohttp's parser keeps bytes that the body has no room for, and asks for them later. Further pieces that come
+    before aiohttp serves the request are no part of its head. Guard: `SlowConnection.data_received`,
+    `SlowConnection._pass_on`."""
     async with Server(fast_path=True) as server:
         wire = server.connect()
         await wire.feed(ODD)
