@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from raftlog.cluster.importer.formats.lines import InputOptions
+from raftlog.cluster.runtime.file_errors import naming
 
 SESSION_FILE_VERSION: Final = 2
 """Version 1 has neither files nor a reading: the import of one file, without a schema in the log."""
@@ -93,7 +94,7 @@ def write_session(path: Path, note: ImportSession) -> None:
 def write_aside(path: Path, data: bytes) -> None:
     """Replaces the content of the file durably, as a whole or not at all."""
     aside = path.with_name(f"{path.name}.new")
-    with aside.open("wb") as file:
+    with naming(aside), aside.open("wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

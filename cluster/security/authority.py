@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from raftlog.cluster.runtime import clock
+from raftlog.cluster.runtime.file_errors import naming
 from raftlog.cluster.security.names import Holder, HolderKind, UnknownHolder, holder_of, holder_uri
 from raftlog.cluster.security.tls import TlsError
 
@@ -213,8 +214,12 @@ def _write(folder: Path, stem: str, certificate: x509.Certificate, key: ec.Ellip
 
 def _write_new(path: Path, data: bytes) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with open(descriptor, "wb") as file:
-        file.write(data)
+    try:
+        with naming(path), open(descriptor, "wb") as file:
+            file.write(data)
+    except OSError:
+        path.unlink()  # half of it would be in the way of the next try
+        raise
 
 
 def _read(path: Path) -> bytes:

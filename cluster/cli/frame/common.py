@@ -7,6 +7,7 @@ on standard error and an exit code (docs/cli.md).
 from __future__ import annotations
 
 import difflib
+import errno
 import functools
 import inspect
 import json
@@ -221,6 +222,8 @@ def ended(work: Callable[[], None], with_json: bool = False) -> None:
         _fail(error, Exit.USAGE, "", with_json)
     except OSError as error:
         told = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            told += "; free disk space, and run the command again"
         _fail(OSError(told), Exit.FAILURE, "", with_json)
     except KeyboardInterrupt:
         raise typer.Exit(Exit.INTERRUPTED) from None

@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Any, BinaryIO, Final
 
 from raftlog.cluster.api.encoding import Encoding, as_text, to_b64
+from raftlog.cluster.runtime.file_errors import naming
 
 Row = Mapping[str, Any]
 
@@ -118,7 +119,7 @@ class Printer:
     def __init__(self, format: Format | None, encoding: Encoding = "auto", stdout: BinaryIO | None = None) -> None:
         self.format = format or (Format.TABLE if sys.stdout.isatty() else Format.TSV)
         self.encoding: Encoding = encoding
-        self._out = stdout or sys.stdout.buffer
+        self._stdout = stdout or sys.stdout.buffer
 
     def one(self, row: Row, view: View) -> None:
         """A single result: JSON is an object, not a list of one."""
@@ -160,16 +161,14 @@ class Printer:
                     self._line(json.dumps(jsonable(row, self.encoding), ensure_ascii=False))
                 case Format.RAW:
                     if (raw := view.raw(row)) is not None:
-                        self._out.write(raw)
-                        self._out.flush()
+                        self._write(raw)
 
     def _array(self, rows: Iterable[Row]) -> None:
         before = b"["
         try:
             for row in rows:
                 shown = json.dumps(jsonable(row, self.encoding), ensure_ascii=False)
-                self._out.write(before + b"\n" + shown.encode("utf-8", "surrogatepass"))
-                self._out.flush()
+                self._write(before + b"\n" + shown.encode("utf-8", "surrogatepass"))
                 before = b","
         finally:
             self._line("[]" if before == b"[" else "\n]")
@@ -189,12 +188,15 @@ class Printer:
         console = Console(file=sys.stdout, highlight=False, width=width)
         with console.capture() as captured:
             console.print(table)
-        self._out.write(captured.get().encode("utf-8", "replace"))
-        self._out.flush()
+        self._write(captured.get().encode("utf-8", "replace"))
 
     def _line(self, text: str) -> None:
-        self._out.write(text.encode("utf-8", "surrogatepass") + b"\n")
-        self._out.flush()
+        self._write(text.encode("utf-8", "surrogatepass") + b"\n")
+
+    def _write(self, data: bytes) -> None:
+        with naming("standard output"):
+            self._stdout.write(data)
+            self._stdout.flush()
 
 
 def _markless(text: str) -> str:
