@@ -54,6 +54,12 @@ def stream_no_op(stream: DataFrame, folder: Path) -> None:
     query.awaitTermination()
 
 
+def rows_to_write(spark: SparkSession, records: int) -> DataFrame:
+    """The rows that the sinks write, in two tasks: a thousand keys, and values of about 100 bytes."""
+    value = "concat('value ', id, ' ', repeat('x', 85)) AS value"
+    return spark.range(0, records, 1, 2).selectExpr("cast(id % 1000 AS string) AS key", value)
+
+
 def seconds(job: Callable[[], object]) -> float:
     """How long it takes."""
     started = time.perf_counter()
@@ -64,6 +70,11 @@ def seconds(job: Callable[[], object]) -> float:
 def java_options(heap: str) -> str:
     """A heap of fixed size: a growing one costs a third, and not on both sides alike."""
     return f"-Xms{heap} -XX:+AlwaysPreTouch"
+
+
+def sink(rows: DataFrame, servers: str) -> None:
+    """Every row is written to a topic of its own, as Spark's Kafka sink does by default."""
+    rows.write.format("kafka").option("kafka.bootstrap.servers", servers).option("topic", "sink").save()
 
 
 def _kafka(wanted: dict[str, Any]) -> dict[str, Callable[[], object]]:
@@ -95,6 +106,7 @@ def _kafka(wanted: dict[str, Any]) -> dict[str, Callable[[], object]]:
         "hash": lambda: hashed(table),
         "parquet": lambda: parquet_into(folder / "parquet")(table),
         "stream no-op": lambda: stream_no_op(stream, folder / "checkpoint"),
+        "sink": lambda: sink(rows_to_write(spark, wanted["records"]), wanted["servers"]),
     }
 
 

@@ -154,12 +154,14 @@ class Kafka:
         return _run([_java(), "-cp", f"{self.folder / 'broker'}/*", *wanted], stdin)
 
     @contextmanager
-    def jobs(self, servers: str, folder: Path, *, heap: str, master: str) -> Iterator[dict[str, Callable[[], None]]]:
+    def jobs(
+        self, servers: str, folder: Path, *, heap: str, master: str, records: int = 0
+    ) -> Iterator[dict[str, Callable[[], None]]]:
         """The jobs of `bench.spark.jobs` in the rival's Spark, which runs meanwhile. Raises MissingTool where it does
-        not."""
+        not. The sink writes so many `records`."""
         wanted = {
             "servers": servers, "topic": TOPIC, "heap": heap, "master": master, "folder": str(folder),
-            "jars": str(self.folder / "connector"),
+            "jars": str(self.folder / "connector"), "records": records,
         }  # fmt: skip
         script = Path(__file__).with_name("jobs.py")
         folder.mkdir(parents=True)
