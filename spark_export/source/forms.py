@@ -6,6 +6,7 @@ format is an `Unreadable`, so that one bad value costs only itself.
 
 import csv
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -50,7 +51,7 @@ def parse_of(form: ValueFormat, written: CsvForm, names: Sequence[str]) -> Parse
     """
     match form:
         case "json":
-            return _decoded(msgspec.json.Decoder().decode)
+            return _decoded(msgspec.json.Decoder().decode, rows.json_slowly)
         case "msgpack":
             return _decoded(msgspec.msgpack.Decoder().decode)
         case "csv":
@@ -65,7 +66,7 @@ def parse_of_import(schema: Schema) -> Parse:
         case "csv":
             return _table(schema.dialect or Dialect(), [column.name for column in schema.columns])
         case "json":
-            return _decoded(msgspec.json.Decoder().decode)
+            return _decoded(msgspec.json.Decoder().decode, rows.json_slowly)
         case "access":
             return _access_lines
         case "syslog":
@@ -81,7 +82,9 @@ def cells_of(values: Sequence[bytes], written: CsvForm) -> list[list[str] | Unre
     return _cells(values, Dialect(written.delimiter, written.quote, written.escape, header=False))
 
 
-def _decoded(decode: Callable[[bytes], Any]) -> Parse:
+def _decoded(decode: Callable[[bytes], Any], slowly: Callable[[bytes], Any] | None = None) -> Parse:
+    """A parser. What `decode` does not take may be read `slowly`, which raises ValueError."""
+
     def parse(values: Sequence[bytes]) -> list[Any]:
         try:
             return [decode(value) for value in values]
@@ -92,12 +95,15 @@ def _decoded(decode: Callable[[bytes], Any]) -> Parse:
         try:
             return decode(value)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError) as error:
+            with suppress(ValueError):
+                if slowly is not None:
+                    return slowly(value)
             return Unreadable(value, str(error) or type(error).__name__)
 
     return parse
 
 
-_json: Final = _decoded(msgspec.json.Decoder().decode)
+_json: Final = _decoded(msgspec.json.Decoder().decode, rows.json_slowly)
 _msgpack: Final = _decoded(msgspec.msgpack.Decoder().decode)
 
 

@@ -142,7 +142,7 @@ def _of_values(connection: Any, rows: LogRows, schema: ValueSchema) -> str:
         cells = [f"raftlog_cells[{place}]" for place in range(1, len(schema.columns) + 1)]
     else:
         told = "CASE WHEN json_valid(text(value)) THEN text(value)::JSON END"
-        cells = [f"raftlog_cells ->> {_text(f'$.{_name(column.name)}')}" for column in schema.columns]
+        cells = [f"raftlog_cells ->> {_text(_pointer(column.name))}" for column in schema.columns]
     shown = [
         f"try_cast({cell} AS {_TYPES.get(column.type, 'VARCHAR')}) AS {_name(name)}"
         for column, cell, name in zip(schema.columns, cells, schema.named(rows.columns), strict=True)
@@ -154,6 +154,11 @@ def _of_values(connection: Any, rows: LogRows, schema: ValueSchema) -> str:
         f"SELECT * EXCLUDE (raftlog_cells){read}, {', '.join(shown)} FROM (SELECT *, {told} AS raftlog_cells FROM log "
         f"WHERE operation = 'append' AND session IN ({sessions}))"
     )
+
+
+def _pointer(member: str) -> str:
+    """The JSON pointer (RFC 6901) of a member, whatever its name."""
+    return "/" + member.replace("~", "~0").replace("/", "~1")
 
 
 def _csv_cells(dialect: CsvDialect) -> Any:

@@ -42,13 +42,14 @@ def json_object(data: bytes) -> dict[str, Any]:
     try:
         fields = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        fields = _json_slowly(data)  # it also reads NaN, and half a pair of surrogates
+        fields = json_slowly(data)
     if not isinstance(fields, dict):
         raise ValueError("not a JSON object")
     return fields
 
 
-def _json_slowly(data: bytes) -> object:
+def json_slowly(data: bytes) -> object:
+    """JSON that may have NaN, numbers beyond all floats, or half a pair of surrogates. Raises ValueError."""
     try:
         return json.loads(data)
     except ValueError as error:

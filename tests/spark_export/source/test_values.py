@@ -248,3 +248,14 @@ def test_a_column_is_what_each_value_gives(seed: int) -> None:
             assert left.keys() == rests.keys()
             for place, each in rests.items():
                 assert (left[place].rest, left[place].is_misfit) == (each.rest, each.is_misfit)
+
+
+def test_json_that_other_programs_write_is_read_as_it_was_imported() -> None:
+    """NaN and numbers beyond all floats, which strict JSON does not have; the other members are not lost with them."""
+    rows = rows_of(
+        b'{"d":NaN,"n":1}', b'{"d":-Infinity}', b'{"d":1e400,"n":2}', b"{'n':3}",
+        schema="d DOUBLE, n INT, _rescued_data STRING", valueFormat="json",
+    )  # fmt: skip
+    assert str([tuple(row.values()) for row in rows]) == str(
+        [(math.nan, 1, None), (-math.inf, None, None), (math.inf, 2, None), (None, None, "{'n':3}")]
+    )

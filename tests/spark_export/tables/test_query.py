@@ -10,11 +10,14 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from raftlog import arrow
 from raftlog.cluster.api.errors import Code
 from raftlog.spark_export.commands import query
+from raftlog.spark_export.tables import duck
 from tests.spark_export import logs
 from tests.spark_export.export.exports import LAST, LOG, ROWS, run as exported
-from tests.spark_export.server import Served
+from tests.spark_export.imports import add_import, appended, schema
+from tests.spark_export.server import Served, serving
 
 USER = [row for row in ROWS if logs.is_user(row)]
 COUNTED = "SELECT operation, count(*) AS n, min(index) AS first FROM log GROUP BY ALL ORDER BY operation"
@@ -137,3 +140,15 @@ def test_nothing_is_left_where_the_command_ran(url: str, tmp_path: Path, monkeyp
     sql = "SET memory_limit = '20MB'; SELECT count(*) AS n FROM (SELECT * FROM range(3000000) t(i) ORDER BY hash(i))"
     assert rows_of(ask(sql, "--endpoints", url, "--json")) == [{"n": 3_000_000}]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_members_of_json_have_any_name() -> None:
+    """None of them costs the view: a quote, a slash, a dot, no name at all."""
+    names = ["a.b", 'e"f', "x/y~0", "", "it's", "$"]
+    log = appended()
+    columns = [(name, "integer") for name in names]
+    add_import(log, schema("json", *columns), [json.dumps({name: at for at, name in enumerate(names)}).encode()])
+    with serving(Served(log)) as url, duck.opened(arrow.log(url)) as tables:
+        found, rows = tables.ask("SELECT * FROM events")
+        assert next(iter(rows))[-len(names) :] == (0, 1, 2, 3, 4, 5)
+    assert found[-len(names) :] == ["a.b", 'e"f', "x/y~0", "column", "it's", "$"]
