@@ -142,7 +142,7 @@ def status_command(
         for row in shown["nodes"]:
             if row.get("is_insecure"):
                 print(
-                    f"node {row['node']} runs with --insecure: every client that reaches it may do everything",
+                    f"node {row['node']} runs with --insecure: each machine that reaches it may do everything",
                     file=sys.stderr,
                 )
         if shown["leader"] is None:

@@ -14,7 +14,7 @@ from raftlog.cluster.client.access_requests import change
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.node.formatting import OPERATOR, TLS_FOLDER
 from raftlog.cluster.node.local_cluster import LocalCluster
-from raftlog.cluster.security.bearer import TOKEN_FILE_VARIABLE
+from raftlog.cluster.security.bearer import TOKEN_FILE_VARIABLE, save_token
 from raftlog.cluster.security.tokens import make_token
 
 TOKEN_NAME: Final = f"{OPERATOR}.token"
@@ -30,8 +30,7 @@ def make_first_admin(cluster: LocalCluster) -> Path:
     """Makes the first admin of a cluster that serves; the file with its token. Raises ClientError, OSError."""
     node, token = cluster.nodes[0], make_token()
     file = (cluster.folder / TLS_FOLDER / TOKEN_NAME).resolve()
-    file.touch(0o600, exist_ok=False)
-    file.write_text(f"{token.text}\n", encoding="ascii")
+    save_token(file, token.text)
     asked = AccessIn("init", OPERATOR, token=token.identifier, token_hash=token.digest.hex(), label="raftlog up")
     try:
         with SyncClient(cluster.urls, sessions=False, tls=cluster.tls_files(f"node-{node}")) as client:

@@ -73,9 +73,15 @@ def bearer_for(
 
 
 def is_private(url: str) -> bool:
-    """Whether no other machine on the way can read the bytes that are sent there: https, or this machine."""
+    """Whether no other machine can read requests to that URL: https, or this machine."""
     parts = urlsplit(url)
     return parts.scheme == "https" or is_loopback_host(parts.hostname or "")
+
+
+def save_token(path: Path, text: str) -> None:
+    """Writes a token to a new private file. Raises OSError."""
+    path.touch(0o600, exist_ok=False)
+    path.write_text(f"{text}\n", encoding="ascii")
 
 
 def _read(path: str) -> str:

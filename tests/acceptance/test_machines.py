@@ -136,9 +136,8 @@ def test_three_machines_by_three_commands(tmp_path: Path, record_property: Measu
             }  # fmt: skip
             assert "after" in run("get", "after", cwd=tmp_path, environment=environment | own)
             denied = subprocess.run(
-                [*RAFTLOG, "put", "after", "x"], env={**os.environ, **environment, **own},
-                capture_output=True, text=True,
-                timeout=30, check=False,
+                [*RAFTLOG, "put", "after", "x"], env={**os.environ, **environment, **own}, capture_output=True,
+                text=True, timeout=30, check=False,
             )  # fmt: skip
             assert (denied.returncode, "user 'alice' may write nothing" in denied.stderr) == (9, True), denied.stderr
             bare = {name: "" for name in environment if name != "RAFTLOG_ENDPOINTS"}

@@ -241,8 +241,7 @@ class Call:
 
     def check_own_headers(self) -> None:
         """Raises ApiError for an unknown raftlog header, and for one given twice. A misspelt session header must not
-        turn
-        exactly-once into at-least-once without an error."""
+        turn exactly-once into at-least-once without an error."""
         if self._request is None:  # the fast path hands requests with an unknown raftlog header to aiohttp
             return
         seen: set[str] = set()
@@ -338,8 +337,7 @@ class Call:
 
     def hold(self, budget: Budget, size: int) -> bool:
         """Counts `size` bytes of this request in the budget until `release`, instead of the bytes before. Returns
-        whether
-        there is room; without room nothing changes."""
+        whether there is room; without room nothing changes."""
         if self.held is None:
             self.held = {}
         if budget not in self.held:
