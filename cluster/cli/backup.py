@@ -19,9 +19,8 @@ from raftlog.cluster.client.backup import BackupCursor, BackupPiece
 from raftlog.cluster.config.cluster_file import ClusterFile, SettingsError
 from raftlog.cluster.config.settings import DiskSettings
 from raftlog.cluster.files.errors import DiskError
-from raftlog.cluster.files.shard_files import sync_folder
 from raftlog.cluster.records.backup_format import BackupDamaged, BackupEnd, BackupHead
-from raftlog.cluster.runtime.file_errors import naming
+from raftlog.cluster.runtime.file_errors import naming, replace_file, sync_folder
 from raftlog.raft.codec.checks import UnknownVersion
 from raftlog.statemachine.snapshot import FRAME_SIZE, KEYS
 
@@ -191,15 +190,16 @@ def _confirm(log_id: str, *, is_given: bool) -> None:
 
 
 def _make(cli: Cli, seed: Any, file: Path, new_ids: bool, nodes: tuple[int, ...] | list[int], size: int) -> None:
+    from raftlog.cluster.config.cluster_file import render_cluster_file
     from raftlog.cluster.node.formatting import read_cluster
-    from raftlog.cluster.offline.restore import first_configuration, make_cluster, renewed, write_cluster_file
+    from raftlog.cluster.offline.restore import first_configuration, make_cluster, renewed
 
     with _failures():
         cluster: ClusterFile = read_cluster(file)
         if new_ids:
             cluster = renewed(cluster)
             first_configuration(seed, cluster, str(file))
-            write_cluster_file(cluster, file)
+            replace_file(file, render_cluster_file(cluster).encode())
         folders = make_cluster(seed, cluster, file, segment_bytes=size, nodes=nodes)
     rows = [
         {

@@ -33,8 +33,9 @@ from raftlog.cluster.files.errors import (
     explain,
     foreign,
 )
-from raftlog.cluster.files.shard_files import ShardFiles, sync_folder, write_new
+from raftlog.cluster.files.shard_files import ShardFiles, write_new
 from raftlog.cluster.files.snapshot_files import RecoveredSnapshot
+from raftlog.cluster.runtime.file_errors import sync_folder
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion, crc32c
 from raftlog.raft.codec.frame import SHARD_MAX
 from raftlog.raft.configuration import Configuration

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from raftlog.cluster.runtime.clock import monotonic
+from raftlog.cluster.runtime.file_errors import sync_folder
 from raftlog.raft.wal.operations import (
     Allocate,
     Create,
@@ -207,15 +208,6 @@ class Allocation:
         """Closes and removes the unfinished file."""
         os.close(self._descriptor)
         self._path.unlink(missing_ok=True)
-
-
-def sync_folder(path: Path) -> None:
-    """Syncs a folder, so that its names are durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def write_new(path: Path, data: bytes) -> None:

@@ -40,9 +40,9 @@ from raftlog.cluster.importer.session_file import (
     ImportSession,
     SessionFileError,
     remove_session,
-    sync_folder,
     write_session,
 )
+from raftlog.cluster.runtime.file_errors import sync_folder
 
 __all__ = ["BATCH_BYTES_MAX", "BATCH_LINES", "STDIN", "ImportPlan", "ImportProgress", "ImportStep", "preview", "run"]
 

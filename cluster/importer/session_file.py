@@ -7,14 +7,13 @@ first answer.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from raftlog.cluster.importer.formats.lines import InputOptions
-from raftlog.cluster.runtime.file_errors import naming
+from raftlog.cluster.runtime.file_errors import replace_file, sync_folder
 
 SESSION_FILE_VERSION: Final = 2
 """Version 1 has neither files nor a reading: the import of one file, without a schema in the log."""
@@ -88,30 +87,10 @@ def read_session(path: Path) -> ImportSession | None:
 
 def write_session(path: Path, note: ImportSession) -> None:
     """Writes the note into the file durably, as a whole or not at all."""
-    write_aside(path, msgspec.json.format(msgspec.json.encode(note)) + b"\n")
-
-
-def write_aside(path: Path, data: bytes) -> None:
-    """Replaces the content of the file durably, as a whole or not at all."""
-    aside = path.with_name(f"{path.name}.new")
-    with naming(aside), aside.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(path)
-    sync_folder(path.parent)
+    replace_file(path, msgspec.json.format(msgspec.json.encode(note)) + b"\n", is_private=True)
 
 
 def remove_session(path: Path) -> None:
     """Deletes the session file."""
     path.unlink(missing_ok=True)
     sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes a rename or removal in the folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -40,8 +40,9 @@ from raftlog.cluster.importer.batches import Cut, batches
 from raftlog.cluster.importer.events import Events
 from raftlog.cluster.importer.files import InputFiles
 from raftlog.cluster.importer.plan import BATCH_LINES, SESSION_TTL_MS, ImportPlan
-from raftlog.cluster.importer.session_file import Acknowledged, write_aside
+from raftlog.cluster.importer.session_file import Acknowledged
 from raftlog.cluster.importer.source import Part, Source, SourceError
+from raftlog.cluster.runtime.file_errors import replace_file
 
 __all__ = ["Copied", "CopyStep", "Events", "FileSource", "NewRecord", "Part", "Source", "SourceError", "copy"]
 
@@ -137,18 +138,18 @@ def copy(
         while part := reader.next(batch_records):
             if not part.records:
                 now = msgspec.structs.replace(now, position=part.position)
-                write_aside(state, msgspec.msgpack.encode(now))
+                replace_file(state, msgspec.msgpack.encode(now), is_private=True)
                 confirm(now.position)
                 continue
             kept = _SentBatch(now.sequence + 1, [*part.records], part.position)
             now = msgspec.structs.replace(now, kept=kept)
-            write_aside(state, msgspec.msgpack.encode(now))
+            replace_file(state, msgspec.msgpack.encode(now), is_private=True)
             at(CopyStep.KEPT)
             now, answer = _send(client, state, now, kept, session_ttl_ms)
             at(CopyStep.ANSWERED)
             confirm(now.position)
             yield _copied(now, answer, len(kept.records))
-    write_aside(state, msgspec.msgpack.encode(now))
+    replace_file(state, msgspec.msgpack.encode(now), is_private=True)
 
 
 def _read(state: Path, name: str, log: str) -> _CopyState | None:
@@ -189,7 +190,7 @@ def _send(client: SyncClient, state: Path, now: _CopyState, kept: _SentBatch, tt
             break
         session, sequence = client.open_session(ttl_ms).session, 1
         now = msgspec.structs.replace(now, session=session, kept=msgspec.structs.replace(kept, sequence=sequence))
-        write_aside(state, msgspec.msgpack.encode(now))
+        replace_file(state, msgspec.msgpack.encode(now), is_private=True)
     done = msgspec.structs.replace(
         now, sequence=sequence, records=now.records + len(kept.records),
         first=first if now.first is None else now.first, last=last, position=kept.position, kept=None,

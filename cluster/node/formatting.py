@@ -27,7 +27,7 @@ from raftlog.cluster.config.cluster_file import (
 )
 from raftlog.cluster.files.folder import DiskIdentity, format_node
 from raftlog.cluster.runtime import clock
-from raftlog.cluster.runtime.file_errors import write_text
+from raftlog.cluster.runtime.file_errors import replace_file
 from raftlog.cluster.security.tls import TlsFiles
 from raftlog.statemachine.versions import CLUSTER_VERSION
 
@@ -146,7 +146,7 @@ def format_cluster(cluster: ClusterFile, file: Path, *, segment_bytes: int, node
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     if not file.exists():
-        write_text(file, render_cluster_file(cluster))
+        replace_file(file, render_cluster_file(cluster).encode())
     entry = first_entry(cluster)
     folders: list[Path] = []
     for node in cluster.node:
@@ -175,7 +175,7 @@ def format_join(file: Path, data: Path | None, *, segment_bytes: int) -> Path:
         cluster = parse_cluster_file(render_cluster_file(msgspec.structs.replace(cluster, node=nodes)), str(file))
     (folder,) = format_cluster(cluster, file, segment_bytes=segment_bytes, nodes=[node])
     if data is not None:
-        write_text(file, render_cluster_file(cluster))
+        replace_file(file, render_cluster_file(cluster).encode())
     return folder
 
 

@@ -44,7 +44,7 @@ from raftlog.cluster.node.formatting import (
     tls_files,
     tls_lines,
 )
-from raftlog.cluster.runtime.file_errors import write_text
+from raftlog.cluster.runtime.file_errors import replace_file
 from raftlog.cluster.security.tls import TlsFiles, client_context
 
 CLUSTER_FILE: Final = "cluster.toml"
@@ -418,7 +418,7 @@ class LocalCluster:
             lines += tls_lines(node.id)
         lines += [f"{key} = {msgspec.json.encode(value).decode()}" for key, value in self._settings.items()]
         lines += [f"dial.{to} = {quoted(address)}" for to, address in dial.items()]
-        write_text(self.settings_file(node.id), "\n".join(lines) + "\n")
+        replace_file(self.settings_file(node.id), ("\n".join(lines) + "\n").encode())
 
 
 def process_state(pid: int) -> str:

@@ -19,10 +19,10 @@ from typing import Final
 
 import msgspec
 
-from raftlog.cluster.config.cluster_file import ClusterFile, SettingsError, render_cluster_file
+from raftlog.cluster.config.cluster_file import ClusterFile, SettingsError
 from raftlog.cluster.files.errors import StoredSnapshotDamaged
 from raftlog.cluster.files.folder import SHARD, DiskIdentity, make_folder
-from raftlog.cluster.files.shard_files import ShardFiles, write_new
+from raftlog.cluster.files.shard_files import ShardFiles
 from raftlog.cluster.files.snapshot_files import RecoveredSnapshot, SnapshotWriter
 from raftlog.cluster.files.stopped_folder import OnBytesRead
 from raftlog.cluster.records.backup_format import BackupDamaged, BackupDecoder, BackupEnd, BackupHead, NoBackup
@@ -202,11 +202,3 @@ def _check_made(folder: Path, log: LogIdentity, seed: Seed, *, is_read_whole: bo
             raise StoredSnapshotDamaged(
                 f"{folder}: its state is {here}, not that of the source: do not use it, report this"
             )
-
-
-def write_cluster_file(cluster: ClusterFile, file: Path) -> None:
-    """Replaces the existing file at once."""
-    aside = file.with_name(f"{file.name}.new")
-    aside.unlink(missing_ok=True)
-    write_new(aside, render_cluster_file(cluster).encode())
-    aside.rename(file)

@@ -1,13 +1,15 @@
-"""Names the file in errors of writing, and leaves no half of a file behind when the disk is full.
+"""Writes files of users durably: an error names the file, and leaves no half of it behind.
 
 Python names a file in the error when it cannot be opened, but not when it cannot be written.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 
 @contextmanager
@@ -21,13 +23,32 @@ def naming(path: Path | str) -> Iterator[None]:
         raise
 
 
-def write_text(path: Path, text: str) -> None:
-    """Writes the file as a whole, or not at all. Raises OSError."""
+def replace_file(path: Path, data: bytes, *, is_private: bool = False) -> None:
+    """Writes the file durably, as a whole or not at all; `is_private`: only its owner can read it.
+
+    Raises OSError, which names the file."""
     aside = path.with_name(f"{path.name}.new")
     try:
-        with naming(path):
-            aside.write_text(text, encoding="utf-8")
-            aside.replace(path)
+        with naming(path), create_private(aside) if is_private else aside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+        sync_folder(path.parent)
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
+
+
+def create_private(path: Path) -> BinaryIO:
+    """Creates or empties a file that only its owner can read. Raises OSError."""
+    return open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600))
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes new names and removals in the folder durable. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

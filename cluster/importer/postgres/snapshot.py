@@ -19,8 +19,8 @@ import msgspec
 from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.importer.postgres.messages import PgColumn, Relation
 from raftlog.cluster.importer.postgres.values import PgTable, Place, place_of, unescaped
-from raftlog.cluster.importer.session_file import sync_folder
 from raftlog.cluster.importer.source import SourceError
+from raftlog.cluster.runtime.file_errors import create_private, sync_folder
 
 _VERSION: Final = 1
 _END_OF_TABLE: Final = b"\\.\n"
@@ -82,7 +82,7 @@ class TableSnapshotWriter:
         self._path = path
         self._aside = aside_of(path)
         self.id = secrets.token_hex(8)
-        self._file = self._aside.open("wb")
+        self._file = create_private(self._aside)
         self._line(SnapshotHead(_VERSION, self.id, system, slot))
         self._sync()
 

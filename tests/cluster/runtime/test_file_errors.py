@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
 
-from raftlog.cluster.runtime.file_errors import naming, write_text
+from raftlog.cluster.runtime.file_errors import naming, replace_file
 
 
 def test_an_error_of_writing_names_the_file() -> None:
@@ -20,15 +21,15 @@ def test_an_error_of_writing_names_the_file() -> None:
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of a cluster file would be in the way when the disk has space again."""
     note = tmp_path / "note"
-    write_text(note, "before")
+    replace_file(note, b"before", is_private=True)
+    assert note.stat().st_mode & 0o777 == 0o600
 
-    def full(self: Path, text: str, encoding: str) -> int:
-        self.write_bytes(text[:1].encode())
+    def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left") as failed:
-        write_text(note, "after")
+        replace_file(note, b"after")
     assert failed.value.filename == str(note)
     assert [path.name for path in tmp_path.iterdir()] == ["note"]
     assert note.read_bytes() == b"before"

@@ -90,6 +90,7 @@ def test_a_kill_while_the_snapshot_is_read_leaves_nothing_behind(
             def kill(writer: TableSnapshotWriter, is_complete: bool = is_complete) -> None:
                 if is_complete:
                     finish(writer)
+                    assert (tmp_path / "snapshot").stat().st_mode & 0o077 == 0
                 raise Killed
 
             monkeypatch.setattr(TableSnapshotWriter, "finish", kill)
