@@ -13,10 +13,12 @@ from raftlog.chaos.sim.ground.failure import Failure
 from raftlog.chaos.sim.ground.outcome import Outcome
 from raftlog.chaos.sim.ground.swarm import draw
 from raftlog.chaos.sim.mutants import plant
-from raftlog.chaos.sim.nemesis.promises import Peers
+from raftlog.chaos.sim.nemesis.promises import Peers, start_until_taken
 from raftlog.chaos.sim.seed.run import run_seed
 from raftlog.chaos.sim.world.world import World, quiet
+from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.raft.wal.operations import Sync, Write
+from raftlog.statemachine.commands import Operation
 from tests.sim.world.test_stories import Story
 
 SEEDS = range(1, 13)
@@ -157,6 +159,50 @@ def test_no_process_remembers_and_the_disk_of_a_peer_does(back: int, when: str, 
     for node in first:
         story.begin(node)
         story.wait(5)
+    story.until(lambda: world.has_agreed(written), 10_000)
+    world.witness.finished()
+
+
+def test_a_rolled_back_node_commits_nothing_with_the_leader_before_the_one_that_it_elected() -> None:
+    """Node 1 leads and stands still; node 3 elects node 2, which commits a write with it. The disk of node 3 goes back
+    to before its vote. Node 1 goes on, and takes itself for the leader; node 2 is cut off for a moment, shorter than a
+    started node waits. So node 3 acknowledges nothing to node 1, which would commit another entry at the same index.
+
+    Guard: `is_waiting` in `on_append` of raft/consensus/replication.py.
+    """
+    story = Story(3, seed=5)
+    world = story.world
+    story.make_leader(1)
+    world.write()
+    story.until(lambda: world.has_agreed(world.acknowledged))
+    story.wait(200)
+    image = world.disks[3].copy()
+    world.replicas[1].is_paused = True
+    story.cut(((1, 2), (2, 1), (1, 3), (3, 1)))
+    story.until(lambda: story.leads(2) or story.leads(3))
+    story.make_leader(2)
+    before = world.acknowledged
+    world.write()
+    story.until(lambda: world.acknowledged > before)
+    written = world.acknowledged
+    Peers(world, 3).forgets()
+    story.end(3)
+    held = world.disks[3].view.entries[: world.disks[3].view.synced]
+    world.disks[3].roll_back(image)
+    world.disks[3].view.lost(held)
+    story.cut(((1, 2), (2, 1), (2, 3), (3, 2)))
+    world.replicas[1].is_paused = False
+    world.replicas[1].wake()
+    start_until_taken(world, 3)
+    world.replicas[3].is_held = False
+    story.until(lambda: story.leads(1))
+    block = encode_block([BlockRecord(Operation.APPEND, None, b"beside it")], plain=True)
+    world.replicas[1].submit(block, 1, 0, 0, world.now_us + 1_000_000, lambda _: None)
+    story.wait(150)
+    assert story.leads(1)
+    assert story.state(3).leader == 1
+    assert story.state(1).log.committed < written
+    story.cut(())
     story.until(lambda: world.has_agreed(written), 10_000)
     world.witness.finished()
 

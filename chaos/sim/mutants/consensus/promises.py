@@ -128,7 +128,8 @@ MUTANTS: Final = (
         pitfall=66,
         title="a started node, whose disk lost its vote for a newer leader, acknowledges entries to the one before",
         source="this project, until a review found it",
-        story=f"{_STARTED}a_started_node_acknowledges_nothing_before_the_voters_have_reported_their_memory",
+        story="tests/sim/disk/test_promises.py::"
+        "test_a_rolled_back_node_commits_nothing_with_the_leader_before_the_one_that_it_elected",
         edits=(Edit("raftlog.raft.consensus.replication:on_append", "if recall.is_waiting(state):", "if False:"),),
     ),
     Mutant(
