@@ -6,6 +6,7 @@ It imports very little before it can end cleanly on Ctrl-C and on an extra that 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import Final
 
@@ -28,7 +29,10 @@ def main() -> None:
     try:
         from raftlog.cluster.cli.commands import asked_for, build
 
-        build(asked_for(sys.argv[1:], os.environ))()
+        run = build(asked_for(sys.argv[1:], os.environ))
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # `raftlog/__init__.py`
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        run()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except ModuleNotFoundError as error:

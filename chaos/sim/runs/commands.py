@@ -212,6 +212,7 @@ class _Stop:
         if self.is_interrupted:
             raise KeyboardInterrupt
         self.is_interrupted = True
+        print("raftlog: waiting for the seeds that run; Ctrl-C again ends them at once", file=sys.stderr)
 
 
 def _run(wanted: Wanted) -> Exit:

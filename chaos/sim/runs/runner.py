@@ -16,7 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
-from multiprocessing import connection
+from multiprocessing import connection, resource_tracker
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any, Final
@@ -252,6 +252,7 @@ def _start(context: Any, mutant: str | None, work: Work | None, job: Job) -> _Wo
 @contextlib.contextmanager
 def _interrupts_wait() -> Iterator[None]:
     """Holds Ctrl-C back in processes started here, until they ignore it: the parent decides when workers end."""
+    resource_tracker.ensure_running()  # multiprocessing starts it with the first worker, and lets Ctrl-C through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -8,8 +8,10 @@ row.
 from __future__ import annotations
 
 import json
+import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, BinaryIO, Final
@@ -168,8 +170,9 @@ class Printer:
         try:
             for row in rows:
                 shown = json.dumps(jsonable(row, self.encoding), ensure_ascii=False)
-                self._write(before + b"\n" + shown.encode("utf-8", "surrogatepass"))
-                before = b","
+                with _interrupts_wait():  # a row is written whole, or not at all: the array can be closed
+                    self._write(before + b"\n" + shown.encode("utf-8", "surrogatepass"))
+                    before = b","
         finally:
             self._line("[]" if before == b"[" else "\n]")
 
@@ -197,6 +200,16 @@ class Printer:
         with naming("standard output"):
             self._stdout.write(data)
             self._stdout.flush()
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Holds Ctrl-C back."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _markless(text: str) -> str:

@@ -5,6 +5,14 @@
 Each name is imported when it is asked for, so `import raftlog` costs nothing, and the blocking client needs no asyncio.
 """
 
+import sys
+
+if sys.argv[:1] and sys.argv[0].endswith("/raftlog"):  # the command line, which takes Ctrl-C back in its `main`
+    import _signal
+
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # until then it ends the process without a traceback
+
 import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

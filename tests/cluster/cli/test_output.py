@@ -2,7 +2,9 @@
 
 import io
 import json
+import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -94,3 +96,19 @@ def test_an_array_ends_where_its_rows_are_broken_off() -> None:
             Printer(Format.JSON, stdout=out).each(rows(count), View((Column("n"),), lines_of("n")))
         assert out.getvalue() == told
         assert json.loads(told) == [{"n": number} for number in range(count)]
+
+
+def test_ctrl_c_in_the_middle_of_a_row_leaves_one_json_document() -> None:
+    """The row is written whole before the command ends, and then the array is closed."""
+
+    class Slow(io.BytesIO):
+        def write(self, data: Any) -> int:
+            for byte in bytes(data):
+                if super().write(bytes([byte])) and self.tell() == 4:
+                    signal.raise_signal(signal.SIGINT)
+            return len(data)
+
+    out = Slow()
+    with pytest.raises(KeyboardInterrupt):
+        Printer(Format.JSON, "auto", out).each(ROWS, VIEW)
+    assert json.loads(out.getvalue()) == [{"key": "a\tb", "n": 1}]

@@ -304,7 +304,8 @@ def says_its_number_and_hangs(job: Job) -> Result:
 
 
 def test_the_process_ends_cleanly_on_two_interrupts(tmp_path: Path) -> None:
-    """The real command with two workers: the first Ctrl-C waits for long seeds, the second does not; no tracebacks."""
+    """The real command with two workers: the first Ctrl-C waits for long seeds, the second does not; no tracebacks. As
+    from a terminal, Ctrl-C reaches the workers too, also while they start."""
     command = [
         sys.executable,
         "-m",
@@ -323,10 +324,10 @@ def test_the_process_ends_cleanly_on_two_interrupts(tmp_path: Path) -> None:
             children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
             wait_until(lambda: len(children.read_text().split()) >= 2, 30)
             workers = [int(pid) for pid in children.read_text().split()]
-            process.send_signal(signal.SIGINT)
+            os.killpg(process.pid, signal.SIGINT)
             with pytest.raises(subprocess.TimeoutExpired):
                 process.wait(1)
-            process.send_signal(signal.SIGINT)
+            os.killpg(process.pid, signal.SIGINT)
             assert process.wait(30) == Exit.INTERRUPTED
         finally:
             process.kill()
@@ -335,6 +336,7 @@ def test_the_process_ends_cleanly_on_two_interrupts(tmp_path: Path) -> None:
         told = said.read()
     assert "Traceback" not in told
     assert "0 seeds" in told
+    assert "Ctrl-C again" in told
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
 
 

@@ -96,6 +96,6 @@ MUTANTS: Final = (
         title="a route that carries out every copy of a request accepts a session",
         source=_REVIEW,
         story="tests/cluster/http/test_corners.py::test_corner_a_session_that_does_nothing_is_refused",
-        edits=(Edit("raftlog.cluster.http.gate:Api._admit", "if route.verb in _WITHOUT_SESSION and", "if False and"),),
+        edits=(Edit("raftlog.cluster.http.gate:Api._admit", "if not route.takes_session and", "if False and"),),
     ),
 )
