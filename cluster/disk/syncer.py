@@ -138,7 +138,8 @@ class Syncer:
         self.look_for_disk_space()
         self._ended = clock.monotonic()
         self._sync_s = self._ended - self.started
-        self._mark_after(self._mark_idle_s)
+        if self._mark_timer is None:
+            self._mark_after(self._mark_idle_s)
         self._metrics.sync_seconds.observe(self._sync_s)
         self._synced(batch)
 

@@ -380,12 +380,13 @@ class Replica:
         invariants.check_state(core)
         invariants.check_step(core.node, self._observed, observed)
         self._observed = observed
-        node_members.follow(state)
-        seen, leadership = self._seen_leadership, (core.term, core.leader)
+        leader = observed.leader
+        node_members.follow(state, leader)
+        seen, leadership = self._seen_leadership, (core.term, leader)
         if leadership != seen:
             self._seen_leadership = leadership
-            writes.leadership_changed(state, core.leader)
-            if seen[1] != core.leader:
+            writes.leadership_changed(state, leader)
+            if seen[1] != leader:
                 state.reads.rounds.lost(seen[1])
             self.wake()
 

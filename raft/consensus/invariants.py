@@ -8,13 +8,16 @@ state machine safety: raft paper figure 3) is the simulator's business. The idea
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from raftlog.raft.consensus.log import Log
 from raftlog.raft.consensus.progress import Mode
 from raftlog.raft.consensus.roles import ROLE_NAMES, Candidate, Leader, RoleName
 from raftlog.raft.consensus.state import State
 from raftlog.raft.types import NOBODY, NodeId
+
+NEWEST: Final = 4
+"""Ends of entries in which a mark is looked for before the whole log is asked: most marks are at one of them."""
 
 
 class InvariantBroken(Exception):
@@ -67,7 +70,7 @@ def check_state(state: State) -> None:
         raise InvariantBroken(node, "persisted <= handed to disk <= last", "thesis 10.2.1", (persisted, handed, last))
     if log.given > persisted:
         raise InvariantBroken(node, "only durable entries are applied here", "docs/promises.md", (log.given, persisted))
-    sure = log.ends[-2:]
+    sure = log.ends[-NEWEST:]
     for mark in marks:
         if mark != last and mark not in sure and not log.may_end(mark):
             raise InvariantBroken(node, "every mark is the end of an entry", "docs/promises.md", mark)
@@ -110,7 +113,7 @@ def check_leader(state: State, role: Leader) -> None:
     if role.uncommitted_bytes < 0 or (log.committed == log.last.index and role.uncommitted_bytes):
         claim = "uncommitted bytes are those of uncommitted entries"
         raise InvariantBroken(node, claim, "pitfall 29: an isolated leader's log grows", role.uncommitted_bytes)
-    last, sure = log.last.index, log.ends[-2:]
+    last, sure = log.last.index, log.ends[-NEWEST:]
     for peer, progress in role.progress.items():
         match = progress.match
         if not match <= progress.sent <= last:

@@ -94,7 +94,7 @@ def led(state: State, message: AppendEntries, match: int) -> None:
         memory = _memory_of_connected(state, message.sender)
         if memory is not None:
             memory.note(state.term, 0)  # it voted for itself
-            if state.configuration.is_voter(state.node):
+            if state.configurations[-1][1].is_voter(state.node):
                 memory.led = max(memory.led, (state.term, match))
 
 

@@ -49,15 +49,15 @@ def begin(replica: ReplicaState) -> None:
     first = [] if cluster is None or cluster.cluster.join else [cluster.configuration()]
     known = [*first, *(each for _, each in replica.core.state.configurations)]
     replica.members.was_member = any(_names(replica, each) for each in known)
-    follow(replica)
+    follow(replica, replica.core.state.leader)
 
 
-def follow(replica: ReplicaState) -> None:
+def follow(replica: ReplicaState, leader: NodeId) -> None:
     """Moves the links after a change of the configuration in force. Called after every turn."""
     membership, state = replica.members, replica.core.state
-    configuration = state.configuration
+    configuration = state.configurations[-1][1]
     progress = len(state.role.progress) if isinstance(state.role, Leader) else 0
-    seen = (len(state.configurations), state.leader, progress)
+    seen = (len(state.configurations), leader, progress)
     if configuration is not membership.followed or seen != membership.seen:
         is_news = configuration is not membership.followed
         membership.followed, membership.seen = configuration, seen
