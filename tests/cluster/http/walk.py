@@ -38,8 +38,8 @@ REQUESTS: Final = {
 """The recorded requests. The page of the log has four appends of one value each."""
 _APPEND: Final = b"POST /v1/log HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Length: 100\r\n\r\n" + _VALUE
 _WALKS: Final = 60
-"""Walks of each request. A tick of the node, or its mark of an earlier write, falls into some of them and adds calls of
-its own. The shortest walk has none."""
+"""Walks of each request. A tick of the node falls into some of them and adds calls of its own. The shortest walk has
+none."""
 _PHASES: Final = 7
 _PHASE_TURNS: Final = 40
 """Turns of the event loop between two walks: 0 to 6 times so many, so that work of the node's own does not fall into
@@ -172,7 +172,7 @@ async def one_node(folder: Path, recorder: Recorder) -> AsyncIterator[tuple[Clie
     """A cluster of one node behind its HTTP server, and one connection to it; calls are watched."""
     loop = asyncio.get_running_loop()
     with recorder.on():
-        async with cluster_of(1, folder) as nodes:
+        async with cluster_of(1, folder, disk__mark_idle_ms=60_000) as nodes:
             node = await nodes.leader()
             runner = build_runner(node, Settings())
             await runner.setup()
