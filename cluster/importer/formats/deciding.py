@@ -22,11 +22,13 @@ from raftlog.cluster.importer.formats.lines import (
     InputFormat,
     InputOptions,
     Line,
+    Rejected,
     check_fields,
     detect,
     look_of,
     odd,
     parse,
+    read_batch,
     split_lines,
     suffix_of,
 )
@@ -132,13 +134,27 @@ def _check_line_ends(sample: Sample, format: InputFormat) -> None:
 
 
 def _odd_rows(reading: InputOptions, parsed: Sequence[tuple[Line, Any]]) -> list[str]:
-    """Sentences about lines that have a record, but are not like the others. `--strict` stops at such a line."""
-    faults = [(line, fault) for line, row in parsed if line.data.strip() and (fault := odd(row, reading)) is not None]
-    if not faults:
-        return []
-    line, fault = faults[0]
-    told = f"{len(faults)} of the first {len(parsed):,} lines are not like the others, and are stored as they are"
-    return [f"{told}: line {line.number}: {fault}; --strict stops there"]
+    """Sentences about lines that will be rejected, and about those that have a record without being like the others.
+
+    `--strict` stops at both.
+    """
+    stored: list[tuple[int, str]] = []
+    rejected: list[tuple[int, str]] = []
+    for (line, row), found in zip(parsed, read_batch([line for line, _ in parsed], reading), strict=True):
+        if not line.data.strip():
+            continue
+        if isinstance(found, Rejected):
+            rejected.append((line.number, found.reason))
+        elif (fault := odd(row, reading)) is not None:
+            stored.append((line.number, fault))
+    return [
+        f"{len(each)} of the first {len(parsed):,} lines {what}: line {each[0][0]}: {each[0][1]}; --strict stops there"
+        for each, what in (
+            (rejected, "will be rejected"),
+            (stored, "are not like the others, and are stored as they are"),
+        )
+        if each
+    ]
 
 
 def _with(reading: InputOptions, **changes: Any) -> InputOptions:

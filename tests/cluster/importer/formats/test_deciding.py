@@ -140,7 +140,12 @@ def test_syslog_and_access_logs_have_their_time_in_its_place() -> None:
 
 
 def test_lines_that_are_not_like_the_others_are_told_before_anything_is_written() -> None:
-    """They have records, as they are; the first one is named."""
+    """They have records, as they are, or will be rejected; the first one is named."""
+    keyed = told("a.csv", ["a,b", "1,2", ",3", "4", "5,6,7"], key="a", header=True).notices
+    assert "1 of the first 4 lines will be rejected: line 3: a has 0 bytes: a key must have 1 to 4096" in "\n".join(
+        keyed
+    )
+    assert "2 of the first 4 lines are not like the others, and are stored as they are: line 4: 1 " in "\n".join(keyed)
     for name, lines, fault in (
         ("a.csv", ["a,b", "1,2", "3", "4,5"], "1 of the first 3 lines are not like the others, and .* line 3: 1 cells"),
         ("a.ndjson", ['{"a": 1}', "no", "[2]"], "2 of the first 3 .* line 2: not JSON.*; --strict stops there"),
