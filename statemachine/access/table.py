@@ -44,6 +44,8 @@ GRANTS_MAX: Final = 10_000
 ROLES_OF_USER_MAX: Final = 64
 COMPILED_MAX: Final = 4_096
 """Principals whose permissions are kept compiled. Beyond that all are compiled again when they are needed."""
+COMPILED_GRANTS_MAX: Final = 200_000
+"""Grants in the compiled permissions of different sets of roles, in all: some 20 MB. As before beyond that."""
 
 _ADMIN: Final = "admin"
 _ACCESS: Final = Grant(Verb.ACCESS, Resource.CLUSTER)
@@ -98,7 +100,18 @@ class AccessDecision(NamedTuple):
 class AccessTable:
     """What each principal may do. `revision` 0: access control was never set up."""
 
-    __slots__ = ("_admin_roles", "_compiled", "_hashed", "is_on", "revision", "roles", "tokens", "users")
+    __slots__ = (
+        "_admin_roles",
+        "_by_roles",
+        "_compiled",
+        "_grants",
+        "_hashed",
+        "is_on",
+        "revision",
+        "roles",
+        "tokens",
+        "users",
+    )
 
     def __init__(self) -> None:
         self.is_on = False
@@ -107,6 +120,8 @@ class AccessTable:
         self.roles: dict[str, tuple[Grant, ...]] = {}  # without the built-in ones
         self.tokens: dict[str, Token] = {}  # by their public part
         self._compiled: dict[bytes, KnownPrincipal] = {}  # of admissions, under this revision
+        self._by_roles: dict[tuple[str, ...], Permissions] = {}  # under this revision; principals share them
+        self._grants = 0  # in those
         self._admin_roles: dict[str, bool] = {_ADMIN: True}  # those that may change permissions
         self._hashed = (0, 0)  # a revision and the hash of the table then
 
@@ -120,8 +135,8 @@ class AccessTable:
         """The principal of an admission's bytes."""
         found = self._compiled.get(admission)
         if found is None:
-            if len(self._compiled) >= COMPILED_MAX:
-                self._compiled.clear()
+            if len(self._compiled) >= COMPILED_MAX or self._grants >= COMPILED_GRANTS_MAX:
+                self._forget()
             found = self._compiled[admission] = self._compile(admission)
         return found
 
@@ -156,7 +171,18 @@ class AccessTable:
         elif revision < user.since:
             return KnownPrincipal(name, None, AccessReason.OUTDATED)
         held = roles if user is None else (*user.roles, *roles)
-        return KnownPrincipal(name, Permissions(grant for role in held for grant in self.grants_of(role)))
+        permissions = self._by_roles.get(held)
+        if permissions is None:
+            grants = [grant for role in held for grant in self.grants_of(role)]
+            self._grants += len(grants)
+            permissions = self._by_roles[held] = Permissions(grants)
+        return KnownPrincipal(name, permissions)
+
+    def _forget(self) -> None:
+        """Nothing is compiled any more."""
+        self._compiled.clear()
+        self._by_roles.clear()
+        self._grants = 0
 
     # -- commands ---------------------------------------------------------------------------------------------
 
@@ -169,7 +195,7 @@ class AccessTable:
         reason = self._ACTIONS[command.action](self, command, time_ms)
         if reason is None:
             self.revision += 1
-            self._compiled.clear()
+            self._forget()
         return reason
 
     def _init(self, command: AccessCommand, time_ms: int) -> Reason | None:

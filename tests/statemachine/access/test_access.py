@@ -322,6 +322,20 @@ def test_every_table_of_permissions_has_its_limit(monkeypatch: pytest.MonkeyPatc
     assert cluster.change(AccessAction.ADD_TOKEN, "ada", token="t2", token_hash=HASH) is Reason.ACCESS_FULL
 
 
+def test_compiled_permissions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Principals with the same roles share them; beyond the bounds they are compiled again, and say the same."""
+    monkeypatch.setattr(table, "COMPILED_MAX", 3)
+    monkeypatch.setattr(table, "COMPILED_GRANTS_MAX", 7)
+    cluster = Cluster()
+    known = cluster.machine.access
+    grant = parse_grant("read on keys:a")
+    found = [known.principal(cluster.admission(f"jwt:{number}", ("reader",))).permissions for number in range(3)]
+    assert found[0] is found[1] is found[2]
+    for number in range(20):
+        roles = ("reader",) * (number % 3) + ("none",) * number
+        assert known.decide(cluster.admission(f"jwt:{number}", roles), grant).is_allowed == bool(number % 3)
+
+
 def _change(action: AccessAction, name: str = "") -> RequestBlock:
     return request(Operation.ACCESS, None, encode_access(AccessCommand(action, name)))
 

@@ -35,7 +35,7 @@ MUTANTS: Final = (
         pitfall=87,
         title="compiled permissions are used on after the roles have changed",
         source="etcd #11651: nodes with different revisions of permissions",
-        edits=(Edit(_TABLE + "execute", "self._compiled.clear()", "pass"),),
+        edits=(Edit(_TABLE + "execute", "self._forget()", "pass"),),
     ),
     Mutant(
         name="prefix_off_by_one",

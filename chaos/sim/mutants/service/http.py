@@ -57,7 +57,7 @@ MUTANTS: Final = (
         title="a load balancer's check without a Host header is refused, so every node counts as down",
         source=_REVIEW,
         story="tests/cluster/http/test_corners.py::test_corner_a_plain_check_needs_no_host",
-        edits=(Edit("raftlog.cluster.http.gate:Api._check_target", "and not (host is None and is_probe)", ""),),
+        edits=(Edit("raftlog.cluster.http.hosts:HostCheck.check", "and not (host is None and is_probe)", ""),),
     ),
     Mutant(
         name="place_of_an_error_within_its_string",

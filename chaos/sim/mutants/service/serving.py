@@ -64,8 +64,8 @@ MUTANTS: Final = (
         edits=(
             Edit(
                 "raftlog.cluster.http.routes.log:read_page",
-                "service.wait_beyond(position - 1, wait_until)",
-                "service.wait_beyond(position, wait_until)",
+                "service.wait_beyond(position - 1, service",
+                "service.wait_beyond(position, service",
             ),
         ),
     ),
