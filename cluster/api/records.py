@@ -88,6 +88,7 @@ class LogRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     changes: list[ChangeJson] | None = (
         None  # of transactions and range deletes: the command's own bytes do not name the keys
     )
+    principal: str | None = None  # with internal=true and `operate on cluster`: the user that wrote it
 
 
 class LogRecordPacked(msgspec.Struct, frozen=True, omit_defaults=True):

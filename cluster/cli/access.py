@@ -16,11 +16,14 @@ from raftlog.cluster.api.access import AccessIn
 from raftlog.cluster.api.text import as_row, as_time
 from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
 from raftlog.cluster.cli.frame.output import Column, View, lines_of
+from raftlog.cluster.cli.log import unix_ms
 from raftlog.cluster.client import access_requests as requests
+from raftlog.cluster.client.answers import Record
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.config.cluster_file import SettingsError
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.security.tokens import NewToken, make_token
+from raftlog.statemachine.access.commands import AccessAction, decode_access
 
 _DAY_MS: Final = 86_400_000
 SHOWN: Final = View(
@@ -36,6 +39,15 @@ TOKENS: Final = View(
     (Column("id"), Column("user"), Column("label"), Column("created"), Column("expires")), lines_of("id")
 )
 CREATED: Final = View((Column("id"), Column("user"), Column("file")), lines_of("id"))
+
+AUDIT: Final = View(
+    (
+        Column("index", width=9), Column("time", lambda row: as_time(row["time_ms"]), 24), Column("user", width=16),
+        Column("operation", width=13), Column("result", width=8), Column("what"),
+    ),
+    lines_of("index"),
+)  # fmt: skip
+_AUDITED: Final = ("access", "trim", "compact", "delete_range")
 
 NameArgument = Annotated[str, typer.Argument(help="The user: the name in a client certificate, or of tokens alone.")]
 OutOption = Annotated[
@@ -202,6 +214,52 @@ def _tokens(cli: Cli) -> None:
     cli.printer.all(rows, TOKENS)
 
 
+def _audit(
+    cli: Cli,
+    since: Annotated[
+        str | None, typer.Option("--since", help="From this time on: Unix ms or ISO 8601. [default: the oldest record]")
+    ] = None,
+) -> None:
+    """List what changed the cluster, from its own log: permissions, members, trims, compactions, deletes by range."""
+    with cli.client(sessions=False) as client:
+        found = client.log(
+            1 if since else client.status().oldest, from_time_ms=unix_ms(since, "--since") if since else None,
+            internal=True,
+        )  # fmt: skip
+        cli.printer.each(
+            (_audited(record) for record in found if record.operation in _AUDITED or record.kind == "configuration"),
+            AUDIT,
+        )
+
+
+def _audited(record: Record) -> dict[str, Any]:
+    what = {"operation": record.operation or "members", "result": record.result, "what": ""}
+    if record.operation == "access":
+        try:
+            asked = decode_access(record.value or b"")
+        except ValueError:
+            what |= {"what": "malformed"}
+        else:
+            named = (
+                AccessAction(asked.action).name.lower(),
+                asked.name,
+                asked.token,
+                *asked.roles,
+                *map(str, asked.grants),
+            )
+            what |= {"what": " ".join(filter(None, named))}
+    elif record.operation == "delete_range":
+        what |= {"what": f"{_as_key(record.key)} to {_as_key(record.value)}"}
+    elif record.argument is not None:
+        what |= {"what": str(record.argument)}
+    return {"index": record.index, "time_ms": record.time_ms, "user": record.principal or "", **what}
+
+
+def _as_key(key: bytes | None) -> str:
+    """A bound of a range, for people."""
+    return key.decode("utf-8", "backslashreplace") if key else "(the end)"
+
+
 def _has_tls(cli: Cli) -> bool:
     return any(url.startswith("https://") for url in cli.endpoints)
 
@@ -244,6 +302,7 @@ def _hand_over(cli: Cli, made: NewToken, user: str, out: Path | None) -> None:
 
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
+    command(app, "audit")(_audit)
     groups: dict[tuple[str, str], dict[str, Any]] = {
         ("access", "Access control: the first admin, and why a user may do something."): {
             "init": _init, "can": _can, "show": _show, "enable": _enable, "disable": _disable,

@@ -92,6 +92,11 @@ MODULES: Final[Mapping[str, tuple[CommandHelp, ...]]] = {
         CommandHelp("role", "Roles: sets of grants.", is_group=True),
         CommandHelp("user", "Users: their roles.", is_group=True),
         CommandHelp("token", "Tokens of users.", is_group=True),
+        CommandHelp(
+            "audit",
+            "List what changed the cluster, from its own log: permissions, members, trims, compactions, deletes by "
+            "range.",
+        ),
     ),
     "raftlog.cluster.cli.disk": (CommandHelp("disk", "Check or print the files of a stopped node.", is_group=True),),
     "raftlog.cluster.cli.backup": (

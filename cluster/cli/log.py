@@ -88,7 +88,7 @@ def log_command(
         return
     if from_index is not None and from_time is not None:
         raise Failed("give --from or --from-time, not both", Exit.USAGE)
-    time_ms = None if from_time is None else _unix_ms(from_time)
+    time_ms = None if from_time is None else unix_ms(from_time, "--from-time")
     with cli.client() as client:
         start = from_index or client.status().oldest
         records = client.log(start, to=to, from_time_ms=time_ms, follow=follow, internal=internal)
@@ -107,13 +107,14 @@ def trim_command(
         print(done.note, file=sys.stderr)
 
 
-def _unix_ms(text: str) -> int:
+def unix_ms(text: str, option: str) -> int:
+    """The time that an option names, in Unix ms."""
     if text.isascii() and text.isdigit():
         return int(text)
     try:
         when = datetime.fromisoformat(text)
     except ValueError as error:
-        raise Failed(f"--from-time {text!r}: write Unix ms or ISO 8601, as in 2026-01-31T12:00", Exit.USAGE) from error
+        raise Failed(f"{option} {text!r}: write Unix ms or ISO 8601, as in 2026-01-31T12:00", Exit.USAGE) from error
     return round((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
 
 

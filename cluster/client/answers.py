@@ -98,6 +98,7 @@ class Record(msgspec.Struct, frozen=True):
     create: int | None
     version: int | None
     changes: tuple[Change, ...] | None
+    principal: str | None = None  # asked with `internal` and `operate on cluster`: the user that wrote it
 
 
 class LogPage(msgspec.Struct, frozen=True):
@@ -226,6 +227,7 @@ def record(answer: LogRecord) -> Record:
         given(answer.key, answer.key_b64), given(answer.value, answer.value_b64), headers, answer.client_time_ms,
         answer.argument, answer.session, answer.sequence, answer.revision, answer.succeeded, answer.prior_index,
         answer.create, answer.version, None if answer.changes is None else tuple(map(change, answer.changes)),
+        answer.principal,
     )  # fmt: skip
 
 

@@ -146,6 +146,7 @@ class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: Literal["auto", "json", "text"] = "auto"  # auto: text on a terminal, else JSON
     file: str = ""  # beside the cluster file; replaces standard error. Empty: standard error as it is
     file_bytes_max: int = 64 << 20  # a longer file is renamed to FILE.1, and a new one begun
+    audit_file: str = ""  # beside the cluster file: the audit log. Empty: its lines are in the node's own log
     files_kept: int = 2  # renamed files that are kept; older ones are deleted
 
 

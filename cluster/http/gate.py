@@ -16,6 +16,7 @@ from aiohttp import web
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.api.headers import H_REQUEST_ID, H_SEQUENCE, H_SESSION
 from raftlog.cluster.api.problems import make_problem
+from raftlog.cluster.http.audit import AUDITED, REFUSALS, AuditLog
 from raftlog.cluster.http.exchange.access import Denied, size_of
 from raftlog.cluster.http.exchange.answer import HttpAnswer, StreamedAnswer, problem_answer
 from raftlog.cluster.http.exchange.budget import SMALL_BYTES, answers_full
@@ -24,6 +25,7 @@ from raftlog.cluster.http.exchange.query import split_target
 from raftlog.cluster.http.hosts import HostCheck, check_origin
 from raftlog.cluster.http.request_log import FAILED, RequestLog
 from raftlog.cluster.http.routes.table import KEY_ROUTES, Route, allowed_methods, find_route
+from raftlog.cluster.runtime.log_file import LogSink
 from raftlog.cluster.runtime.logging import get_logger
 from raftlog.cluster.security.names import Holder
 from raftlog.cluster.security.tokens import redacted
@@ -56,8 +58,10 @@ class SlowSide(Protocol):
 class Api:
     """The gate, one per node, shared by all its connections."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, audit: LogSink | None = None) -> None:
+        """`audit`: the file of the audit log; None: its lines are in the node's own log."""
         self.service = service
+        self._audit = AuditLog(service.node.node_id, audit)
         node = service.node.node_id
         self._logger = get_logger(node=node)
         self._hosts = HostCheck(service)
@@ -171,6 +175,8 @@ class Api:
         http.answered.append((call.route, answer.status, seconds))
         if len(http.answered) >= _COUNTED_AT:
             http.count()
+        if call.route in AUDITED or (code and code in REFUSALS):
+            self._audit.answered(call, answer.status, code)
         lines = self._lines
         if lines is not None and (seconds >= lines.from_s or answer.status >= FAILED):
             if not (call.route in _PROBES and answer.status in _PROBED):

@@ -18,6 +18,7 @@ from raftlog.cluster.http.gate import Api
 from raftlog.cluster.http.routes.table import route_lines
 from raftlog.cluster.replica.interface import NodeInterface
 from raftlog.cluster.runtime import clock
+from raftlog.cluster.runtime.log_file import LogSink
 from raftlog.cluster.security.tls import Credentials
 
 _LEAVE_SECONDS: Final = 0.25
@@ -54,7 +55,7 @@ class ApiRunner(web.ServerRunner):
 
 def build_runner(
     node: NodeInterface, settings: Settings, *, fast_path: bool = True, credentials: Credentials | None = None,
-    provider: TokenProvider | None = None,
+    provider: TokenProvider | None = None, audit: LogSink | None = None,
 ) -> ApiRunner:  # fmt: skip
     """The HTTP server of `node`: `await runner.setup()`, then listen with `aiohttp.web.TCPSite`, then `cleanup()`.
 
@@ -70,7 +71,7 @@ def build_runner(
         ),
         credentials, is_insecure=settings.is_exposed and settings.security.insecure, routes=route_lines(),
     )  # fmt: skip
-    api = Api(service)
+    api = Api(service, audit)
     parser = HeadParser(limits.head_bytes_max, limits.head_fields_max, limits.body_bytes_max) if fast_path else None
     server = Server(
         api, parser, access_log=None, keepalive_timeout=KEEPALIVE_SECONDS, lingering_time=_LINGER_SECONDS,

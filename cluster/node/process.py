@@ -31,7 +31,7 @@ from raftlog.cluster.http.server import ApiRunner, build_runner
 from raftlog.cluster.node.host import Host
 from raftlog.cluster.runtime import logging
 from raftlog.cluster.runtime.door import Door, listen
-from raftlog.cluster.runtime.log_file import sink
+from raftlog.cluster.runtime.log_file import LogSink, sink
 from raftlog.cluster.runtime.metrics import Metrics
 from raftlog.cluster.security.names import UnknownHolder
 from raftlog.cluster.security.tls import TlsError
@@ -145,6 +145,7 @@ async def serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Lo
     settings = loaded.settings
     logging.log_strays(asyncio.get_running_loop(), logger)
     tls, provider = _tls(loaded, cluster, logger), _provider(loaded, logger)
+    audit = _audit(loaded)
     if settings.is_exposed and settings.security.insecure:
         logger.warning(
             "insecure", listen=settings.http.listen, meaning="every machine that reaches this node may do everything",
@@ -172,7 +173,7 @@ async def serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Lo
         raise StartError(NodeExit.DATA, f"{loaded.data}: {error}; take the newest snapshot away") from error
     if tls is not None:
         tls.show(metrics)
-    runner = build_runner(host.replica, settings, credentials=credentials, provider=provider)
+    runner = build_runner(host.replica, settings, credentials=credentials, provider=provider, audit=audit)
     gc.collect()  # before any client waits for this node: with many keys it takes a while
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
@@ -205,6 +206,8 @@ async def serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Lo
     await host.stop()
     if provider is not None:
         provider.close()
+    if audit is not None:
+        audit.close()
     return host.ended.result()
 
 
@@ -241,6 +244,19 @@ def _tls(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Logger) -
         return NodeTls(files, cluster.cluster.log, loaded.settings.node, logger)
     except (TlsError, UnknownHolder) as error:
         raise StartError(NodeExit.SETTINGS, str(error)) from error
+
+
+def _audit(loaded: LoadedSettings) -> LogSink | None:
+    """The file of the audit log; None: its lines are in the node's own log. Raises StartError."""
+    log = loaded.settings.log
+    if not log.audit_file:
+        return None
+    audit = LogSink()
+    try:
+        audit.open(loaded.folder / log.audit_file, log.file_bytes_max, log.files_kept, is_stderr=False)
+    except OSError as error:
+        raise StartError(NodeExit.SETTINGS, f"log.audit_file {log.audit_file}: {error.strerror}") from error
+    return audit
 
 
 def _provider(loaded: LoadedSettings, logger: logging.Logger) -> Provider | None:

@@ -19,6 +19,7 @@ from raftlog.cluster.api.records import ChangeJson, ChangePacked, LogRecord, Log
 from raftlog.raft.codec.block import BLOCK_SESSION, BLOCK_TIME, Block, decode_blocks, decode_headers, decode_records
 from raftlog.raft.codec.block_fast import plain_values
 from raftlog.raft.types import Entry, EntryKind
+from raftlog.statemachine.access.admission import decode_admission
 from raftlog.statemachine.access.needs import OPERATE, hidden
 from raftlog.statemachine.access.permissions import Permissions
 from raftlog.statemachine.commands import INTERNAL_FIRST, Command, Operation, Result, Version
@@ -51,6 +52,18 @@ def is_visible(row: LogRow, permissions: Permissions) -> bool:
         return row.kind != _CONFIGURATION or permissions.allows(OPERATE)
     command = Command(_NUMBERS[row.operation], row.key, row.value, None, row.argument)
     return hidden(permissions, command) is None
+
+
+def principals(entry: Entry) -> dict[int, str]:
+    """The user of each record of the entry, by index; none for records that were written without access control."""
+    names: dict[int, str] = {}
+    if entry.kind is EntryKind.COMMANDS:
+        index = entry.first
+        for block in decode_blocks(entry.data):
+            if block.admission:
+                names |= dict.fromkeys(range(index, index + block.count), decode_admission(block.admission).name)
+            index += block.count
+    return names
 
 
 def decode_rows(entry: Entry, effects: Effects, first: int = 0) -> Iterator[LogRow]:

@@ -149,7 +149,8 @@ class Call:
     held: dict[Budget, Share] | None = None  # what it has of the budgets
     holder: Holder | None = None  # of the certificate that its client showed
     caller: Caller | None = None  # the sender, while access control is on
-    was_denied = False  # the gate asks again after a read barrier, once
+    action = ""  # what it changes, for the audit log
+    was_denied = False  # the gate has asked again, after a read barrier
 
     def __init__(
         self, method: str, target: str, path: str, query_text: str, headers: Mapping[str, str],
@@ -226,8 +227,7 @@ class Call:
         )
 
     def check_framing(self) -> None:
-        """Raises ApiError for a transfer coding other than chunked: the body would be stored compressed (RFC 9112,
-        section 6.1)."""
+        """Raises ApiError for a transfer coding but chunked: the body would be stored compressed (RFC 9112, 6.1)."""
         coding = self.headers.get("Transfer-Encoding")
         if coding is None:
             return

@@ -58,6 +58,7 @@ async def change_access(service: Service, call: Call) -> HttpAnswer:
     """Changes users, roles or tokens. `init` makes the first admin, and switches access control on."""
     call.query()
     asked = decode(_BODY, await call.body(service), "the body as JSON")
+    call.action = f"{asked.action} {asked.name or asked.token}".strip()[:100]
     table = service.access.table
     if not table.is_on:
         _check_first(service, call)

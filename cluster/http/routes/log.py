@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ import msgspec
 from raftlog.cluster.api.encoding import Encoding
 from raftlog.cluster.api.errors import ApiError, Code, Outcome
 from raftlog.cluster.api.headers import H_NEXT, JSON, MSGPACK
-from raftlog.cluster.api.records import LogPageJson, LogPagePacked, TrimIn, Trimmed
+from raftlog.cluster.api.records import LogPageJson, LogPagePacked, LogRecord, TrimIn, Trimmed
 from raftlog.cluster.api.values import NUMBER_MAX
 from raftlog.cluster.http.exchange.access import READ_ALL
 from raftlog.cluster.http.exchange.answer import HttpAnswer, encode_json, encode_msgpack
@@ -28,6 +29,7 @@ from raftlog.cluster.records.rows import (
     is_user_row,
     is_visible,
     plain_json,
+    principals,
     row_bytes,
 )
 from raftlog.cluster.replica.log.log_reader import compacted
@@ -36,6 +38,7 @@ from raftlog.raft.types import Entry
 from raftlog.statemachine.access import needs
 from raftlog.statemachine.access.permissions import Permissions
 from raftlog.statemachine.commands import Operation
+from raftlog.statemachine.digest import LogRow
 from raftlog.statemachine.effects import Effects
 
 FORMATS: Final = ("json", "ndjson", "msgpack", "raw")
@@ -157,16 +160,24 @@ def _take(found: Scan, query: LogQuery, entry: Entry, effects: Effects, end: int
             found.next += len(lines[0])
             return True
     stop = min(end, found.next + SLICE_RECORDS - found.decoded)
+    shows_users = query.with_internal and (query.sees is None or query.sees.allows(needs.OPERATE))
+    names = principals(entry) if shows_users else {}
     for row in decode_rows(entry, effects, found.next):
         if row.index >= stop or found.size >= bytes_max:
             return False
         found.next = row.index + 1
         found.decoded += 1
         if (query.with_internal or is_user_row(row)) and (query.sees is None or is_visible(row, query.sees)):
-            shown = as_packed(row) if query.format == "msgpack" else encode_json(as_record(row, query.encoding))
+            shown = as_packed(row) if query.format == "msgpack" else encode_json(_as_record(row, query, names))
             found.shown.append(shown)
             found.size += row_bytes(row)
     return True
+
+
+def _as_record(row: LogRow, query: LogQuery, names: Mapping[int, str]) -> LogRecord:
+    record = as_record(row, query.encoding)
+    name = names.get(row.index)
+    return record if name is None else msgspec.structs.replace(record, principal=name)
 
 
 async def read_page(service: Service, call: Call, query: LogQuery) -> HttpAnswer:

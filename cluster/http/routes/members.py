@@ -66,6 +66,7 @@ async def change_members(service: Service, call: Call) -> HttpAnswer:
     if (told := await passed_on(service, call, body)) is not None:
         return told
     asked = decode(_CHANGE, body, "the body as JSON")
+    call.action = f"{asked.change} node {asked.node}"
     node = service.node
     before = node.configuration
     change, newcomer = _change_of(asked, before)

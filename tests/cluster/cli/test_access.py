@@ -67,6 +67,14 @@ def test_the_first_admin_makes_users_and_tokens(cli: Running, tmp_path: Path, mo
     monkeypatch.setenv("RAFTLOG_TOKEN_FILE", str(admin))
     cli.json("token", "revoke", made["id"])
     assert cli.run("token", "revoke", alice.read_text().strip()).exit_code == 2, "a secret is no argument"
+    cli.run("del", "--prefix", "none/")
+    listed = cli.json("audit")
+    assert [(row["user"], row["what"].split(" ")[0]) for row in listed if row["operation"] == "access"] == [
+        ("", "init"), ("root", "set_role"), ("root", "set_user"), ("root", "add_token"), ("root", "delete_token"),
+    ]  # fmt: skip
+    assert (listed[-1]["operation"], listed[-1]["user"], listed[-1]["what"]) == (
+        "delete_range", "root", "none/ to none0",
+    )  # fmt: skip
     monkeypatch.delenv("RAFTLOG_TOKEN_FILE")
     monkeypatch.setenv("RAFTLOG_TOKEN", alice.read_text())
     assert "was revoked" in cli.run("put", "orders/1", "v").stderr

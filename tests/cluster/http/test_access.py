@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,8 +12,11 @@ import pytest
 from raftlog.cluster.http.exchange.access import Need
 from raftlog.cluster.http.routes.table import ROUTES
 from raftlog.cluster.runtime import clock
+from raftlog.cluster.runtime.log_file import LogSink
+from raftlog.cluster.security.jwt_names import BadJwt, JwtHolder
 from raftlog.cluster.security.names import Holder, HolderKind
 from raftlog.cluster.security.tokens import make_token
+from raftlog.statemachine.access.commands import AccessAction
 from tests.cluster.http.access_world import AccessWorld, txn
 from tests.cluster.http.fast.fast_wire import request, turns
 from tests.support import wait_until_async
@@ -319,3 +323,51 @@ async def test_each_user_has_its_share_of_requests_bytes_and_streams(
     await world.connect().feed(request("GET", "/v1/watch?key=a", *world.sign("greedy")))
     second = await world.ask("greedy", "GET", "/v1/watch?key=a")
     assert "limits.principal_streams_max" in second.problem().message
+
+
+async def test_changes_and_refusals_have_lines_in_an_audit_log(tmp_path: Path) -> None:
+    """The user, the request, and the result. A flood of refusals has one line for each reason. No line has a
+    secret. The file is rotated."""
+    sink = LogSink()
+    sink.open(tmp_path / "audit.log", 600, 1, is_stderr=False)
+    async with AccessWorld() as world:
+        server: Any = world.runner.server
+        server.api._audit._file = sink
+        world.user("u", "read on keys:*")
+        await world.ask("root", "PUT", "/v1/kv/a", body=b"v")
+        await world.ask("root", "DELETE", "/v1/kv?prefix=a")
+        for _ in range(5):
+            await world.ask("u", "PUT", "/v1/kv/a", body=b"v")
+        await world.ask("root", "POST", "/v1/access", body=b'{"action":"set_user","name":"x","roles":["none"]}')
+        text = (tmp_path / "audit.log.1").read_text() + (tmp_path / "audit.log").read_text()
+        lines = [json.loads(line) for line in text.splitlines()]
+        assert [(line["result"], line["user"], line["status"]) for line in lines] == [
+            ("carried_out", "root", 200), ("refused", "u", 403), ("failed", "root", 422),
+        ]  # fmt: skip
+        assert lines[-1]["action"] == "set_user x"
+        assert not [token for token in world.tokens.values() if token.text[14:] in text]
+    sink.close()
+
+
+async def test_a_token_of_the_identity_provider_brings_its_roles() -> None:
+    """Its roles count beside those of a user of the same name, and such a user can be blocked."""
+
+    class Provider:
+        def holder(self, text: str) -> JwtHolder:
+            if text != "a.b.c":
+                raise BadJwt("its signature is not that of the identity provider")
+            return JwtHolder("jwt:alice", ("reader", "no-such-role"), clock.wall_ms() / 1_000 + 60)
+
+    async with AccessWorld() as world:
+        server: Any = world.runner.server
+        server.api.service.access._provider = Provider()
+        bearer = "Authorization: Bearer a.b.c"
+        assert (await world.ask(None, "GET", "/v1/kv/a", bearer)).status == 404
+        assert (await world.ask(None, "PUT", "/v1/kv/a", bearer, body=b"v")).problem().missing == "write on keys:a"
+        world.role("writes-a", "write on keys:a")
+        world.change(AccessAction.SET_USER, name="jwt:alice", roles=("writes-a",))
+        assert (await world.ask(None, "PUT", "/v1/kv/a", bearer, body=b"v")).status == 200
+        world.change(AccessAction.SET_USER, name="jwt:alice", is_blocked=True)
+        assert "is blocked" in (await world.ask(None, "GET", "/v1/kv/a", bearer)).problem().message
+        wrong = (await world.ask(None, "GET", "/v1/kv/a", "Authorization: Bearer a.b.d")).problem()
+        assert (wrong.code, "signature" in wrong.message) == ("unauthorized", True)

@@ -1,0 +1,66 @@
+"""Keeps a log of its own about what users changed at this node, and about requests that were refused.
+
+The gate asks for each answer. Changes of permissions, of members and of history, hand-overs, backups and deletes by
+range have a line each. Of refusals there are few lines in a while for each reason, because a sender may cause any
+number. What changed the cluster is in the replicated log as well, with its user: `raftlog audit` reads it there.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Final
+
+from raftlog.cluster.api.errors import Code
+from raftlog.cluster.http.exchange.call import Call
+from raftlog.cluster.runtime import clock
+from raftlog.cluster.runtime.line_limit import LineLimit
+from raftlog.cluster.runtime.log_file import LogSink
+from raftlog.cluster.runtime.logging import get_logger
+from raftlog.cluster.security.tokens import redacted
+
+_CHANGING: Final = frozenset({
+    ("POST", "/v1/access"), ("POST", "/v1/members"), ("POST", "/v1/leader/transfer"), ("GET", "/v1/backup"),
+    ("POST", "/v1/log/trim"), ("POST", "/v1/kv/compact"), ("DELETE", "/v1/kv"),
+})  # fmt: skip
+"""Method and pattern of the routes whose requests have a line, whatever came of them."""
+AUDITED: Final = frozenset(pattern for _, pattern in _CHANGING)
+REFUSALS: Final = frozenset({Code.UNAUTHORIZED, Code.FORBIDDEN, Code.PERMISSION_LOST})
+_TARGET_MAX: Final = 300
+
+
+class AuditLog:
+    """The audit log of one node. Belongs to the event loop."""
+
+    def __init__(self, node: int, file: LogSink | None) -> None:
+        """`file`: None for lines in the node's own log."""
+        self._node = node
+        self._file = file
+        self._logger = get_logger(node=node)
+        self._limit = LineLimit()
+
+    def answered(self, call: Call, status: int, code: str) -> None:
+        """A request was answered."""
+        if code in REFUSALS:
+            name = "" if call.caller is None else call.caller.name
+            if self._limit.allows(f"{name} {call.method} {call.route} {code}"):
+                self._write("refused", call, status, code, self._limit.take_left_out())
+        elif call.route in AUDITED and (call.method, call.route) in _CHANGING:
+            self._write("carried_out" if not code else "failed", call, status, code, 0)
+
+    def _write(self, result: str, call: Call, status: int, code: str, left_out: int) -> None:
+        fields: dict[str, str | int] = {
+            "event": "audit", "node": self._node, "result": result,
+            "user": "" if call.caller is None else call.caller.name,
+            "method": call.method, "target": redacted(call.target)[:_TARGET_MAX], "status": status,
+            "request_id": call.request_id,
+        }  # fmt: skip
+        fields |= {"code": str(code)} if code else {}
+        fields |= {"action": call.action} if call.action else {}
+        fields |= {"left_out": left_out} if left_out else {}
+        if self._file is None:
+            del fields["event"]
+            self._logger.info("audit", **fields)
+            return
+        fields["timestamp"] = datetime.fromtimestamp(clock.wall_ms() / 1_000, UTC).isoformat(timespec="milliseconds")
+        self._file.write(json.dumps(fields, ensure_ascii=False).encode() + b"\n")
