@@ -1,4 +1,4 @@
-"""Defines `raftlog access`, `role`, `user` and `token`: the first admin, grants, and tokens that are shown once.
+"""Defines `raftlog access`, `role`, `user`, `token`, `audit` and `profile`: users, their grants, and their files.
 
 A secret never stands among the arguments of a command, which other users of the machine see, and the shell keeps.
 """
@@ -6,6 +6,7 @@ A secret never stands among the arguments of a command, which other users of the
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -16,10 +17,12 @@ from raftlog.cluster.api.access import AccessIn
 from raftlog.cluster.api.text import as_row, as_time
 from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
 from raftlog.cluster.cli.frame.output import Column, View, lines_of
+from raftlog.cluster.cli.frame.profiles import Profile, Profiles, read_profiles, save_profiles
 from raftlog.cluster.cli.log import unix_ms
 from raftlog.cluster.client import access_requests as requests
 from raftlog.cluster.client.answers import Record
 from raftlog.cluster.client.blocking.client import SyncClient
+from raftlog.cluster.client.decisions import normal_url
 from raftlog.cluster.config.cluster_file import SettingsError
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.security.tokens import NewToken, make_token
@@ -40,6 +43,13 @@ TOKENS: Final = View(
 )
 CREATED: Final = View((Column("id"), Column("user"), Column("file")), lines_of("id"))
 
+PROFILES: Final = View(
+    (
+        Column("name"), Column("current"), Column("endpoints"), Column("ca"), Column("certificate"),
+        Column("token_file"),
+    ),
+    lines_of("name"),
+)  # fmt: skip
 AUDIT: Final = View(
     (
         Column("index", width=9), Column("time", lambda row: as_time(row["time_ms"]), 24), Column("user", width=16),
@@ -260,6 +270,53 @@ def _as_key(key: bytes | None) -> str:
     return key.decode("utf-8", "backslashreplace") if key else "(the end)"
 
 
+def _list_profiles(cli: Cli) -> None:
+    """List the profiles; the current one is marked."""
+    known = read_profiles()
+    rows = [
+        {"name": name, "current": name == known.current, **as_row(profile), "endpoints": ", ".join(profile.endpoints)}
+        for name, profile in sorted(known.profiles.items())
+    ]
+    cli.printer.all(rows, PROFILES)
+
+
+def _set_profile(
+    cli: Cli,
+    name: Annotated[str, typer.Argument(help="The name of the profile.")],
+    urls: Annotated[str, typer.Argument(help="URLs of nodes, with commas between them.")],
+    ca: Annotated[Path | None, typer.Option("--ca", help="PEM: the authorities.")] = None,
+    certificate: Annotated[Path | None, typer.Option("--certificate", help="PEM: this user's certificate.")] = None,
+    key: Annotated[Path | None, typer.Option("--key", help="PEM: its key.")] = None,
+    token_file: Annotated[Path | None, typer.Option("--token-file", help="The file with a token.")] = None,
+) -> None:
+    """Make a profile, or give it other files. The first one becomes the current one."""
+    paths = ("" if path is None else str(path.resolve()) for path in (ca, certificate, key, token_file))
+    profile = Profile([normal_url(url) for url in urls.split(",") if url.strip()], *paths)
+    known = read_profiles()
+    save_profiles(Profiles(known.current or name, known.profiles | {name: profile}))
+    _list_profiles(cli)
+
+
+def _use_profile(cli: Cli, name: Annotated[str, typer.Argument(help="The name; - for none.")]) -> None:
+    """Use a profile for all commands from now on. RAFTLOG_PROFILE and --endpoints go before it."""
+    known = read_profiles()
+    if name != "-" and name not in known.profiles:
+        raise Failed(
+            f"there is no profile {name!r}: {', '.join(sorted(known.profiles)) or 'none was made'}", Exit.USAGE
+        )
+    save_profiles(Profiles("" if name == "-" else name, known.profiles))
+    _list_profiles(cli)
+
+
+def _profile_variables(cli: Cli, name: Annotated[str, typer.Argument(help="The name of the profile.")]) -> None:
+    """Print the variables of a profile, for other programs: eval "$(raftlog profile env NAME)"."""
+    profile = read_profiles().profiles.get(name)
+    if profile is None:
+        raise Failed(f"there is no profile {name!r}", Exit.USAGE)
+    for variable, value in {"RAFTLOG_ENDPOINTS": ",".join(profile.endpoints), **profile.variables()}.items():
+        print(f"export {variable}={shlex.quote(value)}")
+
+
 def _has_tls(cli: Cli) -> bool:
     return any(url.startswith("https://") for url in cli.endpoints)
 
@@ -309,6 +366,9 @@ def register(app: typer.Typer) -> None:
         },
         ("role", "Roles: sets of grants."): {"set": _set_role, "delete": _delete_role, "list": _roles},
         ("user", "Users: their roles."): {"set": _set_user, "delete": _delete_user, "list": _users},
+        ("profile", "Profiles: clusters by name, with their files."): {
+            "list": _list_profiles, "set": _set_profile, "use": _use_profile, "env": _profile_variables,
+        },
         ("token", "Tokens of users."): {"create": _create_token, "list": _tokens, "revoke": _revoke_token},
     }  # fmt: skip
     for (name, told), functions in groups.items():

@@ -91,6 +91,7 @@ MODULES: Final[Mapping[str, tuple[CommandHelp, ...]]] = {
         CommandHelp("access", "Access control: the first admin, and why a user may do something.", is_group=True),
         CommandHelp("role", "Roles: sets of grants.", is_group=True),
         CommandHelp("user", "Users: their roles.", is_group=True),
+        CommandHelp("profile", "Profiles: clusters by name, with their files.", is_group=True),
         CommandHelp("token", "Tokens of users.", is_group=True),
         CommandHelp(
             "audit",

@@ -25,6 +25,7 @@ from raftlog.cluster.api.encoding import Encoding, from_b64
 from raftlog.cluster.api.errors import ApiError
 from raftlog.cluster.cli.frame.last_cluster import DEFAULT_ENDPOINTS, Ambiguous, remembered
 from raftlog.cluster.cli.frame.output import Format, Printer
+from raftlog.cluster.cli.frame.profiles import BadProfiles, chosen, use_files
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.client.decisions import Policy
 from raftlog.cluster.client.errors import (
@@ -185,7 +186,8 @@ def _common(
 
 
 def find_endpoints(given: str | None) -> tuple[tuple[str, ...], str]:
-    """The cluster's URLs and their source: the flag or variable, a running `raftlog up`, else the default ports."""
+    """The cluster's URLs and their source: the flag or variable, a profile, a running `raftlog up`, else the default
+    ports."""
     if given is not None:
         urls = tuple(part.strip() for part in given.split(",") if part.strip())
         if not urls:
@@ -193,6 +195,14 @@ def find_endpoints(given: str | None) -> tuple[tuple[str, ...], str]:
         return urls, "--endpoints or RAFTLOG_ENDPOINTS"
     if near := difflib.get_close_matches(_ENDPOINTS_VARIABLE, os.environ, 1, _NEAR):
         raise Failed(f"the environment has {near[0]}, which nothing reads: say {_ENDPOINTS_VARIABLE}", Exit.USAGE)
+    try:
+        own = chosen()
+    except BadProfiles as error:
+        raise Failed(str(error), Exit.USAGE) from error
+    if own is not None:
+        name, profile = own
+        use_files(profile)
+        return tuple(profile.endpoints), f"profile {name}"
     try:
         running = remembered()
     except Ambiguous as error:

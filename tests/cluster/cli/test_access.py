@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from raftlog.cluster.security.bearer import TokenError, bearer_for
 from raftlog.raft.codec.configuration import encode_configuration
@@ -78,6 +80,29 @@ def test_the_first_admin_makes_users_and_tokens(cli: Running, tmp_path: Path, mo
     monkeypatch.delenv("RAFTLOG_TOKEN_FILE")
     monkeypatch.setenv("RAFTLOG_TOKEN", alice.read_text())
     assert "was revoked" in cli.run("put", "orders/1", "v").stderr
+
+
+def test_a_profile_names_a_cluster_and_its_files(cli: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one is current, RAFTLOG_PROFILE goes before it, and --endpoints before both. The file has no secret."""
+    monkeypatch.delenv("RAFTLOG_ENDPOINTS", raising=False)
+    for name in ("RAFTLOG_CA", "RAFTLOG_TOKEN_FILE", "RAFTLOG_TOKEN"):
+        monkeypatch.setenv(name, "")  # put back at the end
+        monkeypatch.delenv(name)
+    token = tmp_path / "token"
+    token.write_text("rl_x\n")
+    url, cli.url = cli.url, ""
+    run = partial(CliRunner().invoke, cli.app, env={"RAFTLOG_ENDPOINTS": None})
+    done = run(["profile", "set", "here", url, "--token-file", str(token)])
+    assert done.exit_code == 0, done.output
+    assert run(["put", "a", "1"]).exit_code == 0
+    assert run(["profile", "set", "far", "https://10.255.255.1:7001", "--ca", "ca.pem"]).exit_code == 0
+    assert run(["get", "a"]).exit_code == 0
+    assert f"export RAFTLOG_TOKEN_FILE={token}" in run(["profile", "env", "here"]).stdout
+    assert run(["profile", "use", "none"]).exit_code == 2
+    monkeypatch.setenv("RAFTLOG_PROFILE", "nowhere")
+    assert "there is no profile 'nowhere'" in run(["get", "a"]).stderr
+    assert run(["get", "a", "-e", url]).exit_code == 0
+    assert "rl_x" not in (tmp_path / "config" / "raftlog" / "profiles.json").read_text()
 
 
 def test_a_token_that_nobody_gets_is_not_made(cli: Running, tmp_path: Path) -> None:
