@@ -35,6 +35,7 @@ BATCH: Final = ("endingOffsets", "endingTimestamp", "asOf")
 STREAM: Final = ("maxEntriesPerTrigger", "maxBytesPerTrigger", "minEntriesPerTrigger", "maxTriggerDelay", "groupId")
 NAMES: Final = READING + BATCH + STREAM
 
+_SECRETS: Final = ("token", "tokenfile", "accesstoken", "authorization", "password")
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|h|d)")
 _INSTANT: Final = "milliseconds since 1970, or a time as 2026-11-21T20:00:00Z"
@@ -163,6 +164,11 @@ def _known(options: Mapping[str, str]) -> dict[str, str]:
     given = {name.lower(): value for name, value in options.items()}
     known = {name.lower(): name for name in NAMES}
     for name in given:
+        if name in _SECRETS:
+            raise UsageError(
+                f"option {name}: a token is no option, because plans, the UI and event logs show options. Set "
+                "RAFTLOG_TOKEN_FILE, and spark.executorEnv.RAFTLOG_TOKEN_FILE for executors on other machines"
+            )
         if name not in known:
             near = get_close_matches(name, known, 1)
             hint = f"; did you mean {known[near[0]]}?" if near else ""
