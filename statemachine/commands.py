@@ -195,9 +195,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
-            value = getattr(self, name)
-            if type(value) is not int or not 1 <= value <= LIMIT_MAX:
-                raise BadParameter(f"{name} is {value!r}: it must be a whole number from 1 to {LIMIT_MAX}")
+            _check_limit(name, getattr(self, name))
         if self.session_ttl_min_ms > self.session_ttl_max_ms:
             raise BadParameter("session_ttl_min_ms is above session_ttl_max_ms: lower the one or raise the other")
 
@@ -205,10 +203,17 @@ class Limits:
         """Each limit with its name, in the order of the names."""
         return [(name, getattr(self, name)) for name in sorted(self.__dataclass_fields__)]
 
-    def with_parameters(self, parameters: tuple[tuple[str, int], ...]) -> Limits:
+    def with_parameters(self, parameters: tuple[tuple[str, object], ...]) -> Limits:
         """These limits with the named ones replaced: as a configuration entry asks. Raises BadParameter; the node that
         proposes a configuration calls this first, because a node stops at an entry that it cannot apply."""
         known = self.__dataclass_fields__
         if unknown := [name for name, _ in parameters if name not in known]:
             raise BadParameter(f"no such limit: {', '.join(unknown)}; there are {', '.join(known)}")
-        return replace(self, **dict(parameters))
+        checked = {name: _check_limit(name, value) for name, value in parameters}
+        return replace(self, **checked)
+
+
+def _check_limit(name: str, value: object) -> int:
+    if type(value) is not int or not 1 <= value <= LIMIT_MAX:
+        raise BadParameter(f"{name} is {value!r}: it must be a whole number from 1 to {LIMIT_MAX}")
+    return value

@@ -67,11 +67,12 @@ def decode_consumer(data: bytes) -> ConsumerCommand:
         raise UnknownConsumer(f"consumer command of version {version}: this code knows {CONSUMER_VERSION}, upgrade it")
     if len(fields) != len(ConsumerCommand._fields):
         raise MalformedConsumer(f"it has {len(fields)} fields, not {len(ConsumerCommand._fields)}")
-    command = ConsumerCommand(*fields)
-    if not all(type(number) is int and 0 <= number <= LIMIT_MAX for number in command[:3]):
-        raise MalformedConsumer(f"action, generation and position are {command[:3]!r}")
-    if type(command.owner) is not bytes:
-        raise MalformedConsumer(f"its owner is {command.owner!r}")
+    action, generation, position, owner = fields
+    if not all(type(number) is int and 0 <= number <= LIMIT_MAX for number in (action, generation, position)):
+        raise MalformedConsumer(f"action, generation and position are {(action, generation, position)!r}")
+    if type(owner) is not bytes:
+        raise MalformedConsumer(f"its owner is {owner!r}")
+    command = ConsumerCommand(action, generation, position, owner)
     if command.action not in _ACTIONS:
         raise UnknownConsumer(f"consumer command with action {command.action}: upgrade this code")
     return command

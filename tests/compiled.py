@@ -11,6 +11,13 @@ from typing import Any
 
 import pytest
 
+from raftlog.cluster.runtime import build
+
+
+INTERPRETED_ONLY = pytest.mark.skipif(
+    build.modules() == "compiled", reason="looks into objects or bytecodes: runs on interpreted modules only"
+)
+
 
 def is_compiled(target: object) -> bool:
     """Whether a module is compiled, or a class, function or object comes from a compiled module."""

@@ -13,8 +13,9 @@ from raftlog.chaos.sim.ground.clocks import Clock
 from raftlog.chaos.sim.ground.loop import SimLoop
 from raftlog.chaos.sim.replica.disk import NodeDisk
 from raftlog.chaos.sim.replica.hello import NOBODY_YET, Hello
+from raftlog.chaos.sim.replica.stand_ins import SimMetrics
 from raftlog.chaos.sim.replica.surroundings import World
-from raftlog.chaos.sim.replica.watched import SimMetrics, WatchedReplica
+from raftlog.chaos.sim.replica.watched import WatchedReplica
 from raftlog.cluster.protocol.disk_reports import Why
 from raftlog.cluster.replica.state import ReplicaState
 from raftlog.raft.consensus.core import RaftCore

@@ -18,7 +18,8 @@ from raftlog.chaos.sim.ground.loop import ProcessEnded, SimLoop
 from raftlog.chaos.sim.replica.disk import NodeDisk
 from raftlog.chaos.sim.replica.hello import Hello
 from raftlog.chaos.sim.replica.links import NodeLinks
-from raftlog.chaos.sim.replica.watched import SimLogger, WatchedApplier, WatchedCore, WatchedReplica
+from raftlog.chaos.sim.replica.stand_ins import SimLogger
+from raftlog.chaos.sim.replica.watched import WatchedApplier, WatchedCore, WatchedReplica
 from raftlog.chaos.sim.replica.watching import LOGGED, Watching
 from raftlog.cluster.files.folder import DiskIdentity, Recovered
 from raftlog.cluster.protocol.forward_frames import decode_points

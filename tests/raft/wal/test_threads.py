@@ -20,9 +20,12 @@ from raftlog.raft.wal.ledger import read_footer
 from raftlog.raft.wal.operations import Sync
 from raftlog.raft.wal.reading import RawSlice
 from raftlog.raft.wal.snapshot_files import Received, read_piece
+from tests.compiled import INTERPRETED_ONLY
 from tests.raft.wal.interleaving import at_every_bytecode
 from tests.raft.wal.journal_driver import LOG, make_entries
 from tests.raft.wal.storage_lab import Shard, frame_of
+
+pytestmark = INTERPRETED_ONLY
 
 
 def rolled(segments: int, *, finished: bool = True) -> Shard:
