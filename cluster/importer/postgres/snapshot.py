@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -85,6 +86,8 @@ class TableSnapshotWriter:
         self._file = create_private(self._aside)
         self._line(SnapshotHead(_VERSION, self.id, system, slot))
         self._sync()
+        self._head_bytes = self._file.tell()
+        self._is_finished = False
 
     def begin(self, lsn: int, time_us: int) -> None:
         """The slot is made."""
@@ -107,10 +110,14 @@ class TableSnapshotWriter:
         self._file.close()
         self._aside.replace(self._path)
         sync_folder(self._path.parent)
+        self._is_finished = True
 
     def close(self) -> None:
-        """Closes the file, which stays aside if it is not finished."""
-        self._file.close()
+        """Closes the file. Of one that is not finished its first line stays aside; the disk may be full of the rest."""
+        with suppress(OSError):
+            self._file.close()
+        if not self._is_finished:
+            os.truncate(self._aside, self._head_bytes)
 
     def _line(self, value: msgspec.Struct) -> None:
         self._file.write(_encode(value) + b"\n")

@@ -35,6 +35,7 @@ from raftlog.cluster.importer.postgres.snapshot import (
 )
 from raftlog.cluster.importer.postgres.values import as_lsn, lsn_of
 from raftlog.cluster.importer.source import Part, SourceError
+from raftlog.cluster.runtime.file_errors import naming
 
 RETRY_S: Final = 1.0
 """Pause before a new connection, in seconds."""
@@ -194,7 +195,8 @@ class Postgres:
                 )
             self._drop(connection, self._slot)
         publish(connection, self._publication, self._tables)
-        with closing(TableSnapshotWriter(self._snapshot, system, self._slot)) as writer:
+        aside = aside_of(self._snapshot)
+        with naming(aside), closing(TableSnapshotWriter(self._snapshot, system, self._slot)) as writer:
             connection.query("BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ")
             self._tell(f"making the slot {self._slot}: PostgreSQL waits for the transactions that are open now")
             ((_, lsn, *_),) = connection.query(

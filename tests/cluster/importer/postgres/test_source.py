@@ -1,7 +1,9 @@
 """The rows and changes of a real PostgreSQL are copied exactly once: through kills at every step, and refusals."""
 
+import errno
 import itertools
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -85,6 +87,10 @@ def test_a_kill_while_the_snapshot_is_read_leaves_nothing_behind(
 
     def work(_: Any, client: SyncClient) -> None:
         finish = TableSnapshotWriter.finish
+
+        def full(_: TableSnapshotWriter) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
         for is_complete in (False, True):
 
             def kill(writer: TableSnapshotWriter, is_complete: bool = is_complete) -> None:
@@ -97,6 +103,11 @@ def test_a_kill_while_the_snapshot_is_read_leaves_nothing_behind(
             with pytest.raises(Killed):
                 list(copy(made(postgres, name, tmp_path), client, tmp_path / "s"))
             postgres.sql(f"UPDATE {name} SET id = id + 100")
+        monkeypatch.setattr(TableSnapshotWriter, "finish", full)
+        with pytest.raises(OSError, match="No space left") as raised:
+            list(copy(made(postgres, name, tmp_path), client, tmp_path / "s"))
+        assert raised.value.filename == str(tmp_path / "snapshot.new")
+        assert (tmp_path / "snapshot.new").read_bytes().count(b"\n") == 1  # the rows are gone
         monkeypatch.setattr(TableSnapshotWriter, "finish", finish)
         list(copy(made(postgres, name, tmp_path), client, tmp_path / "s"))
         found = [record for record in client.log() if record.operation == "append"]
