@@ -13,7 +13,6 @@ import pytest
 
 from raftlog.cluster.runtime import build
 
-
 INTERPRETED_ONLY = pytest.mark.skipif(
     build.modules() == "compiled", reason="looks into objects or bytecodes: runs on interpreted modules only"
 )
