@@ -8,7 +8,7 @@ Each name is imported when it is asked for, so `import raftlog` costs nothing, a
 import sys
 
 if sys.argv[:1] and sys.argv[0].endswith("/raftlog"):  # the command line, which takes Ctrl-C back in its `main`
-    import _signal
+    import _signal  # type: ignore[import-not-found]  # `signal` itself imports enum first, which takes a while
 
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # until then it ends the process without a traceback
