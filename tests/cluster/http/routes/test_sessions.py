@@ -9,7 +9,9 @@ import pytest
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.api.values import LeaderHint
 from raftlog.cluster.http.routes.table import ROUTES, Route
+from raftlog.statemachine.access.commands import AccessAction, AccessCommand
 from raftlog.statemachine.commands import Limits
+from raftlog.statemachine.versions import CLUSTER_VERSION
 from tests.cluster.fake_node import LOG_ID, FakeNode, Served, serve
 from tests.cluster.http.http_probe import Reply, ask
 
@@ -191,6 +193,7 @@ BODIES = {
     "/v1/log/trim": b'{"before":1}',
     "/v1/consumers/{consumer}": b'{"reset":true,"position":{"log":"%s","next":{"0":1}}}' % LOG_ID.encode(),
     "/v1/members": b'{"change":"remove","node":1}',
+    "/v1/access": b'{"action":"set_user","name":"ada","roles":["reader"]}',
 }  # fmt: skip
 WRITES = [route for route in ROUTES if route.method not in ("GET", "OPTIONS")]
 
@@ -206,6 +209,10 @@ async def test_every_write_that_names_a_session_is_applied_once_or_refused(serve
     named = headers(session, 1)
     if route.pattern == "/v1/kv/batch":
         del named["Raftlog-Sequence"]
+    machine = served.node.machine
+    machine.version = CLUSTER_VERSION
+    for action in (AccessAction.INIT, AccessAction.DISABLE):  # set up, and off again: no request names a user
+        assert machine.access.execute(AccessCommand(action, "root"), 0) is None
     before = served.node.applied
     body = BODIES.get(route.pattern, b"" if "sessions" in target or "claim" in target else b"x")
     body = b"" if route.pattern == "/v1/leader/transfer" else body
