@@ -92,7 +92,7 @@ def compile_modules(root: Path, scratch: Path) -> list[Path]:
     here = Path.cwd()
     os.chdir(scratch)  # mypyc names the modules after their paths
     try:
-        flags = ["--config-file=", "--strict", "--ignore-missing-imports"]
+        flags = ["--config-file=", "--ignore-missing-imports"]  # `make check` judges the types
         extensions = mypycify(
             [*flags, *(f"raftlog/{name}" for name in names)], opt_level="1", debug_level="0", multi_file=True,
             target_dir=str(scratch / "c"), group_name=GROUP,
