@@ -22,7 +22,6 @@ from raftlog.cluster.http.server import ApiRunner, build_runner
 from raftlog.cluster.node import process
 from raftlog.cluster.replica.interface import NodeInterface
 from raftlog.cluster.runtime import clock
-from raftlog.cluster.security.tls import Credentials
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.statemachine.commands import Operation
 
@@ -67,11 +66,11 @@ async def _listen(node: NodeInterface, port: int) -> None:
 _listening: set[asyncio.Task[None]] = set()
 
 
-def _build(node: NodeInterface, settings: Settings, *, credentials: Credentials | None = None) -> ApiRunner:
+def _build(node: NodeInterface, settings: Settings, **options: Any) -> ApiRunner:
     if port := os.environ.get(PORT_VARIABLE):
         _listening.add(asyncio.get_running_loop().create_task(_listen(node, int(port))))
     fast_path = os.environ.get(FAST_PATH_VARIABLE) != "0"
-    return build_runner(node, settings, fast_path=fast_path, credentials=credentials)
+    return build_runner(node, settings, fast_path=fast_path, **options)
 
 
 if __name__ == "__main__":
