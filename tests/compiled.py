@@ -15,7 +15,7 @@ import pytest
 
 from raftlog.cluster.runtime import build
 
-_STAND_IN = re.compile(r"^raftlog\.[\w.]+ object expected; got (types\.SimpleNamespace|tests\.)")
+_STAND_IN = re.compile(r"(expected; got|apply to a) '?(types\.SimpleNamespace|tests\.)")
 INTERPRETED_ONLY = pytest.mark.skipif(
     build.modules() == "compiled", reason="looks into objects or bytecodes: runs on interpreted modules only"
 )
