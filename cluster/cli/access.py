@@ -16,7 +16,7 @@ import typer
 from raftlog.cluster.api.access import AccessIn
 from raftlog.cluster.api.text import as_row, as_time
 from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
-from raftlog.cluster.cli.frame.output import Column, View, lines_of
+from raftlog.cluster.cli.frame.output import Column, Format, View, lines_of
 from raftlog.cluster.cli.frame.profiles import Profile, Profiles, read_profiles, save_profiles
 from raftlog.cluster.cli.log import unix_ms
 from raftlog.cluster.client import access_requests as requests
@@ -313,7 +313,11 @@ def _profile_variables(cli: Cli, name: Annotated[str, typer.Argument(help="The n
     profile = read_profiles().profiles.get(name)
     if profile is None:
         raise Failed(f"there is no profile {name!r}", Exit.USAGE)
-    for variable, value in {"RAFTLOG_ENDPOINTS": ",".join(profile.endpoints), **profile.variables()}.items():
+    variables = {"RAFTLOG_ENDPOINTS": ",".join(profile.endpoints), **profile.variables()}
+    if cli.printer.format in (Format.JSON, Format.JSONL):
+        cli.printer.one(variables, View(tuple(map(Column, variables)), lines_of("RAFTLOG_ENDPOINTS")))
+        return
+    for variable, value in variables.items():
         print(f"export {variable}={shlex.quote(value)}")
 
 

@@ -77,9 +77,18 @@ def test_the_first_admin_makes_users_and_tokens(cli: Running, tmp_path: Path, mo
     assert (listed[-1]["operation"], listed[-1]["user"], listed[-1]["what"]) == (
         "delete_range", "root", "none/ to none0",
     )  # fmt: skip
-    monkeypatch.delenv("RAFTLOG_TOKEN_FILE")
     monkeypatch.setenv("RAFTLOG_TOKEN", alice.read_text())
+    monkeypatch.delenv("RAFTLOG_TOKEN_FILE")
     assert "was revoked" in cli.run("put", "orders/1", "v").stderr
+    monkeypatch.delenv("RAFTLOG_TOKEN")
+    monkeypatch.setenv("RAFTLOG_TOKEN_FILE", str(admin))
+    for words in (
+        ("user", "delete", "alice"),
+        ("role", "delete", "orders"),
+        ("access", "disable"),
+        ("access", "enable"),
+    ):
+        assert cli.json(*words)
 
 
 def test_a_profile_names_a_cluster_and_its_files(cli: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,7 @@ NOT_RUN: Final = {
     "docs/chaos_shim.md": "needs a C compiler and a node under the shim: tests/chaos/shim/test_nodes.py",
     "docs/history.md": "the form of a command, not an example: tests/chaos/judge/test_commands_check.py",
     "docs/operations.md": "shown with their answers, of damage and full disks: tests/cluster and tests/acceptance",
+    "docs/performance.md": "benchmarks and builds of minutes: tests/house/test_wheel.py and tests/bench",
     "docs/postgres.md": "tests/cluster/importer/postgres/test_page.py runs the page, with a PostgreSQL of its own",
     "docs/query.md": "tests/spark_export/tables/test_page.py runs the page and compares what it prints",
     "docs/security.md": "several machines: tests/acceptance/test_machines.py and tests/cluster/cli/test_json.py",

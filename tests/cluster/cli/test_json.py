@@ -76,11 +76,26 @@ SAMPLES: dict[str, list[str]] = {
     "cert client": ["cert", "client", "alice", "--folder", "{folder}/tls"],
     "cert list": ["cert", "list", "--folder", "{folder}/tls"],
     "cert check": ["cert", "check", "{folder}/tls/client-bob.pem"],
+    "cert revoke": ["cert", "revoke", "{folder}/tls/client-bob.pem", "--list", "{folder}/tls/revoked"],
+    "access show": ["access", "show"],
+    "access can": ["access", "can", "bob", "read on log"],
+    "audit": ["audit"],
+    "role list": ["role", "list"],
+    "user list": ["user", "list"],
+    "token list": ["token", "list"],
+    "profile set": ["profile", "set", "there", "http://127.0.0.1:8"],
+    "profile list": ["profile", "list"],
+    "profile use": ["profile", "use", "here"],
+    "profile env": ["profile", "env", "here"],
     "disk check": ["disk", "check", "{folder}/node-1"],
     "disk dump": ["disk", "dump", "{folder}/node-1", "entries"],
 }
-ELSEWHERE = {"backup", "restore", "recover"}
-"""tests/cluster/records/test_backup.py reads what they print, which is one document, too."""
+ELSEWHERE = {
+    "backup", "restore", "recover",  # tests/cluster/records/test_backup.py
+    "access init", "access enable", "access disable", "role set", "role delete", "user set", "user delete",
+    "token create", "token revoke",  # tests/cluster/cli/test_access.py: they need a cluster with access control
+}  # fmt: skip
+"""Those tests read their output, which is one document, too."""
 
 
 def printing(command: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
@@ -104,6 +119,7 @@ def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A node and its command line."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         running = Running()
         yield running
         running.stop()
@@ -120,6 +136,8 @@ def words_of(name: str, cli: Running, folder: Path) -> list[str]:
     if name.startswith("cert") and name != "cert ca":
         make_authority(folder / "tls", "test")
         make_client(folder / "tls", "bob")
+    if name.startswith("profile"):
+        assert cli.run("profile", "set", "here", cli.url).exit_code == 0
     if name in ("format", "cert node") or name.startswith("disk"):
         ports = free_ports(2)
         file = folder / "cluster.toml"
@@ -145,7 +163,7 @@ def test_jsonl_is_one_object_a_line(name: str, cli: Running, tmp_path: Path) -> 
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     assert all(isinstance(json.loads(line), dict) for line in lines)
-    assert lines or name in ("disk check", "disk dump")
+    assert lines or name in ("disk check", "disk dump", "user list", "token list")
 
 
 @pytest.mark.parametrize("format", ["json", "jsonl"])
