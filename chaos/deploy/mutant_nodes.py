@@ -70,6 +70,7 @@ _ROLLED_BACK: Final = (
 _BREAK: Final = "costs an election after a short break of all links, which is no verdict"
 _DIFFERS: Final = "needs a disk or a memory whose entry differs from the leader's; directed tests have both"
 _WINDOW: Final = "needs late, lost or doubled chunks while a snapshot is sent; directed tests have them"
+_WAITING: Final = "a client of the chaos runs gives up before it could notice; the simulator demands an answer"
 _DIRECTED: Final = "a directed test plays exactly that; not tried on processes"
 _LATE: Final = (
     "needs a leader's answer that comes after the entries of the next leader; a test of waiting requests has it"
@@ -200,6 +201,11 @@ OUT_OF_SIGHT: Final[Mapping[str, str]] = {
     "takes_over_before_peers_were_asked": _ROLLED_BACK,
     "what_was_acknowledged_to_a_leader_is_not_remembered": _ROLLED_BACK,
     "acknowledgements_of_a_learner_are_remembered": _DIRECTED,
+    "transfers_to_full_followers_go_on": _DIRECTED,
+    "readers_of_failed_rounds_forgotten": _WAITING,
+    "readers_of_an_index_never_expire": _WAITING,
+    "queued_writes_never_expire": _WAITING,
+    "forwarded_writes_never_expire": _WAITING,
     "closed_link_taken_for_a_dead_leader": _BREAK,
     "leader_silent_when_a_link_opens": _BREAK,
     "refused_dial_believed_alone": _BREAK,

@@ -12,6 +12,7 @@ from bench.studies import permissions
 def test_the_study_measures_both_costs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """It ends with 1 only if a check is too slow."""
     monkeypatch.setattr(permissions, "JUDGED", 20)
+    monkeypatch.setattr(permissions, "PUTS", 20)
     monkeypatch.setattr(permissions, "GRANTS", (1, 20))
     monkeypatch.setattr(permissions, "check_us", partial(permissions.check_us, rounds=1))
     monkeypatch.setattr(permissions, "apply_us", partial(permissions.apply_us, entries=2))

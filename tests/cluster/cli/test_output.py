@@ -109,6 +109,10 @@ def test_ctrl_c_in_the_middle_of_a_row_leaves_one_json_document() -> None:
             return len(data)
 
     out = Slow()
-    with pytest.raises(KeyboardInterrupt):
-        Printer(Format.JSON, "auto", out).each(ROWS, VIEW)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # another test may have left its own
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            Printer(Format.JSON, "auto", out).each(ROWS, VIEW)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert json.loads(out.getvalue()) == [{"key": "a\tb", "n": 1}]

@@ -78,7 +78,7 @@ def append_only_shorter() -> tuple[Callable[[], object], Callable[[], object]]:
 def matching() -> tuple[Callable[[], object], Callable[[], object]]:
     seen = known()
     forged = sealed(SECOND.mark, 2, data=b"")
-    forged = replace(forged, header=forged.header[:-4] + b"\0\0\0\0")
+    forged = replace(forged, mark=replace(forged.mark, header_crc=0))
     return lambda: log_matching.appended(seen, 2, [THIRD, OTHER]), lambda: log_matching.appended(seen, 2, [forged])
 
 

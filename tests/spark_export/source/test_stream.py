@@ -208,7 +208,8 @@ def test_limits_cut_batches() -> None:
         while (end := stream.latest(start, 10**6)) != start:
             cuts.append(end["next"]["0"])
             start = end
-        assert cuts[-1] == END
+        assert stream._page is not None
+        assert cuts[-2] <= stream._page.last_user_index < cuts[-1]  # no batch of records that no user wrote
         assert len(cuts) > 5
         assert cuts == sorted(set(cuts))
 
