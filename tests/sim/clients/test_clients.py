@@ -16,6 +16,7 @@ from raftlog.chaos.judge.models import MODELS
 from raftlog.chaos.judge.verdicts import Verdict
 from raftlog.chaos.sim.clients.clients import Clients
 from raftlog.chaos.sim.clients.errands import Errand
+from raftlog.chaos.sim.clients.log_readers import LogReaders
 from raftlog.chaos.sim.clients.oracle import Oracle
 from raftlog.chaos.sim.clients.workload import Task
 from raftlog.chaos.sim.ground.failure import Failure
@@ -103,9 +104,10 @@ def test_equal_seeds_give_equal_histories() -> None:
 
 @contextmanager
 def blind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Worlds without a witness."""
+    """Worlds without a witness, whose readers of the log compare nothing: they would end the world first."""
     with monkeypatch.context() as patch:
         patch.setattr(world_module, "Witness", Blind)
+        patch.setattr(LogReaders, "check", lambda *_: None)
         yield
 
 
