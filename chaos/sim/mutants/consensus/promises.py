@@ -190,7 +190,11 @@ MUTANTS: Final = (
         title="a leader that restarts waits for ever for a log that only a learner has, and no node leads",
         source="this project, until simulator seed 640609 of the commit of that day showed it",
         story=f"{_TESTS}a_restarted_leader_waits_for_no_log_that_only_a_learner_has",
-        edits=(Edit("raftlog.raft.consensus.recall:led", "if state.configurations[-1][1].is_voter(state.node):", "if True:"),),
+        edits=(
+            Edit(
+                "raftlog.raft.consensus.recall:led", "if state.configurations[-1][1].is_voter(state.node):", "if True:"
+            ),
+        ),
     ),
     Mutant(
         name="differing_log_rejected_without_end",
