@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+import msgpack
 
 KEY_BYTES_MAX: Final = 4_096
 SESSION_WINDOW_MAX: Final = 1_024
@@ -164,6 +166,25 @@ class Txn(NamedTuple):
     compare: tuple[Compare, ...]
     then: tuple[TxnOperation, ...]
     orelse: tuple[TxnOperation, ...]
+
+
+def unpack_versioned(
+    data: bytes, what: str, known: int, malformed: type[ValueError], unknown: type[ValueError]
+) -> list[Any]:
+    """The fields of a command (`what`, for the message) behind its format version, which must be `known`.
+
+    Raises `malformed` for bytes that are no such array, `unknown` for another version.
+    """
+    try:
+        fields: list[Any]
+        version, *fields = msgpack.unpackb(data, raw=False, use_list=False)
+    except Exception as error:
+        raise malformed(f"it is no array that begins with a version: {error}") from error
+    if type(version) is not int:
+        raise malformed(f"its version is {version!r}")
+    if version != known:
+        raise unknown(f"{what} of version {version}: this code knows {known}, upgrade it")
+    return fields
 
 
 LIMIT_MAX: Final = 2**53 - 1

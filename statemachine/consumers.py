@@ -17,7 +17,7 @@ import msgpack
 from xxhash import xxh64_intdigest
 
 from raftlog.statemachine.answers import Reason
-from raftlog.statemachine.commands import LIMIT_MAX, ConsumerGroup, Limits, Result
+from raftlog.statemachine.commands import LIMIT_MAX, ConsumerGroup, Limits, Result, unpack_versioned
 
 CONSUMER_VERSION: Final = 1
 _ROW: Final = Struct("<QQQQQQ")  # of a group in `ConsumerTable.digest`, before its name and owner
@@ -57,14 +57,7 @@ def encode_consumer(command: ConsumerCommand) -> bytes:
 
 def decode_consumer(data: bytes) -> ConsumerCommand:
     """Raises MalformedConsumer or UnknownConsumer."""
-    try:
-        version, *fields = msgpack.unpackb(data, raw=False, use_list=False)
-    except Exception as error:
-        raise MalformedConsumer(f"it is no array that begins with a version: {error}") from error
-    if type(version) is not int:
-        raise MalformedConsumer(f"its version is {version!r}")
-    if version != CONSUMER_VERSION:
-        raise UnknownConsumer(f"consumer command of version {version}: this code knows {CONSUMER_VERSION}, upgrade it")
+    fields = unpack_versioned(data, "consumer command", CONSUMER_VERSION, MalformedConsumer, UnknownConsumer)
     if len(fields) != len(ConsumerCommand._fields):
         raise MalformedConsumer(f"it has {len(fields)} fields, not {len(ConsumerCommand._fields)}")
     action, generation, position, owner = fields

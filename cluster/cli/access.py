@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from raftlog.cluster.api.access import AccessIn
+from raftlog.cluster.api.access import AccessAnswer, AccessIn
 from raftlog.cluster.api.text import as_row, as_time
 from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
 from raftlog.cluster.cli.frame.output import Column, Format, View, lines_of
@@ -82,14 +82,7 @@ def _init(
     first = AccessIn("init", name)
     if made is not None:
         first = AccessIn("init", name, token=made.identifier, token_hash=made.digest.hex(), label="first")
-    asked = requests.change(first)
-    _reserve(out)
-    try:
-        with cli.client(sessions=False) if config is None else _as_node(cli, config) as client:
-            client.call(asked)
-    except BaseException:
-        _give_up(out)
-        raise
+    _change_with_token(cli, first, out, config)
     print(f"access control is on; {name} is its first admin", file=sys.stderr)
     if made is not None:
         _hand_over(cli, made, name, out)
@@ -110,14 +103,18 @@ def _can(
 
 def _show(cli: Cli) -> None:
     """Show whether access control is on, and how many users, roles and tokens there are."""
-    with cli.client(sessions=False) as client:
-        told = client.call(requests.show())
+    told = _everything(cli)
     counts = {"users": len(told.users), "roles": len(told.roles), "tokens": len(told.tokens)}
     cli.printer.one({"is_on": told.is_on, "permissions": told.permissions, **counts}, SHOWN)
 
 
-def _switch(cli: Cli, asked: AccessIn) -> None:
+def _everything(cli: Cli) -> AccessAnswer:
     with cli.client(sessions=False) as client:
+        return client.call(requests.show())
+
+
+def _switch(cli: Cli, asked: AccessIn, config: Path | None = None) -> None:
+    with _client(cli, config) as client:
         cli.printer.one(as_row(client.call(requests.change(asked))), CHANGED)
 
 
@@ -131,8 +128,7 @@ def _enable(
     config: Annotated[Path | None, typer.Option("--config", help="With TLS: the settings of a node.")] = None,
 ) -> None:
     """Switch access control on again."""
-    with cli.client(sessions=False) if config is None else _as_node(cli, config) as client:
-        cli.printer.one(as_row(client.call(requests.change(AccessIn("enable")))), CHANGED)
+    _switch(cli, AccessIn("enable"), config)
 
 
 def _set_role(
@@ -151,8 +147,7 @@ def _delete_role(cli: Cli, name: Annotated[str, typer.Argument(help="The role.")
 
 def _roles(cli: Cli) -> None:
     """List the roles with their grants."""
-    with cli.client(sessions=False) as client:
-        told = client.call(requests.show())
+    told = _everything(cli)
     cli.printer.all([{**as_row(role), "grants": ", ".join(role.grants)} for role in told.roles], ROLES)
 
 
@@ -173,8 +168,7 @@ def _delete_user(cli: Cli, name: NameArgument) -> None:
 
 def _users(cli: Cli) -> None:
     """List the users with their roles."""
-    with cli.client(sessions=False) as client:
-        told = client.call(requests.show())
+    told = _everything(cli)
     cli.printer.all([{**as_row(user), "roles": ", ".join(user.roles)} for user in told.users], USERS)
 
 
@@ -191,13 +185,7 @@ def _create_token(
     asked = AccessIn(
         "add_token", user, token=made.identifier, token_hash=made.digest.hex(), expires_ms=expires_ms, label=label
     )
-    _reserve(out)
-    try:
-        with cli.client(sessions=False) as client:
-            client.call(requests.change(asked))
-    except BaseException:
-        _give_up(out)
-        raise
+    _change_with_token(cli, asked, out)
     _hand_over(cli, made, user, out)
 
 
@@ -212,8 +200,7 @@ def _revoke_token(
 
 def _tokens(cli: Cli) -> None:
     """List the tokens, without secrets."""
-    with cli.client(sessions=False) as client:
-        told = client.call(requests.show())
+    told = _everything(cli)
     rows = [
         {
             "id": token.id, "user": token.user, "label": token.label, "created": as_time(token.created_ms),
@@ -339,15 +326,21 @@ def _as_node(cli: Cli, config: Path) -> SyncClient:
     return SyncClient(own.url, bound=True, sessions=False, deadline_s=cli.deadline_s, tls=loaded.tls_files())
 
 
-def _reserve(out: Path | None) -> None:
-    """Makes the file before the token counts: a token that cannot be kept must not be made."""
+def _client(cli: Cli, config: Path | None) -> SyncClient:
+    return cli.client(sessions=False) if config is None else _as_node(cli, config)
+
+
+def _change_with_token(cli: Cli, asked: AccessIn, out: Path | None, config: Path | None = None) -> None:
+    """Makes the token's file before the token counts: a token that cannot be kept must not be made."""
     if out is not None:
         out.touch(0o600, exist_ok=False)
-
-
-def _give_up(out: Path | None) -> None:
-    if out is not None:
-        out.unlink(missing_ok=True)
+    try:
+        with _client(cli, config) as client:
+            client.call(requests.change(asked))
+    except BaseException:
+        if out is not None:
+            out.unlink(missing_ok=True)
+        raise
 
 
 def _hand_over(cli: Cli, made: NewToken, user: str, out: Path | None) -> None:

@@ -246,12 +246,8 @@ def _run_import(cli: Cli, plan: importer.ImportPlan, client: SyncClient) -> None
                 show(progress, row["rate"])
                 yield row
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        if cli.printer.format is Format.JSONL:
-            cli.printer.each(rows(), IMPORTED)
-        else:
-            deque(rows(), maxlen=0)
+        _print(cli, rows(), IMPORTED)
     except KeyboardInterrupt:
         raise Failed(f"interrupted: {_standing(plan, newest)}", Exit.INTERRUPTED) from None
     except (ClientError, InputError, OSError):
@@ -267,6 +263,15 @@ def _run_import(cli: Cli, plan: importer.ImportPlan, client: SyncClient) -> None
         print(f"{newest.without_time:,} records have no time, because theirs could not be read", file=sys.stderr)
     if newest.rejected:
         print(f"{newest.rejected} rejected lines are in {plan.rejects}", file=sys.stderr)
+
+
+def _print(cli: Cli, rows: Iterator[Row], view: View) -> None:
+    """Takes all rows, and prints each with -o jsonl; else the caller prints the last. SIGTERM ends it as Ctrl-C."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if cli.printer.format is Format.JSONL:
+        cli.printer.each(rows, view)
+    else:
+        deque(rows, maxlen=0)
 
 
 def _standing(plan: importer.ImportPlan, newest: importer.ImportProgress | None) -> str:
@@ -377,12 +382,8 @@ def _import_postgres(
                 show(newest.records, row["rate"], None)
                 yield row
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        if cli.printer.format is Format.JSONL:
-            cli.printer.each(rows(), COPIED)
-        else:
-            deque(rows(), maxlen=0)
+        _print(cli, rows(), COPIED)
     except KeyboardInterrupt:
         done = "nothing new" if newest is None else f"{newest.records:,} records (up to index {newest.last})"
         raise Failed(

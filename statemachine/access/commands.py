@@ -11,11 +11,11 @@ from typing import Any, Final, NamedTuple
 import msgpack
 
 from raftlog.statemachine.access.grants import Grant, Resource, Verb, check_grant
-from raftlog.statemachine.commands import LIMIT_MAX
+from raftlog.statemachine.commands import LIMIT_MAX, unpack_versioned
 
 ACCESS_VERSION: Final = 1
 HASH_BYTES: Final = 32
-"""Of a token: SHA-256 of its secret part, which is random and has 256 bits."""
+"""Of a token: SHA-256 of its text, which has 256 random bits."""
 
 
 class AccessAction(IntEnum):
@@ -75,14 +75,7 @@ def encode_access(command: AccessCommand) -> bytes:
 
 def decode_access(data: bytes) -> AccessCommand:
     """Raises MalformedAccess or UnknownAccess."""
-    try:
-        version, *fields = msgpack.unpackb(data, raw=False, use_list=False)
-    except Exception as error:
-        raise MalformedAccess(f"it is no array that begins with a version: {error}") from error
-    if type(version) is not int:
-        raise MalformedAccess(f"its version is {version!r}")
-    if version != ACCESS_VERSION:
-        raise UnknownAccess(f"access command of version {version}: this code knows {ACCESS_VERSION}, upgrade it")
+    fields = unpack_versioned(data, "access command", ACCESS_VERSION, MalformedAccess, UnknownAccess)
     try:
         action, name, roles, rows, is_blocked, condition, token, token_hash, expires_ms, label = fields
         numbers, texts = (action, condition, expires_ms), (name, token, label, *roles)

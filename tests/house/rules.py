@@ -36,7 +36,6 @@ MAY_OPEN_FILES = {
     "cluster/config/settings.py": "reads the settings file",
     "cluster/node/formatting.py": "writes and reads the cluster file",
     "cluster/node/local_cluster.py": "makes the settings and log files of the processes that it starts",
-    "cluster/node/first_admin.py": "writes the token of the first admin for a user",
     "cluster/runtime/file_errors.py": "writes a file for a user, whole or not at all",
     "cluster/cli/*.py": "a user's tool: reads what the user names",
     "cluster/security/*.py": "certificates: read at the start and after a renewal, written for a user",

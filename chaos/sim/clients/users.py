@@ -276,8 +276,8 @@ class User:
         world, life = self.users.world, replica.life
 
         def decided(index: int | Problem) -> None:
-            if isinstance(index, Problem) or replica.life != life or replica.core is None or replica.corrupted:
-                return  # of a state that a fault has damaged nothing is expected but that it is found out
+            if isinstance(index, Problem) or not _is_sound(replica, life):
+                return
             machine = replica.machine
             decision = machine.access.decide(admission, needs.key_grant(Verb.READ, key))
             if machine.access.is_on:
@@ -294,8 +294,8 @@ class User:
         start = self.random.randint(max(1, world.acknowledged - 60), world.acknowledged + 1)
 
         def read(page: Any) -> None:
-            if isinstance(page, Problem) or replica.life != life or replica.core is None or replica.corrupted:
-                return  # as above
+            if isinstance(page, Problem) or not _is_sound(replica, life):
+                return
             machine = replica.machine
             permissions = machine.access.principal(admission).permissions
             if not machine.access.is_on or permissions is None or not permissions.allows(needs.READ_LOG):
@@ -313,6 +313,12 @@ class User:
             self.users.world.witness.permitted.shown(
                 replica.node, replica.machine.applied_index, admission, record, is_shown=is_shown
             )
+
+
+def _is_sound(replica: Any, life: int) -> bool:
+    """Whether that process still runs, with a state that no fault has damaged: of such a state nothing is expected but
+    that it is found out."""
+    return replica.life == life and replica.core is not None and not replica.corrupted
 
 
 async def _read_log(start: int, server: Replica) -> list[tuple[Entry, Effects]]:

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from raftlog.cluster.runtime.file_errors import replace_file
 from raftlog.cluster.security.bearer import TOKEN_FILE_VARIABLE, TOKEN_VARIABLES
 from raftlog.cluster.security.tls import CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE
 
@@ -71,9 +72,7 @@ def save_profiles(profiles: Profiles) -> None:
     """Writes all profiles. Raises OSError."""
     file = profiles_file()
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    aside = file.with_suffix(".aside")
-    aside.write_bytes(msgspec.json.format(msgspec.json.encode(profiles)) + b"\n")
-    aside.replace(file)
+    replace_file(file, msgspec.json.format(msgspec.json.encode(profiles)) + b"\n")
 
 
 def chosen() -> tuple[str, Profile] | None:

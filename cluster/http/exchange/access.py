@@ -135,11 +135,7 @@ class Access:
             key = (call.holder, call.headers[H_PRINCIPAL])
         found = self._callers.get(key)
         table = self.table
-        if (
-            found is not None
-            and found.revision == table.revision
-            and not (found.expires_ms and self._now_ms() >= found.expires_ms)
-        ):
+        if found is not None and self._is_current(found):
             call.caller = found
             return found
         call.caller = caller = self._found(call, text, table)
@@ -208,6 +204,12 @@ class Access:
             raise ApiError(Code.FORBIDDEN, f"the certificate's name {holder.name[:100]!r} cannot be that of a user")
         return holder.name
 
+    def _is_current(self, caller: Caller) -> bool:
+        """Whether no permission has changed since, and its token has not expired."""
+        return caller.revision == self.table.revision and not (
+            caller.expires_ms and self._now_ms() >= caller.expires_ms
+        )
+
     def _now_ms(self) -> int:
         return max(clock.wall_ms(), self._node.machine.time_ms)
 
@@ -230,7 +232,7 @@ class Access:
         if not table.is_on:
             return None
         caller = call.caller
-        if caller is None or self.has_changed(call):
+        if caller is None or not self._is_current(caller):
             caller = self.identify(call)
         return caller.permissions
 
@@ -261,10 +263,8 @@ class Access:
 
     def has_changed(self, call: Asking) -> bool:
         """Whether what the sender may do may have changed since it was found out."""
-        table, caller = self.table, call.caller
-        if caller is None:
-            return table.is_on
-        return caller.revision != table.revision or bool(caller.expires_ms and self._now_ms() >= caller.expires_ms)
+        caller = call.caller
+        return self.table.is_on if caller is None else not self._is_current(caller)
 
     def look(self, call: Asking, *grants: Grant) -> None:
         """Raises ApiError once the reader of a stream may not go on. Streams call it before each slice."""
@@ -306,7 +306,7 @@ class Access:
 
 
 _WHY: Final = {
-    AccessReason.NO_USER: "there is no user {0!r}: an admin makes it with raftlog user create",
+    AccessReason.NO_USER: "there is no user {0!r}: an admin makes it with raftlog user set",
     AccessReason.BLOCKED: "user {0!r} is blocked",
     AccessReason.OUTDATED: "user {0!r} was changed meanwhile: send the request again",
 }

@@ -231,8 +231,7 @@ class ByteFlow:
 
     def _count(self, waiting: int) -> None:
         """Counts the held bytes. Without room, requests after the current one are dropped unread, and the connection
-        ends
-        with the current answer."""
+        ends with the current answer."""
         if self._in.hold(self._served + waiting) or (
             self._state is ConnectionState.IDLE and not self._is_writing_paused
         ):
@@ -243,12 +242,7 @@ class ByteFlow:
             end = head.end + head.length
         self._buffer, self._at = self._buffer[self._at : end], 0
         self._in.keep(self._served + len(self._buffer))
-        self._is_leaving = True
-        if self._state in (
-            ConnectionState.IDLE,
-            ConnectionState.RESTING,
-        ):  # only answers are left for the client to read
-            self._transport.close()
+        self.close()  # at once, if only answers are left for the client to read
 
     def _leave_line(self, state: ConnectionState) -> None:
         if self._state is ConnectionState.IN_LINE:

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,6 +24,14 @@ CLIENTS = 20
 LOOPS = pytest.mark.parametrize(
     "loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]
 )
+
+
+def contexts(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """TLS of a node of this machine, and of a client that trusts it."""
+    authority.make_authority(folder, "test")
+    made = authority.make_node(folder, "a" * 32, 1, ["127.0.0.1"])
+    files = TlsFiles(str(folder / "ca.pem"), str(made.certificate), str(made.key))
+    return server_context(files), client_context(files, checks_host=False)
 
 
 @asynccontextmanager
@@ -197,9 +206,7 @@ def test_a_handshake_that_does_not_end_is_given_up(
 ) -> None:
     """A client that sends nothing, and one that sends half of a hello: both connections end after the time allowed, and
     each is reported once."""
-    authority.make_authority(tmp_path, "test")
-    made = authority.make_node(tmp_path, "a" * 32, 1, ["127.0.0.1"])
-    context = server_context(TlsFiles(str(tmp_path / "ca.pem"), str(made.certificate), str(made.key)))
+    context, _ = contexts(tmp_path)
     reports: list[tuple[str, str]] = []
     tls = Encryption(
         lambda: context, handshake_s=0.1, handshakes_max=8, address_max=8, refused=lambda *told: reports.append(told)
@@ -228,10 +235,7 @@ def test_5000_silent_handshakes_of_one_address_keep_no_other_out(
     tmp_path: Path,
 ) -> None:
     """The oldest give way. One of another address waits for none of them, and none of its own is ended."""
-    authority.make_authority(tmp_path, "test")
-    made = authority.make_node(tmp_path, "a" * 32, 1, ["127.0.0.1"])
-    files = TlsFiles(str(tmp_path / "ca.pem"), str(made.certificate), str(made.key))
-    served, trusts = server_context(files), client_context(files, checks_host=False)
+    served, trusts = contexts(tmp_path)
     reports: list[tuple[str, str]] = []
     tls = Encryption(
         lambda: served, handshake_s=30, handshakes_max=64, address_max=32, refused=lambda *told: reports.append(told)
@@ -266,10 +270,7 @@ def test_a_port_may_take_both_tls_and_plain_bytes(
     loop_factory: Callable[[], asyncio.AbstractEventLoop], tmp_path: Path
 ) -> None:
     """The first bytes decide, however they are cut. A silent connection ends in the time of a handshake."""
-    authority.make_authority(tmp_path, "test")
-    made = authority.make_node(tmp_path, "a" * 32, 1, ["127.0.0.1"])
-    files = TlsFiles(str(tmp_path / "ca.pem"), str(made.certificate), str(made.key))
-    served, trusts = server_context(files), client_context(files, checks_host=False)
+    served, trusts = contexts(tmp_path)
     reports: list[tuple[str, str]] = []
     tls = Encryption(
         lambda: served, handshake_s=0.3, handshakes_max=8, address_max=8,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 import pytest
 from hypothesis import given, strategies as st
@@ -98,6 +100,10 @@ def _backup() -> bytes:
     return encoder.begin(head) + encoder.part(b"hello") + encoder.part(b"world") + encoder.end(MARK, CONFIGURATION, 1)
 
 
+HELLO: Final = partial(
+    Hello, log=LOG.log_id.hex(), sender=1, to=2, incarnation="ab" * 16, boot=3, purpose=Purpose.CONSENSUS,
+    version_max=4,
+)  # fmt: skip
 WRITTEN: dict[str, Callable[[], bytes]] = {
     "identity": lambda: encode_identity(DiskIdentity(LOG.log_id.hex(), 2, "ab" * 16)),
     "entry": lambda: FIRST.header + FIRST.data,
@@ -123,44 +129,14 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
     "note of a wrong state": lambda: encode_note(LOG, DivergenceNote(40, 50)),
     "raw header": lambda: encode_raw_header(RawHeader(2, 100, 40, 0xAA, 300, 2, 4, 1, 3, 3)),
     "brief raw header": lambda: encode_raw_header(RawHeader(3, 600, 80, 0xAA, 300, 2, 5, 1, 4, 4, True)),
-    "hello": lambda: encode_hello(
-        Hello(
-            log=LOG.log_id.hex(),
-            sender=1,
-            to=2,
-            incarnation="ab" * 16,
-            boot=3,
-            purpose=Purpose.CONSENSUS,
-            version_max=4,
-        )
-    ),
+    "hello": lambda: encode_hello(HELLO()),
     "frame of group 3": lambda: encode_for_shard(3, encode_read(5)),
     "disk report": lambda: encode_report(DiskReport(True, 4_096, 130_000_000, 388, 1_024)),
     "hello with its start": lambda: encode_hello(
-        Hello(
-            log=LOG.log_id.hex(),
-            sender=1,
-            to=2,
-            incarnation="ab" * 16,
-            boot=3,
-            purpose=Purpose.CONSENSUS,
-            version_max=4,
-            start=Start(run=0xABC, last_index=7, last_term=2, term=3, floor=4),
-        )
+        HELLO(start=Start(run=0xABC, last_index=7, last_term=2, term=3, floor=4))
     ),
     "hello with its proof": lambda: encode_hello(
-        Hello(
-            log=LOG.log_id.hex(),
-            sender=1,
-            to=2,
-            incarnation="ab" * 16,
-            boot=3,
-            purpose=Purpose.CONSENSUS,
-            version_max=4,
-            start=Start(run=0xABC, last_index=7, last_term=2, term=3, floor=4),
-            challenge=0xDEF,
-            answer=0x123,
-        )
+        HELLO(start=Start(run=0xABC, last_index=7, last_term=2, term=3, floor=4), challenge=0xDEF, answer=0x123)
     ),
     "answer on a link": lambda: encode_word(Word.ANSWER, 0x123),
     "peer frame": lambda: encode_message(TimeoutNow(sender=1, to=2, term=3, last_index=4)),
