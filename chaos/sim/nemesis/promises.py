@@ -39,6 +39,10 @@ class Peers:
         self._others = [each for each in world.replicas.values() if each.node != node and not each.is_retired]
         self._lives = [each.life for each in self._others]
 
+    def _is_reached(self, peer: Node) -> bool:
+        """Whether the network leads to that process, and not to a copy of it that knows less."""
+        return self._world.replicas[peer.node] is peer
+
     def can_tell(self) -> bool:
         """Whether they are all there still, and reach the node."""
         world, node = self._world, self._node
@@ -49,6 +53,7 @@ class Peers:
             and all(
                 each.life == life
                 and each.core is not None
+                and self._is_reached(each)
                 and not (each.is_paused or is_cut(each.node, node) or is_cut(node, each.node))
                 for each, life in zip(self._others, self._lives, strict=True)
             )
@@ -92,7 +97,8 @@ class Peers:
             return  # no majority could go on without it (docs/decisions/0017, 9)
         has = max((state.log.term_at(state.log.persisted) or 0, state.log.persisted), state.kept)
         for peer, memory in self._memories():
-            if memory.run == state.run and peer.node in state.recalled and memory.acked > has:
+            has_answered = self._is_reached(peer) and peer.node in state.recalled
+            if memory.run == state.run and has_answered and memory.acked > has:
                 evidence = f"node {self._node} has {has}, and node {peer.node} remembers {memory.acked}"
                 raise Failure("lost promises put a node under a floor", evidence)
 

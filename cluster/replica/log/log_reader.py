@@ -88,12 +88,16 @@ class LogReader:
 
     async def find_time(self, time_ms: int) -> int:
         """First index of the first applied entry with that time or a later one, else last applied index + 1."""
-        machine, disk = self._applier.machine, self._disk
-        found = min(await self.own_time(time_ms), self._applier.applied + 1)
-        if found <= disk.oldest and self._is_away(machine.oldest):  # an older entry on a peer's disk may match
-            older = await self._elsewhere.find_time(time_ms, lambda: self._is_away(machine.oldest))
-            found = await self.own_time(time_ms) if older is None else min(older, self._applier.applied + 1)
-        return max(found, machine.oldest)
+        applier, disk = self._applier, self._disk
+        while True:
+            found = min(await self.own_time(time_ms), applier.applied + 1)
+            # only now: an installed snapshot brings another state machine, with another oldest index
+            if found > disk.oldest or not self._is_away(applier.machine.oldest):
+                return max(found, applier.machine.oldest)
+            # an older entry, on a peer's disk, may match
+            older = await self._elsewhere.find_time(time_ms, lambda: self._is_away(applier.machine.oldest))
+            if older is not None:
+                return max(min(older, applier.applied + 1), applier.machine.oldest)
 
     # -- this disk, and only this one
 

@@ -125,6 +125,18 @@ def test_a_process_that_has_just_started_counts_as_one_that_peers_believe() -> N
     assert not peers.refuse(replica)
 
 
+def test_a_peer_that_stands_still_while_its_copy_is_reached_cannot_tell() -> None:
+    """Two nodes were cloned at the same time. The copy that is reached may remember less than its original."""
+    world = World(1, quiet(3))
+    for replica in world.replicas.values():
+        replica.start()
+    world.run_until(3_000_000)
+    peers, peer = Peers(world, 2), world.replicas[3]
+    assert peers.can_tell()
+    world.replicas[3] = peer.twin(world.disks[3], " copy")
+    assert not peers.can_tell()
+
+
 @pytest.mark.parametrize(
     ("back", "when", "first"),
     [(1, "before the write", (1, 2, 3)), (2, "before the write", (2, 3, 1)), (2, "before the vote", (3, 2, 1))],

@@ -69,6 +69,30 @@ async def test_a_time_after_all_entries_is_the_index_behind_the_last_applied_one
     assert await reader.find_time(5) == 8
 
 
+async def test_a_search_for_a_time_that_an_installed_snapshot_overtakes_finds_the_oldest_entry() -> None:
+    """The snapshot brings another state machine, and only peers have the log before 9. Record 8 may have that time: a
+    reader that begins at 9 would miss it.
+    """
+    asked: list[int] = []
+
+    class Elsewhere:
+        async def find_time(self, time_ms: int, is_wanted: Callable[[], bool]) -> int | None:
+            asked.append(time_ms)
+            if len(asked) == 1:
+                applier.machine, applier.applied, disk.oldest = SimpleNamespace(oldest=8), 10, 9
+            return 1 if is_wanted() and len(asked) == 2 else None
+
+    reader, applier, _ = reader_of(disk_oldest=6, elsewhere=Elsewhere())
+    disk: Any = reader._disk
+
+    async def find_time(time_ms: int) -> int:
+        return int(disk.oldest)
+
+    disk.find_time = find_time
+    assert await reader.find_time(5) == 8
+    assert asked == [5, 5]
+
+
 @pytest.mark.parametrize(
     ("error", "code"), [(NoSpace("the disk is full"), Code.DISK_FULL), (DiskFenced("a write failed"), Code.FENCED)]
 )
