@@ -90,9 +90,12 @@ class LogReader:
         """First index of the first applied entry with that time or a later one, else last applied index + 1."""
         applier, disk = self._applier, self._disk
         while True:
+            begins = disk.oldest
             found = min(await self.own_time(time_ms), applier.applied + 1)
-            # only now: an installed snapshot brings another state machine, with another oldest index
-            if found > disk.oldest or not self._is_away(applier.machine.oldest):
+            if disk.oldest != begins:
+                continue  # a snapshot was installed meanwhile, or older segments came back
+            # the state machine only now: an installed snapshot brings another one, with another oldest index
+            if found > begins or not self._is_away(applier.machine.oldest):
                 return max(found, applier.machine.oldest)
             # an older entry, on a peer's disk, may match
             older = await self._elsewhere.find_time(time_ms, lambda: self._is_away(applier.machine.oldest))

@@ -54,7 +54,11 @@ async def _answer(replica: ReplicaState, question: Question) -> Had:
             if raw.next > raw.first:
                 return _had(replica, question)._replace(slice=raw)
         case QuestionKind.TIME:
-            return _had(replica, question)._replace(first=await reader.own_time(question.first))
+            begins = disk.oldest
+            first = await reader.own_time(question.first)
+            # a snapshot that was installed meanwhile, or older segments that came back: the search may not have seen
+            # what lies before the later one of the two
+            return _had(replica, question)._replace(first=first, begins=max(begins, disk.oldest))
         case QuestionKind.STATE:
             return _had(replica, question, "files of its own are damaged" if replica.is_damage_known else "")
     return _had(replica, question, f"its disk has no index {question.first}: it begins at {disk.oldest}")

@@ -93,6 +93,19 @@ async def test_a_search_for_a_time_that_an_installed_snapshot_overtakes_finds_th
     assert asked == [5, 5]
 
 
+async def test_older_segments_that_come_back_during_a_search_for_a_time_are_searched_too() -> None:
+    """The disk had none of them when it answered. Afterwards no older record is away, so no peer would be asked."""
+    reader, _, _ = reader_of(disk_oldest=6)
+    disk: Any = reader._disk
+
+    async def find_time(time_ms: int) -> int:
+        found, disk.oldest = max(3, int(disk.oldest)), 1
+        return found
+
+    disk.find_time = find_time
+    assert await reader.find_time(5) == 3
+
+
 @pytest.mark.parametrize(
     ("error", "code"), [(NoSpace("the disk is full"), Code.DISK_FULL), (DiskFenced("a write failed"), Code.FENCED)]
 )

@@ -6,8 +6,11 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from raftlog.cluster.protocol.log_frames import PEER_VERSION, Had, QuestionKind
+import pytest
+
+from raftlog.cluster.protocol.log_frames import PEER_VERSION, Had, Question, QuestionKind
 from raftlog.cluster.replica.log.peer_log import PeerLog
+from raftlog.cluster.replica.parts import serving
 from tests.support import wait_until_async
 
 
@@ -35,3 +38,22 @@ async def test_only_the_peer_that_was_asked_answers() -> None:
     log.take(2, Had(number, "", 1, 1, 22))
     assert (await asked).applied == 22
     log.close()
+
+
+@pytest.mark.parametrize(("before", "after"), [(6, 9), (9, 6)], ids=["a snapshot installed", "older segments back"])
+async def test_a_found_time_counts_from_the_later_begin_of_a_log_that_changed_meanwhile(
+    before: int, after: int
+) -> None:
+    """The search may not have seen the entries between the two: the node that asks must not take it for complete."""
+    disk = SimpleNamespace(oldest=before)
+
+    async def own_time(time_ms: int) -> int:
+        disk.oldest = after
+        return 9
+
+    replica: Any = SimpleNamespace(
+        disk=disk, reader=SimpleNamespace(own_time=own_time), life=SimpleNamespace(is_fenced=False, is_stopping=False),
+        applier=SimpleNamespace(applied=12), machine=SimpleNamespace(oldest=3),
+    )  # fmt: skip
+    had = await serving._answer(replica, Question(1, QuestionKind.TIME, 5, 0, 0))
+    assert (had.first, had.begins) == (9, 9)
