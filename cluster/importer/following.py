@@ -83,7 +83,7 @@ class Tail:
                 count += len(chunk)
                 self._read += len(chunk)
                 yield chunk
-            if count == 0 and has_ended:  # what was written before it was rotated is read
+            if count == 0 and has_ended:  # everything from before the rotation is read
                 return
             if count == 0:
                 yield b""

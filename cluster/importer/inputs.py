@@ -105,7 +105,7 @@ def open_input(
             raise InputError(f"a zip archive: unzip it, or: unzip -p {name} | raftlog import - …")
         peeked = _Counted(_decompressed(counted, compression))
         with _damage_told():
-            first = peeked.peek(6)  # also moves what was looked at before, so that waiting for a pipe knows of it
+            first = peeked.peek(6)  # also takes over the bytes of an earlier peek, so that a wait for a pipe sees them
         format = format or _container(name, first)
         opened = Opened(name, iter(()), raw.close, format, UTF8, compression)
         opened.seen = counted.tell

@@ -249,7 +249,7 @@ def has_promised(state: State) -> tuple[int, int]:
 
     A log that ends before it must not win an election by this node's vote.
     """
-    return max([(0, 0) if state.told is None else state.told, *state.led.values()], default=(0, 0))
+    return max([(0, 0) if state.reported is None else state.reported, *state.led.values()], default=(0, 0))
 
 
 def may_grant(state: State, last_term: int, last_index: int) -> bool:
@@ -258,7 +258,7 @@ def may_grant(state: State, last_term: int, last_index: int) -> bool:
     Under a floor by damage it grants no vote, because it does not know its promises. If peers reported them, a log that
     has the reported entry is as good as the one that promised.
     """
-    return (not state.floor or state.told is not None) and (last_term, last_index) >= has_promised(state)
+    return (not state.floor or state.reported is not None) and (last_term, last_index) >= has_promised(state)
 
 
 def may_campaign(state: State) -> bool:
@@ -341,8 +341,8 @@ def _go_under_floor(state: State, message: RecallReply) -> None:
     if state.vote == NOBODY:
         state.vote = state.node  # it may have voted in this term, and forgotten it: it votes for no other node
     is_news = term + 1 > state.floor
-    if not state.floor or state.told is not None:  # else damage may have taken more than any peer remembers
-        state.told = max(acked, state.told or (0, 0))
+    if not state.floor or state.reported is not None:  # else damage may have taken more than any peer remembers
+        state.reported = max(acked, state.reported or (0, 0))
     state.floor = max(state.floor, term + 1)
     state.kept, state.kept_term = (0, 0), max(term, state.kept_term)
     state.durable_term = min(state.durable_term, term - 1)  # the floor goes to the disk before anything is promised
@@ -368,7 +368,7 @@ def may_lift(state: State) -> None:
 def lift(state: State) -> None:
     """This node has all that it can have promised: it votes again."""
     log = state.log
-    state.floor, state.told = 0, None
+    state.floor, state.reported = 0, None
     state.kept = max(state.kept, (log.term_at(log.persisted) or 0, log.persisted))
     state.out.hard_state = True
     state.out.events.append(Healed(log.persisted))

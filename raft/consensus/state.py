@@ -136,7 +136,7 @@ class State:
     recalled: dict[NodeId, None] = field(default_factory=dict)  # peers that reported what they remember of this disk
     recall_ms: int = 0  # when to ask again
     led: dict[NodeId, tuple[int, int]] = field(default_factory=dict)  # what connected peers acknowledged to this disk
-    told: tuple[int, int] | None = None  # newest entry that this disk acknowledged and lost, if a peer reported that
+    reported: tuple[int, int] | None = None  # newest entry that this disk acknowledged and lost, by peers' reports
     kept: tuple[int, int] = (0, 0)  # term and index of an entry up to which this disk surely kept its promises
     kept_term: int = 0  # newest term of which it surely remembers whether it voted
     shard: int = 0  # of this Raft group, of several on the same nodes

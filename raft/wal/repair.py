@@ -42,6 +42,9 @@ from raftlog.raft.wal.recovery import Damage, Recovery, recover_log, scan
 from raftlog.raft.wal.snapshot_files import StoredSnapshot, snapshot_folder
 
 QUARANTINE: Final = "quarantine"
+LOG_IS_ASIDE: Final = "has the part that was cut from the log"
+SNAPSHOT_IS_ASIDE: Final = "has the damaged snapshot"
+"""In the notices of a start that moved something to the quarantine."""
 QUARANTINES_KEPT: Final = 2
 """Of each kind: the newest ones. Looking at two is enough to see whether a disk fails again."""
 QUARANTINE_BYTES_MAX: Final = 256 << 20
@@ -183,7 +186,7 @@ def set_aside(files: Files, slot: Slot, *, is_all: bool, told: list[str]) -> Ite
         SyncFolder(folder),
         SyncFolder(LOG_FOLDER),
     ]
-    told.append(f"{folder} has the part that was cut from the log: look at it, then remove it")
+    told.append(f"{folder} {LOG_IS_ASIDE}: look at it, then remove it")
     if dropped:
         told.append(f"the segments {', '.join(dropped)} are not kept: {QUARANTINE_BYTES_MAX} bytes are the limit there")
     yield prune(files, "log-", told)
@@ -204,7 +207,7 @@ def _copy(files: Files, name: str, to: str) -> Iterator[list[FileOperation]]:
 def set_snapshot_aside(files: Files, index: int, told: list[str]) -> list[FileOperation]:
     """Moves a snapshot that failed its check to the quarantine: there it is in nobody's way."""
     folder = f"{QUARANTINE}/snapshot-{index:020d}"
-    told.append(f"{folder} has the damaged snapshot: look at it, then remove it")
+    told.append(f"{folder} {SNAPSHOT_IS_ASIDE}: look at it, then remove it")
     move: list[FileOperation] = [MakeFolder(QUARANTINE), DeleteFolder(folder), Rename(snapshot_folder(index), folder)]
     return [*move, SyncFolder(QUARANTINE), SyncFolder(""), *prune(files, "snapshot-", told)]
 

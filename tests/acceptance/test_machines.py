@@ -90,7 +90,7 @@ def _is_closed(client: SyncClient) -> bool:
 def test_three_machines_by_three_commands(tmp_path: Path, record_property: Measure) -> None:
     """`raftlog create`, then `format` and `node` on each machine, then the first admin on one of them. Before that no
     request is served. The operator's certificate writes, reads and survives a killed leader. A client without a
-    certificate gets no answer, and one whose user may only read is told what it lacks."""
+    certificate gets no answer. One whose user may only read gets the name of the missing grant."""
     nodes: list[subprocess.Popen[bytes]] = []
     with machines(record_property) as hosts:
         run("create", *hosts, "--folder", "made", cwd=tmp_path)

@@ -50,7 +50,7 @@ def run(*command: str, cwd: Path = ROOT) -> str:
 
 def test_every_row_of_the_table_of_compiled_modules_names_files() -> None:
     """Else a file that moved would be interpreted again, or compiled although an exception keeps it out. Raised where a
-    wheel is built: here it is found by whoever moves a file."""
+    wheel is built: here the developer of a move sees it."""
     named = run(sys.executable, ".ci/wheel.py").split()
     assert {"raft/consensus/core.py", "statemachine/machine.py", "cluster/replica/replica.py"} < set(named)
     assert not [name for name in named if name.endswith("__init__.py")]

@@ -1,24 +1,20 @@
-"""Keeps references and words plain: each reference leads somewhere in the repository, and riddle words only get fewer.
+"""Keeps references and words plain: each reference leads somewhere in the repository, and no prose has a riddle word.
 
-`python -m tests.house.words` prints the number of riddle words for each folder, and lowers the stored numbers.
 docs/glossary.md lists the words: those of its columns "do not write" and "instead of".
 """
 
 import ast
 import functools
 import io
-import json
 import re
-import sys
 import tokenize
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from tests.house.rules import ROOT, Finding, Source, project_files
+from tests.house.rules import ROOT, Finding, Source
 
 GLOSSARY = "docs/glossary.md"
 PROMISES = "docs/promises.md"
-COUNTS = "tests/house/riddle_words.json"
 
 NOT_COUNTED = {
     GLOSSARY: "lists the words",
@@ -167,10 +163,15 @@ def riddle_words() -> list[str]:
     return words
 
 
+@functools.cache
+def _pattern() -> re.Pattern[str]:
+    words = "|".join(map(re.escape, riddle_words()))
+    return re.compile(rf"(?<![\w`\"'])(?!(?-i:NOBODY))(?:{words})(?:s|ed|ing)?(?![\w`\"'=(])", re.IGNORECASE)
+
+
 def riddles(files: Iterable[Source]) -> Counter[str]:
     """How often each folder at the top of the repository uses a riddle word in its prose."""
-    words = "|".join(map(re.escape, riddle_words()))
-    pattern = re.compile(rf"(?<![\w`\"'])(?!(?-i:NOBODY))(?:{words})(?:s|ed|ing)?(?![\w`\"'=(])", re.IGNORECASE)
+    pattern = _pattern()
     found: Counter[str] = Counter()
     for source in files:
         if source.path not in NOT_COUNTED and pattern.search(source.text):
@@ -178,35 +179,14 @@ def riddles(files: Iterable[Source]) -> Counter[str]:
     return found
 
 
-def riddles_only_fall(files: Iterable[Source]) -> Iterator[Finding]:
-    """No folder has more riddle words than tests/house/riddle_words.json allows: the numbers only fall."""
-    allowed: dict[str, int] = json.loads((ROOT / COUNTS).read_text(encoding="utf-8"))
-    for top, count in sorted(riddles(files).items()):
-        if count > allowed.get(top, 0):
-            fix = f"write the words of {GLOSSARY}; `python -m tests.house.words {top}` shows the lines"
-            yield Finding(top, 1, f"{count} riddle words, at most {allowed.get(top, 0)} are allowed", fix)
+def no_riddles(files: Iterable[Source]) -> Iterator[Finding]:
+    """No comment, docstring, message or page has a riddle word."""
+    for source in files:
+        if source.path in NOT_COUNTED or not riddles([source]):
+            continue
+        for number, text in prose(source):
+            if _pattern().search(text):
+                yield Finding(source.path, number, f"riddle word: {text.strip()}", f"write the words of {GLOSSARY}")
 
 
-def main(arguments: list[str]) -> int:
-    """Prints the counts and lowers the stored ones; with names of folders or files, prints each line there instead."""
-    files = project_files()
-    if arguments:
-        for source in files:
-            if source.path.startswith(tuple(arguments)) and source.path not in NOT_COUNTED:
-                for number, text in prose(source):
-                    if riddles([Source(f"{source.path}.md", text)]).total():
-                        print(f"{source.path}:{number}: {text.strip()}")
-        return 0
-    counts = riddles(files)
-    stored: dict[str, int] = json.loads((ROOT / COUNTS).read_text(encoding="utf-8"))
-    for top, count in sorted(counts.items()):
-        print(f"{top}: {count} riddle words (stored: {stored.get(top, 0)})")
-    lowered = {top: min(count, stored.get(top, count)) for top, count in sorted(counts.items()) if count}
-    (ROOT / COUNTS).write_text(json.dumps(lowered, indent=1) + "\n", encoding="utf-8")
-    return 0
-
-
-RULES = (references_are_words, promises_are_cited_by_heading, links_lead_somewhere, riddles_only_fall)
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+RULES = (references_are_words, promises_are_cited_by_heading, links_lead_somewhere, no_riddles)

@@ -150,7 +150,7 @@ class WatchedReplica(Replica):
     node: SimNode
 
     def synced(self, batch: SyncBatch) -> None:
-        self.node.sending = "sending what was promised"
+        self.node.sending = "sending after a sync"
         try:
             super().synced(batch)
         finally:

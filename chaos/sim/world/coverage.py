@@ -19,6 +19,7 @@ from raftlog.raft.events import BecameFollower, BecameLeader, ConflictTruncated,
 from raftlog.raft.quorum import agreed, majority
 from raftlog.raft.ready import Ready
 from raftlog.raft.types import NOBODY, Entry, EntryKind, HardState, NodeId
+from raftlog.raft.wal.repair import LOG_IS_ASIDE, SNAPSHOT_IS_ASIDE
 from raftlog.statemachine.commands import RequestBlock, Result
 from raftlog.statemachine.effects import Effects
 
@@ -130,7 +131,7 @@ COUNTED: Final[dict[str, str]] = {
     "hellos refused": "hello refused",
     "messages replayed": "replayed message",
     "crash after the sync": "crash between sync and promise",
-    "crash sending what was promised": "crash between sync and promise",
+    "crash sending after a sync": "crash between sync and promise",
     "crash before applying": "crash while applying",
     "crash before applied": "crash while applying",
 }
@@ -348,9 +349,9 @@ class Coverage:
                 world.sometimes("torn tail cut at restart")
             elif "a cut of the log" in notice:
                 world.sometimes("interrupted cut finished at restart")
-            elif "has what was cut away" in notice:
+            elif LOG_IS_ASIDE in notice:
                 world.sometimes("a damaged log was cut")
-            elif "has the damaged snapshot" in notice:
+            elif SNAPSHOT_IS_ASIDE in notice:
                 world.sometimes("a damaged snapshot was set aside")
 
     def crashed(self, node: NodeId, why: str) -> None:

@@ -1,4 +1,4 @@
-"""Rows with a user's own columns become records, and the source reads from them what was written; no Spark runs."""
+"""Rows with a user's own columns become records, and the source reads the same rows from them; no Spark runs."""
 
 import math
 from datetime import UTC, date, datetime

@@ -1,4 +1,4 @@
-"""Columns that nobody named: from the schemas of imports in the log, and from samples; no Spark runs."""
+"""Columns without a schema of the user: from the schemas of imports in the log, and from samples; no Spark runs."""
 
 import json
 from typing import Any

@@ -65,7 +65,7 @@ def test_an_export_has_the_rows_of_its_cluster(
 
 
 def test_a_range_is_fixed_and_can_be_read_again(url: str, served: Served) -> None:
-    """Later rows are not in the range; each stream begins anew. Any Arrow library takes it, also pandas."""
+    """Later rows are not in the range; each stream begins at the start. Any Arrow library takes it, also pandas."""
     end = served.commit(HALF)
     rows = arrow.log(url, 5, columns=["index", "key"])
     served.committed = None

@@ -101,7 +101,7 @@ def test_a_table_says_when_there_are_more_rows(place: list[str]) -> None:
 def test_what_cannot_be_answered_is_one_line(
     place: list[str], arguments: tuple[str, ...], code: int, match: str
 ) -> None:
-    """The message has the place and the mend; the exit code is that of a wrong usage."""
+    """The message says where the error is and how to correct it; the exit code is that of a wrong usage."""
     told = ask(*arguments, *place)
     assert told.exit_code == code, told.output
     assert match in " ".join(told.stderr.replace("│", " ").split())

@@ -246,7 +246,7 @@ def test_the_analyses_know_the_columns_of_an_import(spark: "SparkSession", impor
 
 
 def test_what_is_wrong_with_own_columns_is_one_line(spark: "SparkSession", imported: Imported) -> None:
-    """A time that cannot be read, a measure that is no number, columns that are not there: each message has a mend."""
+    """A time that cannot be read, a measure that is no number, missing columns: each message says how to correct it."""
     app = typer.Typer()
     commands.register(app)
     given = ("--value", imported.form, "--schema", DDL)

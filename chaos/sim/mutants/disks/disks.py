@@ -140,7 +140,7 @@ MUTANTS: Final = (
         title="a node whose log lost entries to damage votes by the rest of its log",
         source="NATS #7556; Protocol-Aware Recovery",
         edits=(
-            Edit("raftlog.raft.consensus.recall:may_grant", "(not state.floor or state.told is not None) and ", ""),
+            Edit("raftlog.raft.consensus.recall:may_grant", "(not state.floor or state.reported is not None) and ", ""),
             Edit("raftlog.raft.consensus.state:State.may_campaign", "if self.floor:\n        return False\n    ", ""),
         ),
     ),

@@ -155,7 +155,7 @@ def test_lines_that_are_not_like_the_others_are_told_before_anything_is_written(
 
 
 def test_binary_data_is_no_text() -> None:
-    """Only who says so gets lines of any bytes."""
+    """Lines of any bytes are imported only with `--format lines`."""
     with pytest.raises(InputError, match=r"a\.bin is not text; --format lines keeps any bytes"):
         told("a.bin", ["\0\x01", "a,b"])
     assert told("a.bin", ["\0\x01"], format=InputFormat.LINES).reading.format is InputFormat.LINES

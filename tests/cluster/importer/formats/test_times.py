@@ -122,6 +122,6 @@ def test_what_strftime_writes_is_read_back(when: datetime) -> None:
 
 @given(st.from_regex(r"2016[/-]0?1/\d\d? ?[0-2]?\d:[0-6]\d:[0-6]\d([.,:]\d{0,10})? ?[٣+]?", fullmatch=True))
 def test_an_hour_that_is_read_once_gives_the_same_times(text: str) -> None:
-    """A zone that once changed is read by the general reader, and both agree, also on what is no time."""
+    """A zone that once changed is read by the general reader, and both agree, also where a text is no time."""
     for form in ("%Y/%m/%d %H:%M:%S.%f", "%Y/%m/%d %H:%M:%S,%f", "%Y/%m/%d %H:%M:%S"):
         assert reader(TimeRule(form))(text) == reader(TimeRule(form, "Africa/Abidjan"))(text)
