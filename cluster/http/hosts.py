@@ -12,6 +12,7 @@ from raftlog.cluster.security.addresses import is_loopback_host
 
 _SEEN_MAX: Final = 64
 """Most Host values remembered as good; a client may come by any number of proxies' ports."""
+_NO_HOST: Final = frozenset("@/?#\\ \t")
 _PROBE_PATHS: Final = frozenset({"/livez", "/readyz"})
 
 
@@ -60,6 +61,9 @@ def check_origin(origin: str, host: str) -> None:
 
 
 def _hostname(host: str) -> str | None:
+    """The name without the port; None if the text is no host and port, as a user or a path in it (RFC 9110, 7.2)."""
+    if not _NO_HOST.isdisjoint(host):
+        return None
     try:
         return urlsplit(f"//{host}").hostname
     except ValueError:

@@ -16,6 +16,9 @@ SMALL_BYTES: Final = 64 << 10
 that stay half sent do not keep small requests out."""
 LARGE_PERCENT: Final = 75
 
+SCANS_MAX: Final = 16
+"""Slices of the log that are read and encoded at once, for pages and for lines. Their entries, up to
+raft.entry_bytes_max each, are in memory before an answer can be counted."""
 
 PEAK_BYTES: Final = 16 << 20
 """A budget that held more than this, and then at most a quarter of it, has had a peak."""

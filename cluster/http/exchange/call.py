@@ -29,7 +29,7 @@ from raftlog.cluster.api.values import NUMBER_MAX
 from raftlog.cluster.config.settings import HttpSettings, LimitSettings
 from raftlog.cluster.http.exchange.access import Access, Caller
 from raftlog.cluster.http.exchange.answer import HttpAnswer, ServerIdentity, StreamedAnswer, encode_answer
-from raftlog.cluster.http.exchange.budget import SMALL_BYTES, Budget, Share, bodies_full
+from raftlog.cluster.http.exchange.budget import SCANS_MAX, SMALL_BYTES, Budget, Share, bodies_full
 from raftlog.cluster.http.exchange.consumer_lag import Lags
 from raftlog.cluster.http.exchange.follow import LogTail
 from raftlog.cluster.http.exchange.query import NO_PARAMETERS, Query, nearest_name, parse_number
@@ -71,6 +71,7 @@ class Service:
     is_leaving: bool = False  # every answer closes its connection
     is_stopping: bool = False  # new requests are refused
     routes: list[str] = field(default_factory=list)  # the list that `/` answers
+    scans: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SCANS_MAX))
     tail: LogTail = field(init=False)
     bodies: Budget = field(init=False)  # bytes of the bodies of unanswered requests
     answers: Budget = field(init=False)  # bytes of answers that clients have not read yet

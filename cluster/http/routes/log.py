@@ -143,9 +143,10 @@ async def scan(service: Service, query: LogQuery, start: int, left: int, bytes_m
     if end <= start:
         check_oldest(service, start)  # as the node does for reads from the disk
         return found
-    for entry, effects in await node.read_log(start, end - start, SLICE_BYTES):
-        if found.next >= end or found.size >= bytes_max or not _take(found, query, entry, effects, end, bytes_max):
-            break
+    async with service.scans:
+        for entry, effects in await node.read_log(start, end - start, SLICE_BYTES):
+            if found.next >= end or found.size >= bytes_max or not _take(found, query, entry, effects, end, bytes_max):
+                break
     found.scanned = found.next - start
     return found
 

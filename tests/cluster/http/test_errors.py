@@ -138,7 +138,11 @@ async def test_allowed_hosts_are_served(host: str) -> None:
         assert (await ask(served.port, "GET", "/v1/status", host=host)).status == 200
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil", "", "8.8.8.8", "[::1"])
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "127.0.0.1.evil.example", "localhost.evil", "", "8.8.8.8", "[::1", "evil.example@localhost",
+     "localhost/evil", "localhost?", "localhost#evil"],
+)  # fmt: skip
 async def test_foreign_hosts_are_refused(served: Served, host: str) -> None:
     """A page that makes a browser believe that its own name is this node (DNS rebinding) is refused."""
     problem = (await ask(served.port, "GET", "/v1/status", host=host)).problem()

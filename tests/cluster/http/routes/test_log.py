@@ -11,12 +11,14 @@ import msgspec
 import pytest
 
 from raftlog.cluster.api.errors import Code
+from raftlog.cluster.http.exchange.budget import SCANS_MAX
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.raft.codec.entry import decode_entries
 from raftlog.raft.codec.index_rows import IDX_ROW
 from raftlog.raft.codec.raw import RAW_SIZE, RawHeader, decode_raw_header
+from raftlog.raft.types import Entry
 from raftlog.statemachine.commands import Operation
-from raftlog.statemachine.effects import EFFECTS_HEADER_SIZE, decode_effects
+from raftlog.statemachine.effects import EFFECTS_HEADER_SIZE, Effects, decode_effects
 from tests.cluster.fake_node import START_MS, FakeNode, Served, serve
 from tests.cluster.http.http_probe import Reply, ask, get, open_stream
 from tests.support import wait_until_async
@@ -354,6 +356,30 @@ async def test_pages_are_bounded_in_bytes() -> None:
             position = page["next"]
         assert sum(sizes) == 9
         assert max(sizes) == 4
+
+
+@pytest.mark.parametrize("form", ["json", "ndjson"])
+async def test_slices_of_the_log_are_read_a_few_at_a_time(served: Served, form: str) -> None:
+    """1,000 readers of 7 MB pages made the node hold 2.3 GB: each had read its entries before its answer was counted.
+    Guard: `service.scans`."""
+    reading, most, free = 0, 0, asyncio.Event()
+    read_log = served.node.read_log
+
+    async def reads(from_index: int, limit: int, bytes_max: int) -> list[tuple[Entry, Effects]]:
+        nonlocal reading, most
+        reading += 1
+        most = max(most, reading)
+        await free.wait()
+        reading -= 1
+        return await read_log(from_index, limit, bytes_max)
+
+    served.node.read_log = reads  # type: ignore[method-assign]
+    target = f"/v1/log?from=1&format={form}"
+    asked = [asyncio.ensure_future(ask(served.port, "GET", target)) for _ in range(3 * SCANS_MAX)]
+    await wait_until_async(lambda: (served.node.barriers, reading >= SCANS_MAX) == (len(asked), True))
+    free.set()
+    assert {reply.status for reply in await asyncio.gather(*asked)} == {200}
+    assert most == SCANS_MAX
 
 
 def test_fake_node_speaks_the_real_state_machine() -> None:
