@@ -15,6 +15,7 @@ from raftlog.cluster.client.aio.connection import Connection, Pool
 from raftlog.cluster.client.aio.line import WaitQueue
 from raftlog.cluster.client.aio.session import OwnSession
 from raftlog.cluster.client.aio.writes import RefusedWrite
+from raftlog.cluster.client.batch import closed
 from raftlog.cluster.client.cursors import SILENCE_S, BadStream, Cursor
 from raftlog.cluster.client.decisions import ClientCall, pause_ms, penalise
 from raftlog.cluster.client.errors import NotApplied, OutcomeUnknown, SessionExpired, Unavailable, connections_busy
@@ -56,12 +57,20 @@ class Carrier:
         self._connections_max = connections_max
         self._line = WaitQueue(connections_max)
         self._pool = Pool(credentials)
+        self._is_closed = False
 
     async def close(self) -> None:
-        """Ends the session, if one was opened and a node can be reached, and all connections."""
+        """Ends the session, if one was opened and a node can be reached, and all connections. Requests that are not
+        sent yet, and streams, end as `closed`."""
+        self._is_closed = True
         if self.session is not None:
             await self.session.close(_now_ms() + int(1000 * min(_CLOSE_S, self._deadline_s)))
         self._pool.close()
+
+    def _check_open(self) -> None:
+        """Raises the ClientError `closed` once the client is closed."""
+        if self._is_closed:
+            raise closed()
 
     async def call(
         self, request: ApiRequest[T], *, deadline_s: float | None = None, ticket: Ticket | None = None,
@@ -84,6 +93,7 @@ class Carrier:
         except TimeoutError:
             raise connections_busy(self._connections_max, patience_s, is_deadline=deadline is not None) from None
         try:
+            self._check_open()
             end = clock.monotonic() + patience_s if deadline is None else deadline
             answer = await carry_out(int(1000 * end))
         except Unavailable:
@@ -141,8 +151,10 @@ class Carrier:
         """The items of a cursor. A stream that breaks off is opened again at another node."""
         breaks = 0  # consecutive ones without a byte read
         while not cursor.is_done():
+            self._check_open()
             connection, url = await self._open(cursor.request())
             try:
+                self._check_open()  # not closed meanwhile
                 while (block := await connection.block(SILENCE_S)) is not None:
                     if isinstance(block, Lost):
                         raise BadStream(block.reason)

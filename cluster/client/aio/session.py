@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 
 from raftlog.cluster.client import requests
 from raftlog.cluster.client.aio.line import WaitQueue
+from raftlog.cluster.client.batch import closed
 from raftlog.cluster.client.decisions import SessionBook
 from raftlog.cluster.client.errors import ClientError, SessionExpired, window_full
 from raftlog.cluster.client.flow import ApiRequest, Ticket
@@ -36,6 +37,7 @@ class OwnSession:
         self._ttl_ms = ttl_ms
         self._window = WaitQueue()  # free sequences of `book`
         self._opening = asyncio.Lock()
+        self._is_closed = False
         self._keeper: asyncio.Task[None] | None = None
         self._seen_at = 0.0  # when the session was opened, kept alive or used last, in seconds of clock.monotonic
 
@@ -89,7 +91,8 @@ class OwnSession:
             self._window.dissolve()
 
     async def close(self, deadline_ms: int) -> None:
-        """Stops keeping the session alive. Ends the session if every write has ended and a node answers in time."""
+        """Opens no session any more, and keeps none alive. Ends the session if every write has ended and a node answers in time."""
+        self._is_closed = True
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
@@ -103,6 +106,8 @@ class OwnSession:
 
     async def _open(self, deadline_ms: int) -> None:
         answer = await self._carry(requests.open_session(self._ttl_ms), deadline_ms)
+        if self._is_closed:  # the keepalives would never end
+            raise closed()
         self.book = SessionBook(answer.session)
         self._seen_at = clock.monotonic()
         self._window = WaitQueue(self.book.window_max)

@@ -23,7 +23,7 @@ from raftlog.cluster.api.status import DigestAnswer, Status
 from raftlog.cluster.client import requests
 from raftlog.cluster.client.answers import Item, LogPage, Page, Record, TxnResult, WatchEvent
 from raftlog.cluster.client.arguments import checked_methods
-from raftlog.cluster.client.batch import RECORDS_MAX, UnknownInBatch
+from raftlog.cluster.client.batch import RECORDS_MAX, UnknownInBatch, closed
 from raftlog.cluster.client.blocking.batch import SyncBatcher
 from raftlog.cluster.client.blocking.sockets import SyncConnection, SyncPool
 from raftlog.cluster.client.consumers import SyncConsumer
@@ -97,14 +97,18 @@ class SyncClient:
         self.close()
 
     def close(self) -> None:
-        """Ends the session, if one was opened and a node can be reached, and all connections."""
+        """Ends the session, if one was opened and a node can be reached, and all connections. Streams end as `closed`,
+        and so do later requests."""
         if self._batcher is not None:
             self._batcher.close()
         self._closed.set()
         book, self._book = self._book, None
         if book is not None and book.is_idle:
             try:
-                self.call(requests.close_session(book.session), deadline_s=min(1.0, self.deadline_s))
+                now_ms = _now_ms()
+                until_ms = now_ms + int(1000 * min(1.0, self.deadline_s))
+                request = requests.close_session(book.session)
+                self._run(exchange(self.state, request, None, now_ms=now_ms, deadline_ms=until_ms))
             except ClientError:
                 pass  # the session expires by itself
         self._pool.close()
@@ -300,6 +304,8 @@ class SyncClient:
     ) -> T:  # fmt: skip
         """Carries out any request of `raftlog.cluster.client.requests`. With a `ticket` the session is the caller's.
         Otherwise `took` is called with each ticket that is taken for it."""
+        if self._closed.is_set():
+            raise closed()
         now_ms = _now_ms()
         deadline_ms = now_ms + int(1000 * (self.deadline_s if deadline_s is None else deadline_s))
         if ticket is not None or not (request.writes and self._uses_sessions):
@@ -333,6 +339,8 @@ class SyncClient:
         """The items of a cursor. A stream that breaks off is opened again at another node."""
         breaks = 0  # consecutive ones without a byte read
         while not cursor.is_done():
+            if self._closed.is_set():
+                raise closed()
             connection, block = self._open(cursor.request())
             try:
                 while True:
@@ -345,6 +353,8 @@ class SyncClient:
                         cursor.end()
                         break
                     block = connection.read(SILENCE_S)
+                    if self._closed.is_set():
+                        raise closed()
             except (BadStream, BadResponse, OSError):
                 with self._turn:
                     penalise(self.state.routes, self.state.policy, connection.url, _now_ms())

@@ -4,13 +4,19 @@ import asyncio
 
 import pytest
 
+from raftlog.cluster.api.errors import Code
 from raftlog.cluster.client.aio.client import (
     Client,
 )
 from raftlog.cluster.client.aio.connection import Connection
 from raftlog.cluster.client.blocking import sockets
+from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.client.decisions import Failure
 from raftlog.cluster.client.flow import Lost, Response
+from raftlog.cluster.client.new_records import NewRecord
+from raftlog.raft.codec.block import BlockRecord, encode_block
+from raftlog.statemachine.commands import Operation
+from tests.cluster.fake_node import serve
 from tests.cluster.client.test_client import listening, request_head
 from tests.support import wait_until_async
 
@@ -84,3 +90,39 @@ async def test_a_connection_that_is_answered_after_the_client_was_closed_is_clos
         happened = await sent
         assert isinstance(happened, Response)
         await ended.wait()
+
+
+async def test_a_closed_client_sends_nothing_more() -> None:
+    """A request in line, a stream, and a session that was being opened made new connections after `close`, and the
+    stream never ended. A request under way is answered. Guard: `Carrier._is_closed`, `OwnSession._is_closed`."""
+    async with serve() as served:
+        client = Client(served.url, connections_max=1)
+        follows = asyncio.create_task(anext(client.log(3, follow=True)))
+        await wait_until_async(lambda: served.node.barriers == 1, what="the stream")
+        served.node.held = served.node.barrier_held = asyncio.Event()
+        calls = [asyncio.create_task(each) for each in (client.append_many([NewRecord(b"v")]), client.get(b"k"))]
+        await wait_until_async(lambda: client._carrier._line._waiting, what="the get in line")
+        await client.close()
+        served.node.held.set()
+        ended = await asyncio.gather(follows, *calls, return_exceptions=True)
+        ended += await asyncio.gather(client.get(b"k"), client.put(b"k", b""), return_exceptions=True)
+        assert [getattr(each, "code", None) for each in ended] == [Code.SHUTTING_DOWN] * 5
+        assert not client._carrier._pool._open
+        assert len(asyncio.all_tasks()) == 1, "no keepalives"
+
+
+async def test_a_closed_blocking_client_sends_nothing_more() -> None:
+    """A stream in another thread goes no further than the next thing that a node sends, and the session is ended."""
+    async with serve() as served:
+        client = SyncClient(served.url)
+        await asyncio.to_thread(client.put, b"k", b"v")
+        follows = asyncio.create_task(asyncio.to_thread(list, client.log(10, follow=True)))
+        await wait_until_async(lambda: served.node.barriers == 1, what="the stream")
+        await asyncio.to_thread(client.close)
+        assert served.node.machine.session_count == 0
+        served.node.submit_now((encode_block([BlockRecord(int(Operation.APPEND))] * 9), 9))
+        ended = await asyncio.gather(
+            follows, *(asyncio.to_thread(each, b"k") for each in (client.get, client.append, client.delete)),
+            return_exceptions=True,
+        )  # fmt: skip
+        assert [getattr(each, "code", None) for each in ended] == [Code.SHUTTING_DOWN] * 4
