@@ -153,7 +153,9 @@ async def scan(service: Service, query: LogQuery, start: int, left: int, bytes_m
 
 def _take(found: Scan, query: LogQuery, entry: Entry, effects: Effects, end: int, bytes_max: int) -> bool:
     """Takes the requested records of one more entry. Returns whether another entry may follow."""
-    if query.format != "msgpack":
+    shows_users = query.with_internal and (query.sees is None or query.sees.allows(needs.OPERATE))
+    names = principals(entry) if shows_users else {}
+    if query.format != "msgpack" and not names:
         lines = plain_json(entry, effects, found.next, end - found.next, bytes_max - found.size, query.encoding)
         if lines is not None:
             found.shown += lines[0]
@@ -161,8 +163,6 @@ def _take(found: Scan, query: LogQuery, entry: Entry, effects: Effects, end: int
             found.next += len(lines[0])
             return True
     stop = min(end, found.next + SLICE_RECORDS - found.decoded)
-    shows_users = query.with_internal and (query.sees is None or query.sees.allows(needs.OPERATE))
-    names = principals(entry) if shows_users else {}
     for row in decode_rows(entry, effects, found.next):
         if row.index >= stop or found.size >= bytes_max:
             return False

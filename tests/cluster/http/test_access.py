@@ -198,6 +198,23 @@ async def test_a_reader_of_the_log_sees_only_what_it_may_read(world: AccessWorld
     assert (await world.ask("keys", "GET", "/v1/log")).problem().missing == "read on log"
 
 
+async def test_internal_records_name_their_user_wherever_a_page_begins(world: AccessWorld) -> None:
+    """Records of plain values, which are shown by a shorter way, and others. A page that begins at a record shows it as
+    a page from 1 on does. A reader without `operate on cluster` sees no users."""
+    world.user("part", "read on log", "read on keys:*")
+    begin = world.node.applied + 1
+    for method, target in (("POST", "/v1/log"), ("PUT", "/v1/kv/a"), ("POST", "/v1/log?key=a"), ("POST", "/v1/log")):
+        await world.ask("root", method, target, body=b"v")
+    whole = json.loads((await world.ask("root", "GET", "/v1/log?from=1&internal=true")).body)["records"]
+    assert [record.get("principal") for record in whole[begin - 1 :]] == ["root"] * 4
+    for record in whole:
+        page = await world.ask("root", "GET", f"/v1/log?from={record['index']}&limit=1&internal=true")
+        assert json.loads(page.body)["records"] == [record]
+    seen = json.loads((await world.ask("part", "GET", "/v1/log?from=1&internal=true")).body)["records"]
+    assert len(seen) >= 4
+    assert not any("principal" in record for record in seen)
+
+
 async def test_readers_at_the_end_of_the_log_share_no_slice_across_permissions() -> None:
     """Two followers wait at the end: the one that may read everything is served first, and the other still gets only
     its own part."""
