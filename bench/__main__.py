@@ -24,7 +24,7 @@ from rich.table import Table
 from bench.comparison import axes, page, report, rounds
 from bench.comparison.goals import judge
 from bench.contenders.field import Field
-from bench.contenders.raftlog import NAME, PLAIN
+from bench.contenders.raftlog import NAME, PLAIN, SECURE
 from bench.instruments import conditions, machine, tools
 from bench.instruments.figures import Figure, compare
 from bench.loads import followers, openloop
@@ -32,7 +32,7 @@ from bench.studies import growth, imports, many, overload, pause, postgres, rejo
 
 FOLLOWERS, OPEN_LOOP, CHAOS = "followers", "openloop", "chaos"
 PARTS = (*axes.AXES, FOLLOWERS, OPEN_LOOP, CHAOS)
-OURS = (NAME, PLAIN, f"{NAME} JSON", f"{NAME} msgpack", f"{NAME} raw", f"{NAME} client")
+OURS = (NAME, PLAIN, SECURE, f"{NAME} JSON", f"{NAME} msgpack", f"{NAME} raw", f"{NAME} client")
 OPEN_RATE = 3_000
 ROOM_BYTES_PER_S = 2_800_000_000
 """Disk space that each second of a round takes, in bytes. Bulk appends by all nodes of all contenders write most (at
@@ -117,7 +117,7 @@ def _axis(
     else:
         make = {
             "writes": axes.writes, "bulk": axes.bulk, "reads": axes.reads, "commits": axes.commits,
-            "clients": axes.clients,
+            "clients": axes.clients, "secure": axes.secure,
         }[name]  # fmt: skip
         made = make(field, counts) if counts else make(field)
     return [figure for axis in made for figure in rounds.measure(axis, number, seconds, field.pids, console, failed)]

@@ -29,6 +29,9 @@ PAGE = 1_000
 STREAM_RECORDS = 400_000
 WRITE, READ, STREAM, COMMIT, CLIENT = "write", "linearizable read", "log stream", "commit in process", "client append"
 BULK = "bulk append of {}"
+SECURE_WRITE, SECURE_READ, HANDSHAKE = "write, secure", "linearizable read, secure", "TLS handshake"
+SECURE_CONNECTIONS = (1, 64)
+HANDSHAKE_CONNECTIONS = 16
 
 Load = wrk.Load | h2load.Load
 C = TypeVar("C", bound=Contender)
@@ -90,6 +93,24 @@ def reads(field: Field, connections: tuple[int, ...] = CONNECTIONS) -> list[Axis
         keeper.prepare(VALUE)
         entrants.append(_made(keeper.name, keeper, lambda peer, c, s: raw.run(peer.get_data(c, s))))
     return [Axis(READ, "ops/s", connections, entrants)]
+
+
+def secure(field: Field, connections: tuple[int, ...] = SECURE_CONNECTIONS) -> list[Axis]:
+    """Single writes and reads with TLS and access control on both sides, and handshakes."""
+    ours = field.raftlog(secure=True)
+    ours.prepare(VALUE)
+    written = [_entrant(ours.name, ours, ours.write(VALUE), field)]
+    read = [_entrant(ours.name, ours, ours.read(), field)]
+    shaken = [_entrant(ours.name, ours, ours.handshake(), field)]
+    for etcd in field.etcds(secure=True):
+        etcd.prepare(VALUE)
+        written.append(_entrant(f"{etcd.name} gRPC", etcd, etcd.grpc_put(VALUE), field))
+        read.append(_entrant(f"{etcd.name} gRPC", etcd, etcd.grpc_get(), field))
+        shaken.append(_entrant(etcd.name, etcd, etcd.handshake(), field))
+    return [
+        Axis(SECURE_WRITE, "ops/s", connections, written), Axis(SECURE_READ, "ops/s", connections, read),
+        Axis(HANDSHAKE, "handshakes/s", (HANDSHAKE_CONNECTIONS,), shaken),
+    ]  # fmt: skip
 
 
 def stream(field: Field, records: int = STREAM_RECORDS) -> list[Axis]:
@@ -168,4 +189,5 @@ def _entrant(name: str, contender: Contender, load: Load, field: Field, scale: f
 
 AXES: dict[str, Callable[[Field], list[Axis]]] = {
     "writes": writes, "bulk": bulk, "reads": reads, "stream": stream, "commits": commits, "clients": clients,
+    "secure": secure,
 }  # fmt: skip

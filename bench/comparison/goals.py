@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from bench.comparison.axes import BULK, CLIENT, COMMIT, READ, STREAM, TASKS, WRITE
-from bench.contenders.raftlog import NAME, PLAIN
+from bench.comparison.axes import BULK, CLIENT, COMMIT, READ, SECURE_READ, SECURE_WRITE, STREAM, TASKS, WRITE
+from bench.contenders.raftlog import NAME, PLAIN, SECURE
 from bench.instruments.figures import OTHERS_MAX, Figure, ratio
 from bench.loads.followers import Delivery
 
@@ -131,6 +131,8 @@ def judge(
         )
         court.beside(f"linearizable read, c={count}, beside the gateway", READ, count, [NAME], is_gateway, 5)
         court.beside(f"linearizable read, c={count}, beside etcd 3.7 gRPC", READ, count, [NAME], _is_newer_grpc, 2)
+    court.beside("single write, secure, c=64, beside etcd gRPC", SECURE_WRITE, 64, [SECURE], is_grpc, 2.5)
+    court.beside("linearizable read, secure, c=64, beside etcd 3.7 gRPC", SECURE_READ, 64, [SECURE], _is_newer_grpc, 2)
     court.absolute("log stream, raw", STREAM, 1, [f"{NAME} raw"], 800, "MB/s")
     court.absolute("log stream, JSON", STREAM, 1, [f"{NAME} JSON"], 200, "MB/s")
     court.beside("log stream, raw, beside NATS", STREAM, 1, [f"{NAME} raw"], _is_nats, 8)

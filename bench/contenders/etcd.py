@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import ssl
 import subprocess
 import urllib.request
 from contextlib import suppress
@@ -17,6 +18,7 @@ from bench.instruments.processes import Processes
 from bench.instruments.tools import Program
 from bench.loads import h2load, wrk
 from raftlog.cluster.node.local_cluster import free_ports
+from raftlog.cluster.security import authority
 
 KEY = b"bench"
 TXN_OPERATIONS_MAX = 128
@@ -26,18 +28,23 @@ TXN_OPERATIONS_MAX = 128
 class Etcd:
     """Three etcd processes under one folder, started by `start`, ended by `stop`."""
 
-    def __init__(self, program: Program, folder: Path, nodes: int = 3) -> None:
+    def __init__(self, program: Program, folder: Path, nodes: int = 3, *, secure: bool = False) -> None:
+        """`secure`: TLS on every connection, and authentication; the load is that of a user with a role for all keys,
+        by its token."""
         self._program = program
         self._processes = Processes(folder)
         ports = free_ports(2 * nodes)
         self._clients, self._peers = ports[:nodes], ports[nodes:]
         self._leader = 0
+        self._tls = folder / "tls" if secure else None
+        self._scheme = "https" if secure else "http"
+        self._headers: dict[str, str] = {}
 
     @property
     def name(self) -> str:
         """Name and version, as in "etcd 3.4.23"."""
         done = subprocess.run([self._program.path, "--version"], capture_output=True, text=True, check=True)
-        return "etcd " + done.stdout.split("etcd Version:", 1)[1].split()[0]
+        return "etcd " + done.stdout.split("etcd Version:", 1)[1].split()[0] + (", secure" if self._tls else "")
 
     @property
     def pids(self) -> list[int]:
@@ -47,22 +54,44 @@ class Etcd:
     @property
     def url(self) -> str:
         """Where clients find the leader."""
-        return f"http://127.0.0.1:{self._leader}"
+        return f"{self._scheme}://127.0.0.1:{self._leader}"
 
     def start(self, deadline_s: float = 30.0) -> None:
         """Start all nodes and wait until they have a leader. Raises RuntimeError after the deadline."""
-        cluster = ",".join(f"n{k}=http://127.0.0.1:{port}" for k, port in enumerate(self._peers))
+        cluster = ",".join(f"n{k}={self._scheme}://127.0.0.1:{port}" for k, port in enumerate(self._peers))
+        own_files: list[str] = []
+        if self._tls is not None:
+            authority.make_authority(self._tls, "bench")
+            made = authority.make_node(self._tls, "bench", 1, ["127.0.0.1"])
+            certificate, key, ca = str(made.certificate), str(made.key), str(self._tls / "ca.pem")
+            own_files = [
+                "--cert-file", certificate, "--key-file", key, "--peer-cert-file", certificate, "--peer-key-file", key,
+                "--peer-trusted-ca-file", ca, "--peer-client-cert-auth",
+            ]  # fmt: skip
         for k, (own, other) in enumerate(zip(self._clients, self._peers, strict=True)):
-            client, peer = f"http://127.0.0.1:{own}", f"http://127.0.0.1:{other}"
+            client, peer = f"{self._scheme}://127.0.0.1:{own}", f"{self._scheme}://127.0.0.1:{other}"
             command = [
                 self._program.path, "--name", f"n{k}", "--data-dir", f"etcd-{k}",
                 "--listen-client-urls", client, "--advertise-client-urls", client,
                 "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
                 "--initial-cluster", cluster, "--initial-cluster-state", "new", "--log-level", "error",
-                "--snapshot-count", "100000", "--quota-backend-bytes", str(8 << 30),
+                "--snapshot-count", "100000", "--quota-backend-bytes", str(8 << 30), *own_files,
             ]  # fmt: skip
             self._processes.start(f"n{k}", command, self._program.full_environment())
         self._leader = self._processes.wait("etcd has a leader", self._find_leader, deadline_s=deadline_s)
+        if self._tls is not None:
+            self._switch_authentication_on()
+
+    def _switch_authentication_on(self) -> None:
+        self.ask("/v3/auth/role/add", {"name": "all"})
+        permission = {"permType": "READWRITE", "key": _b64(b"\0"), "range_end": _b64(b"\0")}  # every key
+        self.ask("/v3/auth/role/grant", {"name": "all", "perm": permission})
+        for user, role in (("root", "root"), ("bench", "all")):
+            self.ask("/v3/auth/user/add", {"name": user, "password": "bench"})
+            self.ask("/v3/auth/user/grant", {"user": user, "role": role})
+        self.ask("/v3/auth/enable", {})
+        told = self.ask("/v3/auth/authenticate", {"name": "bench", "password": "bench"})
+        self._headers = {"authorization": told["token"]}
 
     def _find_leader(self) -> int | None:
         for port in self._clients:
@@ -78,14 +107,11 @@ class Etcd:
 
     def ask(self, path: str, body: dict[str, Any], port: int = 0) -> Any:
         """One call of the JSON gateway, of the leader unless said otherwise. Raises OSError."""
-        url = f"http://127.0.0.1:{port or self._leader}{path}"
-        request = urllib.request.Request(url, json.dumps(body).encode(), method="POST")
-        with urllib.request.urlopen(request, timeout=5) as answer:
+        url = f"{self._scheme}://127.0.0.1:{port or self._leader}{path}"
+        request = urllib.request.Request(url, json.dumps(body).encode(), self._headers, method="POST")
+        context = None if self._tls is None else ssl.create_default_context(cafile=self._tls / "ca.pem")
+        with urllib.request.urlopen(request, timeout=5, context=context) as answer:
             return json.load(answer)
-
-    @property
-    def _url(self) -> str:
-        return f"http://127.0.0.1:{self._leader}"
 
     def prepare(self, value: bytes, keys: int = 0) -> None:
         """Put the key that the read load asks for, and `keys` more in order, for the range."""
@@ -100,30 +126,35 @@ class Etcd:
     def gateway_put(self, value: bytes) -> wrk.Load:
         """Put one key."""
         body = json.dumps({"key": _b64(KEY), "value": _b64(value)})
-        return wrk.Load(f"{self._url}/v3/kv/put", "POST", body, "application/json")
+        return wrk.Load(f"{self.url}/v3/kv/put", "POST", body, "application/json", headers=self._headers)
 
     def gateway_get(self) -> wrk.Load:
         """A linearizable range of one key."""
-        return wrk.Load(f"{self._url}/v3/kv/range", "POST", json.dumps({"key": _b64(KEY)}), "application/json")
+        body = json.dumps({"key": _b64(KEY)})
+        return wrk.Load(f"{self.url}/v3/kv/range", "POST", body, "application/json", headers=self._headers)
+
+    def handshake(self) -> wrk.Load:
+        """A new connection for each request, which asks for little."""
+        return wrk.Load(f"{self.url}/version", "GET", headers={"Connection": "close"})
 
     def grpc_put(self, value: bytes) -> h2load.Load:
         """Put one key."""
-        return h2load.Load(f"{self._url}/etcdserverpb.KV/Put", put_message(KEY, value))
+        return h2load.Load(f"{self.url}/etcdserverpb.KV/Put", put_message(KEY, value), self._headers)
 
     def grpc_get(self) -> h2load.Load:
         """A linearizable range of one key."""
-        return h2load.Load(f"{self._url}/etcdserverpb.KV/Range", h2load.field(1, KEY))
+        return h2load.Load(f"{self.url}/etcdserverpb.KV/Range", h2load.field(1, KEY), self._headers)
 
     def grpc_txn(self, value: bytes, count: int) -> h2load.Load:
         """So many puts in one transaction, at most TXN_OPERATIONS_MAX."""
         puts = (put_message(b"bulk/%03d" % k, value) for k in range(count))
         message = b"".join(h2load.field(2, h2load.field(2, put)) for put in puts)
-        return h2load.Load(f"{self._url}/etcdserverpb.KV/Txn", message)
+        return h2load.Load(f"{self.url}/etcdserverpb.KV/Txn", message)
 
     def grpc_range(self, count: int) -> h2load.Load:
         """`count` of the keys of `prepare`, with their values."""
         message = h2load.field(1, b"log/") + h2load.field(2, b"log0") + h2load.field(3, count)
-        return h2load.Load(f"{self._url}/etcdserverpb.KV/Range", message)
+        return h2load.Load(f"{self.url}/etcdserverpb.KV/Range", message)
 
     def revision(self) -> int:
         """How many changes the store has seen: what the load really did."""

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -15,10 +16,17 @@ from bench.contenders import control
 from bench.contenders.node_variant import FAST_PATH_VARIABLE
 from bench.instruments.figures import Run
 from bench.loads import wrk
+from raftlog.cluster.api.access import AccessIn
+from raftlog.cluster.client.access_requests import change
+from raftlog.cluster.client.blocking.client import SyncClient
+from raftlog.cluster.node.first_admin import make_first_admin
 from raftlog.cluster.node.local_cluster import LocalCluster, free_ports
+from raftlog.cluster.security.tls import client_context
+from raftlog.cluster.security.tokens import make_token
 
 NAME = "raftlog"
 PLAIN = "raftlog, plain aiohttp"
+SECURE = "raftlog, secure"
 _AGAIN = (503, 504)  # no leader, or the leader just lost its office: a later try gets another answer
 _PAUSE_S = 0.1
 _VARIANT = (sys.executable, "-m", "bench.contenders.node_variant")
@@ -26,14 +34,21 @@ _VARIANT = (sys.executable, "-m", "bench.contenders.node_variant")
 
 class Raftlog:
     """Nodes in `folder`. No proxies; no settings but addresses, unless given. With `fast_path=False` every request is
-    aiohttp's, which goes to the same gate and the same handlers."""
+    aiohttp's, which goes to the same gate and the same handlers. `secure`: TLS on every connection, and access control;
+    the load is that of a user who may read and write keys and the log, by its token. (wrk shows no certificate.)"""
 
     def __init__(
-        self, folder: Path, nodes: int = 3, *, fast_path: bool = True, settings: Mapping[str, Any] | None = None
-    ) -> None:
+        self, folder: Path, nodes: int = 3, *, fast_path: bool = True, settings: Mapping[str, Any] | None = None,
+        secure: bool = False,
+    ) -> None:  # fmt: skip
         environment = {} if fast_path else {FAST_PATH_VARIABLE: "0"}
-        self.name = NAME if fast_path else PLAIN
-        self.cluster = LocalCluster(folder, nodes, settings=settings, command=_VARIANT, environment=environment)
+        self.name = SECURE if secure else NAME if fast_path else PLAIN
+        self._headers: dict[str, str] = {}
+        if secure:
+            settings = {**(settings or {}), "security.client_certificates": "optional"}
+        self.cluster = LocalCluster(
+            folder, nodes, settings=settings, command=_VARIANT, environment=environment, secure=secure
+        )
         self._controls = dict(zip(self.cluster.nodes, free_ports(nodes), strict=True))
         for node, port in self._controls.items():
             self.cluster.environments[node] = {control.PORT_VARIABLE: str(port)}
@@ -47,6 +62,15 @@ class Raftlog:
         """Start all nodes and wait until they serve."""
         self.cluster.start()
         self.cluster.wait_ready(timeout_s=120.0)
+        if self.cluster.is_secure:
+            make_first_admin(self.cluster)
+            token = make_token()
+            with SyncClient(self.cluster.urls, sessions=False, tls=self.cluster.tls_files()) as client:
+                client.call(change(AccessIn("set_user", "bench", roles=["reader", "writer"])))
+                client.call(
+                    change(AccessIn("add_token", "bench", token=token.identifier, token_hash=token.digest.hex()))
+                )
+            self._headers = {"Authorization": f"Bearer {token.text}"}
 
     def stop(self) -> None:
         """End all nodes."""
@@ -89,7 +113,11 @@ class Raftlog:
         return told
 
     def _connect(self) -> http.client.HTTPConnection:
-        return http.client.HTTPConnection(self.url.removeprefix("http://"), timeout=60)
+        address = urlsplit(self.url).netloc
+        if self.cluster.is_secure:
+            context = client_context(self.cluster.tls_files(), checks_host=True)
+            return http.client.HTTPSConnection(address, timeout=60, context=context)
+        return http.client.HTTPConnection(address, timeout=60)
 
     @property
     def url(self) -> str:
@@ -98,7 +126,7 @@ class Raftlog:
 
     def write(self, value: bytes) -> wrk.Load:
         """Append one record at the leader."""
-        return wrk.Load(f"{self.url}/v1/log", "POST", value)
+        return wrk.Load(f"{self.url}/v1/log", "POST", value, headers=self._headers)
 
     def bulk_json(self, value: bytes, count: int) -> wrk.Load:
         """Append so many records in one request."""
@@ -111,7 +139,11 @@ class Raftlog:
 
     def read(self) -> wrk.Load:
         """A linearizable get of one key at the leader."""
-        return wrk.Load(f"{self.url}/v1/kv/bench", "GET")
+        return wrk.Load(f"{self.url}/v1/kv/bench", "GET", headers=self._headers)
+
+    def handshake(self) -> wrk.Load:
+        """A new connection for each request, which asks for little."""
+        return wrk.Load(f"{self.url}/livez", "GET", headers={"Connection": "close"})
 
     def commit(self, size: int, in_flight: int, seconds: float, keys: int = 0, first: int = 0) -> Run:
         """So many commits in flight from within the leader's process: no HTTP. Appends, or puts to `keys` in turn."""

@@ -19,6 +19,7 @@ class Load(msgspec.Struct, frozen=True):
 
     url: str
     message: bytes
+    headers: dict[str, str] = {}
 
 
 def field(number: int, value: bytes | int) -> bytes:
@@ -45,7 +46,8 @@ def run(load: Load, *, connections: int, seconds: int, folder: Path) -> Run:
     log.unlink(missing_ok=True)
     command = [
         program.path, "-t1", f"-c{connections}", "-m1", f"-D{seconds}", f"--data={body}", f"--log-file={log}",
-        "-H", "content-type: application/grpc", "-H", "te: trailers", load.url,
+        "-H", "content-type: application/grpc", "-H", "te: trailers",
+        *(word for name, value in load.headers.items() for word in ("-H", f"{name}: {value}")), load.url,
     ]  # fmt: skip
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=seconds + 60, check=False, env=program.full_environment()

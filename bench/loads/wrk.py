@@ -16,7 +16,7 @@ from bench.instruments.figures import Run
 
 _SCRIPT = """
 wrk.method = "%(method)s"
-wrk.headers["Content-Type"] = "%(content_type)s"
+%(headers)s
 wrk.body = %(body)s
 %(request)s
 done = function(summary, latency, requests)
@@ -46,6 +46,7 @@ class Load(msgspec.Struct, frozen=True):
     body: str | bytes = ""
     content_type: str = "application/octet-stream"
     keys: int = 0
+    headers: dict[str, str] = {}
 
 
 def quoted(body: str | bytes) -> str:
@@ -59,8 +60,10 @@ def run(load: Load, *, connections: int, seconds: int, folder: Path) -> Run:
     program = tools.debian("wrk", "wrk")
     script = folder / "request.lua"
     request = _KEYS % {"keys": load.keys} if load.keys else ""
+    headers = {"Content-Type": load.content_type} | load.headers
+    lines = [f"wrk.headers[{quoted(name)}] = {quoted(value)}" for name, value in headers.items()]
     fields = {
-        "method": load.method, "content_type": load.content_type, "body": quoted(load.body), "request": request,
+        "method": load.method, "headers": "\n".join(lines), "body": quoted(load.body), "request": request,
     }  # fmt: skip
     script.write_text(_SCRIPT % fields)
     command = [

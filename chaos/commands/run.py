@@ -81,6 +81,7 @@ def run_command(
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of every node; may be repeated.")
     ] = None,
+    secure: Annotated[bool, typer.Option("--secure", help="Nodes with TLS and access control.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the nodes' data also when the verdict is valid.")] = False,
     record: Annotated[bool, typer.Option("--record", help=f"Keep the run in {results.RESULTS}.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
@@ -101,14 +102,18 @@ def run_command(
         raise typer.BadParameter(str(error), param_hint="SCENARIO") from error
     except UnknownNemesis as error:
         raise typer.BadParameter(str(error), param_hint="--nemesis") from error
+    from raftlog.chaos.runs.scenarios import ETCD, ETCD_STALE, FAILOVER
+
+    if secure and chosen.name in (ETCD, ETCD_STALE):
+        raise typer.BadParameter("the runs of etcd have no TLS", param_hint="--secure")
     command = _node_command(mutant)
     settings = _settings(set_ or [])
     drawn = seed if seed is not None else secrets.randbelow(1_000_000)
     words = ["raftlog", "chaos", "run", scenario, "--nodes", str(nodes), "--seed", str(drawn)]
     words += ["--nemesis", nemesis] if nemesis else []
     words += ["--mutant", mutant] if mutant else []
+    words += ["--secure"] if secure else []
     words += [word for each in set_ or [] for word in ("--set", each)]
-    from raftlog.chaos.runs.scenarios import FAILOVER
     from raftlog.chaos.runs.schedule import schedule
 
     with _broken_is_no_verdict():
@@ -125,9 +130,8 @@ def run_command(
                 drawn, lasts_s, {each.name: (each.lane, each.lasts_s) for each in kinds}, heavy, chosen.always
             )
             words += ["--seconds", f"{lasts_s:g}"]
-        result = _run(
-            chosen, planned, nodes, lasts_s, drawn, resume, out, base_port, keep, words, as_json, command, settings
-        )
+        raftlog = {"command": command, "settings": settings, "secure": secure}
+        result = _run(chosen, planned, nodes, lasts_s, drawn, resume, out, base_port, keep, words, as_json, raftlog)
         if record:
             results.keep(result, datetime.now(UTC))
     raise typer.Exit(_EXITS[result["verdict"]])
@@ -173,8 +177,7 @@ def _run(
     keep: bool,
     words: list[str],
     as_json: bool,
-    command: tuple[str, ...],
-    settings: dict[str, Any],
+    raftlog: dict[str, Any],
 ) -> dict[str, Any]:
     from raftlog.chaos.deploy import toxiproxy_server
     from raftlog.chaos.deploy.ports import Ports
@@ -199,7 +202,6 @@ def _run(
         common: Any = {
             "nodes": nodes, "seconds": seconds, "seed": seed, "folder": folder, "ports": ports, "tell": progress.tell,
         }  # fmt: skip
-        raftlog: Any = {"command": command, "settings": settings}
 
         async def carry_out() -> Run:
             if is_etcd:

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from raftlog.chaos.deploy.disk_account import DiskAccount
 from raftlog.chaos.deploy.ports import addresses
@@ -23,6 +25,7 @@ from raftlog.chaos.deploy.processes import Processes
 from raftlog.chaos.deploy.toxiproxy import Stream, Toxiproxy, ToxiproxyHungError
 from raftlog.chaos.shim.driver import Shim
 from raftlog.chaos.shim.library import ShimMissing
+from raftlog.cluster.node.first_admin import as_operator
 from raftlog.cluster.node.local_cluster import LocalCluster
 
 _CUT: Final = "cut"
@@ -36,7 +39,8 @@ class Deployment:
 
     `ports` gives free ports, `settings` are keys of the settings file (`raft.heartbeat_ms`) for every node,
     `command` runs the command line of each. `spares` more nodes may join later. With `has_shim` every node carries the
-    preload library if it can be built; else `shim` is None and `no_shim` says why.
+    preload library if it can be built; else `shim` is None and `no_shim` says why. `secure`: TLS on every link, and
+    access control. Clients of this process then use the certificate of the first admin, until the deployment ends.
     """
 
     def __init__(
@@ -47,6 +51,7 @@ class Deployment:
         nodes: int = 3,
         spares: int = 0,
         has_shim: bool = False,
+        secure: bool = False,
         settings: Mapping[str, Any] | None = None,
         command: Sequence[str] = NODE_COMMAND,
     ) -> None:
@@ -64,17 +69,19 @@ class Deployment:
         self._clients = dict(zip(ids, addresses(ports(len(ids))), strict=True))
         (self._api_port,) = ports(1)
         self._toxiproxy: Toxiproxy | None = None
+        self._operator = ExitStack()
         self.cluster = LocalCluster(
             folder,
             nodes,
             settings=settings,
             ports=ports(2 * nodes),
             dial={node: self.dial_of(node) for node in self.first_nodes},
+            secure=secure,
             command=command,
             started=self.processes.watch,
         )
         self._upstream = {
-            node: (self.cluster.place(node).peer, _host(self.cluster.url(node))) for node in self.first_nodes
+            node: (self.cluster.place(node).peer, urlsplit(self.cluster.url(node)).netloc) for node in self.first_nodes
         }
         for node in self.spares:
             peer, http = addresses(ports(2))
@@ -100,6 +107,8 @@ class Deployment:
             self.prepare(node)
         self.cluster.start()
         self.cluster.wait_ready(timeout_s=START_S)
+        if self.cluster.is_secure:
+            self._operator.enter_context(as_operator(self.cluster))
 
     def start_proxies(self) -> None:
         """Starts a Toxiproxy server with every proxy; nothing is done to any."""
@@ -111,6 +120,7 @@ class Deployment:
 
     def close(self) -> None:
         """Kills every process; files stay."""
+        self._operator.close()
         self.cluster.kill(*self.cluster.running)
         if self._toxiproxy is not None:
             self._toxiproxy.close()
@@ -120,7 +130,7 @@ class Deployment:
 
     def url(self, node: int) -> str:
         """The base URL of the node's proxy for clients."""
-        return f"http://{self._clients[node]}"
+        return f"{self.cluster.scheme}://{self._clients[node]}"
 
     @property
     def urls(self) -> list[str]:
@@ -227,10 +237,6 @@ class Deployment:
 
     def _others(self, node: int) -> list[int]:
         return [other for other in self._clients if other != node]
-
-
-def _host(url: str) -> str:
-    return url.removeprefix("http://")
 
 
 def peer_proxy(sender: int, to: int) -> str:

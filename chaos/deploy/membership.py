@@ -63,9 +63,10 @@ def add(deployment: Deployment, node: int) -> None:
 
     Raises ChangeFailed.
     """
-    change = ChangeIn("add", node, peer=deployment.peer_of(node), url=deployment.url(node) if node in deployment.spares
-                      else f"http://{deployment.http_of(node)}", incarnation=secrets.token_hex(16))  # fmt: skip
-    _join(deployment, change, node)
+    own = f"{deployment.cluster.scheme}://{deployment.http_of(node)}"
+    url = deployment.url(node) if node in deployment.spares else own
+    peer, incarnation = deployment.peer_of(node), secrets.token_hex(16)
+    _join(deployment, ChangeIn("add", node, peer=peer, url=url, incarnation=incarnation), node)
 
 
 def replace(deployment: Deployment, node: int) -> None:

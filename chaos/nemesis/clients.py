@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
+from urllib.parse import urlsplit
 
 from raftlog.chaos.nemesis.fault import Field, Injected, Nemesis, Toxic, client
 from raftlog.chaos.nemesis.links import refusal
@@ -40,7 +41,7 @@ def _half_answers(field: Field) -> Injected:
 def _refused(field: Field) -> Injected:
     node = field.chance.choice(field.nodes)
     proof = field.disable([client(node)])
-    listen = field.deployment.url(node).removeprefix("http://")
+    listen = urlsplit(field.deployment.url(node)).netloc
     return Injected(f"clients of node {node}", f"{proof}; a dial met {refusal(listen)}", field.forget)
 
 

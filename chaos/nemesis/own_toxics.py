@@ -51,6 +51,8 @@ def _inject(
         own_server_path()
     except ToxiproxyNotFoundError as missing:
         raise Skipped(str(missing)) from missing
+    if units != CHUNKS and field.deployment.cluster.is_secure:
+        raise Skipped(f"TLS hides {_UNITS[units]} from the proxy")
     attributes = {
         "units": units,
         "permille": field.chance.randint(*PERMILLE[kind]) if units != REQUESTS else 200,

@@ -122,11 +122,12 @@ async def execute(
     arena: Arena | None = None,
     command: Sequence[str] = NODE_COMMAND,
     settings: Mapping[str, Any] = MappingProxyType({}),
+    secure: bool = False,
 ) -> Run:
     """Carries a run out.
 
     `drive` replaces the load and the faults by the clock, in an `arena` made for it. `command` runs each node (one with
-    a planted bug). `settings` are more keys of its settings file.
+    a planted bug). `settings` are more keys of its settings file. `secure`: with TLS and access control.
 
     Raises errors that prevent the run: no Toxiproxy, a taken port, a node that does not start. Later failures of the
     cluster are recorded in the `Run`. Leaves no process behind.
@@ -134,7 +135,7 @@ async def execute(
     needs = {need for each in planned for need in NEMESES[each.nemesis].needs}
     deployment = Deployment(
         folder / "nodes", ports, nodes=nodes, spares=int("spare" in needs), has_shim="shim" in needs,
-        settings=_settings(settings, is_small="housekeeping" in needs), command=command,
+        settings=_settings(settings, is_small="housekeeping" in needs), command=command, secure=secure,
     )  # fmt: skip
     with deployment:
         tell(Told("starting", 0.0, 0))

@@ -20,6 +20,7 @@ from raftlog.chaos.workloads.workload import Refused
 from raftlog.cluster.api.errors import Code, Outcome, Problem
 from raftlog.cluster.api.headers import H_DEADLINE
 from raftlog.cluster.client.aio.client import NotApplied, OutcomeUnknown
+from raftlog.cluster.security.tls import credentials_for
 
 LATE_S: Final = 30.0
 """Seconds after a request's own deadline in which its answer must come. A paused node stands for four seconds, and all
@@ -58,7 +59,8 @@ class Direct:
         Raises Refused where nothing was sent, OutcomeUnknown where the connection broke after that or the bound passed.
         """
         if self._http is None:
-            connector = aiohttp.TCPConnector(limit=0)
+            credentials = credentials_for((url,), None)
+            connector = aiohttp.TCPConnector(limit=0, ssl=True if credentials is None else credentials.client())
             self._http = aiohttp.ClientSession(trust_env=False, connector=connector, timeout=aiohttp.ClientTimeout())
         began = time.monotonic()
         told = {H_DEADLINE: str(int(deadline_s * 1_000)), **(headers or {})}

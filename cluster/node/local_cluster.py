@@ -136,9 +136,14 @@ class LocalCluster:
     # -- places ---------------------------------------------------------------------------------------------------
 
     @property
+    def scheme(self) -> str:
+        """Of its URLs: http or https."""
+        return urlsplit(self.cluster.node[0].url).scheme
+
+    @property
     def is_secure(self) -> bool:
         """Whether its nodes speak TLS."""
-        return self.cluster.node[0].url.startswith("https://")
+        return self.scheme == "https"
 
     def tls_files(self, holder: str = f"client-{OPERATOR}") -> TlsFiles:
         """The files of a client, or of `node-N`, of a secure cluster."""
@@ -288,7 +293,7 @@ class LocalCluster:
         format_join(file, self.folder / data, segment_bytes=self._segment_bytes())
         self._forget(node)
         others = [each for each in self.cluster.node if each.id != node]
-        place = msgspec.structs.replace(place, data=data, url=f"http://{http}" if http else place.url)
+        place = msgspec.structs.replace(place, data=data, url=f"{self.scheme}://{http}" if http else place.url)
         nodes = sorted([*others, place], key=lambda each: each.id)
         self.cluster = msgspec.structs.replace(self.cluster, node=nodes)
         if self.is_secure and not Path(self.tls_files(f"node-{node}").key).exists():

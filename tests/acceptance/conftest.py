@@ -1,12 +1,13 @@
 """Clusters of real processes for the acceptance tests; every one of them runs alone on the machine."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
 
 from raftlog.chaos.deploy.deployment import Deployment
+from raftlog.cluster.node.first_admin import as_operator
 from raftlog.cluster.node.local_cluster import READY_S, LocalCluster
 from tests.support import free_ports
 
@@ -24,30 +25,38 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 SETTINGS = {"disk.segment_bytes": 16 << 20, "log.format": "json"}
 """Of clusters that live for minutes, on a disk that others use too."""
 
+
+@pytest.fixture(scope="session", params=[False, pytest.param(True, marks=pytest.mark.long)], ids=["plain", "secure"])
+def secure(request: pytest.FixtureRequest) -> bool:
+    """Whether the nodes have TLS and access control: every test of a cluster runs in both forms."""
+    return bool(request.param)
+
+
 # Starting a cluster costs seconds on two cores, so the tests of one file share one, restored before each.
 
 
 @pytest.fixture(scope="module")
-def plain_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory, secure: bool) -> Iterator[LocalCluster]:
     """Three nodes that meet directly."""
-    ports = free_ports(6)
-    with LocalCluster(tmp_path_factory.mktemp("cluster") / "nodes", settings=SETTINGS, ports=ports) as nodes:
+    with own_cluster(tmp_path_factory.mktemp("cluster"), SETTINGS, secure=secure) as nodes:
         yield nodes
-        nodes.kill(*nodes.running)  # quicker than to stop them one by one
 
 
 @pytest.fixture
-def cluster(plain_cluster: LocalCluster) -> Iterator[LocalCluster]:
+def cluster(shared_cluster: LocalCluster) -> Iterator[LocalCluster]:
     """Three nodes, up and ready, without proxies."""
-    plain_cluster.restore()
-    yield plain_cluster
-    _tell_state(plain_cluster)
+    shared_cluster.restore()
+    yield shared_cluster
+    _tell_state(shared_cluster)
 
 
 @pytest.fixture(scope="module")
-def proxied_cluster(tmp_path_factory: pytest.TempPathFactory, toxiproxy_path: Path) -> Iterator[Deployment]:
+def proxied_cluster(
+    tmp_path_factory: pytest.TempPathFactory, toxiproxy_path: Path, secure: bool
+) -> Iterator[Deployment]:
     """Three nodes with the real Toxiproxy on every link."""
-    with Deployment(tmp_path_factory.mktemp("proxied") / "nodes", free_ports, settings=SETTINGS) as deployment:
+    folder = tmp_path_factory.mktemp("proxied") / "nodes"
+    with Deployment(folder, free_ports, settings=SETTINGS, secure=secure) as deployment:
         deployment.start()
         yield deployment
 
@@ -61,14 +70,17 @@ def proxied(proxied_cluster: Deployment) -> Iterator[Deployment]:
 
 
 @contextmanager
-def own_cluster(folder: Path, settings: Mapping[str, object], ready_s: float = READY_S) -> Iterator[LocalCluster]:
-    """Three nodes of one test alone, up and ready; the ends of their logs are shown at the end."""
-    with LocalCluster(folder / "nodes", settings=settings, ports=free_ports(6)) as cluster:
+def own_cluster(
+    folder: Path, settings: Mapping[str, object], ready_s: float = READY_S, *, secure: bool
+) -> Iterator[LocalCluster]:
+    """Three nodes, up and ready; the ends of their logs are shown at the end."""
+    with LocalCluster(folder / "nodes", settings=settings, ports=free_ports(6), secure=secure) as cluster:
         cluster.start()
         cluster.wait_ready(timeout_s=ready_s)
-        yield cluster
+        with as_operator(cluster) if secure else nullcontext():
+            yield cluster
         _tell_state(cluster)
-        cluster.kill(*cluster.running)
+        cluster.kill(*cluster.running)  # quicker than to stop them one by one
 
 
 def _tell_state(cluster: LocalCluster) -> None:

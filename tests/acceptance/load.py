@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -24,6 +25,7 @@ from raftlog.cluster.client.aio.connection import Connection
 from raftlog.cluster.client.decisions import Failure
 from raftlog.cluster.client.flow import Lost, Response
 from raftlog.cluster.client.http1 import encode_request
+from raftlog.cluster.security.tls import credentials_for
 from tests.support import TooSlow, pace, wait_until_async
 
 RETRY_S = 0.005
@@ -35,7 +37,8 @@ class Door:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._host = url.removeprefix("http://")
+        self._host = urlsplit(url).netloc
+        self._credentials = credentials_for((url,), None)
         self._connection: Connection | None = None
 
     async def ask(
@@ -51,10 +54,11 @@ class Door:
         if self._connection is None or not self._connection.is_usable:
             self.close()
             host, _, port = self._host.rpartition(":")
+            context = self._credentials.client() if self._credentials else None
             try:
                 async with asyncio.timeout(timeout_s):
                     _, self._connection = await asyncio.get_running_loop().create_connection(
-                        Connection, host, int(port)
+                        Connection, host, int(port), ssl=context
                     )
             except (OSError, TimeoutError) as error:
                 return Lost(Failure.NOT_SENT, str(error))

@@ -31,9 +31,9 @@ VALUE = random.Random(7).randbytes(700)
 
 
 @pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[LocalCluster]:
+def nodes(tmp_path: Path, secure: bool) -> Iterator[LocalCluster]:
     """Three nodes that make snapshots after few megabytes, and keep the whole log beside them."""
-    with own_cluster(tmp_path, EARLY, CATCH_UP_S) as cluster:
+    with own_cluster(tmp_path, EARLY, CATCH_UP_S, secure=secure) as cluster:
         yield cluster
 
 

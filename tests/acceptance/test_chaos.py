@@ -37,12 +37,18 @@ def _processes_of(folder: Path) -> list[int]:
     return found
 
 
+SECURE = ["--secure"]
+
+
 @pytest.mark.timeout(180)
-def test_a_smoke_run_of_chaos_is_valid(tmp_path: Path, toxiproxy_path: Path, record_property: Measure) -> None:
+@pytest.mark.parametrize("form", [[], pytest.param(SECURE, marks=pytest.mark.long)], ids=["plain", "secure"])
+def test_a_smoke_run_of_chaos_is_valid(
+    tmp_path: Path, toxiproxy_path: Path, record_property: Measure, form: list[str]
+) -> None:
     """Registers and the log under partitions, kills and pauses, three nodes behind the real Toxiproxy: valid,
     with enough operations, faults of every lane that took effect, digests that all nodes agree on, and the page."""
     done = subprocess.run(
-        [*RUN, "--seconds", str(SECONDS), "--seed", str(SEED), "--out", str(tmp_path), "--json"],
+        [*RUN, "--seconds", str(SECONDS), "--seed", str(SEED), "--out", str(tmp_path), "--json", *form],
         cwd=ROOT, capture_output=True, text=True, timeout=170,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-4_000:]
@@ -88,12 +94,12 @@ def test_families_of_single_nodes(
     record_property("measured", f"{result['command']}: {len(installed)} faults, {result['operations']} operations")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_nothing_is_left_behind(tmp_path: Path, toxiproxy_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(("number", "form"), [(signal.SIGINT, SECURE), (signal.SIGKILL, [])])
+def test_nothing_is_left_behind(tmp_path: Path, toxiproxy_path: Path, number: signal.Signals, form: list[str]) -> None:
     """Ctrl-C in the middle of a run ends with 8, for there is no verdict; after `kill -9` of the harness too, every
     node and the Toxiproxy server are gone."""
     with subprocess.Popen(
-        [*RUN, "--seconds", "100", "--out", str(tmp_path)],
+        [*RUN, "--seconds", "100", "--out", str(tmp_path), *form],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     ) as harness:  # fmt: skip
         try:

@@ -35,9 +35,9 @@ FULL = [pytest.mark.long, pytest.mark.timeout(10_000)]  # 200 changes: 20 to 90 
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Iterator[LocalCluster]:
+def own(tmp_path: Path, secure: bool) -> Iterator[LocalCluster]:
     """Three nodes of this test alone: their members change."""
-    with own_cluster(tmp_path, SETTINGS, PATIENCE_S) as cluster:
+    with own_cluster(tmp_path, SETTINGS, PATIENCE_S, secure=secure) as cluster:
         yield cluster
 
 
@@ -49,10 +49,10 @@ def raftlog(cluster: LocalCluster, *arguments: str) -> subprocess.CompletedProce
     return done
 
 
-def places() -> tuple[str, str]:
+def places(cluster: LocalCluster) -> tuple[str, str]:
     """Addresses for a new node: for its peers, for clients."""
     peer, http = free_ports(2)
-    return f"127.0.0.1:{peer}", f"http://127.0.0.1:{http}"
+    return f"127.0.0.1:{peer}", f"{cluster.scheme}://127.0.0.1:{http}"
 
 
 def settled(cluster: LocalCluster) -> Members:
@@ -83,7 +83,7 @@ def voters(members: Members) -> list[int]:
 async def test_a_fourth_node_joins_and_leaves_while_writes_go_on(own: LocalCluster, record_property: Measure) -> None:
     """The story of docs/operations.md by its commands: add, format, start, promote, remove, stop (code 15). No write is
     lost or doubled, and none waits longer than an election would take."""
-    peer, url = places()
+    peer, url = places(own)
     async with Load(own.urls, think_s=THINK_S) as load:
         await load.more(200)
         mark = len(load.acknowledged)
@@ -181,7 +181,7 @@ def test_impossible_member_changes_are_refused(own: LocalCluster) -> None:
     """With words that say what to do, on any node; a client that knows only a follower is led to the leader."""
     leader = own.leader()
     follower = next(node for node in own.nodes if node != leader)
-    peer, url = places()
+    peer, url = places(own)
     refusals = [
         (ChangeIn("remove", 9), "unknown_node", "is no member"),
         (ChangeIn("promote", follower), "nothing_changes", "is a voter already"),
@@ -252,7 +252,7 @@ def _change_something(cluster: LocalCluster, chance: random.Random, with_kill: b
     kind = chance.choice(kinds)
     target = chance.choice(present)
     number = max(cluster.nodes) + 1
-    peer, url = places()
+    peer, url = places(cluster)
     if kind == "wipe":
         assert before.leader is not None
         target = next(node for node in present if node != before.leader.node)

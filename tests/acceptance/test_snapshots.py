@@ -32,9 +32,9 @@ CATCH_UP_S = 90.0
 
 
 @pytest.fixture
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def nodes(tmp_path_factory: pytest.TempPathFactory, secure: bool) -> Iterator[LocalCluster]:
     """Three nodes that make and send snapshots after few megabytes."""
-    with own_cluster(tmp_path_factory.mktemp("snapshots"), EARLY) as cluster:
+    with own_cluster(tmp_path_factory.mktemp("snapshots"), EARLY, secure=secure) as cluster:
         yield cluster
 
 

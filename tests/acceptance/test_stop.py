@@ -6,6 +6,7 @@ import signal
 import socket
 import struct
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -73,7 +74,7 @@ def test_nothing_listens_beyond_loopback(cluster: LocalCluster) -> None:
                 columns = line.split()
                 if columns[3] == "0A" and columns[9] in inodes:
                     heard.add((table, *columns[1].split(":")))
-        places = {cluster.place(node).peer, cluster.url(node).removeprefix("http://")}
+        places = {cluster.place(node).peer, urlsplit(cluster.url(node)).netloc}
         assert {f"{_host(table, host)}:{int(port, 16)}" for table, host, port in heard} == places
 
 

@@ -4,6 +4,7 @@ import errno
 import os
 import socket
 import struct
+from urllib.parse import urlsplit
 
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.node.local_cluster import LocalCluster
@@ -49,7 +50,7 @@ def test_garbage_on_every_port(cluster: LocalCluster) -> None:
     pids = [cluster.pid(node) for node in cluster.nodes]
     for node in cluster.nodes:
         for piece in PIECES.values():
-            for address in (cluster.place(node).peer, cluster.url(node).removeprefix("http://")):
+            for address in (cluster.place(node).peer, urlsplit(cluster.url(node)).netloc):
                 _send(address, piece)
     with SyncClient(cluster.urls) as client:
         client.put(b"still", b"here")
