@@ -17,7 +17,7 @@ from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.api.headers import H_REQUEST_ID, H_SEQUENCE, H_SESSION
 from raftlog.cluster.api.problems import make_problem
 from raftlog.cluster.http.audit import AUDITED, REFUSALS, AuditLog
-from raftlog.cluster.http.exchange.access import Denied, size_of
+from raftlog.cluster.http.exchange.access import READS, Denied, size_of
 from raftlog.cluster.http.exchange.answer import HttpAnswer, StreamedAnswer, problem_answer
 from raftlog.cluster.http.exchange.budget import SMALL_BYTES, answers_full
 from raftlog.cluster.http.exchange.call import AskedOfNode, Call, Service, finished, is_request_id
@@ -30,8 +30,6 @@ from raftlog.cluster.runtime.logging import get_logger
 from raftlog.cluster.security.names import Holder
 from raftlog.cluster.security.tokens import redacted
 
-READS: Final = frozenset({"GET", "HEAD"})
-"""Methods that change nothing."""
 _BODILESS: Final = frozenset({"GET", "HEAD", "DELETE"})
 """Methods whose routes take no body."""
 _PROBES: Final = frozenset({"/livez", "/readyz", "/metrics", "/v1/status"})
@@ -124,6 +122,7 @@ class Api:
         another node just before. Raises ApiError."""
         call.was_denied = True
         await self.service.node.read_barrier(call.deadline or self.service.clock() + _DENIED_S)
+        self.service.access.is_behind = False
         route = self._admit(call)
         return await finished(self.service, call, route.handler(self.service, call))
 
@@ -229,8 +228,9 @@ class Api:
             host = self._hosts.check(call)
         route = KEY_ROUTES[call.method] if call.key else find_route(call)
         call.route = route.pattern
-        if service.node.machine.access.is_on or service.access.is_exposed:
-            service.access.admit(call, route.need, size_of(call), is_first_admin=route.is_first_admin)
+        access = service.access
+        if service.node.machine.access.is_on or access.is_exposed or access.is_behind:
+            access.admit(call, route.need, size_of(call), is_first_admin=route.is_first_admin)
         if call.has_options:
             call.check_own_headers()
             if not route.takes_session and call.method not in READS:

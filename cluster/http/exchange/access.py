@@ -36,6 +36,8 @@ from raftlog.statemachine.access.table import AccessReason, AccessTable, is_name
 
 CALLERS_MAX: Final = 4_096
 """Most principals whose check is remembered; beyond that all are checked again."""
+READS: Final = frozenset({"GET", "HEAD"})
+"""Methods that change nothing."""
 READ_ALL: Final = (needs.READ_LOG, Grant(Verb.READ, Resource.KEYS), Grant(Verb.READ, Resource.GROUPS))
 """What a reader of whole segments of the log needs: they hold every record."""
 _SCHEME: Final = "bearer "
@@ -73,6 +75,7 @@ class Caller:
 class Asking(Protocol):
     """The parts of `raftlog.cluster.http.exchange.call.Call` that name the sender of a request."""
 
+    method: str
     headers: Mapping[str, str]
     whole: bytes | None  # its body, if that is here already
     holder: Holder | None  # of the certificate that the client showed; None: it showed none
@@ -93,12 +96,14 @@ class Access:
         self, node: NodeInterface, limits: LimitSettings, provider: TokenProvider | None = None, *,
         is_exposed: bool = False, has_tls: bool = False,
     ) -> None:  # fmt: skip
-        """`is_exposed`: the node listens beyond loopback, and serves nothing while access control is off."""
+        """`is_exposed`: the node listens beyond loopback, and serves nothing while access control is off. `has_tls`: it
+        may be on in the log, and off as far as this node has applied it."""
         self._node = node
         self._limits = limits
         self._provider = provider
         self.is_exposed = is_exposed
         self._has_tls = has_tls
+        self.is_behind = has_tls  # until the node has passed a read barrier since its start
         self._callers: dict[object, Caller] = {}
         self._meters: dict[str, Meter] = {}
 
@@ -120,6 +125,8 @@ class Access:
                     "this node listens beyond loopback, and access control is not on: make the first admin with "
                     "raftlog access init (docs/security.md)",
                 )
+            if self.is_behind and call.method not in READS:  # a read looks again after its own barrier
+                raise Denied(Code.FORBIDDEN, "this node does not know yet whether access control is on")
             return
         caller = self.identify(call)
         caller.meter.take(size)

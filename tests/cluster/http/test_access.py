@@ -215,6 +215,30 @@ async def test_internal_records_name_their_user_wherever_a_page_begins(world: Ac
     assert not any("principal" in record for record in seen)
 
 
+@pytest.mark.parametrize("fast_path", [True, False], ids=["fast", "aiohttp"])
+async def test_a_node_that_catches_up_takes_no_write_by_permissions_that_it_does_not_know(
+    fast_path: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node with TLS has applied nothing of what its disk holds: by its state access control is off. Before its first
+    write, it asks the leader how far the log goes. So a write carries its user, and one without a user is refused."""
+    async with AccessWorld(fast_path=fast_path, is_set_up=False) as world:
+        monkeypatch.setattr(world.service.access, "is_behind", True)
+        token = world.tokens["root"] = make_token()
+        before = world.node.read_barrier
+
+        def catch_up(deadline: float) -> Any:
+            if not world.node.machine.access.is_on:
+                world.change(AccessAction.INIT, name="root", token=token.identifier, token_hash=token.digest)
+            return before(deadline)
+
+        monkeypatch.setattr(world.node, "read_barrier", catch_up)
+        assert (await world.ask(None, "POST", "/v1/leader/transfer")).status == 401
+        assert (await world.ask("root", "POST", "/v1/log", body=b"v")).status == 200
+        last = json.loads((await world.ask("root", "GET", "/v1/log?from=1&internal=true")).body)["records"][-1]
+        assert (last["value"], last["principal"]) == ("v", "root")
+        assert world.node.barriers == 2, "one before the first write, and one of the read"
+
+
 async def test_readers_at_the_end_of_the_log_share_no_slice_across_permissions() -> None:
     """Two followers wait at the end: the one that may read everything is served first, and the other still gets only
     its own part."""
