@@ -70,7 +70,7 @@ def import_command(
         typer.Option(
             "--key",
             help="The field that becomes the key: JSON field (a.b goes inside), column, or of an access log host, "
-            "user, method, path, status, referer, agent; of syslog host, app, severity, ….",
+            "user, method, path, status, sent, referer, agent; of syslog host, app, severity, ….",
         ),
     ] = None,
     time_field: Annotated[

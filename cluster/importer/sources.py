@@ -13,7 +13,7 @@ batch again under the same sequence, and then reads on after it.
 
 A source may have `confirm(position)`. `copy` calls it when everything before the position is in the log and the state
 file has the position, so that the source may let its sender forget what came before. A part without records moves the
-position alone.
+position alone. A source may have `schema`: what its values hold, which `copy` keeps in the log for SQL and Spark.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.importer.batches import Cut, batches
 from raftlog.cluster.importer.events import Events
 from raftlog.cluster.importer.files import InputFiles
+from raftlog.cluster.importer.formats.schema import Schema, encode, key_of
 from raftlog.cluster.importer.plan import BATCH_LINES, SESSION_TTL_MS, ImportPlan
 from raftlog.cluster.importer.session_file import Acknowledged
 from raftlog.cluster.importer.source import Part, Source, SourceError
@@ -124,13 +125,23 @@ def copy(
     log = client.status().log
     now = _read(state, source.name, log)
     confirm: Callable[[Any], None] = getattr(source, "confirm", lambda _: None)
-    if now is None:
+
+    def opened() -> tuple[int, int]:
+        """A new session, and the sequence of what it has sent: the schema, if the source has one."""
         session = client.open_session(session_ttl_ms).session
+        schema: Schema | None = getattr(source, "schema", None)
+        if schema is None:
+            return session, 0
+        client.call(requests.put(key_of(session), encode(schema)), ticket=Ticket(SessionBook(session, 2, 1), 1))
+        return session, 1
+
+    if now is None:
+        session, sequence = opened()
         at(CopyStep.OPENED)
-        now = _CopyState(STATE_VERSION, source.name, log, session)
+        now = _CopyState(STATE_VERSION, source.name, log, session, sequence)
     elif now.kept is not None:
         kept = now.kept
-        now, answer = _send(client, state, now, kept, session_ttl_ms)
+        now, answer = _send(client, state, now, kept, opened)
         at(CopyStep.ANSWERED)
         confirm(now.position)
         yield _copied(now, answer, len(kept.records))
@@ -145,7 +156,7 @@ def copy(
             now = msgspec.structs.replace(now, kept=kept)
             replace_file(state, msgspec.msgpack.encode(now), is_private=True)
             at(CopyStep.KEPT)
-            now, answer = _send(client, state, now, kept, session_ttl_ms)
+            now, answer = _send(client, state, now, kept, opened)
             at(CopyStep.ANSWERED)
             confirm(now.position)
             yield _copied(now, answer, len(kept.records))
@@ -169,7 +180,9 @@ def _read(state: Path, name: str, log: str) -> _CopyState | None:
     return found
 
 
-def _send(client: SyncClient, state: Path, now: _CopyState, kept: _SentBatch, ttl_ms: int) -> tuple[_CopyState, str]:
+def _send(
+    client: SyncClient, state: Path, now: _CopyState, kept: _SentBatch, opened: Callable[[], tuple[int, int]]
+) -> tuple[_CopyState, str]:
     """Sends the kept batch, under a new session if the old one has expired without it."""
     sequence, session = kept.sequence, now.session
     while True:
@@ -188,7 +201,8 @@ def _send(client: SyncClient, state: Path, now: _CopyState, kept: _SentBatch, tt
         if found:
             first, last, result = found[0], found[-1], "repeated"
             break
-        session, sequence = client.open_session(ttl_ms).session, 1
+        session, before = opened()
+        sequence = before + 1
         now = msgspec.structs.replace(now, session=session, kept=msgspec.structs.replace(kept, sequence=sequence))
         replace_file(state, msgspec.msgpack.encode(now), is_private=True)
     done = msgspec.structs.replace(

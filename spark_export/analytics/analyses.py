@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F
 
 from raftlog.spark_export import analytics
-from raftlog.spark_export.analytics.own import Own, check_number, own_columns, own_events
+from raftlog.spark_export.analytics.own import Own, own_columns, own_events
 from raftlog.spark_export.analytics.values import quoted
 from raftlog.spark_export.analytics.windows import QUANTILES, quantile_name
 from raftlog.spark_export.errors import UsageError
@@ -32,8 +32,7 @@ def rates(
     measure: str,
 ) -> Result:  # fmt: skip
     """Windows with their rate and percentiles, in the order of time; one line for each of the largest groups."""
-    events, notes = own_events(log, own, by, measure)
-    check_number(events, measure)
+    events, notes = own_events(log, own, by, measure=measure)
     frame = analytics.rates(events, size, slide=slide, gap=gap, by=(by,) if by else (), measure=measure)
     ordered = frame.orderBy("start", *([F.col(quoted(by))] if by else []))
     found, is_cut = collect(ordered, max(limit, POINTS_MAX) if limit else 0)
@@ -71,8 +70,7 @@ def _split(
 
 def sliding(log: "DataFrame", limit: int, own: Own, size: str, by: str | None, measure: str) -> Result:
     """Each event with the sum of what came in the time before it."""
-    events, notes = own_events(log, own, by, measure)
-    check_number(events, measure)
+    events, notes = own_events(log, own, by, measure=measure)
     frame = analytics.sliding(events, size, by=(by,) if by else (), measure=measure)
     found, is_cut = collect(frame.orderBy("event_time", "index"), max(limit, POINTS_MAX) if limit else 0)
     plots: list[Plot] = []
@@ -87,9 +85,7 @@ def sliding(log: "DataFrame", limit: int, own: Own, size: str, by: str | None, m
 
 def latest(log: "DataFrame", limit: int, own: Own, by: str, at: int | None, measure: str | None) -> Result:
     """The newest event of each group as of an index."""
-    events, notes = own_events(log, own, by, measure)
-    if measure is not None:
-        check_number(events, measure)
+    events, notes = own_events(log, own, by, measure=measure)
     frame = analytics.latest(events, at, by=(by,))
     found, is_cut = collect(frame.orderBy(F.col(quoted(by))), limit)
     shown = found[:40]

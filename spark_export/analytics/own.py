@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from raftlog.spark_export import analytics
-from raftlog.spark_export.analytics.values import infer_schema, quoted, stored_schema, with_columns
+from raftlog.spark_export.analytics.values import infer_schema, quoted, stored_schemas, with_columns
 from raftlog.spark_export.errors import UsageError
 from raftlog.spark_export.tables.value_schema import ValueForm, ValueSchema
 
@@ -19,13 +19,15 @@ _NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal"
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """What a user says of his own columns. Without `value` (raw, json or csv) they are looked for."""
+    """What a user says of his own columns. Without `value` (raw, json or csv) they are looked for, in the values of the
+    import `source` or of the newest one."""
 
     value: str | None = None
     schema: str | None = None
     time: str | None = None
     time_format: str | None = None
     key: str | None = None
+    source: str | None = None
 
     @property
     def is_given(self) -> bool:
@@ -33,10 +35,18 @@ class Own:
         return self != Own()
 
 
-def own_events(log: "DataFrame", own: Own, *wanted: str | None) -> tuple["DataFrame", list[str]]:
-    """The events with the columns that are wanted, and notes about their times. Raises UsageError."""
-    events = _with_wanted(log, own, [name for name in (own.time, own.key, *wanted) if name])
-    return events, _time_notes(events, own)
+def own_events(
+    log: "DataFrame", own: Own, *wanted: str | None, measure: str | None = None
+) -> tuple["DataFrame", list[str]]:
+    """The events with the columns that are wanted, and notes about them and their times. Raises UsageError.
+
+    `measure` must be a number."""
+    notes: list[str] = []
+    names = [name for name in (own.time, own.key, *wanted, measure) if name]
+    events = _with_wanted(log, own, names, measure, notes)
+    if measure is not None:
+        _check_number(events, measure)
+    return events, notes + _time_notes(events, own)
 
 
 def own_columns(log: "DataFrame", own: Own, frame: "DataFrame") -> "DataFrame":
@@ -48,7 +58,7 @@ def own_columns(log: "DataFrame", own: Own, frame: "DataFrame") -> "DataFrame":
     return with_columns(frame, schema, form=form)[0]
 
 
-def check_number(events: "DataFrame", measure: str) -> None:
+def _check_number(events: "DataFrame", measure: str) -> None:
     """Raises UsageError for a measure that is no number."""
     kinds = {field.name: field.dataType.simpleString().partition("(")[0] for field in events.schema.fields}
     if kinds[measure] not in _NUMBERS:
@@ -56,24 +66,42 @@ def check_number(events: "DataFrame", measure: str) -> None:
         raise UsageError(f"--measure {measure} is {kinds[measure]}, not a number; numbers are {', '.join(numbers)}")
 
 
-def _with_wanted(log: "DataFrame", own: Own, wanted: list[str]) -> "DataFrame":
+def _with_wanted(log: "DataFrame", own: Own, wanted: list[str], measure: str | None, notes: list[str]) -> "DataFrame":
+    schema: str | ValueSchema | None
+    form: ValueForm = "json"
     if own.value is None and own.schema is None:
-        if _has(log.columns, [own.time, own.key]):
+        if own.source is None and _has(log.columns, [own.time, own.key]):
             plain = analytics.events(log, own.time, own.key, time_format=own.time_format)
             if _has([*plain.columns, *log.columns], wanted) and _has(plain.columns, _without(wanted, own)):
                 return plain
-        schema, form = stored_schema(log), "json"
-        if schema is None:
-            return _in_access_log(log, own, wanted)
+        schema = _stored(log, own, notes)
+        if schema is None or schema.form == "access":
+            return _in_access_log(log, schema, own, wanted)
     else:
-        schema, form = _schema(log, own)  # type: ignore[assignment]
-    events = analytics.events(log, schema=schema, form=form)  # type: ignore[arg-type]
+        schema, form = _schema(log, own)
+    if isinstance(schema, ValueSchema):
+        schema = schema.with_nested(wanted, [measure] if measure else [])
+    events = analytics.events(log, schema=schema, form=form)
     if not _has(events.columns, wanted):
         raise _lacking(wanted, events.columns)
-    return analytics.events(log, own.time, own.key, schema=schema, form=form, time_format=own.time_format)  # type: ignore[arg-type]
+    return analytics.events(log, own.time, own.key, schema=schema, form=form, time_format=own.time_format)
 
 
-def _in_access_log(log: "DataFrame", own: Own, wanted: list[str]) -> "DataFrame":
+def _stored(log: "DataFrame", own: Own, notes: list[str]) -> ValueSchema | None:
+    """The schema of the import that is asked for, else of the newest one. Raises UsageError where there is none."""
+    schemas = stored_schemas(log)
+    if own.source is not None and own.source not in schemas:
+        told = f"it has {', '.join(schemas)}" if schemas else "it has none"
+        raise UsageError(f"--source {own.source}: the log has no import of that name; {told}")
+    if own.source is None and len(schemas) > 1:
+        newest, *others = schemas
+        notes.append(f"the columns are those of the import {newest}; --source takes another: {', '.join(others)}")
+    return schemas[own.source] if own.source is not None else next(iter(schemas.values()), None)
+
+
+def _in_access_log(log: "DataFrame", schema: ValueSchema | None, own: Own, wanted: list[str]) -> "DataFrame":
+    if schema is not None:
+        log = log.where((F.col("operation") == "append") & F.col("session").isin(*schema.sessions))
     events = analytics.access_fields(analytics.events(log))
     if own.time is not None or not _has(events.columns, wanted):
         raise _lacking(wanted, events.columns)
@@ -91,7 +119,7 @@ def _schema(log: "DataFrame", own: Own) -> "tuple[str | ValueSchema | None, Valu
     form: ValueForm = "csv" if own.value == "csv" else "json"
     if own.schema is not None:
         return own.schema, form
-    stored = stored_schema(log)
+    stored = _stored(log, own, [])
     if stored is None or stored.form != form:
         stored = infer_schema(analytics.user_records(log).where("operation = 'append'")) if form == "json" else None
     if stored is None:
@@ -133,6 +161,6 @@ def _without(wanted: list[str], own: Own) -> list[str]:
 def _lacking(wanted: list[str], columns: list[str]) -> UsageError:
     lacking = " or ".join(name for name in wanted if name not in columns) or " or ".join(wanted)
     return UsageError(
-        f"there is no column for {lacking}; there are {', '.join(columns)}. "
-        f"Columns of values need --value json, or --value csv with --schema 'NAME TYPE, …'"
+        f"there is no column for {lacking}; there are {', '.join(columns)}. Columns of values need --value json, or "
+        f"--value csv with --schema 'NAME TYPE, …'; those of another import --source NAME"
     )

@@ -13,7 +13,7 @@ from pyspark.sql.types import DataType, StructType
 from raftlog.cluster.importer.formats.schema import PREFIX
 from raftlog.spark_export.columns.schema import USER_RESULTS
 from raftlog.spark_export.tables.value_schema import (
-    FORMS,
+    GIVEN_FORMS,
     CsvDialect,
     ValueColumn,
     ValueForm,
@@ -55,11 +55,17 @@ _DIGITS: Final = frozenset("mdeHI")
 _FRACTION: Final = "".join(f"[{{}}{'S' * digits}]" for digits in range(9, 0, -1))
 
 
-def stored_schema(log: "DataFrame") -> ValueSchema | None:
-    """The columns that the newest import of CSV or JSON stored in the log, with all imports of the same columns.
+def stored_schema(log: "DataFrame", source: str | None = None) -> ValueSchema | None:
+    """The columns that the newest import stored in the log, with all imports of the same columns; or those of `source`.
 
     None: there is none. Tables only, because it looks for the record.
     """
+    schemas = stored_schemas(log)
+    return next(iter(schemas.values()), None) if source is None else schemas.get(source)
+
+
+def stored_schemas(log: "DataFrame") -> dict[str, ValueSchema]:
+    """The columns of the newest import of each name; the newest of all comes first. Tables only."""
     found = log.where(
         (F.col("operation") == "put") & F.col("result").isin(*USER_RESULTS) & F.col("key").startswith(F.lit(PREFIX))
     )
@@ -83,8 +89,8 @@ def with_columns(
         parsed, form, dialect = schema, schema.form, schema.dialect
         types: list[DataType | str] = [_TYPES.get(column.type, "string") for column in schema.columns]
     else:
-        if form not in FORMS:
-            raise ValueError(f"the form of values is {form!r}; it is {' or '.join(FORMS)}")
+        if form not in GIVEN_FORMS:
+            raise ValueError(f"the form of values is {form!r}; it is {' or '.join(GIVEN_FORMS)}")
         kind = _struct(schema)
         parsed, dialect = ValueSchema(form, tuple(ValueColumn(name, "string") for name in kind.names)), CsvDialect()
         types = [field.dataType for field in kind.fields]
@@ -97,17 +103,29 @@ def with_columns(
             name: F.nullif(cells[f"c{place}"], F.lit("")).try_cast(kind)
             for place, (name, kind) in enumerate(zip(names, types, strict=True))
         }
+    elif form != "json":
+        read = parsed.cells_reader()
+        cells = F.udf(lambda each: read([each])[0], "array<string>")(F.col(quoted(value)).cast("binary"))
+        shown = {name: cells[place].try_cast(kind) for place, (name, kind) in enumerate(zip(names, types, strict=True))}
     elif isinstance(schema, ValueSchema):
-        told = ", ".join(f"{quoted(column.name)} STRING" for column in parsed.columns)
+        told = ", ".join(f"{quoted(column.name)} STRING" for column in parsed.columns if not column.path)
         cells = F.from_json(text, told)
         shown = {
-            name: cells.getField(column.name).try_cast(kind)
+            name: _member(cells, column).try_cast(kind)
             for name, column, kind in zip(names, parsed.columns, types, strict=True)
         }
     else:
         cells = F.from_json(text, kind)
         shown = {name: cells.getField(field.name) for name, field in zip(names, kind.fields, strict=True)}
     return frame.withColumns(shown), names
+
+
+def _member(cells: "Column", column: ValueColumn) -> "Column":
+    """A member of the value as text, or what its path leads to."""
+    if not column.path:
+        return cells.getField(column.name)
+    parent, *inside = column.path
+    return F.get_json_object(cells.getField(parent), "$" + "".join(f"['{each}']" for each in inside))
 
 
 def _struct(schema: str | StructType) -> StructType:

@@ -57,7 +57,7 @@ WindowGap = Annotated[
 By = Annotated[
     str | None,
     typer.Option(
-        "--by", help="Split by this column: key; one of your own; of an access log host, method, path, status."
+        "--by", help="Split by this column: key; one of your own (a.b goes inside JSON); of an access log host, path, …"
     ),
 ]
 Measure = Annotated[
@@ -93,6 +93,10 @@ TimeFormat = Annotated[
 ]
 Key = Annotated[
     str | None, typer.Option("--key", metavar="COLUMN", help="The column that is the events' key. (default: key)")
+]
+Source = Annotated[
+    str | None,
+    typer.Option("--source", metavar="NAME", help="The import that has the columns: its file. (default: the newest)"),
 ]
 Within = Annotated[str, typer.Option("--within", parser=_interval, metavar="TIME", help="How soon: 30s, 5m.")]
 
@@ -131,6 +135,7 @@ def rates_command(
     window: Window = "1h", slide: Slide = None, gap: WindowGap = None, by: By = None, measure: Measure = "bytes",
     operations: Operations = None,
     value: Value = None, schema: Schema = None, time: Time = None, time_format: TimeFormat = None, key: Key = None,
+    source: Source = None,
 ) -> None:  # fmt: skip
     """Records per second and percentiles, per window of the records' own time."""
     _run(
@@ -138,7 +143,7 @@ def rates_command(
         lambda named, log: named.rates(
             _only(log, operations),
             limit,
-            named.Own(value, schema, time, time_format, key),
+            named.Own(value, schema, time, time_format, key, source),
             None if gap else window,
             slide,
             gap,
@@ -153,12 +158,13 @@ def sliding_command(
     timeout: Timeout = 30.0, limit: Limit = 50, as_json: AsJson = False, html: Html = None,
     window: Window = "1h", by: By = None, measure: Measure = "bytes", operations: Operations = None,
     value: Value = None, schema: Schema = None, time: Time = None, time_format: TimeFormat = None, key: Key = None,
+    source: Source = None,
 ) -> None:  # fmt: skip
     """Sums of the time before each record: a window that slides from record to record."""
     _run(
         _Asked(context, folder, endpoints, master, timeout, as_json, html),
         lambda named, log: named.sliding(
-            _only(log, operations), limit, named.Own(value, schema, time, time_format, key), window, by, measure
+            _only(log, operations), limit, named.Own(value, schema, time, time_format, key, source), window, by, measure
         ),
     )
 
@@ -171,12 +177,13 @@ def latest_command(
     measure: Annotated[str | None, typer.Option("--measure", help="The number that is drawn.")] = None,
     operations: Operations = None,
     value: Value = None, schema: Schema = None, time: Time = None, time_format: TimeFormat = None, key: Key = None,
+    source: Source = None,
 ) -> None:  # fmt: skip
     """The newest record of each key, or of each value of a column, as of any index."""
     _run(
         _Asked(context, folder, endpoints, master, timeout, as_json, html),
         lambda named, log: named.latest(
-            _only(log, operations), limit, named.Own(value, schema, time, time_format, key), by, at, measure
+            _only(log, operations), limit, named.Own(value, schema, time, time_format, key, source), by, at, measure
         ),
     )
 
@@ -198,12 +205,13 @@ def sessions_command(
     timeout: Timeout = 30.0, limit: Limit = 50, as_json: AsJson = False, html: Html = None, gap: Gap = "30m",
     operations: Operations = None,
     value: Value = None, schema: Schema = None, time: Time = None, time_format: TimeFormat = None, key: Key = None,
+    source: Source = None,
 ) -> None:  # fmt: skip
     """Sessions: records of one key that follow each other closely, the largest first."""
     _run(
         _Asked(context, folder, endpoints, master, timeout, as_json, html),
         lambda named, log: named.sessions(
-            _only(log, operations), limit, named.Own(value, schema, time, time_format, key), gap
+            _only(log, operations), limit, named.Own(value, schema, time, time_format, key, source), gap
         ),
     )
 
@@ -217,12 +225,19 @@ def join_command(
     within: Within = "1m", operations: Operations = None,
     of: Annotated[str, typer.Option("--of", metavar="COLUMN", help="The column that is matched.")] = "value",
     value: Value = None, schema: Schema = None, time: Time = None, time_format: TimeFormat = None, key: Key = None,
+    source: Source = None,
 ) -> None:  # fmt: skip
     """Pairs of records of one key, one soon after the other."""
     _run(
         _Asked(context, folder, endpoints, master, timeout, as_json, html),
         lambda named, log: named.join(
-            _only(log, operations), limit, named.Own(value, schema, time, time_format, key), left, right, within, of
+            _only(log, operations),
+            limit,
+            named.Own(value, schema, time, time_format, key, source),
+            left,
+            right,
+            within,
+            of,
         ),
     )
 
@@ -301,6 +316,7 @@ def report_command(
     folder: Folder = None, endpoints: Endpoints = None, master: Master = None, timeout: Timeout = 30.0,
     window: Window = "1h", gap: Gap = "30m", by: By = None, measure: Measure = "bytes", operations: Operations = None,
     value: Value = None, schema: Schema = None, time: Time = None, time_format: TimeFormat = None, key: Key = None,
+    source: Source = None,
 ) -> None:  # fmt: skip
     """One page with the rates, top keys, sessions, changes, terms and the audit of a log.
 
@@ -309,7 +325,7 @@ def report_command(
     asked = _Asked(context, folder, endpoints, master, timeout, html=html)
 
     def answer(named: Any, log: "DataFrame") -> "list[Result]":
-        own, rows = named.Own(value, schema, time, time_format, key), _only(log, operations)
+        own, rows = named.Own(value, schema, time, time_format, key, source), _only(log, operations)
         return [
             named.rates(rows, 50, own, window, None, None, by, measure),
             *([named.sliding(rows, 50, own, window, by, measure)] if own.is_given or by or measure != "bytes" else []),

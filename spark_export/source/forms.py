@@ -62,9 +62,14 @@ def parse_of(form: ValueFormat, written: CsvForm, names: Sequence[str]) -> Parse
 
 def parse_of_import(schema: Schema) -> Parse:
     """The parser of the values of an import."""
-    match schema.values:
+    return parse_of_values(schema.values, schema.dialect or Dialect(), [column.name for column in schema.columns])
+
+
+def parse_of_values(values: str, dialect: Dialect, names: Sequence[str]) -> Parse:
+    """The parser of values that an import calls csv, json, access, syslog or lines. `names`: those of CSV's columns."""
+    match values:
         case "csv":
-            return _table(schema.dialect or Dialect(), [column.name for column in schema.columns])
+            return _table(dialect, names)
         case "json":
             return _decoded(msgspec.json.Decoder().decode, rows.json_slowly)
         case "access":
@@ -72,9 +77,9 @@ def parse_of_import(schema: Schema) -> Parse:
         case "syslog":
             return _syslog_lines
         case "lines":
-            return lambda values: [_line(value) for value in values]
+            return lambda given: [_line(value) for value in given]
         case _:
-            return lambda values: [Unreadable(value, f"an import of {schema.values}") for value in values]
+            return lambda given: [Unreadable(value, f"an import of {values}") for value in given]
 
 
 def cells_of(values: Sequence[bytes], written: CsvForm) -> list[list[str] | Unreadable]:
@@ -176,6 +181,5 @@ def _line(value: bytes) -> Any:
         return Unreadable(value, str(error))
 
 
-def fixed_members(schema: Schema) -> tuple[str, ...]:
-    """The members of the values of an import whose format names them, and not its columns."""
-    return {"access": access_log.FIELDS, "syslog": syslog.FIELDS, "lines": (LINE,)}.get(schema.values, ())
+FIXED_MEMBERS: Final = {"access": access_log.FIELDS, "syslog": syslog.FIELDS, "lines": (LINE,)}
+"""The members of values whose format names them, and not the import's columns."""

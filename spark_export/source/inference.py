@@ -18,7 +18,7 @@ from raftlog.spark_export.fetch.imports import Stored, chosen, stored
 from raftlog.spark_export.fetch.options import SourceOptions
 from raftlog.spark_export.fetch.ranges import Range
 from raftlog.spark_export.source.bounds import batch_range
-from raftlog.spark_export.source.forms import Cells, Unreadable, cells_of, fixed_members
+from raftlog.spark_export.source.forms import FIXED_MEMBERS, Cells, Unreadable, cells_of
 from raftlog.spark_export.source.values import VALUE, column_of
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _of_imports(imports: Stored) -> dict[str, Kind]:
     """The columns of all imports: where the types of two differ, the one that holds both, else text."""
     kinds: dict[str, Kind] = {}
     for schema in imports.values():
-        for name in fixed_members(schema):
+        for name in FIXED_MEMBERS.get(schema.values, ()):
             kinds[name] = "string"
         for column in schema.columns:
             kind = _of_type(column.type)

@@ -1,13 +1,12 @@
 """Answers SQL about the rows of a cluster or of an export, by DuckDB in this process.
 
-`log` is the view of the rows. `events` has the columns of the newest import too (`value_schema.py`). The rows of an
-export are read by DuckDB itself from the files of its manifest; those of a cluster are read again by each scan, all of
-the same range.
+`log` is the view of the rows. `events` has the columns of the newest import too, and a view of each name of an import
+has those of that import (`value_schema.py`). The rows of an export are read by DuckDB itself from the files of its
+manifest; those of a cluster are read again by each scan, all of the same range.
 """
 
-import csv
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,9 +18,9 @@ from raftlog.spark_export.columns.schema import USER_OPERATIONS, USER_RESULTS
 from raftlog.spark_export.errors import ExportError, ExtraMissingError, UsageError
 from raftlog.spark_export.fetch import imports
 from raftlog.spark_export.tables.arrow import LogRows
-from raftlog.spark_export.tables.value_schema import CsvDialect, ValueSchema, of_stored
+from raftlog.spark_export.tables.value_schema import NESTED, ValueColumn, ValueSchema, of_stored
 
-_TYPES: Final = {"integer": "BIGINT", "number": "DOUBLE", "boolean": "BOOLEAN"}
+_TYPES: Final = {"integer": "BIGINT", "number": "DOUBLE", "boolean": "BOOLEAN"} | dict.fromkeys(NESTED, "JSON")
 _GLOB: Final = frozenset("*?[")
 
 
@@ -49,11 +48,11 @@ class _Watched:
 
 @dataclass(slots=True)
 class Tables:
-    """A connection of DuckDB with the views `log` and, where there are columns in values, `events`."""
+    """A connection of DuckDB with the views `log` and, where there are imports, `events` and one for each name."""
 
     connection: Any
     watched: _Watched
-    schema: ValueSchema | None
+    schemas: Mapping[str, ValueSchema]
 
     def ask(self, sql: str) -> tuple[list[str], Iterator[tuple[Any, ...]]]:
         """The names of the columns, and the rows as they are taken. Raises UsageError for SQL that is not right, and
@@ -82,8 +81,11 @@ class Tables:
                 raise self.watched.failed from error
             told = " ".join(line.strip() for line in str(error).splitlines() if line.strip())
             mend = ""
-            if "events" in told and self.schema is None:
-                mend = ". There is no view events: the log has no stored schema of an import of CSV or JSON"
+            if "events" in told and not self.schemas:
+                mend = ". There is no view events: the log has no import"
+            elif len(self.schemas) > 1:
+                newest, *others = map(_name, self.schemas)
+                mend = f". events is of the import {newest}; other views are {', '.join(others)}"
             raise UsageError(f"the SQL was not carried out: {told}{mend}") from error
 
 
@@ -109,11 +111,13 @@ def opened(rows: LogRows) -> Iterator[Tables]:
             else:
                 connection.execute(f"CREATE VIEW log AS {_of_files(rows, paths)}")
             connection.execute("CREATE MACRO text(value) AS try(decode(value))")
-            tables = Tables(connection, watched, None)
+            tables = Tables(connection, watched, {})
             if "value" in rows.columns:
-                tables.schema = of_stored(_stored(tables))
-            if tables.schema is not None:
-                connection.execute(f"CREATE VIEW events AS {_of_values(connection, rows, tables.schema)}")
+                tables.schemas = of_stored(_stored(tables))
+            for number, (name, schema) in enumerate(tables.schemas.items()):
+                view = _of_values(connection, f"raftlog_cells_{number}", rows, schema)
+                for each in ("events", name) if number == 0 else (name,):
+                    connection.execute(f"CREATE VIEW IF NOT EXISTS {_name(each)} AS {view}")
             yield tables
         finally:
             connection.close()
@@ -132,17 +136,22 @@ def _of_files(rows: LogRows, paths: list[str]) -> str:
     return f"SELECT {columns} FROM read_parquet([{files}], hive_partitioning = false) WHERE {where}"
 
 
-def _of_values(connection: Any, rows: LogRows, schema: ValueSchema) -> str:
-    """The view of the records of the imports with the columns of their values behind those of the log."""
-    if schema.form == "csv":
-        connection.create_function(
-            "csv_cells", _csv_cells(schema.dialect), ["BLOB"], "VARCHAR[]", type="arrow", null_handling="special"
-        )
-        told = "csv_cells(value)"
-        cells = [f"raftlog_cells[{place}]" for place in range(1, len(schema.columns) + 1)]
-    else:
+def _of_values(connection: Any, function: str, rows: LogRows, schema: ValueSchema) -> str:
+    """The view of the records of the imports with the columns of their values behind those of the log.
+
+    `function`: a name for the function that reads values that are no JSON."""
+    if schema.form == "json":
         told = "CASE WHEN json_valid(text(value)) THEN text(value)::JSON END"
-        cells = [f"raftlog_cells ->> {_text(_pointer(column.name))}" for column in schema.columns]
+        cells = [f"raftlog_cells {_arrow(column)} {_text(_pointer(column.name))}" for column in schema.columns]
+    else:
+        cells_in = schema.cells_reader()
+
+        def cells_of(values: pa.ChunkedArray) -> pa.Array:
+            return pa.array(cells_in(values.to_pylist()), pa.list_(pa.string()))
+
+        connection.create_function(function, cells_of, ["BLOB"], "VARCHAR[]", type="arrow", null_handling="special")
+        told = f"{function}(value)"
+        cells = [f"raftlog_cells[{place}]" for place in range(1, len(schema.columns) + 1)]
     shown = [
         f"try_cast({cell} AS {_TYPES.get(column.type, 'VARCHAR')}) AS {_name(name)}"
         for column, cell, name in zip(schema.columns, cells, schema.named(rows.columns), strict=True)
@@ -156,31 +165,14 @@ def _of_values(connection: Any, rows: LogRows, schema: ValueSchema) -> str:
     )
 
 
+def _arrow(column: ValueColumn) -> str:
+    """The operator that takes a member: as JSON, or as text."""
+    return "->" if column.type in NESTED else "->>"
+
+
 def _pointer(member: str) -> str:
     """The JSON pointer (RFC 6901) of a member, whatever its name."""
     return "/" + member.replace("~", "~0").replace("/", "~1")
-
-
-def _csv_cells(dialect: CsvDialect) -> Any:
-    """A function of DuckDB: the cells of each row of CSV as text; null for a value that is no text."""
-    options: dict[str, Any] = {"delimiter": dialect.delimiter, "quotechar": dialect.quote or None}
-    if not dialect.quote:
-        options["quoting"] = csv.QUOTE_NONE
-    if dialect.escape is not None:
-        options |= {"escapechar": dialect.escape, "doublequote": False}
-
-    def cells(values: pa.ChunkedArray) -> pa.Array:
-        return pa.array([_cells(value, options) for value in values.to_pylist()], pa.list_(pa.string()))
-
-    return cells
-
-
-def _cells(value: bytes | None, options: dict[str, Any]) -> list[str | None] | None:
-    try:
-        row = next(csv.reader([(value or b"").decode()], **options), [])
-    except (UnicodeDecodeError, csv.Error):
-        return None
-    return [cell or None for cell in row]
 
 
 def _stored(tables: Tables) -> list[tuple[bytes, bytes]]:

@@ -4,24 +4,51 @@
 take columns out of values by it.
 """
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal, get_args
 
 import msgspec
 
+from raftlog.cluster.importer.formats.dialect import Dialect
 from raftlog.cluster.importer.formats.rows import common_type, type_of
 from raftlog.cluster.importer.formats.schema import PREFIX, SCHEMA_VERSION
 from raftlog.spark_export.errors import UsageError
+from raftlog.spark_export.source.forms import FIXED_MEMBERS, Cells, parse_of_values
 
-ValueForm = Literal["csv", "json"]
+ValueForm = Literal["csv", "json", "access", "syslog", "lines"]
 FORMS: Final[tuple[str, ...]] = get_args(ValueForm)
+GIVEN_FORMS: Final = ("csv", "json")
+"""Forms whose columns a user can give."""
+
+NESTED: Final = ("object", "array", "json")
+"""Types whose values are JSON."""
+
+_FIXED: Final = {
+    form: tuple(
+        (name, "integer" if name in ("status", "sent", "facility", "priority") else "string") for name in members
+    )
+    for form, members in FIXED_MEMBERS.items()
+}
+_ARROW: Final = (
+    (re.compile(r"u?int(8|16|32)|int64|duration.*"), "integer"),
+    (re.compile(r"uint64|halffloat|float|double|decimal.*"), "number"),
+    (re.compile(r"bool"), "boolean"),
+    (re.compile(r"struct.*"), "object"),
+    (re.compile(r"(large_|fixed_size_)?list.*|map.*"), "array"),
+)
+"""What the columns of Parquet and Arrow are as JSON; any other is text."""
 
 
 class ValueColumn(msgspec.Struct, frozen=True):
-    """A column, and its type as an import names it: integer, number, boolean, string; any other is text."""
+    """A column, and its type as an import names it: integer, number, boolean, string; any other is text.
+
+    `path`: the members through which a nested value of JSON is reached; empty for a member of the value itself.
+    """
 
     name: str
     type: str
+    path: tuple[str, ...] = ()
 
 
 class CsvDialect(msgspec.Struct, frozen=True):
@@ -46,7 +73,8 @@ class StoredSchema(msgspec.Struct, frozen=True):
 class ValueSchema(msgspec.Struct, frozen=True):
     """The columns in values of one form. `sessions`: the imports whose records have them; empty: every record.
 
-    With `time`, the column of the imports' times, the time of a record that has none is not known.
+    With `time`, the column of the imports' times, the time of a record that has none is not known. `source`: the name
+    of the newest import.
     """
 
     form: ValueForm
@@ -54,6 +82,29 @@ class ValueSchema(msgspec.Struct, frozen=True):
     dialect: CsvDialect = CsvDialect()
     sessions: tuple[int, ...] = ()
     time: str | None = None
+    source: str | None = None
+
+    def with_nested(self, names: Iterable[str], numbers: Iterable[str] = ()) -> "ValueSchema":
+        """With a column for each name like a.b that goes into an object of JSON: a number or text."""
+        columns = {column.name: column for column in self.columns}
+        for name in names:
+            parent, *inside = name.split(".")
+            if name not in columns and inside and parent in columns and columns[parent].type in NESTED:
+                kind = "number" if name in numbers else "string"
+                columns[name] = ValueColumn(name, kind, (parent, *inside))
+        return msgspec.structs.replace(self, columns=tuple(columns.values()))
+
+    def cells_reader(self) -> Callable[[Sequence[bytes | None]], list[list[str | None] | None]]:
+        """A function from values that are no JSON to the cells of each as text; null for a value of another form."""
+        names = [column.name for column in self.columns]
+        dialect = Dialect(self.dialect.delimiter, self.dialect.quote, self.dialect.escape, header=False)
+        parse = parse_of_values(self.form, dialect, names)
+
+        def read(values: Sequence[bytes | None]) -> list[list[str | None] | None]:
+            rows = parse([value or b"" for value in values])
+            return [[row.get(name) for name in names] if isinstance(row, Cells) else None for row in rows]
+
+        return read
 
     def named(self, taken: Iterable[str]) -> list[str]:
         """The names of the columns beside columns of the names `taken`: value_NAME where NAME is one of them.
@@ -74,10 +125,11 @@ class ValueSchema(msgspec.Struct, frozen=True):
 _decode: Final = msgspec.json.Decoder(StoredSchema).decode
 
 
-def of_stored(found: Iterable[tuple[bytes, bytes]]) -> ValueSchema | None:
-    """The schema of the newest import, by the keys and values below PREFIX, with all imports of the same columns.
+def of_stored(found: Iterable[tuple[bytes, bytes]]) -> dict[str, ValueSchema]:
+    """The schema of the newest import of each name, by the keys and values below PREFIX; the newest of all comes first.
 
-    None: there is no import of CSV or JSON. Raises UsageError for a version that this raftlog does not know.
+    Each has the sessions of all imports of that name with the same columns, and the newest of all those of any name.
+    Raises UsageError for a version that this raftlog does not know.
     """
     stored: list[tuple[int, StoredSchema]] = []
     for key, value in found:
@@ -93,17 +145,36 @@ def of_stored(found: Iterable[tuple[bytes, bytes]]) -> ValueSchema | None:
                 f"the stored schema of {schema.source} has version {schema.version}, this raftlog knows "
                 f"{SCHEMA_VERSION}: upgrade it, or give the columns yourself"
             )
-        if schema.values in FORMS and schema.columns:
+        if schema.values in FORMS and (schema.columns or schema.values in _FIXED):
             stored.append((int(digits), schema))
-    if not stored:
-        return None
-    _, newest = max(stored, key=lambda each: each[0])
-    kind = (newest.values, newest.columns, newest.dialect, newest.time)
-    sessions = sorted(
-        session for session, each in stored if (each.values, each.columns, each.dialect, each.time) == kind
-    )
-    form: ValueForm = "csv" if newest.values == "csv" else "json"
-    return ValueSchema(form, newest.columns, newest.dialect or CsvDialect(), tuple(sessions), newest.time)
+    schemas: dict[str, ValueSchema] = {}
+    for _, newest in sorted(stored, key=lambda each: each[0], reverse=True):
+        if newest.source not in schemas:
+            alike = sorted(
+                session for session, each in stored
+                if _kind(each) == _kind(newest) and (not schemas or each.source == newest.source)
+            )  # fmt: skip
+            schemas[newest.source] = _schema(newest, tuple(alike))
+    return schemas
+
+
+def _kind(stored: StoredSchema) -> object:
+    return stored.values, stored.columns, stored.dialect, stored.time
+
+
+def _schema(stored: StoredSchema, sessions: tuple[int, ...]) -> ValueSchema:
+    form: ValueForm = stored.values  # type: ignore[assignment]  # one of FORMS
+    fixed = _FIXED.get(form)
+    if fixed is not None:
+        columns = tuple(ValueColumn(*column) for column in fixed)
+    else:
+        columns = tuple(ValueColumn(column.name, _json_type(column.type)) for column in stored.columns)
+    time = "time" if form in ("access", "syslog") else stored.time  # these have it in its own place
+    return ValueSchema(form, columns, stored.dialect or CsvDialect(), sessions, time, stored.source)
+
+
+def _json_type(name: str) -> str:
+    return next((kind for form, kind in _ARROW if form.fullmatch(name)), name)
 
 
 def inferred(values: Iterable[bytes]) -> ValueSchema | None:

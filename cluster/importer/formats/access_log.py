@@ -10,12 +10,12 @@ import re
 from datetime import datetime, timedelta, timezone
 from typing import Final
 
-FIELDS: Final = ("host", "user", "method", "path", "status", "referer", "agent")
-"""The fields that can be the key. `host` is the client's address."""
+FIELDS: Final = ("host", "user", "method", "path", "status", "sent", "referer", "agent")
+"""The fields that can be the key. `host` is the client's address, `sent` the number of bytes."""
 
 _HEAD: Final = re.compile(rb"(\S+) \S+ (\S+(?: \S+)*?) \[([^\]]*)\]")
 _REQUEST: Final = re.compile(rb' "((?:[^"\\]|\\.)*)("|$)')
-_STATUS: Final = re.compile(rb" (\d{3}) (?:\d+|-)")
+_STATUS: Final = re.compile(rb" (\d{3}) (\d+|-)")
 _TIME: Final = re.compile(rb"(\d{1,2})/([A-Z][a-z]{2})/(\d{4}):(\d\d):(\d\d):(\d\d) ([+-])(\d\d)(\d\d)")
 _MONTHS: Final = {name: number for number, name in enumerate(
     (b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"), start=1
@@ -71,8 +71,8 @@ def _after_time(rest: bytes, field: str) -> bytes | None:
     status = _STATUS.match(rest, request.end())
     if status is None:
         return None
-    if field == "status":
-        return status[1]
+    if field in ("status", "sent"):
+        return status[1 if field == "status" else 2]
     referer = _REQUEST.match(rest, status.end())
     if referer is None or field == "referer":
         return None if referer is None else referer[1]

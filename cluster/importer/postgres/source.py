@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from raftlog.cluster.client.new_records import NewRecord
+from raftlog.cluster.importer.formats.lines import InputColumn, InputFormat
+from raftlog.cluster.importer.formats.schema import SCHEMA_VERSION, Schema
 from raftlog.cluster.importer.postgres.catalog import check_server, find_slot, publish, published
 from raftlog.cluster.importer.postgres.changes import Changes
 from raftlog.cluster.importer.postgres.connection import (
@@ -51,6 +53,13 @@ ALIVE_S: Final = 10.0
 
 IN_USE_S: Final = 90.0
 """How long to wait for a slot that an earlier connection still holds: longer than PostgreSQL takes to miss it."""
+
+_COLUMNS: Final = (
+    ("op", "string"), ("table", "string"), ("lsn", "string"), ("n", "integer"), ("xid", "integer"), ("time", "string"),
+    ("before", "object"), ("after", "object"), ("unchanged", "array"), ("moved_to", "object"), ("moved_from", "object"),
+    ("cascade", "boolean"), ("restart_identity", "boolean"),
+)  # fmt: skip
+"""Members of a record's value, as docs/postgres.md explains them. The columns of tables may change: `after` has them."""
 
 PART_RECORDS: Final = 500
 PART_BYTES: Final = 256 << 10
@@ -102,6 +111,10 @@ class Postgres:
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.name = f"PostgreSQL slot {slot}"
+        self.schema = Schema(
+            version=SCHEMA_VERSION, source=slot, format=InputFormat.NDJSON, values="json",
+            columns=tuple(InputColumn(*column) for column in _COLUMNS),
+        )  # fmt: skip
         self._conninfo = parse_conninfo(conninfo)
         self._tables = tables
         self._snapshot = snapshot

@@ -9,9 +9,12 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from raftlog.raft.codec.block import BlockRecord
 from raftlog.spark_export.commands.analyze import register
+from raftlog.statemachine.commands import Operation
 from tests.spark_export import logs
-from tests.spark_export.server import Served, folded
+from tests.spark_export.imports import add_import, appended, schema
+from tests.spark_export.server import Served, folded, serving
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -95,3 +98,36 @@ def test_every_analysis_has_a_command(spark: "SparkSession", url: str, tmp_path:
     text = page.read_text(encoding="utf-8")
     for name in ("rates", "top-keys", "sessions", "changes", "terms", "audit"):
         assert f'<section id="{name}">' in text
+
+
+def test_columns_of_any_import_are_known(spark: "SparkSession") -> None:
+    """Of syslog, of an access log, and those inside nested JSON; of the newest import, or of the one that is named."""
+    log = appended()
+    rows = [b'{"after":{"status":"new","amount":9.5}}', b'{"after":{"status":"new","amount":0.5}}', b'{"after":null}']
+    add_import(log, schema("json", ("after", "object"), source="raftlog"), rows)
+    add_import(log, schema("access", source="access.log"),
+               [b'1.2.3.4 - - [01/Jan/2026:00:00:00 +0000] "GET /a HTTP/1.1" 200 512 "-" "curl"'])  # fmt: skip
+    line = BlockRecord(Operation.APPEND, None, b"<34>Oct 11 22:14:15 here su[9]: no", argument=1_000)
+    add_import(log, schema("syslog", source="messages"), [line, line])
+    with serving(Served(log)) as url:
+        options = ("--endpoints", url, "--window", "1d")
+        changes = ("--by", "after.status", "--measure", "after.amount", "--source", "raftlog")
+        found = {
+            row["after.status"]: (row["records"], row["total"])
+            for row in rows_of(run("rates", *changes, *options, "--json"))
+        }
+        assert found == {"new": (2, 10.0), None: (1, None)}
+        (row,) = rows_of(run("rates", "--by", "app", "--measure", "priority", *options, "--json"))
+        assert (row["app"], row["records"], row["total"], row["start"]) == ("su", 2, 68, "1970-01-01T00:00:00.000Z")
+        (row,) = rows_of(
+            run("rates", "--by", "path", "--measure", "sent", "--source", "access.log", *options, "--json")
+        )
+        assert (row["path"], row["total"]) == ("/a", 512)
+        told = run("rates", "--by", "app", *options)
+        assert (
+            "the columns are those of the import messages; --source takes another: access.log, raftlog" in told.stdout
+        )
+        told = run("rates", "--by", "app", "--source", "quakes", *options)
+        assert (
+            "--source quakes: the log has no import of that name; it has messages, access.log, raftlog" in told.stderr
+        )

@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 from raftlog import arrow
 from raftlog.cluster.api.errors import Code
 from raftlog.spark_export.commands import query
+from raftlog.spark_export.errors import UsageError
 from raftlog.spark_export.tables import duck
 from tests.spark_export import logs
 from tests.spark_export.export.exports import LAST, LOG, ROWS, run as exported
@@ -92,7 +93,7 @@ def test_a_table_says_when_there_are_more_rows(place: list[str]) -> None:
     [
         (("SELEC 1",), 2, "the SQL was not carried out: Parser Error: syntax error at or near"),
         (("SELECT colour FROM log",), 2, 'Referenced column "colour" not found'),
-        (("SELECT * FROM events",), 2, "no view events: the log has no stored schema of an import of CSV or JSON"),
+        (("SELECT * FROM events",), 2, "There is no view events: the log has no import"),
         ((" ",), 2, "the SQL is empty; for example: raftlog query 'SELECT count(*) FROM log'"),
         (("SELECT 1", "--to-index", "99999"), 2, "there are no records 1 to 99999"),
         (("SELECT 1 FROM log", "--records", "some"), 2, "Invalid value for '--records'"),
@@ -152,3 +153,30 @@ def test_members_of_json_have_any_name() -> None:
         found, rows = tables.ask("SELECT * FROM events")
         assert next(iter(rows))[-len(names) :] == (0, 1, 2, 3, 4, 5)
     assert found[-len(names) :] == ["a.b", 'e"f', "x/y~0", "column", "it's", "$"]
+
+
+def test_each_import_is_a_view_with_the_columns_of_its_format() -> None:
+    """By the name of its file; `events` is the newest. Numbers are numbers, nested values JSON, a line of another kind
+    has no columns."""
+    log = appended()
+    add_import(log, schema("json", ("n", "uint8"), ("in", "struct<a: string>"), source="p.parquet"),
+               [b'{"n":3,"in":{"a":"x"}}'])  # fmt: skip
+    add_import(log, schema("lines", source="notes.txt"), [b"one line"])
+    add_import(log, schema("access", source="access.log"),
+               [b'1.2.3.4 - - [01/Jan/2026:00:00:00 +0000] "GET /a HTTP/1.1" 200 512 "-" "curl"', b"no"])  # fmt: skip
+    add_import(log, schema("csv", ("a", "integer"), source="a.csv"), [b"1", b"x"])
+    add_import(log, schema("csv", ("a", "integer"), source="b.csv"), [b"2"])
+    add_import(log, schema("syslog", source="messages"), [b"<34>Oct 11 22:14:15 here su[9]: no"])
+    asked: dict[str, list[Any]] = {
+        "SELECT host, app, procid, severity, facility + 0, message, event_time FROM events":
+            [("here", "su", "9", "crit", 4, "no", None)],
+        """SELECT n + 1, "in"->>'$.a' FROM "p.parquet\"""": [(4, "x")],
+        'SELECT line FROM "notes.txt"': [("one line",)],
+        'SELECT host, path, status + sent, agent FROM "access.log"': [("1.2.3.4", "/a", 712, "curl"), (None,) * 4],
+        'SELECT a.a, b.a FROM "a.csv" a, "b.csv" b': [(1, 2), (None, 2)],
+    }  # fmt: skip
+    with serving(Served(log)) as url, duck.opened(arrow.log(url)) as tables:
+        for sql, rows in asked.items():
+            assert sorted(tables.ask(sql)[1], key=str) == sorted(rows, key=str), sql
+        with pytest.raises(UsageError, match=r'events is of the import "messages"; other views are "b.csv", "a.csv"'):
+            tables.ask("SELECT line FROM events")

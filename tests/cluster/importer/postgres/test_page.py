@@ -46,7 +46,7 @@ def test_the_page_leads_from_a_table_to_windows(postgres: PostgresServer, tmp_pa
         amounts = [(row["status"], row["n"], row["amount"]) for row in windows]
         assert sum(n for _, n, _ in amounts) == 5  # a minute may have ended in between
         assert sum(float(amount or 0) for status, _, amount in amounts if status == "new") == 34.75
-        assert [row["key"] for row in newest] == ['["public.orders",1]', '["public.orders",3]']
+        assert [row["id"] for row in newest] == ['["public.orders",1]', '["public.orders",3]']
         assert json.loads(newest[1]["newest"]) == {"id": 3, "status": "new", "amount": 5.25}
         page = (ROOT / "docs" / "postgres.md").read_text(encoding="utf-8")
         block = page.rpartition("```python\n")[2].partition("```")[0].replace("http://127.0.0.1:7001", url)
