@@ -63,6 +63,12 @@ class Code(StrEnum):
     UNSUPPORTED = "unsupported"  # reserved for a later version
     INTERNAL = "internal"
 
+    @classmethod
+    def _missing_(cls, value: object) -> Code:
+        """A code that a node of a later version sent: read as the code that promises least. The problem keeps its
+        message, status, outcome and retryable."""
+        return cls.INTERNAL
+
 
 class ErrorRow(msgspec.Struct, frozen=True):
     """One row of the table of errors. `outcome` is that of the one sending that is answered (`outcome_of`)."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
@@ -109,6 +110,18 @@ def test_each_code_ends_the_request_or_leads_to_another_attempt(
         assert isinstance(story.step, Attempt)
     else:
         assert type(story.error) is end
+
+
+def test_a_code_of_a_later_version_ends_the_request_with_the_message_of_the_node() -> None:
+    """It is read as `internal`. A write may have happened, and is not repeated if the node says that this is of no use.
+    Guard: `Code._missing_`; without it the answer counts as none, and the request goes on until its deadline."""
+    row = msgspec.structs.replace(problem(Code.REFUSED), message="the key is kept for the node")
+    told = msgspec.json.decode(msgspec.json.encode(row).replace(b'"refused"', b'"reserved_key"'), type=Problem)
+    assert (told.code, told.status, told.retryable) == (Code.INTERNAL, row.status, False)
+    story = Story(Safety.ONCE)
+    _, story.step = core.refused(story.routes, POLICY, story.call, told, now_ms=0, random=low)
+    assert isinstance(story.error, OutcomeUnknown)
+    assert "the key is kept for the node" in str(story.error)
 
 
 def test_every_code_is_in_the_table_of_ends() -> None:
