@@ -138,17 +138,20 @@ def run_command(
 
 
 def _node_command(mutant: str | None) -> tuple[str, ...]:
-    """What runs each node."""
+    """What runs each node: the node's own command line, or the one that plants that mutant. Raises BadParameter if there
+    is none, or if it does not fit production as it is."""
     if mutant is None:
         from raftlog.chaos.deploy.deployment import NODE_COMMAND
 
         return NODE_COMMAND
-    from raftlog.chaos.deploy.mutant_nodes import CannotPlant, command_of
+    from raftlog.chaos.sim.mutants import CannotPlant, named
 
     try:
-        return command_of(mutant)
+        for _ in named(mutant).planned():
+            pass
     except CannotPlant as error:
         raise typer.BadParameter(str(error), param_hint="--mutant") from error
+    return (sys.executable, "-m", "raftlog.chaos.sim.mutants", mutant, "--")
 
 
 def _settings(words: list[str]) -> dict[str, Any]:
