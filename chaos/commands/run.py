@@ -138,7 +138,7 @@ def run_command(
 
 
 def _node_command(mutant: str | None) -> tuple[str, ...]:
-    """What runs each node: the node's own command line, or the one that plants that mutant. Raises BadParameter if there
+    """The command of each node: the node's own, or the one that plants that mutant. Raises BadParameter if there
     is none, or if it does not fit production as it is."""
     if mutant is None:
         from raftlog.chaos.deploy.deployment import NODE_COMMAND

@@ -91,7 +91,8 @@ class OwnSession:
             self._window.dissolve()
 
     async def close(self, deadline_ms: int) -> None:
-        """Opens no session any more, and keeps none alive. Ends the session if every write has ended and a node answers in time."""
+        """Opens no session any more, and keeps none alive. Ends the session if every write has ended and a node answers
+        in time."""
         self._is_closed = True
         if self._keeper is not None:
             self._keeper.cancel()

@@ -59,7 +59,7 @@ _COLUMNS: Final = (
     ("before", "object"), ("after", "object"), ("unchanged", "array"), ("moved_to", "object"), ("moved_from", "object"),
     ("cascade", "boolean"), ("restart_identity", "boolean"),
 )  # fmt: skip
-"""Members of a record's value, as docs/postgres.md explains them. The columns of tables may change: `after` has them."""
+"""Members of a record's value, as docs/postgres.md explains them. Columns of tables may change: `after` has them."""
 
 PART_RECORDS: Final = 500
 PART_BYTES: Final = 256 << 10

@@ -16,8 +16,8 @@ from raftlog.cluster.client.flow import Lost, Response
 from raftlog.cluster.client.new_records import NewRecord
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.statemachine.commands import Operation
-from tests.cluster.fake_node import serve
 from tests.cluster.client.test_client import listening, request_head
+from tests.cluster.fake_node import serve
 from tests.support import wait_until_async
 
 
@@ -104,7 +104,7 @@ async def test_a_closed_client_sends_nothing_more() -> None:
         await wait_until_async(lambda: client._carrier._line._waiting, what="the get in line")
         await client.close()
         served.node.held.set()
-        ended = await asyncio.gather(follows, *calls, return_exceptions=True)
+        ended: list[object] = await asyncio.gather(follows, *calls, return_exceptions=True)
         ended += await asyncio.gather(client.get(b"k"), client.put(b"k", b""), return_exceptions=True)
         assert [getattr(each, "code", None) for each in ended] == [Code.SHUTTING_DOWN] * 5
         assert not client._carrier._pool._open

@@ -16,6 +16,7 @@ import struct
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -137,7 +138,9 @@ class Attacker:
         return encode_hello(Hello(log=log, sender=3, to=1, incarnation=place.incarnation, boot=boot, purpose=purpose))
 
     def _garbage(self) -> bytes:
-        header = self.chance.choice(((), (1, 2, 3), ("x", b"y", None), (-1, True, [[[]]]), (1 << 63, 1 << 63, 1, 1, 0)))
+        header: tuple[Any, ...] = self.chance.choice(
+            ((), (1, 2, 3), ("x", b"y", None), (-1, True, [[[]]]), (1 << 63, 1 << 63, 1, 1, 0))
+        )
         frame = encode_frame(self.chance.randrange(1, 20), header, self._noise())
         request = b"POST /v1/log HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\n" + self._noise()
         return self.chance.choice((frame, self._spoilt(frame), self._noise(), request, self._spoilt(request)))
@@ -233,7 +236,7 @@ def test_openssl_sees_tls_1_3_and_a_chain_to_the_authority(
 
 
 def test_openssl_gets_tls_1_2_where_it_is_allowed_and_only_with_forward_secrecy(cluster: LocalCluster) -> None:
-    """With `security.tls_min = 1.2` a suite with an ephemeral key and authenticated encryption is agreed on. Others, and
+    """With `security.tls_min = 1.2` the suite has an ephemeral key and authenticated encryption. Others, and
     TLS 1.1, are not."""
     address = api_of(cluster, 2)
     assert "New, TLSv1.2, Cipher is ECDHE-ECDSA-AES256-GCM-SHA384" in s_client(cluster, address, "-tls1_2")

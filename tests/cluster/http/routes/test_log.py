@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import google_crc32c
 import msgpack
@@ -363,7 +364,8 @@ async def test_slices_of_the_log_are_read_a_few_at_a_time(served: Served, form: 
     """1,000 readers of 7 MB pages made the node hold 2.3 GB: each had read its entries before its answer was counted.
     Guard: `service.scans`."""
     reading, most, free = 0, 0, asyncio.Event()
-    read_log = served.node.read_log
+    node: Any = served.node
+    read_log: Callable[[int, int, int], Awaitable[list[tuple[Entry, Effects]]]] = node.read_log
 
     async def reads(from_index: int, limit: int, bytes_max: int) -> list[tuple[Entry, Effects]]:
         nonlocal reading, most
@@ -373,7 +375,7 @@ async def test_slices_of_the_log_are_read_a_few_at_a_time(served: Served, form: 
         reading -= 1
         return await read_log(from_index, limit, bytes_max)
 
-    served.node.read_log = reads  # type: ignore[method-assign]
+    node.read_log = reads
     target = f"/v1/log?from=1&format={form}"
     asked = [asyncio.ensure_future(ask(served.port, "GET", target)) for _ in range(3 * SCANS_MAX)]
     await wait_until_async(lambda: (served.node.barriers, reading >= SCANS_MAX) == (len(asked), True))
