@@ -16,6 +16,7 @@ from raftlog.chaos.sim.nemesis.targets import anyone
 from raftlog.chaos.sim.network.topologies import Links
 from raftlog.chaos.sim.replica.node import Node
 from raftlog.chaos.sim.world.world import World
+from raftlog.cluster.protocol.disk_reports import Handover
 from raftlog.raft.consensus.roles import Follower, Leader
 from raftlog.raft.types import NodeId
 
@@ -75,7 +76,7 @@ def _healthy_leader(world: World) -> Node | None:
 def _judge(world: World, leading: Node, within_us: int) -> None:
     """Look twice whether that node still leads its term, if nothing else went wrong meanwhile."""
     assert leading.core is not None
-    term, faults, lives = leading.core.state.term, len(world.faults), _lives(world)
+    term, faults, lives, handed = leading.core.state.term, len(world.faults), _lives(world), _handed_over(leading)
 
     def look() -> None:
         core = leading.core
@@ -83,12 +84,19 @@ def _judge(world: World, leading: Node, within_us: int) -> None:
             return
         if core is not None and not core.state.configuration.is_voter(leading.node):
             return  # it was removed, and hands over
+        if _handed_over(leading) != handed:
+            return  # its disk is slow or full
         if core is None or core.state.term != term or not isinstance(core.state.role, Leader):
             raise Failure(PROPERTY, f"node {leading.node} led term {term}, all links broke, and another election began")
         world.sometimes("a leader outlived a break of its links")
 
     world.after(within_us, look)
     world.after(2 * within_us, look)
+
+
+def _handed_over(leading: Node) -> tuple[Handover, int] | None:
+    """The newest hand-over that this process began because of its disk, and its time."""
+    return leading.replica.state.disks.handed_over if leading.replica is not None else None
 
 
 def _lives(world: World) -> list[tuple[NodeId, int, bool]]:
