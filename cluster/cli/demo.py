@@ -46,7 +46,8 @@ def _demo(source: Path | None, key: str | None, keep: bool, as_json: bool, *, wi
     from raftlog.cluster.node.local_cluster import LocalCluster, LocalClusterError
 
     if source is not None and not source.is_file():
-        what = "is a folder, not a file" if source.is_dir() else "is not there"
+        other = "is a folder, not a file" if source.is_dir() else "is no file that can be read twice: copy it into one"
+        what = other if source.exists() else "is not there"
         raise Failed(f"--input {source} {what}", Exit.USAGE)
     signal.signal(signal.SIGTERM, _interrupted)
     console = Console(stderr=True, highlight=False)

@@ -39,7 +39,7 @@ ALLOCATION_SYNC_BYTES: Final = 4 << 20
 
 
 class ShortWrite(OSError):
-    """The operating system wrote fewer bytes than asked."""
+    """The operating system wrote fewer bytes than asked, and gave no reason."""
 
     def __init__(self, name: str, written: int, size: int) -> None:
         super().__init__(errno.EIO, f"{written} of {size} bytes were written", name)
@@ -133,9 +133,10 @@ class ShardFiles:
                         shutil.rmtree(folder)
 
     def write(self, name: str, position: int, data: bytes) -> None:
-        """Writes with one pwrite; raises ShortWrite if not all of it was written."""
-        if (written := os.pwrite(self._descriptor(name), data, position)) != len(data):
-            raise ShortWrite(name, written, len(data))
+        """Writes with one pwrite, if the operating system takes it whole. Raises OSError."""
+        descriptor = self._descriptor(name)
+        if (written := os.pwrite(descriptor, data, position)) != len(data):
+            write_rest(descriptor, name, data, position, written)
 
     def sync(self, name: str) -> None:
         """fdatasync of a file. Counts it, and the time that it took."""
@@ -192,7 +193,7 @@ class Allocation:
             if self._position < self._size:
                 part = ZEROS[: self._size - self._position]
                 if (written := os.pwrite(self._descriptor, part, self._position)) != len(part):
-                    raise ShortWrite(str(self._path), written, len(part))
+                    write_rest(self._descriptor, str(self._path), part, self._position, written)
                 self._position += len(part)
                 if self.is_gentle or self._position % ALLOCATION_SYNC_BYTES == 0:
                     os.fsync(self._descriptor)
@@ -210,12 +211,22 @@ class Allocation:
         self._path.unlink(missing_ok=True)
 
 
+def write_rest(descriptor: int, name: str, data: bytes, position: int, written: int) -> None:
+    """Writes the rest of `data`, of which the operating system took `written` bytes. A file system that fills takes the
+    part that fits, and names the reason only when it is asked for the rest. Raises OSError."""
+    view = memoryview(data)
+    while written < len(data):
+        if not (more := os.pwrite(descriptor, view[written:], position + written)):
+            raise ShortWrite(name, written, len(data))
+        written += more
+
+
 def write_new(path: Path, data: bytes) -> None:
     """Writes a new file and syncs it; its name is durable only after `sync_folder`."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
         if (written := os.write(descriptor, data)) != len(data):
-            raise ShortWrite(str(path), written, len(data))
+            write_rest(descriptor, str(path), data, 0, written)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -13,7 +13,7 @@ import pytest
 
 class SmallDisks:
     """What a node of this process does below the folders named in `room` fails with ENOSPC where its files, by their
-    sizes, would take more than that."""
+    sizes, would take more than that. A write takes what fits first, as real file systems do."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.room: dict[Path, int] = {}
@@ -37,16 +37,21 @@ class SmallDisks:
     def _root(self, path: str) -> Path | None:
         return next((root for root in self.room if Path(path).is_relative_to(root)), None)
 
-    def _grow(self, descriptor: int, end: int) -> None:
+    def _grow(self, descriptor: int, end: int, *, fits: int = 0) -> int:
+        """How many bytes are missing, of an end whose last `fits` bytes may be left out."""
         root = self._root(os.readlink(f"/proc/self/fd/{descriptor}"))
         more = end - os.fstat(descriptor).st_size
-        if root is not None and more > 0 and self.used(root) + more > self.room[root]:
+        if root is None or more <= 0:
+            return 0
+        missing = max(0, self.used(root) + more - self.room[root])
+        if missing and missing >= fits:
             raise OSError(errno.ENOSPC, "no space left on this small disk")
+        return missing
 
     def pwrite(self, descriptor: int, data: bytes, position: int) -> int:
         """As os.pwrite."""
-        self._grow(descriptor, position + len(data))
-        return self._pwrite(descriptor, data, position)
+        missing = self._grow(descriptor, position + len(data), fits=len(data))
+        return self._pwrite(descriptor, memoryview(data)[: len(data) - missing], position)
 
     def fallocate(self, descriptor: int, position: int, size: int) -> None:
         """As os.posix_fallocate."""

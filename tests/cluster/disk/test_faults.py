@@ -71,7 +71,7 @@ async def test_pitfall_63_a_failed_sync_is_final(disk: Disk, monkeypatch: pytest
 
 
 async def test_a_short_write_is_final(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A write of which the system took a part is an error like any other: no second attempt at the rest."""
+    """A write of which the system leaves out a part without a reason is an error like any other."""
     real = os.pwrite
     monkeypatch.setattr(
         "raftlog.cluster.files.shard_files.os.pwrite", lambda f, data, at: real(f, bytes(data)[:-1], at)
@@ -221,23 +221,42 @@ async def test_pitfall_56_a_snapshot_is_durable_before_it_counts(disk: Disk, mon
     ]
 
 
-@pytest.mark.parametrize(("number", "error"), [(errno.ENOSPC, NoSpace), (errno.EIO, DiskFenced)])
-async def test_pitfall_61_a_snapshot_that_fails_leaves_nothing(
-    disk: Disk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: int, error: type[Exception]
-) -> None:
-    """No room: NoSpace, nothing half-made stays, the node goes on. Any other error fences the disk.
+def takes_a_part(number: int) -> Callable[[int, bytes, int], int]:
+    """os.pwrite of a file system that fills: it takes what fits, and names the reason only for the rest."""
+    real, left = os.pwrite, 3
 
-    Guard: SnapshotPlan writes aside, and abandons.
+    def pwrite(descriptor: int, data: bytes, position: int) -> int:
+        nonlocal left
+        if data and not left:
+            raise OSError(number, os.strerror(number))
+        part = bytes(data)[:left]
+        left -= len(part)
+        return real(descriptor, part, position)
+
+    return pwrite
+
+
+@pytest.mark.parametrize(
+    ("number", "error"), [(errno.ENOSPC, NoSpace), (errno.EDQUOT, NoSpace), (errno.EIO, DiskFenced)]
+)
+@pytest.mark.parametrize("fails", [fail_with, takes_a_part])
+async def test_pitfall_61_a_snapshot_that_fails_leaves_nothing(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fails: Any, number: int, error: type[Exception]
+) -> None:
+    """No room: NoSpace, nothing half-made stays, the node goes on. Any other error fences the disk. A full disk takes a
+    part of a write first: that ended all nodes of a cluster whose disks were nearly full.
+
+    Guard: SnapshotPlan writes aside, and abandons; `write_rest`.
     """
     await disk.write_effects(effects_of([FIRST]))
     await disk.write_mark()
     with monkeypatch.context() as patch:
-        patch.setattr("raftlog.cluster.files.shard_files.os.pwrite", fail_with(number))
+        patch.setattr("raftlog.cluster.files.shard_files.os.pwrite", fails(number))
         with pytest.raises(error):
             await disk.save_snapshot(FIRST.mark, CONFIGURATION, [b"state"], 1)
     assert list((tmp_path / "node-1" / "shard-0" / "snapshots").iterdir()) == []
     assert disk.is_fenced == (number == errno.EIO)
-    if number == errno.ENOSPC:
+    if number != errno.EIO:
         await disk.save_snapshot(FIRST.mark, CONFIGURATION, [b"state"], 1)
 
 
