@@ -35,7 +35,7 @@ _VARIANT = (sys.executable, "-m", "bench.contenders.node_variant")
 class Raftlog:
     """Nodes in `folder`. No proxies; no settings but addresses, unless given. With `fast_path=False` every request is
     aiohttp's, which goes to the same gate and the same handlers. `secure`: TLS on every connection, and access control;
-    the load has the token of a user with grants on keys and the log. (wrk shows no certificate.)"""
+    the load is that of a user with the roles reader and writer, by its token: wrk shows no certificate."""
 
     def __init__(
         self, folder: Path, nodes: int = 3, *, fast_path: bool = True, settings: Mapping[str, Any] | None = None,

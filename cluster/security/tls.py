@@ -33,8 +33,8 @@ KEY_VARIABLE: Final = "RAFTLOG_KEY"
 TlsVersion = Literal["1.2", "1.3"]
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""Of TLS 1.2: forward secrecy and authenticated encryption only. Python's list depends on how it was built. TLS 1.3
-has no others."""
+"""Of TLS 1.2: forward secrecy and authenticated encryption alone. Python's own list depends on how it was built. All
+suites of TLS 1.3 are so."""
 _CLIENT: Final = ssl.PROTOCOL_TLS_CLIENT
 _Stamp = tuple[tuple[int, int, int], ...]
 

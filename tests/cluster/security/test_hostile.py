@@ -16,7 +16,6 @@ import struct
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -138,7 +137,7 @@ class Attacker:
         return encode_hello(Hello(log=log, sender=3, to=1, incarnation=place.incarnation, boot=boot, purpose=purpose))
 
     def _garbage(self) -> bytes:
-        header: tuple[Any, ...] = self.chance.choice(
+        header: tuple[object, ...] = self.chance.choice(
             ((), (1, 2, 3), ("x", b"y", None), (-1, True, [[[]]]), (1 << 63, 1 << 63, 1, 1, 0))
         )
         frame = encode_frame(self.chance.randrange(1, 20), header, self._noise())
@@ -236,8 +235,8 @@ def test_openssl_sees_tls_1_3_and_a_chain_to_the_authority(
 
 
 def test_openssl_gets_tls_1_2_where_it_is_allowed_and_only_with_forward_secrecy(cluster: LocalCluster) -> None:
-    """With `security.tls_min = 1.2` the suite has an ephemeral key and authenticated encryption. Others, and
-    TLS 1.1, are not."""
+    """With `security.tls_min = 1.2` a suite with an ephemeral key and authenticated encryption is agreed on. Others are
+    not, and neither is TLS 1.1."""
     address = api_of(cluster, 2)
     assert "New, TLSv1.2, Cipher is ECDHE-ECDSA-AES256-GCM-SHA384" in s_client(cluster, address, "-tls1_2")
     for words in (("-tls1_1", "-cipher", "ALL:@SECLEVEL=0"), ("-tls1_2", "-cipher", "kRSA:SHA1:SHA256:SHA384:!AESGCM")):
